@@ -1,0 +1,102 @@
+// core/dtype.h - the element types of tensors.
+//
+// f16 and bf16 are storage types: F16 and BF16 convert to and from float (round to nearest even) and have no
+// arithmetic of their own. bool is stored as one byte, 0 or 1.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string_view>
+
+#include "lockstep/core/export.h"
+
+namespace lockstep {
+
+enum class DType : std::uint8_t { kF16, kBF16, kF32, kF64, kI32, kI64, kU8, kBool };
+inline constexpr DType kAllDTypes[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64,
+                                       DType::kI32, DType::kI64,  DType::kU8,  DType::kBool};
+
+struct LOCKSTEP_API F16 {
+  std::uint16_t bits = 0;
+  F16() = default;
+  explicit F16(float value);
+  explicit operator float() const;
+  friend bool operator==(F16 a, F16 b) { return static_cast<float>(a) == static_cast<float>(b); }
+};
+
+struct LOCKSTEP_API BF16 {
+  std::uint16_t bits = 0;
+  BF16() = default;
+  explicit BF16(float value);
+  explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U); }
+  friend bool operator==(BF16 a, BF16 b) { return static_cast<float>(a) == static_cast<float>(b); }
+};
+
+constexpr std::size_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+    case DType::kI64:
+      return 8;
+    case DType::kF32:
+    case DType::kI32:
+      return 4;
+    case DType::kF16:
+    case DType::kBF16:
+      return 2;
+    case DType::kU8:
+    case DType::kBool:
+      return 1;
+  }
+  return 0;
+}
+
+constexpr bool is_floating(DType dtype) { return dtype <= DType::kF64; }
+constexpr bool is_integer(DType dtype) { return dtype == DType::kI32 || dtype == DType::kI64 || dtype == DType::kU8; }
+
+// "f16", "bf16", "f32", "f64", "i32", "i64", "u8", "bool", and back.
+LOCKSTEP_API std::string_view to_string(DType dtype);
+LOCKSTEP_API std::optional<DType> parse_dtype(std::string_view name);
+LOCKSTEP_API std::ostream& operator<<(std::ostream& out, DType dtype);
+
+// The DType of a C++ element type: dtype_of<float> == DType::kF32.
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<F16> { static constexpr DType value = DType::kF16; };
+template <>
+struct DTypeOf<BF16> { static constexpr DType value = DType::kBF16; };
+template <>
+struct DTypeOf<float> { static constexpr DType value = DType::kF32; };
+template <>
+struct DTypeOf<double> { static constexpr DType value = DType::kF64; };
+template <>
+struct DTypeOf<std::int32_t> { static constexpr DType value = DType::kI32; };
+template <>
+struct DTypeOf<std::int64_t> { static constexpr DType value = DType::kI64; };
+template <>
+struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::kU8; };
+template <>
+struct DTypeOf<bool> { static constexpr DType value = DType::kBool; };
+template <class T>
+inline constexpr DType dtype_of = DTypeOf<T>::value;
+
+// Calls f with a value-initialised element of the dtype's C++ type: visit(dtype, [&]<class T>(T) { ... }).
+template <class F>
+decltype(auto) visit_dtype(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kF16: return f(F16{});
+    case DType::kBF16: return f(BF16{});
+    case DType::kF32: return f(float{});
+    case DType::kF64: return f(double{});
+    case DType::kI32: return f(std::int32_t{});
+    case DType::kI64: return f(std::int64_t{});
+    case DType::kU8: return f(std::uint8_t{});
+    case DType::kBool: break;
+  }
+  return f(bool{});
+}
+
+}  // namespace lockstep

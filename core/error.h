@@ -1,0 +1,123 @@
+// core/error.h - the three shapes of "no".
+//
+//   Error            thrown for what a caller can act on: a code, a message that says what was expected, what came
+//                    and what to do, and where it applies the node and the user's source line
+//   Decision         a yes, or a no with its reason, where code asks "can you?"
+//   LOCKSTEP_CHECK   for bugs of our own: throws Error with kInternal, never aborts
+//
+// Thread safety: all are plain values.
+#pragma once
+
+#include <cstdint>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/source_site.h"
+
+namespace lockstep {
+
+enum class ErrorCode : std::uint8_t {
+  kInvalidArgument,     // the call is wrong whatever the state
+  kFailedPrecondition,  // the call is wrong in this state
+  kNotFound,
+  kUnavailable,  // a participant or a device is gone
+  kDeadlineExceeded,
+  kDataLoss,
+  kCancelled,
+  kUnimplemented,
+  kInternal,  // a bug of ours
+};
+
+// "InvalidArgument", "FailedPrecondition", ...
+LOCKSTEP_API std::string_view to_string(ErrorCode code);
+
+// Where an error applies. Empty strings and unknown sites mean "not applicable".
+struct ErrorPlace {
+  std::string node;    // hierarchical node name
+  std::string op;      // op name
+  std::string device;  // canonical device name
+  std::string file;    // the user's source line
+  std::uint32_t line = 0;
+  int replica = -1;
+};
+
+class LOCKSTEP_API Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, std::string message, ErrorPlace place = {});
+  ~Error() override;
+  Error(const Error&) = default;
+  Error& operator=(const Error&) = default;
+
+  ErrorCode code() const { return code_; }
+  // The message alone; what() adds the code and the place:
+  //   InvalidArgument: matmul: inner dimensions differ: f32[2,3] x f32[4,5] (node 'layer_1/matmul' made at model.cpp:42)
+  const std::string& message() const { return message_; }
+  const ErrorPlace& place() const { return place_; }
+
+ private:
+  ErrorCode code_;
+  std::string message_;
+  ErrorPlace place_;
+};
+
+// Kinds that callers tend to catch by type.
+class LOCKSTEP_API InvalidArgument : public Error {
+ public:
+  explicit InvalidArgument(std::string message, ErrorPlace place = {});
+  ~InvalidArgument() override;
+};
+class LOCKSTEP_API FailedPrecondition : public Error {
+ public:
+  explicit FailedPrecondition(std::string message, ErrorPlace place = {});
+  ~FailedPrecondition() override;
+};
+class LOCKSTEP_API NotFound : public Error {
+ public:
+  explicit NotFound(std::string message, ErrorPlace place = {});
+  ~NotFound() override;
+};
+
+// The text of an exception and of everything nested in it, innermost last, joined by ": caused by: ".
+LOCKSTEP_API std::string describe(const std::exception& error);
+
+// Joins its arguments with operator<<: str("expected ", n, " inputs").
+template <class... Parts>
+std::string str(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return std::move(out).str();
+}
+
+// A yes, or a no that says why.
+class Decision {
+ public:
+  static Decision yes() { return Decision(true, {}); }
+  static Decision no(std::string reason) { return Decision(false, std::move(reason)); }
+  explicit operator bool() const { return yes_; }
+  const std::string& reason() const { return reason_; }
+
+ private:
+  Decision(bool yes, std::string reason) : yes_(yes), reason_(std::move(reason)) {}
+  bool yes_;
+  std::string reason_;
+};
+
+namespace detail {
+[[noreturn]] LOCKSTEP_API void check_failed(const char* condition, const char* file, std::uint32_t line,
+                                            const std::string& message);
+}
+
+}  // namespace lockstep
+
+// Checks what only a bug in Lockstep can break; the optional arguments after the condition are joined by str().
+#define LOCKSTEP_CHECK(condition, ...)                                               \
+  do {                                                                               \
+    if (!(condition)) [[unlikely]] {                                                 \
+      ::lockstep::detail::check_failed(#condition, __FILE__, __LINE__,               \
+                                       ::lockstep::str("" __VA_OPT__(, ) __VA_ARGS__)); \
+    }                                                                                \
+  } while (false)

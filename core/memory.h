@@ -1,0 +1,54 @@
+// core/memory.h - pooled memory of one device, with statistics.
+//
+// A MemoryPool hands out 64-byte aligned blocks. CPU pools sit on oneTBB's scalable allocator, whose thread-local
+// caches make a block that was freed cheap to take again. Blocks know their pool: it must outlive them, which
+// std::shared_ptr handles for tensors. Thread safety: all methods may be called from any thread.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "lockstep/core/device.h"
+#include "lockstep/core/export.h"
+
+namespace lockstep {
+
+inline constexpr std::size_t kAlignment = 64;
+
+struct MemoryStats {
+  std::int64_t live_bytes = 0;   // handed out and not yet given back
+  std::int64_t peak_bytes = 0;   // highest live_bytes since the start or reset_peak()
+  std::int64_t allocations = 0;  // blocks ever handed out
+};
+
+class LOCKSTEP_API MemoryPool {
+ public:
+  explicit MemoryPool(DeviceKind kind = DeviceKind::kCpu);
+  virtual ~MemoryPool();
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
+
+  // 64-byte aligned; never null (0 bytes give a valid, unique block). Throws Error(kUnavailable) when out of memory.
+  void* allocate(std::size_t bytes);
+  void deallocate(void* block, std::size_t bytes) noexcept;  // bytes as asked for
+
+  DeviceKind kind() const { return kind_; }
+  MemoryStats stats() const;
+  void reset_peak();
+
+ private:
+  virtual void* take(std::size_t bytes);                 // null when out of memory
+  virtual void give(void* block, std::size_t bytes) noexcept;
+
+  DeviceKind kind_;
+  std::atomic<std::int64_t> live_{0};
+  std::atomic<std::int64_t> peak_{0};
+  std::atomic<std::int64_t> allocations_{0};
+};
+
+// The pool that tensors made without a Runtime use. Lives as long as anything allocated from it.
+LOCKSTEP_API const std::shared_ptr<MemoryPool>& default_host_pool();
+
+}  // namespace lockstep

@@ -1,0 +1,54 @@
+// core/runtime.h - what programs run on: devices, threads, memory, variables.
+//
+//   Runtime runtime;                                   // every core, one logical CPU device
+//   Runtime runtime({.threads = 4, .cpu_devices = 8}); // cpu:0 .. cpu:7 share four threads
+//   Runtime runtime({.scheduler = borrow(executor)});  // the application's tf::Executor (core/taskflow.h)
+//
+// A Runtime is a cheap handle; copies share one state, which lives while a handle or a Program needs it.
+// Thread safety: all methods may be called from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/core/device.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/export.h"
+#include "lockstep/core/memory.h"
+#include "lockstep/core/scheduler.h"
+#include "lockstep/core/variable_store.h"
+
+namespace lockstep {
+
+struct RuntimeOptions {
+  // Worker threads of the owned executor; 0: one per hardware thread. Must be 0 with `scheduler`.
+  std::size_t threads = 0;
+  // Logical CPU devices, cpu:0 .. cpu:n-1; at least 1.
+  std::size_t cpu_devices = 1;
+  // Run on this instead of an executor of our own.
+  std::shared_ptr<Scheduler> scheduler = nullptr;
+  // Seed of every random op's stream.
+  std::uint64_t seed = 0;
+};
+
+class LOCKSTEP_API Runtime {
+ public:
+  explicit Runtime(RuntimeOptions options = {});  // throws InvalidArgument
+
+  Scheduler& scheduler() const;
+  const std::vector<Device>& devices() const;
+  // A no names the devices that exist.
+  Decision has_device(const Device& device) const;
+  const std::shared_ptr<MemoryPool>& pool(const Device& device) const;  // throws NotFound
+  // The store that programs use unless told otherwise.
+  const std::shared_ptr<VariableStore>& variables() const;
+  std::uint64_t seed() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,48 @@
+// core/scheduler.h - the one door to the threads that run a Program.
+//
+// A Scheduler offers worker threads; everything else (what runs when) is the Program's. Two implementations, one
+// source: make_scheduler(n) owns a tf::Executor inside the library; "lockstep/core/taskflow.h", compiled in the
+// application, borrows the application's own. Taskflow's types stay out of this header, since Taskflow is
+// header-only and the application's version may differ from the library's.
+//
+// Thread safety: all methods may be called from any thread, workers included.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "lockstep/core/export.h"
+
+namespace lockstep {
+
+class LOCKSTEP_API Scheduler {
+ public:
+  // Independent tasks, built once and started many times.
+  class LOCKSTEP_API TaskSet {
+   public:
+    virtual ~TaskSet();  // waits for what was started
+    // Every task will run once more, some time, on some worker. Starts may overlap; each is honoured.
+    virtual void start() = 0;
+  };
+
+  Scheduler();
+  virtual ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  virtual std::size_t num_workers() const = 0;
+  // The number of the worker that calls, in [0, num_workers()); -1 on any other thread.
+  virtual int this_worker() const = 0;
+  // Runs the job once on some worker. The job must not throw.
+  virtual void submit(std::function<void()> job) = 0;
+  // `body(i)` for i in [0, count) is one task each. The body must not throw.
+  virtual std::unique_ptr<TaskSet> make_task_set(std::size_t count, std::function<void(std::size_t)> body) = 0;
+  // Returns when everything submitted or started has ended. Called by a worker, it helps with the work meanwhile.
+  virtual void drain() = 0;
+};
+
+// A Scheduler over its own tf::Executor with `threads` workers (0: one per hardware thread).
+LOCKSTEP_API std::shared_ptr<Scheduler> make_scheduler(std::size_t threads = 0);
+
+}  // namespace lockstep

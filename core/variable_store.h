@@ -1,0 +1,89 @@
+// core/variable_store.h - named state that outlives a step.
+//
+// A VariableStore maps names to StoredVariables: a value on a device and a lock. Programs bind to the variables of
+// their store by name when they are compiled, creating those that are missing from the graph's initial values.
+// Runs lock what they touch: any number of readers, or one writer (StoreLock).
+//
+// Thread safety: a store may be used from any thread. value() returns a copy taken under the variable's lock.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/tensor.h"
+
+namespace lockstep {
+
+class VariableStore;
+
+class LOCKSTEP_API StoredVariable {
+ public:
+  StoredVariable(VariableStore& store, std::string name, Tensor value);
+  const std::string& name() const { return name_; }
+  const TensorSpec& spec() const { return value_.spec(); }
+  // The live memory: only while holding a lock on this variable.
+  Tensor& storage() { return value_; }
+
+  // All without blocking. Exclusive excludes everyone else; shared excludes writers.
+  bool try_lock_shared();
+  bool try_lock_exclusive();
+  void unlock_shared();
+  void unlock_exclusive();
+
+ private:
+  VariableStore& store_;
+  std::string name_;
+  Tensor value_;
+  std::atomic<std::int32_t> users_{0};  // -1: a writer; n: n readers
+};
+
+class LOCKSTEP_API VariableStore {
+ public:
+  VariableStore();
+  ~VariableStore();
+  VariableStore(const VariableStore&) = delete;
+  VariableStore& operator=(const VariableStore&) = delete;
+
+  // The variable of that name, made with a copy of `initial` where there is none. Throws InvalidArgument where
+  // one exists with another dtype or shape. References stay valid while the store lives.
+  StoredVariable& find_or_create(std::string_view name, const TensorSpec& spec,
+                                 const std::function<Tensor()>& initial);
+  StoredVariable* find(std::string_view name);
+  bool contains(std::string_view name) const;
+  std::vector<std::string> names() const;  // sorted
+  // A copy of the value / a new value (same spec). Throws NotFound. They wait for runs that hold the variable.
+  Tensor value(std::string_view name);
+  void set(std::string_view name, const Tensor& value);
+
+  // The step counter: how many steps that draw random numbers or write variables have committed. Random ops draw
+  // from it; checkpoints keep it.
+  std::uint64_t step() const { return step_.load(std::memory_order_acquire); }
+  void set_step(std::uint64_t step) { step_.store(step, std::memory_order_release); }
+  std::uint64_t advance_step() { return step_.fetch_add(1, std::memory_order_acq_rel); }
+
+  // Changes whenever some variable is unlocked; wait_for_change returns once it differs from `seen` or the deadline passes.
+  std::uint32_t epoch() const { return epoch_.load(std::memory_order_acquire); }
+  void wait_for_change(std::uint32_t seen, std::optional<std::chrono::steady_clock::time_point> deadline) const;
+
+ private:
+  friend class StoredVariable;
+  void announce_unlock();
+
+  mutable std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<StoredVariable>, std::less<>> variables_;
+  std::atomic<std::uint64_t> step_{0};
+  std::atomic<std::uint32_t> epoch_{0};
+};
+
+}  // namespace lockstep
