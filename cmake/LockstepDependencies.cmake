@@ -1,0 +1,24 @@
+# Finds what Lockstep is built with; the same calls serve system packages and vcpkg (docs/dependencies.md).
+
+# Imported targets become visible to a project that adds this one as a subdirectory: it links them in the end.
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
+
+find_package(Threads REQUIRED)
+find_package(Taskflow 3.9...<5 QUIET CONFIG)
+if(NOT Taskflow_FOUND)
+  find_package(Taskflow REQUIRED CONFIG)  # its version file may accept only its own minor version
+  if(Taskflow_VERSION VERSION_LESS 3.9)
+    message(FATAL_ERROR "Lockstep needs Taskflow 3.9 or later; found ${Taskflow_VERSION} in ${Taskflow_DIR}")
+  endif()
+endif()
+find_package(TBB REQUIRED CONFIG COMPONENTS tbb tbbmalloc)
+find_package(cereal REQUIRED CONFIG)
+
+# OpenBLAS where nobody asked for another one.
+if(NOT BLA_VENDOR)
+  set(BLA_VENDOR OpenBLAS)
+endif()
+find_package(BLAS REQUIRED)
+find_path(LOCKSTEP_CBLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES openblas openblas-pthread REQUIRED
+          DOC "Folder of cblas.h")
+mark_as_advanced(LOCKSTEP_CBLAS_INCLUDE_DIR)

@@ -1,0 +1,29 @@
+# Compiler flags of Lockstep's own targets. Nothing here reaches a consumer.
+
+set(lockstep_warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion)
+if(LOCKSTEP_WERROR)
+  list(APPEND lockstep_warnings -Werror)
+endif()
+
+set(lockstep_sanitizer)
+if(LOCKSTEP_SANITIZE STREQUAL "address")
+  set(lockstep_sanitizer -fsanitize=address,undefined -fno-sanitize-recover=all)
+elseif(LOCKSTEP_SANITIZE STREQUAL "thread")
+  set(lockstep_sanitizer -fsanitize=thread)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    list(APPEND lockstep_warnings -Wno-tsan)  # Taskflow uses fences, which g++'s thread sanitizer does not model
+  endif()
+elseif(LOCKSTEP_SANITIZE)
+  message(FATAL_ERROR "LOCKSTEP_SANITIZE is '${LOCKSTEP_SANITIZE}'; it can be empty, 'address' or 'thread'")
+endif()
+
+# C++20, warnings and sanitizers for one target of this project.
+function(lockstep_flags target)
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  target_compile_options(${target} PRIVATE ${lockstep_warnings})
+  if(lockstep_sanitizer)
+    target_compile_options(${target} PRIVATE ${lockstep_sanitizer} -fno-omit-frame-pointer)
+    target_link_options(${target} PRIVATE ${lockstep_sanitizer})
+  endif()
+endfunction()

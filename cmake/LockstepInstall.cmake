@@ -1,0 +1,29 @@
+# The installed package: headers, libraries, and what find_package(lockstep) needs.
+include(CMakePackageConfigHelpers)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/lockstep")
+foreach(component IN LISTS LOCKSTEP_COMPONENTS)
+  get_target_property(headers lockstep_${component} LOCKSTEP_HEADERS)
+  foreach(header IN LISTS headers)
+    cmake_path(GET header PARENT_PATH subfolder)
+    install(FILES "${component}/${header}"
+            DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${component}/${subfolder}")
+  endforeach()
+  install(TARGETS lockstep_${component} EXPORT lockstep)
+endforeach()
+install(TARGETS lockstep_lockstep EXPORT lockstep)
+install(FILES "${PROJECT_BINARY_DIR}/include/lockstep/lockstep/lockstep.h"
+        DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep")
+install(EXPORT lockstep NAMESPACE lockstep:: DESTINATION "${package_dir}" FILE lockstepTargets.cmake)
+
+# Where Taskflow lay during the build is remembered as the last place to look; vcpkg moves its trees, and needs none.
+set(LOCKSTEP_TASKFLOW_VERSION "${Taskflow_VERSION}")
+set(LOCKSTEP_TASKFLOW_PATHS "")
+if(NOT DEFINED VCPKG_TARGET_TRIPLET)
+  set(LOCKSTEP_TASKFLOW_PATHS "PATHS \"${Taskflow_DIR}\"")
+endif()
+configure_package_config_file(cmake/lockstepConfig.cmake.in "${PROJECT_BINARY_DIR}/lockstepConfig.cmake"
+                              INSTALL_DESTINATION "${package_dir}" NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/lockstepConfig.cmake" "${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake"
+        DESTINATION "${package_dir}")
