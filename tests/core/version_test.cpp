@@ -1,0 +1,16 @@
+#include "lockstep/core/version.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace lockstep {
+namespace {
+
+TEST(Version, TextIsTheThreeNumbers) {
+  EXPECT_EQ(kVersion, std::to_string(LOCKSTEP_VERSION_MAJOR) + "." + std::to_string(LOCKSTEP_VERSION_MINOR) + "." +
+                          std::to_string(LOCKSTEP_VERSION_PATCH));
+}
+
+}  // namespace
+}  // namespace lockstep

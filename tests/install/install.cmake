@@ -1,0 +1,55 @@
+# The package proved from outside: a project of its own consumes Lockstep installed, and as a subdirectory.
+set(scratch "${CMAKE_CURRENT_BINARY_DIR}/install")
+set(prefix "${scratch}/prefix")
+
+# Compilers, flags and search paths of this build, handed on so that the consumer finds the same dependencies.
+set(settings "${scratch}/settings.cmake")
+set(setting_lines "")
+foreach(variable IN ITEMS CMAKE_CXX_COMPILER CMAKE_CXX_COMPILER_LAUNCHER CMAKE_TOOLCHAIN_FILE VCPKG_TARGET_TRIPLET
+                          VCPKG_INSTALLED_DIR)
+  if(${variable})
+    string(APPEND setting_lines "set(${variable} [[${${variable}}]] CACHE STRING \"\")\n")
+  endif()
+endforeach()
+file(CONFIGURE OUTPUT "${settings}" CONTENT "${setting_lines}" @ONLY)
+
+# add_consumer_test(<name> [<ctest option>...]): configures the consumer, builds it, and runs it.
+function(add_consumer_test name)
+  add_test(NAME install/${name}
+           COMMAND "${CMAKE_CTEST_COMMAND}"
+                   --build-and-test "${CMAKE_CURRENT_SOURCE_DIR}/install" "${scratch}/${name}"
+                   --build-generator "${CMAKE_GENERATOR}" --build-noclean --build-options -C "${settings}" ${ARGN}
+                   --test-command consumer)
+  set_tests_properties(install/${name} PROPERTIES LABELS install TIMEOUT 600)
+endfunction()
+
+add_test(NAME install/install
+         COMMAND "${CMAKE_COMMAND}" --install "${PROJECT_BINARY_DIR}" --prefix "${prefix}")
+set_tests_properties(install/install PROPERTIES
+                     LABELS install TIMEOUT 120 RESOURCE_LOCK build_tree FIXTURES_SETUP installed_package)
+
+# Nothing tells this consumer where Taskflow lies: the package has to know.
+add_consumer_test(find_package "-DCMAKE_PREFIX_PATH=${prefix}")
+set_tests_properties(install/find_package PROPERTIES FIXTURES_REQUIRED installed_package)
+
+add_consumer_test(add_subdirectory "-DLOCKSTEP_SOURCE_DIR=${PROJECT_SOURCE_DIR}"
+                  "-DCMAKE_PREFIX_PATH=${CMAKE_PREFIX_PATH}" "-DBUILD_SHARED_LIBS=${BUILD_SHARED_LIBS}")
+
+# Another version of Taskflow comes first on the path of this consumer: a static Lockstep refuses it with the reason,
+# a shared one takes it.
+file(CONFIGURE OUTPUT "${scratch}/other_taskflow/TaskflowConfig.cmake"
+     CONTENT "add_library(Taskflow::Taskflow INTERFACE IMPORTED)\n" @ONLY)
+file(CONFIGURE OUTPUT "${scratch}/other_taskflow/TaskflowConfigVersion.cmake"
+     CONTENT "set(PACKAGE_VERSION 99.1.2)\n" @ONLY)
+add_test(NAME install/other_taskflow
+         COMMAND "${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_SOURCE_DIR}/install" -B "${scratch}/other_taskflow/build"
+                 --fresh -G "${CMAKE_GENERATOR}" -C "${settings}" "-DCMAKE_PREFIX_PATH=${prefix}"
+                 "-DTaskflow_DIR=${scratch}/other_taskflow")
+set_tests_properties(install/other_taskflow PROPERTIES
+                     LABELS install TIMEOUT 120 FIXTURES_REQUIRED installed_package)
+if(BUILD_SHARED_LIBS)
+  set_tests_properties(install/other_taskflow PROPERTIES PASS_REGULAR_EXPRESSION "Build files have been written")
+else()
+  set_tests_properties(install/other_taskflow PROPERTIES
+                       PASS_REGULAR_EXPRESSION "built with[ \n]+Taskflow[ \n]+${Taskflow_VERSION},[ \n]+but[ \n]+Taskflow[ \n]+'99.1.2'")
+endif()

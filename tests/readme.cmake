@@ -1,0 +1,27 @@
+# The README's first ```cpp block is a whole program: it is taken out, built, and run.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/README.md")
+file(READ "${PROJECT_SOURCE_DIR}/README.md" readme)
+string(FIND "${readme}" "```cpp\n" begin)
+if(begin EQUAL -1)
+  return()
+endif()
+math(EXPR begin "${begin} + 7")
+string(SUBSTRING "${readme}" ${begin} -1 program)
+string(FIND "${program}" "```" end)
+string(SUBSTRING "${program}" 0 ${end} program)
+
+# Written only when changed; not through configure_file, which would read @...@ and ${...} in the program.
+set(source "${CMAKE_CURRENT_BINARY_DIR}/readme_program.cpp")
+set(written "")
+if(EXISTS "${source}")
+  file(READ "${source}" written)
+endif()
+if(NOT written STREQUAL program)
+  file(WRITE "${source}" "${program}")
+endif()
+
+add_executable(test_readme "${source}")
+lockstep_flags(test_readme)
+target_link_libraries(test_readme PRIVATE lockstep::lockstep)
+add_test(NAME docs/readme_program COMMAND test_readme)
+set_tests_properties(docs/readme_program PROPERTIES LABELS docs TIMEOUT 60)
