@@ -1,15 +1,15 @@
 #include "lockstep/core/version.h"
 
-#include <gtest/gtest.h>
-
 #include <string>
+
+#include <gtest/gtest.h>
 
 namespace lockstep {
 namespace {
 
 TEST(Version, TextIsTheThreeNumbers) {
-  EXPECT_EQ(kVersion, std::to_string(LOCKSTEP_VERSION_MAJOR) + "." + std::to_string(LOCKSTEP_VERSION_MINOR) + "." +
-                          std::to_string(LOCKSTEP_VERSION_PATCH));
+  EXPECT_EQ(kVersion, std::to_string(LOCKSTEP_VERSION_MAJOR) + "." + std::to_string(LOCKSTEP_VERSION_MINOR) +
+                          "." + std::to_string(LOCKSTEP_VERSION_PATCH));
 }
 
 }  // namespace

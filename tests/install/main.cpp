@@ -1,5 +1,6 @@
 // An application outside the tree: includes Lockstep, and Taskflow beside it, as the package offers them.
 #include <iostream>
+
 #include <taskflow/taskflow.hpp>
 
 #include "lockstep/lockstep.h"
