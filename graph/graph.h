@@ -1,0 +1,254 @@
+// graph/graph.h - the dataflow of one step, as a value.
+//
+// A Graph holds nodes. A node is an operation (OpDef) with data inputs, control inputs (run-before edges without
+// data), typed attributes, output specs, a device, regions (sub-graphs), the user's source line and a lasting
+// identity. A graph also has parameters (its placeholders, in order), results (what a run returns, or what a region
+// hands out) and, outermost only, declared variables.
+//
+// Graphs are values: copying copies everything, regions included. Ids are dense: a fresh or compacted graph of n
+// nodes uses ids 0..n-1. erase() leaves a gap that compact() closes. A reference to a node stays valid until the
+// node is erased or the graph compacted; no pointer to a node should outlive a call.
+//
+// Editing keeps names unique and says no to nothing else: verify() (graph/verifier.h) judges the result. To build
+// graphs by hand use GraphBuilder; to edit them in a pass use Rewriter.
+//
+// Thread safety: any number of readers, or one writer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/export.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/core/small_vector.h"
+#include "lockstep/core/source_site.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/graph/attribute.h"
+#include "lockstep/graph/ids.h"
+#include "lockstep/graph/op.h"
+
+namespace lockstep {
+
+// How copies of a variable relate, and how values assigned by several replicas become one (strategies read both).
+enum class Synchronization : std::uint8_t { kAuto, kNone, kOnWrite, kOnRead };
+enum class Aggregation : std::uint8_t { kNone, kSum, kMean, kOnlyFirstReplica };
+LOCKSTEP_API std::string_view to_string(Synchronization value);  // "auto", "none", "on_write", "on_read"
+LOCKSTEP_API std::string_view to_string(Aggregation value);      // "none", "sum", "mean", "only_first_replica"
+
+struct VariableDecl {
+  std::string name;
+  TensorSpec spec;  // fully known
+  Tensor initial;   // of that spec; undefined: zeros
+  Synchronization synchronization = Synchronization::kAuto;
+  Aggregation aggregation = Aggregation::kNone;
+  bool trainable = true;
+};
+
+// Where a node comes from. Identities are unique in the process and survive copying, cloning graphs and compaction.
+struct Provenance {
+  std::uint64_t identity = 0;  // of this node
+  std::uint64_t origin = 0;    // identity of the user's node it stems from; its own for a user's node
+  StringId made_by;            // the pass that made it; invalid: the user
+  StringId why;                // in a few words, where the pass said
+  std::int32_t replica = -1;   // for which replica; -1: for none in particular
+};
+
+class Graph;
+
+class LOCKSTEP_API Node {
+ public:
+  NodeId id() const { return id_; }
+  const std::string& name() const { return name_; }
+  const OpDef& op() const { return *op_; }
+  std::span<const ValueId> inputs() const { return inputs_; }
+  std::span<const NodeId> controls() const { return controls_; }
+  const std::vector<Attribute>& attributes() const { return attributes_; }
+  std::span<const TensorSpec> outputs() const { return outputs_; }
+  // Canonical device name; empty: not placed.
+  const std::string& device() const;
+  std::span<const Graph> regions() const;
+  SourceSite site() const;
+  const Provenance& provenance() const { return provenance_; }
+
+  template <class T>
+  const T* find(std::string_view attribute) const {
+    const AttributeValue* value = find_attribute(attributes_, attribute);
+    return value == nullptr ? nullptr : std::get_if<T>(value);
+  }
+
+ private:
+  friend class Graph;
+  bool alive() const { return op_ != nullptr; }
+
+  const Graph* graph_ = nullptr;
+  const OpDef* op_ = nullptr;  // null: erased
+  std::string name_;
+  SmallVector<ValueId, 2> inputs_;
+  SmallVector<NodeId, 2> controls_;
+  SmallVector<TensorSpec, 1> outputs_;
+  std::vector<Attribute> attributes_;
+  std::vector<Graph> regions_;
+  Provenance provenance_;
+  NodeId id_;
+  StringId device_;
+  std::uint32_t site_ = 0;
+};
+
+// Everything needed to make a node. Name and outputs are taken as they are.
+struct NodeInit {
+  const OpDef* op = nullptr;
+  std::string name;
+  SmallVector<ValueId, 2> inputs;
+  SmallVector<NodeId, 2> controls;
+  SmallVector<TensorSpec, 1> outputs;
+  std::vector<Attribute> attributes;  // any order
+  std::vector<Graph> regions;
+  std::string_view device;
+  SourceSite site;
+  std::optional<Provenance> provenance;  // absent: a new identity, which is its own origin
+};
+
+class LOCKSTEP_API Graph {
+ public:
+  Graph();
+  Graph(const Graph& other);
+  Graph(Graph&& other) noexcept;
+  Graph& operator=(const Graph& other);
+  Graph& operator=(Graph&& other) noexcept;
+  ~Graph();
+
+  // --- reading
+  std::size_t size() const { return live_; }              // live nodes
+  std::size_t id_bound() const { return slots_; }         // every id is below
+  bool contains(NodeId id) const { return id.index() < slots_ && slot(id).alive(); }
+  const Node& node(NodeId id) const;                      // Internal error where it is not there
+  NodeId find(std::string_view name) const;               // invalid where there is none
+  bool has_output(ValueId value) const { return contains(value.node) && value.output < node(value.node).outputs().size(); }
+  const TensorSpec& spec(ValueId value) const { return node(value.node).outputs()[value.output]; }
+  const std::vector<NodeId>& parameters() const { return parameters_; }
+  const std::vector<ValueId>& results() const { return results_; }
+  const std::vector<VariableDecl>& variables() const { return variables_; }
+  const VariableDecl* find_variable(std::string_view name) const;
+  std::string_view text(StringId id) const { return id.valid() ? std::string_view(strings_[id.index()]) : std::string_view(); }
+
+  // Live nodes in order of id: for (const Node& node : graph.nodes()).
+  class NodeIterator {
+   public:
+    using value_type = Node;
+    using difference_type = std::ptrdiff_t;
+    using iterator_category = std::forward_iterator_tag;
+    using reference = const Node&;
+    using pointer = const Node*;
+    NodeIterator() = default;
+    NodeIterator(const Graph* graph, std::size_t index) : graph_(graph), index_(index) { skip(); }
+    const Node& operator*() const { return graph_->slot(NodeId(index_)); }
+    const Node* operator->() const { return &**this; }
+    NodeIterator& operator++() { ++index_; skip(); return *this; }
+    NodeIterator operator++(int) { NodeIterator old = *this; ++*this; return old; }
+    friend bool operator==(const NodeIterator& a, const NodeIterator& b) { return a.index_ == b.index_; }
+   private:
+    void skip() { while (index_ < graph_->slots_ && !graph_->slot(NodeId(index_)).alive()) ++index_; }
+    const Graph* graph_ = nullptr;
+    std::size_t index_ = 0;
+  };
+  struct NodeRange {
+    const Graph* graph;
+    NodeIterator begin() const { return {graph, 0}; }
+    NodeIterator end() const { return {graph, graph->slots_}; }
+  };
+  NodeRange nodes() const { return {this}; }
+
+  // Inputs before users (controls count), otherwise in order of id: a graph whose ids are in such an order already
+  // keeps it. Nodes on a cycle come in some order; `cycle`, where given, receives one cycle as a path whose last
+  // node feeds its first, and stays empty where there is none. Linear.
+  std::vector<NodeId> topological_order(std::vector<NodeId>* cycle = nullptr) const;
+
+  // --- editing
+  // Throws InvalidArgument for an empty or taken name.
+  NodeId add(NodeInit init);
+  // The base, or the base with the first free suffix: "add", "add_1", ... Amortised constant time.
+  std::string unique_name(std::string_view base) const;
+  void erase(NodeId id);
+  void set_input(NodeId id, std::size_t index, ValueId value);
+  void set_inputs(NodeId id, std::span<const ValueId> inputs);
+  void add_control(NodeId id, NodeId before);  // once, however often it is called
+  void set_controls(NodeId id, std::span<const NodeId> controls);
+  void set_outputs(NodeId id, std::span<const TensorSpec> outputs);
+  void set_attribute(NodeId id, std::string_view name, AttributeValue value);
+  void remove_attribute(NodeId id, std::string_view name);
+  void set_device(NodeId id, std::string_view device);
+  void set_provenance(NodeId id, const Provenance& provenance);
+  void rename(NodeId id, std::string name);  // throws InvalidArgument for a taken name
+  Graph& region(NodeId id, std::size_t index);
+  void set_parameters(std::vector<NodeId> parameters) { parameters_ = std::move(parameters); }
+  void set_results(std::vector<ValueId> results) { results_ = std::move(results); }
+  // Throws InvalidArgument for a taken name, an unknown shape, or an initial value of another spec.
+  void declare_variable(VariableDecl decl);
+  // Renumbers in topological order without gaps. Returns the new id of each old one (invalid: erased).
+  std::vector<NodeId> compact();
+  StringId intern(std::string_view text);
+  void reserve(std::size_t nodes);
+
+  static std::uint64_t new_identity();
+
+ private:
+  friend class Node;
+  static constexpr std::size_t kChunkBits = 9;
+  static constexpr std::size_t kChunk = std::size_t{1} << kChunkBits;
+
+  Node& slot(NodeId id) { return chunks_[id.index() >> kChunkBits][id.index() & (kChunk - 1)]; }
+  const Node& slot(NodeId id) const { return chunks_[id.index() >> kChunkBits][id.index() & (kChunk - 1)]; }
+  Node& at(NodeId id);
+  Node& append_slot();
+  std::uint32_t intern_site(const SourceSite& site);
+  void index_name(NodeId id);
+  void unindex_name(NodeId id);
+  void rebuild_name_index(std::size_t capacity);
+  void adopt();  // points every node at this graph
+
+  std::vector<std::unique_ptr<Node[]>> chunks_;  // so that references to nodes survive growth
+  std::size_t slots_ = 0;
+  std::size_t live_ = 0;
+  std::vector<std::uint32_t> name_index_;  // open addressing: node id + 1, 0 free, kTombstone
+  std::size_t name_index_used_ = 0;
+  std::vector<NodeId> parameters_;
+  std::vector<ValueId> results_;
+  std::vector<VariableDecl> variables_;
+  std::vector<std::string> strings_;
+  std::unordered_map<std::string, std::uint32_t> string_index_;
+  struct Site {
+    std::uint32_t file, function, line;
+    friend bool operator==(const Site&, const Site&) = default;
+  };
+  struct SiteHash {
+    std::size_t operator()(const Site& s) const { return (s.file * 31U + s.function) * 1000003U + s.line; }
+  };
+  std::vector<Site> sites_;  // [0] is the unknown site
+  std::unordered_map<Site, std::uint32_t, SiteHash> site_index_;
+  mutable std::unordered_map<std::string, std::uint32_t> next_suffix_;  // for unique_name
+};
+
+// Everything a node does, its regions' nodes included.
+LOCKSTEP_API Effect effects_of(const Node& node);
+// Variables that a node reads or writes, its regions' nodes included; sorted, each name once.
+struct VariableUse {
+  std::string name;
+  bool reads = false;
+  bool writes = false;
+};
+LOCKSTEP_API std::vector<VariableUse> variable_uses(const Node& node);
+// The place of a node, for errors.
+LOCKSTEP_API ErrorPlace place_of(const Node& node);
+// A view of a node for its op's rules; `input_specs` must outlive it.
+LOCKSTEP_API std::vector<TensorSpec> input_specs(const Graph& graph, const Node& node);
+
+}  // namespace lockstep

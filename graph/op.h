@@ -1,0 +1,238 @@
+// graph/op.h - what an operation is, and the registry of all of them.
+//
+// Everything the system knows of an op it knows from its OpDef: builder, verifier, passes, strategies, interpreter
+// and compiler never look at op names. A user's op with the right entries is a first-class op:
+//
+//   OpDef def;
+//   def.name = "my_square";
+//   def.inputs = Arity::exactly(1);
+//   def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
+//   def.traits.elementwise = true;
+//   def.kernels[DeviceKind::kCpu] = [](const NodeView& node) -> KernelFn { return [](KernelContext& c) { ... }; };
+//   OpRegistry::global().add(std::move(def));           // a taken name is an error
+//
+// Thread safety: the registry may be used from any thread; an OpDef never changes once added, and never goes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/device.h"
+#include "lockstep/core/export.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/core/small_vector.h"
+#include "lockstep/graph/attribute.h"
+#include "lockstep/graph/kernel.h"
+
+namespace lockstep {
+
+class Graph;
+class GraphBuilder;
+class Value;
+
+// What running a node does besides computing its outputs. kPure is the empty set.
+enum class Effect : std::uint8_t {
+  kPure = 0,
+  kReadsVariable = 1,
+  kWritesVariable = 2,
+  kCollective = 4,  // takes part in a communicator's order
+  kRandom = 8,      // draws from the run's random stream: equal nodes with equal keys are equal
+  kHost = 16,       // touches the world outside: never erased, merged or repeated
+  kUnknown = 32,    // a barrier that nothing is moved across
+};
+constexpr Effect operator|(Effect a, Effect b) {
+  return static_cast<Effect>(static_cast<std::uint8_t>(a) | static_cast<std::uint8_t>(b));
+}
+constexpr bool has(Effect set, Effect one) {
+  return (static_cast<std::uint8_t>(set) & static_cast<std::uint8_t>(one)) != 0;
+}
+LOCKSTEP_API std::string to_string(Effect effects);  // "pure", "reads_variable|random", ...
+// Must the node run although nobody reads its outputs?
+constexpr bool must_run(Effect e) {
+  return has(e, Effect::kWritesVariable | Effect::kCollective | Effect::kHost | Effect::kUnknown);
+}
+
+// How many inputs an op takes.
+struct Arity {
+  std::size_t min = 0;
+  std::size_t max = 0;
+  static constexpr Arity exactly(std::size_t n) { return {n, n}; }
+  static constexpr Arity at_least(std::size_t n) { return {n, std::numeric_limits<std::size_t>::max()}; }
+  static constexpr Arity between(std::size_t low, std::size_t high) { return {low, high}; }
+  constexpr bool accepts(std::size_t n) const { return n >= min && n <= max; }
+};
+
+struct AttributeSpec {
+  std::string name;
+  AttributeType type = AttributeType::kInt;
+  bool required = true;
+};
+
+// A node as rules see it: its op's inputs by spec, its attributes, its regions. A view: valid during the call.
+class LOCKSTEP_API NodeView {
+ public:
+  using VariableSpecs = std::function<const TensorSpec*(std::string_view)>;  // null: not declared
+
+  NodeView(std::string_view name, std::span<const TensorSpec> inputs, const std::vector<Attribute>& attributes,
+           std::span<const Graph> regions, const VariableSpecs* variables)
+      : name_(name), inputs_(inputs), attributes_(attributes), regions_(regions), variables_(variables) {}
+
+  std::string_view name() const { return name_; }
+  std::size_t num_inputs() const { return inputs_.size(); }
+  const TensorSpec& input(std::size_t i) const { return inputs_[i]; }
+  std::span<const TensorSpec> inputs() const { return inputs_; }
+  const std::vector<Attribute>& attributes() const { return attributes_; }
+  std::span<const Graph> regions() const { return regions_; }
+  // The attribute, or null; or throws InvalidArgument where it is missing or has another type.
+  template <class T>
+  const T* find(std::string_view attribute) const {
+    const AttributeValue* value = find_attribute(attributes_, attribute);
+    return value == nullptr ? nullptr : std::get_if<T>(value);
+  }
+  template <class T>
+  const T& get(std::string_view attribute) const {
+    const T* value = find<T>(attribute);
+    if (value == nullptr) missing(attribute);
+    return *value;
+  }
+  template <class T>
+  T get_or(std::string_view attribute, T fallback) const {
+    const T* value = find<T>(attribute);
+    return value == nullptr ? fallback : *value;
+  }
+  // Spec of a declared variable; throws InvalidArgument where it is not declared.
+  const TensorSpec& variable(std::string_view name) const;
+
+  // Throws InvalidArgument; the caller adds op, node and source line.
+  [[noreturn]] static void fail(const std::string& message);
+
+ private:
+  [[noreturn]] static void missing(std::string_view attribute);
+
+  std::string_view name_;
+  std::span<const TensorSpec> inputs_;
+  const std::vector<Attribute>& attributes_;
+  std::span<const Graph> regions_;
+  const VariableSpecs* variables_;
+};
+
+// What an inference rule sees and says. It is called when a node is made (dimensions may be unknown), when it is
+// verified, and when feeds arrive (all dimensions known).
+class LOCKSTEP_API InferContext : public NodeView {
+ public:
+  using Outputs = SmallVector<TensorSpec, 1>;
+  using NodeView::NodeView;
+  void add_output(TensorSpec spec) { outputs_.push_back(std::move(spec)); }
+  void add_output(DType dtype, Shape shape) { outputs_.emplace_back(TensorSpec{dtype, std::move(shape)}); }
+  Outputs& outputs() { return outputs_; }
+  // Throws where the inputs' dtypes differ, or are not among those allowed; returns the common one.
+  DType same_dtype() const;
+  void require(bool condition, const char* message) const {
+    if (!condition) fail(message);
+  }
+
+ private:
+  Outputs outputs_;
+};
+
+// Estimated work of one run of a node.
+struct Cost {
+  double flops = 0;
+  double bytes = 0;    // read and written
+  double seconds = 0;  // where > 0 it is used as it is: a measured time or a user's hint
+};
+
+struct GradientContext {
+  GraphBuilder& builder;
+  const NodeView& node;
+  std::span<const Value> inputs;
+  std::span<const Value> outputs;
+  std::span<const Value> output_gradients;  // an empty Value where nothing flows back
+};
+
+struct OpTraits {
+  bool elementwise = false;         // output element i depends on element i of the (broadcast) inputs alone
+  bool commutative = false;         // the first two inputs may be swapped
+  bool in_place = false;            // an output may share the memory of an input of equal spec
+  bool alias = false;               // output 0 is input 0 under another name or shape: nothing runs
+  bool infallible = false;          // its kernel never throws: allowed in the commit stage
+  bool per_replica_source = false;  // its value differs between replicas
+  bool collective = false;          // makes values agree across replicas
+  // The attribute that names the variable it reads as a value.
+  std::optional<std::string> reads_variable;
+  // It writes a variable: the new value is output 0 of its kernel, whose inputs are the variable's current value
+  // followed by the node's inputs. `operand` is the input that must agree across replicas (a gradient, a new value).
+  struct Update {
+    std::string attribute;
+    std::size_t operand = 0;
+    bool uses_old_value = true;
+  };
+  std::optional<Update> updates_variable;
+};
+
+// Makes the kernel for one node of known specs; called once per plan, so attributes are looked up here.
+using KernelMaker = std::function<KernelFn(const NodeView&, std::span<const TensorSpec> outputs)>;
+
+// How an op's regions run. The inputs and results of each form are in docs/graph_rules.md.
+enum class RegionKind : std::uint8_t {
+  kNone,
+  kCond,        // (pred, args...) -> one of two regions over args
+  kWhile,       // (carried..., captured...) -> while region 0 says true: carried = region 1
+  kReplicated,  // region 0 once per replica
+};
+
+struct OpDef {
+  std::string name;
+  std::string summary;  // one line for the docs
+  Arity inputs;
+  std::vector<AttributeSpec> attributes;
+  std::size_t regions = 0;
+  RegionKind region_kind = RegionKind::kNone;
+  Effect effects = Effect::kPure;  // regions add theirs
+  OpTraits traits;
+  std::function<void(InferContext&)> infer;
+  std::function<Cost(const NodeView&, std::span<const TensorSpec> outputs)> cost;    // absent: from the bytes
+  std::function<Split(const NodeView&, std::span<const TensorSpec> outputs)> split;  // absent: one shard
+  std::function<std::vector<Value>(GradientContext&)> gradient;                      // absent: not differentiable
+  std::map<DeviceKind, KernelMaker> kernels;
+  // Refuses attributes not declared above unless set.
+  bool open_attributes = false;
+  bool known = true;  // false: a name that the text form brought in and nobody registered
+};
+
+class LOCKSTEP_API OpRegistry {
+ public:
+  // The one registry, with the built-in ops in it.
+  static OpRegistry& global();
+
+  OpRegistry();
+  ~OpRegistry();
+  OpRegistry(const OpRegistry&) = delete;
+  OpRegistry& operator=(const OpRegistry&) = delete;
+
+  // Throws InvalidArgument for a taken or malformed name, or an OpDef without an inference rule.
+  const OpDef& add(OpDef def);
+  // Null where nobody registered it.
+  const OpDef* find(std::string_view name) const;
+  // Throws NotFound, naming the closest registered names.
+  const OpDef& get(std::string_view name) const;
+  // As find, but an unregistered name gets an OpDef with known == false, so that a graph can hold it.
+  const OpDef& find_or_unknown(std::string_view name);
+  std::vector<std::string> names() const;  // sorted
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+// graph/value.h - one output of one node of a graph being built, and the operators on it.
+//
+// A Value is a cheap handle: the builder and a ValueId. It is valid while its builder lives. Operators and op
+// functions add nodes to the builder's innermost open region and remember the caller's source line, which is why
+// they take Operand: a Value, or a number that becomes a constant of the other operand's dtype.
+//
+//   Value y = relu(matmul(x, w) + 1.0F);
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <type_traits>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/core/source_site.h"
+#include "lockstep/graph/ids.h"
+
+namespace lockstep {
+
+class GraphBuilder;
+
+class LOCKSTEP_API Value {
+ public:
+  Value() = default;  // no value
+  Value(GraphBuilder* builder, ValueId id) : builder_(builder), id_(id) {}
+  bool valid() const { return builder_ != nullptr; }
+  GraphBuilder& builder() const;  // throws InvalidArgument where there is none
+  ValueId id() const { return id_; }
+  const TensorSpec& spec() const;
+  DType dtype() const { return spec().dtype; }
+  const Shape& shape() const { return spec().shape; }
+  const std::string& name() const;  // of its node
+  friend bool operator==(const Value&, const Value&) = default;
+
+ private:
+  GraphBuilder* builder_ = nullptr;
+  ValueId id_;
+};
+
+// An operand of an operator: a value or a number, and the line where it stands.
+class Operand {
+ public:
+  Operand(const Value& value, SourceSite site = SourceSite::current())  // NOLINT(google-explicit-constructor)
+      : value_(value), site_(site) {}
+  template <class Number>
+    requires std::is_arithmetic_v<Number>
+  Operand(Number number, SourceSite site = SourceSite::current())  // NOLINT(google-explicit-constructor)
+      : number_(static_cast<double>(number)), site_(site) {}
+
+  const Value& value() const { return value_; }
+  const std::optional<double>& number() const { return number_; }
+  const SourceSite& site() const { return site_; }
+
+ private:
+  Value value_;
+  std::optional<double> number_;
+  SourceSite site_;
+};
+
+LOCKSTEP_API Value operator+(const Operand& a, const Operand& b);
+LOCKSTEP_API Value operator-(const Operand& a, const Operand& b);
+LOCKSTEP_API Value operator*(const Operand& a, const Operand& b);
+LOCKSTEP_API Value operator/(const Operand& a, const Operand& b);
+
+}  // namespace lockstep
