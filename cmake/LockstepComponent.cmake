@@ -51,11 +51,17 @@ function(lockstep_component)
     target_compile_options(${target} PRIVATE -ffp-contract=off)  # results must not depend on the compiler's fusing
     target_link_libraries(${target} PRIVATE ${arg_LINK})
     target_include_directories(${target} PRIVATE "${internal_root}")
+    if(BUILD_SHARED_LIBS AND NOT APPLE)
+      set(exports "${PROJECT_SOURCE_DIR}/cmake/exports.map")
+      target_link_options(${target} PRIVATE "LINKER:--version-script=${exports}")
+      set_target_properties(${target} PROPERTIES LINK_DEPENDS "${exports}")
+    endif()
     target_include_directories(${target} SYSTEM PRIVATE ${arg_INCLUDE})
     set_target_properties(${target} PROPERTIES
       CXX_VISIBILITY_PRESET hidden
       VISIBILITY_INLINES_HIDDEN ON
       POSITION_INDEPENDENT_CODE ON  # so that a static Lockstep can be linked into a plug-in
+      INSTALL_RPATH "$ORIGIN"       # installed shared components find each other
       VERSION ${PROJECT_VERSION}
       SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   else()
