@@ -4,12 +4,9 @@
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 
 find_package(Threads REQUIRED)
-find_package(Taskflow 3.9...<5 QUIET CONFIG)
-if(NOT Taskflow_FOUND)
-  find_package(Taskflow REQUIRED CONFIG)  # its version file may accept only its own minor version
-  if(Taskflow_VERSION VERSION_LESS 3.9)
-    message(FATAL_ERROR "Lockstep needs Taskflow 3.9 or later; found ${Taskflow_VERSION} in ${Taskflow_DIR}")
-  endif()
+find_package(Taskflow REQUIRED CONFIG)  # without a version: its package accepts no other minor version than asked for
+if(Taskflow_VERSION VERSION_LESS 3.9)
+  message(FATAL_ERROR "Lockstep needs Taskflow 3.9 or later; found ${Taskflow_VERSION} in ${Taskflow_DIR}")
 endif()
 find_package(TBB REQUIRED CONFIG COMPONENTS tbb tbbmalloc)
 find_package(cereal REQUIRED CONFIG)
