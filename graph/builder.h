@@ -26,6 +26,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -40,7 +41,7 @@ namespace lockstep {
 struct CallOptions {
   // Estimated seconds of one call; 0: unknown (about a microsecond is assumed).
   double seconds = 0;
-  // kHost: never erased, merged or repeated. kPure lets passes do all that. kUnknown makes it a barrier in program order.
+  // kHost: never erased, merged or repeated. kPure lets passes do all that. kOpaque makes it a barrier in program order.
   Effect effects = Effect::kHost;
 };
 
@@ -91,7 +92,7 @@ class LOCKSTEP_API GraphBuilder {
   void run_after(NodeId node, NodeId before);
 
   // --- names and places
-  class [[nodiscard]] LOCKSTEP_API Guard {
+  class [[nodiscard]] Guard {
    public:
     Guard(std::string& slot, std::string value) : slot_(slot), old_(std::exchange(slot, std::move(value))) {}
     ~Guard() { slot_ = std::move(old_); }

@@ -223,6 +223,7 @@ class LOCKSTEP_API Graph {
   std::vector<NodeId> parameters_;
   std::vector<ValueId> results_;
   std::vector<VariableDecl> variables_;
+  std::unordered_map<std::string, std::uint32_t> variable_index_;
   std::vector<std::string> strings_;
   std::unordered_map<std::string, std::uint32_t> string_index_;
   struct Site {

@@ -48,7 +48,7 @@ enum class Effect : std::uint8_t {
   kCollective = 4,  // takes part in a communicator's order
   kRandom = 8,      // draws from the run's random stream: equal nodes with equal keys are equal
   kHost = 16,       // touches the world outside: never erased, merged or repeated
-  kUnknown = 32,    // a barrier that nothing is moved across
+  kOpaque = 32,     // nobody knows: a barrier that nothing is moved across
 };
 constexpr Effect operator|(Effect a, Effect b) {
   return static_cast<Effect>(static_cast<std::uint8_t>(a) | static_cast<std::uint8_t>(b));
@@ -59,7 +59,7 @@ constexpr bool has(Effect set, Effect one) {
 LOCKSTEP_API std::string to_string(Effect effects);  // "pure", "reads_variable|random", ...
 // Must the node run although nobody reads its outputs?
 constexpr bool must_run(Effect e) {
-  return has(e, Effect::kWritesVariable | Effect::kCollective | Effect::kHost | Effect::kUnknown);
+  return has(e, Effect::kWritesVariable | Effect::kCollective | Effect::kHost | Effect::kOpaque);
 }
 
 // How many inputs an op takes.
@@ -168,6 +168,7 @@ struct OpTraits {
   bool infallible = false;          // its kernel never throws: allowed in the commit stage
   bool per_replica_source = false;  // its value differs between replicas
   bool collective = false;          // makes values agree across replicas
+  bool declares_effects = false;    // its int attribute `effects` stands in place of OpDef::effects
   // The attribute that names the variable it reads as a value.
   std::optional<std::string> reads_variable;
   // It writes a variable: the new value is output 0 of its kernel, whose inputs are the variable's current value

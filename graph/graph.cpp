@@ -1,0 +1,484 @@
+#include "lockstep/graph/graph.h"
+
+#include <algorithm>
+#include <atomic>
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::uint32_t kTombstone = 0xFFFFFFFFU;
+
+// Cheap and well mixed: names differ mostly in their last characters.
+std::size_t hash_name(std::string_view name) { return std::hash<std::string_view>{}(name); }
+
+}  // namespace
+
+std::string_view to_string(Synchronization value) {
+  switch (value) {
+    case Synchronization::kAuto: return "auto";
+    case Synchronization::kNone: return "none";
+    case Synchronization::kOnWrite: return "on_write";
+    case Synchronization::kOnRead: return "on_read";
+  }
+  return "?";
+}
+
+std::string_view to_string(Aggregation value) {
+  switch (value) {
+    case Aggregation::kNone: return "none";
+    case Aggregation::kSum: return "sum";
+    case Aggregation::kMean: return "mean";
+    case Aggregation::kOnlyFirstReplica: return "only_first_replica";
+  }
+  return "?";
+}
+
+const std::string& Node::device() const {
+  static const std::string kNone;
+  return device_.valid() ? graph_->strings_[device_.index()] : kNone;
+}
+
+std::span<const Graph> Node::regions() const { return regions_; }
+
+SourceSite Node::site() const {
+  if (site_ == 0) return {};
+  const Graph::Site& site = graph_->sites_[site_];
+  return {graph_->strings_[site.file].c_str(), graph_->strings_[site.function].c_str(), site.line};
+}
+
+Graph::Graph() : sites_(1) {}
+Graph::~Graph() = default;
+
+Graph::Graph(const Graph& other)
+    : slots_(other.slots_),
+      live_(other.live_),
+      name_index_(other.name_index_),
+      name_index_used_(other.name_index_used_),
+      parameters_(other.parameters_),
+      results_(other.results_),
+      variables_(other.variables_),
+      variable_index_(other.variable_index_),
+      strings_(other.strings_),
+      string_index_(other.string_index_),
+      sites_(other.sites_),
+      site_index_(other.site_index_),
+      next_suffix_(other.next_suffix_) {
+  chunks_.reserve(other.chunks_.size());
+  for (const auto& chunk : other.chunks_) {
+    chunks_.push_back(std::make_unique<Node[]>(kChunk));
+    std::copy(chunk.get(), chunk.get() + kChunk, chunks_.back().get());
+  }
+  adopt();
+}
+
+Graph::Graph(Graph&& other) noexcept
+    : chunks_(std::move(other.chunks_)),
+      slots_(std::exchange(other.slots_, 0)),
+      live_(std::exchange(other.live_, 0)),
+      name_index_(std::move(other.name_index_)),
+      name_index_used_(std::exchange(other.name_index_used_, 0)),
+      parameters_(std::move(other.parameters_)),
+      results_(std::move(other.results_)),
+      variables_(std::move(other.variables_)),
+      variable_index_(std::move(other.variable_index_)),
+      strings_(std::move(other.strings_)),
+      string_index_(std::move(other.string_index_)),
+      sites_(std::move(other.sites_)),
+      site_index_(std::move(other.site_index_)),
+      next_suffix_(std::move(other.next_suffix_)) {
+  other = Graph();  // whole again: a moved-from graph is an empty one
+  adopt();
+}
+
+Graph& Graph::operator=(const Graph& other) {
+  if (this != &other) *this = Graph(other);
+  return *this;
+}
+
+Graph& Graph::operator=(Graph&& other) noexcept {
+  if (this == &other) return *this;
+  chunks_ = std::move(other.chunks_);
+  slots_ = std::exchange(other.slots_, 0);
+  live_ = std::exchange(other.live_, 0);
+  name_index_ = std::move(other.name_index_);
+  name_index_used_ = std::exchange(other.name_index_used_, 0);
+  parameters_ = std::move(other.parameters_);
+  results_ = std::move(other.results_);
+  variables_ = std::move(other.variables_);
+  variable_index_ = std::move(other.variable_index_);
+  strings_ = std::move(other.strings_);
+  string_index_ = std::move(other.string_index_);
+  sites_ = std::move(other.sites_);
+  site_index_ = std::move(other.site_index_);
+  next_suffix_ = std::move(other.next_suffix_);
+  other.chunks_.clear();
+  other.name_index_.clear();
+  other.parameters_.clear();
+  other.results_.clear();
+  other.variables_.clear();
+  other.variable_index_.clear();
+  other.strings_.clear();
+  other.string_index_.clear();
+  other.sites_.resize(1);
+  other.site_index_.clear();
+  other.next_suffix_.clear();
+  adopt();
+  return *this;
+}
+
+void Graph::adopt() {
+  for (std::size_t i = 0; i < slots_; ++i) slot(NodeId(i)).graph_ = this;
+}
+
+std::uint64_t Graph::new_identity() {
+  static std::atomic<std::uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+const Node& Graph::node(NodeId id) const {
+  LOCKSTEP_CHECK(contains(id), "no node with id ", id.value);
+  return slot(id);
+}
+
+Node& Graph::at(NodeId id) {
+  LOCKSTEP_CHECK(contains(id), "no node with id ", id.value);
+  return slot(id);
+}
+
+Node& Graph::append_slot() {
+  if (slots_ == chunks_.size() * kChunk) chunks_.push_back(std::make_unique<Node[]>(kChunk));
+  Node& fresh = slot(NodeId(slots_));
+  fresh.id_ = NodeId(slots_);
+  fresh.graph_ = this;
+  ++slots_;
+  return fresh;
+}
+
+void Graph::reserve(std::size_t nodes) {
+  chunks_.reserve((nodes + kChunk - 1) / kChunk);
+  if (nodes * 2 > name_index_.size()) rebuild_name_index(nodes);
+}
+
+const VariableDecl* Graph::find_variable(std::string_view name) const {
+  const auto found = variable_index_.find(std::string(name));
+  return found == variable_index_.end() ? nullptr : &variables_[found->second];
+}
+
+// --- names
+
+NodeId Graph::find(std::string_view name) const {
+  if (name_index_.empty()) return {};
+  const std::size_t mask = name_index_.size() - 1;
+  for (std::size_t at = hash_name(name) & mask;; at = (at + 1) & mask) {
+    const std::uint32_t entry = name_index_[at];
+    if (entry == 0) return {};
+    if (entry != kTombstone && slot(NodeId(entry - 1)).name_ == name) return NodeId(entry - 1);
+  }
+}
+
+void Graph::rebuild_name_index(std::size_t capacity) {
+  std::size_t size = 16;
+  while (size < capacity * 3 / 2) size *= 2;
+  name_index_.assign(size, 0);
+  name_index_used_ = 0;
+  for (const Node& node : nodes()) index_name(node.id_);
+}
+
+void Graph::index_name(NodeId id) {
+  if ((name_index_used_ + 1) * 4 > name_index_.size() * 3) {
+    rebuild_name_index(std::max<std::size_t>(live_ * 2, 16));
+    return;  // the rebuild has indexed this node too
+  }
+  const std::size_t mask = name_index_.size() - 1;
+  std::size_t at = hash_name(slot(id).name_) & mask;
+  while (name_index_[at] != 0 && name_index_[at] != kTombstone) at = (at + 1) & mask;
+  if (name_index_[at] == 0) ++name_index_used_;
+  name_index_[at] = id.value + 1;
+}
+
+void Graph::unindex_name(NodeId id) {
+  const std::size_t mask = name_index_.size() - 1;
+  std::size_t at = hash_name(slot(id).name_) & mask;
+  while (name_index_[at] != id.value + 1) at = (at + 1) & mask;
+  name_index_[at] = kTombstone;
+}
+
+std::string Graph::unique_name(std::string_view base) const {
+  std::string name(base);
+  if (!find(name).valid()) return name;
+  std::uint32_t& suffix = next_suffix_[name];
+  do {
+    name.resize(base.size());
+    name += '_';
+    name += std::to_string(++suffix);
+  } while (find(name).valid());
+  return name;
+}
+
+void Graph::rename(NodeId id, std::string name) {
+  Node& node = at(id);
+  if (node.name_ == name) return;
+  if (name.empty() || find(name).valid()) {
+    throw InvalidArgument(str("cannot rename '", node.name_, "' to '", name, "': the name is empty or taken"));
+  }
+  unindex_name(id);
+  node.name_ = std::move(name);
+  index_name(id);
+}
+
+// --- strings and sites
+
+StringId Graph::intern(std::string_view text) {
+  const auto [found, fresh] = string_index_.try_emplace(std::string(text), static_cast<std::uint32_t>(strings_.size()));
+  if (fresh) strings_.emplace_back(text);
+  return StringId(found->second);
+}
+
+std::uint32_t Graph::intern_site(const SourceSite& site) {
+  if (!site.known()) return 0;
+  const Site key{intern(site.file).value, intern(site.function).value, site.line};
+  const auto [found, fresh] = site_index_.try_emplace(key, static_cast<std::uint32_t>(sites_.size()));
+  if (fresh) sites_.push_back(key);
+  return found->second;
+}
+
+// --- nodes
+
+NodeId Graph::add(NodeInit init) {
+  LOCKSTEP_CHECK(init.op != nullptr);
+  if (init.name.empty()) throw InvalidArgument(str("a node of op '", init.op->name, "' needs a name"));
+  if (find(init.name).valid()) throw InvalidArgument(str("a node named '", init.name, "' exists already"));
+  LOCKSTEP_CHECK(slots_ < kTombstone - 1, "too many nodes");
+  Node& node = append_slot();
+  node.op_ = init.op;
+  node.name_ = std::move(init.name);
+  node.inputs_ = std::move(init.inputs);
+  node.controls_ = std::move(init.controls);
+  node.outputs_ = std::move(init.outputs);
+  node.attributes_ = std::move(init.attributes);
+  if (node.attributes_.size() > 1) std::ranges::sort(node.attributes_, {}, &Attribute::name);
+  node.regions_ = std::move(init.regions);
+  node.device_ = init.device.empty() ? StringId() : intern(init.device);
+  node.site_ = intern_site(init.site);
+  if (init.provenance) {
+    node.provenance_ = *init.provenance;
+  } else {
+    node.provenance_ = Provenance{};
+    node.provenance_.identity = node.provenance_.origin = new_identity();
+  }
+  ++live_;
+  index_name(node.id_);
+  return node.id_;
+}
+
+void Graph::erase(NodeId id) {
+  Node& node = at(id);
+  unindex_name(id);
+  --live_;
+  const NodeId kept = node.id_;
+  node = Node();
+  node.id_ = kept;
+  node.graph_ = this;
+}
+
+void Graph::set_input(NodeId id, std::size_t index, ValueId value) {
+  Node& node = at(id);
+  LOCKSTEP_CHECK(index < node.inputs_.size());
+  node.inputs_[index] = value;
+}
+
+void Graph::set_inputs(NodeId id, std::span<const ValueId> inputs) { at(id).inputs_ = SmallVector<ValueId, 2>(inputs); }
+
+void Graph::add_control(NodeId id, NodeId before) {
+  Node& node = at(id);
+  if (std::ranges::find(node.controls_, before) == node.controls_.end()) node.controls_.push_back(before);
+}
+
+void Graph::set_controls(NodeId id, std::span<const NodeId> controls) {
+  at(id).controls_ = SmallVector<NodeId, 2>(controls);
+}
+
+void Graph::set_outputs(NodeId id, std::span<const TensorSpec> outputs) {
+  at(id).outputs_ = SmallVector<TensorSpec, 1>(outputs);
+}
+
+void Graph::set_attribute(NodeId id, std::string_view name, AttributeValue value) {
+  std::vector<Attribute>& attributes = at(id).attributes_;
+  const auto place = std::ranges::lower_bound(attributes, name, {}, &Attribute::name);
+  if (place != attributes.end() && place->name == name) {
+    place->value = std::move(value);
+  } else {
+    attributes.insert(place, Attribute{std::string(name), std::move(value)});
+  }
+}
+
+void Graph::remove_attribute(NodeId id, std::string_view name) {
+  std::erase_if(at(id).attributes_, [&](const Attribute& attribute) { return attribute.name == name; });
+}
+
+void Graph::set_device(NodeId id, std::string_view device) {
+  Node& node = at(id);
+  node.device_ = device.empty() ? StringId() : intern(device);
+}
+
+void Graph::set_provenance(NodeId id, const Provenance& provenance) { at(id).provenance_ = provenance; }
+
+Graph& Graph::region(NodeId id, std::size_t index) {
+  Node& node = at(id);
+  LOCKSTEP_CHECK(index < node.regions_.size());
+  return node.regions_[index];
+}
+
+void Graph::declare_variable(VariableDecl decl) {
+  if (decl.name.empty()) throw InvalidArgument("a variable needs a name");
+  if (find_variable(decl.name) != nullptr) {
+    throw InvalidArgument(str("variable '", decl.name, "' is declared already"));
+  }
+  if (!decl.spec.shape.is_known()) {
+    throw InvalidArgument(str("variable '", decl.name, "' needs a known shape, got ", decl.spec));
+  }
+  if (decl.initial.defined() && decl.initial.spec() != decl.spec) {
+    throw InvalidArgument(str("variable '", decl.name, "' is declared ", decl.spec, " but its initial value is ",
+                              decl.initial.spec()));
+  }
+  variable_index_.emplace(decl.name, static_cast<std::uint32_t>(variables_.size()));
+  variables_.push_back(std::move(decl));
+}
+
+// --- order
+
+std::vector<NodeId> Graph::topological_order(std::vector<NodeId>* cycle) const {
+  if (cycle != nullptr) cycle->clear();
+  std::vector<NodeId> order;
+  order.reserve(live_);
+  enum : std::uint8_t { kNew, kOpen, kDone };
+  std::vector<std::uint8_t> state(slots_, kNew);
+  struct Frame {
+    NodeId id;
+    std::uint32_t next;  // which input or control to look at next
+  };
+  std::vector<Frame> stack;
+  for (std::size_t i = 0; i < slots_; ++i) {
+    if (state[i] != kNew || !slot(NodeId(i)).alive()) continue;
+    stack.push_back({NodeId(i), 0});
+    state[i] = kOpen;
+    while (!stack.empty()) {
+      Frame& top = stack.back();
+      const Node& node = slot(top.id);
+      const std::size_t inputs = node.inputs_.size();
+      bool descended = false;
+      while (top.next < inputs + node.controls_.size()) {
+        const std::uint32_t at = top.next++;
+        const NodeId before = at < inputs ? node.inputs_[at].node : node.controls_[at - inputs];
+        if (!contains(before)) continue;  // the verifier's business
+        if (state[before.index()] == kNew) {
+          state[before.index()] = kOpen;
+          stack.push_back({before, 0});
+          descended = true;
+          break;
+        }
+        if (state[before.index()] == kOpen && cycle != nullptr && cycle->empty()) {
+          // The stack from `before` upward is the cycle: each entry reads the one above it.
+          auto start = stack.rbegin();
+          while (start->id != before) cycle->push_back((start++)->id);
+          cycle->push_back(before);
+        }
+      }
+      if (descended) continue;
+      state[top.id.index()] = kDone;
+      order.push_back(top.id);
+      stack.pop_back();
+    }
+  }
+  return order;
+}
+
+std::vector<NodeId> Graph::compact() {
+  const std::vector<NodeId> order = topological_order();
+  std::vector<NodeId> moved(slots_);
+  bool identical = order.size() == slots_;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    moved[order[i].index()] = NodeId(i);
+    identical = identical && order[i].index() == i;
+  }
+  if (identical) return moved;
+
+  const auto follow = [&](NodeId id) { return id.index() < moved.size() ? moved[id.index()] : NodeId(); };
+  std::vector<std::unique_ptr<Node[]>> old = std::move(chunks_);
+  chunks_.clear();
+  slots_ = 0;
+  for (const NodeId from : order) {
+    Node& target = append_slot();
+    const NodeId id = target.id_;
+    target = std::move(old[from.index() >> kChunkBits][from.index() & (kChunk - 1)]);
+    target.id_ = id;
+    target.graph_ = this;
+    for (ValueId& input : target.inputs_) input.node = follow(input.node);
+    for (NodeId& control : target.controls_) control = follow(control);
+  }
+  for (NodeId& parameter : parameters_) parameter = follow(parameter);
+  std::erase_if(parameters_, [](NodeId id) { return !id.valid(); });
+  for (ValueId& result : results_) result.node = follow(result.node);
+  rebuild_name_index(live_);
+  return moved;
+}
+
+// --- questions about nodes
+
+Effect effects_of(const Node& node) {
+  Effect effects = node.op().effects;
+  if (node.op().traits.declares_effects) {
+    if (const auto* declared = node.find<std::int64_t>("effects")) effects = static_cast<Effect>(*declared);
+  }
+  for (const Graph& region : node.regions()) {
+    for (const Node& inner : region.nodes()) effects = effects | effects_of(inner);
+  }
+  return effects;
+}
+
+namespace {
+
+void collect_uses(const Node& node, std::vector<VariableUse>& uses) {
+  const auto use = [&](const std::string& attribute, bool reads, bool writes) {
+    const auto* variable = node.find<VariableRef>(attribute);
+    if (variable == nullptr) return;
+    const auto found = std::ranges::lower_bound(uses, variable->name, {}, &VariableUse::name);
+    if (found != uses.end() && found->name == variable->name) {
+      found->reads = found->reads || reads;
+      found->writes = found->writes || writes;
+    } else {
+      uses.insert(found, {variable->name, reads, writes});
+    }
+  };
+  const OpTraits& traits = node.op().traits;
+  if (traits.reads_variable) use(*traits.reads_variable, true, false);
+  if (traits.updates_variable) {
+    use(traits.updates_variable->attribute, traits.updates_variable->uses_old_value, true);
+  }
+  for (const Graph& region : node.regions()) {
+    for (const Node& inner : region.nodes()) collect_uses(inner, uses);
+  }
+}
+
+}  // namespace
+
+std::vector<VariableUse> variable_uses(const Node& node) {
+  std::vector<VariableUse> uses;
+  collect_uses(node, uses);
+  return uses;
+}
+
+ErrorPlace place_of(const Node& node) {
+  const SourceSite site = node.site();
+  return {node.name(), node.op().name, node.device(), site.file, site.line, node.provenance().replica};
+}
+
+std::vector<TensorSpec> input_specs(const Graph& graph, const Node& node) {
+  std::vector<TensorSpec> specs;
+  specs.reserve(node.inputs().size());
+  for (const ValueId input : node.inputs()) specs.push_back(graph.spec(input));
+  return specs;
+}
+
+}  // namespace lockstep
