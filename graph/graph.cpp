@@ -481,4 +481,26 @@ std::vector<TensorSpec> input_specs(const Graph& graph, const Node& node) {
   return specs;
 }
 
+NodeView view_of(const Node& node, std::span<const TensorSpec> inputs, const NodeView::VariableSpecs& variables) {
+  return {node.name(), inputs, node.attributes(), node.regions(), &variables, node.outputs()};
+}
+
+SmallVector<TensorSpec, 1> infer_outputs(const Node& node, std::span<const TensorSpec> inputs,
+                                         const NodeView::VariableSpecs& variables) {
+  InferContext context(node.name(), inputs, node.attributes(), node.regions(), &variables, node.outputs());
+  try {
+    node.op().infer(context);
+  } catch (const Error& error) {
+    throw InvalidArgument(str(node.op().name, ": ", error.message()), place_of(node));
+  }
+  return std::move(context.outputs());
+}
+
+NodeView::VariableSpecs variable_specs(const Graph& outermost) {
+  return [&outermost](std::string_view name) -> const TensorSpec* {
+    const VariableDecl* decl = outermost.find_variable(name);
+    return decl == nullptr ? nullptr : &decl->spec;
+  };
+}
+
 }  // namespace lockstep

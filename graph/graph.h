@@ -249,7 +249,15 @@ struct VariableUse {
 LOCKSTEP_API std::vector<VariableUse> variable_uses(const Node& node);
 // The place of a node, for errors.
 LOCKSTEP_API ErrorPlace place_of(const Node& node);
-// A view of a node for its op's rules; `input_specs` must outlive it.
 LOCKSTEP_API std::vector<TensorSpec> input_specs(const Graph& graph, const Node& node);
+// A view of a node for its op's rules, over input specs that may be more precise than the graph's. A view: `inputs`
+// and `variables` must outlive it.
+LOCKSTEP_API NodeView view_of(const Node& node, std::span<const TensorSpec> inputs,
+                              const NodeView::VariableSpecs& variables);
+// What the op's inference rule says of the outputs. Throws InvalidArgument with the node's place.
+LOCKSTEP_API SmallVector<TensorSpec, 1> infer_outputs(const Node& node, std::span<const TensorSpec> inputs,
+                                                      const NodeView::VariableSpecs& variables);
+// The specs of the variables that a graph declares, as rules ask for them. The graph must outlive it.
+LOCKSTEP_API NodeView::VariableSpecs variable_specs(const Graph& outermost);
 
 }  // namespace lockstep

@@ -84,8 +84,8 @@ class LOCKSTEP_API NodeView {
   using VariableSpecs = std::function<const TensorSpec*(std::string_view)>;  // null: not declared
 
   NodeView(std::string_view name, std::span<const TensorSpec> inputs, const std::vector<Attribute>& attributes,
-           std::span<const Graph> regions, const VariableSpecs* variables)
-      : name_(name), inputs_(inputs), attributes_(attributes), regions_(regions), variables_(variables) {}
+           std::span<const Graph> regions, const VariableSpecs* variables, std::span<const TensorSpec> declared)
+      : name_(name), inputs_(inputs), attributes_(attributes), regions_(regions), variables_(variables), declared_(declared) {}
 
   std::string_view name() const { return name_; }
   std::size_t num_inputs() const { return inputs_.size(); }
@@ -93,6 +93,9 @@ class LOCKSTEP_API NodeView {
   std::span<const TensorSpec> inputs() const { return inputs_; }
   const std::vector<Attribute>& attributes() const { return attributes_; }
   std::span<const Graph> regions() const { return regions_; }
+  // The output specs that the node's maker stated: the word of ops whose outputs follow from nothing else
+  // (placeholders, lambdas).
+  std::span<const TensorSpec> declared() const { return declared_; }
   // The attribute, or null; or throws InvalidArgument where it is missing or has another type.
   template <class T>
   const T* find(std::string_view attribute) const {
@@ -124,6 +127,7 @@ class LOCKSTEP_API NodeView {
   const std::vector<Attribute>& attributes_;
   std::span<const Graph> regions_;
   const VariableSpecs* variables_;
+  std::span<const TensorSpec> declared_;
 };
 
 // What an inference rule sees and says. It is called when a node is made (dimensions may be unknown), when it is
