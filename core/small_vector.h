@@ -4,6 +4,7 @@
 // std::vector plus its heap block. Sizes fit into 32 bits. Thread safety: as std::vector.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -49,7 +50,6 @@ class SmallVector {
   const T* begin() const { return data(); }
   const T* end() const { return data() + size_; }
   T& back() { return data()[size_ - 1]; }
-  operator std::span<const T>() const { return {data(), size_}; }  // NOLINT(google-explicit-constructor)
 
   void reserve(std::size_t wanted) {
     if (wanted <= capacity_) return;

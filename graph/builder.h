@@ -87,8 +87,9 @@ class LOCKSTEP_API GraphBuilder {
   Value op1(std::string_view op, std::initializer_list<Value> inputs, std::vector<Attribute> attributes = {},
             std::string_view name = {}, SourceSite site = SourceSite::current());
   NodeId node(const OpDef& op, std::string_view name, std::span<const Value> inputs, std::vector<Attribute> attributes,
-              std::vector<Graph> regions, SourceSite site);
-  // Everything made until the guard goes runs after `before`... as a plain edge: `node` runs after `before`.
+              std::vector<Graph> regions, SourceSite site, std::span<const TensorSpec> declared = {});
+  std::vector<Value> outputs_of(NodeId node);
+  // A plain edge: `node` runs after `before`.
   void run_after(NodeId node, NodeId before);
 
   // --- names and places
@@ -115,19 +116,20 @@ class LOCKSTEP_API GraphBuilder {
   GraphBuilder& innermost();
   // A value of an enclosing graph becomes a captured parameter of this one; own values stay themselves.
   Value import(const Value& value);
-  Value values_of(NodeId node, std::uint32_t output = 0) { return {this, {node, output}}; }
 
  private:
   friend struct RegionTrace;
   explicit GraphBuilder(GraphBuilder* parent);
   const TensorSpec* variable_spec(std::string_view name) const;
   void order_effects(NodeId node);
+  Value add_parameter(std::string_view name, const TensorSpec& spec, SourceSite site);
 
   Graph graph_;
   GraphBuilder* parent_ = nullptr;
   GraphBuilder* child_ = nullptr;
   std::string scope_;
   std::string device_;
+  NodeView::VariableSpecs variable_specs_;
   std::int64_t next_key_ = 1;
   std::vector<std::pair<Value, NodeId>> captures_;  // value of the parent -> parameter here
   struct Order {

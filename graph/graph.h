@@ -189,6 +189,8 @@ class LOCKSTEP_API Graph {
   void set_provenance(NodeId id, const Provenance& provenance);
   void rename(NodeId id, std::string name);  // throws InvalidArgument for a taken name
   Graph& region(NodeId id, std::size_t index);
+  void add_parameter(NodeId id) { parameters_.push_back(id); }
+  void add_result(ValueId value) { results_.push_back(value); }
   void set_parameters(std::vector<NodeId> parameters) { parameters_ = std::move(parameters); }
   void set_results(std::vector<ValueId> results) { results_ = std::move(results); }
   // Throws InvalidArgument for a taken name, an unknown shape, or an initial value of another spec.

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -32,6 +33,12 @@ struct Split {
 struct TensorArg {
   void* data = nullptr;
   const TensorSpec* spec = nullptr;
+};
+
+// A function without data as a kernel.
+struct PlainCall {
+  std::function<void()> function;
+  void operator()(class KernelContext&) const { function(); }
 };
 
 // What one run of a program lends to all its kernels.

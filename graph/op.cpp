@@ -52,6 +52,15 @@ DType InferContext::same_dtype() const {
   return input(0).dtype;
 }
 
+std::string arity_message(const OpDef& op, std::size_t inputs) {
+  const Arity& arity = op.inputs;
+  if (arity.min == arity.max) return str("takes ", arity.min, " inputs, got ", inputs);
+  if (arity.max == std::numeric_limits<std::size_t>::max()) {
+    return str("takes at least ", arity.min, " inputs, got ", inputs);
+  }
+  return str("takes ", arity.min, " to ", arity.max, " inputs, got ", inputs);
+}
+
 struct OpRegistry::State {
   struct Hash {
     using is_transparent = void;

@@ -215,6 +215,9 @@ struct OpDef {
   bool known = true;  // false: a name that the text form brought in and nobody registered
 };
 
+// "takes 2 inputs, got 3".
+LOCKSTEP_API std::string arity_message(const OpDef& op, std::size_t inputs);
+
 class LOCKSTEP_API OpRegistry {
  public:
   // The one registry, with the built-in ops in it.

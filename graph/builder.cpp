@@ -1,0 +1,459 @@
+#include "lockstep/graph/builder.h"
+
+#include <algorithm>
+
+#include "lockstep/core/device.h"
+#include "lockstep/graph/ops.h"
+
+namespace lockstep {
+
+// --- values
+
+GraphBuilder& Value::builder() const {
+  if (builder_ == nullptr) throw InvalidArgument("an empty Value was used; it stands for no node");
+  return *builder_;
+}
+const TensorSpec& Value::spec() const { return builder().graph().spec(id_); }
+const std::string& Value::name() const { return builder().graph().node(id_.node).name(); }
+
+// --- the builder
+
+GraphBuilder::GraphBuilder() : GraphBuilder(nullptr) {}
+GraphBuilder::~GraphBuilder() = default;
+
+GraphBuilder::GraphBuilder(GraphBuilder* parent) : parent_(parent) {
+  if (parent_ != nullptr) device_ = parent_->device_;
+  variable_specs_ = [this](std::string_view name) { return variable_spec(name); };
+}
+
+const TensorSpec* GraphBuilder::variable_spec(std::string_view name) const {
+  const GraphBuilder* root = this;
+  while (root->parent_ != nullptr) root = root->parent_;
+  const VariableDecl* decl = root->graph_.find_variable(name);
+  return decl == nullptr ? nullptr : &decl->spec;
+}
+
+GraphBuilder& GraphBuilder::innermost() {
+  GraphBuilder* builder = this;
+  while (builder->child_ != nullptr) builder = builder->child_;
+  return *builder;
+}
+
+Value GraphBuilder::import(const Value& value) {
+  if (&value.builder() == this) return value;
+  if (parent_ == nullptr) {
+    throw InvalidArgument(str("value '", value.name(), "' belongs to another graph; feed it through a placeholder"));
+  }
+  const Value outer = parent_->import(value);
+  for (const auto& [captured, parameter] : captures_) {
+    if (captured == outer) return {this, {parameter, 0}};
+  }
+  const Value parameter = add_parameter(outer.name(), outer.spec(), {});
+  captures_.emplace_back(outer, parameter.id().node);
+  return parameter;
+}
+
+Value GraphBuilder::add_parameter(std::string_view name, const TensorSpec& spec, SourceSite site) {
+  static const OpDef& op = OpRegistry::global().get("placeholder");
+  NodeInit init;
+  init.op = &op;
+  init.name = graph_.unique_name(name);
+  init.outputs = {spec};
+  init.site = site;
+  init.device = device_;
+  const NodeId id = graph_.add(std::move(init));
+  graph_.add_parameter(id);
+  return {this, {id, 0}};
+}
+
+namespace {
+
+// "matmul: inner dimensions differ ... (inputs: 'x' f32[2,3] made at model.cpp:7, ...)"
+[[noreturn]] void refuse(const Graph& graph, const OpDef& op, const std::string& name,
+                         std::span<const ValueId> inputs, const std::string& reason, const std::string& device,
+                         const SourceSite& site) {
+  std::string from;
+  for (const ValueId input : inputs) {
+    const Node& node = graph.node(input.node);
+    from += str(from.empty() ? "; inputs: '" : ", '", node.name(), "' ", graph.spec(input));
+    if (node.site().known()) from += str(" made at ", node.site().file, ":", node.site().line);
+  }
+  throw InvalidArgument(str(op.name, ": ", reason, from), {name, op.name, device, site.file, site.line, -1});
+}
+
+void check_attributes(const OpDef& op, const std::vector<Attribute>& attributes) {
+  for (const AttributeSpec& spec : op.attributes) {
+    const AttributeValue* value = find_attribute(attributes, spec.name);
+    if (value == nullptr) {
+      if (spec.required) NodeView::fail(str("attribute '", spec.name, "' (", to_string(spec.type), ") is missing"));
+    } else if (type_of(*value) != spec.type) {
+      NodeView::fail(str("attribute '", spec.name, "' must be of type ", to_string(spec.type), ", not ",
+                         to_string(type_of(*value))));
+    }
+  }
+  if (op.open_attributes) return;
+  for (const Attribute& attribute : attributes) {
+    if (std::ranges::find(op.attributes, attribute.name, &AttributeSpec::name) == op.attributes.end()) {
+      NodeView::fail(str("there is no attribute '", attribute.name, "'"));
+    }
+  }
+}
+
+}  // namespace
+
+NodeId GraphBuilder::node(const OpDef& op, std::string_view name, std::span<const Value> inputs,
+                          std::vector<Attribute> attributes, std::vector<Graph> regions, SourceSite site,
+                          std::span<const TensorSpec> declared) {
+  if (child_ != nullptr) {  // inside a branch or a loop body: the node belongs there
+    return innermost().node(op, name, inputs, std::move(attributes), std::move(regions), site, declared);
+  }
+  NodeInit init;
+  init.op = &op;
+  init.inputs.reserve(inputs.size());
+  SmallVector<TensorSpec, 4> specs;
+  for (const Value& input : inputs) {
+    const Value own = import(input);
+    init.inputs.push_back(own.id());
+    specs.push_back(own.spec());
+  }
+  std::string base = scope_;
+  base += name.empty() ? std::string_view(op.name) : name;
+  init.name = graph_.unique_name(base);
+  init.attributes = std::move(attributes);
+  init.regions = std::move(regions);
+  init.site = site;
+  init.device = device_;
+  try {
+    if (!op.inputs.accepts(inputs.size())) NodeView::fail(arity_message(op, inputs.size()));
+    check_attributes(op, init.attributes);
+    if (init.regions.size() != op.regions) NodeView::fail(str("takes ", op.regions, " regions"));
+    InferContext context(init.name, specs, init.attributes, init.regions, &variable_specs_, declared);
+    op.infer(context);
+    init.outputs = std::move(context.outputs());
+  } catch (const Error& error) {
+    refuse(graph_, op, init.name, init.inputs, error.message(), device_, site);
+  }
+  const NodeId id = graph_.add(std::move(init));
+  order_effects(id);
+  return id;
+}
+
+void GraphBuilder::order_effects(NodeId id) {
+  const Node& node = graph_.node(id);
+  const OpDef& op = node.op();
+  if (op.effects == Effect::kPure && op.regions == 0) return;
+  const Effect effects = effects_of(node);
+  const auto after = [&](NodeId before) {
+    const bool reads_it = std::ranges::any_of(node.inputs(), [&](ValueId input) { return input.node == before; });
+    if (before.valid() && !reads_it) graph_.add_control(id, before);
+  };
+  if (has(effects, Effect::kOpaque)) {
+    after(barrier_);
+    for (const NodeId before : since_barrier_) after(before);
+    barrier_ = id;
+    since_barrier_.clear();
+  } else if (must_run(effects) || has(effects, Effect::kReadsVariable)) {
+    after(barrier_);
+    since_barrier_.push_back(id);
+  }
+  if (!has(effects, Effect::kReadsVariable | Effect::kWritesVariable)) return;
+  for (const VariableUse& use : variable_uses(node)) {
+    Order& order = order_[use.name];
+    after(order.last_write);
+    if (use.writes) {
+      for (const NodeId reader : order.reads) after(reader);
+      order.last_write = id;
+      order.reads.clear();
+    } else {
+      order.reads.push_back(id);
+    }
+  }
+}
+
+std::vector<Value> GraphBuilder::outputs_of(NodeId id) {
+  std::vector<Value> values;
+  const std::size_t count = graph_.node(id).outputs().size();
+  for (std::size_t i = 0; i < count; ++i) values.push_back({this, {id, static_cast<std::uint32_t>(i)}});
+  return values;
+}
+
+std::vector<Value> GraphBuilder::op(std::string_view name, std::span<const Value> inputs,
+                                    std::vector<Attribute> attributes, std::string_view node_name, SourceSite site) {
+  GraphBuilder& target = innermost();
+  return target.outputs_of(
+      target.node(OpRegistry::global().get(name), node_name, inputs, std::move(attributes), {}, site));
+}
+
+Value GraphBuilder::op1(std::string_view name, std::initializer_list<Value> inputs, std::vector<Attribute> attributes,
+                        std::string_view node_name, SourceSite site) {
+  GraphBuilder& target = innermost();
+  const NodeId id = target.node(OpRegistry::global().get(name), node_name, {inputs.begin(), inputs.size()},
+                                std::move(attributes), {}, site);
+  return {&target, {id, 0}};
+}
+
+// --- sources
+
+Value GraphBuilder::placeholder(std::string_view name, DType dtype, Shape shape, SourceSite site) {
+  if (child_ != nullptr || parent_ != nullptr) {
+    throw FailedPrecondition(str("placeholder '", name, "' inside a region; make it in the outermost graph"),
+                             {std::string(name), "placeholder", {}, site.file, site.line, -1});
+  }
+  return add_parameter(scope_ + std::string(name), {dtype, std::move(shape)}, site);
+}
+
+Value GraphBuilder::constant(Tensor value, std::string_view name, SourceSite site) {
+  std::vector<Attribute> attributes;
+  attributes.push_back({"value", std::move(value)});
+  return op1("constant", {}, std::move(attributes), name, site);
+}
+
+Value GraphBuilder::random_uniform(const TensorSpec& spec, double low, double high, std::optional<std::int64_t> key,
+                                   SourceSite site) {
+  GraphBuilder* root = this;
+  while (root->parent_ != nullptr) root = root->parent_;
+  const std::int64_t used = key ? *key : root->next_key_++;
+  return op1("random_uniform", {},
+             {{"dtype", spec.dtype}, {"shape", spec.shape}, {"low", low}, {"high", high}, {"key", used}}, {}, site);
+}
+
+// --- variables
+
+VariableRef GraphBuilder::variable(std::string_view name, Tensor initial, SourceSite site) {
+  VariableDecl decl;
+  decl.name = scope_ + std::string(name);
+  decl.spec = initial.spec();
+  decl.initial = std::move(initial);
+  return variable(std::move(decl), site);
+}
+
+VariableRef GraphBuilder::variable(VariableDecl decl, SourceSite site) {
+  const ErrorPlace place{decl.name, "variable", {}, site.file, site.line, -1};
+  if (parent_ != nullptr || child_ != nullptr) {
+    throw FailedPrecondition("variables are declared in the outermost graph, not inside a region", place);
+  }
+  VariableRef reference{decl.name};
+  try {
+    graph_.declare_variable(std::move(decl));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(error.message(), place);
+  }
+  return reference;
+}
+
+Value GraphBuilder::read(const VariableRef& variable, SourceSite site) {
+  return op1("read", {}, {{"variable", variable}}, variable.name + "/read", site);
+}
+Value GraphBuilder::assign(const VariableRef& variable, const Value& value, SourceSite site) {
+  return op1("assign", {value}, {{"variable", variable}}, variable.name + "/assign", site);
+}
+Value GraphBuilder::assign_add(const VariableRef& variable, const Value& delta, SourceSite site) {
+  return op1("assign_add", {delta}, {{"variable", variable}}, variable.name + "/assign_add", site);
+}
+
+// --- lambdas
+
+std::vector<Value> GraphBuilder::call(std::string_view name, std::span<const Value> inputs,
+                                      std::span<const TensorSpec> outputs, KernelFn function, CallOptions options,
+                                      SourceSite site) {
+  static const OpDef& op = OpRegistry::global().get("call");
+  if (!function) throw InvalidArgument("call: the function is empty", {std::string(name), "call", {}, site.file, site.line, -1});
+  GraphBuilder& target = innermost();
+  std::vector<Attribute> attributes;
+  attributes.reserve(3);
+  attributes.push_back({"effects", static_cast<std::int64_t>(options.effects)});
+  attributes.push_back({"function", Lambda{std::move(function)}});
+  if (options.seconds > 0) attributes.push_back({"seconds", options.seconds});
+  return target.outputs_of(target.node(op, name, inputs, std::move(attributes), {}, site, outputs));
+}
+
+NodeId GraphBuilder::call(std::string_view name, std::function<void()> function, CallOptions options,
+                          std::span<const NodeId> after, SourceSite site) {
+  static const OpDef& op = OpRegistry::global().get("call");
+  if (!function) throw InvalidArgument("call: the function is empty", {std::string(name), "call", {}, site.file, site.line, -1});
+  GraphBuilder& target = innermost();
+  std::vector<Attribute> attributes;
+  attributes.reserve(3);
+  attributes.push_back({"effects", static_cast<std::int64_t>(options.effects)});
+  attributes.push_back({"function", Lambda{PlainCall{std::move(function)}}});
+  if (options.seconds > 0) attributes.push_back({"seconds", options.seconds});
+  const NodeId id = target.node(op, name, {}, std::move(attributes), {}, site);
+  for (const NodeId before : after) target.graph_.add_control(id, before);
+  return id;
+}
+
+void GraphBuilder::run_after(NodeId node, NodeId before) {
+  GraphBuilder& target = innermost();
+  if (!target.graph_.contains(node) || !target.graph_.contains(before)) {
+    throw InvalidArgument("run_after: no such node in the graph that is being built");
+  }
+  target.graph_.add_control(node, before);
+}
+
+// --- names and places
+
+GraphBuilder::Guard GraphBuilder::scope(std::string_view name) {
+  GraphBuilder& target = innermost();
+  return {target.scope_, str(target.scope_, name, "/")};
+}
+
+GraphBuilder::Guard GraphBuilder::device(std::string_view device) {
+  return {innermost().device_, device.empty() ? std::string() : Device::parse(device).to_string()};
+}
+
+// --- results
+
+void GraphBuilder::result(const Value& value) { graph_.add_result(import(value).id()); }
+
+Graph GraphBuilder::finish() {
+  if (parent_ != nullptr || child_ != nullptr) {
+    throw FailedPrecondition("finish() inside a region; the function's return value ends the region");
+  }
+  order_.clear();
+  barrier_ = NodeId();
+  since_barrier_.clear();
+  next_key_ = 1;
+  return std::move(graph_);
+}
+
+// --- regions
+
+// Traces one function into a region of the innermost graph.
+struct RegionTrace {
+  explicit RegionTrace(GraphBuilder& outer) : outer_(outer.innermost()), inner_(&outer_) { outer_.child_ = &inner_; }
+  ~RegionTrace() { outer_.child_ = nullptr; }
+  RegionTrace(const RegionTrace&) = delete;
+  RegionTrace& operator=(const RegionTrace&) = delete;
+
+  Value parameter(const std::string& name, const TensorSpec& spec) { return inner_.add_parameter(name, spec, {}); }
+  void finish(std::span<const Value> results) {
+    for (const Value& value : results) inner_.result(value);
+    outer_.child_ = nullptr;
+  }
+  const auto& captures() const { return inner_.captures_; }
+  // The region with these parameters first, then one for each captured value in the given order.
+  Graph take(std::span<const Value> own, std::span<const Value> captured) {
+    std::vector<NodeId> parameters;
+    for (const Value& value : own) parameters.push_back(value.id().node);
+    for (const Value& outer : captured) parameters.push_back(inner_.import(outer).id().node);
+    inner_.graph_.set_parameters(std::move(parameters));
+    return std::move(inner_.graph_);
+  }
+
+ private:
+  GraphBuilder& outer_;
+  GraphBuilder inner_;
+};
+
+namespace {
+
+void add_captures(const RegionTrace& trace, std::vector<Value>& all) {
+  for (const auto& [outer, parameter] : trace.captures()) {
+    if (std::ranges::find(all, outer) == all.end()) all.push_back(outer);
+  }
+}
+
+template <class T>
+std::vector<T> joined(std::vector<T> a, std::span<const T> b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+}  // namespace
+
+std::vector<Value> cond(const Value& predicate, const BranchFn& then_branch, const BranchFn& else_branch,
+                        SourceSite site) {
+  static const OpDef& op = OpRegistry::global().get("cond");
+  GraphBuilder& builder = predicate.builder().innermost();
+  std::vector<Value> captured;
+  RegionTrace then_trace(builder);
+  then_trace.finish(then_branch());
+  RegionTrace else_trace(builder);
+  else_trace.finish(else_branch());
+  add_captures(then_trace, captured);
+  add_captures(else_trace, captured);
+  std::vector<Graph> regions;
+  regions.push_back(then_trace.take({}, captured));
+  regions.push_back(else_trace.take({}, captured));
+  const NodeId id = builder.node(op, {}, joined<Value>({predicate}, captured), {}, std::move(regions), site);
+  return builder.outputs_of(id);
+}
+
+std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditionFn& condition, const LoopBodyFn& body,
+                              SourceSite site) {
+  static const OpDef& op = OpRegistry::global().get("while_loop");
+  if (initial.empty()) {
+    throw InvalidArgument("while_loop: needs at least one carried value", {{}, "while_loop", {}, site.file, site.line, -1});
+  }
+  GraphBuilder& builder = initial[0].builder().innermost();
+  const auto trace = [&](RegionTrace& region, auto&& function) {
+    std::vector<Value> parameters;
+    for (const Value& value : initial) parameters.push_back(region.parameter(value.name(), value.spec()));
+    if constexpr (std::is_same_v<std::decay_t<decltype(function(parameters))>, Value>) {
+      const Value result = function(parameters);
+      region.finish({&result, 1});
+    } else {
+      region.finish(function(parameters));
+    }
+    return parameters;
+  };
+  RegionTrace condition_trace(builder);
+  const std::vector<Value> condition_parameters = trace(condition_trace, condition);
+  RegionTrace body_trace(builder);
+  const std::vector<Value> body_parameters = trace(body_trace, body);
+  std::vector<Value> captured;
+  add_captures(condition_trace, captured);
+  add_captures(body_trace, captured);
+  std::vector<Graph> regions;
+  regions.push_back(condition_trace.take(condition_parameters, captured));
+  regions.push_back(body_trace.take(body_parameters, captured));
+  const NodeId id = builder.node(op, {}, joined<Value>({initial.begin(), initial.end()}, captured),
+                                 {{"carried", static_cast<std::int64_t>(initial.size())}}, std::move(regions), site);
+  return builder.outputs_of(id);
+}
+
+std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t replicas, std::span<const Value> shared,
+                                           std::span<const std::vector<Value>> per_replica, const LoopBodyFn& body,
+                                           SourceSite site) {
+  static const OpDef& op = OpRegistry::global().get("replicated");
+  const ErrorPlace place{{}, "replicated", {}, site.file, site.line, -1};
+  if (replicas < 1) throw InvalidArgument("replicated: needs at least one replica", place);
+  GraphBuilder& target = builder.innermost();
+  RegionTrace trace(target);
+  std::vector<Value> parameters;
+  std::vector<Value> inputs(shared.begin(), shared.end());
+  for (const Value& value : shared) parameters.push_back(trace.parameter(value.name(), value.spec()));
+  for (const std::vector<Value>& values : per_replica) {
+    if (values.size() != static_cast<std::size_t>(replicas)) {
+      throw InvalidArgument(str("replicated: a per-replica input holds ", values.size(), " values for ", replicas,
+                                " replicas"), place);
+    }
+    TensorSpec spec = values[0].spec();
+    for (const Value& value : values) spec.shape = join_shapes(spec.shape, value.shape());
+    parameters.push_back(trace.parameter(values[0].name(), spec));
+  }
+  trace.finish(body(parameters));
+  std::vector<Value> captured;
+  add_captures(trace, captured);
+  // Captured values are shared by all replicas: they stand behind the shared inputs.
+  const std::size_t own_shared = shared.size();
+  inputs.insert(inputs.end(), captured.begin(), captured.end());
+  for (const std::vector<Value>& values : per_replica) inputs.insert(inputs.end(), values.begin(), values.end());
+  Graph region = trace.take(parameters, captured);
+  std::vector<NodeId> order = region.parameters();  // shared, per replica, captured -> shared, captured, per replica
+  std::rotate(order.begin() + static_cast<std::ptrdiff_t>(own_shared),
+              order.end() - static_cast<std::ptrdiff_t>(captured.size()), order.end());
+  region.set_parameters(std::move(order));
+  const std::size_t results = region.results().size();
+  std::vector<Graph> regions;
+  regions.push_back(std::move(region));
+  const NodeId id = target.node(
+      op, {}, inputs,
+      {{"replicas", replicas}, {"shared", static_cast<std::int64_t>(own_shared + captured.size())}}, std::move(regions), site);
+  const std::vector<Value> flat = target.outputs_of(id);
+  std::vector<std::vector<Value>> grouped(results);
+  for (std::size_t i = 0; i < flat.size(); ++i) grouped[i / static_cast<std::size_t>(replicas)].push_back(flat[i]);
+  return grouped;
+}
+
+}  // namespace lockstep
