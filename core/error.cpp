@@ -1,0 +1,96 @@
+#include "lockstep/core/error.h"
+
+#include <exception>
+
+namespace lockstep {
+namespace {
+
+std::string describe_place(const ErrorPlace& place) {
+  std::string text;
+  const auto add = [&text](const std::string& part) {
+    if (!text.empty()) text += ' ';
+    text += part;
+  };
+  if (!place.node.empty()) add("node '" + place.node + "'");
+  if (!place.op.empty()) add("op " + place.op);
+  if (!place.device.empty()) add("on " + place.device);
+  if (place.replica >= 0) add("in replica " + std::to_string(place.replica));
+  if (!place.file.empty()) {
+    add("made at " + place.file);
+    if (place.line != 0) text.append(":").append(std::to_string(place.line));
+  }
+  return text;
+}
+
+std::string compose(ErrorCode code, const std::string& message, const ErrorPlace& place) {
+  std::string text(to_string(code));
+  text += ": ";
+  text += message;
+  const std::string where = describe_place(place);
+  if (!where.empty()) text += " (" + where + ")";
+  return text;
+}
+
+void describe_nested(const std::exception& error, std::string& text) {
+  try {
+    std::rethrow_if_nested(error);
+  } catch (const std::exception& cause) {
+    text += ": caused by: ";
+    text += cause.what();
+    describe_nested(cause, text);
+  } catch (...) {
+    text += ": caused by: something that is not a std::exception";
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument: return "InvalidArgument";
+    case ErrorCode::kFailedPrecondition: return "FailedPrecondition";
+    case ErrorCode::kNotFound: return "NotFound";
+    case ErrorCode::kUnavailable: return "Unavailable";
+    case ErrorCode::kDeadlineExceeded: return "DeadlineExceeded";
+    case ErrorCode::kDataLoss: return "DataLoss";
+    case ErrorCode::kCancelled: return "Cancelled";
+    case ErrorCode::kUnimplemented: return "Unimplemented";
+    case ErrorCode::kInternal: break;
+  }
+  return "Internal";
+}
+
+Error::Error(ErrorCode code, std::string message, ErrorPlace place)
+    : std::runtime_error(compose(code, message, place)),
+      code_(code),
+      message_(std::move(message)),
+      place_(std::move(place)) {}
+Error::~Error() = default;
+
+InvalidArgument::InvalidArgument(std::string message, ErrorPlace place)
+    : Error(ErrorCode::kInvalidArgument, std::move(message), std::move(place)) {}
+InvalidArgument::~InvalidArgument() = default;
+
+FailedPrecondition::FailedPrecondition(std::string message, ErrorPlace place)
+    : Error(ErrorCode::kFailedPrecondition, std::move(message), std::move(place)) {}
+FailedPrecondition::~FailedPrecondition() = default;
+
+NotFound::NotFound(std::string message, ErrorPlace place)
+    : Error(ErrorCode::kNotFound, std::move(message), std::move(place)) {}
+NotFound::~NotFound() = default;
+
+std::string describe(const std::exception& error) {
+  std::string text = error.what();
+  describe_nested(error, text);
+  return text;
+}
+
+namespace detail {
+
+void check_failed(const char* condition, const char* file, std::uint32_t line, const std::string& message) {
+  throw Error(ErrorCode::kInternal, str("check failed: ", condition, message.empty() ? "" : ": ", message,
+                                        " (", file, ":", line, "); this is a bug in Lockstep"));
+}
+
+}  // namespace detail
+}  // namespace lockstep
