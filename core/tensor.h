@@ -37,7 +37,7 @@ class LOCKSTEP_API Tensor {
   static Tensor empty(DType dtype, const Shape& shape, std::shared_ptr<MemoryPool> pool);
   static Tensor zeros(DType dtype, const Shape& shape);
   static Tensor zeros(const Shape& shape) { return zeros(DType::kF32, shape); }
-  // Every element `value`, converted to dtype.
+  // Every element `value`, converted to dtype; integers truncate it, and refuse what does not fit (InvalidArgument).
   static Tensor full(DType dtype, const Shape& shape, double value);
 
   // Copies; the number of values must match the shape (InvalidArgument).
@@ -56,7 +56,9 @@ class LOCKSTEP_API Tensor {
     return from(Shape{}, std::span<const T>(&value, 1));
   }
 
-  // The caller's memory, not copied; `release` runs once, when the last tensor sharing it goes (on that thread).
+  // The caller's memory, not copied and aligned for the dtype; `release` runs once, when the last tensor sharing it
+  // goes (on that thread), and must not throw. Where view() itself throws, it does not run: the memory stays the
+  // caller's.
   static Tensor view(DType dtype, const Shape& shape, void* data, std::function<void()> release = {});
 
   bool defined() const { return buffer_ != nullptr; }
@@ -90,7 +92,9 @@ class LOCKSTEP_API Tensor {
   Tensor clone() const;
   // Copies the contents of a tensor of equal dtype and shape into this one's memory.
   void assign(const Tensor& source);
-  bool shares_memory_with(const Tensor& other) const { return buffer_ != nullptr && buffer_ == other.buffer_; }
+  bool shares_memory_with(const Tensor& other) const {
+    return buffer_ != nullptr && buffer_ == other.buffer_;
+  }
   // How many handles share the data, as std::shared_ptr counts.
   long use_count() const { return buffer_.use_count(); }
 
