@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -74,7 +75,8 @@ class LOCKSTEP_API VariableStore {
 
   // Changes whenever some variable is unlocked; wait_for_change returns once it differs from `seen` or the deadline passes.
   std::uint32_t epoch() const { return epoch_.load(std::memory_order_acquire); }
-  void wait_for_change(std::uint32_t seen, std::optional<std::chrono::steady_clock::time_point> deadline) const;
+  void wait_for_change(std::uint32_t seen,
+                       std::optional<std::chrono::steady_clock::time_point> deadline) const;
 
  private:
   friend class StoredVariable;
@@ -84,6 +86,10 @@ class LOCKSTEP_API VariableStore {
   std::map<std::string, std::unique_ptr<StoredVariable>, std::less<>> variables_;
   std::atomic<std::uint64_t> step_{0};
   std::atomic<std::uint32_t> epoch_{0};
+  // Nobody touches these but waiters, and unlockers while there are waiters.
+  mutable std::atomic<std::uint32_t> waiters_{0};
+  mutable std::mutex wait_mutex_;
+  mutable std::condition_variable changed_;
 };
 
 }  // namespace lockstep

@@ -1,0 +1,166 @@
+#include "lockstep/core/variable_store.h"
+
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+// Waits for a lock that can only be tried. The epoch is read before the try: an unlock after a failed try then
+// changes it, and no wake-up is lost.
+template <class Try>
+void lock_patiently(const VariableStore& store, Try try_lock) {
+  for (;;) {
+    const std::uint32_t seen = store.epoch();
+    if (try_lock()) return;
+    store.wait_for_change(seen, std::nullopt);
+  }
+}
+
+struct SharedLock {
+  explicit SharedLock(const VariableStore& store, StoredVariable& v) : variable(v) {
+    lock_patiently(store, [&v] { return v.try_lock_shared(); });
+  }
+  SharedLock(const SharedLock&) = delete;
+  SharedLock& operator=(const SharedLock&) = delete;
+  ~SharedLock() { variable.unlock_shared(); }
+  StoredVariable& variable;
+};
+
+struct ExclusiveLock {
+  explicit ExclusiveLock(const VariableStore& store, StoredVariable& v) : variable(v) {
+    lock_patiently(store, [&v] { return v.try_lock_exclusive(); });
+  }
+  ExclusiveLock(const ExclusiveLock&) = delete;
+  ExclusiveLock& operator=(const ExclusiveLock&) = delete;
+  ~ExclusiveLock() { variable.unlock_exclusive(); }
+  StoredVariable& variable;
+};
+
+StoredVariable& must_find(VariableStore& store, std::string_view name) {
+  StoredVariable* variable = store.find(name);
+  if (variable == nullptr) {
+    throw NotFound(str("variable '", name, "' does not exist in this store: names() lists the ",
+                       store.names().size(),
+                       " that do; variables are made when a program that uses them is compiled"));
+  }
+  return *variable;
+}
+
+void check_same_spec(std::string_view name, const TensorSpec& have, const TensorSpec& wanted,
+                     const char* source) {
+  if (have == wanted) return;
+  throw InvalidArgument(str("variable '", name, "' is ", have, ", but ", source, " ", wanted));
+}
+
+}  // namespace
+
+StoredVariable::StoredVariable(VariableStore& store, std::string name, Tensor value)
+    : store_(store), name_(std::move(name)), value_(std::move(value)) {}
+
+bool StoredVariable::try_lock_shared() {
+  std::int32_t users = users_.load(std::memory_order_relaxed);
+  while (users >= 0) {
+    if (users_.compare_exchange_weak(users, users + 1, std::memory_order_acquire,
+                                     std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool StoredVariable::try_lock_exclusive() {
+  std::int32_t free = 0;
+  return users_.compare_exchange_strong(free, -1, std::memory_order_acquire, std::memory_order_relaxed);
+}
+
+void StoredVariable::unlock_shared() {
+  users_.fetch_sub(1, std::memory_order_release);
+  store_.announce_unlock();
+}
+
+void StoredVariable::unlock_exclusive() {
+  users_.store(0, std::memory_order_release);
+  store_.announce_unlock();
+}
+
+VariableStore::VariableStore() = default;
+VariableStore::~VariableStore() = default;
+
+StoredVariable& VariableStore::find_or_create(std::string_view name, const TensorSpec& spec,
+                                              const std::function<Tensor()>& initial) {
+  if (StoredVariable* variable = find(name)) {
+    check_same_spec(name, variable->spec(), spec, "it is used as");
+    return *variable;
+  }
+  // Without the lock: the function is the caller's and may use this store. Of two threads the first to come wins.
+  const Tensor made = initial ? initial() : Tensor();
+  if (!made.defined()) throw InvalidArgument(str("variable '", name, "': its initial value is empty"));
+  if (made.spec() != spec) {
+    throw InvalidArgument(
+        str("variable '", name, "': declared as ", spec, ", but its initial value is ", made.spec()));
+  }
+  auto fresh = std::make_unique<StoredVariable>(*this, std::string(name), made.clone());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  StoredVariable& variable = *variables_.try_emplace(std::string(name), std::move(fresh)).first->second;
+  check_same_spec(name, variable.spec(), spec, "it is used as");
+  return variable;
+}
+
+StoredVariable* VariableStore::find(std::string_view name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = variables_.find(name);
+  return it == variables_.end() ? nullptr : it->second.get();
+}
+
+bool VariableStore::contains(std::string_view name) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return variables_.find(name) != variables_.end();
+}
+
+std::vector<std::string> VariableStore::names() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::string> result;
+  result.reserve(variables_.size());
+  for (const auto& [name, variable] : variables_) result.push_back(name);
+  return result;
+}
+
+Tensor VariableStore::value(std::string_view name) {
+  StoredVariable& variable = must_find(*this, name);
+  const SharedLock lock(*this, variable);
+  return variable.storage().clone();
+}
+
+void VariableStore::set(std::string_view name, const Tensor& value) {
+  StoredVariable& variable = must_find(*this, name);
+  if (!value.defined()) throw InvalidArgument(str("variable '", name, "': the new value is empty"));
+  check_same_spec(name, variable.spec(), value.spec(), "the new value is");
+  const ExclusiveLock lock(*this, variable);
+  variable.storage().assign(value);
+}
+
+// A waiter counts itself before it looks at the epoch, and an unlocker raises the epoch before it looks at the
+// count, all in one total order (seq_cst): so either the waiter sees the new epoch, or the unlocker sees the waiter
+// and takes the mutex, which it gets only once the waiter sleeps.
+void VariableStore::wait_for_change(std::uint32_t seen,
+                                    std::optional<std::chrono::steady_clock::time_point> deadline) const {
+  if (epoch() != seen) return;
+  std::unique_lock<std::mutex> lock(wait_mutex_);
+  waiters_.fetch_add(1, std::memory_order_seq_cst);
+  const auto changed = [this, seen] { return epoch_.load(std::memory_order_seq_cst) != seen; };
+  if (deadline) {
+    changed_.wait_until(lock, *deadline, changed);
+  } else {
+    changed_.wait(lock, changed);
+  }
+  waiters_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void VariableStore::announce_unlock() {
+  epoch_.fetch_add(1, std::memory_order_seq_cst);
+  if (waiters_.load(std::memory_order_seq_cst) == 0) return;
+  { const std::lock_guard<std::mutex> lock(wait_mutex_); }
+  changed_.notify_all();
+}
+
+}  // namespace lockstep
