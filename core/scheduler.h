@@ -21,7 +21,7 @@ class LOCKSTEP_API Scheduler {
   // Independent tasks, built once and started many times.
   class LOCKSTEP_API TaskSet {
    public:
-    virtual ~TaskSet();  // waits for what was started
+    virtual ~TaskSet();  // waits for what was started; the scheduler must still be there
     // Every task will run once more, some time, on some worker. Starts may overlap; each is honoured.
     virtual void start() = 0;
   };
@@ -37,8 +37,10 @@ class LOCKSTEP_API Scheduler {
   // Runs the job once on some worker. The job must not throw.
   virtual void submit(std::function<void()> job) = 0;
   // `body(i)` for i in [0, count) is one task each. The body must not throw.
-  virtual std::unique_ptr<TaskSet> make_task_set(std::size_t count, std::function<void(std::size_t)> body) = 0;
-  // Returns when everything submitted or started has ended. Called by a worker, it helps with the work meanwhile.
+  virtual std::unique_ptr<TaskSet> make_task_set(std::size_t count,
+                                                 std::function<void(std::size_t)> body) = 0;
+  // Returns when everything submitted or started has ended. Called by a worker, it helps with the work meanwhile and
+  // does not wait for the tasks that are themselves inside drain(), its own first of all.
   virtual void drain() = 0;
 };
 

@@ -10,11 +10,16 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
-#include <taskflow/taskflow.hpp>
+#include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
+
+#include <taskflow/taskflow.hpp>
 
 #include "lockstep/core/scheduler.h"
 
@@ -22,34 +27,69 @@ namespace lockstep {
 
 class TaskflowScheduler final : public Scheduler {
  public:
-  explicit TaskflowScheduler(tf::Executor& executor) : executor_(executor) {}
+  explicit TaskflowScheduler(tf::Executor& executor)
+      : executor_(executor), workers_(executor.num_workers()) {}
   ~TaskflowScheduler() override { TaskflowScheduler::drain(); }
 
   std::size_t num_workers() const override { return executor_.num_workers(); }
   int this_worker() const override { return executor_.this_worker_id(); }
 
   void submit(std::function<void()> job) override {
-    pending_.fetch_add(1, std::memory_order_relaxed);
-    executor_.silent_async([this, job = std::move(job)] {
-      job();
-      pending_.fetch_sub(1, std::memory_order_release);
+    state_.fetch_add(kOneTask, std::memory_order_relaxed);
+    executor_.silent_async([this, job = std::move(job)]() mutable {
+      run_task([&job] {
+        job();
+        job = nullptr;  // what the job holds is gone before drain() returns
+      });
     });
   }
 
+  // Task sets must be gone before their scheduler.
   std::unique_ptr<TaskSet> make_task_set(std::size_t count, std::function<void(std::size_t)> body) override {
-    return std::make_unique<Flow>(executor_, count, std::move(body));
+    return std::make_unique<Flow>(*this, count, std::move(body));
   }
 
+  // The tasks that this thread is in the middle of cannot end while it waits, nor can those of other workers that
+  // drain: a drain waits for all tasks but these.
   void drain() override {
-    wait_until(executor_, [this] { return pending_.load(std::memory_order_acquire) == 0; });
+    const int worker = executor_.this_worker_id();
+    std::uint64_t mine = 0;
+    if (worker >= 0) {
+      Worker& self = workers_[static_cast<std::size_t>(worker)];
+      mine = self.running - self.draining;
+      self.draining = self.running;
+    }
+    state_.fetch_add(mine * kOneDraining, std::memory_order_relaxed);
+    wait_until([this] {
+      const std::uint64_t state = state_.load(std::memory_order_acquire);
+      return state / kOneTask == state % kOneTask;
+    });
+    state_.fetch_sub(mine * kOneDraining, std::memory_order_relaxed);
+    if (worker >= 0) workers_[static_cast<std::size_t>(worker)].draining -= mine;
   }
 
  private:
+  // Read and written by one worker only; workers nest tasks when they help.
+  struct alignas(64) Worker {
+    std::uint64_t running = 0;   // tasks that have begun and not ended on this thread
+    std::uint64_t draining = 0;  // how many of them wait in drain()
+  };
+
+  template <class Task>
+  void run_task(const Task& task) {
+    Worker& self = workers_[static_cast<std::size_t>(executor_.this_worker_id())];
+    ++self.running;
+    task();
+    --self.running;
+    state_.fetch_sub(kOneTask,
+                     std::memory_order_release);  // the last touch: a drain in a destructor may be waiting
+  }
+
   // A worker helps with other tasks while it waits; any other thread sleeps in short steps.
   template <class Done>
-  static void wait_until(tf::Executor& executor, Done done) {
-    if (executor.this_worker_id() >= 0) {
-      executor.corun_until(done);
+  void wait_until(Done done) {
+    if (executor_.this_worker_id() >= 0) {
+      executor_.corun_until(done);
       return;
     }
     while (!done()) std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -57,26 +97,42 @@ class TaskflowScheduler final : public Scheduler {
 
   class Flow final : public TaskSet {
    public:
-    Flow(tf::Executor& executor, std::size_t count, std::function<void(std::size_t)> body)
-        : executor_(executor), body_(std::move(body)) {
-      for (std::size_t i = 0; i < count; ++i) flow_.emplace([this, i] { body_(i); });
+    Flow(TaskflowScheduler& scheduler, std::size_t count, std::function<void(std::size_t)> body)
+        : scheduler_(scheduler), count_(count), body_(std::move(body)) {
+      for (std::size_t i = 0; i < count; ++i) {
+        flow_.emplace([this, i] { scheduler_.run_task([this, i] { body_(i); }); });
+      }
     }
+    // The future, and not the count of tasks, says when Taskflow itself is done with the flow.
     ~Flow() override {
       if (!last_.valid()) return;
-      wait_until(executor_, [this] { return last_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
+      scheduler_.wait_until(
+          [this] { return last_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
     }
     // Taskflow runs a flow that is started again while it runs once more after it: the last future is the last to end.
-    void start() override { last_ = executor_.run(flow_); }
+    void start() override {
+      scheduler_.state_.fetch_add(count_ * kOneTask, std::memory_order_relaxed);
+      const std::lock_guard<std::mutex> lock(mutex_);
+      last_ = scheduler_.executor_.run(flow_);
+    }
 
    private:
-    tf::Executor& executor_;
+    TaskflowScheduler& scheduler_;
+    std::size_t count_;
     std::function<void(std::size_t)> body_;
     tf::Taskflow flow_;
+    std::mutex mutex_;  // starts may come from several threads
     tf::Future<void> last_;
   };
 
+  // Both counts in one word, so that they are read at one moment: tasks begun or to come in the upper half, those of
+  // them that wait in drain() in the lower.
+  static constexpr std::uint64_t kOneTask = std::uint64_t{1} << 32U;
+  static constexpr std::uint64_t kOneDraining = 1;
+
   tf::Executor& executor_;
-  std::atomic<std::size_t> pending_{0};
+  std::vector<Worker> workers_;
+  std::atomic<std::uint64_t> state_{0};
 };
 
 // A Scheduler over the application's executor.
