@@ -1,0 +1,72 @@
+#include "lockstep/core/runtime.h"
+
+#include <string>
+#include <utility>
+
+#include "lockstep/core/kernels/gemm.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kMaxCpuDevices = 4096;
+
+std::string list(const std::vector<Device>& devices) {
+  std::string text;
+  for (const Device& device : devices) text += (text.empty() ? "" : ", ") + device.to_string();
+  return text;
+}
+
+}  // namespace
+
+struct Runtime::State {
+  std::shared_ptr<VariableStore> variables = std::make_shared<VariableStore>();
+  std::vector<Device> devices;
+  std::vector<std::shared_ptr<MemoryPool>> pools;  // one per device
+  std::uint64_t seed = 0;
+  std::shared_ptr<Scheduler> scheduler;  // the last member: its threads end before anything that they may use
+};
+
+Runtime::Runtime(RuntimeOptions options) : state_(std::make_shared<State>()) {
+  if (options.scheduler != nullptr && options.threads != 0) {
+    throw InvalidArgument(str("Runtime: threads = ", options.threads,
+                              " with a scheduler: the scheduler has its own threads, so leave threads at 0"));
+  }
+  if (options.cpu_devices == 0 || options.cpu_devices > kMaxCpuDevices) {
+    throw InvalidArgument(str("Runtime: cpu_devices = ", options.cpu_devices, ": expected 1 to ",
+                              kMaxCpuDevices, " logical devices"));
+  }
+  kernels::make_blas_single_threaded();
+  for (std::size_t i = 0; i < options.cpu_devices; ++i) {
+    Device device;
+    device.index = static_cast<int>(i);
+    state_->devices.push_back(std::move(device));
+    state_->pools.push_back(std::make_shared<MemoryPool>(DeviceKind::kCpu));
+  }
+  state_->seed = options.seed;
+  state_->scheduler =
+      options.scheduler != nullptr ? std::move(options.scheduler) : make_scheduler(options.threads);
+}
+
+Scheduler& Runtime::scheduler() const { return *state_->scheduler; }
+
+const std::vector<Device>& Runtime::devices() const { return state_->devices; }
+
+Decision Runtime::has_device(const Device& device) const {
+  for (const Device& mine : state_->devices) {
+    if (mine == device) return Decision::yes();
+  }
+  return Decision::no(str("this runtime has no device ", device, "; it has ", list(state_->devices)));
+}
+
+const std::shared_ptr<MemoryPool>& Runtime::pool(const Device& device) const {
+  for (std::size_t i = 0; i < state_->devices.size(); ++i) {
+    if (state_->devices[i] == device) return state_->pools[i];
+  }
+  throw NotFound(has_device(device).reason());
+}
+
+const std::shared_ptr<VariableStore>& Runtime::variables() const { return state_->variables; }
+
+std::uint64_t Runtime::seed() const { return state_->seed; }
+
+}  // namespace lockstep
