@@ -1,0 +1,19 @@
+// graph/internal/builtin_ops.h - one registering function per file of graph/ops.
+#pragma once
+
+#include "lockstep/graph/op.h"
+
+namespace lockstep {
+
+void register_source_ops(OpRegistry& registry);        // placeholder, constant, random_uniform, replica_id
+void register_elementwise_ops(OpRegistry& registry);   // add, sub, mul, div, less, relu, identity
+void register_matmul_ops(OpRegistry& registry);        // matmul
+void register_reduction_ops(OpRegistry& registry);     // sum
+void register_variable_ops(OpRegistry& registry);      // read, assign, assign_add
+void register_control_flow_ops(OpRegistry& registry);  // cond, while_loop, replicated
+void register_call_ops(OpRegistry& registry);          // call
+
+// Shards for `work` items when one shard should hold about `grain` of them: from the shape alone.
+inline std::int64_t shards_for(std::int64_t work, std::int64_t grain) { return work <= grain ? 1 : (work + grain - 1) / grain; }
+
+}  // namespace lockstep

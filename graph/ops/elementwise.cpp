@@ -1,0 +1,146 @@
+// graph/ops/elementwise.cpp - ops that work element by element.
+#include "lockstep/core/kernels/elementwise.h"
+
+#include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/ops.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::int64_t kGrain = 64 << 10;  // elements a shard; about 20 us
+
+Cost elementwise_cost(const NodeView& node, std::span<const TensorSpec> outputs) {
+  Cost cost;
+  cost.flops = static_cast<double>(outputs[0].shape.num_elements());
+  cost.bytes = static_cast<double>(num_bytes(outputs[0]));
+  for (const TensorSpec& input : node.inputs()) cost.bytes += static_cast<double>(num_bytes(input));
+  return cost;
+}
+
+Split elementwise_split(const NodeView&, std::span<const TensorSpec> outputs) {
+  return {shards_for(outputs[0].shape.num_elements(), kGrain), 0, false};
+}
+
+OpDef elementwise_op(std::string name, std::string summary, std::size_t inputs) {
+  OpDef def;
+  def.name = std::move(name);
+  def.summary = std::move(summary);
+  def.inputs = Arity::exactly(inputs);
+  def.traits.elementwise = true;
+  def.traits.in_place = true;
+  def.cost = elementwise_cost;
+  def.split = elementwise_split;
+  return def;
+}
+
+void infer_binary(InferContext& c) {
+  const DType dtype = c.same_dtype();
+  c.require(dtype != DType::kBool, "has no meaning for bool; cast first");
+  c.add_output(dtype, broadcast_shapes(c.input(0).shape, c.input(1).shape));
+}
+
+OpDef binary_op(std::string name, std::string summary, kernels::BinaryOp op, bool commutative) {
+  OpDef def = elementwise_op(std::move(name), std::move(summary), 2);
+  def.traits.commutative = commutative;
+  def.infer = infer_binary;
+  def.kernels[DeviceKind::kCpu] = [op](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [op, a = node.input(0), b = node.input(1).shape, out = outputs[0].shape,
+            n = outputs[0].shape.num_elements()](KernelContext& c) {
+      const auto [begin, end] = c.range(n);
+      kernels::binary(op, a.dtype, out, c.input(0), a.shape, c.input(1), b, c.output(0), begin, end);
+    };
+  };
+  return def;
+}
+
+OpDef less_op() {
+  OpDef def = elementwise_op("less", "a < b, as bool; false where either is NaN", 2);
+  def.traits.in_place = false;  // the output is narrower than the inputs
+  def.infer = [](InferContext& c) {
+    c.same_dtype();
+    c.add_output(DType::kBool, broadcast_shapes(c.input(0).shape, c.input(1).shape));
+  };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [a = node.input(0), b = node.input(1).shape, out = outputs[0].shape,
+            n = outputs[0].shape.num_elements()](KernelContext& c) {
+      const auto [begin, end] = c.range(n);
+      kernels::less(a.dtype, out, c.input(0), a.shape, c.input(1), b, static_cast<bool*>(c.output(0)), begin, end);
+    };
+  };
+  return def;
+}
+
+OpDef relu_op() {
+  OpDef def = elementwise_op("relu", "max(x, 0); NaN stays NaN", 1);
+  def.infer = [](InferContext& c) {
+    c.require(c.input(0).dtype != DType::kBool, "has no meaning for bool; cast first");
+    c.add_output(c.input(0));
+  };
+  def.traits.infallible = true;
+  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
+      const auto [begin, end] = c.range(n);
+      kernels::relu(dtype, c.input(0), c.output(0), begin, end);
+    };
+  };
+  return def;
+}
+
+OpDef identity_op() {
+  OpDef def = elementwise_op("identity", "its input", 1);
+  def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
+  def.traits.alias = true;
+  def.traits.infallible = true;
+  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
+      const auto [begin, end] = c.range(n);
+      kernels::copy(dtype, c.input(0), c.output(0), begin, end);
+    };
+  };
+  return def;
+}
+
+// A number among the operands becomes a constant of the other operand's dtype.
+Value binary(std::string_view op, const Operand& a, const Operand& b) {
+  const SourceSite site = a.site();
+  const auto value_of = [&](const Operand& operand, const Operand& other) {
+    if (!operand.number()) return operand.value();
+    if (other.number()) throw InvalidArgument(str(op, ": one operand must be a Value"));
+    const DType dtype = other.value().dtype();
+    return other.value().builder().constant(Tensor::full(dtype, Shape{}, *operand.number()), "constant", site);
+  };
+  const Value left = value_of(a, b);
+  const Value right = value_of(b, a);
+  return left.builder().op1(op, {left, right}, {}, {}, site);
+}
+
+Value unary(std::string_view op, const Operand& x) {
+  return x.value().builder().op1(op, {x.value()}, {}, {}, x.site());
+}
+
+}  // namespace
+
+void register_elementwise_ops(OpRegistry& registry) {
+  registry.add(binary_op("add", "a + b", kernels::BinaryOp::kAdd, true));
+  registry.add(binary_op("sub", "a - b", kernels::BinaryOp::kSub, false));
+  registry.add(binary_op("mul", "a * b", kernels::BinaryOp::kMul, true));
+  registry.add(binary_op("div", "a / b; integers truncate toward zero", kernels::BinaryOp::kDiv, false));
+  registry.add(less_op());
+  registry.add(relu_op());
+  registry.add(identity_op());
+}
+
+Value add(const Operand& a, const Operand& b) { return binary("add", a, b); }
+Value sub(const Operand& a, const Operand& b) { return binary("sub", a, b); }
+Value mul(const Operand& a, const Operand& b) { return binary("mul", a, b); }
+Value div(const Operand& a, const Operand& b) { return binary("div", a, b); }
+Value less(const Operand& a, const Operand& b) { return binary("less", a, b); }
+Value operator+(const Operand& a, const Operand& b) { return binary("add", a, b); }
+Value operator-(const Operand& a, const Operand& b) { return binary("sub", a, b); }
+Value operator*(const Operand& a, const Operand& b) { return binary("mul", a, b); }
+Value operator/(const Operand& a, const Operand& b) { return binary("div", a, b); }
+Value identity(const Operand& x) { return unary("identity", x); }
+Value relu(const Operand& x) { return unary("relu", x); }
+
+}  // namespace lockstep

@@ -1,0 +1,16 @@
+#include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/ops.h"
+
+namespace lockstep {
+
+void register_builtin_ops(OpRegistry& registry) {
+  register_source_ops(registry);
+  register_elementwise_ops(registry);
+  register_matmul_ops(registry);
+  register_reduction_ops(registry);
+  register_variable_ops(registry);
+  register_control_flow_ops(registry);
+  register_call_ops(registry);
+}
+
+}  // namespace lockstep
