@@ -24,10 +24,16 @@ namespace {
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, F16> || std::is_same_v<T, BF16>;
 
+// What an op gives on operands of type T: a comparison gives bool.
 template <BinaryOp op, class T>
-T apply(T a, T b) {
+using ResultOf = std::conditional_t<op == BinaryOp::kLess, bool, T>;
+
+template <BinaryOp op, class T>
+ResultOf<op, T> apply(T a, T b) {
   if constexpr (kIsHalf<T>) {
-    return T(apply<op, float>(static_cast<float>(a), static_cast<float>(b)));
+    return ResultOf<op, T>(apply<op, float>(static_cast<float>(a), static_cast<float>(b)));
+  } else if constexpr (op == BinaryOp::kLess) {
+    return a < b;
   } else if constexpr (std::is_integral_v<T>) {
     using Wrapping = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
     const auto x = static_cast<Wrapping>(a);
@@ -52,7 +58,8 @@ T apply(T a, T b) {
 
 // One run of consecutive output elements; each operand runs along or stands still.
 template <BinaryOp op, class T>
-void run(const T* a, bool a_moves, const T* b, bool b_moves, T* out, std::int64_t count) {
+void run(const T* a, bool a_moves, const T* b, bool b_moves, ResultOf<op, T>* out,
+         std::int64_t count) {
   if (a_moves && b_moves) {
     LOCKSTEP_INDEPENDENT
     for (std::int64_t i = 0; i < count; ++i) out[i] = apply<op>(a[i], b[i]);
@@ -115,7 +122,7 @@ class BroadcastAxes {
 
 template <BinaryOp op, class T>
 void broadcast(const Shape& out_shape, const T* a, const Shape& a_shape, const T* b, const Shape& b_shape,
-               T* out, std::int64_t begin, std::int64_t end) {
+               ResultOf<op, T>* out, std::int64_t begin, std::int64_t end) {
   BroadcastAxes axes(out_shape, a_shape, b_shape);
   std::int64_t rest = begin;
   std::int64_t a_at = 0, b_at = 0;
@@ -180,10 +187,10 @@ void dispatch(DType dtype, const Shape& out_shape, const void* a, const Shape& a
   const bool b_moves = b_total == total;
   const bool flat = (a_moves || a_total == 1) && (b_moves || b_total == 1);
   visit_dtype(dtype, [&]<class T>(T) {
-    if constexpr (!std::is_same_v<T, bool>) {
+    if constexpr (!std::is_same_v<T, bool> || op == BinaryOp::kLess) {
       const auto* left = static_cast<const T*>(a);
       const auto* right = static_cast<const T*>(b);
-      auto* result = static_cast<T*>(out);
+      auto* result = static_cast<ResultOf<op, T>*>(out);
       if (flat) {
         run<op>(left + (a_moves ? begin : 0), a_moves, right + (b_moves ? begin : 0), b_moves, result + begin,
                 end - begin);
@@ -219,14 +226,15 @@ std::string_view to_string(BinaryOp op) {
     case BinaryOp::kAdd: return "add";
     case BinaryOp::kSub: return "sub";
     case BinaryOp::kMul: return "mul";
-    case BinaryOp::kDiv: break;
+    case BinaryOp::kDiv: return "div";
+    case BinaryOp::kLess: break;
   }
-  return "div";
+  return "less";
 }
 
 void binary(BinaryOp op, DType dtype, const Shape& out_shape, const void* a, const Shape& a_shape,
             const void* b, const Shape& b_shape, void* out, std::int64_t begin, std::int64_t end) {
-  if (dtype == DType::kBool) {
+  if (dtype == DType::kBool && op != BinaryOp::kLess) {
     throw InvalidArgument(str(to_string(op), ": bool has no arithmetic: convert to another dtype first"));
   }
   switch (op) {
@@ -238,6 +246,8 @@ void binary(BinaryOp op, DType dtype, const Shape& out_shape, const void* a, con
       return dispatch<BinaryOp::kMul>(dtype, out_shape, a, a_shape, b, b_shape, out, begin, end);
     case BinaryOp::kDiv:
       return dispatch<BinaryOp::kDiv>(dtype, out_shape, a, a_shape, b, b_shape, out, begin, end);
+    case BinaryOp::kLess:
+      return dispatch<BinaryOp::kLess>(dtype, out_shape, a, a_shape, b, b_shape, out, begin, end);
   }
 }
 

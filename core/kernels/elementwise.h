@@ -16,10 +16,11 @@
 
 namespace lockstep::kernels {
 
-enum class BinaryOp : std::uint8_t { kAdd, kSub, kMul, kDiv };
-LOCKSTEP_API std::string_view to_string(BinaryOp op);  // "add", "sub", "mul", "div"
+enum class BinaryOp : std::uint8_t { kAdd, kSub, kMul, kDiv, kLess };
+LOCKSTEP_API std::string_view to_string(BinaryOp op);  // "add", "sub", "mul", "div", "less"
 
-// out = a op b with NumPy broadcasting to out_shape, for every dtype but bool. Integer division truncates toward zero;
+// out = a op b with NumPy broadcasting to out_shape, for every dtype but bool; kLess takes
+// bool too, and gives bool. Integer division truncates toward zero;
 // a zero divisor throws InvalidArgument, and leaves the range partly written. `out` may be `a` or `b` where that
 // operand has out_shape. Throws InvalidArgument where an operand does not broadcast to out_shape.
 LOCKSTEP_API void binary(BinaryOp op, DType dtype, const Shape& out_shape, const void* a,

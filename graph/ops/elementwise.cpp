@@ -40,32 +40,20 @@ void infer_binary(InferContext& c) {
   c.add_output(dtype, broadcast_shapes(c.input(0).shape, c.input(1).shape));
 }
 
+void infer_comparison(InferContext& c) {
+  c.same_dtype();
+  c.add_output(DType::kBool, broadcast_shapes(c.input(0).shape, c.input(1).shape));
+}
+
 OpDef binary_op(std::string name, std::string summary, kernels::BinaryOp op, bool commutative) {
   OpDef def = elementwise_op(std::move(name), std::move(summary), 2);
   def.traits.commutative = commutative;
-  def.infer = infer_binary;
+  def.infer = op == kernels::BinaryOp::kLess ? infer_comparison : infer_binary;
   def.kernels[DeviceKind::kCpu] = [op](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [op, a = node.input(0), b = node.input(1).shape, out = outputs[0].shape,
             n = outputs[0].shape.num_elements()](KernelContext& c) {
       const auto [begin, end] = c.range(n);
       kernels::binary(op, a.dtype, out, c.input(0), a.shape, c.input(1), b, c.output(0), begin, end);
-    };
-  };
-  return def;
-}
-
-OpDef less_op() {
-  OpDef def = elementwise_op("less", "a < b, as bool; false where either is NaN", 2);
-  def.traits.in_place = false;  // the output is narrower than the inputs
-  def.infer = [](InferContext& c) {
-    c.same_dtype();
-    c.add_output(DType::kBool, broadcast_shapes(c.input(0).shape, c.input(1).shape));
-  };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    return [a = node.input(0), b = node.input(1).shape, out = outputs[0].shape,
-            n = outputs[0].shape.num_elements()](KernelContext& c) {
-      const auto [begin, end] = c.range(n);
-      kernels::less(a.dtype, out, c.input(0), a.shape, c.input(1), b, static_cast<bool*>(c.output(0)), begin, end);
     };
   };
   return def;
@@ -126,7 +114,7 @@ void register_elementwise_ops(OpRegistry& registry) {
   registry.add(binary_op("sub", "a - b", kernels::BinaryOp::kSub, false));
   registry.add(binary_op("mul", "a * b", kernels::BinaryOp::kMul, true));
   registry.add(binary_op("div", "a / b; integers truncate toward zero", kernels::BinaryOp::kDiv, false));
-  registry.add(less_op());
+  registry.add(binary_op("less", "a < b, as bool; false where either is NaN", kernels::BinaryOp::kLess, false));
   registry.add(relu_op());
   registry.add(identity_op());
 }
