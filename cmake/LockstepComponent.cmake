@@ -1,6 +1,6 @@
 # One folder, one target, one include root.
 #
-#   lockstep_component(NAME graph DEPENDS core LINK TBB::tbb INCLUDE /dir)
+#   lockstep_component(NAME graph DEPENDS core LINK TBB::tbb)
 #
 # makes the target lockstep::graph from every source file below graph/. Its public headers are all *.h below graph/
 # that do not lie in a folder named `internal`; they are included as "lockstep/graph/...". The same spelling works in
@@ -8,7 +8,7 @@
 # root of its own component. A target therefore sees the headers of its dependencies and no others. Internal headers
 # are forwarded under a second root, which only the component's own sources and the tests are given.
 #
-# DEPENDS names components (public), LINK libraries and INCLUDE folders of other projects (private). A component
+# DEPENDS names components (public), LINK libraries of other projects (private). A component
 # without sources is an interface target.
 
 # Makes <root>/<prefix>/... mirror the given files, rewriting only what changed and removing what is gone.
@@ -29,7 +29,7 @@ function(lockstep_forward_headers root prefix source_dir)
 endfunction()
 
 function(lockstep_component)
-  cmake_parse_arguments(arg "" "NAME" "DEPENDS;LINK;INCLUDE" ${ARGN})
+  cmake_parse_arguments(arg "" "NAME" "DEPENDS;LINK" ${ARGN})
   set(folder "${PROJECT_SOURCE_DIR}/${arg_NAME}")
   set(target lockstep_${arg_NAME})
   set(root "${PROJECT_BINARY_DIR}/include/${arg_NAME}")
@@ -56,7 +56,6 @@ function(lockstep_component)
       target_link_options(${target} PRIVATE "LINKER:--version-script=${exports}")
       set_target_properties(${target} PROPERTIES LINK_DEPENDS "${exports}")
     endif()
-    target_include_directories(${target} SYSTEM PRIVATE ${arg_INCLUDE})
     set_target_properties(${target} PROPERTIES
       CXX_VISIBILITY_PRESET hidden
       VISIBILITY_INLINES_HIDDEN ON

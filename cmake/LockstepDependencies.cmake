@@ -11,11 +11,8 @@ endif()
 find_package(TBB REQUIRED CONFIG COMPONENTS tbb tbbmalloc)
 find_package(cereal REQUIRED CONFIG)
 
-# OpenBLAS where nobody asked for another one.
+# OpenBLAS where nobody asked for another one. Its functions are declared where they are used: no header is needed.
 if(NOT BLA_VENDOR)
   set(BLA_VENDOR OpenBLAS)
 endif()
 find_package(BLAS REQUIRED)
-find_path(LOCKSTEP_CBLAS_INCLUDE_DIR cblas.h PATH_SUFFIXES openblas openblas-pthread REQUIRED
-          DOC "Folder of cblas.h")
-mark_as_advanced(LOCKSTEP_CBLAS_INCLUDE_DIR)
