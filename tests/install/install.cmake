@@ -23,10 +23,14 @@ function(add_consumer_test name)
   set_tests_properties(install/${name} PROPERTIES LABELS install TIMEOUT 600)
 endfunction()
 
+# From an empty prefix: a header that is no longer installed must not be found there.
+add_test(NAME install/clean COMMAND "${CMAKE_COMMAND}" -E rm -rf "${prefix}")
+set_tests_properties(install/clean PROPERTIES LABELS install TIMEOUT 60 FIXTURES_SETUP empty_prefix)
 add_test(NAME install/install
          COMMAND "${CMAKE_COMMAND}" --install "${PROJECT_BINARY_DIR}" --prefix "${prefix}")
 set_tests_properties(install/install PROPERTIES
-                     LABELS install TIMEOUT 120 RESOURCE_LOCK build_tree FIXTURES_SETUP installed_package)
+                     LABELS install TIMEOUT 120 RESOURCE_LOCK build_tree FIXTURES_REQUIRED empty_prefix
+                     FIXTURES_SETUP installed_package)
 
 # Nothing tells this consumer where Taskflow lies: the package has to know.
 add_consumer_test(find_package "-DCMAKE_PREFIX_PATH=${prefix}")
