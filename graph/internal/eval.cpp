@@ -1,0 +1,72 @@
+#include "lockstep/graph/internal/eval.h"
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal {
+
+SmallVector<TensorSpec, 1> infer_new(const OpDef& op, std::string_view name,
+                                     std::span<const TensorSpec> inputs,
+                                     const std::vector<Attribute>& attributes, std::span<const Graph> regions,
+                                     const NodeView::VariableSpecs& variables,
+                                     std::span<const TensorSpec> declared) {
+  if (!op.inputs.accepts(inputs.size())) throw InvalidArgument(arity_message(op, inputs.size()));
+  if (regions.size() != op.regions) {
+    throw InvalidArgument(str("has ", op.regions, " regions, got ", regions.size()));
+  }
+  InferContext context(name, inputs, attributes, regions, &variables, declared);
+  op.infer(context);
+  return std::move(context.outputs());
+}
+
+std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, const EvalContext& context) {
+  static const NodeView::VariableSpecs none = [](std::string_view) { return nullptr; };
+  const NodeView::VariableSpecs& variables = context.variables == nullptr ? none : *context.variables;
+  const OpDef& op = node.op();
+  if (context.variable != nullptr && op.kernels.empty()) return {*context.variable};  // a plain read
+
+  std::vector<TensorSpec> specs;
+  specs.reserve(inputs.size());
+  for (const Tensor& input : inputs) specs.push_back(input.spec());
+  const SmallVector<TensorSpec, 1> outputs = infer_outputs(node, specs, variables);
+  for (const TensorSpec& output : outputs) {
+    if (!output.shape.is_known()) {
+      throw InvalidArgument(str("the shape of an output is still unknown when it runs: ", output));
+    }
+  }
+  if (op.traits.alias) return {inputs[0].reshape(outputs[0].shape)};
+
+  const auto maker = op.kernels.find(DeviceKind::kCpu);
+  if (maker == op.kernels.end()) {
+    throw Error(ErrorCode::kUnimplemented,
+                str("op '", op.name, "' has no CPU kernel; register one in OpDef::kernels"));
+  }
+  const NodeView view = view_of(node, specs, variables);
+  const KernelFn kernel = maker->second(view, outputs);
+  const Split split = op.split ? op.split(view, outputs) : Split{};
+
+  std::vector<TensorArg> args;  // kernels read their inputs only
+  args.reserve(inputs.size() + 1);
+  if (context.variable != nullptr) {
+    args.push_back({const_cast<void*>(context.variable->raw()), &context.variable->spec()});
+  }
+  for (const Tensor& input : inputs) args.push_back({const_cast<void*>(input.raw()), &input.spec()});
+  std::vector<Tensor> results;
+  results.reserve(outputs.size());
+  for (const TensorSpec& output : outputs) results.push_back(Tensor::empty(output.dtype, output.shape));
+  std::vector<TensorArg> targets;
+  for (Tensor& result : results) targets.push_back({result.raw(), &result.spec()});
+  Tensor scratch;
+  if (split.scratch_bytes > 0) {
+    scratch = Tensor::empty(DType::kU8, Shape{static_cast<std::int64_t>(split.scratch_bytes)});
+  }
+
+  KernelContext kernel_context(args, targets, &context.run);
+  kernel_context.set_replica(context.replica);
+  for (std::int64_t shard = 0; shard < split.shards + (split.finish ? 1 : 0); ++shard) {
+    kernel_context.set_shard(shard, split.shards, scratch.raw());
+    kernel(kernel_context);
+  }
+  return results;
+}
+
+}  // namespace lockstep::internal
