@@ -22,14 +22,25 @@ namespace lockstep {
 class Runtime;
 
 enum class PassOutcome : std::uint8_t { kUnchanged, kChanged };
+LOCKSTEP_API std::string_view to_string(PassOutcome outcome);  // "unchanged", "changed"
+constexpr PassOutcome outcome_of(bool changed) {
+  return changed ? PassOutcome::kChanged : PassOutcome::kUnchanged;
+}
 
+// What a pass throws, and what a pipeline makes of anything that goes wrong in one. The message starts with the pass:
+// "insert-all-reduce: ..." where the pass refused, "after insert-all-reduce: ..." where it broke its contract.
 class LOCKSTEP_API PassError : public Error {
  public:
-  PassError(std::string_view pass, std::string message, ErrorPlace place = {}, ErrorCode code = ErrorCode::kInvalidArgument);
+  PassError(std::string_view pass, const std::string& message, ErrorPlace place = {},
+            ErrorCode code = ErrorCode::kInvalidArgument);
+  static PassError after(std::string_view pass, const std::string& message, ErrorPlace place = {},
+                         ErrorCode code = ErrorCode::kInternal);
   ~PassError() override;
   const std::string& pass() const { return pass_; }
 
  private:
+  struct Verbatim {};
+  PassError(Verbatim, std::string_view pass, std::string message, ErrorPlace place, ErrorCode code);
   std::string pass_;
 };
 
@@ -46,13 +57,17 @@ class LOCKSTEP_API Pass {
   Pass& operator=(const Pass&) = delete;
 
   virtual std::string_view name() const = 0;  // "bucket-all-reduce"
-  // As the text that makes it again: "bucket-all-reduce(bytes=4194304)".
-  virtual std::string to_string() const { return std::string(name()); }
+  // As the text that makes it again: "bucket-all-reduce(bytes=4194304)". By default what the registry made it from, or
+  // its name; a pass with options that is also made by a function of its own prints them here (print_pass).
+  virtual std::string to_string() const;
   // Runs and closes the gaps that erased nodes left (Graph::compact).
   PassOutcome run(Graph& graph, PassContext& context);
 
  private:
+  friend class PassRegistry;
   virtual PassOutcome run_on(Graph& graph, PassContext& context) = 0;
+
+  std::string text_;  // what the registry made it from
 };
 
 }  // namespace lockstep
