@@ -1,0 +1,20 @@
+// graph/passes/dead_node_elimination.h - erases what nobody needs.
+//
+//   x --> a --> b        (nobody reads b)             x
+//   x --> c --> result                          -->   x --> c --> result
+//
+// Needed are the results, the parameters, every node that must run for its effects (must_run), and whatever those
+// read. A node that ran after an erased one runs after what that one ran after. Regions are cleaned too; their
+// parameters stay. Linear.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/pass.h"
+
+namespace lockstep {
+
+LOCKSTEP_API std::unique_ptr<Pass> make_dead_node_elimination();
+
+}  // namespace lockstep

@@ -1,0 +1,59 @@
+#include "lockstep/graph/passes/identity_removal.h"
+
+#include <vector>
+
+#include "lockstep/graph/rewriter.h"
+
+namespace lockstep {
+namespace {
+
+bool passes_its_input_on(const Graph& graph, const Node& node) {
+  if (!node.op().traits.alias || node.inputs().size() != 1 || node.outputs().size() != 1) return false;
+  if (!node.controls().empty() || effects_of(node) != Effect::kPure) return false;
+  const Node& input = graph.node(node.inputs()[0].node);
+  return node.outputs()[0] == graph.spec(node.inputs()[0]) &&
+         (node.device().empty() || node.device() == input.device());
+}
+
+class IdentityRemoval final : public Pass {
+ public:
+  std::string_view name() const override { return "identity-removal"; }
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext& /*context*/) override {
+    bool changed = false;
+    for_each_level(graph, [&](Graph& level) { changed = remove(level) || changed; });
+    return outcome_of(changed);
+  }
+
+  bool remove(Graph& graph) const {
+    std::vector<NodeId> found;
+    for (const Node& node : graph.nodes()) {
+      if (passes_its_input_on(graph, node)) found.push_back(node.id());
+    }
+    if (found.empty()) return false;
+
+    // What each removed node stands for: the first value up its chain that stays.
+    std::vector<ValueId> stands_for(graph.id_bound());
+    for (const NodeId id : found) stands_for[id.index()] = graph.node(id).inputs()[0];
+    std::vector<Rewriter::Replacement> removed;
+    for (const NodeId id : found) {
+      ValueId value = stands_for[id.index()];
+      while (stands_for[value.node.index()].valid()) value = stands_for[value.node.index()];
+      for (NodeId at = id; at != value.node;) {  // so that no chain is walked twice
+        const NodeId next = stands_for[at.index()].node;
+        stands_for[at.index()] = value;
+        at = next;
+      }
+      removed.push_back({id, {value}});
+    }
+    Rewriter(graph, name()).replace_and_erase(removed);
+    return true;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> make_identity_removal() { return std::make_unique<IdentityRemoval>(); }
+
+}  // namespace lockstep

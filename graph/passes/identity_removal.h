@@ -1,0 +1,21 @@
+// graph/passes/identity_removal.h - removes nodes that only pass their input on.
+//
+//   x --> identity --> y             x --> y
+//            |                 -->   |
+//            +---> result            +---> result
+//
+// An op with the trait `alias` whose output has the spec of its input is such a node. It stays where it does more: where
+// it has control inputs, since its readers wait for them, and where it is placed on another device than its input.
+// A result that was a removed node is now that node's input. Regions are included. Linear.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/pass.h"
+
+namespace lockstep {
+
+LOCKSTEP_API std::unique_ptr<Pass> make_identity_removal();
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+#include "lockstep/graph/pass_registry.h"
+#include "lockstep/graph/passes/common_subexpression_elimination.h"
+#include "lockstep/graph/passes/constant_folding.h"
+#include "lockstep/graph/passes/dead_node_elimination.h"
+#include "lockstep/graph/passes/identity_removal.h"
+
+namespace lockstep {
+
+void register_general_passes(PassRegistry& registry) {
+  registry.add({.name = "common-subexpression-elimination", .summary = "computes equal things once"},
+               [](const PassOptions&) { return make_common_subexpression_elimination(); });
+  registry.add({.name = "constant-folding",
+                .summary = "computes now what never changes",
+                .options = {{.name = "max_bytes",
+                             .type = OptionType::kInt,
+                             .fallback = ConstantFoldingOptions().max_bytes,
+                             .summary = "larger results are computed at run time"}}},
+               [](const PassOptions& options) {
+                 const std::int64_t max_bytes = options.get_int("max_bytes");
+                 if (max_bytes < 0)
+                   throw BadOptionValue(str("max_bytes must be at least 0, got ", max_bytes));
+                 return make_constant_folding({.max_bytes = max_bytes});
+               });
+  registry.add({.name = "dead-node-elimination", .summary = "erases what nobody needs"},
+               [](const PassOptions&) { return make_dead_node_elimination(); });
+  registry.add({.name = "identity-removal", .summary = "removes nodes that only pass their input on"},
+               [](const PassOptions&) { return make_identity_removal(); });
+}
+
+}  // namespace lockstep
