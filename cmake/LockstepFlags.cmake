@@ -4,6 +4,11 @@ set(lockstep_warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion)
 if(LOCKSTEP_WERROR)
   list(APPEND lockstep_warnings -Werror)
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # g++ merges functions with equal code and then warns as if each were called with the other's types (-Warray-bounds
+  # in instances of one template); without the merging it has nothing to warn about.
+  list(APPEND lockstep_warnings -fno-ipa-icf)
+endif()
 
 set(lockstep_sanitizer)
 if(LOCKSTEP_SANITIZE STREQUAL "address")
