@@ -1,0 +1,139 @@
+#include "lockstep/core/error.h"
+
+#include <exception>
+#include <stdexcept>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Error, WhatIsCodeMessageAndPlace) {
+  const Error error(ErrorCode::kInvalidArgument, "matmul: inner dimensions differ: f32[2,3] x f32[4,5]",
+                    {.node = "layer_1/matmul", .op = "", .device = "", .file = "model.cpp", .line = 42});
+  EXPECT_STREQ(error.what(),
+               "InvalidArgument: matmul: inner dimensions differ: f32[2,3] x f32[4,5] "
+               "(node 'layer_1/matmul' made at model.cpp:42)");
+  EXPECT_EQ(error.message(), "matmul: inner dimensions differ: f32[2,3] x f32[4,5]");
+  EXPECT_EQ(error.place().line, 42U);
+}
+
+TEST(Error, WithoutAPlaceWhatEndsWithTheMessage) {
+  EXPECT_STREQ(Error(ErrorCode::kUnavailable, "gone").what(), "Unavailable: gone");
+}
+
+TEST(Error, NamesEveryPartOfThePlace) {
+  const Error error(
+      ErrorCode::kCancelled, "stopped",
+      {.node = "n", .op = "square", .device = "gpu:1", .file = "a.cpp", .line = 0, .replica = 3});
+  EXPECT_STREQ(error.what(), "Cancelled: stopped (node 'n' op square on gpu:1 in replica 3 made at a.cpp)");
+}
+
+TEST(Error, EveryCodeHasAName) {
+  EXPECT_EQ(to_string(ErrorCode::kInvalidArgument), "InvalidArgument");
+  EXPECT_EQ(to_string(ErrorCode::kFailedPrecondition), "FailedPrecondition");
+  EXPECT_EQ(to_string(ErrorCode::kNotFound), "NotFound");
+  EXPECT_EQ(to_string(ErrorCode::kUnavailable), "Unavailable");
+  EXPECT_EQ(to_string(ErrorCode::kDeadlineExceeded), "DeadlineExceeded");
+  EXPECT_EQ(to_string(ErrorCode::kDataLoss), "DataLoss");
+  EXPECT_EQ(to_string(ErrorCode::kCancelled), "Cancelled");
+  EXPECT_EQ(to_string(ErrorCode::kUnimplemented), "Unimplemented");
+  EXPECT_EQ(to_string(ErrorCode::kInternal), "Internal");
+}
+
+TEST(Error, KindsCarryTheirCode) {
+  EXPECT_EQ(InvalidArgument("x").code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(FailedPrecondition("x").code(), ErrorCode::kFailedPrecondition);
+  EXPECT_EQ(NotFound("x").code(), ErrorCode::kNotFound);
+}
+
+TEST(Error, ACopyKeepsEverything) {
+  const NotFound error("no such thing", {.node = "n", .op = "", .device = "", .file = ""});
+  const Error copy = error;
+  EXPECT_STREQ(copy.what(), error.what());
+  EXPECT_EQ(copy.place().node, "n");
+  EXPECT_EQ(copy.code(), ErrorCode::kNotFound);
+}
+
+TEST(Describe, OfAPlainErrorIsItsText) { EXPECT_EQ(describe(std::runtime_error("alone")), "alone"); }
+
+TEST(Describe, JoinsWhatIsNestedInnermostLast) {
+  try {
+    try {
+      try {
+        throw std::runtime_error("disk is full");
+      } catch (...) {
+        std::throw_with_nested(Error(ErrorCode::kDataLoss, "cannot write"));
+      }
+    } catch (...) {
+      std::throw_with_nested(InvalidArgument("save failed"));
+    }
+  } catch (const std::exception& error) {
+    EXPECT_EQ(describe(error),
+              "InvalidArgument: save failed: caused by: DataLoss: cannot write: caused by: disk is full");
+    return;
+  }
+  FAIL() << "nothing was thrown";
+}
+
+TEST(Describe, SurvivesANestedObjectThatIsNoException) {
+  try {
+    try {
+      throw 7;
+    } catch (...) {
+      std::throw_with_nested(InvalidArgument("outer"));
+    }
+  } catch (const std::exception& error) {
+    EXPECT_EQ(describe(error), "InvalidArgument: outer: caused by: something that is not a std::exception");
+    return;
+  }
+  FAIL() << "nothing was thrown";
+}
+
+TEST(Str, JoinsItsArguments) { EXPECT_EQ(str("expected ", 3, " inputs"), "expected 3 inputs"); }
+
+TEST(Decision, IsAYesOrANoWithItsReason) {
+  EXPECT_TRUE(static_cast<bool>(Decision::yes()));
+  const Decision no = Decision::no("too small");
+  EXPECT_FALSE(static_cast<bool>(no));
+  EXPECT_EQ(no.reason(), "too small");
+}
+
+TEST(Check, PassesInSilence) { EXPECT_NO_THROW(LOCKSTEP_CHECK(1 + 1 == 2, "arithmetic")); }
+
+TEST(Check, ThrowsAnInternalErrorThatSaysWhatAndWhere) {
+  const int have = 3;
+  try {
+    LOCKSTEP_CHECK(have == 4, "have ", have);
+    FAIL() << "the check passed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInternal);
+    EXPECT_THAT(error.message(), HasSubstr("check failed: have == 4: have 3"));
+    EXPECT_THAT(error.message(), HasSubstr("error_test.cpp:"));
+    EXPECT_THAT(error.message(), HasSubstr("bug in Lockstep"));
+  }
+}
+
+TEST(Check, NeedsNoMessage) {
+  try {
+    LOCKSTEP_CHECK(false);
+    FAIL() << "the check passed";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), HasSubstr("check failed: false ("));
+  }
+}
+
+TEST(SourceSite, IsTheCallersLine) {
+  const SourceSite site = SourceSite::current();
+  EXPECT_EQ(site.line, static_cast<std::uint32_t>(__LINE__ - 1));
+  EXPECT_THAT(site.file, HasSubstr("error_test.cpp"));
+  EXPECT_TRUE(site.known());
+  EXPECT_FALSE(SourceSite{}.known());
+}
+
+}  // namespace
+}  // namespace lockstep

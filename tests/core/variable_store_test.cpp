@@ -1,0 +1,257 @@
+#include "lockstep/core/variable_store.h"
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lockstep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const TensorSpec kPair{DType::kF32, {2}};
+
+Tensor pair(float a, float b) { return Tensor::from({2}, {a, b}); }
+
+// A lock taken as programs take it: try, and wait for an unlock in between.
+void lock_exclusive(VariableStore& store, StoredVariable& variable) {
+  for (;;) {
+    const std::uint32_t seen = store.epoch();
+    if (variable.try_lock_exclusive()) return;
+    store.wait_for_change(seen, std::nullopt);
+  }
+}
+void lock_shared(VariableStore& store, StoredVariable& variable) {
+  for (;;) {
+    const std::uint32_t seen = store.epoch();
+    if (variable.try_lock_shared()) return;
+    store.wait_for_change(seen, std::nullopt);
+  }
+}
+
+TEST(VariableStore, MakesAVariableOnceFromACopy) {
+  VariableStore store;
+  const Tensor initial = pair(1, 2);
+  int asked = 0;
+  const auto make = [&] {
+    ++asked;
+    return initial;
+  };
+  StoredVariable& first = store.find_or_create("w", kPair, make);
+  StoredVariable& second = store.find_or_create("w", kPair, make);
+  EXPECT_EQ(&first, &second);
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(first.name(), "w");
+  EXPECT_EQ(first.spec(), kPair);
+  EXPECT_FALSE(first.storage().shares_memory_with(initial));
+  EXPECT_TRUE(store.value("w").bit_equal(initial));
+}
+
+TEST(VariableStore, RefusesAnotherSpecForANameThatIsTaken) {
+  VariableStore store;
+  store.find_or_create("w", kPair, [] { return pair(1, 2); });
+  EXPECT_THROW(store.find_or_create("w", {DType::kF64, {2}}, [] { return Tensor(); }), InvalidArgument);
+  try {
+    store.find_or_create("w", {DType::kF32, {3}}, [] { return Tensor(); });
+    FAIL() << "another shape was taken";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.message(), HasSubstr("variable 'w' is f32[2], but it is used as f32[3]"));
+  }
+}
+
+TEST(VariableStore, RefusesAnInitialValueThatIsNotWhatWasDeclared) {
+  VariableStore store;
+  EXPECT_THROW(store.find_or_create("w", kPair, [] { return Tensor::zeros({3}); }), InvalidArgument);
+  EXPECT_THROW(store.find_or_create("w", kPair, [] { return Tensor(); }), InvalidArgument);
+  EXPECT_THROW(store.find_or_create("w", kPair, nullptr), InvalidArgument);
+  EXPECT_FALSE(store.contains("w"));
+}
+
+TEST(VariableStore, InitialValuesMayUseTheStore) {
+  VariableStore store;
+  store.find_or_create("a", kPair, [] { return pair(1, 2); });
+  store.find_or_create("b", kPair, [&] { return store.value("a"); });
+  EXPECT_TRUE(store.value("b").bit_equal(pair(1, 2)));
+}
+
+TEST(VariableStore, ListsItsNamesSorted) {
+  VariableStore store;
+  EXPECT_TRUE(store.names().empty());
+  for (const char* name : {"b", "a/w", "c"}) store.find_or_create(name, kPair, [] { return pair(0, 0); });
+  EXPECT_THAT(store.names(), ElementsAre("a/w", "b", "c"));
+  EXPECT_TRUE(store.contains("b"));
+  EXPECT_FALSE(store.contains("d"));
+  EXPECT_EQ(store.find("d"), nullptr);
+  EXPECT_EQ(store.find("b")->name(), "b");
+}
+
+TEST(VariableStore, SetCopiesIntoTheLiveMemory) {
+  VariableStore store;
+  StoredVariable& variable = store.find_or_create("w", kPair, [] { return pair(1, 2); });
+  const void* memory = variable.storage().raw();
+  const Tensor before = store.value("w");
+  store.set("w", pair(3, 4));
+  EXPECT_EQ(variable.storage().raw(), memory);
+  EXPECT_TRUE(store.value("w").bit_equal(pair(3, 4)));
+  EXPECT_TRUE(before.bit_equal(pair(1, 2))) << "value() must be a copy";
+}
+
+TEST(VariableStore, SetRefusesAnotherSpecAndUnknownNames) {
+  VariableStore store;
+  store.find_or_create("w", kPair, [] { return pair(1, 2); });
+  EXPECT_THROW(store.set("w", Tensor::zeros({3})), InvalidArgument);
+  EXPECT_THROW(store.set("w", Tensor()), InvalidArgument);
+  EXPECT_THROW(store.set("v", pair(1, 2)), NotFound);
+  EXPECT_THROW(store.value("v"), NotFound);
+  EXPECT_TRUE(store.value("w").bit_equal(pair(1, 2)));
+}
+
+TEST(VariableStore, CountsSteps) {
+  VariableStore store;
+  EXPECT_EQ(store.step(), 0U);
+  EXPECT_EQ(store.advance_step(), 0U);
+  EXPECT_EQ(store.step(), 1U);
+  store.set_step(41);
+  EXPECT_EQ(store.advance_step(), 41U);
+}
+
+TEST(StoredVariable, ReadersShareAndAWriterIsAlone) {
+  VariableStore store;
+  StoredVariable& variable = store.find_or_create("w", kPair, [] { return pair(1, 2); });
+  EXPECT_TRUE(variable.try_lock_shared());
+  EXPECT_TRUE(variable.try_lock_shared());
+  EXPECT_FALSE(variable.try_lock_exclusive());
+  variable.unlock_shared();
+  EXPECT_FALSE(variable.try_lock_exclusive());
+  variable.unlock_shared();
+  EXPECT_TRUE(variable.try_lock_exclusive());
+  EXPECT_FALSE(variable.try_lock_exclusive());
+  EXPECT_FALSE(variable.try_lock_shared());
+  variable.unlock_exclusive();
+  EXPECT_TRUE(variable.try_lock_shared());
+  variable.unlock_shared();
+}
+
+TEST(StoredVariable, EveryUnlockChangesTheEpoch) {
+  VariableStore store;
+  StoredVariable& variable = store.find_or_create("w", kPair, [] { return pair(1, 2); });
+  const std::uint32_t start = store.epoch();
+  ASSERT_TRUE(variable.try_lock_shared());
+  EXPECT_EQ(store.epoch(), start);
+  variable.unlock_shared();
+  const std::uint32_t after = store.epoch();
+  EXPECT_NE(after, start);
+  ASSERT_TRUE(variable.try_lock_exclusive());
+  variable.unlock_exclusive();
+  EXPECT_NE(store.epoch(), after);
+}
+
+TEST(WaitForChange, ReturnsAtOnceWhereTheEpochDiffers) {
+  const VariableStore store;
+  store.wait_for_change(store.epoch() + 1, std::nullopt);
+}
+
+TEST(WaitForChange, ReturnsAtItsDeadline) {
+  const VariableStore store;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+  store.wait_for_change(store.epoch(), deadline);
+  EXPECT_GE(std::chrono::steady_clock::now(), deadline);
+  store.wait_for_change(store.epoch(), std::chrono::steady_clock::now() - std::chrono::hours(1));
+}
+
+// One unlock wakes every waiter; were a wake-up lost, the test would run into its timeout.
+TEST(WaitForChange, OneUnlockWakesEveryWaiter) {
+  VariableStore store;
+  StoredVariable& variable = store.find_or_create("w", kPair, [] { return pair(1, 2); });
+  for (int round = 0; round < 50; ++round) {
+    ASSERT_TRUE(variable.try_lock_exclusive());
+    const std::uint32_t seen = store.epoch();
+    std::vector<std::thread> waiters;
+    std::atomic<int> woken{0};
+    for (int i = 0; i < 4; ++i) {
+      waiters.emplace_back([&] {
+        store.wait_for_change(seen, std::nullopt);
+        EXPECT_NE(store.epoch(), seen);
+        woken.fetch_add(1);
+      });
+    }
+    variable.unlock_exclusive();
+    for (std::thread& waiter : waiters) waiter.join();
+    EXPECT_EQ(woken.load(), 4);
+  }
+}
+
+TEST(StoredVariable, WritersFromManyThreadsTakeTurns) {
+  VariableStore store;
+  StoredVariable& variable =
+      store.find_or_create("n", {DType::kI64, {}}, [] { return Tensor::scalar(std::int64_t{0}); });
+  constexpr int kThreads = 6;
+  constexpr int kRounds = 300;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kRounds; ++i) {
+        lock_exclusive(store, variable);
+        std::int64_t& value =
+            variable.storage().data<std::int64_t>()[0];  // plain memory: the lock must guard it
+        value = value + 1;
+        variable.unlock_exclusive();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(store.value("n").item(), kThreads * kRounds);
+}
+
+TEST(StoredVariable, ReadersNeverSeeHalfAWrite) {
+  VariableStore store;
+  StoredVariable& variable = store.find_or_create("w", kPair, [] { return pair(0, 0); });
+  std::atomic<bool> stop{false};
+  std::atomic<int> torn{0};
+  std::vector<std::thread> readers;
+  for (int t = 0; t < 3; ++t) {
+    readers.emplace_back([&] {
+      while (!stop.load()) {
+        lock_shared(store, variable);
+        const auto values = variable.storage().data<float>();
+        if (values[0] != values[1]) torn.fetch_add(1);
+        variable.unlock_shared();
+        std::this_thread::yield();
+      }
+    });
+  }
+  for (int i = 1; i <= 200; ++i) {
+    store.set("w", pair(static_cast<float>(i), static_cast<float>(i)));
+    const Tensor value = store.value("w");
+    EXPECT_EQ(value.data<float>()[0], static_cast<float>(i));
+  }
+  stop.store(true);
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(torn.load(), 0);
+}
+
+TEST(VariableStore, ThreadsThatMakeOneVariableGetTheSame) {
+  VariableStore store;
+  std::vector<StoredVariable*> made(6);
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < made.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 20; ++i) {
+        made[t] = &store.find_or_create("v" + std::to_string(i), kPair,
+                                        [t] { return pair(static_cast<float>(t), 0); });
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const StoredVariable* variable : made) EXPECT_EQ(variable, store.find("v19"));
+  EXPECT_EQ(store.names().size(), 20U);
+}
+
+}  // namespace
+}  // namespace lockstep
