@@ -1,0 +1,263 @@
+#include "lockstep/graph/internal/memory_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "lockstep/core/memory.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::size_t kChains = 64;      // how many chains of clusters are tracked
+constexpr std::size_t kMaxUsers = 64;    // a block touched by more clusters is not used again (in parallel plans)
+constexpr std::size_t kCandidates = 32;  // free blocks looked at per value
+
+// Does cluster a end before cluster b starts, whatever the schedule? Clusters are laid out in chains; for each cluster
+// and chain the table has the last member of that chain that leads to it.
+class Reachability {
+ public:
+  explicit Reachability(const Clusters& clusters) {
+    const std::size_t count = clusters.clusters.size();
+    if (count < 2) return;
+    chain_.assign(count, kNone);
+    place_.assign(count, 0);
+    before_.assign(count * kChains, 0);
+    std::uint32_t chains = 0;
+    std::vector<std::uint32_t> length(kChains, 0);
+    std::vector<std::uint32_t> offered(count, kNone);  // the chain that a predecessor would hand on
+    for (std::uint32_t i = 0; i < count; ++i) {
+      chain_[i] = offered[i] != kNone ? offered[i] : (chains < kChains ? chains++ : kNone);
+      if (chain_[i] != kNone) place_[i] = ++length[chain_[i]];
+      const Cluster& cluster = clusters.clusters[i];
+      bool handed_on = false;
+      for (std::uint32_t at = cluster.first_successor; at < cluster.end_successor; ++at) {
+        const std::uint32_t next = clusters.successors[at];
+        if (!handed_on && chain_[i] != kNone && offered[next] == kNone) {
+          offered[next] = chain_[i];
+          handed_on = true;
+        }
+        std::uint32_t* row = &before_[std::size_t{next} * kChains];
+        const std::uint32_t* own = &before_[std::size_t{i} * kChains];
+        for (std::size_t c = 0; c < kChains; ++c) row[c] = std::max(row[c], own[c]);
+        if (chain_[i] != kNone) row[chain_[i]] = std::max(row[chain_[i]], place_[i]);
+      }
+    }
+  }
+
+  // true for a == b: the caller has compared the calls' places in it.
+  bool precedes(std::uint32_t a, std::uint32_t b) const {
+    if (a == b) return true;
+    return !chain_.empty() && chain_[a] != kNone && before_[std::size_t{b} * kChains + chain_[a]] >= place_[a];
+  }
+
+ private:
+  static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
+  std::vector<std::uint32_t> chain_, place_, before_;
+};
+
+class Planner {
+ public:
+  Planner(std::span<Interval> intervals, std::size_t phases, const Clusters& clusters, std::size_t arenas)
+      : intervals_(intervals), clusters_(clusters), sequential_(clusters.sequential), free_(arenas) {
+    if (!sequential_) reach_.emplace(clusters);
+    plan_.arena_bytes.assign(arenas, 0);
+    first_.assign(phases, 0xFFFFFFFFU);
+    last_.assign(phases, 0);
+    clusters_of_.resize(sequential_ ? 0 : phases);
+    for (std::uint32_t at = 0; at < clusters.calls.size(); ++at) {
+      const std::uint32_t phase = clusters.calls[at].phase;
+      first_[phase] = std::min(first_[phase], at);
+      last_[phase] = at;
+      if (sequential_) continue;
+      auto& list = clusters_of_[phase];
+      if (list.empty() || list.back() != clusters.cluster_of[at]) list.push_back(clusters.cluster_of[at]);
+    }
+  }
+
+  MemoryPlan run() {
+    struct Event {
+      std::uint32_t at;
+      std::uint32_t interval;
+    };
+    std::vector<Event> starts, ends;
+    for (std::uint32_t i = 0; i < intervals_.size(); ++i) {
+      starts.push_back({first_[intervals_[i].writer], i});
+      ends.push_back({end_of(intervals_[i]), i});
+    }
+    std::ranges::stable_sort(starts, {}, &Event::at);
+    std::ranges::stable_sort(ends, {}, &Event::at);
+    taken_over_.assign(intervals_.size(), false);
+    std::size_t next_end = 0;
+    std::int64_t live = 0;
+    for (const Event& start : starts) {
+      for (; next_end < ends.size() && ends[next_end].at < start.at; ++next_end) {
+        live -= rounded(intervals_[ends[next_end].interval]);
+        if (!taken_over_[ends[next_end].interval]) release(ends[next_end].interval);
+      }
+      Interval& interval = intervals_[start.interval];
+      live += rounded(interval);
+      if (take_over(interval)) live -= rounded(interval);
+      plan_.live_set_bytes = std::max(plan_.live_set_bytes, live);
+      if (interval.offset < 0) interval.offset = allocate(interval);
+      // What was taken over is no longer counted twice once its own end comes.
+      if (interval.in_place_of >= 0 && taken_over_[static_cast<std::size_t>(interval.in_place_of)]) {
+        live += rounded(interval);
+      }
+    }
+    for (const std::int64_t bytes : plan_.arena_bytes) plan_.planned_bytes += bytes;
+    return std::move(plan_);
+  }
+
+ private:
+  struct Block {
+    std::int64_t bytes = 0;
+    std::vector<std::uint32_t> users;  // clusters that must have ended; empty in sequential plans
+  };
+  struct FreeList {
+    std::map<std::int64_t, Block> by_offset;
+    std::set<std::pair<std::int64_t, std::int64_t>> by_size;  // bytes, offset
+  };
+
+  static std::int64_t rounded(const Interval& interval) {
+    const auto alignment = static_cast<std::int64_t>(kAlignment);
+    return std::max<std::int64_t>((interval.bytes + alignment - 1) / alignment * alignment, alignment);
+  }
+
+  std::uint32_t end_of(const Interval& interval) const {
+    std::uint32_t end = last_[interval.writer];
+    for (const std::uint32_t reader : interval.readers) end = std::max(end, last_[reader]);
+    return end;
+  }
+
+  std::vector<std::uint32_t> users_of(const Interval& interval) const {
+    std::vector<std::uint32_t> users;
+    if (sequential_) return users;
+    const auto add = [&](std::uint32_t phase) {
+      users.insert(users.end(), clusters_of_[phase].begin(), clusters_of_[phase].end());
+    };
+    for (const std::uint32_t reader : interval.readers) add(reader);
+    if (interval.readers.empty()) add(interval.writer);
+    std::ranges::sort(users);
+    const auto repeated = std::ranges::unique(users);
+    users.erase(repeated.begin(), repeated.end());
+    return users;
+  }
+
+  bool all_precede(std::span<const std::uint32_t> users, std::uint32_t phase) const {
+    if (sequential_) return true;
+    if (users.size() * clusters_of_[phase].size() > 16 * kMaxUsers) return false;
+    return std::ranges::all_of(clusters_of_[phase], [&](std::uint32_t cluster) {
+      return std::ranges::all_of(users, [&](std::uint32_t user) { return reach_->precedes(user, cluster); });
+    });
+  }
+
+  bool take_over(Interval& interval) {
+    if (interval.in_place_of < 0) return false;
+    const auto from = static_cast<std::size_t>(interval.in_place_of);
+    const Interval& old = intervals_[from];
+    const bool fits = !taken_over_[from] && old.offset >= 0 && rounded(old) == rounded(interval) &&
+                      old.arena == interval.arena && end_of(old) == last_[interval.writer];
+    if (!fits) return false;
+    std::vector<std::uint32_t> others;  // its readers besides the one that takes over
+    if (!sequential_) {
+      Interval rest = old;
+      rest.readers.clear();
+      for (const std::uint32_t reader : old.readers) {
+        if (reader != interval.writer) rest.readers.push_back(reader);
+      }
+      others = users_of(rest);
+      if (!all_precede(others, interval.writer)) return false;
+    }
+    // In one cluster the order of the calls decides: nobody else may read it after the new value is begun.
+    for (const std::uint32_t reader : old.readers) {
+      if (reader != interval.writer && last_[reader] > first_[interval.writer]) return false;
+    }
+    taken_over_[from] = true;
+    interval.offset = old.offset;
+    return true;
+  }
+
+  std::int64_t allocate(const Interval& interval) {
+    const std::int64_t bytes = rounded(interval);
+    FreeList& list = free_[interval.arena];
+    std::size_t looked_at = 0;
+    for (auto candidate = list.by_size.lower_bound({bytes, -1});
+         candidate != list.by_size.end() && looked_at < kCandidates; ++candidate, ++looked_at) {
+      const auto block = list.by_offset.find(candidate->second);
+      if (!all_precede(block->second.users, interval.writer)) continue;
+      const std::int64_t offset = block->first;
+      Block rest{block->second.bytes - bytes, block->second.users};
+      list.by_size.erase(candidate);
+      list.by_offset.erase(block);
+      if (rest.bytes > 0) {
+        list.by_size.emplace(rest.bytes, offset + bytes);
+        list.by_offset.emplace(offset + bytes, std::move(rest));
+      }
+      return offset;
+    }
+    std::int64_t& end = plan_.arena_bytes[interval.arena];
+    // A free block at the very end can grow.
+    if (!list.by_offset.empty()) {
+      const auto last = std::prev(list.by_offset.end());
+      if (last->first + last->second.bytes == end && all_precede(last->second.users, interval.writer)) {
+        const std::int64_t offset = last->first;
+        list.by_size.erase({last->second.bytes, offset});
+        list.by_offset.erase(last);
+        end = offset + bytes;
+        return offset;
+      }
+    }
+    const std::int64_t offset = end;
+    end += bytes;
+    return offset;
+  }
+
+  void release(std::uint32_t index) {
+    const Interval& interval = intervals_[index];
+    Block block{rounded(interval), users_of(interval)};
+    if (block.users.size() > kMaxUsers) return;
+    FreeList& list = free_[interval.arena];
+    std::int64_t offset = interval.offset;
+    // Joins with its neighbours where they wait for the same clusters.
+    const auto after = list.by_offset.lower_bound(offset);
+    if (after != list.by_offset.end() && after->first == offset + block.bytes && after->second.users == block.users) {
+      list.by_size.erase({after->second.bytes, after->first});
+      block.bytes += after->second.bytes;
+      list.by_offset.erase(after);
+    }
+    const auto next = list.by_offset.lower_bound(offset);
+    if (next != list.by_offset.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second.bytes == offset && before->second.users == block.users) {
+        offset = before->first;
+        list.by_size.erase({before->second.bytes, before->first});
+        block.bytes += before->second.bytes;
+        list.by_offset.erase(before);
+      }
+    }
+    list.by_size.emplace(block.bytes, offset);
+    list.by_offset.emplace(offset, std::move(block));
+  }
+
+  std::span<Interval> intervals_;
+  const Clusters& clusters_;
+  bool sequential_;
+  std::optional<Reachability> reach_;
+  std::vector<FreeList> free_;
+  std::vector<std::uint32_t> first_, last_;  // calls, by phase
+  std::vector<SmallVector<std::uint32_t, 2>> clusters_of_;
+  std::vector<bool> taken_over_;
+  MemoryPlan plan_;
+};
+
+}  // namespace
+
+MemoryPlan plan_memory(std::span<Interval> intervals, std::size_t phases, const Clusters& clusters,
+                       std::size_t arenas) {
+  return Planner(intervals, phases, clusters, arenas).run();
+}
+
+}  // namespace lockstep

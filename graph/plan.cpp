@@ -1,0 +1,605 @@
+#include "lockstep/graph/internal/plan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <unordered_map>
+
+#include "lockstep/core/kernels/elementwise.h"
+#include "lockstep/graph/internal/regions.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr double kFlops = 16e9;          // a core's, roughly: costs decide only what runs together
+constexpr double kBandwidth = 8e9;       // bytes a second
+constexpr double kCallSeconds = 20e-9;   // of any kernel call
+constexpr std::int64_t kCopyGrain = 1 << 20;  // bytes a shard of a copy
+
+// One memory of a value; several values may share it (aliases).
+struct Storage {
+  Location location;
+  std::int64_t bytes = 0;
+  std::int64_t interval = -1;  // where it lies in the arena: the number of its Interval
+};
+
+class PlanMaker {
+ public:
+  PlanMaker(const Graph& graph, const Runtime& runtime, std::span<const TensorSpec> feeds,
+            const CompileOptions& options)
+      : graph_(graph),
+        runtime_(runtime),
+        options_(options),
+        variable_specs_(variable_specs(graph)),
+        plan_(std::make_unique<Plan>()) {
+    plan_->feeds.assign(feeds.begin(), feeds.end());
+  }
+
+  std::unique_ptr<const Plan> run() {
+    order_ = graph_.topological_order();
+    find_live_nodes();
+    resolve_shapes();
+    list_variables();
+    values_.resize(graph_.id_bound());
+    done_.resize(graph_.id_bound());
+    for (const NodeId id : order_) {
+      if (live_[id.index()]) add_node(graph_.node(id));
+    }
+    commit_shadows();
+    add_results();
+    lay_out();
+    return std::move(plan_);
+  }
+
+ private:
+  // --- what runs, and on which shapes
+
+  void find_live_nodes() {
+    live_.assign(graph_.id_bound(), false);
+    for (const ValueId result : graph_.results()) live_[result.node.index()] = true;
+    for (auto id = order_.rbegin(); id != order_.rend(); ++id) {
+      const Node& node = graph_.node(*id);
+      if (!live_[id->index()] && must_run(effects_of(node))) live_[id->index()] = true;
+      if (!live_[id->index()]) continue;
+      for (const ValueId input : node.inputs()) live_[input.node.index()] = true;
+      for (const NodeId control : node.controls()) live_[control.index()] = true;
+    }
+  }
+
+  void resolve_shapes() {
+    specs_.resize(graph_.id_bound(), nullptr);
+    const auto keep = [&](NodeId id, std::span<const TensorSpec> outputs) {
+      auto block = std::make_unique<TensorSpec[]>(outputs.size());
+      std::ranges::copy(outputs, block.get());
+      specs_[id.index()] = block.get();
+      plan_->specs.push_back(std::move(block));
+    };
+    for (std::uint32_t i = 0; i < graph_.parameters().size(); ++i) {
+      keep(graph_.parameters()[i], {&plan_->feeds[i], 1});
+      parameters_.emplace(graph_.parameters()[i], i);
+    }
+    std::vector<TensorSpec> inputs;
+    for (const NodeId id : order_) {
+      const Node& node = graph_.node(id);
+      if (!live_[id.index()] || specs_[id.index()] != nullptr) continue;
+      const auto known = [](const TensorSpec& spec) { return spec.shape.is_known(); };
+      if (std::ranges::all_of(node.outputs(), known)) {
+        keep(id, node.outputs());
+        continue;
+      }
+      inputs.clear();
+      for (const ValueId input : node.inputs()) inputs.push_back(spec_of(input));
+      const auto outputs = node.op().region_kind == RegionKind::kNone
+                               ? infer_outputs(node, inputs, variable_specs_)
+                               : infer_region_outputs(node, inputs, variable_specs_);
+      for (const TensorSpec& output : outputs) {
+        if (known(output)) continue;
+        throw InvalidArgument(str(node.op().name, ": an output is still ", output, " with the feeds' shapes known; its ",
+                                  "shape must follow from the shapes of its inputs"),
+                              place_of(node));
+      }
+      keep(id, outputs);
+    }
+  }
+
+  const TensorSpec& spec_of(ValueId value) const { return specs_[value.node.index()][value.output]; }
+  std::span<const TensorSpec> outputs_of(const Node& node) const {
+    return {specs_[node.id().index()], node.outputs().size()};
+  }
+
+  // --- variables
+  //
+  // An update that nothing in the step looks at afterwards runs in the commit stage, in place. Any other writes a
+  // shadow, which later reads see and which the commit stage copies.
+
+  struct VariableState {
+    std::uint32_t index = 0;      // in the plan
+    std::uint32_t storage = 0;    // of its current value at this point of the program
+    std::uint32_t live_storage = 0;
+    bool shadowed = false;
+    std::vector<std::uint32_t> writers;  // phases of the shadow's last write
+  };
+
+  void list_variables() {
+    std::map<std::string, std::size_t> accesses_after_write;
+    std::map<std::string, std::size_t> writes;
+    for (const NodeId id : order_) {
+      if (!live_[id.index()]) continue;
+      const Node& node = graph_.node(id);
+      const Effect effects = effects_of(node);
+      plan_->draws_random = plan_->draws_random || has(effects, Effect::kRandom);
+      if (!has(effects, Effect::kReadsVariable | Effect::kWritesVariable)) continue;
+      for (const VariableUse& use : variable_uses(node)) {
+        variables_.try_emplace(use.name);
+        if (writes[use.name] > 0) ++accesses_after_write[use.name];
+        if (use.writes) ++writes[use.name];
+      }
+    }
+    plan_->commits = plan_->draws_random || !std::ranges::all_of(writes, [](const auto& w) { return w.second == 0; });
+    for (auto& [name, state] : variables_) {
+      state.index = static_cast<std::uint32_t>(plan_->variables.size());
+      plan_->variables.push_back({name, writes[name] > 0});
+      const std::int64_t bytes = num_bytes(*variable_specs_(name));
+      state.live_storage = add_storage({{Location::Kind::kVariable, state.index, 0}, bytes, -1});
+      state.storage = state.live_storage;
+      if (accesses_after_write[name] == 0 && writes[name] == 1) in_commit_.insert({name, NodeId()});
+    }
+    decide_stages();
+  }
+
+  // Which single updates may really wait for the commit?
+  void decide_stages() {
+    std::vector<bool> read(graph_.id_bound(), false);
+    for (const NodeId id : order_) {
+      if (!live_[id.index()]) continue;
+      for (const ValueId input : graph_.node(id).inputs()) read[input.node.index()] = true;
+    }
+    for (const NodeId id : order_) {
+      const Node& node = graph_.node(id);
+      const auto& update = node.op().traits.updates_variable;
+      if (!live_[id.index()] || !update) continue;
+      const auto entry = in_commit_.find(node.find<VariableRef>(update->attribute)->name);
+      if (entry == in_commit_.end()) continue;
+      // Others look at the new value, or its operands are variables that the commit stage changes: shadow.
+      bool fits = node.op().traits.infallible && node.op().traits.in_place && !read[id.index()];
+      for (const ValueId input : node.inputs()) fits = fits && !is_written_variable(input, entry->first);
+      if (fits) {
+        entry->second = id;
+      } else {
+        in_commit_.erase(entry);
+      }
+    }
+    std::erase_if(in_commit_, [](const auto& entry) { return !entry.second.valid(); });  // written inside a region
+  }
+
+  // Is the value the memory of another variable that this step writes, under whatever alias?
+  bool is_written_variable(ValueId value, const std::string& except) const {
+    const Node* node = &graph_.node(value.node);
+    while (node->op().traits.alias && !node->inputs().empty()) node = &graph_.node(node->inputs()[0].node);
+    const auto& attribute = node->op().traits.reads_variable;
+    if (!attribute) return false;
+    const std::string& name = node->find<VariableRef>(*attribute)->name;
+    return name != except && plan_->variables[variables_.at(name).index].written;
+  }
+
+  // --- storage and phases
+
+  std::uint32_t add_storage(Storage storage) {
+    storages_.push_back(storage);
+    return static_cast<std::uint32_t>(storages_.size() - 1);
+  }
+
+  // Memory of its own, written by the phase that is added next.
+  std::uint32_t add_arena_storage(std::int64_t bytes, std::uint32_t arena) {
+    Interval interval;
+    interval.bytes = bytes;
+    interval.arena = arena;
+    interval.writer = static_cast<std::uint32_t>(plan_->phases.size());
+    intervals_.push_back(std::move(interval));
+    return add_storage({{Location::Kind::kArena, arena, 0}, bytes, static_cast<std::int64_t>(intervals_.size() - 1)});
+  }
+
+  std::uint32_t arena_of(const Node& node) {
+    const auto [found, fresh] = arenas_.try_emplace(node.device(), 0);
+    if (fresh) {
+      const Device device = node.device().empty() ? runtime_.devices().front() : Device::parse(node.device());
+      const auto known = std::ranges::find(plan_->arenas, device);
+      found->second = static_cast<std::uint32_t>(known - plan_->arenas.begin());
+      if (known == plan_->arenas.end()) plan_->arenas.push_back(device);
+    }
+    return found->second;
+  }
+
+  struct Argument {
+    std::uint32_t storage;
+    const TensorSpec* spec;
+  };
+
+  struct Work {
+    const Node* node = nullptr;
+    std::uint32_t kernel = 0;
+    std::vector<Argument> inputs, outputs;
+    std::vector<std::uint32_t> after;  // phases
+    Split split;
+    double seconds = 0;  // of the whole
+    bool commit = false;
+    std::int64_t in_place_input = -1;
+  };
+
+  // Adds the phases of one piece of work; returns the last, behind which it is done.
+  std::uint32_t add_work(Work work) {
+    const auto shards = static_cast<std::uint32_t>(work.split.shards);
+    const auto phase = static_cast<std::uint32_t>(plan_->phases.size());
+    PhaseCall call;
+    call.node = work.node->id();
+    call.kernel = work.kernel;
+    call.arena = arena_of(*work.node);
+    call.replica = std::max(work.node->provenance().replica, 0);
+    call.first_arg = static_cast<std::uint32_t>(plan_->args.size());
+    call.inputs = static_cast<std::uint16_t>(work.inputs.size());
+    call.outputs = static_cast<std::uint16_t>(work.outputs.size());
+    call.shards = work.split.shards;
+    for (const std::vector<Argument>* list : {&work.inputs, &work.outputs}) {
+      for (const Argument& argument : *list) {
+        plan_->args.push_back({storages_[argument.storage].location, argument.spec});
+        arg_storage_.push_back(argument.storage);
+      }
+    }
+    const std::uint32_t last = work.split.finish ? phase + 1 : phase;
+    for (const Argument& input : work.inputs) {
+      const std::int64_t interval = storages_[input.storage].interval;
+      if (interval < 0) continue;
+      auto& readers = intervals_[static_cast<std::size_t>(interval)].readers;
+      if (readers.empty() || readers.back() != phase) readers.push_back(phase);
+      if (last != phase) readers.push_back(last);
+    }
+    if (work.split.finish) {  // the shards write, the finishing call writes once more
+      for (const Argument& output : work.outputs) {
+        const std::int64_t interval = storages_[output.storage].interval;
+        if (interval >= 0) intervals_[static_cast<std::size_t>(interval)].readers.push_back(last);
+      }
+    }
+    if (work.split.scratch_bytes > 0) {
+      Interval scratch;
+      scratch.bytes = static_cast<std::int64_t>(work.split.scratch_bytes);
+      scratch.arena = call.arena;
+      scratch.writer = phase;
+      scratch.readers.push_back(last);
+      intervals_.push_back(std::move(scratch));
+      call.scratch = static_cast<std::int64_t>(intervals_.size() - 1);
+    }
+    std::ranges::sort(work.after);
+    const auto repeated = std::ranges::unique(work.after);
+    work.after.erase(repeated.begin(), repeated.end());
+
+    Phase step;
+    step.predecessors = SmallVector<std::uint32_t, 2>(std::span<const std::uint32_t>(work.after));
+    step.shards = shards;
+    step.seconds = work.seconds / shards + kCallSeconds;
+    step.commit = work.commit;
+    plan_->seconds += step.seconds * shards;
+    plan_->phases.push_back(call);
+    steps_.push_back(step);
+    if (work.split.finish) {
+      call.finish = true;
+      plan_->phases.push_back(call);
+      Phase finish;
+      finish.predecessors.push_back(phase);
+      finish.seconds = kCallSeconds;
+      finish.commit = work.commit;
+      steps_.push_back(finish);
+    }
+    return last;
+  }
+
+  static double seconds_of(const Cost& cost) {
+    return cost.seconds > 0 ? cost.seconds : std::max(cost.flops / kFlops, cost.bytes / kBandwidth);
+  }
+
+  std::uint32_t add_kernel(KernelFn kernel) {
+    std::int32_t plain = -1;
+    if (const auto* call = kernel.target<PlainCall>()) {
+      plain = static_cast<std::int32_t>(plan_->plain_calls.size());
+      plan_->plain_calls.push_back(call->function);
+    }
+    plan_->plain_of.push_back(plain);
+    plan_->kernels.push_back(std::move(kernel));
+    return static_cast<std::uint32_t>(plan_->kernels.size() - 1);
+  }
+
+  std::vector<std::uint32_t> predecessors(const Node& node) const {
+    std::vector<std::uint32_t> after;
+    const auto add = [&](NodeId before) {
+      const auto& done = done_[before.index()];
+      after.insert(after.end(), done.begin(), done.end());
+    };
+    for (const ValueId input : node.inputs()) add(input.node);
+    for (const NodeId control : node.controls()) add(control);
+    return after;
+  }
+
+  void add_node(const Node& node) {
+    const OpDef& op = node.op();
+    std::vector<std::uint32_t>& values = values_[node.id().index()];
+    if (const auto parameter = parameters_.find(node.id()); parameter != parameters_.end()) {
+      const std::uint32_t index = parameter->second;
+      values = {add_storage({{Location::Kind::kFeed, index, 0}, num_bytes(outputs_of(node)[0]), -1})};
+      done_[node.id().index()] = predecessors(node);
+      return;
+    }
+    if (const Tensor* constant = constant_of(node)) {
+      plan_->constants.push_back(*constant);
+      const auto index = static_cast<std::uint32_t>(plan_->constants.size() - 1);
+      values = {add_storage({{Location::Kind::kConstant, index, 0}, num_bytes(constant->spec()), -1})};
+      done_[node.id().index()] = predecessors(node);
+      return;
+    }
+    if (op.traits.alias && node.inputs().size() == 1) {
+      values = {storage_of(node.inputs()[0])};
+      done_[node.id().index()] = predecessors(node);
+      return;
+    }
+    if (op.traits.reads_variable) {
+      VariableState& state = variables_.at(node.find<VariableRef>(*op.traits.reads_variable)->name);
+      values = {state.storage};
+      std::vector<std::uint32_t> after = predecessors(node);
+      after.insert(after.end(), state.writers.begin(), state.writers.end());
+      done_[node.id().index()] = std::move(after);
+      return;
+    }
+    add_running_node(node);
+  }
+
+  // Constants need no kernel call: an op without inputs whose only attribute is the value itself.
+  static const Tensor* constant_of(const Node& node) {
+    if (!node.inputs().empty() || node.op().attributes.size() != 1 || node.op().effects != Effect::kPure) return nullptr;
+    return node.find<Tensor>(node.op().attributes[0].name);
+  }
+
+  std::uint32_t storage_of(ValueId value) const { return values_[value.node.index()][value.output]; }
+
+  void add_running_node(const Node& node) {
+    const OpDef& op = node.op();
+    Work work;
+    work.node = &node;
+    work.after = predecessors(node);
+    const bool has_regions = op.region_kind != RegionKind::kNone;
+    std::vector<TensorSpec> specs;
+    for (const ValueId input : node.inputs()) specs.push_back(spec_of(input));
+    const NodeView view = view_of(node, specs, variable_specs_);
+    const std::span<const TensorSpec> outputs = outputs_of(node);
+
+    // Variables: an update takes the current value first; a node with regions takes and gives those they use last.
+    std::vector<VariableUse> uses;
+    if (op.traits.updates_variable || has_regions) uses = variable_uses(node);
+    if (op.traits.updates_variable) take_variable(work, variables_.at(uses[0].name));
+    for (const ValueId input : node.inputs()) work.inputs.push_back({storage_of(input), &spec_of(input)});
+    if (has_regions) {
+      for (const VariableUse& use : uses) take_variable(work, variables_.at(use.name));
+    }
+
+    if (has_regions) {
+      work.kernel = add_kernel(make_region_kernel(node, outputs, uses, variable_specs_));
+      work.seconds = region_seconds(node);
+    } else {
+      work.kernel = add_kernel(make_kernel(node, view, outputs));
+      if (op.split) work.split = op.split(view, outputs);
+      LOCKSTEP_CHECK(work.split.shards >= 1 && work.split.shards < (1 << 24), "op '", op.name, "' splits into ",
+                     work.split.shards, " shards");
+      work.seconds = op.cost ? seconds_of(op.cost(view, outputs)) : bytes_of(view, outputs) / kBandwidth;
+    }
+
+    // Outputs.
+    std::vector<std::uint32_t>& values = values_[node.id().index()];
+    const std::uint32_t arena = arena_of(node);
+    bool in_place_update = false;
+    if (op.traits.updates_variable) {
+      VariableState& state = variables_.at(uses[0].name);
+      const auto commit = in_commit_.find(uses[0].name);
+      in_place_update = commit != in_commit_.end() && commit->second == node.id();
+      work.commit = in_place_update;
+      values = {in_place_update ? state.live_storage : add_arena_storage(num_bytes(outputs[0]), arena)};
+      work.outputs.push_back({values[0], outputs.data()});
+    } else {
+      for (const TensorSpec& output : outputs) {
+        values.push_back(add_arena_storage(num_bytes(output), arena));
+        work.outputs.push_back({values.back(), &output});
+      }
+    }
+    if (op.traits.in_place && !in_place_update && !work.outputs.empty()) offer_in_place(work);
+    std::vector<std::pair<VariableState*, std::uint32_t>> shadows;
+    if (has_regions) {
+      for (const VariableUse& use : uses) {
+        if (!use.writes) continue;
+        VariableState& state = variables_.at(use.name);
+        const TensorSpec* spec = variable_specs_(use.name);
+        const std::uint32_t shadow = add_arena_storage(num_bytes(*spec), arena);
+        work.outputs.push_back({shadow, keep_spec(*spec)});
+        shadows.emplace_back(&state, shadow);
+      }
+    } else if (op.traits.updates_variable && !in_place_update) {
+      shadows.emplace_back(&variables_.at(uses[0].name), values[0]);
+    }
+    const std::uint32_t last = add_work(std::move(work));
+    done_[node.id().index()] = {last};
+    for (const auto& [state, shadow] : shadows) {
+      state->storage = shadow;
+      state->shadowed = true;
+      state->writers = {last};
+    }
+  }
+
+  const TensorSpec* keep_spec(const TensorSpec& spec) {
+    plan_->specs.push_back(std::make_unique<TensorSpec[]>(1));
+    plan_->specs.back()[0] = spec;
+    return plan_->specs.back().get();
+  }
+
+  void take_variable(Work& work, const VariableState& state) {
+    const std::string& name = plan_->variables[state.index].name;
+    work.inputs.push_back({state.storage, keep_spec(*variable_specs_(name))});
+    work.after.insert(work.after.end(), state.writers.begin(), state.writers.end());
+  }
+
+  KernelFn make_kernel(const Node& node, const NodeView& view, std::span<const TensorSpec> outputs) const {
+    const Device device = node.device().empty() ? runtime_.devices().front() : Device::parse(node.device());
+    const auto maker = node.op().kernels.find(device.kind);
+    if (maker == node.op().kernels.end()) {
+      throw InvalidArgument(str("op '", node.op().name, "' has no kernel for ", to_string(device.kind),
+                                " devices; place the node elsewhere or register one"),
+                            place_of(node));
+    }
+    return maker->second(view, outputs);
+  }
+
+  static double bytes_of(const NodeView& view, std::span<const TensorSpec> outputs) {
+    double bytes = 0;
+    for (const TensorSpec& input : view.inputs()) bytes += static_cast<double>(num_bytes(input));
+    for (const TensorSpec& output : outputs) bytes += static_cast<double>(num_bytes(output));
+    return bytes;
+  }
+
+  static double region_seconds(const Node& node) {
+    double seconds = 0;
+    for (const Graph& region : node.regions()) seconds += 1e-6 * static_cast<double>(region.size());
+    return seconds;
+  }
+
+  // The first input that has memory of its own and the output's spec may be written over.
+  void offer_in_place(const Work& work) {
+    for (const Argument& input : work.inputs) {
+      const std::int64_t interval = storages_[input.storage].interval;
+      if (interval < 0 || !(*input.spec == *work.outputs[0].spec)) continue;
+      intervals_[static_cast<std::size_t>(storages_[work.outputs[0].storage].interval)].in_place_of = interval;
+      return;
+    }
+  }
+
+  // --- the end of a step
+
+  std::uint32_t add_copy(const Node& node, std::uint32_t from, std::uint32_t to, const TensorSpec* spec,
+                         std::vector<std::uint32_t> after, bool commit) {
+    Work work;
+    work.node = &node;
+    work.inputs = {{from, spec}};
+    work.outputs = {{to, spec}};
+    work.after = std::move(after);
+    work.commit = commit;
+    const std::int64_t bytes = num_bytes(*spec);
+    work.split.shards = std::max<std::int64_t>(1, (bytes + kCopyGrain - 1) / kCopyGrain);
+    work.seconds = 2 * static_cast<double>(bytes) / kBandwidth;
+    work.kernel = add_kernel([bytes](KernelContext& c) {
+      const auto [begin, end] = c.range(bytes);
+      if (end > begin) {
+        std::memcpy(static_cast<char*>(c.output(0)) + begin, static_cast<const char*>(c.input(0)) + begin,
+                    static_cast<std::size_t>(end - begin));
+      }
+    });
+    return add_work(std::move(work));
+  }
+
+  void commit_shadows() {
+    for (auto& [name, state] : variables_) {
+      if (!state.shadowed) continue;
+      const Node& node = graph_.node(plan_->phases[state.writers[0]].node);
+      add_copy(node, state.storage, state.live_storage, keep_spec(*variable_specs_(name)), state.writers, true);
+    }
+  }
+
+  void add_results() {
+    std::vector<bool> given(storages_.size(), false);
+    for (std::uint32_t i = 0; i < graph_.results().size(); ++i) {
+      const ValueId value = graph_.results()[i];
+      const TensorSpec& spec = spec_of(value);
+      plan_->results.push_back(spec);
+      const std::uint32_t from = storage_of(value);
+      const Location result{Location::Kind::kResult, i, 0};
+      Storage& storage = storages_[from];
+      if (storage.interval >= 0 && !given[from]) {  // computed right where it is wanted
+        storage.location = result;
+        given[from] = true;
+        continue;
+      }
+      const std::uint32_t to = add_storage({result, storage.bytes, -1});
+      given.resize(storages_.size(), true);
+      const std::vector<std::uint32_t>& after = done_[value.node.index()];
+      const bool behind_commit =
+          std::ranges::any_of(after, [&](std::uint32_t phase) { return steps_[phase].commit; });
+      add_copy(graph_.node(value.node), from, to, &spec, after, behind_commit);
+    }
+  }
+
+  void lay_out() {
+    if (plan_->arenas.empty()) plan_->arenas.push_back(runtime_.devices().front());
+    std::size_t lanes = std::max<std::size_t>(runtime_.scheduler().num_workers(), 1);
+    if (options_.clustering == Clustering::kByCost && plan_->seconds < options_.inline_seconds) lanes = 1;
+    plan_->clusters = make_clusters(steps_, {lanes, options_.clustering == Clustering::kByCost});
+    if (options_.clustering == Clustering::kByCost && plan_->clusters.clusters.size() <= 2 && lanes > 1) {
+      plan_->clusters = make_clusters(steps_, {1, true});  // nothing to do side by side
+    }
+    plan_->lanes = plan_->clusters.sequential ? 1 : lanes;
+
+    // Values that lie in results need no memory of the plan's.
+    std::vector<std::int64_t> used(intervals_.size(), -1);
+    std::vector<Interval> needed;
+    const auto need = [&](std::int64_t interval) {
+      std::int64_t& number = used[static_cast<std::size_t>(interval)];
+      if (number >= 0) return;
+      number = static_cast<std::int64_t>(needed.size());
+      needed.push_back(intervals_[static_cast<std::size_t>(interval)]);
+    };
+    for (const Storage& storage : storages_) {
+      if (storage.interval >= 0 && storage.location.kind == Location::Kind::kArena) need(storage.interval);
+    }
+    for (const PhaseCall& call : plan_->phases) {
+      if (call.scratch >= 0) need(call.scratch);
+    }
+    for (Interval& interval : needed) {
+      if (interval.in_place_of >= 0) interval.in_place_of = used[static_cast<std::size_t>(interval.in_place_of)];
+    }
+    plan_->memory = plan_memory(needed, plan_->phases.size(), plan_->clusters, plan_->arenas.size());
+    for (std::size_t i = 0; i < plan_->args.size(); ++i) {
+      const Storage& storage = storages_[arg_storage_[i]];
+      plan_->args[i].location = storage.location;
+      if (storage.location.kind == Location::Kind::kArena) {
+        plan_->args[i].location.offset = needed[static_cast<std::size_t>(used[static_cast<std::size_t>(storage.interval)])].offset;
+      }
+    }
+    plan_->scratch_offsets.assign(plan_->phases.size(), -1);
+    for (std::size_t i = 0; i < plan_->phases.size(); ++i) {
+      const std::int64_t scratch = plan_->phases[i].scratch;
+      if (scratch >= 0) {
+        plan_->scratch_offsets[i] = needed[static_cast<std::size_t>(used[static_cast<std::size_t>(scratch)])].offset;
+      }
+    }
+  }
+
+  const Graph& graph_;
+  const Runtime& runtime_;
+  const CompileOptions& options_;
+  NodeView::VariableSpecs variable_specs_;
+  std::unique_ptr<Plan> plan_;
+  std::vector<NodeId> order_;
+  std::vector<bool> live_;
+  std::vector<const TensorSpec*> specs_;                // by node
+  std::unordered_map<NodeId, std::uint32_t> parameters_;
+  std::vector<std::vector<std::uint32_t>> values_;      // by node and output: storage
+  std::vector<std::vector<std::uint32_t>> done_;        // by node: the phases behind which it is done
+  std::map<std::string, VariableState> variables_;
+  std::map<std::string, NodeId> in_commit_;             // variables updated in place in the commit stage, and by whom
+  std::vector<Storage> storages_;
+  std::vector<Interval> intervals_;
+  std::vector<std::uint32_t> arg_storage_;              // by argument
+  std::vector<Phase> steps_;                            // by phase: what clustering sees
+  std::unordered_map<std::string, std::uint32_t> arenas_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Plan> make_plan(const Graph& graph, const Runtime& runtime, std::span<const TensorSpec> feeds,
+                                      const CompileOptions& options) {
+  return PlanMaker(graph, runtime, feeds, options).run();
+}
+
+}  // namespace lockstep
