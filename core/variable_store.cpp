@@ -55,9 +55,9 @@ void check_same_spec(std::string_view name, const TensorSpec& have, const Tensor
 }  // namespace
 
 StoredVariable::StoredVariable(VariableStore& store, std::string name, Tensor value)
-    : store_(store), name_(std::move(name)), value_(std::move(value)) {}
+    : RunLock(store), name_(std::move(name)), value_(std::move(value)) {}
 
-bool StoredVariable::try_lock_shared() {
+bool RunLock::try_lock_shared() {
   std::int32_t users = users_.load(std::memory_order_relaxed);
   while (users >= 0) {
     if (users_.compare_exchange_weak(users, users + 1, std::memory_order_acquire,
@@ -68,17 +68,17 @@ bool StoredVariable::try_lock_shared() {
   return false;
 }
 
-bool StoredVariable::try_lock_exclusive() {
+bool RunLock::try_lock_exclusive() {
   std::int32_t free = 0;
   return users_.compare_exchange_strong(free, -1, std::memory_order_acquire, std::memory_order_relaxed);
 }
 
-void StoredVariable::unlock_shared() {
+void RunLock::unlock_shared() {
   users_.fetch_sub(1, std::memory_order_release);
   store_.announce_unlock();
 }
 
-void StoredVariable::unlock_exclusive() {
+void RunLock::unlock_exclusive() {
   users_.store(0, std::memory_order_release);
   store_.announce_unlock();
 }

@@ -2,7 +2,7 @@
 //
 // A VariableStore maps names to StoredVariables: a value on a device and a lock. Programs bind to the variables of
 // their store by name when they are compiled, creating those that are missing from the graph's initial values.
-// Runs lock what they touch: any number of readers, or one writer (StoreLock).
+// Runs lock what they touch: any number of readers, or one writer (RunLock).
 //
 // Thread safety: a store may be used from any thread. value() returns a copy taken under the variable's lock.
 #pragma once
@@ -28,25 +28,34 @@ namespace lockstep {
 
 class VariableStore;
 
-class LOCKSTEP_API StoredVariable {
+// Held by a run on what it touches; never blocks by itself. Exclusive excludes everyone else; shared excludes writers.
+class LOCKSTEP_API RunLock {
  public:
-  StoredVariable(VariableStore& store, std::string name, Tensor value);
-  const std::string& name() const { return name_; }
-  const TensorSpec& spec() const { return value_.spec(); }
-  // The live memory: only while holding a lock on this variable.
-  Tensor& storage() { return value_; }
+  explicit RunLock(VariableStore& store) : store_(store) {}
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
 
-  // All without blocking. Exclusive excludes everyone else; shared excludes writers.
   bool try_lock_shared();
   bool try_lock_exclusive();
   void unlock_shared();
   void unlock_exclusive();
 
  private:
-  VariableStore& store_;
+  VariableStore& store_;                // hears of every unlock
+  std::atomic<std::int32_t> users_{0};  // -1: a writer; n: n readers
+};
+
+class LOCKSTEP_API StoredVariable : public RunLock {
+ public:
+  StoredVariable(VariableStore& store, std::string name, Tensor value);
+  const std::string& name() const { return name_; }
+  const TensorSpec& spec() const { return value_.spec(); }
+  // The live memory: only while holding the lock. It stays at one address.
+  Tensor& storage() { return value_; }
+
+ private:
   std::string name_;
   Tensor value_;
-  std::atomic<std::int32_t> users_{0};  // -1: a writer; n: n readers
 };
 
 class LOCKSTEP_API VariableStore {
@@ -73,18 +82,22 @@ class LOCKSTEP_API VariableStore {
   void set_step(std::uint64_t step) { step_.store(step, std::memory_order_release); }
   std::uint64_t advance_step() { return step_.fetch_add(1, std::memory_order_acq_rel); }
 
-  // Changes whenever some variable is unlocked; wait_for_change returns once it differs from `seen` or the deadline passes.
+  // Held exclusively by a run that draws random numbers, so that no two runs draw from one step.
+  RunLock& step_lock() { return step_lock_; }
+
+  // Changes whenever a lock is released; wait_for_change returns once it differs from `seen` or the deadline passes.
   std::uint32_t epoch() const { return epoch_.load(std::memory_order_acquire); }
   void wait_for_change(std::uint32_t seen,
                        std::optional<std::chrono::steady_clock::time_point> deadline) const;
 
  private:
-  friend class StoredVariable;
+  friend class RunLock;
   void announce_unlock();
 
   mutable std::mutex mutex_;
   std::map<std::string, std::unique_ptr<StoredVariable>, std::less<>> variables_;
   std::atomic<std::uint64_t> step_{0};
+  RunLock step_lock_{*this};
   std::atomic<std::uint32_t> epoch_{0};
   // Nobody touches these but waiters, and unlockers while there are waiters.
   mutable std::atomic<std::uint32_t> waiters_{0};

@@ -19,7 +19,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -62,7 +61,6 @@ class LOCKSTEP_API Interpreter {
   const Graph& graph() const { return *graph_; }
 
  private:
-  struct Run;
   std::vector<Tensor> run_checked(const std::vector<Tensor>& feeds);
 
   std::unique_ptr<const Graph> graph_;
@@ -70,7 +68,7 @@ class LOCKSTEP_API Interpreter {
   std::map<std::string, Tensor> variables_;
   std::uint64_t step_ = 0;
   bool advances_step_ = false;
-  std::unordered_map<const Graph*, std::vector<NodeId>> orders_;  // of the graph and the regions met so far
+  std::unique_ptr<const class GraphOrders> orders_;
 };
 
 }  // namespace lockstep

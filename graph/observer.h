@@ -26,11 +26,11 @@ class LOCKSTEP_API Observer {
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
 
-  virtual void on_run_begin() {}
-  virtual void on_run_end() {}
-  virtual void on_node_begin(const NodeEvent& event) = 0;
+  virtual void on_run_begin() noexcept {}
+  virtual void on_run_end() noexcept {}
+  virtual void on_node_begin(const NodeEvent& event) noexcept = 0;
   // Also called when the node failed.
-  virtual void on_node_end(const NodeEvent& event) = 0;
+  virtual void on_node_end(const NodeEvent& event) noexcept = 0;
 };
 
 }  // namespace lockstep

@@ -1,0 +1,128 @@
+#include "lockstep/graph/internal/evaluator.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "lockstep/graph/internal/eval.h"
+
+namespace lockstep {
+
+namespace {
+
+ErrorPlace place_in(const Node& node, int replica) {
+  ErrorPlace place = place_of(node);
+  if (replica >= 0) place.replica = replica;
+  return place;
+}
+
+}  // namespace
+
+GraphOrders::GraphOrders(const Graph& graph) { add(graph); }
+GraphOrders::GraphOrders(const Node& node) { add_regions(node); }
+
+void GraphOrders::add(const Graph& graph) {
+  orders_.emplace(&graph, graph.topological_order());
+  for (const Node& node : graph.nodes()) add_regions(node);
+}
+
+void GraphOrders::add_regions(const Node& node) {
+  for (const Graph& region : node.regions()) add(region);
+}
+
+std::vector<Tensor> Evaluator::run_graph(const Graph& graph, std::span<const Tensor> arguments, int replica) {
+  std::vector<std::vector<Tensor>> values(graph.id_bound());
+  for (std::size_t i = 0; i < arguments.size(); ++i) values[graph.parameters()[i].index()] = {arguments[i]};
+  std::vector<Tensor> inputs;
+  for (const NodeId id : orders_->of(graph)) {
+    std::vector<Tensor>& outputs = values[id.index()];
+    if (!outputs.empty()) continue;  // a parameter
+    const Node& node = graph.node(id);
+    inputs.clear();
+    for (const ValueId input : node.inputs()) inputs.push_back(values[input.node.index()].at(input.output));
+    outputs = node.op().region_kind == RegionKind::kNone ? run_node(node, inputs, replica)
+                                                         : run_regions(node, inputs, replica);
+  }
+  std::vector<Tensor> results;
+  for (const ValueId result : graph.results())
+    results.push_back(values[result.node.index()].at(result.output));
+  return results;
+}
+
+std::vector<Tensor> Evaluator::run_node(const Node& node, std::span<const Tensor> inputs, int replica) {
+  try {
+    const OpTraits& traits = node.op().traits;
+    // Inside a replicated region the replica that runs; elsewhere the one the node was made for, if any.
+    const int draws_as = std::max(replica >= 0 ? replica : node.provenance().replica, 0);
+    internal::EvalContext context{info_, draws_as, &specs_, nullptr};
+    const auto& update = traits.updates_variable;
+    const std::optional<std::string> attribute =
+        update ? std::optional(update->attribute) : traits.reads_variable;
+    if (!attribute) return internal::evaluate(node, inputs, context);
+    const auto* variable = node.find<VariableRef>(*attribute);
+    LOCKSTEP_CHECK(variable != nullptr && variables_.contains(variable->name));
+    Tensor& value = variables_.at(variable->name);
+    context.variable = &value;
+    std::vector<Tensor> outputs = internal::evaluate(node, inputs, context);
+    if (update) value = outputs.at(0);
+    return outputs;
+  } catch (const Error& error) {
+    std::throw_with_nested(Error(error.code(), error.message(), place_in(node, replica)));
+  } catch (const std::exception& error) {
+    std::throw_with_nested(Error(ErrorCode::kFailedPrecondition, str("the kernel failed: ", error.what()),
+                                 place_in(node, replica)));
+  } catch (...) {
+    std::throw_with_nested(Error(ErrorCode::kFailedPrecondition,
+                                 "the kernel threw something that is not an exception",
+                                 place_in(node, replica)));
+  }
+}
+
+// Errors inside regions carry the place of the node inside.
+std::vector<Tensor> Evaluator::run_regions(const Node& node, std::span<const Tensor> inputs, int replica) {
+  switch (node.op().region_kind) {
+    case RegionKind::kCond: {
+      const bool holds = inputs[0].item() != 0;
+      return run_graph(node.regions()[holds ? 0 : 1], inputs.subspan(1), replica);
+    }
+    case RegionKind::kWhile: return run_while(node, inputs, replica);
+    case RegionKind::kReplicated: return run_replicated(node, inputs);
+    case RegionKind::kNone: break;
+  }
+  LOCKSTEP_CHECK(false, "node '", node.name(), "' has no regions");
+  return {};
+}
+
+std::vector<Tensor> Evaluator::run_while(const Node& node, std::span<const Tensor> inputs, int replica) {
+  std::vector<Tensor> values(inputs.begin(), inputs.end());
+  const auto carried = static_cast<std::size_t>(*node.find<std::int64_t>("carried"));
+  for (std::int64_t trip = 0; run_graph(node.regions()[0], values, replica).at(0).item() != 0; ++trip) {
+    if (trip == max_trips_) {
+      throw FailedPrecondition(
+          str("the loop ran ", trip, " times without its condition turning false; raise ",
+              "the limit if it should"),
+          place_in(node, replica));
+    }
+    std::vector<Tensor> next = run_graph(node.regions()[1], values, replica);
+    std::ranges::move(next, values.begin());
+  }
+  values.resize(carried);
+  return values;
+}
+
+std::vector<Tensor> Evaluator::run_replicated(const Node& node, std::span<const Tensor> inputs) {
+  const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
+  const auto shared = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
+  const Graph& region = node.regions()[0];
+  std::vector<Tensor> outputs(region.results().size() * replicas);
+  for (std::size_t r = 0; r < replicas; ++r) {
+    std::vector<Tensor> arguments(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(shared));
+    for (std::size_t at = shared + r; at < inputs.size(); at += replicas) arguments.push_back(inputs[at]);
+    std::vector<Tensor> results = run_graph(region, arguments, static_cast<int>(r));
+    for (std::size_t i = 0; i < results.size(); ++i) outputs[i * replicas + r] = std::move(results[i]);
+  }
+  return outputs;
+}
+
+}  // namespace lockstep

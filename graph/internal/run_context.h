@@ -1,0 +1,119 @@
+// graph/internal/run_context.h - what changes during one run of a plan.
+//
+// A RunContext holds the run's memory, its arguments with their addresses, and the state of the schedule. It is made
+// once and used for many runs, one at a time. How a run goes:
+//
+//   inline    every call in the plan's order on the calling thread
+//   lanes     the calling thread and helpers (Taskflow tasks, started together) take clusters from one ready queue
+//             until none is left. Any one lane can finish alone; a helper that comes late finds nothing to do; one that
+//             finds nothing for a while goes home, and is called back when there is enough to do again.
+//
+// The gate stands between the last fallible call and the first of the commit stage: there the run decides once whether
+// it commits. After a failure the remaining clusters are counted off without running.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lockstep/core/runtime.h"
+#include "lockstep/graph/internal/plan.h"
+#include "lockstep/graph/observer.h"
+#include "lockstep/graph/program.h"
+
+namespace lockstep {
+
+class RunContext {
+ public:
+  // `release` is called, from whichever thread is last, when a run no longer needs the context.
+  RunContext(const Graph& graph, const Plan& plan, const Runtime& runtime, std::function<void(RunContext&)> release);
+  ~RunContext();
+  RunContext(const RunContext&) = delete;
+  RunContext& operator=(const RunContext&) = delete;
+
+  // Runs one step. Returns how it ended; what is thrown here is thrown before anything ran.
+  struct Outcome {
+    bool committed = false;
+    std::exception_ptr error;                  // of the first call that failed
+    std::optional<std::uint32_t> failed_call;  // which
+    ErrorCode stopped = ErrorCode::kInternal;  // kCancelled or kDeadlineExceeded, where no call failed
+  };
+  // `variables` are the plan's; `locks` is what the caller holds for this run. Both must outlive it.
+  Outcome run(std::span<const Tensor> feeds, std::span<Tensor> results, std::span<StoredVariable* const> variables,
+              std::span<RunLock* const> locks, RunInfo info, const RunOptions& options);
+
+  // Gives the context up; to be called once after each run.
+  void done();
+
+  const Plan& plan() const { return plan_; }
+
+  // Is the calling thread inside a run that holds this lock? (A nested run would wait for itself.)
+  static bool held_by_this_thread(const RunLock* lock);
+
+ private:
+  struct Instruction {
+    const void* target;      // a KernelFn, or a std::function<void()> where context is null
+    KernelContext* context;
+  };
+  struct Active;  // marks the thread as working on this run
+
+  void bind(std::span<const Tensor> feeds, std::span<Tensor> results, std::span<StoredVariable* const> variables);
+  template <bool kWatched>
+  void run_calls(std::uint32_t begin, std::uint32_t end);
+  void run_range(std::uint32_t begin, std::uint32_t end);
+  void run_inline();
+  void run_lanes();
+  void lane(bool helper);
+  std::uint32_t run_cluster(std::uint32_t cluster);
+  void push(std::uint32_t cluster);
+  std::uint32_t pop();
+  bool should_stop();
+  void fail(std::uint32_t call);
+  void stop(ErrorCode why);
+  bool pass_gate();
+
+  const Graph& graph_;
+  const Plan& plan_;
+  Runtime runtime_;
+  std::function<void(RunContext&)> release_;
+  std::vector<void*> arenas_;
+  std::vector<TensorArg> args_;
+  std::vector<KernelContext> contexts_;
+  std::vector<Instruction> instructions_;
+  struct Patch {
+    std::uint32_t arg;
+    std::uint32_t source;
+  };
+  std::vector<Patch> feed_patches_, result_patches_, variable_patches_;
+
+  // --- one run
+  RunInfo info_;
+  const RunOptions* options_ = nullptr;
+  std::span<RunLock* const> locks_;
+  bool watched_ = false;    // an observer, a deadline or a cancellation has to be looked at
+  enum class State : std::uint8_t { kRunning, kFailed, kCommitting };
+  std::atomic<State> state_{State::kRunning};
+  std::atomic_flag failing_;
+  Outcome outcome_;
+
+  // --- lanes
+  std::unique_ptr<Scheduler::TaskSet> helpers_;
+  std::unique_ptr<Scheduler::TaskSet> recall_;  // one helper that went home
+  std::size_t num_helpers_ = 0;
+  std::vector<std::atomic<std::uint32_t>> waits_;  // by cluster
+  std::vector<std::atomic<std::uint32_t>> queue_;  // cluster + 1; 0: not there yet
+  alignas(64) std::atomic<std::uint32_t> head_{0};
+  alignas(64) std::atomic<std::uint32_t> tail_{0};
+  alignas(64) std::atomic<std::uint32_t> remaining_{0};
+  alignas(64) std::atomic<std::uint32_t> away_{0};   // helpers that went home
+  std::atomic<std::uint32_t> references_{0};          // the caller and every helper that may still come
+};
+
+}  // namespace lockstep
