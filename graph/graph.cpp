@@ -63,6 +63,7 @@ Graph::Graph(const Graph& other)
       string_index_(other.string_index_),
       sites_(other.sites_),
       site_index_(other.site_index_),
+      last_site_(other.last_site_),
       next_suffix_(other.next_suffix_) {
   chunks_.reserve(other.chunks_.size());
   for (const auto& chunk : other.chunks_) {
@@ -86,6 +87,7 @@ Graph::Graph(Graph&& other) noexcept
       string_index_(std::move(other.string_index_)),
       sites_(std::move(other.sites_)),
       site_index_(std::move(other.site_index_)),
+      last_site_(std::exchange(other.last_site_, 0)),
       next_suffix_(std::move(other.next_suffix_)) {
   other = Graph();  // whole again: a moved-from graph is an empty one
   adopt();
@@ -111,6 +113,7 @@ Graph& Graph::operator=(Graph&& other) noexcept {
   string_index_ = std::move(other.string_index_);
   sites_ = std::move(other.sites_);
   site_index_ = std::move(other.site_index_);
+  last_site_ = std::exchange(other.last_site_, 0);
   next_suffix_ = std::move(other.next_suffix_);
   other.chunks_.clear();
   other.name_index_.clear();
@@ -237,10 +240,19 @@ StringId Graph::intern(std::string_view text) {
 
 std::uint32_t Graph::intern_site(const SourceSite& site) {
   if (!site.known()) return 0;
-  const Site key{intern(site.file).value, intern(site.function).value, site.line};
+  // Most nodes come from where the last one came from, or from nearby.
+  const auto same = [&](std::uint32_t id, const char* text) { return strings_[id] == text; };
+  const Site& last = sites_[last_site_];
+  if (last_site_ != 0 && last.line == site.line && same(last.file, site.file) && same(last.function, site.function)) {
+    return last_site_;
+  }
+  const Site key{last_site_ != 0 && same(last.file, site.file) ? last.file : intern(site.file).value,
+                 last_site_ != 0 && same(last.function, site.function) ? last.function : intern(site.function).value,
+                 site.line};
   const auto [found, fresh] = site_index_.try_emplace(key, static_cast<std::uint32_t>(sites_.size()));
   if (fresh) sites_.push_back(key);
-  return found->second;
+  last_site_ = found->second;
+  return last_site_;
 }
 
 // --- nodes

@@ -237,6 +237,7 @@ class LOCKSTEP_API Graph {
   };
   std::vector<Site> sites_;  // [0] is the unknown site
   std::unordered_map<Site, std::uint32_t, SiteHash> site_index_;
+  std::uint32_t last_site_ = 0;
   mutable std::unordered_map<std::string, std::uint32_t> next_suffix_;  // for unique_name
 };
 

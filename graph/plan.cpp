@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kFlops = 16e9;          // a core's, roughly: costs decide only what runs together
 constexpr double kBandwidth = 8e9;       // bytes a second
-constexpr double kCallSeconds = 20e-9;   // of any kernel call
+constexpr double kCallSeconds = 20e-9;   // of any kernel call that does not say what it costs
 constexpr std::int64_t kCopyGrain = 1 << 20;  // bytes a shard of a copy
 
 // One memory of a value; several values may share it (aliases).
@@ -222,9 +222,9 @@ class PlanMaker {
     std::vector<Argument> inputs, outputs;
     std::vector<std::uint32_t> after;  // phases
     Split split;
-    double seconds = 0;  // of the whole
+    double seconds = 0;   // of the whole
+    bool hinted = false;  // by whoever knows
     bool commit = false;
-    std::int64_t in_place_input = -1;
   };
 
   // Adds the phases of one piece of work; returns the last, behind which it is done.
@@ -276,7 +276,7 @@ class PlanMaker {
     Phase step;
     step.predecessors = SmallVector<std::uint32_t, 2>(std::span<const std::uint32_t>(work.after));
     step.shards = shards;
-    step.seconds = work.seconds / shards + kCallSeconds;
+    step.seconds = std::max(work.seconds / shards, work.hinted ? 0 : kCallSeconds);
     step.commit = work.commit;
     plan_->seconds += step.seconds * shards;
     plan_->phases.push_back(call);
@@ -387,7 +387,9 @@ class PlanMaker {
       if (op.split) work.split = op.split(view, outputs);
       LOCKSTEP_CHECK(work.split.shards >= 1 && work.split.shards < (1 << 24), "op '", op.name, "' splits into ",
                      work.split.shards, " shards");
-      work.seconds = op.cost ? seconds_of(op.cost(view, outputs)) : bytes_of(view, outputs) / kBandwidth;
+      const Cost cost = op.cost ? op.cost(view, outputs) : Cost{0, bytes_of(view, outputs), 0};
+      work.seconds = seconds_of(cost);
+      work.hinted = cost.seconds > 0;
     }
 
     // Outputs.
