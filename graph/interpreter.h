@@ -15,6 +15,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -48,6 +50,7 @@ class LOCKSTEP_API Interpreter {
   // runs: InvalidArgument names the placeholder and what it expects.
   std::vector<Tensor> run(const Feeds& feeds);
   std::vector<Tensor> run(const std::vector<Tensor>& feeds);  // one per placeholder, in order
+  std::vector<Tensor> run(std::initializer_list<Tensor> feeds) { return run(std::vector<Tensor>(feeds)); }
   std::vector<Tensor> run() { return run(std::vector<Tensor>()); }
 
   // The state between runs: initial values at first. Tensors here are never written in place.

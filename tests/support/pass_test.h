@@ -19,14 +19,14 @@
 // parameter has a known shape, interprets both graphs on the same random feeds: results and variables agree bit by bit.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "lockstep/core/random.h"
 #include "lockstep/graph/bisect.h"
@@ -120,13 +120,13 @@ inline void expect_same_meaning(const Graph& before, const Graph& after, std::ui
     const std::vector<Tensor> actual = second.run(*feeds);
     ASSERT_EQ(expected.size(), actual.size());
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      EXPECT_TRUE(expected[i].bit_equal(actual[i]))
-          << "result " << i << ", step " << step << ": " << expected[i] << " before, " << actual[i] << " after";
+      EXPECT_TRUE(expected[i].bit_equal(actual[i])) << "result " << i << ", step " << step << ": "
+                                                    << expected[i] << " before, " << actual[i] << " after";
     }
     for (const auto& [name, value] : first.variables()) {
       EXPECT_TRUE(value.bit_equal(second.variables().at(name)))
-          << "variable '" << name << "', step " << step << ": " << value << " before, " << second.variables().at(name)
-          << " after";
+          << "variable '" << name << "', step " << step << ": " << value << " before, "
+          << second.variables().at(name) << " after";
     }
   }
 }
@@ -149,7 +149,8 @@ class PassTest : public ::testing::Test {
     const PipelineReport report = passes.run(after);
     const std::string got = print(after);
     if (got != wanted) {
-      ADD_FAILURE() << passes.to_string() << " made another graph (-expected, +got):\n" << line_diff(wanted, got);
+      ADD_FAILURE() << passes.to_string() << " made another graph (-expected, +got):\n"
+                    << line_diff(wanted, got);
     }
     EXPECT_EQ(report.outcome, outcome_of(print(before) != wanted)) << passes.to_string();
     EXPECT_EQ(after.size(), after.id_bound()) << "ids have gaps";

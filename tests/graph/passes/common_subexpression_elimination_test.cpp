@@ -19,7 +19,8 @@ TEST_F(CommonSubexpressionElimination, MergesEqualNodesAndThenTheirReaders) {
       %d = add(%b, %x) : f32[4]
       %e = mul(%c, %d) : f32[4]
       return %e, %d
-    )", R"(
+    )",
+                 R"(
       %x = placeholder() : f32[4]
       %a = relu(%x) : f32[4]
       %c = add(%a, %x) : f32[4]
@@ -35,7 +36,8 @@ TEST_F(CommonSubexpressionElimination, InputsOfACommutativeOpMayBeSwapped) {
       %a = add(%x, %y) : f32[4]
       %b = add(%y, %x) : f32[4]
       return %a, %b
-    )", R"(
+    )",
+                 R"(
       %x = placeholder() : f32[4]
       %y = placeholder() : f32[4]
       %a = add(%x, %y) : f32[4]
@@ -67,7 +69,8 @@ TEST_F(CommonSubexpressionElimination, EqualConstantsAreMerged) {
       %a = constant[value=f32[2]{1.0, nan}]() : f32[2]
       %b = constant[value=f32[2]{1.0, nan}]() : f32[2]
       return %a, %b
-    )", R"(
+    )",
+                 R"(
       %a = constant[value=f32[2]{1.0, nan}]() : f32[2]
       return %a, %a
     )");
@@ -112,7 +115,8 @@ TEST_F(CommonSubexpressionElimination, NodesThatRunAfterTheSameAreMerged) {
       %a = relu(%x) : f32[4] after(%u)
       %b = relu(%x) : f32[4] after(%u)
       return %a, %b
-    )", R"(
+    )",
+                 R"(
       var @w : f32[4]
       %x = placeholder() : f32[4]
       %u = assign[variable=@w](%x) : f32[4]
@@ -127,7 +131,8 @@ TEST_F(CommonSubexpressionElimination, DrawsWithEqualKeysAreEqual) {
       %b = random_uniform[dtype=f32, high=1.0, key=1, low=0.0, shape=<4>]() : f32[4]
       %c = random_uniform[dtype=f32, high=1.0, key=2, low=0.0, shape=<4>]() : f32[4]
       return %a, %b, %c
-    )", R"(
+    )",
+                 R"(
       %a = random_uniform[dtype=f32, high=1.0, key=1, low=0.0, shape=<4>]() : f32[4]
       %c = random_uniform[dtype=f32, high=1.0, key=2, low=0.0, shape=<4>]() : f32[4]
       return %a, %a, %c
@@ -178,7 +183,8 @@ TEST_F(CommonSubexpressionElimination, WhoRanAfterTheDuplicateRunsAfterTheOneTha
       %b = relu(%x) : f32[4]
       %u = assign[variable=@w](%x) : f32[4] after(%b)
       return %a
-    )", R"(
+    )",
+                 R"(
       var @w : f32[4]
       %x = placeholder() : f32[4]
       %a = relu(%x) : f32[4]
@@ -207,7 +213,8 @@ TEST_F(CommonSubexpressionElimination, EachRegionIsComparedWithItselfAlone) {
         }
       }
       return %c, %r
-    )", R"(
+    )",
+                 R"(
       %p = placeholder() : bool[]
       %x = placeholder() : f32[4]
       %r = relu(%x) : f32[4]

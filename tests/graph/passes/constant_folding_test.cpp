@@ -20,7 +20,8 @@ TEST_F(ConstantFolding, ComputesWhatReadsConstantsOnly) {
       %s = add(%a, %b) : f32[2]
       %y = mul(%x, %s) : f32[2]
       return %y
-    )", R"(
+    )",
+                 R"(
       %x = placeholder() : f32[2]
       %a = constant[value=f32[2]{1.0, 2.0}]() : f32[2]
       %b = constant[value=f32[]{3.0}]() : f32[]
@@ -46,7 +47,8 @@ TEST_F(ConstantFolding, WhatOnlyFoldedNodesReadIsGone) {
       %c = mul(%b, %b) : f32[]
       %d = sub(%c, %a) : f32[]
       return %d
-    )", R"(
+    )",
+                 R"(
       %d = constant[value=f32[]{14.0}]() : f32[]
       return %d
     )");
@@ -58,7 +60,8 @@ TEST_F(ConstantFolding, AFoldedNodeThatIsAlsoAResultStays) {
       %b = add(%a, %a) : f32[]
       %c = mul(%b, %b) : f32[]
       return %c, %b
-    )", R"(
+    )",
+                 R"(
       %b = constant[value=f32[]{4.0}]() : f32[]
       %c = constant[value=f32[]{16.0}]() : f32[]
       return %c, %b
@@ -162,7 +165,8 @@ TEST_F(ConstantFolding, WorksInsideRegions) {
         }
       }
       return %l
-    )", R"(
+    )",
+                 R"(
       %x = placeholder() : f32[]
       %l = while_loop[carried=1](%x) : f32[] {
         region {

@@ -16,7 +16,8 @@ TEST_F(DeadNodeElimination, ErasesAChainNobodyReads) {
       %a = relu(%x) : f32[4]     // unread
       %b = add(%a, %x) : f32[4]  // unread
       return %x
-    )", R"(
+    )",
+                 R"(
       %x = placeholder() : f32[4]
       return %x
     )");
@@ -55,7 +56,8 @@ TEST_F(DeadNodeElimination, ErasesAReadOrADrawThatNobodyReads) {
       %r = read[variable=@w]() : f32[4]
       %u = random_uniform[dtype=f32, high=1.0, key=1, low=0.0, shape=<4>]() : f32[4]
       return %x
-    )", R"(
+    )",
+                 R"(
       var @w : f32[4]
       %x = placeholder() : f32[4]
       return %x
@@ -70,7 +72,8 @@ TEST_F(DeadNodeElimination, AWriteThatRanAfterAnErasedReadRunsAfterWhatTheReadRa
       %r = read[variable=@w]() : f32[4] after(%first)
       %y = relu(%x) : f32[4]
       %second = assign_add[variable=@w](%y) : f32[4] after(%r)
-    )", R"(
+    )",
+                 R"(
       var @w : f32[4]
       %x = placeholder() : f32[4]
       %first = assign[variable=@w](%x) : f32[4]
@@ -88,7 +91,8 @@ TEST_F(DeadNodeElimination, OrderIsKeptThroughAChainOfErasedNodes) {
       %a = relu(%first) : f32[4]
       %b = relu(%a) : f32[4]
       %second = assign[variable=@v](%x) : f32[4] after(%b)
-    )", R"(
+    )",
+                 R"(
       var @w : f32[4]
       var @v : f32[4]
       %x = placeholder() : f32[4]
@@ -114,7 +118,8 @@ TEST_F(DeadNodeElimination, CleansRegionsButKeepsTheirParameters) {
         }
       }
       return %c
-    )", R"(
+    )",
+                 R"(
       %p = placeholder() : bool[]
       %x = placeholder() : f32[4]
       %c = cond(%p, %x) : f32[4] {
@@ -146,7 +151,8 @@ TEST_F(DeadNodeElimination, ErasesANodeWhoseRegionsHaveNoEffect) {
         }
       }
       return %p
-    )", R"(
+    )",
+                 R"(
       %p = placeholder() : bool[]
       return %p
     )");

@@ -14,7 +14,8 @@ TEST_F(IdentityRemoval, ReadersAndResultsTakeTheInput) {
       %i = identity(%x) : f32[4]
       %y = add(%i, %i) : f32[4]
       return %y, %i
-    )", R"(
+    )",
+                 R"(
       %x = placeholder() : f32[4]
       %y = add(%x, %x) : f32[4]
       return %y, %x
@@ -29,7 +30,8 @@ TEST_F(IdentityRemoval, AWholeChainGoesAtOnce) {
       %c = identity(%b) : f32[4]
       %y = relu(%c) : f32[4]
       return %y, %b
-    )", R"(
+    )",
+                 R"(
       %x = placeholder() : f32[4]
       %y = relu(%x) : f32[4]
       return %y, %x
@@ -60,7 +62,8 @@ TEST_F(IdentityRemoval, RemovesOneOnTheDeviceOfItsInput) {
       %i = identity(%x) : f32[4] on "cpu:0"
       %j = identity(%x) : f32[4]
       return %i, %j
-    )", R"(
+    )",
+                 R"(
       %x = placeholder() : f32[4] on "cpu:0"
       return %x, %x
     )");
@@ -73,7 +76,8 @@ TEST_F(IdentityRemoval, WhoRanAfterItRunsAfterItsInput) {
       %r = relu(%x) : f32[4]
       %i = identity(%r) : f32[4]
       %u = assign[variable=@w](%x) : f32[4] after(%i)
-    )", R"(
+    )",
+                 R"(
       var @w : f32[4]
       %x = placeholder() : f32[4]
       %r = relu(%x) : f32[4]
@@ -105,7 +109,8 @@ TEST_F(IdentityRemoval, AReshapeThatChangesTheShapeStays) {
       %f = test_flatten(%x) : f32[4]
       %y = relu(%f) : f32[4]
       return %y
-    )", R"(
+    )",
+                 R"(
       %x = placeholder() : f32[4]
       %y = relu(%x) : f32[4]
       return %y
@@ -131,7 +136,8 @@ TEST_F(IdentityRemoval, WorksInsideRegions) {
         }
       }
       return %l
-    )", R"(
+    )",
+                 R"(
       %x = placeholder() : f32[]
       %l = while_loop[carried=1](%x) : f32[] {
         region {
