@@ -7,7 +7,7 @@
 //   return %y
 //
 // print(parse(t)) is t for text that print wrote, and parse(print(g)) has the structure of g. Nodes print in
-// topological order, so equal graphs print equally. Lambda nodes print as opaque and do not parse.
+// topological order, parameters first, so a copy of a graph prints equally. Lambda nodes print as opaque and do not parse.
 #pragma once
 
 #include <cstdint>
