@@ -49,23 +49,24 @@ class TaskflowScheduler final : public Scheduler {
     return std::make_unique<Flow>(*this, count, std::move(body));
   }
 
-  // The tasks that this thread is in the middle of cannot end while it waits, nor can those of other workers that
-  // drain: a drain waits for all tasks but these.
+  // The tasks that a worker is in the middle of cannot end while it waits here, nor can those of other workers that
+  // wait here: a worker waits for all tasks but these, any other thread for all.
   void drain() override {
     const int worker = executor_.this_worker_id();
-    std::uint64_t mine = 0;
-    if (worker >= 0) {
-      Worker& self = workers_[static_cast<std::size_t>(worker)];
-      mine = self.running - self.draining;
-      self.draining = self.running;
+    if (worker < 0) {
+      wait_until([this] { return state_.load(std::memory_order_acquire) == 0; });
+      return;
     }
+    Worker& self = workers_[static_cast<std::size_t>(worker)];
+    const std::uint64_t mine = self.running - self.draining;
+    self.draining = self.running;
     state_.fetch_add(mine * kOneDraining, std::memory_order_relaxed);
     wait_until([this] {
       const std::uint64_t state = state_.load(std::memory_order_acquire);
       return state / kOneTask == state % kOneTask;
     });
     state_.fetch_sub(mine * kOneDraining, std::memory_order_relaxed);
-    if (worker >= 0) workers_[static_cast<std::size_t>(worker)].draining -= mine;
+    self.draining -= mine;
   }
 
  private:
