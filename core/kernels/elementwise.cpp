@@ -1,6 +1,7 @@
 #include "lockstep/core/kernels/elementwise.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
@@ -58,8 +59,7 @@ ResultOf<op, T> apply(T a, T b) {
 
 // One run of consecutive output elements; each operand runs along or stands still.
 template <BinaryOp op, class T>
-void run(const T* a, bool a_moves, const T* b, bool b_moves, ResultOf<op, T>* out,
-         std::int64_t count) {
+void run(const T* a, bool a_moves, const T* b, bool b_moves, ResultOf<op, T>* out, std::int64_t count) {
   if (a_moves && b_moves) {
     LOCKSTEP_INDEPENDENT
     for (std::int64_t i = 0; i < count; ++i) out[i] = apply<op>(a[i], b[i]);
@@ -201,17 +201,40 @@ void dispatch(DType dtype, const Shape& out_shape, const void* a, const Shape& a
   });
 }
 
-// Negative and not NaN, read off the bits: infinity is the last that is not a NaN.
+// Floats by their bits: above -0 and up to -infinity they are negative and not NaN. Compilers turn the comparison of
+// numbers into instructions that differ in what they make of -0.
 template <class T>
-constexpr std::uint16_t kNegativeInfinity = std::is_same_v<T, F16> ? 0xFC00U : 0xFF80U;
+struct FloatBits;
+template <>
+struct FloatBits<F16> {
+  using Type = std::uint16_t;
+  static constexpr Type kNegativeZero = 0x8000U, kNegativeInfinity = 0xFC00U;
+};
+template <>
+struct FloatBits<BF16> {
+  using Type = std::uint16_t;
+  static constexpr Type kNegativeZero = 0x8000U, kNegativeInfinity = 0xFF80U;
+};
+template <>
+struct FloatBits<float> {
+  using Type = std::uint32_t;
+  static constexpr Type kNegativeZero = 0x80000000U, kNegativeInfinity = 0xFF800000U;
+};
+template <>
+struct FloatBits<double> {
+  using Type = std::uint64_t;
+  static constexpr Type kNegativeZero = 0x8000000000000000U, kNegativeInfinity = 0xFFF0000000000000U;
+};
 
 template <class T>
 void relu_run(const T* in, T* out, std::int64_t count) {
-  if constexpr (kIsHalf<T>) {
+  if constexpr (is_floating(dtype_of<T>)) {
+    using Bits = FloatBits<T>;
     LOCKSTEP_INDEPENDENT
     for (std::int64_t i = 0; i < count; ++i) {
-      const std::uint16_t bits = in[i].bits;
-      out[i].bits = bits > 0x8000U && bits <= kNegativeInfinity<T> ? std::uint16_t{0} : bits;
+      const auto bits = std::bit_cast<typename Bits::Type>(in[i]);
+      const bool negative = bits > Bits::kNegativeZero && bits <= Bits::kNegativeInfinity;
+      out[i] = std::bit_cast<T>(negative ? typename Bits::Type{0} : bits);
     }
   } else {
     LOCKSTEP_INDEPENDENT
