@@ -29,7 +29,7 @@ int main() {
 
   // Shapes are checked here, not when the graph runs; the message ends with this file and line.
   try {
-    matmul(x, y);
+    x + b.constant(Tensor::zeros({2}));
   } catch (const InvalidArgument& error) {
     std::cout << error.message().substr(0, error.message().find(';')) << "\n\n";
   }
