@@ -38,23 +38,21 @@ struct LOCKSTEP_API BF16 {
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kF64:
-    case DType::kI64:
-      return 8;
+    case DType::kI64: return 8;
     case DType::kF32:
-    case DType::kI32:
-      return 4;
+    case DType::kI32: return 4;
     case DType::kF16:
-    case DType::kBF16:
-      return 2;
+    case DType::kBF16: return 2;
     case DType::kU8:
-    case DType::kBool:
-      return 1;
+    case DType::kBool: return 1;
   }
   return 0;
 }
 
 constexpr bool is_floating(DType dtype) { return dtype <= DType::kF64; }
-constexpr bool is_integer(DType dtype) { return dtype == DType::kI32 || dtype == DType::kI64 || dtype == DType::kU8; }
+constexpr bool is_integer(DType dtype) {
+  return dtype == DType::kI32 || dtype == DType::kI64 || dtype == DType::kU8;
+}
 
 // "f16", "bf16", "f32", "f64", "i32", "i64", "u8", "bool", and back.
 LOCKSTEP_API std::string_view to_string(DType dtype);
@@ -65,21 +63,37 @@ LOCKSTEP_API std::ostream& operator<<(std::ostream& out, DType dtype);
 template <class T>
 struct DTypeOf;
 template <>
-struct DTypeOf<F16> { static constexpr DType value = DType::kF16; };
+struct DTypeOf<F16> {
+  static constexpr DType value = DType::kF16;
+};
 template <>
-struct DTypeOf<BF16> { static constexpr DType value = DType::kBF16; };
+struct DTypeOf<BF16> {
+  static constexpr DType value = DType::kBF16;
+};
 template <>
-struct DTypeOf<float> { static constexpr DType value = DType::kF32; };
+struct DTypeOf<float> {
+  static constexpr DType value = DType::kF32;
+};
 template <>
-struct DTypeOf<double> { static constexpr DType value = DType::kF64; };
+struct DTypeOf<double> {
+  static constexpr DType value = DType::kF64;
+};
 template <>
-struct DTypeOf<std::int32_t> { static constexpr DType value = DType::kI32; };
+struct DTypeOf<std::int32_t> {
+  static constexpr DType value = DType::kI32;
+};
 template <>
-struct DTypeOf<std::int64_t> { static constexpr DType value = DType::kI64; };
+struct DTypeOf<std::int64_t> {
+  static constexpr DType value = DType::kI64;
+};
 template <>
-struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::kU8; };
+struct DTypeOf<std::uint8_t> {
+  static constexpr DType value = DType::kU8;
+};
 template <>
-struct DTypeOf<bool> { static constexpr DType value = DType::kBool; };
+struct DTypeOf<bool> {
+  static constexpr DType value = DType::kBool;
+};
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::value;
 

@@ -114,10 +114,10 @@ namespace detail {
 }  // namespace lockstep
 
 // Checks what only a bug in Lockstep can break; the optional arguments after the condition are joined by str().
-#define LOCKSTEP_CHECK(condition, ...)                                               \
-  do {                                                                               \
-    if (!(condition)) [[unlikely]] {                                                 \
-      ::lockstep::detail::check_failed(#condition, __FILE__, __LINE__,               \
+#define LOCKSTEP_CHECK(condition, ...)                                                  \
+  do {                                                                                  \
+    if (!(condition)) [[unlikely]] {                                                    \
+      ::lockstep::detail::check_failed(#condition, __FILE__, __LINE__,                  \
                                        ::lockstep::str("" __VA_OPT__(, ) __VA_ARGS__)); \
-    }                                                                                \
+    }                                                                                   \
   } while (false)

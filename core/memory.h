@@ -39,7 +39,7 @@ class LOCKSTEP_API MemoryPool {
   void reset_peak();
 
  private:
-  virtual void* take(std::size_t bytes);                 // null when out of memory
+  virtual void* take(std::size_t bytes);  // null when out of memory
   virtual void give(void* block, std::size_t bytes) noexcept;
 
   DeviceKind kind_;

@@ -28,7 +28,9 @@ class Philox {
   }
 
   // [0, 1) with 24 random bits, and with 53.
-  static constexpr float to_unit_float(std::uint32_t bits) { return static_cast<float>(bits >> 8U) * 0x1p-24F; }
+  static constexpr float to_unit_float(std::uint32_t bits) {
+    return static_cast<float>(bits >> 8U) * 0x1p-24F;
+  }
   static constexpr double to_unit_double(std::uint32_t high, std::uint32_t low) {
     return static_cast<double>(((std::uint64_t{high} << 32U) | low) >> 11U) * 0x1p-53;
   }

@@ -14,7 +14,8 @@ struct SourceSite {
   const char* function = "";
   std::uint32_t line = 0;  // 0: unknown
 
-  static constexpr SourceSite current(const char* file = __builtin_FILE(), const char* function = __builtin_FUNCTION(),
+  static constexpr SourceSite current(const char* file = __builtin_FILE(),
+                                      const char* function = __builtin_FUNCTION(),
                                       std::uint32_t line = static_cast<std::uint32_t>(__builtin_LINE())) {
     return SourceSite{file, function, line};
   }
