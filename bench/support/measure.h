@@ -26,9 +26,12 @@
 
 namespace lockstep::bench {
 
-double now();  // seconds, monotonic
+double now();      // seconds, monotonic
+double cpu_now();  // seconds of CPU time that this process has used, on all threads
 // Bytes that malloc has handed out and not got back, its own overhead included.
 std::size_t live_heap_bytes();
+// From now on freed memory stays in the process, so that a second trial finds its pages mapped, whatever its size.
+void keep_freed_memory();
 
 struct Spread {
   double q1 = 0;
