@@ -23,6 +23,7 @@ class OwnedScheduler final : public Scheduler {
   std::unique_ptr<TaskSet> make_task_set(std::size_t count, std::function<void(std::size_t)> body) override {
     return tasks_.make_task_set(count, std::move(body));
   }
+  std::size_t waiting_starts() const override { return tasks_.waiting_starts(); }
   void drain() override { tasks_.drain(); }
 
  private:

@@ -39,6 +39,8 @@ class LOCKSTEP_API Scheduler {
   // `body(i)` for i in [0, count) is one task each. The body must not throw.
   virtual std::unique_ptr<TaskSet> make_task_set(std::size_t count,
                                                  std::function<void(std::size_t)> body) = 0;
+  // Tasks of task sets that were started and have not begun: what keeps a worker without need should look at it.
+  virtual std::size_t waiting_starts() const = 0;
   // Returns when everything submitted or started has ended. Called by a worker, it helps with the work meanwhile and
   // does not wait for the tasks that are themselves inside drain(), its own first of all.
   virtual void drain() = 0;

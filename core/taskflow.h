@@ -32,6 +32,7 @@ class TaskflowScheduler final : public Scheduler {
   ~TaskflowScheduler() override { TaskflowScheduler::drain(); }
 
   std::size_t num_workers() const override { return executor_.num_workers(); }
+  std::size_t waiting_starts() const override { return waiting_.load(std::memory_order_relaxed); }
   int this_worker() const override { return executor_.this_worker_id(); }
 
   void submit(std::function<void()> job) override {
@@ -101,7 +102,10 @@ class TaskflowScheduler final : public Scheduler {
     Flow(TaskflowScheduler& scheduler, std::size_t count, std::function<void(std::size_t)> body)
         : scheduler_(scheduler), count_(count), body_(std::move(body)) {
       for (std::size_t i = 0; i < count; ++i) {
-        flow_.emplace([this, i] { scheduler_.run_task([this, i] { body_(i); }); });
+        flow_.emplace([this, i] {
+          scheduler_.waiting_.fetch_sub(1, std::memory_order_relaxed);
+          scheduler_.run_task([this, i] { body_(i); });
+        });
       }
     }
     // The future, and not the count of tasks, says when Taskflow itself is done with the flow.
@@ -113,6 +117,7 @@ class TaskflowScheduler final : public Scheduler {
     // Taskflow runs a flow that is started again while it runs once more after it: the last future is the last to end.
     void start() override {
       scheduler_.state_.fetch_add(count_ * kOneTask, std::memory_order_relaxed);
+      scheduler_.waiting_.fetch_add(count_, std::memory_order_relaxed);
       const std::lock_guard<std::mutex> lock(mutex_);
       last_ = scheduler_.executor_.run(flow_);
     }
@@ -134,6 +139,7 @@ class TaskflowScheduler final : public Scheduler {
   tf::Executor& executor_;
   std::vector<Worker> workers_;
   std::atomic<std::uint64_t> state_{0};
+  std::atomic<std::size_t> waiting_{0};
 };
 
 // A Scheduler over the application's executor.

@@ -52,11 +52,15 @@ class PlannedProgram {
         return *context;
       }
     }
-    auto fresh = std::make_unique<RunContext>(graph_, *plan_, runtime_, [this](RunContext& context) { give_back(context); });
+    auto fresh = std::make_unique<RunContext>(graph_, *plan_, runtime_);
     const std::lock_guard<std::mutex> lock(mutex_);
     contexts_.push_back(std::move(fresh));
     free_.reserve(contexts_.size());
     return *contexts_.back();
+  }
+  void give_back(RunContext& context) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(&context);
   }
 
   // All of them or none.
@@ -71,10 +75,6 @@ class PlannedProgram {
   void unlock() { unlock(locks_.size()); }
 
  private:
-  void give_back(RunContext& context) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(&context);
-  }
   void unlock(std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) {
       if (exclusive_[i]) {
@@ -93,7 +93,7 @@ class PlannedProgram {
   std::vector<bool> exclusive_;  // by lock
   std::mutex mutex_;
   std::vector<RunContext*> free_;
-  std::vector<std::unique_ptr<RunContext>> contexts_;  // last: their helpers give them back while they go
+  std::vector<std::unique_ptr<RunContext>> contexts_;
 };
 
 bool overlap(const Tensor& a, const Tensor& b) {
@@ -207,13 +207,13 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
       context = &planned.acquire();
       outcome = context->run(feeds, results, planned.variables(), planned.locks(), {runtime_.seed(), store_->step()}, options);
     } catch (...) {
-      if (context != nullptr) context->done();
+      if (context != nullptr) planned.give_back(*context);
       planned.unlock();
       throw;
     }
     if (outcome.committed && !outcome.error && planned.plan().commits) store_->advance_step();
+    planned.give_back(*context);
     planned.unlock();
-    context->done();
     if (!outcome.error && outcome.committed) return;
     throw_error(planned.plan(), outcome, committed);
   }

@@ -10,8 +10,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint32_t kNone = 0xFFFFFFFFU;
-constexpr int kSpins = 256;                                      // before giving up the core for a moment
-constexpr auto kPatience = std::chrono::microseconds(200);       // of a helper with nothing to do
+constexpr int kSpins = 256;                                 // before giving up the core for a moment
+constexpr auto kPatience = std::chrono::microseconds(200);  // of a helper with nothing to do during a run ...
+constexpr auto kLinger = std::chrono::microseconds(50);     // ... and between runs
+
+constexpr std::uint64_t tagged(std::uint32_t number, std::uint32_t low) { return (std::uint64_t{number} << 32U) | low; }
+constexpr std::uint32_t number_of(std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32U); }
+constexpr std::uint32_t low_of(std::uint64_t word) { return static_cast<std::uint32_t>(word); }
 
 void relax() {
 #if defined(__aarch64__)
@@ -43,9 +48,8 @@ bool RunContext::held_by_this_thread(const RunLock* lock) {
   return false;
 }
 
-RunContext::RunContext(const Graph& graph, const Plan& plan, const Runtime& runtime,
-                       std::function<void(RunContext&)> release)
-    : graph_(graph), plan_(plan), runtime_(runtime), release_(std::move(release)) {
+RunContext::RunContext(const Graph& graph, const Plan& plan, const Runtime& runtime)
+    : graph_(graph), plan_(plan), runtime_(runtime) {
   for (std::size_t i = 0; i < plan.arenas.size(); ++i) {
     const auto bytes = static_cast<std::size_t>(plan.memory.arena_bytes[i]);
     arenas_.push_back(bytes == 0 ? nullptr : runtime.pool(plan.arenas[i])->allocate(bytes));
@@ -82,18 +86,25 @@ RunContext::RunContext(const Graph& graph, const Plan& plan, const Runtime& runt
     context.set_replica(phase.replica);
     instructions_.push_back({&plan.kernels[phase.kernel], &context});
   }
-  if (plan.lanes > 1) {
-    num_helpers_ = std::min(plan.lanes, plan.clusters.clusters.size()) - 1;
-    waits_ = std::vector<std::atomic<std::uint32_t>>(plan.clusters.clusters.size());
-    queue_ = std::vector<std::atomic<std::uint32_t>>(plan.clusters.clusters.size());
-    helpers_ = runtime_.scheduler().make_task_set(num_helpers_, [this](std::size_t) { lane(true); });
-    recall_ = runtime_.scheduler().make_task_set(1, [this](std::size_t) { lane(true); });
+  if (plan.lanes < 2) return;
+  const std::size_t clusters = plan.clusters.clusters.size();
+  const std::size_t helpers = std::min(plan.lanes, clusters) - 1;
+  waits_ = std::vector<std::atomic<std::uint32_t>>(clusters);
+  queue_ = std::vector<std::atomic<std::uint64_t>>(clusters);
+  is_away_ = std::vector<std::atomic<bool>>(helpers);
+  for (std::atomic<bool>& away : is_away_) away.store(true, std::memory_order_relaxed);
+  away_.store(static_cast<std::uint32_t>(helpers), std::memory_order_relaxed);
+  Scheduler& scheduler = runtime_.scheduler();
+  all_helpers_ = scheduler.make_task_set(helpers, [this](std::size_t slot) { help(slot); });
+  for (std::size_t slot = 0; slot < helpers; ++slot) {
+    helpers_.push_back(scheduler.make_task_set(1, [this, slot](std::size_t) { help(slot); }));
   }
 }
 
 RunContext::~RunContext() {
-  helpers_.reset();  // these wait for whoever may still look in here
-  recall_.reset();
+  quit_.store(true, std::memory_order_relaxed);
+  all_helpers_.reset();  // these wait for whoever is still here
+  helpers_.clear();
   for (std::size_t i = 0; i < arenas_.size(); ++i) {
     if (arenas_[i] != nullptr) {
       runtime_.pool(plan_.arenas[i])->deallocate(arenas_[i], static_cast<std::size_t>(plan_.memory.arena_bytes[i]));
@@ -121,20 +132,17 @@ RunContext::Outcome RunContext::run(std::span<const Tensor> feeds, std::span<Ten
   failing_.clear(std::memory_order_relaxed);
   outcome_ = Outcome();
   if (options.observer != nullptr) options.observer->on_run_begin();
-  if (plan_.lanes > 1) {
-    run_lanes();
-  } else {
-    references_.store(1, std::memory_order_relaxed);
+  {
     const Active active(*this);
-    run_inline();
+    if (plan_.lanes > 1) {
+      run_lanes();
+    } else {
+      run_inline();
+    }
   }
   if (options.observer != nullptr) options.observer->on_run_end();
   options_ = nullptr;
   return std::move(outcome_);
-}
-
-void RunContext::done() {
-  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) release_(*this);
 }
 
 // --- stopping
@@ -228,37 +236,67 @@ void RunContext::run_inline() {
 
 void RunContext::run_lanes() {
   const std::vector<Cluster>& clusters = plan_.clusters.clusters;
-  head_.store(0, std::memory_order_relaxed);
-  std::uint32_t ready = 0;
   for (std::uint32_t i = 0; i < clusters.size(); ++i) {
     waits_[i].store(clusters[i].predecessors, std::memory_order_relaxed);
-    queue_[i].store(0, std::memory_order_relaxed);
   }
-  for (std::uint32_t i = 0; i < clusters.size(); ++i) {
-    if (clusters[i].predecessors == 0) queue_[ready++].store(i + 1, std::memory_order_relaxed);
-  }
-  tail_.store(ready, std::memory_order_relaxed);
-  away_.store(0, std::memory_order_relaxed);
+  tail_.store(0, std::memory_order_relaxed);
   remaining_.store(static_cast<std::uint32_t>(clusters.size()), std::memory_order_relaxed);
-  references_.store(static_cast<std::uint32_t>(1 + num_helpers_), std::memory_order_release);
-  helpers_->start();
-  lane(false);
+  ++number_;
+  head_.store(tagged(number_, 0), std::memory_order_relaxed);
+  std::uint32_t ready = 0;
+  for (std::uint32_t i = 0; i < clusters.size(); ++i) {  // what is written above comes with the entries
+    if (clusters[i].predecessors != 0) continue;
+    push(i);
+    ++ready;
+  }
+  call_helpers(std::max<std::uint32_t>(ready, 2) - 1);  // one is needed soon in any case: the plan is worth it
+  int idle = 0;
+  while (remaining_.load(std::memory_order_acquire) != 0) {
+    const std::uint32_t cluster = pop();
+    if (cluster != kNone) {
+      run_cluster_and_followers(cluster);
+      idle = 0;
+    } else if (++idle <= kSpins) {
+      relax();
+    } else {
+      std::this_thread::yield();
+    }
+  }
   // Without a gate nothing but the end decides.
-  if (outcome_.committed || state_.load(std::memory_order_acquire) == State::kFailed) return;
-  pass_gate();
+  if (!outcome_.committed && state_.load(std::memory_order_acquire) != State::kFailed) pass_gate();
+}
+
+// Up to `wanted` of those that are away.
+void RunContext::call_helpers(std::size_t wanted) {
+  const std::uint32_t away = away_.load(std::memory_order_relaxed);
+  if (away == 0) return;
+  if (away == is_away_.size() && wanted >= away) {  // this lane is alone, so that nobody else is calling them
+    for (std::atomic<bool>& slot : is_away_) slot.store(false, std::memory_order_relaxed);
+    away_.store(0, std::memory_order_relaxed);
+    all_helpers_->start();
+    return;
+  }
+  for (std::size_t slot = 0; slot < is_away_.size() && wanted > 0; ++slot) {
+    if (!is_away_[slot].exchange(false, std::memory_order_acq_rel)) continue;
+    away_.fetch_sub(1, std::memory_order_relaxed);
+    helpers_[slot]->start();
+    --wanted;
+  }
 }
 
 void RunContext::push(std::uint32_t cluster) {
-  const std::uint32_t at = tail_.fetch_add(1, std::memory_order_acq_rel);
-  queue_[at].store(cluster + 1, std::memory_order_release);
+  const std::uint32_t at = tail_.fetch_add(1, std::memory_order_relaxed);
+  queue_[at].store(tagged(number_, cluster), std::memory_order_release);
 }
 
 std::uint32_t RunContext::pop() {
-  std::uint32_t at = head_.load(std::memory_order_acquire);
-  while (at < tail_.load(std::memory_order_acquire)) {
-    const std::uint32_t entry = queue_[at].load(std::memory_order_acquire);
-    if (entry == 0) return kNone;  // its pusher is about to write it
-    if (head_.compare_exchange_weak(at, at + 1, std::memory_order_acq_rel, std::memory_order_acquire)) return entry - 1;
+  std::uint64_t head = head_.load(std::memory_order_acquire);
+  while (low_of(head) < queue_.size()) {
+    const std::uint64_t entry = queue_[low_of(head)].load(std::memory_order_acquire);
+    if (number_of(entry) != number_of(head)) return kNone;  // not there yet
+    if (head_.compare_exchange_weak(head, head + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+      return low_of(entry);
+    }
   }
   return kNone;
 }
@@ -283,43 +321,40 @@ std::uint32_t RunContext::run_cluster(std::uint32_t index) {
       ++pushed;
     }
   }
-  // More than this lane can do, and a helper went home: call it back.
-  std::uint32_t away = away_.load(std::memory_order_relaxed);
-  if (pushed > 0 && away > 0 &&
-      away_.compare_exchange_strong(away, away - 1, std::memory_order_acq_rel, std::memory_order_relaxed)) {
-    references_.fetch_add(1, std::memory_order_relaxed);  // this lane's own reference keeps it above 0
-    recall_->start();
-  }
+  if (pushed > 0) call_helpers(pushed);
   return next;
 }
 
-void RunContext::lane(bool helper) {
-  {
-    const Active active(*this);
-    std::uint32_t next = kNone;
-    int idle = 0;
-    Clock::time_point since;
-    while (remaining_.load(std::memory_order_acquire) != 0) {
-      if (next == kNone) next = pop();
-      if (next == kNone) {
-        if (++idle <= kSpins) {
-          relax();
-          continue;
-        }
-        if (idle == kSpins + 1) since = Clock::now();
-        std::this_thread::yield();
-        if (helper && idle % 16 == 0 && Clock::now() - since > kPatience) {
-          away_.fetch_add(1, std::memory_order_acq_rel);
-          break;
-        }
-        continue;
-      }
-      idle = 0;
-      next = run_cluster(next);
-      remaining_.fetch_sub(1, std::memory_order_acq_rel);
-    }
+void RunContext::run_cluster_and_followers(std::uint32_t cluster) {
+  while (cluster != kNone) {
+    cluster = run_cluster(cluster);
+    remaining_.fetch_sub(1, std::memory_order_acq_rel);
   }
-  if (helper) done();
+}
+
+void RunContext::help(std::size_t slot) {
+  const Active active(*this);
+  int idle = 0;
+  Clock::time_point since;
+  while (!quit_.load(std::memory_order_relaxed)) {
+    const std::uint32_t cluster = pop();
+    if (cluster != kNone) {
+      run_cluster_and_followers(cluster);
+      idle = 0;
+      continue;
+    }
+    if (++idle <= kSpins) {
+      relax();
+      continue;
+    }
+    if (idle == kSpins + 1) since = Clock::now();
+    const bool between_runs = remaining_.load(std::memory_order_relaxed) == 0;
+    if (between_runs && runtime_.scheduler().waiting_starts() != 0) break;  // somebody else needs the worker
+    std::this_thread::yield();
+    if (idle % 8 == 0 && Clock::now() - since > (between_runs ? kLinger : kPatience)) break;
+  }
+  is_away_[slot].store(true, std::memory_order_release);
+  away_.fetch_add(1, std::memory_order_release);
 }
 
 }  // namespace lockstep

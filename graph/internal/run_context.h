@@ -4,9 +4,9 @@
 // once and used for many runs, one at a time. How a run goes:
 //
 //   inline    every call in the plan's order on the calling thread
-//   lanes     the calling thread and helpers (Taskflow tasks, started together) take clusters from one ready queue
-//             until none is left. Any one lane can finish alone; a helper that comes late finds nothing to do; one that
-//             finds nothing for a while goes home, and is called back when there is enough to do again.
+//   lanes     the calling thread and helpers (Taskflow tasks) take clusters from one ready queue until none is left.
+//             Any one lane can finish alone. A helper does not know of runs: it looks for clusters until it has found
+//             none for a while, or until somebody else wants its worker; so the next run often finds it still there.
 //
 // The gate stands between the last fallible call and the first of the commit stage: there the run decides once whether
 // it commits. After a failure the remaining clusters are counted off without running.
@@ -17,7 +17,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -32,8 +31,7 @@ namespace lockstep {
 
 class RunContext {
  public:
-  // `release` is called, from whichever thread is last, when a run no longer needs the context.
-  RunContext(const Graph& graph, const Plan& plan, const Runtime& runtime, std::function<void(RunContext&)> release);
+  RunContext(const Graph& graph, const Plan& plan, const Runtime& runtime);
   ~RunContext();
   RunContext(const RunContext&) = delete;
   RunContext& operator=(const RunContext&) = delete;
@@ -48,9 +46,6 @@ class RunContext {
   // `variables` are the plan's; `locks` is what the caller holds for this run. Both must outlive it.
   Outcome run(std::span<const Tensor> feeds, std::span<Tensor> results, std::span<StoredVariable* const> variables,
               std::span<RunLock* const> locks, RunInfo info, const RunOptions& options);
-
-  // Gives the context up; to be called once after each run.
-  void done();
 
   const Plan& plan() const { return plan_; }
 
@@ -70,8 +65,10 @@ class RunContext {
   void run_range(std::uint32_t begin, std::uint32_t end);
   void run_inline();
   void run_lanes();
-  void lane(bool helper);
+  void run_cluster_and_followers(std::uint32_t cluster);
   std::uint32_t run_cluster(std::uint32_t cluster);
+  void help(std::size_t slot);
+  void call_helpers(std::size_t wanted);
   void push(std::uint32_t cluster);
   std::uint32_t pop();
   bool should_stop();
@@ -82,7 +79,6 @@ class RunContext {
   const Graph& graph_;
   const Plan& plan_;
   Runtime runtime_;
-  std::function<void(RunContext&)> release_;
   std::vector<void*> arenas_;
   std::vector<TensorArg> args_;
   std::vector<KernelContext> contexts_;
@@ -104,16 +100,20 @@ class RunContext {
   Outcome outcome_;
 
   // --- lanes
-  std::unique_ptr<Scheduler::TaskSet> helpers_;
-  std::unique_ptr<Scheduler::TaskSet> recall_;  // one helper that went home
-  std::size_t num_helpers_ = 0;
-  std::vector<std::atomic<std::uint32_t>> waits_;  // by cluster
-  std::vector<std::atomic<std::uint32_t>> queue_;  // cluster + 1; 0: not there yet
-  alignas(64) std::atomic<std::uint32_t> head_{0};
+  //
+  // The queue is an array that each run fills from the start. Entries and the head carry the run's number, so that a
+  // helper that was looking while one run ended and the next began cannot take an old entry for a new one.
+  std::uint32_t number_ = 0;                       // of this run
+  std::vector<std::atomic<std::uint32_t>> waits_;  // by cluster: predecessors that have not ended
+  std::vector<std::atomic<std::uint64_t>> queue_;  // number << 32 | cluster
+  alignas(64) std::atomic<std::uint64_t> head_{0};  // number << 32 | place of the next entry
   alignas(64) std::atomic<std::uint32_t> tail_{0};
-  alignas(64) std::atomic<std::uint32_t> remaining_{0};
-  alignas(64) std::atomic<std::uint32_t> away_{0};   // helpers that went home
-  std::atomic<std::uint32_t> references_{0};          // the caller and every helper that may still come
+  alignas(64) std::atomic<std::uint32_t> remaining_{0};  // clusters that have not ended
+  alignas(64) std::atomic<std::uint32_t> away_{0};       // helpers that are not here and not on their way
+  std::atomic<bool> quit_{false};
+  std::vector<std::atomic<bool>> is_away_;                      // by helper
+  std::unique_ptr<Scheduler::TaskSet> all_helpers_;             // all of them at once ...
+  std::vector<std::unique_ptr<Scheduler::TaskSet>> helpers_;    // ... or one
 };
 
 }  // namespace lockstep
