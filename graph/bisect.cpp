@@ -95,8 +95,8 @@ bool agree(const T& a, const T& b, double tolerance) {
   const double left = as_double(a);
   const double right = as_double(b);
   if (std::isnan(left) || std::isnan(right)) return std::isnan(left) && std::isnan(right);
-  return left == right ||
-         std::abs(left - right) <= tolerance * std::max({1.0, std::abs(left), std::abs(right)});
+  if (std::isinf(left) || std::isinf(right)) return left == right;
+  return std::abs(left - right) <= tolerance * std::max({1.0, std::abs(left), std::abs(right)});
 }
 
 template <class T>

@@ -311,6 +311,8 @@ void Graph::set_controls(NodeId id, std::span<const NodeId> controls) {
   at(id).controls_ = SmallVector<NodeId, 2>(controls);
 }
 
+void Graph::set_op(NodeId id, const OpDef& op) { at(id).op_ = &op; }
+
 void Graph::set_outputs(NodeId id, std::span<const TensorSpec> outputs) {
   at(id).outputs_ = SmallVector<TensorSpec, 1>(outputs);
 }

@@ -178,6 +178,7 @@ class LOCKSTEP_API Graph {
   // The base, or the base with the first free suffix: "add", "add_1", ... Amortised constant time.
   std::string unique_name(std::string_view base) const;
   void erase(NodeId id);
+  void set_op(NodeId id, const OpDef& op);
   void set_input(NodeId id, std::size_t index, ValueId value);
   void set_inputs(NodeId id, std::span<const ValueId> inputs);
   void add_control(NodeId id, NodeId before);  // once, however often it is called

@@ -83,13 +83,24 @@ void Rewriter::unlink(std::vector<std::uint32_t>& heads, NodeId used, std::uint3
 }
 
 void Rewriter::link_node(NodeId id) {
+  link_inputs(id);
+  link_controls(id);
+}
+
+void Rewriter::link_inputs(NodeId id) {
   const Node& node = graph_.node(id);
   first_input_[id.index()] = static_cast<std::uint32_t>(records_.size());
   for (std::uint32_t i = 0; i < node.inputs().size(); ++i) {
     records_.push_back({id, i, kNone, kNone});
     link(data_head_, node.inputs()[i].node, first_input_[id.index()] + i);
   }
-  link_controls(id);
+}
+
+void Rewriter::unlink_inputs(NodeId id) {
+  const std::span<const ValueId> inputs = graph_.node(id).inputs();
+  for (std::uint32_t i = 0; i < inputs.size(); ++i) {
+    unlink(data_head_, inputs[i].node, first_input_[id.index()] + i);
+  }
 }
 
 void Rewriter::link_controls(NodeId id) {
@@ -210,14 +221,12 @@ NodeId Rewriter::add_node(NodeInit init, const Node* origin, std::int32_t replic
   return id;
 }
 
-NodeId Rewriter::insert(NewNode node) {
-  const Node* origin = node.origin.valid() ? &graph_.node(node.origin) : nullptr;
+// Op, inputs, attributes and inferred outputs of a node that is about to be; throws PassError with the origin's place.
+NodeInit Rewriter::infer(NewNode& node, const Node* origin) const {
   NodeInit init;
   try {
     init.op = &OpRegistry::global().get(node.op);
-    init.name = graph_.unique_name(node.name.empty() ? node.op : node.name);
     init.inputs = SmallVector<ValueId, 2>(std::span<const ValueId>(node.inputs));
-    init.controls = SmallVector<NodeId, 2>(std::span<const NodeId>(node.controls));
     init.attributes = std::move(node.attributes);
     std::ranges::sort(init.attributes, {}, &Attribute::name);
     init.regions = std::move(node.regions);
@@ -227,16 +236,40 @@ NodeId Rewriter::insert(NewNode node) {
       if (!graph_.has_output(input)) throw InvalidArgument("an input names a value that is not there");
       specs.push_back(graph_.spec(input));
     }
-    init.outputs = internal::infer_new(*init.op, init.name, specs, init.attributes, init.regions,
+    init.outputs = internal::infer_new(*init.op, node.name, specs, init.attributes, init.regions,
                                        variable_specs(outermost_), node.outputs);
   } catch (const Error& error) {
     std::throw_with_nested(PassError(pass_name_, str("cannot make '", node.op, "': ", error.message()),
                                      origin == nullptr ? ErrorPlace() : place_of(*origin), error.code()));
   }
+  return init;
+}
+
+NodeId Rewriter::insert(NewNode node) {
+  const Node* origin = node.origin.valid() ? &graph_.node(node.origin) : nullptr;
+  NodeInit init = infer(node, origin);
+  init.name = graph_.unique_name(node.name.empty() ? node.op : node.name);
+  init.controls = SmallVector<NodeId, 2>(std::span<const NodeId>(node.controls));
   if (origin != nullptr) init.site = origin->site();
   init.device = node.device;
   if (origin != nullptr && node.device.empty()) init.device = origin->device();
   return add_node(std::move(init), origin, node.replica, node.why);
+}
+
+void Rewriter::become(NodeId id, NewNode what) {
+  const Node& node = graph_.node(id);
+  if (!node.regions().empty() || !what.regions.empty()) fail("a node with regions cannot become another", id);
+  NodeInit init = infer(what, &node);
+  unlink_inputs(id);
+  graph_.set_op(id, *init.op);
+  graph_.set_inputs(id, init.inputs);
+  graph_.set_outputs(id, init.outputs);
+  while (!node.attributes().empty()) graph_.remove_attribute(id, std::string(node.attributes().back().name));
+  for (Attribute& attribute : init.attributes)
+    graph_.set_attribute(id, attribute.name, std::move(attribute.value));
+  graph_.set_provenance(id, made_from(&node.provenance(), what.replica, what.why));
+  link_inputs(id);
+  changed_ = true;
 }
 
 NodeId Rewriter::clone(NodeId id, std::string_view name, std::span<const ValueId> inputs,
@@ -363,12 +396,8 @@ void Rewriter::rewire(std::span<const Replacement> nodes, bool erasing) {
   if (!erasing) return;
 
   for (const Replacement& replacement : nodes) {
-    const NodeId id = replacement.node;
-    const Node& node = graph_.node(id);
-    for (std::uint32_t i = 0; i < node.inputs().size(); ++i) {
-      unlink(data_head_, node.inputs()[i].node, first_input_[id.index()] + i);
-    }
-    unlink_controls(id);
+    unlink_inputs(replacement.node);
+    unlink_controls(replacement.node);
   }
   for (const Replacement& replacement : nodes) graph_.erase(replacement.node);
   changed_ = changed_ || !nodes.empty();

@@ -76,6 +76,9 @@ class LOCKSTEP_API Rewriter {
                                      std::string_view why = {}, std::span<const NodeId> controls = {});
 
   // --- changing what is there
+  // The node becomes another one in place: op, inputs and attributes are those given, output specs are inferred, and
+  // name, device, controls and readers stay. It gets a new identity and keeps its origin. For nodes without regions.
+  void become(NodeId node, NewNode what);
   // Readers and results follow, except that `to`'s own node keeps reading `from` (so that a value can be wrapped).
   void replace_uses(ValueId from, ValueId to);
   // Data uses of every output follow `to`; whoever ran after `from` runs after `to`'s nodes and what `from` was told to
@@ -113,6 +116,8 @@ class LOCKSTEP_API Rewriter {
   void link(std::vector<std::uint32_t>& heads, NodeId used, std::uint32_t record);
   void unlink(std::vector<std::uint32_t>& heads, NodeId used, std::uint32_t record);
   void link_node(NodeId node);
+  void link_inputs(NodeId node);
+  void unlink_inputs(NodeId node);
   void link_controls(NodeId node);
   void unlink_controls(NodeId node);
   void link_results();
@@ -123,6 +128,7 @@ class LOCKSTEP_API Rewriter {
   void rewire(std::span<const Replacement> nodes, bool erasing);
   std::vector<NodeId> redirect_readers(std::span<const Replacement> nodes, bool erasing);
   void redirect_order(NodeId user, std::span<const Replacement> nodes, bool erasing);
+  NodeInit infer(NewNode& node, const Node* origin) const;
   NodeId add_node(NodeInit init, const Node* origin, std::int32_t replica, std::string_view why);
   Provenance made_from(const Provenance* origin, std::int32_t replica, std::string_view why);
   [[noreturn]] void fail(const std::string& message, NodeId node) const;

@@ -80,31 +80,41 @@ class ConstantFolding final : public Pass {
   void replace(Graph& graph, const std::vector<NodeId>& folded, const std::vector<bool>& is_folded,
                const std::vector<std::vector<Tensor>>& known) const {
     Rewriter edit(graph, name());
-    std::vector<Rewriter::Replacement> replacements;
-    std::vector<std::pair<NodeId, std::string>>
-        names;  // each constant takes its node's name once that is gone
+    std::vector<Rewriter::Replacement> gone;
     const auto stays = [&](NodeId user) { return !user.valid() || !is_folded[user.index()]; };
-    for (const NodeId id : folded) {
-      Rewriter::Replacement& replacement = replacements.emplace_back(Rewriter::Replacement{id});
-      const std::vector<NodeId> followers = edit.control_users(id);
-      bool needed = std::ranges::any_of(followers, stays);
-      for (std::uint32_t i = 0; i < graph.node(id).outputs().size() && !needed; ++i) {
-        needed = std::ranges::any_of(edit.uses({id, i}), [&](const Use& use) { return stays(use.user); });
+    const auto is_needed = [&](NodeId id) {
+      if (std::ranges::any_of(edit.control_users(id), stays)) return true;
+      for (std::uint32_t i = 0; i < graph.node(id).outputs().size(); ++i) {
+        if (std::ranges::any_of(edit.uses({id, i}), [&](const Use& use) { return stays(use.user); }))
+          return true;
       }
-      if (!needed) continue;
-      for (const Tensor& value : known[id.index()]) {
-        const std::string& old_name = graph.node(id).name();
-        const NodeId made = edit.insert({.op = constant_.name,
-                                         .name = old_name,
-                                         .attributes = {{"value", value}},
-                                         .origin = id,
-                                         .why = "its inputs are constants"});
-        if (replacement.to.empty()) names.emplace_back(made, old_name);
-        replacement.to.push_back({made, 0});
+      return false;
+    };
+    // Readers first, so that each is asked while those that read it still tell who they are.
+    for (std::size_t i = folded.size(); i-- > 0;) {
+      const NodeId id = folded[i];
+      const std::vector<Tensor>& values = known[id.index()];
+      if (!is_needed(id)) {
+        gone.push_back({id});
+      } else if (values.size() == 1) {
+        edit.become(id, constant(values[0]));
+      } else {
+        Rewriter::Replacement& replacement = gone.emplace_back(Rewriter::Replacement{id});
+        for (const Tensor& value : values) {
+          Rewriter::NewNode node = constant(value);
+          node.name = graph.node(id).name();
+          node.origin = id;
+          replacement.to.push_back({edit.insert(std::move(node)), 0});
+        }
       }
     }
-    edit.replace_and_erase(replacements);
-    for (const auto& [constant, old_name] : names) edit.rename(constant, old_name);
+    edit.replace_and_erase(gone);
+  }
+
+  Rewriter::NewNode constant(const Tensor& value) const {
+    Rewriter::NewNode node{.op = constant_.name, .why = "its inputs are constants"};
+    node.attributes.push_back({"value", value});
+    return node;
   }
 
   ConstantFoldingOptions options_;

@@ -132,6 +132,31 @@ TEST(Rewriter, WhatInferenceRefusesNamesThePassAndTheOrigin) {
   EXPECT_FALSE(edit.changed());
 }
 
+TEST(Rewriter, ANodeCanBecomeAnotherInPlace) {
+  Graph graph = diamond();
+  Rewriter edit(graph, "test");
+  const NodeId a = graph.find("a");
+  const NodeId b = graph.find("b");
+  const NodeId x = graph.find("x");
+  const Provenance before = graph.node(a).provenance();
+  edit.become(a, {.op = "mul", .inputs = {{x, 0}, {x, 0}}, .why = "squared"});
+  edit.become(b, {.op = "constant", .attributes = {{"value", Tensor::zeros({4})}}});
+  EXPECT_THAT(edit.uses({x, 0}), ElementsAre(Use{a, 0}, Use{a, 1}));
+  EXPECT_THAT(edit.uses({a, 0}), ElementsAre(Use{NodeId(), 0}));
+  EXPECT_EQ(graph.node(a).provenance().origin, before.origin);
+  EXPECT_NE(graph.node(a).provenance().identity, before.identity);
+  EXPECT_EQ(graph.text(graph.node(a).provenance().why), "squared");
+  EXPECT_THROW(edit.become(a, {.op = "relu"}), PassError);
+  expect_text(graph, R"(
+      var @w : f32[4]
+      %x = placeholder() : f32[4]
+      %a = mul(%x, %x) : f32[4]
+      %b = constant[value=f32[4]{*0.0}]() : f32[4]
+      %u = assign[variable=@w](%b) : f32[4] after(%a)
+      return %a, %b
+    )");
+}
+
 TEST(Rewriter, CloneKeepsEverythingButInputsAndName) {
   Graph graph = diamond();
   Rewriter edit(graph, "replicate");

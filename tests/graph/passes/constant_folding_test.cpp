@@ -127,6 +127,39 @@ TEST_F(ConstantFolding, AKernelThatThrowsIsLeftToReportAtRunTime) {
   EXPECT_THROW(Interpreter(graph).run(), Error);
 }
 
+TEST_F(ConstantFolding, EachOutputOfANodeBecomesAConstant) {
+  static const bool registered = [] {
+    OpDef def;
+    def.name = "test_twins";
+    def.inputs = Arity::exactly(1);
+    def.infer = [](InferContext& c) {
+      c.add_output(c.input(0));
+      c.add_output(c.input(0));
+    };
+    def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+      return [](KernelContext& c) {
+        c.output<float>(0)[0] = c.input<float>(0)[0] + 1;
+        c.output<float>(1)[0] = c.input<float>(0)[0] - 1;
+      };
+    };
+    OpRegistry::global().add(std::move(def));
+    return true;
+  }();
+  ASSERT_TRUE(registered);
+  expect_rewrite("constant-folding,dead-node-elimination", R"(
+      %a = constant[value=f32[]{2.0}]() : f32[]
+      %t = test_twins(%a) : f32[], f32[]
+      %s = relu(%t) : f32[]
+      return %t, %t:1, %s
+    )",
+                 R"(
+      %s = constant[value=f32[]{3.0}]() : f32[]
+      %t_1 = constant[value=f32[]{3.0}]() : f32[]
+      %t_2 = constant[value=f32[]{1.0}]() : f32[]
+      return %t_1, %t_2, %s
+    )");
+}
+
 TEST_F(ConstantFolding, TheConstantStandsForItsNode) {
   Graph graph = parse(R"(
       %a = constant[value=f32[]{1.0}]() : f32[]
