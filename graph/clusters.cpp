@@ -9,12 +9,13 @@ namespace lockstep {
 
 namespace {
 
-constexpr double kSmallest = 2e-6;    // seconds: a group below this is not worth a task ...
+constexpr double kSmallest = 4e-6;      // seconds: a group below this is not worth a task ...
 constexpr double kWorthCutting = 1e-6;  // ... unless every lane gets at least this much
-constexpr double kLargest = 50e-6;    // above this a group is cut for balance, whatever the level holds
-constexpr double kChain = 16e-6;      // chains grow up to this
+constexpr double kWorthKeepingApart = 0.5e-6;  // calls of other heights below this go with their neighbours
+constexpr double kLargest = 50e-6;      // above this a group is cut for balance, whatever the level holds
+constexpr double kChain = 16e-6;        // chains grow up to this
 constexpr std::size_t kGroupsPerLane = 8;
-constexpr std::size_t kJoinAbove = 64;  // edges between two phases, above which a join takes fewer
+constexpr std::size_t kManyPredecessors = 4;
 
 // A cluster while it grows.
 struct Draft {
@@ -32,7 +33,6 @@ class Clusterer {
   Clusters run() {
     sort_into_levels();
     drafts_of_.resize(phases_.size());
-    joins_.assign(phases_.size(), kNone);
     for (std::uint32_t level = 0; level < levels_.size(); ++level) {
       if (has_commit_ && level == gate_level_) add_gate();
       if (!levels_[level].empty()) add_level(level);
@@ -65,19 +65,19 @@ class Clusterer {
     }
     levels_.resize(deepest);
     for (std::uint32_t i = 0; i < phases_.size(); ++i) levels_[level[i]].push_back(i);
+    height_.assign(phases_.size(), 0);
+    for (std::size_t i = phases_.size(); i-- > 0;) {
+      for (const std::uint32_t before : phases_[i].predecessors) {
+        height_[before] = std::max(height_[before], height_[i] + 1);
+      }
+    }
   }
 
   void add_gate() {
     Draft gate;
     gate.gate = true;
     gate.level = gate_level_;
-    std::vector<bool> has_successor(drafts_.size(), false);
-    for (const Draft& draft : drafts_) {
-      for (const std::uint32_t before : draft.predecessors) has_successor[before] = true;
-    }
-    for (std::uint32_t i = 0; i < drafts_.size(); ++i) {
-      if (!has_successor[i]) gate.predecessors.push_back(i);
-    }
+    gate.predecessors = ends();
     gate_ = static_cast<std::uint32_t>(drafts_.size());
     drafts_.push_back(std::move(gate));
     single_ = kNone;
@@ -86,42 +86,67 @@ class Clusterer {
   void add_level(std::uint32_t level) {
     std::vector<std::uint32_t>& phases = levels_[level];
     double total = 0;
-    for (const std::uint32_t phase : phases) total += phases_[phase].seconds * phases_[phase].shards;
-    const std::size_t groups = how_many(total);
-    if (groups == 1) {
+    for (const std::uint32_t phase : phases) total += cost_of(phase);
+    if (how_many(total) == 1) {
       add_single(level, phases);
       return;
     }
     single_ = kNone;
-    // Calls whose predecessors ran together stay together, so that chains find their own cluster again.
-    std::vector<std::pair<std::uint32_t, std::uint32_t>> order;  // first predecessor's draft, phase
+    // The most urgent first; calls whose predecessors ran together stay together, so that chains find their own cluster.
+    std::vector<Ranked> order;
     order.reserve(phases.size());
     for (const std::uint32_t phase : phases) {
       const auto& before = phases_[phase].predecessors;
-      order.emplace_back(before.empty() || drafts_of_[before[0]].empty() ? 0 : drafts_of_[before[0]].front(), phase);
+      const bool first_known = !before.empty() && !drafts_of_[before[0]].empty();
+      order.push_back({height_[phase], first_known ? drafts_of_[before[0]].front() : 0, phase});
     }
-    std::ranges::stable_sort(order, {}, [](const auto& entry) { return entry.first; });
-
+    std::ranges::stable_sort(order, [](const Ranked& a, const Ranked& b) {
+      return a.height != b.height ? a.height > b.height : a.before < b.before;
+    });
     const std::size_t first = drafts_.size();
+    for (std::size_t begin = 0; begin < order.size();) {
+      std::size_t end = begin;
+      double set = 0;
+      for (; end < order.size(); ++end) {
+        if (order[end].height != order[begin].height && set >= kWorthKeepingApart) break;
+        set += cost_of(order[end].phase);
+      }
+      cut(level, std::span(order).subspan(begin, end - begin), set);
+      begin = end;
+    }
+    for (std::size_t draft = first; draft < drafts_.size(); ++draft) connect(static_cast<std::uint32_t>(draft));
+    if (options_.by_cost) {
+      join_many(first);
+      append_to_chains(first);
+    }
+    note_drafts(first);
+  }
+
+  struct Ranked {
+    std::uint32_t height, before, phase;
+  };
+
+  double cost_of(std::uint32_t phase) const { return phases_[phase].seconds * phases_[phase].shards; }
+
+  // Equally urgent calls, `total` seconds of them, into groups of about one size.
+  void cut(std::uint32_t level, std::span<const Ranked> order, double total) {
+    const std::size_t groups = how_many(total);
     double spent = 0;
     std::size_t group = 0;
     start_draft(level);
-    for (const auto& [before, phase] : order) {
-      for (std::uint32_t shard = 0; shard < phases_[phase].shards; ++shard) {
-        const double seconds = phases_[phase].seconds;
+    for (const Ranked& entry : order) {
+      const double seconds = phases_[entry.phase].seconds;
+      for (std::uint32_t shard = 0; shard < phases_[entry.phase].shards; ++shard) {
         // The middle of the call decides which group it falls into.
         const double middle = total > 0 ? (spent + seconds / 2) / total : 0;
         const auto wanted = std::min(groups - 1, static_cast<std::size_t>(middle * static_cast<double>(groups)));
         const bool next = !options_.by_cost || wanted > group;
         if (next && !drafts_.back().calls.empty()) start_draft(level);
         group = wanted;
-        put(phase, shard);
+        put(entry.phase, shard);
         spent += seconds;
       }
     }
-    for (std::size_t draft = first; draft < drafts_.size(); ++draft) connect(static_cast<std::uint32_t>(draft));
-    if (options_.by_cost) append_to_chains(first);
-    note_drafts(first);
   }
 
   std::size_t how_many(double total) const {
@@ -186,33 +211,36 @@ class Clusterer {
       last_phase = phase;
       link_gate(draft, phase);
       for (const std::uint32_t before : phases_[phase].predecessors) {
-        const bool many = drafts_of_[before].size() > 1 &&
-                          drafts_of_[before].size() * phases_[phase].shards > kJoinAbove && phases_[phase].shards > 1;
-        if (many) {
-          link(draft, join_of(before));
-        } else {
-          for (const std::uint32_t other : drafts_of_[before]) link(draft, other);
-        }
+        for (const std::uint32_t other : drafts_of_[before]) link(draft, other);
       }
     }
   }
 
-  // An empty cluster that waits for all of a phase, so that many followers need one edge each.
-  std::uint32_t join_of(std::uint32_t phase) {
-    if (joins_[phase] == kNone) {
-      joins_[phase] = static_cast<std::uint32_t>(drafts_.size() + pending_joins_.size());
-      Draft join;
-      join.predecessors = drafts_of_[phase];
-      join.commit = phases_[phase].commit;
-      pending_joins_.push_back(std::move(join));
-      mark_.push_back(kNone);
+  // Many groups behind the same many others: an empty cluster in between takes a + b edges instead of a * b.
+  void join_many(std::size_t first) {
+    std::vector<std::uint32_t> behind;
+    std::size_t edges = 0;
+    Draft join;
+    for (std::size_t i = first; i < drafts_.size(); ++i) {
+      const Draft& draft = drafts_[i];
+      if (draft.predecessors.size() < kManyPredecessors) continue;
+      behind.push_back(static_cast<std::uint32_t>(i));
+      edges += draft.predecessors.size();
+      join.predecessors.insert(join.predecessors.end(), draft.predecessors.begin(), draft.predecessors.end());
+      join.commit = join.commit || draft.commit;
     }
-    return joins_[phase];
+    std::ranges::sort(join.predecessors);
+    const auto repeated = std::ranges::unique(join.predecessors);
+    join.predecessors.erase(repeated.begin(), repeated.end());
+    if (edges < 2 * (join.predecessors.size() + behind.size())) return;
+    const auto number = static_cast<std::uint32_t>(drafts_.size());
+    for (const std::uint32_t draft : behind) drafts_[draft].predecessors.assign(1, number);
+    drafts_.push_back(std::move(join));
+    mark_.resize(drafts_.size(), kNone);
   }
 
   // A new draft that waits for one other alone, and that is the main thing the other leads to, goes on behind it.
   void append_to_chains(std::size_t first) {
-    flush_joins();
     std::vector<double> waiting(drafts_.size(), 0);  // seconds of this level's drafts behind each older one
     for (std::size_t i = first; i < drafts_.size(); ++i) {
       for (const std::uint32_t before : drafts_[i].predecessors) waiting[before] += drafts_[i].seconds;
@@ -233,14 +261,7 @@ class Clusterer {
     }
   }
 
-  void flush_joins() {
-    for (Draft& join : pending_joins_) drafts_.push_back(std::move(join));
-    pending_joins_.clear();
-    mark_.resize(drafts_.size(), kNone);
-  }
-
   void note_drafts(std::size_t first) {
-    flush_joins();
     moved_.resize(drafts_.size(), kNone);
     for (std::size_t i = first; i < drafts_.size(); ++i) {
       const std::uint32_t owner = moved_[i] == kNone ? static_cast<std::uint32_t>(i) : moved_[i];
@@ -252,8 +273,27 @@ class Clusterer {
     }
   }
 
+  bool dropped(std::uint32_t draft) const { return draft < moved_.size() && moved_[draft] != kNone; }
+
+  // Those that nobody waits for.
+  std::vector<std::uint32_t> ends() const {
+    std::vector<bool> has_successor(drafts_.size(), false);
+    for (const Draft& draft : drafts_) {
+      for (const std::uint32_t before : draft.predecessors) has_successor[before] = true;
+    }
+    std::vector<std::uint32_t> result;
+    for (std::uint32_t i = 0; i < drafts_.size(); ++i) {
+      if (!has_successor[i] && !dropped(i)) result.push_back(i);
+    }
+    return result;
+  }
+
   // Numbers the drafts in an order in which they may run and packs them.
   Clusters finish() {
+    Draft last;
+    last.predecessors = ends();
+    last.commit = has_commit_;
+    drafts_.push_back(std::move(last));
     const auto count = static_cast<std::uint32_t>(drafts_.size());
     std::vector<std::vector<std::uint32_t>> successors(count);
     std::vector<std::uint32_t> waits(count, 0);
@@ -264,7 +304,6 @@ class Clusterer {
       for (const std::uint32_t before : drafts_[i].predecessors) successors[before].push_back(i);
       waits[i] = static_cast<std::uint32_t>(drafts_[i].predecessors.size());
     }
-    const auto dropped = [&](std::uint32_t i) { return i < moved_.size() && moved_[i] != kNone; };
     std::vector<std::uint32_t> order;
     order.reserve(count);
     for (std::uint32_t i = 0; i < count; ++i) {
@@ -302,6 +341,7 @@ class Clusterer {
       cluster.commit = draft.commit;
       result.clusters.push_back(cluster);
     }
+    result.clusters.back().last = true;
     if (!committing) result.commit_begin = static_cast<std::uint32_t>(result.calls.size());
     const std::size_t calls = std::accumulate(phases_.begin(), phases_.end(), std::size_t{0},
                                               [](std::size_t sum, const Phase& phase) { return sum + phase.shards; });
@@ -317,9 +357,8 @@ class Clusterer {
   std::uint32_t single_ = kNone;  // the cluster that uncut levels go on in
   std::vector<std::vector<std::uint32_t>> levels_;     // phases by level
   std::vector<Draft> drafts_;
-  std::vector<Draft> pending_joins_;
   std::vector<std::vector<std::uint32_t>> drafts_of_;  // by phase
-  std::vector<std::uint32_t> joins_;                   // by phase
+  std::vector<std::uint32_t> height_;                  // by phase: the longest path from it
   std::vector<std::uint32_t> mark_;                    // by draft: who linked it last
   std::vector<std::uint32_t> moved_;                   // by draft: which one took its calls
 };

@@ -43,25 +43,20 @@ class PlannedProgram {
   std::span<StoredVariable* const> variables() const { return variables_; }
   std::span<RunLock* const> locks() const { return locks_; }
 
-  RunContext& acquire() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!free_.empty()) {
-        RunContext* context = free_.back();
-        free_.pop_back();
-        return *context;
-      }
-    }
-    auto fresh = std::make_unique<RunContext>(graph_, *plan_, runtime_);
-    const std::lock_guard<std::mutex> lock(mutex_);
+  // A context that no run is using, or null. Like give_back and adopt, under the program's mutex.
+  RunContext* take_free() {
+    if (free_.empty()) return nullptr;
+    RunContext* context = free_.back();
+    free_.pop_back();
+    return context;
+  }
+  void give_back(RunContext& context) { free_.push_back(&context); }
+  RunContext* adopt(std::unique_ptr<RunContext> fresh) {
     contexts_.push_back(std::move(fresh));
     free_.reserve(contexts_.size());
-    return *contexts_.back();
+    return contexts_.back().get();
   }
-  void give_back(RunContext& context) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(&context);
-  }
+  std::unique_ptr<RunContext> make_context() const { return std::make_unique<RunContext>(graph_, *plan_, runtime_); }
 
   // All of them or none.
   bool try_lock() {
@@ -91,7 +86,6 @@ class PlannedProgram {
   std::vector<StoredVariable*> variables_;
   std::vector<RunLock*> locks_;
   std::vector<bool> exclusive_;  // by lock
-  std::mutex mutex_;
   std::vector<RunContext*> free_;
   std::vector<std::unique_ptr<RunContext>> contexts_;
 };
@@ -127,18 +121,50 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   const Runtime& runtime() const { return runtime_; }
   VariableStore& store() const { return *store_; }
 
-  std::shared_ptr<PlannedProgram> plan_for(std::span<const Tensor> feeds) {
+  // A plan and a context of it, for one call.
+  class Lease {
+   public:
+    Lease(Impl& program, std::span<const Tensor> feeds) : program_(program) {
+      if (feeds.size() != program.graph_.parameters().size()) program.wrong_count(feeds.size());
+      {
+        const std::lock_guard<std::mutex> lock(program.mutex_);
+        if (!program.plans_.empty() && matches(*program.plans_.front(), feeds)) {
+          planned_ = program.plans_.front();
+          context_ = planned_->take_free();
+        }
+      }
+      if (planned_ == nullptr) {
+        std::vector<TensorSpec> specs;
+        for (std::size_t i = 0; i < feeds.size(); ++i) {
+          program.check_feed(i, feeds[i]);
+          specs.push_back(feeds[i].spec());
+        }
+        planned_ = program.find_plan(specs);
+      }
+      if (context_ == nullptr) {
+        std::unique_ptr<RunContext> fresh = planned_->make_context();
+        const std::lock_guard<std::mutex> lock(program.mutex_);
+        context_ = planned_->adopt(std::move(fresh));
+      }
+    }
+    ~Lease() {
+      const std::lock_guard<std::mutex> lock(program_.mutex_);
+      planned_->give_back(*context_);
+    }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    PlannedProgram& planned() const { return *planned_; }
+    RunContext& context() const { return *context_; }
+
+   private:
+    Impl& program_;
+    std::shared_ptr<PlannedProgram> planned_;
+    RunContext* context_ = nullptr;
+  };
+
+  void check_feeds(std::span<const Tensor> feeds) const {
     if (feeds.size() != graph_.parameters().size()) wrong_count(feeds.size());
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!plans_.empty() && matches(*plans_.front(), feeds)) return plans_.front();
-    }
-    std::vector<TensorSpec> specs;
-    for (std::size_t i = 0; i < feeds.size(); ++i) {
-      check_feed(i, feeds[i]);
-      specs.push_back(feeds[i].spec());
-    }
-    return find_plan(specs);
+    for (std::size_t i = 0; i < feeds.size(); ++i) check_feed(i, feeds[i]);
   }
 
   std::shared_ptr<PlannedProgram> plan_for(std::span<const TensorSpec> specs) {
@@ -198,21 +224,13 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   }
 
   // One step. Throws RunError; `committed` steps of the same call came before.
-  void run_step(PlannedProgram& planned, std::span<const Tensor> feeds, std::span<Tensor> results,
+  void run_step(const Lease& lease, std::span<const Tensor> feeds, std::span<Tensor> results,
                 const RunOptions& options, std::uint64_t committed) {
+    PlannedProgram& planned = lease.planned();
     lock_variables(planned, options, committed);
-    RunContext* context = nullptr;
-    RunContext::Outcome outcome;
-    try {
-      context = &planned.acquire();
-      outcome = context->run(feeds, results, planned.variables(), planned.locks(), {runtime_.seed(), store_->step()}, options);
-    } catch (...) {
-      if (context != nullptr) planned.give_back(*context);
-      planned.unlock();
-      throw;
-    }
+    const RunContext::Outcome outcome = lease.context().run(feeds, results, planned.variables(), planned.locks(),
+                                                            {runtime_.seed(), store_->step()}, options);
     if (outcome.committed && !outcome.error && planned.plan().commits) store_->advance_step();
-    planned.give_back(*context);
     planned.unlock();
     if (!outcome.error && outcome.committed) return;
     throw_error(planned.plan(), outcome, committed);
@@ -384,17 +402,17 @@ std::vector<Tensor> Program::run(std::initializer_list<Feed> feeds, const RunOpt
 
 void Program::run_into(std::span<const Tensor> feeds, std::span<Tensor> results, const RunOptions& options) const {
   Impl& self = impl();
-  const std::shared_ptr<PlannedProgram> planned = self.plan_for(feeds);
-  self.check_results(planned->plan(), feeds, results);
-  self.run_step(*planned, feeds, results, options, 0);
+  const Impl::Lease lease(self, feeds);
+  self.check_results(lease.planned().plan(), feeds, results);
+  self.run_step(lease, feeds, results, options, 0);
 }
 
 std::vector<Tensor> Program::run_n(std::uint64_t steps, std::span<const Tensor> feeds, const RunOptions& options) const {
   Impl& self = impl();
   if (steps == 0) throw InvalidArgument("run_n: at least one step is needed for results");
-  const std::shared_ptr<PlannedProgram> planned = self.plan_for(feeds);
-  std::vector<Tensor> results = self.make_results(planned->plan());
-  for (std::uint64_t step = 0; step < steps; ++step) self.run_step(*planned, feeds, results, options, step);
+  const Impl::Lease lease(self, feeds);
+  std::vector<Tensor> results = self.make_results(lease.planned().plan());
+  for (std::uint64_t step = 0; step < steps; ++step) self.run_step(lease, feeds, results, options, step);
   return results;
 }
 
@@ -402,7 +420,7 @@ std::future<std::vector<Tensor>> Program::run_async(std::vector<Tensor> feeds, c
   auto promise = std::make_shared<std::promise<std::vector<Tensor>>>();
   std::future<std::vector<Tensor>> future = promise->get_future();
   // Wrong feeds are refused here, not in the future.
-  impl().plan_for(feeds);
+  impl().check_feeds(feeds);
   impl().runtime().scheduler().submit([promise, program = *this, feeds = std::move(feeds), options]() mutable {
     try {
       promise->set_value(program.run(feeds, options));

@@ -1,6 +1,7 @@
 #include "lockstep/graph/internal/run_context.h"
 
 #include <algorithm>
+#include <new>
 #include <thread>
 
 namespace lockstep {
@@ -89,7 +90,10 @@ RunContext::RunContext(const Graph& graph, const Plan& plan, const Runtime& runt
   if (plan.lanes < 2) return;
   const std::size_t clusters = plan.clusters.clusters.size();
   const std::size_t helpers = std::min(plan.lanes, clusters) - 1;
-  waits_ = std::vector<std::atomic<std::uint32_t>>(clusters);
+  counters_ = std::vector<Counter>(clusters);
+  for (std::uint32_t i = 0; i < clusters; ++i) {
+    if (plan.clusters.clusters[i].predecessors == 0) sources_.push_back(i);
+  }
   queue_ = std::vector<std::atomic<std::uint64_t>>(clusters);
   is_away_ = std::vector<std::atomic<bool>>(helpers);
   for (std::atomic<bool>& away : is_away_) away.store(true, std::memory_order_relaxed);
@@ -122,7 +126,7 @@ void RunContext::bind(std::span<const Tensor> feeds, std::span<Tensor> results,
 
 RunContext::Outcome RunContext::run(std::span<const Tensor> feeds, std::span<Tensor> results,
                                     std::span<StoredVariable* const> variables, std::span<RunLock* const> locks,
-                                    RunInfo info, const RunOptions& options) {
+                                    RunInfo info, const RunOptions& options) noexcept {
   bind(feeds, results, variables);
   info_ = info;
   options_ = &options;
@@ -235,23 +239,14 @@ void RunContext::run_inline() {
 // --- lanes
 
 void RunContext::run_lanes() {
-  const std::vector<Cluster>& clusters = plan_.clusters.clusters;
-  for (std::uint32_t i = 0; i < clusters.size(); ++i) {
-    waits_[i].store(clusters[i].predecessors, std::memory_order_relaxed);
-  }
   tail_.store(0, std::memory_order_relaxed);
-  remaining_.store(static_cast<std::uint32_t>(clusters.size()), std::memory_order_relaxed);
   ++number_;
   head_.store(tagged(number_, 0), std::memory_order_relaxed);
-  std::uint32_t ready = 0;
-  for (std::uint32_t i = 0; i < clusters.size(); ++i) {  // what is written above comes with the entries
-    if (clusters[i].predecessors != 0) continue;
-    push(i);
-    ++ready;
-  }
-  call_helpers(std::max<std::uint32_t>(ready, 2) - 1);  // one is needed soon in any case: the plan is worth it
+  for (const std::uint32_t source : sources_) push(source);  // all that was written for this run comes with the entries
+  // One helper is needed soon in any case: the plan is worth it.
+  call_helpers(std::max<std::size_t>(sources_.size(), 2) - 1);
   int idle = 0;
-  while (remaining_.load(std::memory_order_acquire) != 0) {
+  while (ended_.load(std::memory_order_acquire) != number_) {
     const std::uint32_t cluster = pop();
     if (cluster != kNone) {
       run_cluster_and_followers(cluster);
@@ -270,18 +265,32 @@ void RunContext::run_lanes() {
 void RunContext::call_helpers(std::size_t wanted) {
   const std::uint32_t away = away_.load(std::memory_order_relaxed);
   if (away == 0) return;
+  // Where a start fails (there is no memory for it) the lanes that are here go on alone.
   if (away == is_away_.size() && wanted >= away) {  // this lane is alone, so that nobody else is calling them
     for (std::atomic<bool>& slot : is_away_) slot.store(false, std::memory_order_relaxed);
     away_.store(0, std::memory_order_relaxed);
-    all_helpers_->start();
+    try {
+      all_helpers_->start();
+    } catch (const std::bad_alloc&) {
+      for (std::size_t slot = 0; slot < is_away_.size(); ++slot) leave(slot);
+    }
     return;
   }
   for (std::size_t slot = 0; slot < is_away_.size() && wanted > 0; ++slot) {
     if (!is_away_[slot].exchange(false, std::memory_order_acq_rel)) continue;
     away_.fetch_sub(1, std::memory_order_relaxed);
-    helpers_[slot]->start();
     --wanted;
+    try {
+      helpers_[slot]->start();
+    } catch (const std::bad_alloc&) {
+      leave(slot);
+    }
   }
+}
+
+void RunContext::leave(std::size_t slot) {
+  is_away_[slot].store(true, std::memory_order_release);
+  away_.fetch_add(1, std::memory_order_release);
 }
 
 void RunContext::push(std::uint32_t cluster) {
@@ -303,17 +312,27 @@ std::uint32_t RunContext::pop() {
 
 // Runs a cluster and counts it off its successors; returns one that became ready, for this lane to go on with.
 std::uint32_t RunContext::run_cluster(std::uint32_t index) {
-  const Cluster& cluster = plan_.clusters.clusters[index];
+  const std::vector<Cluster>& clusters = plan_.clusters.clusters;
+  const Cluster& cluster = clusters[index];
+  const std::uint32_t number = number_;
   if (cluster.gate) {
     pass_gate();
   } else if (cluster.commit ? state_.load(std::memory_order_acquire) == State::kCommitting : !should_stop()) {
     run_range(cluster.begin, cluster.end);
   }
+  if (cluster.last) {
+    ended_.store(number, std::memory_order_release);
+    return kNone;
+  }
+  const bool up = number % 2 == 1;
   std::uint32_t next = kNone;
   std::uint32_t pushed = 0;
   for (std::uint32_t at = cluster.first_successor; at < cluster.end_successor; ++at) {
     const std::uint32_t successor = plan_.clusters.successors[at];
-    if (waits_[successor].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+    std::atomic<std::uint32_t>& ended = counters_[successor].ended;
+    const bool ready = up ? ended.fetch_add(1, std::memory_order_acq_rel) + 1 == clusters[successor].predecessors
+                          : ended.fetch_sub(1, std::memory_order_acq_rel) == 1;
+    if (!ready) continue;
     if (next == kNone) {
       next = successor;
     } else {
@@ -326,10 +345,7 @@ std::uint32_t RunContext::run_cluster(std::uint32_t index) {
 }
 
 void RunContext::run_cluster_and_followers(std::uint32_t cluster) {
-  while (cluster != kNone) {
-    cluster = run_cluster(cluster);
-    remaining_.fetch_sub(1, std::memory_order_acq_rel);
-  }
+  while (cluster != kNone) cluster = run_cluster(cluster);
 }
 
 void RunContext::help(std::size_t slot) {
@@ -348,13 +364,13 @@ void RunContext::help(std::size_t slot) {
       continue;
     }
     if (idle == kSpins + 1) since = Clock::now();
-    const bool between_runs = remaining_.load(std::memory_order_relaxed) == 0;
+    const bool between_runs =
+        ended_.load(std::memory_order_relaxed) == number_of(head_.load(std::memory_order_relaxed));
     if (between_runs && runtime_.scheduler().waiting_starts() != 0) break;  // somebody else needs the worker
     std::this_thread::yield();
     if (idle % 8 == 0 && Clock::now() - since > (between_runs ? kLinger : kPatience)) break;
   }
-  is_away_[slot].store(true, std::memory_order_release);
-  away_.fetch_add(1, std::memory_order_release);
+  leave(slot);
 }
 
 }  // namespace lockstep

@@ -4,10 +4,12 @@
 // its predecessors' calls have all ended. Out: the calls in an order in which they may run one after another, cut into
 // clusters, with the edges between clusters.
 //
-// How: calls are sorted by level (the longest path to them). A level's calls are cut into as many groups as keep every
-// lane busy and each group worth a task's overhead; a level that is not worth cutting is one group, and a run of such
-// levels one cluster. A group whose only predecessor has nothing better to do next is appended to it, so that chains
-// become one cluster. Edges run from lower to higher levels only, so that clusters cannot wait for each other in a
+// How: calls are sorted by level (the longest path to them) and, within a level, by height (the longest path from them):
+// calls of one level and height are equally urgent, and can wait for each other without harm. Such a set is cut into as
+// many groups as keep every lane busy and each group worth a task's overhead; what is not worth cutting is one group, and
+// a run of levels none of which is worth cutting is one cluster. A group whose only predecessor has nothing better to do
+// next is appended to it, so that chains become one cluster. Where many groups wait for the same many others, one empty
+// cluster joins those. Edges run from lower to higher levels only, so that clusters cannot wait for each other in a
 // circle. Results do not depend on any of this.
 #pragma once
 
@@ -38,6 +40,7 @@ struct Cluster {
   std::uint32_t first_successor = 0, end_successor = 0;
   bool gate = false;    // the only one where the run decides to commit
   bool commit = false;  // behind the gate
+  bool last = false;    // the only one without successors: when it has ended, all have (in parallel plans)
 };
 
 struct Clusters {

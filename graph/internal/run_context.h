@@ -36,7 +36,7 @@ class RunContext {
   RunContext(const RunContext&) = delete;
   RunContext& operator=(const RunContext&) = delete;
 
-  // Runs one step. Returns how it ended; what is thrown here is thrown before anything ran.
+  // Runs one step and says how it ended.
   struct Outcome {
     bool committed = false;
     std::exception_ptr error;                  // of the first call that failed
@@ -45,7 +45,7 @@ class RunContext {
   };
   // `variables` are the plan's; `locks` is what the caller holds for this run. Both must outlive it.
   Outcome run(std::span<const Tensor> feeds, std::span<Tensor> results, std::span<StoredVariable* const> variables,
-              std::span<RunLock* const> locks, RunInfo info, const RunOptions& options);
+              std::span<RunLock* const> locks, RunInfo info, const RunOptions& options) noexcept;
 
   const Plan& plan() const { return plan_; }
 
@@ -69,6 +69,7 @@ class RunContext {
   std::uint32_t run_cluster(std::uint32_t cluster);
   void help(std::size_t slot);
   void call_helpers(std::size_t wanted);
+  void leave(std::size_t slot);
   void push(std::uint32_t cluster);
   std::uint32_t pop();
   bool should_stop();
@@ -103,12 +104,18 @@ class RunContext {
   //
   // The queue is an array that each run fills from the start. Entries and the head carry the run's number, so that a
   // helper that was looking while one run ended and the next began cannot take an old entry for a new one.
-  std::uint32_t number_ = 0;                       // of this run
-  std::vector<std::atomic<std::uint32_t>> waits_;  // by cluster: predecessors that have not ended
+  std::uint32_t number_ = 0;  // of this run
+  // By cluster, each on its own cache line: how many predecessors have ended. Odd runs count up and even ones down, so
+  // that nothing has to be set back in between.
+  struct alignas(64) Counter {
+    std::atomic<std::uint32_t> ended{0};
+  };
+  std::vector<Counter> counters_;
+  std::vector<std::uint32_t> sources_;             // clusters without predecessors
   std::vector<std::atomic<std::uint64_t>> queue_;  // number << 32 | cluster
   alignas(64) std::atomic<std::uint64_t> head_{0};  // number << 32 | place of the next entry
   alignas(64) std::atomic<std::uint32_t> tail_{0};
-  alignas(64) std::atomic<std::uint32_t> remaining_{0};  // clusters that have not ended
+  alignas(64) std::atomic<std::uint32_t> ended_{0};      // the number of the last run that has ended
   alignas(64) std::atomic<std::uint32_t> away_{0};       // helpers that are not here and not on their way
   std::atomic<bool> quit_{false};
   std::vector<std::atomic<bool>> is_away_;                      // by helper
