@@ -210,7 +210,8 @@ class Bench {
   }
 
   void judge(const Cell& cell, const Shape& shape, BodyKind kind, std::size_t workers) {
-    const std::string where = shape.name + "/" + std::to_string(workers);
+    const std::string where =
+        shape.name + "/" + std::to_string(workers) + (cell.samples.noisy ? " (noisy)" : "");
     const double speed_up = cell.ratio(kSequential, kLockstep).median;
     if (shape.name == "one" && kind == BodyKind::kShort) {
       verdicts_.at_most("one-node program, us a run", where, cell.per_node(kLockstep).median * 1e-3, 0.5);
