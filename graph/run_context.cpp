@@ -11,6 +11,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint32_t kNone = 0xFFFFFFFFU;
+constexpr int kSpinsBeforeStealing = 8;                     // a lane's own cluster may be just about to come
+constexpr std::size_t kMaxEntries = std::size_t{1} << 22U;  // of all queues together
 constexpr int kSpins = 256;                                 // before giving up the core for a moment
 constexpr auto kPatience = std::chrono::microseconds(200);  // of a helper with nothing to do during a run ...
 constexpr auto kLinger = std::chrono::microseconds(50);     // ... and between runs
@@ -91,10 +93,13 @@ RunContext::RunContext(const Graph& graph, const Plan& plan, const Runtime& runt
   const std::size_t clusters = plan.clusters.clusters.size();
   const std::size_t helpers = std::min(plan.lanes, clusters) - 1;
   counters_ = std::vector<Counter>(clusters);
+  const std::size_t queues = std::clamp<std::size_t>(kMaxEntries / clusters, 1, helpers + 1);
+  queues_ = std::vector<Queue>(queues);
+  for (Queue& queue : queues_) queue.entries = std::vector<std::atomic<std::uint64_t>>(clusters);
   for (std::uint32_t i = 0; i < clusters; ++i) {
     if (plan.clusters.clusters[i].predecessors == 0) sources_.push_back(i);
+    counters_[i].home.store(static_cast<std::uint32_t>(i % queues), std::memory_order_relaxed);
   }
-  queue_ = std::vector<std::atomic<std::uint64_t>>(clusters);
   is_away_ = std::vector<std::atomic<bool>>(helpers);
   for (std::atomic<bool>& away : is_away_) away.store(true, std::memory_order_relaxed);
   away_.store(static_cast<std::uint32_t>(helpers), std::memory_order_relaxed);
@@ -239,17 +244,19 @@ void RunContext::run_inline() {
 // --- lanes
 
 void RunContext::run_lanes() {
-  tail_.store(0, std::memory_order_relaxed);
   ++number_;
-  head_.store(tagged(number_, 0), std::memory_order_relaxed);
+  for (Queue& queue : queues_) {
+    queue.tail.store(0, std::memory_order_relaxed);
+    queue.head.store(tagged(number_, 0), std::memory_order_relaxed);
+  }
   for (const std::uint32_t source : sources_) push(source);  // all that was written for this run comes with the entries
   // One helper is needed soon in any case: the plan is worth it.
   call_helpers(std::max<std::size_t>(sources_.size(), 2) - 1);
   int idle = 0;
   while (ended_.load(std::memory_order_acquire) != number_) {
-    const std::uint32_t cluster = pop();
+    const std::uint32_t cluster = pop(0, idle >= kSpinsBeforeStealing);
     if (cluster != kNone) {
-      run_cluster_and_followers(cluster);
+      run_cluster_and_followers(cluster, 0);
       idle = 0;
     } else if (++idle <= kSpins) {
       relax();
@@ -294,24 +301,34 @@ void RunContext::leave(std::size_t slot) {
 }
 
 void RunContext::push(std::uint32_t cluster) {
-  const std::uint32_t at = tail_.fetch_add(1, std::memory_order_relaxed);
-  queue_[at].store(tagged(number_, cluster), std::memory_order_release);
+  Queue& queue = queues_[counters_[cluster].home.load(std::memory_order_relaxed)];
+  const std::uint32_t at = queue.tail.fetch_add(1, std::memory_order_relaxed);
+  queue.entries[at].store(tagged(number_, cluster), std::memory_order_release);
 }
 
-std::uint32_t RunContext::pop() {
-  std::uint64_t head = head_.load(std::memory_order_acquire);
-  while (low_of(head) < queue_.size()) {
-    const std::uint64_t entry = queue_[low_of(head)].load(std::memory_order_acquire);
+std::uint32_t RunContext::pop_from(Queue& queue) {
+  std::uint64_t head = queue.head.load(std::memory_order_acquire);
+  while (low_of(head) < queue.entries.size()) {
+    const std::uint64_t entry = queue.entries[low_of(head)].load(std::memory_order_acquire);
     if (number_of(entry) != number_of(head)) return kNone;  // not there yet
-    if (head_.compare_exchange_weak(head, head + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+    if (queue.head.compare_exchange_weak(head, head + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
       return low_of(entry);
     }
   }
   return kNone;
 }
 
+std::uint32_t RunContext::pop(std::size_t lane, bool steal) {
+  const std::size_t own = lane % queues_.size();
+  std::uint32_t cluster = pop_from(queues_[own]);
+  for (std::size_t i = 1; steal && cluster == kNone && i < queues_.size(); ++i) {
+    cluster = pop_from(queues_[(own + i) % queues_.size()]);
+  }
+  return cluster;
+}
+
 // Runs a cluster and counts it off its successors; returns one that became ready, for this lane to go on with.
-std::uint32_t RunContext::run_cluster(std::uint32_t index) {
+std::uint32_t RunContext::run_cluster(std::uint32_t index, std::size_t lane) {
   const std::vector<Cluster>& clusters = plan_.clusters.clusters;
   const Cluster& cluster = clusters[index];
   const std::uint32_t number = number_;
@@ -319,6 +336,10 @@ std::uint32_t RunContext::run_cluster(std::uint32_t index) {
     pass_gate();
   } else if (cluster.commit ? state_.load(std::memory_order_acquire) == State::kCommitting : !should_stop()) {
     run_range(cluster.begin, cluster.end);
+  }
+  const auto home = static_cast<std::uint32_t>(lane % queues_.size());
+  if (counters_[index].home.load(std::memory_order_relaxed) != home) {
+    counters_[index].home.store(home, std::memory_order_relaxed);
   }
   if (cluster.last) {
     ended_.store(number, std::memory_order_release);
@@ -333,19 +354,22 @@ std::uint32_t RunContext::run_cluster(std::uint32_t index) {
     const bool ready = up ? ended.fetch_add(1, std::memory_order_acq_rel) + 1 == clusters[successor].predecessors
                           : ended.fetch_sub(1, std::memory_order_acq_rel) == 1;
     if (!ready) continue;
-    if (next == kNone) {
-      next = successor;
-    } else {
-      push(successor);
-      ++pushed;
+    // This lane goes on with one, of its own if there is one.
+    std::uint32_t other = successor;
+    if (next == kNone || (counters_[successor].home.load(std::memory_order_relaxed) == home &&
+                          counters_[next].home.load(std::memory_order_relaxed) != home)) {
+      std::swap(next, other);
     }
+    if (other == kNone) continue;
+    push(other);
+    ++pushed;
   }
   if (pushed > 0) call_helpers(pushed);
   return next;
 }
 
-void RunContext::run_cluster_and_followers(std::uint32_t cluster) {
-  while (cluster != kNone) cluster = run_cluster(cluster);
+void RunContext::run_cluster_and_followers(std::uint32_t cluster, std::size_t lane) {
+  while (cluster != kNone) cluster = run_cluster(cluster, lane);
 }
 
 void RunContext::help(std::size_t slot) {
@@ -353,9 +377,9 @@ void RunContext::help(std::size_t slot) {
   int idle = 0;
   Clock::time_point since;
   while (!quit_.load(std::memory_order_relaxed)) {
-    const std::uint32_t cluster = pop();
+    const std::uint32_t cluster = pop(slot + 1, idle >= kSpinsBeforeStealing);
     if (cluster != kNone) {
-      run_cluster_and_followers(cluster);
+      run_cluster_and_followers(cluster, slot + 1);
       idle = 0;
       continue;
     }
@@ -365,7 +389,7 @@ void RunContext::help(std::size_t slot) {
     }
     if (idle == kSpins + 1) since = Clock::now();
     const bool between_runs =
-        ended_.load(std::memory_order_relaxed) == number_of(head_.load(std::memory_order_relaxed));
+        ended_.load(std::memory_order_relaxed) == number_of(queues_[0].head.load(std::memory_order_relaxed));
     if (between_runs && runtime_.scheduler().waiting_starts() != 0) break;  // somebody else needs the worker
     std::this_thread::yield();
     if (idle % 8 == 0 && Clock::now() - since > (between_runs ? kLinger : kPatience)) break;
