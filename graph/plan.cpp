@@ -541,6 +541,7 @@ class PlanMaker {
       plan_->clusters = make_clusters(steps_, {1, true});  // nothing to do side by side
     }
     plan_->lanes = plan_->clusters.sequential ? 1 : lanes;
+    line_up_plain_calls();
 
     // Values that lie in results need no memory of the plan's.
     std::vector<std::int64_t> used(intervals_.size(), -1);
@@ -575,6 +576,19 @@ class PlanMaker {
         plan_->scratch_offsets[i] = needed[static_cast<std::size_t>(used[static_cast<std::size_t>(scratch)])].offset;
       }
     }
+  }
+
+  // In the order in which they will be called: neighbours in time are neighbours in memory.
+  void line_up_plain_calls() {
+    std::vector<std::function<void()>> ordered;
+    ordered.reserve(plan_->plain_calls.size());
+    for (const Call& call : plan_->clusters.calls) {
+      std::int32_t& plain = plan_->plain_of[plan_->phases[call.phase].kernel];
+      if (plain < 0) continue;
+      ordered.push_back(std::move(plan_->plain_calls[static_cast<std::size_t>(plain)]));
+      plain = static_cast<std::int32_t>(ordered.size() - 1);
+    }
+    plan_->plain_calls = std::move(ordered);
   }
 
   const Graph& graph_;
