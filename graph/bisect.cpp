@@ -1,8 +1,10 @@
 #include "lockstep/graph/bisect.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
-#include <cstring>
+#include <cstddef>
 #include <map>
 #include <utility>
 
@@ -90,7 +92,8 @@ double as_double(T value) {
 
 template <class T>
 bool agree(const T& a, const T& b, double tolerance) {
-  if (std::memcmp(&a, &b, sizeof(T)) == 0) return true;
+  using Bytes = std::array<std::byte, sizeof(T)>;
+  if (std::bit_cast<Bytes>(a) == std::bit_cast<Bytes>(b)) return true;
   if (tolerance == 0) return false;
   const double left = as_double(a);
   const double right = as_double(b);

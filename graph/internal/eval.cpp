@@ -54,6 +54,7 @@ std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, c
   results.reserve(outputs.size());
   for (const TensorSpec& output : outputs) results.push_back(Tensor::empty(output.dtype, output.shape));
   std::vector<TensorArg> targets;
+  targets.reserve(results.size());
   for (Tensor& result : results) targets.push_back({result.raw(), &result.spec()});
   Tensor scratch;
   if (split.scratch_bytes > 0) {
