@@ -230,8 +230,7 @@ class Clusterer {
       join.commit = join.commit || draft.commit;
     }
     std::ranges::sort(join.predecessors);
-    const auto repeated = std::ranges::unique(join.predecessors);
-    join.predecessors.erase(repeated.begin(), repeated.end());
+    join.predecessors.erase(std::unique(join.predecessors.begin(), join.predecessors.end()), join.predecessors.end());
     if (edges < 2 * (join.predecessors.size() + behind.size())) return;
     const auto number = static_cast<std::uint32_t>(drafts_.size());
     for (const std::uint32_t draft : behind) drafts_[draft].predecessors.assign(1, number);
@@ -299,8 +298,7 @@ class Clusterer {
     std::vector<std::uint32_t> waits(count, 0);
     for (std::uint32_t i = 0; i < count; ++i) {
       std::ranges::sort(drafts_[i].predecessors);
-      const auto repeated = std::ranges::unique(drafts_[i].predecessors);
-      drafts_[i].predecessors.erase(repeated.begin(), repeated.end());
+      drafts_[i].predecessors.erase(std::unique(drafts_[i].predecessors.begin(), drafts_[i].predecessors.end()), drafts_[i].predecessors.end());
       for (const std::uint32_t before : drafts_[i].predecessors) successors[before].push_back(i);
       waits[i] = static_cast<std::uint32_t>(drafts_[i].predecessors.size());
     }
@@ -315,8 +313,8 @@ class Clusterer {
       }
     }
     // The commit stage stays behind everything else.
-    std::ranges::stable_partition(order, [&](std::uint32_t i) { return !drafts_[i].gate && !drafts_[i].commit; });
-    std::ranges::stable_partition(order, [&](std::uint32_t i) { return !drafts_[i].commit; });
+    std::stable_partition(order.begin(), order.end(), [&](std::uint32_t i) { return !drafts_[i].gate && !drafts_[i].commit; });
+    std::stable_partition(order.begin(), order.end(), [&](std::uint32_t i) { return !drafts_[i].commit; });
 
     Clusters result;
     std::vector<std::uint32_t> number(count, kNone);

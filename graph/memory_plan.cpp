@@ -61,7 +61,7 @@ class Reachability {
 class Planner {
  public:
   Planner(std::span<Interval> intervals, std::size_t phases, const Clusters& clusters, std::size_t arenas)
-      : intervals_(intervals), clusters_(clusters), sequential_(clusters.sequential), free_(arenas) {
+      : intervals_(intervals), sequential_(clusters.sequential), free_(arenas) {
     if (!sequential_) reach_.emplace(clusters);
     plan_.arena_bytes.assign(arenas, 0);
     first_.assign(phases, 0xFFFFFFFFU);
@@ -141,8 +141,7 @@ class Planner {
     for (const std::uint32_t reader : interval.readers) add(reader);
     if (interval.readers.empty()) add(interval.writer);
     std::ranges::sort(users);
-    const auto repeated = std::ranges::unique(users);
-    users.erase(repeated.begin(), repeated.end());
+    users.erase(std::unique(users.begin(), users.end()), users.end());
     return users;
   }
 
@@ -243,7 +242,6 @@ class Planner {
   }
 
   std::span<Interval> intervals_;
-  const Clusters& clusters_;
   bool sequential_;
   std::optional<Reachability> reach_;
   std::vector<FreeList> free_;

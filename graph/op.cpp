@@ -8,6 +8,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/graph/graph.h"
+#include "lockstep/graph/internal/edit_distance.h"
 #include "lockstep/graph/ops.h"
 
 namespace lockstep {
@@ -92,20 +93,6 @@ bool is_op_name(std::string_view name) {
   return std::ranges::all_of(name, [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '.'; });
 }
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0U : 1U);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
 }  // namespace
 
 const OpDef& OpRegistry::add(OpDef def) {
@@ -130,12 +117,7 @@ const OpDef* OpRegistry::find(std::string_view name) const {
 
 const OpDef& OpRegistry::get(std::string_view name) const {
   if (const OpDef* def = find(name)) return *def;
-  std::vector<std::string> close = names();
-  std::ranges::stable_sort(close, {}, [&](const std::string& other) { return edit_distance(name, other); });
-  close.resize(std::min<std::size_t>(close.size(), 3));
-  std::string hint;
-  for (const std::string& other : close) hint += (hint.empty() ? "'" : ", '") + other + "'";
-  throw NotFound(str("no op named '", name, "' is registered; did you mean ", hint, "?"));
+  throw NotFound(str("no op named '", name, "' is registered; did you mean ", internal::closest_names(name, names()), "?"));
 }
 
 const OpDef& OpRegistry::find_or_unknown(std::string_view name) {

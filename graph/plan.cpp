@@ -270,8 +270,7 @@ class PlanMaker {
       call.scratch = static_cast<std::int64_t>(intervals_.size() - 1);
     }
     std::ranges::sort(work.after);
-    const auto repeated = std::ranges::unique(work.after);
-    work.after.erase(repeated.begin(), repeated.end());
+    work.after.erase(std::unique(work.after.begin(), work.after.end()), work.after.end());
 
     Phase step;
     step.predecessors = SmallVector<std::uint32_t, 2>(std::span<const std::uint32_t>(work.after));
