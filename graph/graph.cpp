@@ -8,6 +8,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::uint32_t kTombstone = 0xFFFFFFFFU;
+std::uint32_t low_half(std::uint64_t entry) { return static_cast<std::uint32_t>(entry); }
 
 // Cheap and well mixed: names differ mostly in their last characters.
 std::size_t hash_name(std::string_view name) { return std::hash<std::string_view>{}(name); }
@@ -173,10 +174,13 @@ const VariableDecl* Graph::find_variable(std::string_view name) const {
 NodeId Graph::find(std::string_view name) const {
   if (name_index_.empty()) return {};
   const std::size_t mask = name_index_.size() - 1;
-  for (std::size_t at = hash_name(name) & mask;; at = (at + 1) & mask) {
-    const std::uint32_t entry = name_index_[at];
+  const std::size_t hash = hash_name(name);
+  for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
+    const std::uint64_t entry = name_index_[at];
     if (entry == 0) return {};
-    if (entry != kTombstone && slot(NodeId(entry - 1)).name_ == name) return NodeId(entry - 1);
+    if (((entry ^ hash) >> 32U) != 0 || low_half(entry) == kTombstone) continue;
+    const NodeId id(low_half(entry) - 1);
+    if (slot(id).name_ == name) return id;
   }
 }
 
@@ -194,16 +198,17 @@ void Graph::index_name(NodeId id) {
     return;  // the rebuild has indexed this node too
   }
   const std::size_t mask = name_index_.size() - 1;
-  std::size_t at = hash_name(slot(id).name_) & mask;
-  while (name_index_[at] != 0 && name_index_[at] != kTombstone) at = (at + 1) & mask;
+  const std::size_t hash = hash_name(slot(id).name_);
+  std::size_t at = hash & mask;
+  while (name_index_[at] != 0 && low_half(name_index_[at]) != kTombstone) at = (at + 1) & mask;
   if (name_index_[at] == 0) ++name_index_used_;
-  name_index_[at] = id.value + 1;
+  name_index_[at] = (hash >> 32U << 32U) | (id.value + 1U);
 }
 
 void Graph::unindex_name(NodeId id) {
   const std::size_t mask = name_index_.size() - 1;
   std::size_t at = hash_name(slot(id).name_) & mask;
-  while (name_index_[at] != id.value + 1) at = (at + 1) & mask;
+  while (low_half(name_index_[at]) != id.value + 1) at = (at + 1) & mask;
   name_index_[at] = kTombstone;
 }
 

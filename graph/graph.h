@@ -221,7 +221,9 @@ class LOCKSTEP_API Graph {
   std::vector<std::unique_ptr<Node[]>> chunks_;  // so that references to nodes survive growth
   std::size_t slots_ = 0;
   std::size_t live_ = 0;
-  std::vector<std::uint32_t> name_index_;  // open addressing: node id + 1, 0 free, kTombstone
+  // Open addressing. Low half of an entry: node id + 1, 0 free, kTombstone; high half: bits of the name's hash, so
+  // that a probe that misses does not touch a node.
+  std::vector<std::uint64_t> name_index_;
   std::size_t name_index_used_ = 0;
   std::vector<NodeId> parameters_;
   std::vector<ValueId> results_;
