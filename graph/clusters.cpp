@@ -316,6 +316,13 @@ class Clusterer {
     std::stable_partition(order.begin(), order.end(), [&](std::uint32_t i) { return !drafts_[i].gate && !drafts_[i].commit; });
     std::stable_partition(order.begin(), order.end(), [&](std::uint32_t i) { return !drafts_[i].commit; });
 
+    std::vector<double> urgency(count, 0);
+    for (auto draft = order.rbegin(); draft != order.rend(); ++draft) {
+      std::vector<std::uint32_t>& after = successors[*draft];
+      std::ranges::stable_sort(after, [&](std::uint32_t a, std::uint32_t b) { return urgency[a] > urgency[b]; });
+      urgency[*draft] = drafts_[*draft].seconds + (after.empty() ? 0 : urgency[after.front()]);
+    }
+
     Clusters result;
     std::vector<std::uint32_t> number(count, kNone);
     for (std::uint32_t i = 0; i < order.size(); ++i) number[order[i]] = i;
@@ -335,6 +342,7 @@ class Clusterer {
       cluster.first_successor = static_cast<std::uint32_t>(result.successors.size());
       for (const std::uint32_t after : successors[from]) result.successors.push_back(number[after]);
       cluster.end_successor = static_cast<std::uint32_t>(result.successors.size());
+      cluster.urgency = static_cast<float>(urgency[from]);
       cluster.gate = draft.gate;
       cluster.commit = draft.commit;
       result.clusters.push_back(cluster);

@@ -11,6 +11,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint32_t kNone = 0xFFFFFFFFU;
+constexpr float kAsUrgent = 0.95F;                          // of another's urgency counts as the same
 constexpr int kSpinsBeforeStealing = 8;                     // a lane's own cluster may be just about to come
 constexpr std::size_t kMaxEntries = std::size_t{1} << 22U;  // of all queues together
 constexpr int kSpins = 256;                                 // before giving up the core for a moment
@@ -354,9 +355,10 @@ std::uint32_t RunContext::run_cluster(std::uint32_t index, std::size_t lane) {
     const bool ready = up ? ended.fetch_add(1, std::memory_order_acq_rel) + 1 == clusters[successor].predecessors
                           : ended.fetch_sub(1, std::memory_order_acq_rel) == 1;
     if (!ready) continue;
-    // This lane goes on with one, of its own if there is one.
+    // This lane goes on with the most urgent, which comes first; of equals, with one that it ran last time.
     std::uint32_t other = successor;
-    if (next == kNone || (counters_[successor].home.load(std::memory_order_relaxed) == home &&
+    if (next == kNone || (clusters[successor].urgency > kAsUrgent * clusters[next].urgency &&
+                          counters_[successor].home.load(std::memory_order_relaxed) == home &&
                           counters_[next].home.load(std::memory_order_relaxed) != home)) {
       std::swap(next, other);
     }

@@ -37,7 +37,8 @@ struct Call {
 struct Cluster {
   std::uint32_t begin = 0, end = 0;  // its calls
   std::uint32_t predecessors = 0;    // how many clusters it waits for
-  std::uint32_t first_successor = 0, end_successor = 0;
+  std::uint32_t first_successor = 0, end_successor = 0;  // the most urgent first
+  float urgency = 0;    // seconds of the longest path from its start to the end
   bool gate = false;    // the only one where the run decides to commit
   bool commit = false;  // behind the gate
   bool last = false;    // the only one without successors: when it has ended, all have (in parallel plans)
