@@ -231,7 +231,7 @@ class Clusterer {
     }
     std::ranges::sort(join.predecessors);
     join.predecessors.erase(std::unique(join.predecessors.begin(), join.predecessors.end()), join.predecessors.end());
-    if (edges < 2 * (join.predecessors.size() + behind.size())) return;
+    if (behind.empty() || edges < 2 * (join.predecessors.size() + behind.size())) return;
     const auto number = static_cast<std::uint32_t>(drafts_.size());
     for (const std::uint32_t draft : behind) drafts_[draft].predecessors.assign(1, number);
     drafts_.push_back(std::move(join));

@@ -171,8 +171,9 @@ void RunContext::stop(ErrorCode why) {
 }
 
 bool RunContext::should_stop() {
-  if (state_.load(std::memory_order_acquire) == State::kFailed) return true;
-  if (!watched_) return false;
+  const State state = state_.load(std::memory_order_acquire);
+  if (state == State::kFailed) return true;
+  if (!watched_ || state == State::kCommitting) return false;  // nothing interrupts the commit
   if (options_->cancel.stop_requested()) {
     stop(ErrorCode::kCancelled);
     return true;
