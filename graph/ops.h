@@ -31,6 +31,6 @@ LOCKSTEP_API Value sum(const Operand& x, std::vector<std::int64_t> axes = {}, bo
 LOCKSTEP_API Value replica_id(GraphBuilder& builder, SourceSite site = SourceSite::current());
 
 // Called once by OpRegistry::global().
-void register_builtin_ops(OpRegistry& registry);
+LOCKSTEP_API void register_builtin_ops(OpRegistry& registry);
 
 }  // namespace lockstep
