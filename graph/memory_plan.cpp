@@ -94,18 +94,15 @@ class Planner {
     std::int64_t live = 0;
     for (const Event& start : starts) {
       for (; next_end < ends.size() && ends[next_end].at < start.at; ++next_end) {
+        if (taken_over_[ends[next_end].interval]) continue;  // its bytes live on under another name
         live -= rounded(intervals_[ends[next_end].interval]);
-        if (!taken_over_[ends[next_end].interval]) release(ends[next_end].interval);
+        release(ends[next_end].interval);
       }
       Interval& interval = intervals_[start.interval];
+      if (take_over(interval)) continue;
       live += rounded(interval);
-      if (take_over(interval)) live -= rounded(interval);
       plan_.live_set_bytes = std::max(plan_.live_set_bytes, live);
-      if (interval.offset < 0) interval.offset = allocate(interval);
-      // What was taken over is no longer counted twice once its own end comes.
-      if (interval.in_place_of >= 0 && taken_over_[static_cast<std::size_t>(interval.in_place_of)]) {
-        live += rounded(interval);
-      }
+      interval.offset = allocate(interval);
     }
     for (const std::int64_t bytes : plan_.arena_bytes) plan_.planned_bytes += bytes;
     return std::move(plan_);
@@ -198,10 +195,11 @@ class Planner {
       return offset;
     }
     std::int64_t& end = plan_.arena_bytes[interval.arena];
-    // A free block at the very end can grow.
+    // A free block at the very end can grow. (One that is large enough stood too far back among the candidates.)
     if (!list.by_offset.empty()) {
       const auto last = std::prev(list.by_offset.end());
-      if (last->first + last->second.bytes == end && all_precede(last->second.users, interval.writer)) {
+      if (last->second.bytes < bytes && last->first + last->second.bytes == end &&
+          all_precede(last->second.users, interval.writer)) {
         const std::int64_t offset = last->first;
         list.by_size.erase({last->second.bytes, offset});
         list.by_offset.erase(last);
