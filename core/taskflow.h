@@ -27,18 +27,18 @@ namespace lockstep {
 
 class TaskflowScheduler final : public Scheduler {
  public:
-  explicit TaskflowScheduler(tf::Executor& executor)
-      : executor_(executor), workers_(executor.num_workers()) {}
+  explicit TaskflowScheduler(tf::Executor& executor) : state_(std::make_shared<State>(executor)) {}
   ~TaskflowScheduler() override { TaskflowScheduler::drain(); }
 
-  std::size_t num_workers() const override { return executor_.num_workers(); }
-  std::size_t waiting_starts() const override { return waiting_.load(std::memory_order_relaxed); }
-  int this_worker() const override { return executor_.this_worker_id(); }
+  std::size_t num_workers() const override { return state_->executor.num_workers(); }
+  std::size_t waiting_starts() const override { return state_->waiting.load(std::memory_order_relaxed); }
+  int this_worker() const override { return state_->executor.this_worker_id(); }
 
+  // The job may hold the last handle on this scheduler: its task keeps what it needs to end.
   void submit(std::function<void()> job) override {
-    state_.fetch_add(kOneTask, std::memory_order_relaxed);
-    executor_.silent_async([this, job = std::move(job)]() mutable {
-      run_task([&job] {
+    state_->tasks.fetch_add(kOneTask, std::memory_order_relaxed);
+    state_->executor.silent_async([state = state_, job = std::move(job)]() mutable {
+      state->run_task([&job] {
         job();
         job = nullptr;  // what the job holds is gone before drain() returns
       });
@@ -47,83 +47,98 @@ class TaskflowScheduler final : public Scheduler {
 
   // Task sets must be gone before their scheduler.
   std::unique_ptr<TaskSet> make_task_set(std::size_t count, std::function<void(std::size_t)> body) override {
-    return std::make_unique<Flow>(*this, count, std::move(body));
+    return std::make_unique<Flow>(*state_, count, std::move(body));
   }
 
   // The tasks that a worker is in the middle of cannot end while it waits here, nor can those of other workers that
   // wait here: a worker waits for all tasks but these, any other thread for all.
   void drain() override {
-    const int worker = executor_.this_worker_id();
+    State& state = *state_;
+    const int worker = state.executor.this_worker_id();
     if (worker < 0) {
-      wait_until([this] { return state_.load(std::memory_order_acquire) == 0; });
+      state.wait_until([&state] { return state.tasks.load(std::memory_order_acquire) == 0; });
       return;
     }
-    Worker& self = workers_[static_cast<std::size_t>(worker)];
+    Worker& self = state.workers[static_cast<std::size_t>(worker)];
     const std::uint64_t mine = self.running - self.draining;
     self.draining = self.running;
-    state_.fetch_add(mine * kOneDraining, std::memory_order_relaxed);
-    wait_until([this] {
-      const std::uint64_t state = state_.load(std::memory_order_acquire);
-      return state / kOneTask == state % kOneTask;
+    state.tasks.fetch_add(mine * kOneDraining, std::memory_order_relaxed);
+    state.wait_until([&state] {
+      const std::uint64_t tasks = state.tasks.load(std::memory_order_acquire);
+      return tasks / kOneTask == tasks % kOneTask;
     });
-    state_.fetch_sub(mine * kOneDraining, std::memory_order_relaxed);
+    state.tasks.fetch_sub(mine * kOneDraining, std::memory_order_relaxed);
     self.draining -= mine;
   }
 
  private:
+  // Both counts in one word, so that they are read at one moment: tasks begun or to come in the upper half, those of
+  // them that wait in drain() in the lower.
+  static constexpr std::uint64_t kOneTask = std::uint64_t{1} << 32U;
+  static constexpr std::uint64_t kOneDraining = 1;
+
   // Read and written by one worker only; workers nest tasks when they help.
   struct alignas(64) Worker {
     std::uint64_t running = 0;   // tasks that have begun and not ended on this thread
     std::uint64_t draining = 0;  // how many of them wait in drain()
   };
 
-  template <class Task>
-  void run_task(const Task& task) {
-    Worker& self = workers_[static_cast<std::size_t>(executor_.this_worker_id())];
-    ++self.running;
-    task();
-    --self.running;
-    state_.fetch_sub(kOneTask,
-                     std::memory_order_release);  // the last touch: a drain in a destructor may be waiting
-  }
+  struct State {
+    explicit State(tf::Executor& e) : executor(e), workers(e.num_workers()) {}
 
-  // A worker helps with other tasks while it waits; any other thread sleeps in short steps.
-  template <class Done>
-  void wait_until(Done done) {
-    if (executor_.this_worker_id() >= 0) {
-      executor_.corun_until(done);
-      return;
+    template <class Task>
+    void run_task(const Task& task) {
+      Worker& self = workers[static_cast<std::size_t>(executor.this_worker_id())];
+      ++self.running;
+      task();
+      --self.running;
+      // The last touch of a task set's task: a drain in a destructor may be waiting.
+      tasks.fetch_sub(kOneTask, std::memory_order_release);
     }
-    while (!done()) std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
+
+    // A worker helps with other tasks while it waits; any other thread sleeps in short steps.
+    template <class Done>
+    void wait_until(Done done) {
+      if (executor.this_worker_id() >= 0) {
+        executor.corun_until(done);
+        return;
+      }
+      while (!done()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+
+    tf::Executor& executor;
+    std::vector<Worker> workers;
+    std::atomic<std::uint64_t> tasks{0};
+    std::atomic<std::size_t> waiting{0};
+  };
 
   class Flow final : public TaskSet {
    public:
-    Flow(TaskflowScheduler& scheduler, std::size_t count, std::function<void(std::size_t)> body)
-        : scheduler_(scheduler), count_(count), body_(std::move(body)) {
+    Flow(State& state, std::size_t count, std::function<void(std::size_t)> body)
+        : state_(state), count_(count), body_(std::move(body)) {
       for (std::size_t i = 0; i < count; ++i) {
         flow_.emplace([this, i] {
-          scheduler_.waiting_.fetch_sub(1, std::memory_order_relaxed);
-          scheduler_.run_task([this, i] { body_(i); });
+          state_.waiting.fetch_sub(1, std::memory_order_relaxed);
+          state_.run_task([this, i] { body_(i); });
         });
       }
     }
     // The future, and not the count of tasks, says when Taskflow itself is done with the flow.
     ~Flow() override {
       if (!last_.valid()) return;
-      scheduler_.wait_until(
+      state_.wait_until(
           [this] { return last_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
     }
     // Taskflow runs a flow that is started again while it runs once more after it: the last future is the last to end.
     void start() override {
-      scheduler_.state_.fetch_add(count_ * kOneTask, std::memory_order_relaxed);
-      scheduler_.waiting_.fetch_add(count_, std::memory_order_relaxed);
+      state_.tasks.fetch_add(count_ * kOneTask, std::memory_order_relaxed);
+      state_.waiting.fetch_add(count_, std::memory_order_relaxed);
       const std::lock_guard<std::mutex> lock(mutex_);
-      last_ = scheduler_.executor_.run(flow_);
+      last_ = state_.executor.run(flow_);
     }
 
    private:
-    TaskflowScheduler& scheduler_;
+    State& state_;
     std::size_t count_;
     std::function<void(std::size_t)> body_;
     tf::Taskflow flow_;
@@ -131,15 +146,7 @@ class TaskflowScheduler final : public Scheduler {
     tf::Future<void> last_;
   };
 
-  // Both counts in one word, so that they are read at one moment: tasks begun or to come in the upper half, those of
-  // them that wait in drain() in the lower.
-  static constexpr std::uint64_t kOneTask = std::uint64_t{1} << 32U;
-  static constexpr std::uint64_t kOneDraining = 1;
-
-  tf::Executor& executor_;
-  std::vector<Worker> workers_;
-  std::atomic<std::uint64_t> state_{0};
-  std::atomic<std::size_t> waiting_{0};
+  std::shared_ptr<State> state_;
 };
 
 // A Scheduler over the application's executor.

@@ -35,6 +35,11 @@ class LOCKSTEP_API RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
+  // Would a try fail at this moment?
+  bool is_taken(bool exclusive) const {
+    const std::int32_t users = users_.load(std::memory_order_relaxed);
+    return exclusive ? users != 0 : users < 0;
+  }
   bool try_lock_shared();
   bool try_lock_exclusive();
   void unlock_shared();

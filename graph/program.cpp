@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <list>
 #include <mutex>
-#include <thread>
 
 #include "lockstep/graph/compile.h"
 #include "lockstep/graph/internal/plan.h"
@@ -58,8 +57,12 @@ class PlannedProgram {
   }
   std::unique_ptr<RunContext> make_context() const { return std::make_unique<RunContext>(graph_, *plan_, runtime_); }
 
-  // All of them or none.
+  // All of them or none. Looks first: a lock that is taken and given back for nothing wakes everyone who waits, this run
+  // included.
   bool try_lock() {
+    for (std::size_t i = 0; i < locks_.size(); ++i) {
+      if (locks_[i]->is_taken(exclusive_[i])) return false;
+    }
     for (std::size_t i = 0; i < locks_.size(); ++i) {
       if (exclusive_[i] ? locks_[i]->try_lock_exclusive() : locks_[i]->try_lock_shared()) continue;
       unlock(i);
@@ -91,6 +94,7 @@ class PlannedProgram {
 };
 
 bool overlap(const Tensor& a, const Tensor& b) {
+  if (a.num_bytes() == 0 || b.num_bytes() == 0) return false;
   const auto begin = [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw()); };
   return begin(a) < begin(b) + b.num_bytes() && begin(b) < begin(a) + a.num_bytes();
 }
@@ -427,8 +431,6 @@ std::future<std::vector<Tensor>> Program::run_async(std::vector<Tensor> feeds, c
     } catch (...) {
       promise->set_exception(std::current_exception());
     }
-    // Where this was the last owner, the executor would be ended by its own worker: leave that to another thread.
-    if (program.impl_.use_count() == 1) std::thread([last = std::move(program)] {}).detach();
   });
   return future;
 }
