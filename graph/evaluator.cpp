@@ -19,6 +19,19 @@ ErrorPlace place_in(const Node& node, int replica) {
 
 }  // namespace
 
+std::vector<bool> live_nodes(const Graph& graph, std::span<const NodeId> topological_order) {
+  std::vector<bool> live(graph.id_bound(), false);
+  for (const ValueId result : graph.results()) live[result.node.index()] = true;
+  for (auto id = topological_order.rbegin(); id != topological_order.rend(); ++id) {
+    const Node& node = graph.node(*id);
+    if (!live[id->index()] && must_run(effects_of(node))) live[id->index()] = true;
+    if (!live[id->index()]) continue;
+    for (const ValueId input : node.inputs()) live[input.node.index()] = true;
+    for (const NodeId control : node.controls()) live[control.index()] = true;
+  }
+  return live;
+}
+
 GraphOrders::GraphOrders(const Graph& graph) { add(graph); }
 GraphOrders::GraphOrders(const Node& node) { add_regions(node); }
 
@@ -39,6 +52,7 @@ std::vector<Tensor> Evaluator::run_graph(const Graph& graph, std::span<const Ten
     std::vector<Tensor>& outputs = values[id.index()];
     if (!outputs.empty()) continue;  // a parameter
     const Node& node = graph.node(id);
+    info_.check_stop();
     inputs.clear();
     for (const ValueId input : node.inputs()) inputs.push_back(values[input.node.index()].at(input.output));
     outputs = node.op().region_kind == RegionKind::kNone ? run_node(node, inputs, replica)

@@ -44,8 +44,10 @@ Interpreter::Interpreter(Graph graph, InterpreterOptions options)
     variables_[decl.name] =
         decl.initial.defined() ? decl.initial : Tensor::zeros(decl.spec.dtype, decl.spec.shape);
   }
+  const std::vector<bool> live = live_nodes(*graph_, orders_->of(*graph_));
   for (const Node& node : graph_->nodes()) {
-    advances_step_ = advances_step_ || has(effects_of(node), Effect::kWritesVariable | Effect::kRandom);
+    advances_step_ = advances_step_ || (live[node.id().index()] &&
+                                        has(effects_of(node), Effect::kWritesVariable | Effect::kRandom));
   }
 }
 

@@ -9,10 +9,12 @@
 // set, one more call with is_finish() follows after all shards (to combine partial results kept in scratch()).
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <stop_token>
 #include <utility>
 #include <vector>
 
@@ -45,6 +47,13 @@ struct PlainCall {
 struct RunInfo {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
+  // What may end the run early; null: nothing.
+  const std::stop_token* cancel = nullptr;
+  const std::chrono::steady_clock::time_point* deadline = nullptr;
+
+  // For kernels that take long, between two pieces of work: throws Error (kCancelled, kDeadlineExceeded) where the run
+  // is to end early.
+  LOCKSTEP_API void check_stop() const;
 };
 
 class LOCKSTEP_API KernelContext {

@@ -32,6 +32,16 @@ void KernelContext::check_dtype(const TensorArg& arg, DType wanted) {
   }
 }
 
+void RunInfo::check_stop() const {
+  if (cancel != nullptr && cancel->stop_requested()) {
+    throw Error(ErrorCode::kCancelled, "the run was cancelled before its commit; no variable was changed by it");
+  }
+  if (deadline != nullptr && std::chrono::steady_clock::now() >= *deadline) {
+    throw Error(ErrorCode::kDeadlineExceeded,
+                "the deadline passed before the run could commit; no variable was changed by it");
+  }
+}
+
 const TensorSpec& NodeView::variable(std::string_view name) const {
   const TensorSpec* spec = variables_ == nullptr ? nullptr : (*variables_)(name);
   if (spec == nullptr) fail(str("variable '", name, "' is not declared; declare it in the outermost graph"));

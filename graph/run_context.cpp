@@ -45,12 +45,17 @@ struct RunContext::Active {
 };
 thread_local RunContext::Active* RunContext::Active::top = nullptr;
 
-bool RunContext::held_by_this_thread(const RunLock* lock) {
-  for (const Active* active = Active::top; active != nullptr; active = active->outer_) {
-    if (std::ranges::find(active->context_.locks_, lock) != active->context_.locks_.end()) return true;
+bool RunContext::is_held(const RunLock* lock, const Active* active) {
+  for (; active != nullptr; active = active->outer_) {
+    const RunContext& context = active->context_;
+    if (std::ranges::find(context.locks_, lock) != context.locks_.end()) return true;
+    // A helper works for a thread that may itself be inside runs, and waits for this one.
+    if (context.caller_ != active->outer_ && is_held(lock, context.caller_)) return true;
   }
   return false;
 }
+
+bool RunContext::held_by_this_thread(const RunLock* lock) { return is_held(lock, Active::top); }
 
 RunContext::RunContext(const Graph& graph, const Plan& plan, const Runtime& runtime)
     : graph_(graph), plan_(plan), runtime_(runtime) {
@@ -135,7 +140,10 @@ RunContext::Outcome RunContext::run(std::span<const Tensor> feeds, std::span<Ten
                                     RunInfo info, const RunOptions& options) noexcept {
   bind(feeds, results, variables);
   info_ = info;
+  info_.cancel = options.cancel.stop_possible() ? &options.cancel : nullptr;
+  info_.deadline = options.deadline ? &*options.deadline : nullptr;
   options_ = &options;
+  caller_ = Active::top;
   locks_ = locks;
   watched_ = options.observer != nullptr || options.deadline.has_value() || options.cancel.stop_possible();
   state_.store(State::kRunning, std::memory_order_relaxed);

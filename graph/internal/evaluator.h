@@ -17,6 +17,10 @@
 
 namespace lockstep {
 
+// By id: what the results, and the effects of nodes that must run, lead to. The rest changes nothing, the step counter
+// included.
+std::vector<bool> live_nodes(const Graph& graph, std::span<const NodeId> topological_order);
+
 // The order of nodes in a graph and in all regions below it, found once.
 class GraphOrders {
  public:

@@ -59,6 +59,7 @@ class RunContext {
     KernelContext* context;
   };
   struct Active;  // marks the thread as working on this run
+  static bool is_held(const RunLock* lock, const Active* active);
 
   void bind(std::span<const Tensor> feeds, std::span<Tensor> results, std::span<StoredVariable* const> variables);
   template <bool kWatched>
@@ -94,6 +95,7 @@ class RunContext {
   RunInfo info_;
   const RunOptions* options_ = nullptr;
   std::span<RunLock* const> locks_;
+  const Active* caller_ = nullptr;  // the runs that the calling thread was inside of
   bool watched_ = false;    // an observer, a deadline or a cancellation has to be looked at
   enum class State : std::uint8_t { kRunning, kFailed, kCommitting };
   std::atomic<State> state_{State::kRunning};
