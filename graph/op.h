@@ -173,6 +173,8 @@ struct OpTraits {
   bool per_replica_source = false;  // its value differs between replicas
   bool collective = false;          // makes values agree across replicas
   bool declares_effects = false;    // its int attribute `effects` stands in place of OpDef::effects
+  // Output 0 is the tensor in this attribute: nothing runs.
+  std::optional<std::string> gives_attribute;
   // The attribute that names the variable it reads as a value.
   std::optional<std::string> reads_variable;
   // It writes a variable: the new value is output 0 of its kernel, whose inputs are the variable's current value

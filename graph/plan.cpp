@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "lockstep/core/kernels/elementwise.h"
+#include "lockstep/graph/internal/evaluator.h"
 #include "lockstep/graph/internal/regions.h"
 
 namespace lockstep {
@@ -38,7 +39,7 @@ class PlanMaker {
 
   std::unique_ptr<const Plan> run() {
     order_ = graph_.topological_order();
-    find_live_nodes();
+    live_ = live_nodes(graph_, order_);
     resolve_shapes();
     list_variables();
     values_.resize(graph_.id_bound());
@@ -54,18 +55,6 @@ class PlanMaker {
 
  private:
   // --- what runs, and on which shapes
-
-  void find_live_nodes() {
-    live_.assign(graph_.id_bound(), false);
-    for (const ValueId result : graph_.results()) live_[result.node.index()] = true;
-    for (auto id = order_.rbegin(); id != order_.rend(); ++id) {
-      const Node& node = graph_.node(*id);
-      if (!live_[id->index()] && must_run(effects_of(node))) live_[id->index()] = true;
-      if (!live_[id->index()]) continue;
-      for (const ValueId input : node.inputs()) live_[input.node.index()] = true;
-      for (const NodeId control : node.controls()) live_[control.index()] = true;
-    }
-  }
 
   void resolve_shapes() {
     specs_.resize(graph_.id_bound(), nullptr);
@@ -84,7 +73,11 @@ class PlanMaker {
       const Node& node = graph_.node(id);
       if (!live_[id.index()] || specs_[id.index()] != nullptr) continue;
       const auto known = [](const TensorSpec& spec) { return spec.shape.is_known(); };
-      if (std::ranges::all_of(node.outputs(), known)) {
+      // What was known when the graph was made was checked then. An output may have been known although an input was
+      // not (a sum with a matrix of known shape): only now can it be seen whether they fit.
+      const bool inputs_known =
+          std::ranges::all_of(node.inputs(), [&](ValueId input) { return known(graph_.spec(input)); });
+      if (inputs_known && std::ranges::all_of(node.outputs(), known)) {
         keep(id, node.outputs());
         continue;
       }
@@ -93,11 +86,17 @@ class PlanMaker {
       const auto outputs = node.op().region_kind == RegionKind::kNone
                                ? infer_outputs(node, inputs, variable_specs_)
                                : infer_region_outputs(node, inputs, variable_specs_);
-      for (const TensorSpec& output : outputs) {
-        if (known(output)) continue;
-        throw InvalidArgument(str(node.op().name, ": an output is still ", output, " with the feeds' shapes known; its ",
-                                  "shape must follow from the shapes of its inputs"),
-                              place_of(node));
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        if (!known(outputs[i])) {
+          throw InvalidArgument(str(node.op().name, ": an output is still ", outputs[i],
+                                    " with the feeds' shapes known; its shape must follow from the shapes of its inputs"),
+                                place_of(node));
+        }
+        if (!node.outputs()[i].shape.admits(outputs[i].shape)) {
+          throw InvalidArgument(str(node.op().name, ": output ", i, " is ", node.outputs()[i], " in the graph and ",
+                                    outputs[i], " with the feeds' shapes"),
+                                place_of(node));
+        }
       }
       keep(id, outputs);
     }
@@ -154,6 +153,7 @@ class PlanMaker {
     for (const NodeId id : order_) {
       if (!live_[id.index()]) continue;
       for (const ValueId input : graph_.node(id).inputs()) read[input.node.index()] = true;
+      for (const NodeId control : graph_.node(id).controls()) read[control.index()] = true;
     }
     for (const NodeId id : order_) {
       const Node& node = graph_.node(id);
@@ -161,7 +161,7 @@ class PlanMaker {
       if (!live_[id.index()] || !update) continue;
       const auto entry = in_commit_.find(node.find<VariableRef>(update->attribute)->name);
       if (entry == in_commit_.end()) continue;
-      // Others look at the new value, or its operands are variables that the commit stage changes: shadow.
+      // Others look at the new value or must run after it, or its operands are variables that the commit stage changes: shadow.
       bool fits = node.op().traits.infallible && node.op().traits.in_place && !read[id.index()];
       for (const ValueId input : node.inputs()) fits = fits && !is_written_variable(input, entry->first);
       if (fits) {
@@ -237,8 +237,8 @@ class PlanMaker {
     call.arena = arena_of(*work.node);
     call.replica = std::max(work.node->provenance().replica, 0);
     call.first_arg = static_cast<std::uint32_t>(plan_->args.size());
-    call.inputs = static_cast<std::uint16_t>(work.inputs.size());
-    call.outputs = static_cast<std::uint16_t>(work.outputs.size());
+    call.inputs = static_cast<std::uint32_t>(work.inputs.size());
+    call.outputs = static_cast<std::uint32_t>(work.outputs.size());
     call.shards = work.split.shards;
     for (const std::vector<Argument>* list : {&work.inputs, &work.outputs}) {
       for (const Argument& argument : *list) {
@@ -350,10 +350,10 @@ class PlanMaker {
     add_running_node(node);
   }
 
-  // Constants need no kernel call: an op without inputs whose only attribute is the value itself.
+  // Constants need no kernel call.
   static const Tensor* constant_of(const Node& node) {
-    if (!node.inputs().empty() || node.op().attributes.size() != 1 || node.op().effects != Effect::kPure) return nullptr;
-    return node.find<Tensor>(node.op().attributes[0].name);
+    const auto& attribute = node.op().traits.gives_attribute;
+    return attribute ? node.find<Tensor>(*attribute) : nullptr;
   }
 
   std::uint32_t storage_of(ValueId value) const { return values_[value.node.index()][value.output]; }
@@ -536,7 +536,8 @@ class PlanMaker {
     std::size_t lanes = std::max<std::size_t>(runtime_.scheduler().num_workers(), 1);
     if (options_.clustering == Clustering::kByCost && plan_->seconds < options_.inline_seconds) lanes = 1;
     plan_->clusters = make_clusters(steps_, {lanes, options_.clustering == Clustering::kByCost});
-    if (options_.clustering == Clustering::kByCost && plan_->clusters.clusters.size() <= 2 && lanes > 1) {
+    const std::size_t too_few = options_.clustering == Clustering::kByCost ? 2 : 1;
+    if (plan_->clusters.clusters.size() <= too_few && lanes > 1) {
       plan_->clusters = make_clusters(steps_, {1, true});  // nothing to do side by side
     }
     plan_->lanes = plan_->clusters.sequential ? 1 : lanes;

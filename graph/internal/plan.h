@@ -45,8 +45,8 @@ struct PhaseCall {
   NodeId node;
   std::uint32_t kernel = 0;
   std::uint32_t first_arg = 0;
-  std::uint16_t inputs = 0;
-  std::uint16_t outputs = 0;
+  std::uint32_t inputs = 0;
+  std::uint32_t outputs = 0;
   std::int64_t shards = 1;  // of the node; a finishing phase has one call, with shard == shards
   bool finish = false;
   std::int64_t scratch = -1;  // interval
