@@ -111,14 +111,18 @@ NodeId GraphBuilder::node(const OpDef& op, std::string_view name, std::span<cons
   init.op = &op;
   init.inputs.reserve(inputs.size());
   SmallVector<TensorSpec, 4> specs;
-  for (const Value& input : inputs) {
-    const Value own = import(input);
-    init.inputs.push_back(own.id());
-    specs.push_back(own.spec());
-  }
   std::string base = scope_;
   base += name.empty() ? std::string_view(op.name) : name;
-  init.name = graph_.unique_name(base);
+  try {
+    for (const Value& input : inputs) {
+      const Value own = import(input);
+      init.inputs.push_back(own.id());
+      specs.push_back(own.spec());
+    }
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(str(op.name, ": ", error.message()), {base, op.name, device_, site.file, site.line, -1});
+  }
+  init.name = graph_.unique_name(base);  // after the captures, which take names too
   init.attributes = std::move(attributes);
   init.regions = std::move(regions);
   init.site = site;

@@ -1,6 +1,8 @@
 // graph/ops/elementwise.cpp - ops that work element by element.
 #include "lockstep/core/kernels/elementwise.h"
 
+#include <cmath>
+
 #include "lockstep/graph/internal/builtin_ops.h"
 #include "lockstep/graph/ops.h"
 
@@ -89,22 +91,41 @@ OpDef identity_op() {
   return def;
 }
 
-// A number among the operands becomes a constant of the other operand's dtype.
+// The graph that an operand's node is made in. Throws InvalidArgument where the operand is no value.
+GraphBuilder& builder_of(std::string_view op, const Operand& operand) {
+  if (!operand.number() && operand.value().valid()) return operand.value().builder();
+  const char* what = operand.number() ? "one operand must be a Value" : "an empty Value was used; it stands for no node";
+  throw InvalidArgument(str(op, ": ", what), {{}, std::string(op), {}, operand.site().file, operand.site().line, -1});
+}
+
+// A number among the operands becomes a constant of the other operand's dtype, which must be able to hold it.
+Value value_of(std::string_view op, const Operand& operand, const Operand& other, SourceSite site) {
+  if (!operand.number()) {
+    builder_of(op, operand);
+    return operand.value();
+  }
+  GraphBuilder& builder = builder_of(op, other);
+  const DType dtype = other.value().dtype();
+  const double number = *operand.number();
+  const ErrorPlace place{{}, std::string(op), {}, site.file, site.line, -1};
+  if (is_integer(dtype) && number != std::trunc(number)) {
+    throw InvalidArgument(str(op, ": ", number, " beside a value of ", dtype, ", which cannot hold it; cast the value"), place);
+  }
+  try {
+    return builder.constant(Tensor::full(dtype, Shape{}, number), "constant", site);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(str(op, ": ", error.message()), place);
+  }
+}
+
 Value binary(std::string_view op, const Operand& a, const Operand& b) {
-  const SourceSite site = a.site();
-  const auto value_of = [&](const Operand& operand, const Operand& other) {
-    if (!operand.number()) return operand.value();
-    if (other.number()) throw InvalidArgument(str(op, ": one operand must be a Value"));
-    const DType dtype = other.value().dtype();
-    return other.value().builder().constant(Tensor::full(dtype, Shape{}, *operand.number()), "constant", site);
-  };
-  const Value left = value_of(a, b);
-  const Value right = value_of(b, a);
-  return left.builder().op1(op, {left, right}, {}, {}, site);
+  const Value left = value_of(op, a, b, a.site());
+  const Value right = value_of(op, b, a, a.site());
+  return left.builder().op1(op, {left, right}, {}, {}, a.site());
 }
 
 Value unary(std::string_view op, const Operand& x) {
-  return x.value().builder().op1(op, {x.value()}, {}, {}, x.site());
+  return builder_of(op, x).op1(op, {x.value()}, {}, {}, x.site());
 }
 
 }  // namespace
