@@ -1,0 +1,111 @@
+// One graph, the same bits: 1, 2 and 8 threads, inline or in lanes, any clustering, as the interpreter has them.
+#include "lockstep/graph/interpreter.h"
+#include "support/program_test.h"
+#include "support/random_graph.h"
+#include "support/sanitizers.h"
+
+namespace lockstep {
+namespace {
+
+using testing::expect_same_tensors;
+using testing::expect_same_values;
+using testing::feeds_for;
+using testing::random_graph;
+using testing::RandomGraphOptions;
+using testing::repeats;
+using testing::Values;
+using testing::variables_of;
+using testing::with_lanes;
+
+// Programs of every kind; executors are made once.
+struct Kind {
+  std::string name;
+  Runtime runtime;
+  CompileOptions options;
+};
+
+std::vector<Kind>& kinds() {
+  static std::vector<Kind> all = [] {
+    std::vector<Kind> made;
+    for (const std::size_t threads : {1, 2, 8}) {
+      const Runtime runtime({.threads = threads, .seed = 11});
+      made.push_back({str(threads, " threads, inline"), runtime, CompileOptions()});
+      if (threads == 1) continue;
+      made.push_back({str(threads, " threads, clustered"), runtime, with_lanes()});
+      made.push_back({str(threads, " threads, call by call"), runtime, with_lanes(Clustering::kOff)});
+    }
+    return made;
+  }();
+  return all;
+}
+
+// Runs every kind of program `steps` times beside the interpreter.
+void expect_same_bits(const RandomGraphOptions& options, std::size_t steps) {
+  const Graph graph = random_graph(options);
+  Interpreter interpreter(graph, {.seed = 11});
+  std::vector<std::vector<Tensor>> expected;
+  std::vector<Values> values;
+  for (std::size_t step = 0; step < steps; ++step) {
+    expected.push_back(interpreter.run(feeds_for(graph, step)));
+    values.push_back(interpreter.variables());
+  }
+  for (const Kind& kind : kinds()) {
+    CompileOptions compile_options = kind.options;
+    compile_options.variables = std::make_shared<VariableStore>();
+    const Program program = compile(graph, kind.runtime, compile_options);
+    for (std::size_t step = 0; step < steps; ++step) {
+      expect_same_tensors(program.run(feeds_for(graph, step)), expected[step]);
+      expect_same_values(variables_of(*compile_options.variables), values[step]);
+      ASSERT_FALSE(::testing::Test::HasFailure())
+          << kind.name << ", seed " << options.seed << ", step " << step;
+    }
+    EXPECT_EQ(compile_options.variables->step(), interpreter.step());
+  }
+}
+
+TEST(Determinism, SmallGraphsWithRandomNumbersVariablesLambdasAndRegions) {
+  for (std::uint64_t seed = 0; seed < repeats(60); ++seed) {
+    expect_same_bits(
+        {.seed = seed, .nodes = 5 + seed % 30, .elements = 1 + static_cast<std::int64_t>(seed % 17)}, 3);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Determinism, WideGraphsWithoutRegions) {
+  for (std::uint64_t seed = 0; seed < repeats(30); ++seed) {
+    expect_same_bits({.seed = 500 + seed, .nodes = 80, .variables = 5, .regions = 0}, 3);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Determinism, GraphsWhoseNodesAreCutIntoShards) {
+  for (std::uint64_t seed = 0; seed < repeats(12); ++seed) {
+    expect_same_bits({.seed = 900 + seed,
+                      .nodes = 14,
+                      .elements = 150'000 + static_cast<std::int64_t>(seed),
+                      .variables = 2},
+                     2);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// The same program over and over: what differs from run to run is who runs what when.
+TEST(Determinism, AThousandRunsOfOneProgram) {
+  const Graph graph = random_graph(
+      {.seed = 77, .nodes = 40, .elements = 70'000, .variables = 0, .random = false, .regions = 0});
+  const std::vector<Tensor> feeds = feeds_for(graph, 1);
+  const std::vector<Tensor> expected = Interpreter(graph).run(feeds);
+  for (const Kind& kind : kinds()) {
+    const Program program = compile(graph, kind.runtime, kind.options);
+    std::vector<Tensor> results = program.run(feeds);
+    for (std::size_t run = 0; run < repeats(150); ++run) {
+      for (Tensor& result : results) result.assign(Tensor::zeros(result.dtype(), result.shape()));
+      program.run_into(feeds, results);
+      expect_same_tensors(results, expected);
+      ASSERT_FALSE(HasFailure()) << kind.name << ", run " << run;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

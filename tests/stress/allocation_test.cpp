@@ -1,0 +1,123 @@
+// Steady state allocates nothing per node, and nothing at all where a program runs inline.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "lockstep/graph/builder.h"
+#include "lockstep/graph/ops.h"
+#include "support/program_test.h"
+#include "support/sanitizers.h"
+
+namespace {
+std::atomic<std::int64_t> allocations{0};
+}
+
+#if !LOCKSTEP_TEST_SANITIZED
+// Every way to the heap that C++ code of this executable has.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* block = std::malloc(size == 0 ? 1 : size)) return block;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void* operator new(std::size_t size, std::align_val_t alignment) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  const auto align = static_cast<std::size_t>(alignment);
+  if (void* block = std::aligned_alloc(align, (size + align - 1) / align * align)) return block;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, std::size_t) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, std::align_val_t) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, std::size_t, std::align_val_t) noexcept { std::free(block); }
+#endif
+
+namespace lockstep {
+namespace {
+
+using testing::kSanitized;
+using testing::with_lanes;
+
+constexpr int kRuns = 1000;
+
+// Allocations a run of a program in steady state, on this and all other threads.
+double allocations_per_run(const Program& program, const std::vector<Tensor>& feeds) {
+  std::vector<Tensor> results = program.run(feeds);
+  for (int i = 0; i < 50; ++i) program.run_into(feeds, results);
+  const std::int64_t before = allocations;
+  for (int i = 0; i < kRuns; ++i) program.run_into(feeds, results);
+  return static_cast<double>(allocations - before) / kRuns;
+}
+
+// A graph of `nodes` nodes: arithmetic, lambdas, a variable, a random op.
+Graph graph_of(int nodes) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {64});
+  const VariableRef v = b.variable("v", Tensor::zeros({64}));
+  Value y = x * b.random_uniform({DType::kF32, {64}});
+  for (int i = 0; i < nodes; ++i) {
+    y = relu(y + x);
+    b.call("lambda", [] {}, {.seconds = 1e-6});
+  }
+  b.assign_add(v, y);
+  b.result(sum(y));
+  return b.finish();
+}
+
+class Allocations : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (kSanitized) GTEST_SKIP() << "sanitizers have an allocator of their own";
+  }
+  const std::vector<Tensor> feeds_ = {Tensor::full(DType::kF32, {64}, 1)};
+};
+
+TEST_F(Allocations, TheCounterCounts) {
+  const std::int64_t before = allocations;
+  delete new int(3);
+  std::vector<int> list(100);
+  EXPECT_GE(allocations - before, 1);
+}
+
+TEST_F(Allocations, NoneInline) {
+  EXPECT_EQ(allocations_per_run(compile(graph_of(10), Runtime({.threads = 2})), feeds_), 0);
+  EXPECT_EQ(allocations_per_run(compile(graph_of(100), Runtime({.threads = 1})), feeds_), 0);
+}
+
+TEST_F(Allocations, NoneInlineWithAnObserverADeadlineAndACancellation) {
+  struct Quiet : Observer {
+    void on_node_begin(const NodeEvent&) noexcept override {}
+    void on_node_end(const NodeEvent&) noexcept override {}
+  } observer;
+  const Program program = compile(graph_of(10), Runtime({.threads = 2}));
+  std::stop_source stop;
+  RunOptions options;
+  options.observer = &observer;
+  options.cancel = stop.get_token();
+  options.deadline = std::chrono::steady_clock::now() + std::chrono::hours(1);
+  std::vector<Tensor> results = program.run(feeds_);
+  const std::int64_t before = allocations;
+  for (int i = 0; i < kRuns; ++i) program.run_into(feeds_, results, options);
+  EXPECT_EQ(allocations - before, 0);
+}
+
+TEST_F(Allocations, AtMostFourARunWithTasksHoweverManyNodes) {
+  for (const Clustering clustering : {Clustering::kByCost, Clustering::kOff}) {
+    for (const int nodes : {10, 100, 400}) {
+      const Program program = compile(graph_of(nodes), Runtime({.threads = 2}), with_lanes(clustering));
+      ASSERT_EQ(program.plan(feeds_).lanes, 2U);
+      EXPECT_LE(allocations_per_run(program, feeds_), 4) << nodes << " nodes";
+    }
+  }
+}
+
+TEST_F(Allocations, MemoryStaysWhereItIsBetweenRuns) {
+  const Runtime runtime({.threads = 2});
+  const Program program = compile(graph_of(50), runtime, with_lanes());
+  std::vector<Tensor> results = program.run(feeds_);
+  const auto taken = runtime.pool(runtime.devices()[0])->stats().allocations;
+  for (int i = 0; i < 500; ++i) program.run_into(feeds_, results);
+  EXPECT_EQ(runtime.pool(runtime.devices()[0])->stats().allocations, taken);
+}
+
+}  // namespace
+}  // namespace lockstep
