@@ -237,29 +237,35 @@ TEST(MemoryPlan, ALiveSetCountsWhatIsTakenOverOnce) {
 // A large free block behind many small ones that cannot be used yet must not shrink the arena when it is found.
 TEST(MemoryPlan, TheArenaNeverShrinks) {
   constexpr std::uint32_t kSmall = 40;
-  // Small values whose readers end at no time that the last writer knows of; one large value that ends before it.
-  std::vector<Phase> phases(2 * kSmall + 3);
+  std::vector<Phase> phases;
   std::vector<Interval> intervals;
+  const auto add_phase = [&](std::initializer_list<std::uint32_t> predecessors) {
+    Phase phase;
+    for (const std::uint32_t before : predecessors) phase.predecessors.push_back(before);
+    phases.push_back(phase);
+    return static_cast<std::uint32_t>(phases.size() - 1);
+  };
+  const auto add_value = [&](std::int64_t bytes, std::uint32_t writer,
+                             std::initializer_list<std::uint32_t> readers) {
+    Interval interval;
+    interval.bytes = bytes;
+    interval.writer = writer;
+    for (const std::uint32_t reader : readers) interval.readers.push_back(reader);
+    intervals.push_back(interval);
+  };
+  // Small values that are laid out first (long chains are urgent), read by somebody else than those before `last`.
   for (std::uint32_t i = 0; i < kSmall; ++i) {
-    phases[kSmall + i].predecessors.push_back(i);
-    Interval small;
-    small.bytes = 128;
-    small.writer = i;
-    small.readers = {kSmall + i};
-    intervals.push_back(small);
+    const std::uint32_t writer = add_phase({});
+    const std::uint32_t reader = add_phase({writer});
+    std::uint32_t follower = reader;
+    for (int length = 0; length < 4; ++length) follower = add_phase({follower});
+    add_value(128, writer, {reader});
   }
-  const std::uint32_t large = 2 * kSmall;
-  phases[large + 1].predecessors.push_back(large);
-  phases[large + 2].predecessors.push_back(large + 1);
-  Interval block;
-  block.bytes = 64000;
-  block.writer = large;
-  block.readers = {large + 1};
-  intervals.push_back(block);
-  Interval last;
-  last.bytes = 128;
-  last.writer = large + 2;
-  intervals.push_back(last);
+  const std::uint32_t large = add_phase({});
+  const std::uint32_t reader = add_phase({large});
+  const std::uint32_t last = add_phase({reader});
+  add_value(64'000, large, {reader});
+  add_value(128, last, {});
   CheckedPlan(phases, std::move(intervals), {2, false}, 1).expect_sound();
 }
 
