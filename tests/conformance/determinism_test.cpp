@@ -22,12 +22,13 @@ struct Kind {
   std::string name;
   Runtime runtime;
   CompileOptions options;
+  int with_lanes = 0;  // how many programs used them
 };
 
 std::vector<Kind>& kinds() {
   static std::vector<Kind> all = [] {
     std::vector<Kind> made;
-    for (const std::size_t threads : {1, 2, 8}) {
+    for (const std::size_t threads : {1U, 2U, 8U}) {
       const Runtime runtime({.threads = threads, .seed = 11});
       made.push_back({str(threads, " threads, inline"), runtime, CompileOptions()});
       if (threads == 1) continue;
@@ -49,10 +50,11 @@ void expect_same_bits(const RandomGraphOptions& options, std::size_t steps) {
     expected.push_back(interpreter.run(feeds_for(graph, step)));
     values.push_back(interpreter.variables());
   }
-  for (const Kind& kind : kinds()) {
+  for (Kind& kind : kinds()) {
     CompileOptions compile_options = kind.options;
     compile_options.variables = std::make_shared<VariableStore>();
     const Program program = compile(graph, kind.runtime, compile_options);
+    if (program.plan(feeds_for(graph, 0)).lanes > 1) ++kind.with_lanes;
     for (std::size_t step = 0; step < steps; ++step) {
       expect_same_tensors(program.run(feeds_for(graph, step)), expected[step]);
       expect_same_values(variables_of(*compile_options.variables), values[step]);
@@ -75,6 +77,11 @@ TEST(Determinism, WideGraphsWithoutRegions) {
   for (std::uint64_t seed = 0; seed < repeats(30); ++seed) {
     expect_same_bits({.seed = 500 + seed, .nodes = 80, .variables = 5, .regions = 0}, 3);
     if (HasFatalFailure()) return;
+  }
+  for (const Kind& kind : kinds()) {
+    if (kind.options.inline_seconds == 0) {
+      EXPECT_GT(kind.with_lanes, 0) << kind.name;
+    }
   }
 }
 

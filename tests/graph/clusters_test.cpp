@@ -166,7 +166,7 @@ TEST_P(RandomClusters, KeepEveryPromiseForManyShards) {
 INSTANTIATE_TEST_SUITE_P(Lanes, RandomClusters, ::testing::Values(1, 2, 3, 4, 8));
 
 TEST(Clusters, NothingGivesNothing) {
-  for (const std::size_t lanes : {1, 4}) {
+  for (const std::size_t lanes : {1U, 4U}) {
     const Clusters clusters = make_clusters({}, {lanes, true});
     EXPECT_TRUE(clusters.calls.empty());
     EXPECT_EQ(clusters.commit_begin, 0U);

@@ -167,7 +167,7 @@ std::vector<Interval> chain_values(std::uint32_t length, bool in_place) {
 }
 
 TEST(MemoryPlan, AChainNeedsTwoBlocks) {
-  for (const std::size_t lanes : {1, 2}) {
+  for (const std::size_t lanes : {1U, 2U}) {
     const CheckedPlan plan(chain(50), chain_values(50, false), {lanes, true}, 1);
     plan.expect_sound();
     EXPECT_EQ(plan.memory().planned_bytes, 2 * rounded(1000)) << lanes << " lanes";
@@ -176,7 +176,7 @@ TEST(MemoryPlan, AChainNeedsTwoBlocks) {
 }
 
 TEST(MemoryPlan, AChainInPlaceNeedsOneBlock) {
-  for (const std::size_t lanes : {1, 2}) {
+  for (const std::size_t lanes : {1U, 2U}) {
     const CheckedPlan plan(chain(50), chain_values(50, true), {lanes, true}, 1);
     plan.expect_sound();
     EXPECT_EQ(plan.memory().planned_bytes, rounded(1000)) << lanes << " lanes";
@@ -200,7 +200,7 @@ TEST(MemoryPlan, AValueWithAnotherReaderIsNotTakenOver) {
   intervals[0].readers = {1, 2};
   intervals[1].writer = 1;
   intervals[1].in_place_of = 0;
-  for (const std::size_t lanes : {1, 2}) {
+  for (const std::size_t lanes : {1U, 2U}) {
     const CheckedPlan plan(phases, intervals, {lanes, false}, 1);
     plan.expect_sound();
     EXPECT_NE(plan.intervals()[0].offset, plan.intervals()[1].offset) << lanes << " lanes";

@@ -67,7 +67,7 @@ TEST(Plan, ResultsAreComputedWhereTheyAreWanted) {
 }
 
 TEST(Plan, LargeNodesAreCutByShapeAlone) {
-  for (const std::size_t threads : {1, 2, 8}) {
+  for (const std::size_t threads : {1U, 2U, 8U}) {
     GraphBuilder b;
     const Value x = b.placeholder("x", DType::kF32, {1'000'000});
     b.result(x + 1.0F);

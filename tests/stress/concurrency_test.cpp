@@ -35,9 +35,11 @@ Graph counting_graph(int width = 4) {
   for (int i = 0; i < width; ++i) {
     const Value scaled = x * static_cast<float>(i + 1);
     const TensorSpec spec = scaled.spec();
-    parts.push_back(b.call("part", {&scaled, 1}, {&spec, 1}, [](KernelContext& c) {
+    const KernelFn copy = [](KernelContext& c) {
       std::ranges::copy(c.input<float>(0), c.output<float>(0).begin());
-    })[0]);
+    };
+    // Said to be dear, so that each is worth a task.
+    parts.push_back(b.call("part", {&scaled, 1}, {&spec, 1}, copy, {.seconds = 1e-5})[0]);
   }
   Value total = parts[0];
   for (std::size_t i = 1; i < parts.size(); ++i) total = total + parts[i];
@@ -58,6 +60,14 @@ void on_threads(std::size_t threads, F&& body) {
 
 const CompileOptions kWays[] = {CompileOptions(), with_lanes(), with_lanes(Clustering::kOff)};
 
+TEST(Concurrency, TheseProgramsDoUseLanes) {
+  const std::vector<Tensor> feeds = {kOnes};
+  const Runtime runtime({.threads = 2});
+  EXPECT_EQ(compile(counting_graph(), runtime).plan(feeds).lanes, 1U);
+  EXPECT_EQ(compile(counting_graph(), runtime, with_lanes()).plan(feeds).lanes, 2U);
+  EXPECT_EQ(compile(counting_graph(), runtime, with_lanes(Clustering::kOff)).plan(feeds).lanes, 2U);
+}
+
 // --- one program, many threads
 
 TEST(Concurrency, APureProgramRunsFromManyThreads) {
@@ -69,7 +79,7 @@ TEST(Concurrency, APureProgramRunsFromManyThreads) {
     const Program program = compile(graph, Runtime({.threads = 2}), way);
     on_threads(4, [&](std::size_t thread) {
       const std::vector<Tensor> feeds = feeds_for(graph, thread);
-      for (std::size_t run = 0; run < repeats(200); ++run)
+      for (std::size_t run = 0; run < repeats(2000); ++run)
         expect_same_tensors(program.run(feeds), expected[thread]);
     });
   }
@@ -78,7 +88,7 @@ TEST(Concurrency, APureProgramRunsFromManyThreads) {
 TEST(Concurrency, NoUpdateOfASharedVariableIsLost) {
   for (const CompileOptions& way : kWays) {
     const Program program = compile(counting_graph(), Runtime({.threads = 2}), way);
-    const std::size_t runs = repeats(200);
+    const std::size_t runs = repeats(2000);
     on_threads(4, [&](std::size_t) {
       for (std::size_t run = 0; run < runs; ++run)
         EXPECT_EQ(program.run({{"x", kOnes}})[0].item(), kSumOfFour);
@@ -92,7 +102,7 @@ TEST(Concurrency, NoTwoRunsDrawTheSameNumbers) {
   GraphBuilder b;
   b.result(b.random_uniform({DType::kF64, {2}}));
   const Program program = compile(b.finish(), Runtime({.threads = 2}));
-  const std::size_t runs = repeats(200);
+  const std::size_t runs = repeats(2000);
   std::vector<std::vector<double>> drawn(4);
   on_threads(4, [&](std::size_t thread) {
     for (std::size_t run = 0; run < runs; ++run) drawn[thread].push_back(program.run()[0].data<double>()[0]);
@@ -112,7 +122,7 @@ TEST(Concurrency, NewShapesFromManyThreads) {
   options.max_plans = 3;  // plans go while others run them
   const Program program = compile(b.finish(), Runtime({.threads = 2}), options);
   on_threads(4, [&](std::size_t thread) {
-    for (std::size_t run = 0; run < repeats(200); ++run) {
+    for (std::size_t run = 0; run < repeats(2000); ++run) {
       const auto n = static_cast<std::int64_t>(1 + (run * 5 + thread) % 9);
       EXPECT_EQ(program.run({{"x", Tensor::full(DType::kF32, {n}, 1)}})[0].item(),
                 2.0 * static_cast<double>(n));
@@ -136,7 +146,7 @@ TEST(Concurrency, ProgramsOfOneRuntimeRunAtOnce) {
   const Program third = compile(pure, runtime);
   const std::vector<Tensor> feeds = feeds_for(pure, 1);
   const std::vector<Tensor> expected = third.run(feeds);
-  const std::size_t runs = repeats(300);
+  const std::size_t runs = repeats(3000);
   on_threads(4, [&](std::size_t thread) {
     for (std::size_t run = 0; run < runs; ++run) {
       switch ((thread + run) % 3) {
@@ -161,7 +171,7 @@ TEST(Concurrency, WritersOfOverlappingSetsOfVariablesDoNotBlockEachOtherForGood)
     return compile(b.finish(), runtime, with_lanes());
   };
   const std::array<Program, 3> programs = {writer({"a", "b"}), writer({"b", "c"}), writer({"c", "a"})};
-  const std::size_t runs = repeats(300);
+  const std::size_t runs = repeats(3000);
   on_threads(3, [&](std::size_t thread) {
     for (std::size_t run = 0; run < runs; ++run) programs[thread].run();
   });
@@ -181,7 +191,7 @@ TEST(Concurrency, ValuesCanBeReadAndSetMeanwhile) {
       last = now;
     }
   });
-  for (std::size_t run = 0; run < repeats(500); ++run) program.run({{"x", kOnes}});
+  for (std::size_t run = 0; run < repeats(3000); ++run) program.run({{"x", kOnes}});
   done = true;
   outsider.join();
 }
@@ -241,7 +251,7 @@ TEST_P(NestedRuns, InsideTasksAndOutsideAtOnce) {
   const Runtime runtime({.scheduler = borrow(executor)});
   const Program program = compile(counting_graph(), runtime, with_lanes());
   std::vector<std::future<std::vector<Tensor>>> futures;
-  const std::size_t runs = repeats(100);
+  const std::size_t runs = repeats(500);
   for (std::size_t i = 0; i < runs; ++i) {
     futures.push_back(program.run_async({kOnes}));
     program.run({{"x", kOnes}});
@@ -273,7 +283,8 @@ TEST_P(NestedRuns, AWorkerThatIsBusyElsewhereDoesNotHoldARunUp) {
   program.run({{"x", kOnes}});
   const auto& pool = *runtime.pool(runtime.devices()[0]);
   const std::int64_t live = pool.stats().live_bytes;
-  for (std::size_t i = 0; i < repeats(500); ++i) EXPECT_EQ(program.run({{"x", kOnes}})[0].item(), kSumOfFour);
+  for (std::size_t i = 0; i < repeats(3000); ++i)
+    EXPECT_EQ(program.run({{"x", kOnes}})[0].item(), kSumOfFour);
   EXPECT_EQ(pool.stats().live_bytes, live);
   release.count_down();
   executor.wait_for_all();
@@ -284,7 +295,7 @@ TEST_P(NestedRuns, AWorkerThatIsBusyElsewhereDoesNotHoldARunUp) {
 TEST(Lifetime, AProgramMayGoWhileItsHelpersAreStillQueued) {
   tf::Executor executor(2);
   const Runtime runtime({.scheduler = borrow(executor)});
-  for (std::size_t i = 0; i < repeats(100); ++i) {
+  for (std::size_t i = 0; i < repeats(500); ++i) {
     std::latch release(1);
     for (int worker = 0; worker < 2; ++worker) executor.silent_async([&] { release.wait(); });
     auto program =
@@ -293,11 +304,12 @@ TEST(Lifetime, AProgramMayGoWhileItsHelpersAreStillQueued) {
     std::thread end([&] { program.reset(); });  // waits for the helpers, which wait for a worker
     release.count_down();
     end.join();
+    executor.wait_for_all();  // the latch goes
   }
 }
 
 TEST(Lifetime, AProgramMayGoInsideATask) {
-  for (const std::size_t workers : {1, 2}) {
+  for (const std::size_t workers : {1U, 2U}) {
     tf::Executor executor(workers);
     const Runtime runtime({.scheduler = borrow(executor)});
     tf::Taskflow flow;
@@ -313,7 +325,7 @@ TEST(Lifetime, AProgramMayGoInsideATask) {
 }
 
 TEST(Lifetime, EveryHandleMayGoBeforeAnAsynchronousRunEnds) {
-  for (std::size_t i = 0; i < repeats(60); ++i) {
+  for (std::size_t i = 0; i < repeats(300); ++i) {
     std::future<std::vector<Tensor>> future;
     {
       const Program program = compile(counting_graph(), Runtime({.threads = 2}), kWays[i % 3]);
@@ -326,7 +338,7 @@ TEST(Lifetime, EveryHandleMayGoBeforeAnAsynchronousRunEnds) {
 }
 
 TEST(Lifetime, EveryHandleMayGoBeforeAnAsynchronousRunOnABorrowedExecutorEnds) {
-  for (std::size_t i = 0; i < repeats(60); ++i) {
+  for (std::size_t i = 0; i < repeats(300); ++i) {
     tf::Executor executor(2);
     std::future<std::vector<Tensor>> future;
     {

@@ -92,7 +92,7 @@ class RandomGraphMaker {
       const std::span<float> out = c.output<float>(0);
       for (std::size_t i = 0; i < in.size(); ++i) out[i] = in[i] * 0.75F + 0.25F;
     };
-    const CallOptions options{.seconds = 1e-6 * static_cast<double>(below(4)),
+    const CallOptions options{.seconds = 1e-5 * static_cast<double>(below(4)),
                               .effects = below(3) == 0 ? Effect::kOpaque : Effect::kHost};
     return b_.call("lambda", {&x, 1}, {&spec, 1}, body, options)[0];
   }
@@ -106,7 +106,7 @@ class RandomGraphMaker {
       faults->pass(which);
       std::ranges::copy(c.input<float>(0), c.output<float>(0).begin());
     };
-    return b_.call("fault_" + std::to_string(which), {&x, 1}, {&spec, 1}, body)[0];
+    return b_.call("fault_" + std::to_string(which), {&x, 1}, {&spec, 1}, body, {.seconds = 5e-6})[0];
   }
 
   std::vector<Value> body_of(std::vector<Value> values, int depth) {
