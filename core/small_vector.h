@@ -53,7 +53,7 @@ class SmallVector {
 
   void reserve(std::size_t wanted) {
     if (wanted <= capacity_) return;
-    T* block = static_cast<T*>(::operator new(wanted * sizeof(T), std::align_val_t{alignof(T)}));
+    T* block = static_cast<T*>(::operator new (wanted * sizeof(T), std::align_val_t{alignof(T)}));
     std::uninitialized_move_n(data(), size_, block);
     std::destroy_n(data(), size_);
     free_heap();
@@ -98,7 +98,7 @@ class SmallVector {
     size_ += static_cast<std::uint32_t>(count);
   }
   void free_heap() {
-    if (!is_inline()) ::operator delete(heap_, std::align_val_t{alignof(T)});
+    if (!is_inline()) ::operator delete (heap_, std::align_val_t{alignof(T)});
   }
   void release() {
     std::destroy_n(data(), size_);

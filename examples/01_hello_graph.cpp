@@ -22,7 +22,8 @@ int main() {
   Value y;
   {
     const auto layer = b.scope("layer");
-    y = relu(matmul(x, b.read(w)) + b.constant(Tensor::from({2}, {0.5F, -10.F})));
+    const Value bias = b.constant(Tensor::from({2}, {0.5F, -10.F}));
+    y = relu(matmul(x, b.read(w)) + bias);
   }
   b.result(y);
   b.assign_add(steps, b.constant<std::int64_t>(1));

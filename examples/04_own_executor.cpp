@@ -6,6 +6,7 @@
 //
 #include <array>
 #include <iostream>
+
 #include <taskflow/taskflow.hpp>
 
 #include "lockstep/core/taskflow.h"
@@ -14,7 +15,7 @@
 using namespace lockstep;
 
 int main() {
-  tf::Executor executor(2);                              // the application's
+  tf::Executor executor(2);                                // the application's
   const Runtime runtime({.scheduler = borrow(executor)});  // Lockstep starts no thread of its own
 
   GraphBuilder b;

@@ -25,7 +25,9 @@ std::string_view to_string(AttributeType type) {
 
 namespace {
 
-bool same_bits(double a, double b) { return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b); }
+bool same_bits(double a, double b) {
+  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+}
 
 bool equal(double a, double b) { return same_bits(a, b); }
 bool equal(const std::vector<double>& a, const std::vector<double>& b) {

@@ -34,14 +34,28 @@ struct Lambda {
   friend bool operator==(const Lambda&, const Lambda&) { return false; }
 };
 
-using AttributeValue = std::variant<bool, std::int64_t, double, std::string, DType, Shape, Tensor, VariableRef,
-                                    std::vector<std::int64_t>, std::vector<double>, std::vector<std::string>, Lambda>;
+using AttributeValue =
+    std::variant<bool, std::int64_t, double, std::string, DType, Shape, Tensor, VariableRef,
+                 std::vector<std::int64_t>, std::vector<double>, std::vector<std::string>, Lambda>;
 // In the order of the alternatives above.
 enum class AttributeType : std::uint8_t {
-  kBool, kInt, kFloat, kString, kDType, kShape, kTensor, kVariable, kInts, kFloats, kStrings, kLambda
+  kBool,
+  kInt,
+  kFloat,
+  kString,
+  kDType,
+  kShape,
+  kTensor,
+  kVariable,
+  kInts,
+  kFloats,
+  kStrings,
+  kLambda
 };
 LOCKSTEP_API std::string_view to_string(AttributeType type);  // "bool", "int", "float", ...
-inline AttributeType type_of(const AttributeValue& value) { return static_cast<AttributeType>(value.index()); }
+inline AttributeType type_of(const AttributeValue& value) {
+  return static_cast<AttributeType>(value.index());
+}
 
 // Equality that tells -0.0 from 0.0 and holds for equal NaNs (bits are compared, tensors by contents).
 LOCKSTEP_API bool same_value(const AttributeValue& a, const AttributeValue& b);
@@ -52,6 +66,7 @@ struct Attribute {
 };
 
 // The attribute of that name in a sorted list, or null.
-LOCKSTEP_API const AttributeValue* find_attribute(const std::vector<Attribute>& attributes, std::string_view name);
+LOCKSTEP_API const AttributeValue* find_attribute(const std::vector<Attribute>& attributes,
+                                                  std::string_view name);
 
 }  // namespace lockstep

@@ -43,7 +43,7 @@ struct BisectFinding {
   std::string pass;
   std::size_t index = 0;  // which pass of the pipeline
   Difference difference;
-  std::string to_string() const;
+  LOCKSTEP_API std::string to_string() const;
 };
 
 struct BisectReport {

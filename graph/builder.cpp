@@ -42,7 +42,8 @@ GraphBuilder& GraphBuilder::innermost() {
 Value GraphBuilder::import(const Value& value) {
   if (&value.builder() == this) return value;
   if (parent_ == nullptr) {
-    throw InvalidArgument(str("value '", value.name(), "' belongs to another graph; feed it through a placeholder"));
+    throw InvalidArgument(
+        str("value '", value.name(), "' belongs to another graph; feed it through a placeholder"));
   }
   const Value outer = parent_->import(value);
   for (const auto& [captured, parameter] : captures_) {
@@ -70,8 +71,8 @@ namespace {
 
 // "matmul: inner dimensions differ ... (inputs: 'x' f32[2,3] made at model.cpp:7, ...)"
 [[noreturn]] void refuse(const Graph& graph, const OpDef& op, const std::string& name,
-                         std::span<const ValueId> inputs, const std::string& reason, const std::string& device,
-                         const SourceSite& site) {
+                         std::span<const ValueId> inputs, const std::string& reason,
+                         const std::string& device, const SourceSite& site) {
   std::string from;
   for (const ValueId input : inputs) {
     const Node& node = graph.node(input.node);
@@ -85,7 +86,8 @@ void check_attributes(const OpDef& op, const std::vector<Attribute>& attributes)
   for (const AttributeSpec& spec : op.attributes) {
     const AttributeValue* value = find_attribute(attributes, spec.name);
     if (value == nullptr) {
-      if (spec.required) NodeView::fail(str("attribute '", spec.name, "' (", to_string(spec.type), ") is missing"));
+      if (spec.required)
+        NodeView::fail(str("attribute '", spec.name, "' (", to_string(spec.type), ") is missing"));
     } else if (type_of(*value) != spec.type) {
       NodeView::fail(str("attribute '", spec.name, "' must be of type ", to_string(spec.type), ", not ",
                          to_string(type_of(*value))));
@@ -120,7 +122,8 @@ NodeId GraphBuilder::node(const OpDef& op, std::string_view name, std::span<cons
       specs.push_back(own.spec());
     }
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(str(op.name, ": ", error.message()), {base, op.name, device_, site.file, site.line, -1});
+    throw InvalidArgument(str(op.name, ": ", error.message()),
+                          {base, op.name, device_, site.file, site.line, -1});
   }
   init.name = graph_.unique_name(base);  // after the captures, which take names too
   init.attributes = std::move(attributes);
@@ -148,7 +151,8 @@ void GraphBuilder::order_effects(NodeId id) {
   if (op.effects == Effect::kPure && op.regions == 0) return;
   const Effect effects = effects_of(node);
   const auto after = [&](NodeId before) {
-    const bool reads_it = std::ranges::any_of(node.inputs(), [&](ValueId input) { return input.node == before; });
+    const bool reads_it =
+        std::ranges::any_of(node.inputs(), [&](ValueId input) { return input.node == before; });
     if (before.valid() && !reads_it) graph_.add_control(id, before);
   };
   if (has(effects, Effect::kOpaque)) {
@@ -182,14 +186,15 @@ std::vector<Value> GraphBuilder::outputs_of(NodeId id) {
 }
 
 std::vector<Value> GraphBuilder::op(std::string_view name, std::span<const Value> inputs,
-                                    std::vector<Attribute> attributes, std::string_view node_name, SourceSite site) {
+                                    std::vector<Attribute> attributes, std::string_view node_name,
+                                    SourceSite site) {
   GraphBuilder& target = innermost();
   return target.outputs_of(
       target.node(OpRegistry::global().get(name), node_name, inputs, std::move(attributes), {}, site));
 }
 
-Value GraphBuilder::op1(std::string_view name, std::initializer_list<Value> inputs, std::vector<Attribute> attributes,
-                        std::string_view node_name, SourceSite site) {
+Value GraphBuilder::op1(std::string_view name, std::initializer_list<Value> inputs,
+                        std::vector<Attribute> attributes, std::string_view node_name, SourceSite site) {
   GraphBuilder& target = innermost();
   const NodeId id = target.node(OpRegistry::global().get(name), node_name, {inputs.begin(), inputs.size()},
                                 std::move(attributes), {}, site);
@@ -212,13 +217,14 @@ Value GraphBuilder::constant(Tensor value, std::string_view name, SourceSite sit
   return op1("constant", {}, std::move(attributes), name, site);
 }
 
-Value GraphBuilder::random_uniform(const TensorSpec& spec, double low, double high, std::optional<std::int64_t> key,
-                                   SourceSite site) {
+Value GraphBuilder::random_uniform(const TensorSpec& spec, double low, double high,
+                                   std::optional<std::int64_t> key, SourceSite site) {
   GraphBuilder* root = this;
   while (root->parent_ != nullptr) root = root->parent_;
   const std::int64_t used = key ? *key : root->next_key_++;
   return op1("random_uniform", {},
-             {{"dtype", spec.dtype}, {"shape", spec.shape}, {"low", low}, {"high", high}, {"key", used}}, {}, site);
+             {{"dtype", spec.dtype}, {"shape", spec.shape}, {"low", low}, {"high", high}, {"key", used}}, {},
+             site);
 }
 
 // --- variables
@@ -258,10 +264,12 @@ Value GraphBuilder::assign_add(const VariableRef& variable, const Value& delta, 
 // --- lambdas
 
 std::vector<Value> GraphBuilder::call(std::string_view name, std::span<const Value> inputs,
-                                      std::span<const TensorSpec> outputs, KernelFn function, CallOptions options,
-                                      SourceSite site) {
+                                      std::span<const TensorSpec> outputs, KernelFn function,
+                                      CallOptions options, SourceSite site) {
   static const OpDef& op = OpRegistry::global().get("call");
-  if (!function) throw InvalidArgument("call: the function is empty", {std::string(name), "call", {}, site.file, site.line, -1});
+  if (!function)
+    throw InvalidArgument("call: the function is empty",
+                          {std::string(name), "call", {}, site.file, site.line, -1});
   GraphBuilder& target = innermost();
   std::vector<Attribute> attributes;
   attributes.reserve(3);
@@ -274,7 +282,9 @@ std::vector<Value> GraphBuilder::call(std::string_view name, std::span<const Val
 NodeId GraphBuilder::call(std::string_view name, std::function<void()> function, CallOptions options,
                           std::span<const NodeId> after, SourceSite site) {
   static const OpDef& op = OpRegistry::global().get("call");
-  if (!function) throw InvalidArgument("call: the function is empty", {std::string(name), "call", {}, site.file, site.line, -1});
+  if (!function)
+    throw InvalidArgument("call: the function is empty",
+                          {std::string(name), "call", {}, site.file, site.line, -1});
   GraphBuilder& target = innermost();
   std::vector<Attribute> attributes;
   attributes.reserve(3);
@@ -324,12 +334,16 @@ Graph GraphBuilder::finish() {
 
 // Traces one function into a region of the innermost graph.
 struct RegionTrace {
-  explicit RegionTrace(GraphBuilder& outer) : outer_(outer.innermost()), inner_(&outer_) { outer_.child_ = &inner_; }
+  explicit RegionTrace(GraphBuilder& outer) : outer_(outer.innermost()), inner_(&outer_) {
+    outer_.child_ = &inner_;
+  }
   ~RegionTrace() { outer_.child_ = nullptr; }
   RegionTrace(const RegionTrace&) = delete;
   RegionTrace& operator=(const RegionTrace&) = delete;
 
-  Value parameter(const std::string& name, const TensorSpec& spec) { return inner_.add_parameter(name, spec, {}); }
+  Value parameter(const std::string& name, const TensorSpec& spec) {
+    return inner_.add_parameter(name, spec, {});
+  }
   void finish(std::span<const Value> results) {
     for (const Value& value : results) inner_.result(value);
     outer_.child_ = nullptr;
@@ -383,11 +397,12 @@ std::vector<Value> cond(const Value& predicate, const BranchFn& then_branch, con
   return builder.outputs_of(id);
 }
 
-std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditionFn& condition, const LoopBodyFn& body,
-                              SourceSite site) {
+std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditionFn& condition,
+                              const LoopBodyFn& body, SourceSite site) {
   static const OpDef& op = OpRegistry::global().get("while_loop");
   if (initial.empty()) {
-    throw InvalidArgument("while_loop: needs at least one carried value", {{}, "while_loop", {}, site.file, site.line, -1});
+    throw InvalidArgument("while_loop: needs at least one carried value",
+                          {{}, "while_loop", {}, site.file, site.line, -1});
   }
   GraphBuilder& builder = initial[0].builder().innermost();
   const auto trace = [&](RegionTrace& region, auto&& function) {
@@ -411,14 +426,16 @@ std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditio
   std::vector<Graph> regions;
   regions.push_back(condition_trace.take(condition_parameters, captured));
   regions.push_back(body_trace.take(body_parameters, captured));
-  const NodeId id = builder.node(op, {}, joined<Value>({initial.begin(), initial.end()}, captured),
-                                 {{"carried", static_cast<std::int64_t>(initial.size())}}, std::move(regions), site);
+  const NodeId id =
+      builder.node(op, {}, joined<Value>({initial.begin(), initial.end()}, captured),
+                   {{"carried", static_cast<std::int64_t>(initial.size())}}, std::move(regions), site);
   return builder.outputs_of(id);
 }
 
-std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t replicas, std::span<const Value> shared,
-                                           std::span<const std::vector<Value>> per_replica, const LoopBodyFn& body,
-                                           SourceSite site) {
+std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t replicas,
+                                           std::span<const Value> shared,
+                                           std::span<const std::vector<Value>> per_replica,
+                                           const LoopBodyFn& body, SourceSite site) {
   static const OpDef& op = OpRegistry::global().get("replicated");
   const ErrorPlace place{{}, "replicated", {}, site.file, site.line, -1};
   if (replicas < 1) throw InvalidArgument("replicated: needs at least one replica", place);
@@ -429,8 +446,9 @@ std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t r
   for (const Value& value : shared) parameters.push_back(trace.parameter(value.name(), value.spec()));
   for (const std::vector<Value>& values : per_replica) {
     if (values.size() != static_cast<std::size_t>(replicas)) {
-      throw InvalidArgument(str("replicated: a per-replica input holds ", values.size(), " values for ", replicas,
-                                " replicas"), place);
+      throw InvalidArgument(
+          str("replicated: a per-replica input holds ", values.size(), " values for ", replicas, " replicas"),
+          place);
     }
     TensorSpec spec = values[0].spec();
     for (const Value& value : values) spec.shape = join_shapes(spec.shape, value.shape());
@@ -442,9 +460,11 @@ std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t r
   // Captured values are shared by all replicas: they stand behind the shared inputs.
   const std::size_t own_shared = shared.size();
   inputs.insert(inputs.end(), captured.begin(), captured.end());
-  for (const std::vector<Value>& values : per_replica) inputs.insert(inputs.end(), values.begin(), values.end());
+  for (const std::vector<Value>& values : per_replica)
+    inputs.insert(inputs.end(), values.begin(), values.end());
   Graph region = trace.take(parameters, captured);
-  std::vector<NodeId> order = region.parameters();  // shared, per replica, captured -> shared, captured, per replica
+  std::vector<NodeId> order =
+      region.parameters();  // shared, per replica, captured -> shared, captured, per replica
   std::rotate(order.begin() + static_cast<std::ptrdiff_t>(own_shared),
               order.end() - static_cast<std::ptrdiff_t>(captured.size()), order.end());
   region.set_parameters(std::move(order));
@@ -453,10 +473,12 @@ std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t r
   regions.push_back(std::move(region));
   const NodeId id = target.node(
       op, {}, inputs,
-      {{"replicas", replicas}, {"shared", static_cast<std::int64_t>(own_shared + captured.size())}}, std::move(regions), site);
+      {{"replicas", replicas}, {"shared", static_cast<std::int64_t>(own_shared + captured.size())}},
+      std::move(regions), site);
   const std::vector<Value> flat = target.outputs_of(id);
   std::vector<std::vector<Value>> grouped(results);
-  for (std::size_t i = 0; i < flat.size(); ++i) grouped[i / static_cast<std::size_t>(replicas)].push_back(flat[i]);
+  for (std::size_t i = 0; i < flat.size(); ++i)
+    grouped[i / static_cast<std::size_t>(replicas)].push_back(flat[i]);
   return grouped;
 }
 

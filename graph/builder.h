@@ -56,14 +56,14 @@ class LOCKSTEP_API GraphBuilder {
   Value placeholder(std::string_view name, DType dtype, Shape shape, SourceSite site = SourceSite::current());
   Value constant(Tensor value, std::string_view name = "constant", SourceSite site = SourceSite::current());
   template <class T>
-    requires std::is_arithmetic_v<T>
-  Value constant(T value, SourceSite site = SourceSite::current()) {
+  requires std::is_arithmetic_v<T> Value constant(T value, SourceSite site = SourceSite::current()) {
     return constant(Tensor::scalar(value), "constant", site);
   }
   // Uniform in [low, high). The key decides the bits (with the run's seed, step and replica); absent, the builder
   // gives each call its own.
   Value random_uniform(const TensorSpec& spec, double low = 0, double high = 1,
-                       std::optional<std::int64_t> key = std::nullopt, SourceSite site = SourceSite::current());
+                       std::optional<std::int64_t> key = std::nullopt,
+                       SourceSite site = SourceSite::current());
 
   // --- variables
   VariableRef variable(std::string_view name, Tensor initial, SourceSite site = SourceSite::current());
@@ -74,20 +74,23 @@ class LOCKSTEP_API GraphBuilder {
   Value assign_add(const VariableRef& variable, const Value& delta, SourceSite site = SourceSite::current());
 
   // --- C++ code as a node
-  std::vector<Value> call(std::string_view name, std::span<const Value> inputs, std::span<const TensorSpec> outputs,
-                          KernelFn function, CallOptions options = {}, SourceSite site = SourceSite::current());
+  std::vector<Value> call(std::string_view name, std::span<const Value> inputs,
+                          std::span<const TensorSpec> outputs, KernelFn function, CallOptions options = {},
+                          SourceSite site = SourceSite::current());
   // Without data; returns the node for `after`.
   NodeId call(std::string_view name, std::function<void()> function, CallOptions options = {},
               std::span<const NodeId> after = {}, SourceSite site = SourceSite::current());
 
   // --- any op, by name
-  std::vector<Value> op(std::string_view op, std::span<const Value> inputs, std::vector<Attribute> attributes = {},
-                        std::string_view name = {}, SourceSite site = SourceSite::current());
+  std::vector<Value> op(std::string_view op, std::span<const Value> inputs,
+                        std::vector<Attribute> attributes = {}, std::string_view name = {},
+                        SourceSite site = SourceSite::current());
   // The first output of such a node.
   Value op1(std::string_view op, std::initializer_list<Value> inputs, std::vector<Attribute> attributes = {},
             std::string_view name = {}, SourceSite site = SourceSite::current());
-  NodeId node(const OpDef& op, std::string_view name, std::span<const Value> inputs, std::vector<Attribute> attributes,
-              std::vector<Graph> regions, SourceSite site, std::span<const TensorSpec> declared = {});
+  NodeId node(const OpDef& op, std::string_view name, std::span<const Value> inputs,
+              std::vector<Attribute> attributes, std::vector<Graph> regions, SourceSite site,
+              std::span<const TensorSpec> declared = {});
   std::vector<Value> outputs_of(NodeId node);
   // A plain edge: `node` runs after `before`.
   void run_after(NodeId node, NodeId before);
@@ -99,6 +102,7 @@ class LOCKSTEP_API GraphBuilder {
     ~Guard() { slot_ = std::move(old_); }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
+
    private:
     std::string& slot_;
     std::string old_;
@@ -147,8 +151,8 @@ using LoopConditionFn = std::function<Value(std::span<const Value>)>;
 using LoopBodyFn = std::function<std::vector<Value>(std::span<const Value>)>;
 
 // One of two: both branches must give values of equal dtypes and ranks; dimensions that differ become unknown.
-LOCKSTEP_API std::vector<Value> cond(const Value& predicate, const BranchFn& then_branch, const BranchFn& else_branch,
-                                     SourceSite site = SourceSite::current());
+LOCKSTEP_API std::vector<Value> cond(const Value& predicate, const BranchFn& then_branch,
+                                     const BranchFn& else_branch, SourceSite site = SourceSite::current());
 // Repeats the body while the condition (a bool scalar) holds. The body's results have the specs of `initial`.
 LOCKSTEP_API std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditionFn& condition,
                                            const LoopBodyFn& body, SourceSite site = SourceSite::current());
@@ -157,6 +161,7 @@ LOCKSTEP_API std::vector<Value> while_loop(std::span<const Value> initial, const
 LOCKSTEP_API std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t replicas,
                                                         std::span<const Value> shared,
                                                         std::span<const std::vector<Value>> per_replica,
-                                                        const LoopBodyFn& body, SourceSite site = SourceSite::current());
+                                                        const LoopBodyFn& body,
+                                                        SourceSite site = SourceSite::current());
 
 }  // namespace lockstep

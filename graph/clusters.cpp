@@ -9,11 +9,11 @@ namespace lockstep {
 
 namespace {
 
-constexpr double kSmallest = 4e-6;      // seconds: a group below this is not worth a task ...
-constexpr double kWorthCutting = 1e-6;  // ... unless every lane gets at least this much
+constexpr double kSmallest = 4e-6;             // seconds: a group below this is not worth a task ...
+constexpr double kWorthCutting = 1e-6;         // ... unless every lane gets at least this much
 constexpr double kWorthKeepingApart = 0.5e-6;  // calls of other heights below this go with their neighbours
-constexpr double kLargest = 50e-6;      // above this a group is cut for balance, whatever the level holds
-constexpr double kChain = 16e-6;        // chains grow up to this
+constexpr double kLargest = 50e-6;  // above this a group is cut for balance, whatever the level holds
+constexpr double kChain = 16e-6;    // chains grow up to this
 constexpr std::size_t kGroupsPerLane = 8;
 constexpr std::size_t kManyPredecessors = 4;
 
@@ -28,7 +28,8 @@ struct Draft {
 
 class Clusterer {
  public:
-  Clusterer(std::span<const Phase> phases, const ClusterOptions& options) : phases_(phases), options_(options) {}
+  Clusterer(std::span<const Phase> phases, const ClusterOptions& options)
+      : phases_(phases), options_(options) {}
 
   Clusters run() {
     sort_into_levels();
@@ -51,7 +52,8 @@ class Clusterer {
         has_commit_ = true;
         continue;
       }
-      for (const std::uint32_t before : phases_[i].predecessors) level[i] = std::max(level[i], level[before] + 1);
+      for (const std::uint32_t before : phases_[i].predecessors)
+        level[i] = std::max(level[i], level[before] + 1);
       deepest = std::max(deepest, level[i] + 1);
     }
     gate_level_ = deepest;  // commit phases come behind every other
@@ -114,7 +116,8 @@ class Clusterer {
       cut(level, std::span(order).subspan(begin, end - begin), set);
       begin = end;
     }
-    for (std::size_t draft = first; draft < drafts_.size(); ++draft) connect(static_cast<std::uint32_t>(draft));
+    for (std::size_t draft = first; draft < drafts_.size(); ++draft)
+      connect(static_cast<std::uint32_t>(draft));
     if (options_.by_cost) {
       join_many(first);
       append_to_chains(first);
@@ -139,7 +142,8 @@ class Clusterer {
       for (std::uint32_t shard = 0; shard < phases_[entry.phase].shards; ++shard) {
         // The middle of the call decides which group it falls into.
         const double middle = total > 0 ? (spent + seconds / 2) / total : 0;
-        const auto wanted = std::min(groups - 1, static_cast<std::size_t>(middle * static_cast<double>(groups)));
+        const auto wanted =
+            std::min(groups - 1, static_cast<std::size_t>(middle * static_cast<double>(groups)));
         const bool next = !options_.by_cost || wanted > group;
         if (next && !drafts_.back().calls.empty()) start_draft(level);
         group = wanted;
@@ -230,7 +234,8 @@ class Clusterer {
       join.commit = join.commit || draft.commit;
     }
     std::ranges::sort(join.predecessors);
-    join.predecessors.erase(std::unique(join.predecessors.begin(), join.predecessors.end()), join.predecessors.end());
+    join.predecessors.erase(std::unique(join.predecessors.begin(), join.predecessors.end()),
+                            join.predecessors.end());
     if (behind.empty() || edges < 2 * (join.predecessors.size() + behind.size())) return;
     const auto number = static_cast<std::uint32_t>(drafts_.size());
     for (const std::uint32_t draft : behind) drafts_[draft].predecessors.assign(1, number);
@@ -298,7 +303,9 @@ class Clusterer {
     std::vector<std::uint32_t> waits(count, 0);
     for (std::uint32_t i = 0; i < count; ++i) {
       std::ranges::sort(drafts_[i].predecessors);
-      drafts_[i].predecessors.erase(std::unique(drafts_[i].predecessors.begin(), drafts_[i].predecessors.end()), drafts_[i].predecessors.end());
+      drafts_[i].predecessors.erase(
+          std::unique(drafts_[i].predecessors.begin(), drafts_[i].predecessors.end()),
+          drafts_[i].predecessors.end());
       for (const std::uint32_t before : drafts_[i].predecessors) successors[before].push_back(i);
       waits[i] = static_cast<std::uint32_t>(drafts_[i].predecessors.size());
     }
@@ -313,13 +320,15 @@ class Clusterer {
       }
     }
     // The commit stage stays behind everything else.
-    std::stable_partition(order.begin(), order.end(), [&](std::uint32_t i) { return !drafts_[i].gate && !drafts_[i].commit; });
+    std::stable_partition(order.begin(), order.end(),
+                          [&](std::uint32_t i) { return !drafts_[i].gate && !drafts_[i].commit; });
     std::stable_partition(order.begin(), order.end(), [&](std::uint32_t i) { return !drafts_[i].commit; });
 
     std::vector<double> urgency(count, 0);
     for (auto draft = order.rbegin(); draft != order.rend(); ++draft) {
       std::vector<std::uint32_t>& after = successors[*draft];
-      std::ranges::stable_sort(after, [&](std::uint32_t a, std::uint32_t b) { return urgency[a] > urgency[b]; });
+      std::ranges::stable_sort(after,
+                               [&](std::uint32_t a, std::uint32_t b) { return urgency[a] > urgency[b]; });
       urgency[*draft] = drafts_[*draft].seconds + (after.empty() ? 0 : urgency[after.front()]);
     }
 
@@ -349,8 +358,9 @@ class Clusterer {
     }
     result.clusters.back().last = true;
     if (!committing) result.commit_begin = static_cast<std::uint32_t>(result.calls.size());
-    const std::size_t calls = std::accumulate(phases_.begin(), phases_.end(), std::size_t{0},
-                                              [](std::size_t sum, const Phase& phase) { return sum + phase.shards; });
+    const std::size_t calls =
+        std::accumulate(phases_.begin(), phases_.end(), std::size_t{0},
+                        [](std::size_t sum, const Phase& phase) { return sum + phase.shards; });
     LOCKSTEP_CHECK(result.calls.size() == calls, "clustering lost calls");
     return result;
   }
@@ -360,8 +370,8 @@ class Clusterer {
   bool has_commit_ = false;
   std::uint32_t gate_level_ = 0;
   std::uint32_t gate_ = kNone;
-  std::uint32_t single_ = kNone;  // the cluster that uncut levels go on in
-  std::vector<std::vector<std::uint32_t>> levels_;     // phases by level
+  std::uint32_t single_ = kNone;                    // the cluster that uncut levels go on in
+  std::vector<std::vector<std::uint32_t>> levels_;  // phases by level
   std::vector<Draft> drafts_;
   std::vector<std::vector<std::uint32_t>> drafts_of_;  // by phase
   std::vector<std::uint32_t> height_;                  // by phase: the longest path from it
@@ -378,7 +388,8 @@ Clusters one_after_another(std::span<const Phase> phases) {
     cluster.begin = static_cast<std::uint32_t>(result.calls.size());
     for (std::uint32_t phase = 0; phase < phases.size(); ++phase) {
       if (phases[phase].commit != commit) continue;
-      for (std::uint32_t shard = 0; shard < phases[phase].shards; ++shard) result.calls.push_back({phase, shard});
+      for (std::uint32_t shard = 0; shard < phases[phase].shards; ++shard)
+        result.calls.push_back({phase, shard});
     }
     cluster.end = static_cast<std::uint32_t>(result.calls.size());
     cluster.commit = commit;
@@ -388,7 +399,8 @@ Clusters one_after_another(std::span<const Phase> phases) {
   result.commit_begin = static_cast<std::uint32_t>(result.calls.size());
   add(true);
   if (result.clusters[1].begin == result.clusters[1].end) result.clusters.pop_back();
-  for (std::uint32_t i = 0; i < result.clusters.size(); ++i) result.cluster_of.resize(result.clusters[i].end, i);
+  for (std::uint32_t i = 0; i < result.clusters.size(); ++i)
+    result.cluster_of.resize(result.clusters[i].end, i);
   return result;
 }
 

@@ -228,7 +228,8 @@ void Graph::rename(NodeId id, std::string name) {
   Node& node = at(id);
   if (node.name_ == name) return;
   if (name.empty() || find(name).valid()) {
-    throw InvalidArgument(str("cannot rename '", node.name_, "' to '", name, "': the name is empty or taken"));
+    throw InvalidArgument(
+        str("cannot rename '", node.name_, "' to '", name, "': the name is empty or taken"));
   }
   unindex_name(id);
   node.name_ = std::move(name);
@@ -238,7 +239,8 @@ void Graph::rename(NodeId id, std::string name) {
 // --- strings and sites
 
 StringId Graph::intern(std::string_view text) {
-  const auto [found, fresh] = string_index_.try_emplace(std::string(text), static_cast<std::uint32_t>(strings_.size()));
+  const auto [found, fresh] =
+      string_index_.try_emplace(std::string(text), static_cast<std::uint32_t>(strings_.size()));
   if (fresh) strings_.emplace_back(text);
   return StringId(found->second);
 }
@@ -248,12 +250,14 @@ std::uint32_t Graph::intern_site(const SourceSite& site) {
   // Most nodes come from where the last one came from, or from nearby.
   const auto same = [&](std::uint32_t id, const char* text) { return strings_[id] == text; };
   const Site& last = sites_[last_site_];
-  if (last_site_ != 0 && last.line == site.line && same(last.file, site.file) && same(last.function, site.function)) {
+  if (last_site_ != 0 && last.line == site.line && same(last.file, site.file) &&
+      same(last.function, site.function)) {
     return last_site_;
   }
-  const Site key{last_site_ != 0 && same(last.file, site.file) ? last.file : intern(site.file).value,
-                 last_site_ != 0 && same(last.function, site.function) ? last.function : intern(site.function).value,
-                 site.line};
+  const Site key{
+      last_site_ != 0 && same(last.file, site.file) ? last.file : intern(site.file).value,
+      last_site_ != 0 && same(last.function, site.function) ? last.function : intern(site.function).value,
+      site.line};
   const auto [found, fresh] = site_index_.try_emplace(key, static_cast<std::uint32_t>(sites_.size()));
   if (fresh) sites_.push_back(key);
   last_site_ = found->second;
@@ -305,7 +309,9 @@ void Graph::set_input(NodeId id, std::size_t index, ValueId value) {
   node.inputs_[index] = value;
 }
 
-void Graph::set_inputs(NodeId id, std::span<const ValueId> inputs) { at(id).inputs_ = SmallVector<ValueId, 2>(inputs); }
+void Graph::set_inputs(NodeId id, std::span<const ValueId> inputs) {
+  at(id).inputs_ = SmallVector<ValueId, 2>(inputs);
+}
 
 void Graph::add_control(NodeId id, NodeId before) {
   Node& node = at(id);
@@ -358,8 +364,8 @@ void Graph::declare_variable(VariableDecl decl) {
     throw InvalidArgument(str("variable '", decl.name, "' needs a known shape, got ", decl.spec));
   }
   if (decl.initial.defined() && decl.initial.spec() != decl.spec) {
-    throw InvalidArgument(str("variable '", decl.name, "' is declared ", decl.spec, " but its initial value is ",
-                              decl.initial.spec()));
+    throw InvalidArgument(str("variable '", decl.name, "' is declared ", decl.spec,
+                              " but its initial value is ", decl.initial.spec()));
   }
   variable_index_.emplace(decl.name, static_cast<std::uint32_t>(variables_.size()));
   variables_.push_back(std::move(decl));
@@ -500,7 +506,8 @@ std::vector<TensorSpec> input_specs(const Graph& graph, const Node& node) {
   return specs;
 }
 
-NodeView view_of(const Node& node, std::span<const TensorSpec> inputs, const NodeView::VariableSpecs& variables) {
+NodeView view_of(const Node& node, std::span<const TensorSpec> inputs,
+                 const NodeView::VariableSpecs& variables) {
   return {node.name(), inputs, node.attributes(), node.regions(), &variables, node.outputs()};
 }
 

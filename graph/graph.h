@@ -42,7 +42,7 @@ namespace lockstep {
 enum class Synchronization : std::uint8_t { kAuto, kNone, kOnWrite, kOnRead };
 enum class Aggregation : std::uint8_t { kNone, kSum, kMean, kOnlyFirstReplica };
 LOCKSTEP_API std::string_view to_string(Synchronization value);  // "auto", "none", "on_write", "on_read"
-LOCKSTEP_API std::string_view to_string(Aggregation value);      // "none", "sum", "mean", "only_first_replica"
+LOCKSTEP_API std::string_view to_string(Aggregation value);  // "none", "sum", "mean", "only_first_replica"
 
 struct VariableDecl {
   std::string name;
@@ -127,18 +127,22 @@ class LOCKSTEP_API Graph {
   ~Graph();
 
   // --- reading
-  std::size_t size() const { return live_; }              // live nodes
-  std::size_t id_bound() const { return slots_; }         // every id is below
+  std::size_t size() const { return live_; }       // live nodes
+  std::size_t id_bound() const { return slots_; }  // every id is below
   bool contains(NodeId id) const { return id.index() < slots_ && slot(id).alive(); }
-  const Node& node(NodeId id) const;                      // Internal error where it is not there
-  NodeId find(std::string_view name) const;               // invalid where there is none
-  bool has_output(ValueId value) const { return contains(value.node) && value.output < node(value.node).outputs().size(); }
+  const Node& node(NodeId id) const;         // Internal error where it is not there
+  NodeId find(std::string_view name) const;  // invalid where there is none
+  bool has_output(ValueId value) const {
+    return contains(value.node) && value.output < node(value.node).outputs().size();
+  }
   const TensorSpec& spec(ValueId value) const { return node(value.node).outputs()[value.output]; }
   const std::vector<NodeId>& parameters() const { return parameters_; }
   const std::vector<ValueId>& results() const { return results_; }
   const std::vector<VariableDecl>& variables() const { return variables_; }
   const VariableDecl* find_variable(std::string_view name) const;
-  std::string_view text(StringId id) const { return id.valid() ? std::string_view(strings_[id.index()]) : std::string_view(); }
+  std::string_view text(StringId id) const {
+    return id.valid() ? std::string_view(strings_[id.index()]) : std::string_view();
+  }
 
   // Live nodes in order of id: for (const Node& node : graph.nodes()).
   class NodeIterator {
@@ -152,11 +156,22 @@ class LOCKSTEP_API Graph {
     NodeIterator(const Graph* graph, std::size_t index) : graph_(graph), index_(index) { skip(); }
     const Node& operator*() const { return graph_->slot(NodeId(index_)); }
     const Node* operator->() const { return &**this; }
-    NodeIterator& operator++() { ++index_; skip(); return *this; }
-    NodeIterator operator++(int) { NodeIterator old = *this; ++*this; return old; }
+    NodeIterator& operator++() {
+      ++index_;
+      skip();
+      return *this;
+    }
+    NodeIterator operator++(int) {
+      NodeIterator old = *this;
+      ++*this;
+      return old;
+    }
     friend bool operator==(const NodeIterator& a, const NodeIterator& b) { return a.index_ == b.index_; }
+
    private:
-    void skip() { while (index_ < graph_->slots_ && !graph_->slot(NodeId(index_)).alive()) ++index_; }
+    void skip() {
+      while (index_ < graph_->slots_ && !graph_->slot(NodeId(index_)).alive()) ++index_;
+    }
     const Graph* graph_ = nullptr;
     std::size_t index_ = 0;
   };

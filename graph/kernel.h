@@ -72,12 +72,14 @@ class LOCKSTEP_API KernelContext {
   template <class T>
   std::span<const T> input(std::size_t i) const {
     check_dtype(inputs_[i], dtype_of<T>);
-    return {static_cast<const T*>(inputs_[i].data), static_cast<std::size_t>(inputs_[i].spec->shape.num_elements())};
+    return {static_cast<const T*>(inputs_[i].data),
+            static_cast<std::size_t>(inputs_[i].spec->shape.num_elements())};
   }
   template <class T>
   std::span<T> output(std::size_t i) const {
     check_dtype(outputs_[i], dtype_of<T>);
-    return {static_cast<T*>(outputs_[i].data), static_cast<std::size_t>(outputs_[i].spec->shape.num_elements())};
+    return {static_cast<T*>(outputs_[i].data),
+            static_cast<std::size_t>(outputs_[i].spec->shape.num_elements())};
   }
 
   std::int64_t shard() const { return shard_; }

@@ -11,8 +11,9 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::size_t kChains = 64;      // how many chains of clusters are tracked
-constexpr std::size_t kMaxUsers = 64;    // a block touched by more clusters is not used again (in parallel plans)
+constexpr std::size_t kChains = 64;  // how many chains of clusters are tracked
+constexpr std::size_t kMaxUsers =
+    64;  // a block touched by more clusters is not used again (in parallel plans)
 constexpr std::size_t kCandidates = 32;  // free blocks looked at per value
 
 // Does cluster a end before cluster b starts, whatever the schedule? Clusters are laid out in chains; for each cluster
@@ -50,7 +51,8 @@ class Reachability {
   // true for a == b: the caller has compared the calls' places in it.
   bool precedes(std::uint32_t a, std::uint32_t b) const {
     if (a == b) return true;
-    return !chain_.empty() && chain_[a] != kNone && before_[std::size_t{b} * kChains + chain_[a]] >= place_[a];
+    return !chain_.empty() && chain_[a] != kNone &&
+           before_[std::size_t{b} * kChains + chain_[a]] >= place_[a];
   }
 
  private:
@@ -220,7 +222,8 @@ class Planner {
     std::int64_t offset = interval.offset;
     // Joins with its neighbours where they wait for the same clusters.
     const auto after = list.by_offset.lower_bound(offset);
-    if (after != list.by_offset.end() && after->first == offset + block.bytes && after->second.users == block.users) {
+    if (after != list.by_offset.end() && after->first == offset + block.bytes &&
+        after->second.users == block.users) {
       list.by_size.erase({after->second.bytes, after->first});
       block.bytes += after->second.bytes;
       list.by_offset.erase(after);

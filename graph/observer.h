@@ -14,9 +14,9 @@ namespace lockstep {
 
 struct NodeEvent {
   const Node& node;
-  std::int64_t shard = 0;   // of `shards`; shard == shards is the finishing call
+  std::int64_t shard = 0;  // of `shards`; shard == shards is the finishing call
   std::int64_t shards = 1;
-  int worker = -1;          // the scheduler's worker; -1: the thread that called run
+  int worker = -1;  // the scheduler's worker; -1: the thread that called run
 };
 
 class LOCKSTEP_API Observer {

@@ -15,10 +15,12 @@ namespace lockstep {
 
 std::string to_string(Effect effects) {
   if (effects == Effect::kPure) return "pure";
-  static constexpr std::pair<Effect, const char*> kNames[] = {
-      {Effect::kReadsVariable, "reads_variable"}, {Effect::kWritesVariable, "writes_variable"},
-      {Effect::kCollective, "collective"},        {Effect::kRandom, "random"},
-      {Effect::kHost, "host"},                    {Effect::kOpaque, "opaque"}};
+  static constexpr std::pair<Effect, const char*> kNames[] = {{Effect::kReadsVariable, "reads_variable"},
+                                                              {Effect::kWritesVariable, "writes_variable"},
+                                                              {Effect::kCollective, "collective"},
+                                                              {Effect::kRandom, "random"},
+                                                              {Effect::kHost, "host"},
+                                                              {Effect::kOpaque, "opaque"}};
   std::string text;
   for (const auto& [effect, name] : kNames) {
     if (has(effects, effect)) text += (text.empty() ? "" : "|") + std::string(name);
@@ -34,7 +36,8 @@ void KernelContext::check_dtype(const TensorArg& arg, DType wanted) {
 
 void RunInfo::check_stop() const {
   if (cancel != nullptr && cancel->stop_requested()) {
-    throw Error(ErrorCode::kCancelled, "the run was cancelled before its commit; no variable was changed by it");
+    throw Error(ErrorCode::kCancelled,
+                "the run was cancelled before its commit; no variable was changed by it");
   }
   if (deadline != nullptr && std::chrono::steady_clock::now() >= *deadline) {
     throw Error(ErrorCode::kDeadlineExceeded,
@@ -107,7 +110,8 @@ bool is_op_name(std::string_view name) {
 
 const OpDef& OpRegistry::add(OpDef def) {
   if (!is_op_name(def.name)) {
-    throw InvalidArgument(str("op name '", def.name, "' must be letters, digits, '_' and '.', and not start with a digit"));
+    throw InvalidArgument(
+        str("op name '", def.name, "' must be letters, digits, '_' and '.', and not start with a digit"));
   }
   if (!def.infer) throw InvalidArgument(str("op '", def.name, "' has no inference rule"));
   const std::unique_lock lock(state_->mutex);
@@ -127,7 +131,8 @@ const OpDef* OpRegistry::find(std::string_view name) const {
 
 const OpDef& OpRegistry::get(std::string_view name) const {
   if (const OpDef* def = find(name)) return *def;
-  throw NotFound(str("no op named '", name, "' is registered; did you mean ", internal::closest_names(name, names()), "?"));
+  throw NotFound(str("no op named '", name, "' is registered; did you mean ",
+                     internal::closest_names(name, names()), "?"));
 }
 
 const OpDef& OpRegistry::find_or_unknown(std::string_view name) {

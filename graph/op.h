@@ -83,9 +83,15 @@ class LOCKSTEP_API NodeView {
  public:
   using VariableSpecs = std::function<const TensorSpec*(std::string_view)>;  // null: not declared
 
-  NodeView(std::string_view name, std::span<const TensorSpec> inputs, const std::vector<Attribute>& attributes,
-           std::span<const Graph> regions, const VariableSpecs* variables, std::span<const TensorSpec> declared)
-      : name_(name), inputs_(inputs), attributes_(attributes), regions_(regions), variables_(variables), declared_(declared) {}
+  NodeView(std::string_view name, std::span<const TensorSpec> inputs,
+           const std::vector<Attribute>& attributes, std::span<const Graph> regions,
+           const VariableSpecs* variables, std::span<const TensorSpec> declared)
+      : name_(name),
+        inputs_(inputs),
+        attributes_(attributes),
+        regions_(regions),
+        variables_(variables),
+        declared_(declared) {}
 
   std::string_view name() const { return name_; }
   std::size_t num_inputs() const { return inputs_.size(); }
@@ -210,7 +216,7 @@ struct OpDef {
   std::function<void(InferContext&)> infer;
   std::function<Cost(const NodeView&, std::span<const TensorSpec> outputs)> cost;    // absent: from the bytes
   std::function<Split(const NodeView&, std::span<const TensorSpec> outputs)> split;  // absent: one shard
-  std::function<std::vector<Value>(GradientContext&)> gradient;                      // absent: not differentiable
+  std::function<std::vector<Value>(GradientContext&)> gradient;  // absent: not differentiable
   std::map<DeviceKind, KernelMaker> kernels;
   // Refuses attributes not declared above unless set.
   bool open_attributes = false;

@@ -13,9 +13,9 @@ namespace lockstep {
 
 namespace {
 
-constexpr double kFlops = 16e9;          // a core's, roughly: costs decide only what runs together
-constexpr double kBandwidth = 8e9;       // bytes a second
-constexpr double kCallSeconds = 20e-9;   // of any kernel call that does not say what it costs
+constexpr double kFlops = 16e9;               // a core's, roughly: costs decide only what runs together
+constexpr double kBandwidth = 8e9;            // bytes a second
+constexpr double kCallSeconds = 20e-9;        // of any kernel call that does not say what it costs
 constexpr std::int64_t kCopyGrain = 1 << 20;  // bytes a shard of a copy
 
 // One memory of a value; several values may share it (aliases).
@@ -88,13 +88,14 @@ class PlanMaker {
                                : infer_region_outputs(node, inputs, variable_specs_);
       for (std::size_t i = 0; i < outputs.size(); ++i) {
         if (!known(outputs[i])) {
-          throw InvalidArgument(str(node.op().name, ": an output is still ", outputs[i],
-                                    " with the feeds' shapes known; its shape must follow from the shapes of its inputs"),
-                                place_of(node));
+          throw InvalidArgument(
+              str(node.op().name, ": an output is still ", outputs[i],
+                  " with the feeds' shapes known; its shape must follow from the shapes of its inputs"),
+              place_of(node));
         }
         if (!node.outputs()[i].shape.admits(outputs[i].shape)) {
-          throw InvalidArgument(str(node.op().name, ": output ", i, " is ", node.outputs()[i], " in the graph and ",
-                                    outputs[i], " with the feeds' shapes"),
+          throw InvalidArgument(str(node.op().name, ": output ", i, " is ", node.outputs()[i],
+                                    " in the graph and ", outputs[i], " with the feeds' shapes"),
                                 place_of(node));
         }
       }
@@ -113,8 +114,8 @@ class PlanMaker {
   // shadow, which later reads see and which the commit stage copies.
 
   struct VariableState {
-    std::uint32_t index = 0;      // in the plan
-    std::uint32_t storage = 0;    // of its current value at this point of the program
+    std::uint32_t index = 0;    // in the plan
+    std::uint32_t storage = 0;  // of its current value at this point of the program
     std::uint32_t live_storage = 0;
     bool shadowed = false;
     std::vector<std::uint32_t> writers;  // phases of the shadow's last write
@@ -135,7 +136,8 @@ class PlanMaker {
         if (use.writes) ++writes[use.name];
       }
     }
-    plan_->commits = plan_->draws_random || !std::ranges::all_of(writes, [](const auto& w) { return w.second == 0; });
+    plan_->commits =
+        plan_->draws_random || !std::ranges::all_of(writes, [](const auto& w) { return w.second == 0; });
     for (auto& [name, state] : variables_) {
       state.index = static_cast<std::uint32_t>(plan_->variables.size());
       plan_->variables.push_back({name, writes[name] > 0});
@@ -170,7 +172,8 @@ class PlanMaker {
         in_commit_.erase(entry);
       }
     }
-    std::erase_if(in_commit_, [](const auto& entry) { return !entry.second.valid(); });  // written inside a region
+    std::erase_if(in_commit_,
+                  [](const auto& entry) { return !entry.second.valid(); });  // written inside a region
   }
 
   // Is the value the memory of another variable that this step writes, under whatever alias?
@@ -197,7 +200,8 @@ class PlanMaker {
     interval.arena = arena;
     interval.writer = static_cast<std::uint32_t>(plan_->phases.size());
     intervals_.push_back(std::move(interval));
-    return add_storage({{Location::Kind::kArena, arena, 0}, bytes, static_cast<std::int64_t>(intervals_.size() - 1)});
+    return add_storage(
+        {{Location::Kind::kArena, arena, 0}, bytes, static_cast<std::int64_t>(intervals_.size() - 1)});
   }
 
   std::uint32_t arena_of(const Node& node) {
@@ -384,8 +388,8 @@ class PlanMaker {
     } else {
       work.kernel = add_kernel(make_kernel(node, view, outputs));
       if (op.split) work.split = op.split(view, outputs);
-      LOCKSTEP_CHECK(work.split.shards >= 1 && work.split.shards < (1 << 24), "op '", op.name, "' splits into ",
-                     work.split.shards, " shards");
+      LOCKSTEP_CHECK(work.split.shards >= 1 && work.split.shards < (1 << 24), "op '", op.name,
+                     "' splits into ", work.split.shards, " shards");
       const Cost cost = op.cost ? op.cost(view, outputs) : Cost{0, bytes_of(view, outputs), 0};
       work.seconds = seconds_of(cost);
       work.hinted = cost.seconds > 0;
@@ -472,7 +476,8 @@ class PlanMaker {
     for (const Argument& input : work.inputs) {
       const std::int64_t interval = storages_[input.storage].interval;
       if (interval < 0 || !(*input.spec == *work.outputs[0].spec)) continue;
-      intervals_[static_cast<std::size_t>(storages_[work.outputs[0].storage].interval)].in_place_of = interval;
+      intervals_[static_cast<std::size_t>(storages_[work.outputs[0].storage].interval)].in_place_of =
+          interval;
       return;
     }
   }
@@ -504,7 +509,8 @@ class PlanMaker {
     for (auto& [name, state] : variables_) {
       if (!state.shadowed) continue;
       const Node& node = graph_.node(plan_->phases[state.writers[0]].node);
-      add_copy(node, state.storage, state.live_storage, keep_spec(*variable_specs_(name)), state.writers, true);
+      add_copy(node, state.storage, state.live_storage, keep_spec(*variable_specs_(name)), state.writers,
+               true);
     }
   }
 
@@ -559,21 +565,24 @@ class PlanMaker {
       if (call.scratch >= 0) need(call.scratch);
     }
     for (Interval& interval : needed) {
-      if (interval.in_place_of >= 0) interval.in_place_of = used[static_cast<std::size_t>(interval.in_place_of)];
+      if (interval.in_place_of >= 0)
+        interval.in_place_of = used[static_cast<std::size_t>(interval.in_place_of)];
     }
     plan_->memory = plan_memory(needed, plan_->phases.size(), plan_->clusters, plan_->arenas.size());
     for (std::size_t i = 0; i < plan_->args.size(); ++i) {
       const Storage& storage = storages_[arg_storage_[i]];
       plan_->args[i].location = storage.location;
       if (storage.location.kind == Location::Kind::kArena) {
-        plan_->args[i].location.offset = needed[static_cast<std::size_t>(used[static_cast<std::size_t>(storage.interval)])].offset;
+        plan_->args[i].location.offset =
+            needed[static_cast<std::size_t>(used[static_cast<std::size_t>(storage.interval)])].offset;
       }
     }
     plan_->scratch_offsets.assign(plan_->phases.size(), -1);
     for (std::size_t i = 0; i < plan_->phases.size(); ++i) {
       const std::int64_t scratch = plan_->phases[i].scratch;
       if (scratch >= 0) {
-        plan_->scratch_offsets[i] = needed[static_cast<std::size_t>(used[static_cast<std::size_t>(scratch)])].offset;
+        plan_->scratch_offsets[i] =
+            needed[static_cast<std::size_t>(used[static_cast<std::size_t>(scratch)])].offset;
       }
     }
   }
@@ -598,23 +607,23 @@ class PlanMaker {
   std::unique_ptr<Plan> plan_;
   std::vector<NodeId> order_;
   std::vector<bool> live_;
-  std::vector<const TensorSpec*> specs_;                // by node
+  std::vector<const TensorSpec*> specs_;  // by node
   std::unordered_map<NodeId, std::uint32_t> parameters_;
-  std::vector<std::vector<std::uint32_t>> values_;      // by node and output: storage
-  std::vector<std::vector<std::uint32_t>> done_;        // by node: the phases behind which it is done
+  std::vector<std::vector<std::uint32_t>> values_;  // by node and output: storage
+  std::vector<std::vector<std::uint32_t>> done_;    // by node: the phases behind which it is done
   std::map<std::string, VariableState> variables_;
-  std::map<std::string, NodeId> in_commit_;             // variables updated in place in the commit stage, and by whom
+  std::map<std::string, NodeId> in_commit_;  // variables updated in place in the commit stage, and by whom
   std::vector<Storage> storages_;
   std::vector<Interval> intervals_;
-  std::vector<std::uint32_t> arg_storage_;              // by argument
-  std::vector<Phase> steps_;                            // by phase: what clustering sees
+  std::vector<std::uint32_t> arg_storage_;  // by argument
+  std::vector<Phase> steps_;                // by phase: what clustering sees
   std::unordered_map<std::string, std::uint32_t> arenas_;
 };
 
 }  // namespace
 
-std::unique_ptr<const Plan> make_plan(const Graph& graph, const Runtime& runtime, std::span<const TensorSpec> feeds,
-                                      const CompileOptions& options) {
+std::unique_ptr<const Plan> make_plan(const Graph& graph, const Runtime& runtime,
+                                      std::span<const TensorSpec> feeds, const CompileOptions& options) {
   return PlanMaker(graph, runtime, feeds, options).run();
 }
 

@@ -23,7 +23,8 @@ namespace {
 // A plan with the variables it binds and the contexts that run it.
 class PlannedProgram {
  public:
-  PlannedProgram(const Graph& graph, const Runtime& runtime, VariableStore& store, std::unique_ptr<const Plan> plan)
+  PlannedProgram(const Graph& graph, const Runtime& runtime, VariableStore& store,
+                 std::unique_ptr<const Plan> plan)
       : graph_(graph), runtime_(runtime), plan_(std::move(plan)) {
     for (const PlannedVariable& variable : plan_->variables) {
       StoredVariable* stored = store.find(variable.name);
@@ -55,7 +56,9 @@ class PlannedProgram {
     free_.reserve(contexts_.size());
     return contexts_.back().get();
   }
-  std::unique_ptr<RunContext> make_context() const { return std::make_unique<RunContext>(graph_, *plan_, runtime_); }
+  std::unique_ptr<RunContext> make_context() const {
+    return std::make_unique<RunContext>(graph_, *plan_, runtime_);
+  }
 
   // All of them or none. Looks first: a lock that is taken and given back for nothing wakes everyone who waits, this run
   // included.
@@ -118,7 +121,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     }
     std::vector<TensorSpec> specs;
     for (const NodeId id : graph_.parameters()) specs.push_back(graph_.node(id).outputs()[0]);
-    if (std::ranges::all_of(specs, [](const TensorSpec& spec) { return spec.shape.is_known(); })) find_plan(specs);
+    if (std::ranges::all_of(specs, [](const TensorSpec& spec) { return spec.shape.is_known(); }))
+      find_plan(specs);
   }
 
   const Graph& graph() const { return graph_; }
@@ -185,10 +189,11 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   std::vector<Tensor> order_feeds(std::initializer_list<Feed> feeds) const {
     std::vector<Tensor> ordered(graph_.parameters().size());
     for (const Feed& feed : feeds) {
-      const auto place = std::ranges::find_if(
-          graph_.parameters(), [&](NodeId id) { return graph_.node(id).name() == feed.name; });
+      const auto place = std::ranges::find_if(graph_.parameters(),
+                                              [&](NodeId id) { return graph_.node(id).name() == feed.name; });
       if (place == graph_.parameters().end()) {
-        throw InvalidArgument(str("there is no placeholder named '", feed.name, "'; the graph has ", placeholders()));
+        throw InvalidArgument(
+            str("there is no placeholder named '", feed.name, "'; the graph has ", placeholders()));
       }
       Tensor& slot = ordered[static_cast<std::size_t>(place - graph_.parameters().begin())];
       if (slot.defined()) throw InvalidArgument(str("placeholder '", feed.name, "' is fed twice"));
@@ -201,28 +206,32 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     std::vector<Tensor> results;
     results.reserve(plan.results.size());
     const auto& pool = runtime_.pool(runtime_.devices().front());
-    for (const TensorSpec& spec : plan.results) results.push_back(Tensor::empty(spec.dtype, spec.shape, pool));
+    for (const TensorSpec& spec : plan.results)
+      results.push_back(Tensor::empty(spec.dtype, spec.shape, pool));
     return results;
   }
 
   void check_results(const Plan& plan, std::span<const Tensor> feeds, std::span<Tensor> results) const {
     if (results.size() != plan.results.size()) {
-      throw InvalidArgument(str("run_into: the graph gives ", plan.results.size(), " results, got room for ", results.size()));
+      throw InvalidArgument(
+          str("run_into: the graph gives ", plan.results.size(), " results, got room for ", results.size()));
     }
     for (std::size_t i = 0; i < results.size(); ++i) {
       if (!results[i].defined() || results[i].spec() != plan.results[i]) {
-        throw InvalidArgument(str("run_into: result ", i, " ('", graph_.node(graph_.results()[i].node).name(), "') is ",
-                                  plan.results[i], ", got ",
+        throw InvalidArgument(str("run_into: result ", i, " ('", graph_.node(graph_.results()[i].node).name(),
+                                  "') is ", plan.results[i], ", got ",
                                   results[i].defined() ? to_string(results[i].spec()) : "an empty handle"));
       }
       for (std::size_t j = 0; j < feeds.size(); ++j) {
         if (overlap(results[i], feeds[j])) {
           throw InvalidArgument(str("run_into: result ", i, " shares memory with the feed of '",
-                                    graph_.node(graph_.parameters()[j]).name(), "'; give it memory of its own"));
+                                    graph_.node(graph_.parameters()[j]).name(),
+                                    "'; give it memory of its own"));
         }
       }
       for (std::size_t j = 0; j < i; ++j) {
-        if (overlap(results[i], results[j])) throw InvalidArgument(str("run_into: results ", j, " and ", i, " share memory"));
+        if (overlap(results[i], results[j]))
+          throw InvalidArgument(str("run_into: results ", j, " and ", i, " share memory"));
       }
     }
   }
@@ -232,8 +241,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
                 const RunOptions& options, std::uint64_t committed) {
     PlannedProgram& planned = lease.planned();
     lock_variables(planned, options, committed);
-    const RunContext::Outcome outcome = lease.context().run(feeds, results, planned.variables(), planned.locks(),
-                                                            {runtime_.seed(), store_->step()}, options);
+    const RunContext::Outcome outcome = lease.context().run(
+        feeds, results, planned.variables(), planned.locks(), {runtime_.seed(), store_->step()}, options);
     if (outcome.committed && !outcome.error && planned.plan().commits) store_->advance_step();
     planned.unlock();
     if (!outcome.error && outcome.committed) return;
@@ -261,15 +270,17 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
       return;
     }
     const Node& node = graph_.node(graph_.parameters()[i]);
-    throw InvalidArgument(str("placeholder '", node.name(), "' expects ", node.outputs()[0], " and was not fed"),
-                          place_of(node));
+    throw InvalidArgument(
+        str("placeholder '", node.name(), "' expects ", node.outputs()[0], " and was not fed"),
+        place_of(node));
   }
 
   void check_spec(std::size_t i, const TensorSpec& spec) const {
     const Node& node = graph_.node(graph_.parameters()[i]);
     const TensorSpec& expected = node.outputs()[0];
     if (spec.dtype == expected.dtype && spec.shape.is_known() && expected.shape.admits(spec.shape)) return;
-    throw InvalidArgument(str("placeholder '", node.name(), "' expects ", expected, ", got ", spec), place_of(node));
+    throw InvalidArgument(str("placeholder '", node.name(), "' expects ", expected, ", got ", spec),
+                          place_of(node));
   }
 
   static bool matches(const PlannedProgram& planned, std::span<const Tensor> feeds) {
@@ -294,7 +305,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (auto found = find()) return found;
     }
-    auto fresh = std::make_shared<PlannedProgram>(graph_, runtime_, *store_, make_plan(graph_, runtime_, specs, options_));
+    auto fresh = std::make_shared<PlannedProgram>(graph_, runtime_, *store_,
+                                                  make_plan(graph_, runtime_, specs, options_));
     std::shared_ptr<PlannedProgram> dropped;  // goes without the lock
     const std::lock_guard<std::mutex> lock(mutex_);
     if (auto found = find()) return found;
@@ -313,7 +325,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
       for (RunLock* lock : planned.locks()) {
         if (RunContext::held_by_this_thread(lock)) {
           throw FailedPrecondition(
-              "a program was run inside a node of a run that holds a variable (or the random step) it needs; return the "
+              "a program was run inside a node of a run that holds a variable (or the random step) it needs; "
+              "return the "
               "value from the node and run the program afterwards");
         }
       }
@@ -341,7 +354,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     throw RunError(why, str(what, "; no variable was changed by it", after_steps(committed)), {}, committed);
   }
 
-  [[noreturn]] void throw_error(const Plan& plan, const RunContext::Outcome& outcome, std::uint64_t committed) const {
+  [[noreturn]] void throw_error(const Plan& plan, const RunContext::Outcome& outcome,
+                                std::uint64_t committed) const {
     if (!outcome.error) stopped(outcome.stopped, committed);
     const PhaseCall& phase = plan.phases[plan.clusters.calls[*outcome.failed_call].phase];
     ErrorPlace place = place_of(graph_.node(phase.node));
@@ -404,14 +418,16 @@ std::vector<Tensor> Program::run(std::initializer_list<Feed> feeds, const RunOpt
   return run_n(1, impl().order_feeds(feeds), options);
 }
 
-void Program::run_into(std::span<const Tensor> feeds, std::span<Tensor> results, const RunOptions& options) const {
+void Program::run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
+                       const RunOptions& options) const {
   Impl& self = impl();
   const Impl::Lease lease(self, feeds);
   self.check_results(lease.planned().plan(), feeds, results);
   self.run_step(lease, feeds, results, options, 0);
 }
 
-std::vector<Tensor> Program::run_n(std::uint64_t steps, std::span<const Tensor> feeds, const RunOptions& options) const {
+std::vector<Tensor> Program::run_n(std::uint64_t steps, std::span<const Tensor> feeds,
+                                   const RunOptions& options) const {
   Impl& self = impl();
   if (steps == 0) throw InvalidArgument("run_n: at least one step is needed for results");
   const Impl::Lease lease(self, feeds);
@@ -420,18 +436,20 @@ std::vector<Tensor> Program::run_n(std::uint64_t steps, std::span<const Tensor> 
   return results;
 }
 
-std::future<std::vector<Tensor>> Program::run_async(std::vector<Tensor> feeds, const RunOptions& options) const {
+std::future<std::vector<Tensor>> Program::run_async(std::vector<Tensor> feeds,
+                                                    const RunOptions& options) const {
   auto promise = std::make_shared<std::promise<std::vector<Tensor>>>();
   std::future<std::vector<Tensor>> future = promise->get_future();
   // Wrong feeds are refused here, not in the future.
   impl().check_feeds(feeds);
-  impl().runtime().scheduler().submit([promise, program = *this, feeds = std::move(feeds), options]() mutable {
-    try {
-      promise->set_value(program.run(feeds, options));
-    } catch (...) {
-      promise->set_exception(std::current_exception());
-    }
-  });
+  impl().runtime().scheduler().submit(
+      [promise, program = *this, feeds = std::move(feeds), options]() mutable {
+        try {
+          promise->set_value(program.run(feeds, options));
+        } catch (...) {
+          promise->set_exception(std::current_exception());
+        }
+      });
   return future;
 }
 

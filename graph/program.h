@@ -71,12 +71,13 @@ class LOCKSTEP_API RunError : public Error {
 // What the plan for some feed shapes looks like.
 struct PlanSummary {
   std::size_t nodes = 0;
-  std::size_t calls = 0;             // kernel calls a run: nodes that run, times their shards
-  std::size_t clusters = 0;          // units of scheduling; 1 where the program runs inline
-  std::size_t lanes = 1;             // threads that can work on one run
-  std::int64_t planned_bytes = 0;    // memory for intermediate values
-  std::int64_t live_set_bytes = 0;   // no plan can need less: the most that is alive at one time, in the plan's order
-  double estimated_seconds = 0;      // of one run on one thread
+  std::size_t calls = 0;           // kernel calls a run: nodes that run, times their shards
+  std::size_t clusters = 0;        // units of scheduling; 1 where the program runs inline
+  std::size_t lanes = 1;           // threads that can work on one run
+  std::int64_t planned_bytes = 0;  // memory for intermediate values
+  std::int64_t live_set_bytes =
+      0;  // no plan can need less: the most that is alive at one time, in the plan's order
+  double estimated_seconds = 0;  // of one run on one thread
 };
 
 struct CompileOptions;
@@ -96,11 +97,14 @@ class LOCKSTEP_API Program {
   std::vector<Tensor> run(std::initializer_list<Feed> feeds, const RunOptions& options = {}) const;
   // Results into tensors of the right specs, in the order of graph().results(). They must not share memory with
   // feeds or with each other. After an error their contents are unspecified.
-  void run_into(std::span<const Tensor> feeds, std::span<Tensor> results, const RunOptions& options = {}) const;
+  void run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
+                const RunOptions& options = {}) const;
   // On the executor. The future throws what run would have thrown.
-  std::future<std::vector<Tensor>> run_async(std::vector<Tensor> feeds = {}, const RunOptions& options = {}) const;
+  std::future<std::vector<Tensor>> run_async(std::vector<Tensor> feeds = {},
+                                             const RunOptions& options = {}) const;
   // `steps` runs on the same feeds, each committing by itself; the results of the last. RunError says how many committed.
-  std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds = {}, const RunOptions& options = {}) const;
+  std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds = {},
+                            const RunOptions& options = {}) const;
 
   const Graph& graph() const;
   const Runtime& runtime() const;

@@ -20,8 +20,9 @@ std::vector<TensorSpec> infer_graph(const Graph& graph, std::span<const TensorSp
     const Node& node = graph.node(id);
     inputs.clear();
     for (const ValueId input : node.inputs()) inputs.push_back(specs[input.node.index()][input.output]);
-    specs[id.index()] = node.op().region_kind == RegionKind::kNone ? infer_outputs(node, inputs, variables)
-                                                                   : infer_region_outputs(node, inputs, variables);
+    specs[id.index()] = node.op().region_kind == RegionKind::kNone
+                            ? infer_outputs(node, inputs, variables)
+                            : infer_region_outputs(node, inputs, variables);
   }
   std::vector<TensorSpec> results;
   for (const ValueId result : graph.results()) results.push_back(specs[result.node.index()][result.output]);
@@ -39,7 +40,8 @@ SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<cons
     case RegionKind::kCond: {
       std::vector<TensorSpec> specs = infer_graph(node.regions()[0], inputs.subspan(1), variables);
       const std::vector<TensorSpec> others = infer_graph(node.regions()[1], inputs.subspan(1), variables);
-      for (std::size_t i = 0; i < specs.size(); ++i) specs[i].shape = join_shapes(specs[i].shape, others[i].shape);
+      for (std::size_t i = 0; i < specs.size(); ++i)
+        specs[i].shape = join_shapes(specs[i].shape, others[i].shape);
       return keep(specs);
     }
     case RegionKind::kWhile: {
@@ -51,7 +53,8 @@ SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<cons
       const auto shared = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
       std::vector<TensorSpec> outputs(node.outputs().size());
       for (std::size_t r = 0; r < replicas; ++r) {
-        std::vector<TensorSpec> arguments(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(shared));
+        std::vector<TensorSpec> arguments(inputs.begin(),
+                                          inputs.begin() + static_cast<std::ptrdiff_t>(shared));
         for (std::size_t at = shared + r; at < inputs.size(); at += replicas) arguments.push_back(inputs[at]);
         const std::vector<TensorSpec> results = infer_graph(node.regions()[0], arguments, variables);
         for (std::size_t i = 0; i < results.size(); ++i) outputs[i * replicas + r] = results[i];
@@ -63,8 +66,8 @@ SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<cons
   return infer_outputs(node, inputs, variables);
 }
 
-KernelFn make_region_kernel(const Node& node, std::span<const TensorSpec> outputs, std::vector<VariableUse> uses,
-                            const NodeView::VariableSpecs& variables) {
+KernelFn make_region_kernel(const Node& node, std::span<const TensorSpec> outputs,
+                            std::vector<VariableUse> uses, const NodeView::VariableSpecs& variables) {
   auto orders = std::make_shared<const GraphOrders>(node);
   return [&node, uses = std::move(uses), variables, orders, declared = outputs.size()](KernelContext& c) {
     // Kernels only read their inputs, so views of them will do.
@@ -75,12 +78,13 @@ KernelFn make_region_kernel(const Node& node, std::span<const TensorSpec> output
     for (std::size_t i = 0; i < node.inputs().size(); ++i) inputs.push_back(view(i));
     Evaluator::Variables state;
     for (std::size_t i = 0; i < uses.size(); ++i) state[uses[i].name] = view(node.inputs().size() + i);
-    Evaluator evaluator(c.run(), variables, std::move(state), std::numeric_limits<std::int64_t>::max(), *orders);
-    const std::vector<Tensor> results =
-        evaluator.run_regions(node, inputs, node.provenance().replica);
+    Evaluator evaluator(c.run(), variables, std::move(state), std::numeric_limits<std::int64_t>::max(),
+                        *orders);
+    const std::vector<Tensor> results = evaluator.run_regions(node, inputs, node.provenance().replica);
     const auto write = [&](std::size_t i, const Tensor& value) {
       if (value.spec() != c.output_spec(i)) {
-        throw InvalidArgument(str("output ", i, " was planned as ", c.output_spec(i), " and came out as ", value.spec()));
+        throw InvalidArgument(
+            str("output ", i, " was planned as ", c.output_spec(i), " and came out as ", value.spec()));
       }
       if (value.num_bytes() > 0) std::memcpy(c.output(i), value.raw(), value.num_bytes());
     };

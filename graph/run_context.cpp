@@ -18,7 +18,9 @@ constexpr int kSpins = 256;                                 // before giving up 
 constexpr auto kPatience = std::chrono::microseconds(200);  // of a helper with nothing to do during a run ...
 constexpr auto kLinger = std::chrono::microseconds(50);     // ... and between runs
 
-constexpr std::uint64_t tagged(std::uint32_t number, std::uint32_t low) { return (std::uint64_t{number} << 32U) | low; }
+constexpr std::uint64_t tagged(std::uint32_t number, std::uint32_t low) {
+  return (std::uint64_t{number} << 32U) | low;
+}
 constexpr std::uint32_t number_of(std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32U); }
 constexpr std::uint32_t low_of(std::uint64_t word) { return static_cast<std::uint32_t>(word); }
 
@@ -68,8 +70,12 @@ RunContext::RunContext(const Graph& graph, const Plan& plan, const Runtime& runt
     const Location& from = plan.args[i].location;
     args_[i].spec = plan.args[i].spec;
     switch (from.kind) {
-      case Location::Kind::kArena: args_[i].data = static_cast<char*>(arenas_[from.index]) + from.offset; break;
-      case Location::Kind::kConstant: args_[i].data = const_cast<void*>(plan.constants[from.index].raw()); break;
+      case Location::Kind::kArena:
+        args_[i].data = static_cast<char*>(arenas_[from.index]) + from.offset;
+        break;
+      case Location::Kind::kConstant:
+        args_[i].data = const_cast<void*>(plan.constants[from.index].raw());
+        break;
       case Location::Kind::kFeed: feed_patches_.push_back({i, from.index}); break;
       case Location::Kind::kResult: result_patches_.push_back({i, from.index}); break;
       case Location::Kind::kVariable: variable_patches_.push_back({i, from.index}); break;
@@ -85,9 +91,9 @@ RunContext::RunContext(const Graph& graph, const Plan& plan, const Runtime& runt
       continue;
     }
     const TensorArg* first = args_.data() + phase.first_arg;
-    KernelContext& context = contexts_.emplace_back(std::span<const TensorArg>(first, phase.inputs),
-                                                    std::span<const TensorArg>(first + phase.inputs, phase.outputs),
-                                                    &info_);
+    KernelContext& context =
+        contexts_.emplace_back(std::span<const TensorArg>(first, phase.inputs),
+                               std::span<const TensorArg>(first + phase.inputs, phase.outputs), &info_);
     void* scratch = plan.scratch_offsets[call.phase] < 0
                         ? nullptr
                         : static_cast<char*>(arenas_[phase.arena]) + plan.scratch_offsets[call.phase];
@@ -122,7 +128,8 @@ RunContext::~RunContext() {
   helpers_.clear();
   for (std::size_t i = 0; i < arenas_.size(); ++i) {
     if (arenas_[i] != nullptr) {
-      runtime_.pool(plan_.arenas[i])->deallocate(arenas_[i], static_cast<std::size_t>(plan_.memory.arena_bytes[i]));
+      runtime_.pool(plan_.arenas[i])
+          ->deallocate(arenas_[i], static_cast<std::size_t>(plan_.memory.arena_bytes[i]));
     }
   }
 }
@@ -130,14 +137,17 @@ RunContext::~RunContext() {
 void RunContext::bind(std::span<const Tensor> feeds, std::span<Tensor> results,
                       std::span<StoredVariable* const> variables) {
   // Kernels only read what is fed.
-  for (const Patch& patch : feed_patches_) args_[patch.arg].data = const_cast<void*>(feeds[patch.source].raw());
+  for (const Patch& patch : feed_patches_)
+    args_[patch.arg].data = const_cast<void*>(feeds[patch.source].raw());
   for (const Patch& patch : result_patches_) args_[patch.arg].data = results[patch.source].raw();
-  for (const Patch& patch : variable_patches_) args_[patch.arg].data = variables[patch.source]->storage().raw();
+  for (const Patch& patch : variable_patches_)
+    args_[patch.arg].data = variables[patch.source]->storage().raw();
 }
 
 RunContext::Outcome RunContext::run(std::span<const Tensor> feeds, std::span<Tensor> results,
-                                    std::span<StoredVariable* const> variables, std::span<RunLock* const> locks,
-                                    RunInfo info, const RunOptions& options) noexcept {
+                                    std::span<StoredVariable* const> variables,
+                                    std::span<RunLock* const> locks, RunInfo info,
+                                    const RunOptions& options) noexcept {
   bind(feeds, results, variables);
   info_ = info;
   info_.cancel = options.cancel.stop_possible() ? &options.cancel : nullptr;
@@ -259,7 +269,8 @@ void RunContext::run_lanes() {
     queue.tail.store(0, std::memory_order_relaxed);
     queue.head.store(tagged(number_, 0), std::memory_order_relaxed);
   }
-  for (const std::uint32_t source : sources_) push(source);  // all that was written for this run comes with the entries
+  for (const std::uint32_t source : sources_)
+    push(source);  // all that was written for this run comes with the entries
   // One helper is needed soon in any case: the plan is worth it.
   call_helpers(std::max<std::size_t>(sources_.size(), 2) - 1);
   int idle = 0;
@@ -321,7 +332,8 @@ std::uint32_t RunContext::pop_from(Queue& queue) {
   while (low_of(head) < queue.entries.size()) {
     const std::uint64_t entry = queue.entries[low_of(head)].load(std::memory_order_acquire);
     if (number_of(entry) != number_of(head)) return kNone;  // not there yet
-    if (queue.head.compare_exchange_weak(head, head + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+    if (queue.head.compare_exchange_weak(head, head + 1, std::memory_order_acq_rel,
+                                         std::memory_order_acquire)) {
       return low_of(entry);
     }
   }
@@ -361,8 +373,9 @@ std::uint32_t RunContext::run_cluster(std::uint32_t index, std::size_t lane) {
   for (std::uint32_t at = cluster.first_successor; at < cluster.end_successor; ++at) {
     const std::uint32_t successor = plan_.clusters.successors[at];
     std::atomic<std::uint32_t>& ended = counters_[successor].ended;
-    const bool ready = up ? ended.fetch_add(1, std::memory_order_acq_rel) + 1 == clusters[successor].predecessors
-                          : ended.fetch_sub(1, std::memory_order_acq_rel) == 1;
+    const bool ready =
+        up ? ended.fetch_add(1, std::memory_order_acq_rel) + 1 == clusters[successor].predecessors
+           : ended.fetch_sub(1, std::memory_order_acq_rel) == 1;
     if (!ready) continue;
     // This lane goes on with the most urgent, which comes first; of equals, with one that it ran last time.
     std::uint32_t other = successor;

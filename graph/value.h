@@ -45,8 +45,8 @@ class Operand {
   Operand(const Value& value, SourceSite site = SourceSite::current())  // NOLINT(google-explicit-constructor)
       : value_(value), site_(site) {}
   template <class Number>
-    requires std::is_arithmetic_v<Number>
-  Operand(Number number, SourceSite site = SourceSite::current())  // NOLINT(google-explicit-constructor)
+  requires std::is_arithmetic_v<Number> Operand(
+      Number number, SourceSite site = SourceSite::current())  // NOLINT(google-explicit-constructor)
       : number_(static_cast<double>(number)), site_(site) {}
 
   const Value& value() const { return value_; }

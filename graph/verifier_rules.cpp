@@ -8,7 +8,7 @@
 namespace lockstep::verifier {
 namespace {
 
-std::string quoted(std::string_view text) { return str("'", text, "'"); }
+std::string in_quotes(std::string_view text) { return str("'", text, "'"); }
 
 // Is something in the list twice? The position of the second, or the size.
 std::size_t find_repeated(std::span<const NodeId> ids, std::vector<NodeId>& scratch) {
@@ -32,7 +32,7 @@ std::size_t find_repeated(std::span<const NodeId> ids, std::vector<NodeId>& scra
 void known_ops(NodeCheck& check) {
   if (check.node.op().known) return;
   check.fail(
-      str(quoted(check.node.name()), " has op ", quoted(check.node.op().name),
+      str(in_quotes(check.node.name()), " has op ", in_quotes(check.node.op().name),
           ", which is not registered; register it (OpRegistry::global().add) before the graph is read"));
 }
 
@@ -42,9 +42,9 @@ void unique_names(NodeCheck& check) {
   const NodeId found = check.graph.find(name);
   if (found == check.node.id()) return;
   if (found.valid()) {
-    check.fail(str("two nodes are named ", quoted(name)));
+    check.fail(str("two nodes are named ", in_quotes(name)));
   } else {
-    check.fail(str("the graph does not find its node ", quoted(name), " by name"));
+    check.fail(str("the graph does not find its node ", in_quotes(name), " by name"));
   }
 }
 
@@ -52,13 +52,13 @@ void live_inputs(NodeCheck& check) {
   const std::span<const ValueId> inputs = check.node.inputs();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (check.graph.has_output(inputs[i])) continue;
-    const auto subject = [&] { return str("input ", i, " of ", quoted(check.node.name())); };
+    const auto subject = [&] { return str("input ", i, " of ", in_quotes(check.node.name())); };
     if (!check.graph.contains(inputs[i].node)) {
       check.fail(str(subject(),
                      " is a node that is not in this graph (it was erased, or belongs to another graph)"));
     } else {
       const Node& source = check.graph.node(inputs[i].node);
-      check.fail(str(subject(), " is output ", inputs[i].output, " of ", quoted(source.name()),
+      check.fail(str(subject(), " is output ", inputs[i].output, " of ", in_quotes(source.name()),
                      ", which has ", source.outputs().size(),
                      source.outputs().size() == 1 ? " output" : " outputs"));
     }
@@ -71,16 +71,16 @@ void control_inputs(NodeCheck& check) {
   for (const NodeId id : controls) {
     if (!check.graph.contains(id)) {
       check.fail(
-          str(quoted(check.node.name()),
+          str(in_quotes(check.node.name()),
               " runs after a node that is not in this graph (it was erased, or belongs to another graph)"));
     } else if (id == check.node.id()) {
-      check.fail(str(quoted(check.node.name()), " runs after itself"));
+      check.fail(str(in_quotes(check.node.name()), " runs after itself"));
     }
   }
   const std::size_t repeated = find_repeated(controls, check.run.node_ids);
   if (repeated < controls.size() && check.graph.contains(controls[repeated])) {
-    check.fail(str(quoted(check.node.name()), " runs after ",
-                   quoted(check.graph.node(controls[repeated]).name()), " twice; name it once"));
+    check.fail(str(in_quotes(check.node.name()), " runs after ",
+                   in_quotes(check.graph.node(controls[repeated]).name()), " twice; name it once"));
   }
 }
 
@@ -88,29 +88,29 @@ void arity(NodeCheck& check) {
   const Node& node = check.node;
   if (node.op().inputs.accepts(node.inputs().size())) return;
   check.fail(
-      str(quoted(node.name()), ": ", node.op().name, " ", arity_message(node.op(), node.inputs().size())));
+      str(in_quotes(node.name()), ": ", node.op().name, " ", arity_message(node.op(), node.inputs().size())));
 }
 
 void attributes(NodeCheck& check) {
   const Node& node = check.node;
   const OpDef& op = node.op();
-  const auto subject = [&] { return str(quoted(node.name()), ": ", op.name); };
+  const auto subject = [&] { return str(in_quotes(node.name()), ": ", op.name); };
   for (const AttributeSpec& spec : op.attributes) {
     const AttributeValue* value = find_attribute(node.attributes(), spec.name);
     if (value == nullptr) {
       if (spec.required) {
         check.fail(
-            str(subject(), " needs the attribute ", quoted(spec.name), " (", to_string(spec.type), ")"));
+            str(subject(), " needs the attribute ", in_quotes(spec.name), " (", to_string(spec.type), ")"));
       }
     } else if (type_of(*value) != spec.type) {
-      check.fail(str(subject(), " takes a ", to_string(spec.type), " as attribute ", quoted(spec.name),
+      check.fail(str(subject(), " takes a ", to_string(spec.type), " as attribute ", in_quotes(spec.name),
                      ", got a ", to_string(type_of(*value))));
     }
   }
   if (op.open_attributes) return;
   for (const Attribute& attribute : node.attributes()) {
     if (std::ranges::find(op.attributes, attribute.name, &AttributeSpec::name) == op.attributes.end()) {
-      check.fail(str(subject(), " has no attribute ", quoted(attribute.name)));
+      check.fail(str(subject(), " has no attribute ", in_quotes(attribute.name)));
     }
   }
 }
@@ -119,7 +119,7 @@ void variables_declared(NodeCheck& check) {
   for (const Attribute& attribute : check.node.attributes()) {
     const auto* variable = std::get_if<VariableRef>(&attribute.value);
     if (variable == nullptr || check.run.outermost.find_variable(variable->name) != nullptr) continue;
-    check.fail(str(quoted(check.node.name()), " uses the variable '@", variable->name,
+    check.fail(str(in_quotes(check.node.name()), " uses the variable '@", variable->name,
                    "', which the outermost graph does not declare"));
   }
 }
@@ -134,9 +134,9 @@ void infer(NodeCheck& check) {
   try {
     check.inferred = infer_outputs(check.node, specs, check.run.variables);
   } catch (const Error& error) {
-    check.fail(str(quoted(check.node.name()), ": ", error.message()));
+    check.fail(str(in_quotes(check.node.name()), ": ", error.message()));
   } catch (const std::exception& error) {  // a user's rule may throw what it likes
-    check.fail(str(quoted(check.node.name()), ": ", check.node.op().name, ": ", error.what()));
+    check.fail(str(in_quotes(check.node.name()), ": ", check.node.op().name, ": ", error.what()));
   }
 }
 
@@ -152,7 +152,7 @@ void output_count(NodeCheck& check) {
   if (!was_inferred(check)) return;
   const std::size_t stored = check.node.outputs().size();
   if (stored == check.inferred.size()) return;
-  check.fail(str(quoted(check.node.name()), " states ", stored, stored == 1 ? " output" : " outputs", "; ",
+  check.fail(str(in_quotes(check.node.name()), " states ", stored, stored == 1 ? " output" : " outputs", "; ",
                  check.node.op().name, " gives ", check.inferred.size()));
 }
 
@@ -161,7 +161,7 @@ void dtypes(NodeCheck& check) {
   const std::span<const TensorSpec> stored = check.node.outputs();
   for (std::size_t i = 0; i < stored.size(); ++i) {
     if (stored[i].dtype == check.inferred[i].dtype) continue;
-    check.fail(str("output ", i, " of ", quoted(check.node.name()), " is stated as ", stored[i], "; ",
+    check.fail(str("output ", i, " of ", in_quotes(check.node.name()), " is stated as ", stored[i], "; ",
                    check.node.op().name, " gives ", check.inferred[i]));
   }
 }
@@ -171,7 +171,7 @@ void shapes(NodeCheck& check) {
   const std::span<const TensorSpec> stored = check.node.outputs();
   for (std::size_t i = 0; i < stored.size(); ++i) {
     if (stored[i].shape == check.inferred[i].shape) continue;
-    check.fail(str("output ", i, " of ", quoted(check.node.name()), " is stated as ", stored[i], "; ",
+    check.fail(str("output ", i, " of ", in_quotes(check.node.name()), " is stated as ", stored[i], "; ",
                    check.node.op().name, " gives ", check.inferred[i]));
   }
 }
@@ -183,12 +183,12 @@ void device_known(NodeCheck& check) {
     check.run.last_device = &name;
     return;
   }
-  const std::string subject = str(quoted(check.node.name()), " is placed on ", quoted(name));
+  const std::string subject = str(in_quotes(check.node.name()), " is placed on ", in_quotes(name));
   try {
     const Device device = Device::parse(name);
     if (device.to_string() != name) {
       return check.fail(
-          str(subject, ", which is not the canonical name; it is ", quoted(device.to_string())));
+          str(subject, ", which is not the canonical name; it is ", in_quotes(device.to_string())));
     }
     if (check.run.runtime != nullptr) {
       const Decision exists = check.run.runtime->has_device(device);
@@ -242,19 +242,20 @@ void parameters(GraphCheck& check) {
       continue;
     }
     const Node& node = check.graph.node(id);
-    if (listed[id.index()]) check.fail_at(node, str(quoted(node.name()), " is a parameter twice"));
+    if (listed[id.index()]) check.fail_at(node, str(in_quotes(node.name()), " is a parameter twice"));
     listed[id.index()] = true;
     if (&node.op() != placeholder) {
-      check.fail_at(node, str("the parameter ", quoted(node.name()), " is of op ", quoted(node.op().name),
-                              "; parameters are placeholders"));
+      check.fail_at(node, str("the parameter ", in_quotes(node.name()), " is of op ",
+                              in_quotes(node.op().name), "; parameters are placeholders"));
     } else if (node.outputs().size() != 1) {
-      check.fail_at(node, str("the parameter ", quoted(node.name()), " has ", node.outputs().size(),
+      check.fail_at(node, str("the parameter ", in_quotes(node.name()), " has ", node.outputs().size(),
                               " outputs; a placeholder has one"));
     }
   }
   for (const Node& node : check.graph.nodes()) {
     if (&node.op() != placeholder || listed[node.id().index()]) continue;
-    check.fail_at(node, str("the placeholder ", quoted(node.name()), " is not among the graph's parameters"));
+    check.fail_at(node,
+                  str("the placeholder ", in_quotes(node.name()), " is not among the graph's parameters"));
   }
 }
 
@@ -267,7 +268,7 @@ void results(GraphCheck& check) {
                      " is a node that is not in this graph (it was erased, or belongs to another graph)"));
     } else {
       const Node& node = check.graph.node(results[i].node);
-      check.fail_at(node, str("result ", i, " is output ", results[i].output, " of ", quoted(node.name()),
+      check.fail_at(node, str("result ", i, " is output ", results[i].output, " of ", in_quotes(node.name()),
                               ", which has ", node.outputs().size(),
                               node.outputs().size() == 1 ? " output" : " outputs"));
     }

@@ -14,6 +14,8 @@ void register_control_flow_ops(OpRegistry& registry);  // cond, while_loop, repl
 void register_call_ops(OpRegistry& registry);          // call
 
 // Shards for `work` items when one shard should hold about `grain` of them: from the shape alone.
-inline std::int64_t shards_for(std::int64_t work, std::int64_t grain) { return work <= grain ? 1 : (work + grain - 1) / grain; }
+inline std::int64_t shards_for(std::int64_t work, std::int64_t grain) {
+  return work <= grain ? 1 : (work + grain - 1) / grain;
+}
 
 }  // namespace lockstep

@@ -18,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/core/export.h"
 #include "lockstep/core/small_vector.h"
 
 namespace lockstep {
@@ -35,8 +36,8 @@ struct Call {
 };
 
 struct Cluster {
-  std::uint32_t begin = 0, end = 0;  // its calls
-  std::uint32_t predecessors = 0;    // how many clusters it waits for
+  std::uint32_t begin = 0, end = 0;                      // its calls
+  std::uint32_t predecessors = 0;                        // how many clusters it waits for
   std::uint32_t first_successor = 0, end_successor = 0;  // the most urgent first
   float urgency = 0;    // seconds of the longest path from its start to the end
   bool gate = false;    // the only one where the run decides to commit
@@ -55,9 +56,9 @@ struct Clusters {
 
 struct ClusterOptions {
   std::size_t lanes = 1;
-  bool by_cost = true;      // false: every call alone
+  bool by_cost = true;  // false: every call alone
 };
 
-Clusters make_clusters(std::span<const Phase> phases, const ClusterOptions& options);
+LOCKSTEP_API Clusters make_clusters(std::span<const Phase> phases, const ClusterOptions& options);
 
 }  // namespace lockstep

@@ -41,7 +41,11 @@ class Evaluator {
   // `orders` must outlive it and know every graph that is run.
   Evaluator(RunInfo info, NodeView::VariableSpecs specs, Variables variables, std::int64_t max_trips,
             const GraphOrders& orders)
-      : info_(info), specs_(std::move(specs)), variables_(std::move(variables)), max_trips_(max_trips), orders_(&orders) {}
+      : info_(info),
+        specs_(std::move(specs)),
+        variables_(std::move(variables)),
+        max_trips_(max_trips),
+        orders_(&orders) {}
 
   // replica -1: nothing is replicated here. Errors carry the place of the node inside, with the original one nested.
   std::vector<Tensor> run_graph(const Graph& graph, std::span<const Tensor> arguments, int replica);

@@ -16,12 +16,12 @@ namespace lockstep {
 
 struct Interval {
   std::int64_t bytes = 0;
-  std::uint32_t writer = 0;                // phase
-  SmallVector<std::uint32_t, 2> readers;   // phases; phases of the writer's own node may be among them
-  std::uint32_t arena = 0;                 // which device's memory
+  std::uint32_t writer = 0;               // phase
+  SmallVector<std::uint32_t, 2> readers;  // phases; phases of the writer's own node may be among them
+  std::uint32_t arena = 0;                // which device's memory
   // The interval that this one may take over in place, if it ends here; -1: none.
   std::int64_t in_place_of = -1;
-  std::int64_t offset = -1;                // out
+  std::int64_t offset = -1;  // out
 };
 
 struct MemoryPlan {
@@ -31,6 +31,7 @@ struct MemoryPlan {
 };
 
 // Sets the offsets. `arenas` is how many devices there are.
-MemoryPlan plan_memory(std::span<Interval> intervals, std::size_t phases, const Clusters& clusters, std::size_t arenas);
+LOCKSTEP_API MemoryPlan plan_memory(std::span<Interval> intervals, std::size_t phases,
+                                    const Clusters& clusters, std::size_t arenas);
 
 }  // namespace lockstep

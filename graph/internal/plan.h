@@ -60,11 +60,11 @@ struct PlannedVariable {
 };
 
 struct Plan {
-  std::vector<TensorSpec> feeds;                      // what it was made for
-  std::vector<std::unique_ptr<TensorSpec[]>> specs;   // of every value; addresses stay
+  std::vector<TensorSpec> feeds;                     // what it was made for
+  std::vector<std::unique_ptr<TensorSpec[]>> specs;  // of every value; addresses stay
   std::vector<KernelFn> kernels;
-  std::vector<std::function<void()>> plain_calls;     // kernels that take nothing, called without a context
-  std::vector<std::int32_t> plain_of;                 // by kernel: which plain call it is, or -1
+  std::vector<std::function<void()>> plain_calls;  // kernels that take nothing, called without a context
+  std::vector<std::int32_t> plain_of;              // by kernel: which plain call it is, or -1
   std::vector<PhaseCall> phases;
   std::vector<PlannedArg> args;
   std::vector<Tensor> constants;
@@ -73,7 +73,7 @@ struct Plan {
   std::vector<Device> arenas;
   Clusters clusters;
   MemoryPlan memory;
-  std::vector<std::int64_t> scratch_offsets;          // by phase
+  std::vector<std::int64_t> scratch_offsets;  // by phase
   std::size_t lanes = 1;
   bool draws_random = false;
   bool commits = false;  // writes variables or draws random numbers: the step counter advances
@@ -81,7 +81,8 @@ struct Plan {
 };
 
 // Throws InvalidArgument where shapes do not fit, stay unknown, or a kernel is missing.
-std::unique_ptr<const Plan> make_plan(const Graph& graph, const Runtime& runtime, std::span<const TensorSpec> feeds,
-                                      const CompileOptions& options);
+LOCKSTEP_API std::unique_ptr<const Plan> make_plan(const Graph& graph, const Runtime& runtime,
+                                                   std::span<const TensorSpec> feeds,
+                                                   const CompileOptions& options);
 
 }  // namespace lockstep

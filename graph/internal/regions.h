@@ -15,7 +15,7 @@ SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<cons
 
 // Runs the node's regions. Inputs are the node's, then the current value of each variable in `uses`; outputs are the
 // node's, then the new value of each that is written. The node must outlive the kernel.
-KernelFn make_region_kernel(const Node& node, std::span<const TensorSpec> outputs, std::vector<VariableUse> uses,
-                            const NodeView::VariableSpecs& variables);
+KernelFn make_region_kernel(const Node& node, std::span<const TensorSpec> outputs,
+                            std::vector<VariableUse> uses, const NodeView::VariableSpecs& variables);
 
 }  // namespace lockstep

@@ -45,8 +45,9 @@ class RunContext {
     ErrorCode stopped = ErrorCode::kInternal;  // kCancelled or kDeadlineExceeded, where no call failed
   };
   // `variables` are the plan's; `locks` is what the caller holds for this run. Both must outlive it.
-  Outcome run(std::span<const Tensor> feeds, std::span<Tensor> results, std::span<StoredVariable* const> variables,
-              std::span<RunLock* const> locks, RunInfo info, const RunOptions& options) noexcept;
+  Outcome run(std::span<const Tensor> feeds, std::span<Tensor> results,
+              std::span<StoredVariable* const> variables, std::span<RunLock* const> locks, RunInfo info,
+              const RunOptions& options) noexcept;
 
   const Plan& plan() const { return plan_; }
 
@@ -55,13 +56,14 @@ class RunContext {
 
  private:
   struct Instruction {
-    const void* target;      // a KernelFn, or a std::function<void()> where context is null
+    const void* target;  // a KernelFn, or a std::function<void()> where context is null
     KernelContext* context;
   };
   struct Active;  // marks the thread as working on this run
   static bool is_held(const RunLock* lock, const Active* active);
 
-  void bind(std::span<const Tensor> feeds, std::span<Tensor> results, std::span<StoredVariable* const> variables);
+  void bind(std::span<const Tensor> feeds, std::span<Tensor> results,
+            std::span<StoredVariable* const> variables);
   template <bool kWatched>
   void run_calls(std::uint32_t begin, std::uint32_t end);
   void run_range(std::uint32_t begin, std::uint32_t end);
@@ -96,7 +98,7 @@ class RunContext {
   const RunOptions* options_ = nullptr;
   std::span<RunLock* const> locks_;
   const Active* caller_ = nullptr;  // the runs that the calling thread was inside of
-  bool watched_ = false;    // an observer, a deadline or a cancellation has to be looked at
+  bool watched_ = false;            // an observer, a deadline or a cancellation has to be looked at
   enum class State : std::uint8_t { kRunning, kFailed, kCommitting };
   std::atomic<State> state_{State::kRunning};
   std::atomic_flag failing_;
@@ -124,12 +126,12 @@ class RunContext {
   std::vector<Counter> counters_;
   std::vector<std::uint32_t> sources_;  // clusters without predecessors
   std::vector<Queue> queues_;           // the caller's first; as many as lanes, or fewer in very large plans
-  alignas(64) std::atomic<std::uint32_t> ended_{0};      // the number of the last run that has ended
-  alignas(64) std::atomic<std::uint32_t> away_{0};       // helpers that are not here and not on their way
+  alignas(64) std::atomic<std::uint32_t> ended_{0};  // the number of the last run that has ended
+  alignas(64) std::atomic<std::uint32_t> away_{0};   // helpers that are not here and not on their way
   std::atomic<bool> quit_{false};
-  std::vector<std::atomic<bool>> is_away_;                      // by helper
-  std::unique_ptr<Scheduler::TaskSet> all_helpers_;             // all of them at once ...
-  std::vector<std::unique_ptr<Scheduler::TaskSet>> helpers_;    // ... or one
+  std::vector<std::atomic<bool>> is_away_;                    // by helper
+  std::unique_ptr<Scheduler::TaskSet> all_helpers_;           // all of them at once ...
+  std::vector<std::unique_ptr<Scheduler::TaskSet>> helpers_;  // ... or one
 };
 
 }  // namespace lockstep

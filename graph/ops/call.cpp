@@ -23,7 +23,8 @@ void register_call_ops(OpRegistry& registry) {
   def.infer = [](InferContext& c) {
     for (const TensorSpec& output : c.declared()) {
       if (!output.shape.is_known()) {
-        NodeView::fail(str("an output is declared ", output, ": a lambda's outputs need known shapes; register an op ",
+        NodeView::fail(str("an output is declared ", output,
+                           ": a lambda's outputs need known shapes; register an op ",
                            "with an inference rule to compute shapes from the inputs"));
       }
       c.add_output(output);

@@ -13,7 +13,8 @@ const TensorSpec& parameter_spec(const Graph& region, std::size_t i) {
 // Does the region take these values?
 void check_parameters(const Graph& region, const char* which, std::span<const TensorSpec> arguments) {
   if (region.parameters().size() != arguments.size()) {
-    NodeView::fail(str(which, " takes ", region.parameters().size(), " parameters, got ", arguments.size(), " values"));
+    NodeView::fail(
+        str(which, " takes ", region.parameters().size(), " parameters, got ", arguments.size(), " values"));
   }
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const TensorSpec& wanted = parameter_spec(region, i);
@@ -68,8 +69,9 @@ OpDef cond_op() {
 }
 
 OpDef while_op() {
-  OpDef def = region_op("while_loop", "repeats region 1 while region 0 says true; the first `carried` inputs change",
-                        Arity::at_least(1), 2, RegionKind::kWhile);
+  OpDef def =
+      region_op("while_loop", "repeats region 1 while region 0 says true; the first `carried` inputs change",
+                Arity::at_least(1), 2, RegionKind::kWhile);
   def.attributes = {{"carried", AttributeType::kInt}};
   def.infer = [](InferContext& c) {
     const std::int64_t carried = c.get<std::int64_t>("carried");
@@ -112,11 +114,13 @@ OpDef replicated_op() {
       NodeView::fail(str(inputs, " inputs are not ", shared, " shared ones and groups of ", replicas));
     }
     std::vector<TensorSpec> first(c.inputs().begin(), c.inputs().begin() + shared);
-    for (std::int64_t i = shared; i < inputs; i += replicas) first.push_back(c.input(static_cast<std::size_t>(i)));
+    for (std::int64_t i = shared; i < inputs; i += replicas)
+      first.push_back(c.input(static_cast<std::size_t>(i)));
     for (std::int64_t r = 0; r < replicas; ++r) {
       for (std::size_t group = static_cast<std::size_t>(shared); group < first.size(); ++group) {
-        const std::size_t at = static_cast<std::size_t>(shared + r) +
-                               (group - static_cast<std::size_t>(shared)) * static_cast<std::size_t>(replicas);
+        const std::size_t at =
+            static_cast<std::size_t>(shared + r) +
+            (group - static_cast<std::size_t>(shared)) * static_cast<std::size_t>(replicas);
         first[group] = c.input(at);
       }
       check_parameters(c.regions()[0], "the replicated region", first);

@@ -51,7 +51,8 @@ OpDef binary_op(std::string name, std::string summary, kernels::BinaryOp op, boo
   OpDef def = elementwise_op(std::move(name), std::move(summary), 2);
   def.traits.commutative = commutative;
   def.infer = op == kernels::BinaryOp::kLess ? infer_comparison : infer_binary;
-  def.kernels[DeviceKind::kCpu] = [op](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels[DeviceKind::kCpu] = [op](const NodeView& node,
+                                       std::span<const TensorSpec> outputs) -> KernelFn {
     return [op, a = node.input(0), b = node.input(1).shape, out = outputs[0].shape,
             n = outputs[0].shape.num_elements()](KernelContext& c) {
       const auto [begin, end] = c.range(n);
@@ -94,8 +95,10 @@ OpDef identity_op() {
 // The graph that an operand's node is made in. Throws InvalidArgument where the operand is no value.
 GraphBuilder& builder_of(std::string_view op, const Operand& operand) {
   if (!operand.number() && operand.value().valid()) return operand.value().builder();
-  const char* what = operand.number() ? "one operand must be a Value" : "an empty Value was used; it stands for no node";
-  throw InvalidArgument(str(op, ": ", what), {{}, std::string(op), {}, operand.site().file, operand.site().line, -1});
+  const char* what =
+      operand.number() ? "one operand must be a Value" : "an empty Value was used; it stands for no node";
+  throw InvalidArgument(str(op, ": ", what),
+                        {{}, std::string(op), {}, operand.site().file, operand.site().line, -1});
 }
 
 // A number among the operands becomes a constant of the other operand's dtype, which must be able to hold it.
@@ -109,7 +112,8 @@ Value value_of(std::string_view op, const Operand& operand, const Operand& other
   const double number = *operand.number();
   const ErrorPlace place{{}, std::string(op), {}, site.file, site.line, -1};
   if (is_integer(dtype) && number != std::trunc(number)) {
-    throw InvalidArgument(str(op, ": ", number, " beside a value of ", dtype, ", which cannot hold it; cast the value"), place);
+    throw InvalidArgument(
+        str(op, ": ", number, " beside a value of ", dtype, ", which cannot hold it; cast the value"), place);
   }
   try {
     return builder.constant(Tensor::full(dtype, Shape{}, number), "constant", site);
@@ -135,7 +139,8 @@ void register_elementwise_ops(OpRegistry& registry) {
   registry.add(binary_op("sub", "a - b", kernels::BinaryOp::kSub, false));
   registry.add(binary_op("mul", "a * b", kernels::BinaryOp::kMul, true));
   registry.add(binary_op("div", "a / b; integers truncate toward zero", kernels::BinaryOp::kDiv, false));
-  registry.add(binary_op("less", "a < b, as bool; false where either is NaN", kernels::BinaryOp::kLess, false));
+  registry.add(
+      binary_op("less", "a < b, as bool; false where either is NaN", kernels::BinaryOp::kLess, false));
   registry.add(relu_op());
   registry.add(identity_op());
 }

@@ -32,14 +32,16 @@ OpDef matmul_op() {
       NodeView::fail(str("takes two matrices (rank 2), got ", c.input(0), " and ", c.input(1)));
     }
     if (a[1] != b[0] && a[1] != kUnknown && b[0] != kUnknown) {
-      NodeView::fail(str("inner dimensions differ: ", c.input(0), " x ", c.input(1), " needs ", a[1], " == ", b[0]));
+      NodeView::fail(
+          str("inner dimensions differ: ", c.input(0), " x ", c.input(1), " needs ", a[1], " == ", b[0]));
     }
     c.add_output(dtype, Shape{a[0], b[1]});
   };
   def.cost = [](const NodeView& node, std::span<const TensorSpec> outputs) {
     const double k = static_cast<double>(node.input(0).shape[1]);
-    return Cost{2 * k * static_cast<double>(outputs[0].shape.num_elements()),
-                static_cast<double>(num_bytes(node.input(0)) + num_bytes(node.input(1)) + num_bytes(outputs[0])), 0};
+    return Cost{
+        2 * k * static_cast<double>(outputs[0].shape.num_elements()),
+        static_cast<double>(num_bytes(node.input(0)) + num_bytes(node.input(1)) + num_bytes(outputs[0])), 0};
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec> outputs) {
     const std::int64_t m = outputs[0].shape[0];
@@ -53,8 +55,9 @@ OpDef matmul_op() {
       const std::int64_t begin = c.shard() * tile;
       const std::int64_t end = std::min(m, begin + tile);
       const auto size = static_cast<std::int64_t>(size_of(dtype));
-      kernels::gemm(dtype, false, false, end - begin, n, k, static_cast<const char*>(c.input(0)) + begin * k * size, k,
-                    c.input(1), n, static_cast<char*>(c.output(0)) + begin * n * size, n);
+      kernels::gemm(dtype, false, false, end - begin, n, k,
+                    static_cast<const char*>(c.input(0)) + begin * k * size, k, c.input(1), n,
+                    static_cast<char*>(c.output(0)) + begin * n * size, n);
     };
   };
   return def;

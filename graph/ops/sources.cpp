@@ -68,8 +68,8 @@ OpDef random_uniform_op() {
   };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements(), low = node.get<double>("low"),
-            high = node.get<double>("high"), key = static_cast<std::uint64_t>(node.get<std::int64_t>("key"))](
-               KernelContext& c) {
+            high = node.get<double>("high"),
+            key = static_cast<std::uint64_t>(node.get<std::int64_t>("key"))](KernelContext& c) {
       const auto [begin, end] = c.range(n);
       kernels::uniform(dtype, c.random(key), low, high, c.output(0), begin, end);
     };
@@ -98,6 +98,8 @@ void register_source_ops(OpRegistry& registry) {
   registry.add(replica_id_op());
 }
 
-Value replica_id(GraphBuilder& builder, SourceSite site) { return builder.op1("replica_id", {}, {}, {}, site); }
+Value replica_id(GraphBuilder& builder, SourceSite site) {
+  return builder.op1("replica_id", {}, {}, {}, site);
+}
 
 }  // namespace lockstep

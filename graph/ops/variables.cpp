@@ -36,7 +36,8 @@ void infer_update(InferContext& c) {
 }
 
 OpDef read_op() {
-  OpDef def = variable_op("read", "the variable's value at this point of the program", 0, Effect::kReadsVariable);
+  OpDef def =
+      variable_op("read", "the variable's value at this point of the program", 0, Effect::kReadsVariable);
   def.traits.reads_variable = "variable";
   def.infer = [](InferContext& c) { c.add_output(c.variable(c.get<VariableRef>("variable").name)); };
   return def;
@@ -66,8 +67,8 @@ OpDef assign_add_op() {
   def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
     return [spec = outputs[0], n = outputs[0].shape.num_elements()](KernelContext& c) {
       const auto [begin, end] = c.range(n);
-      kernels::binary(kernels::BinaryOp::kAdd, spec.dtype, spec.shape, c.input(0), spec.shape, c.input(1), spec.shape,
-                      c.output(0), begin, end);
+      kernels::binary(kernels::BinaryOp::kAdd, spec.dtype, spec.shape, c.input(0), spec.shape, c.input(1),
+                      spec.shape, c.output(0), begin, end);
     };
   };
   return def;

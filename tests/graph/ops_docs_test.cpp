@@ -1,9 +1,9 @@
 // Every built-in op has its row in docs/ops.md.
-#include <gtest/gtest.h>
-
 #include <fstream>
 #include <sstream>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #include "lockstep/graph/op.h"
 #include "lockstep/graph/ops.h"
