@@ -263,36 +263,43 @@ Value GraphBuilder::assign_add(const VariableRef& variable, const Value& delta, 
 
 // --- lambdas
 
-std::vector<Value> GraphBuilder::call(std::string_view name, std::span<const Value> inputs,
-                                      std::span<const TensorSpec> outputs, KernelFn function,
-                                      CallOptions options, SourceSite site) {
+NodeId GraphBuilder::add_call(std::string_view name, std::span<const Value> inputs,
+                              std::span<const TensorSpec> outputs, KernelFn function,
+                              const CallOptions& options, SourceSite site) {
   static const OpDef& op = OpRegistry::global().get("call");
-  if (!function)
-    throw InvalidArgument("call: the function is empty",
-                          {std::string(name), "call", {}, site.file, site.line, -1});
-  GraphBuilder& target = innermost();
   std::vector<Attribute> attributes;
   attributes.reserve(3);
   attributes.push_back({"effects", static_cast<std::int64_t>(options.effects)});
   attributes.push_back({"function", Lambda{std::move(function)}});
   if (options.seconds > 0) attributes.push_back({"seconds", options.seconds});
-  return target.outputs_of(target.node(op, name, inputs, std::move(attributes), {}, site, outputs));
+  return node(op, name, inputs, std::move(attributes), {}, site, outputs);
+}
+
+namespace {
+
+template <class Function>
+void check_callable(const Function& function, std::string_view name, const SourceSite& site) {
+  if (function) return;
+  throw InvalidArgument("call: the function is empty",
+                        {std::string(name), "call", {}, site.file, site.line, -1});
+}
+
+}  // namespace
+
+std::vector<Value> GraphBuilder::call(std::string_view name, std::span<const Value> inputs,
+                                      std::span<const TensorSpec> outputs, KernelFn function,
+                                      CallOptions options, SourceSite site) {
+  check_callable(function, name, site);
+  GraphBuilder& target = innermost();
+  return target.outputs_of(target.add_call(name, inputs, outputs, std::move(function), options, site));
 }
 
 NodeId GraphBuilder::call(std::string_view name, std::function<void()> function, CallOptions options,
                           std::span<const NodeId> after, SourceSite site) {
-  static const OpDef& op = OpRegistry::global().get("call");
-  if (!function)
-    throw InvalidArgument("call: the function is empty",
-                          {std::string(name), "call", {}, site.file, site.line, -1});
+  check_callable(function, name, site);
   GraphBuilder& target = innermost();
-  std::vector<Attribute> attributes;
-  attributes.reserve(3);
-  attributes.push_back({"effects", static_cast<std::int64_t>(options.effects)});
-  attributes.push_back({"function", Lambda{PlainCall{std::move(function)}}});
-  if (options.seconds > 0) attributes.push_back({"seconds", options.seconds});
-  const NodeId id = target.node(op, name, {}, std::move(attributes), {}, site);
-  for (const NodeId before : after) target.graph_.add_control(id, before);
+  const NodeId id = target.add_call(name, {}, {}, PlainCall{std::move(function)}, options, site);
+  for (const NodeId before : after) target.run_after(id, before);
   return id;
 }
 

@@ -127,6 +127,8 @@ class LOCKSTEP_API GraphBuilder {
   const TensorSpec* variable_spec(std::string_view name) const;
   void order_effects(NodeId node);
   Value add_parameter(std::string_view name, const TensorSpec& spec, SourceSite site);
+  NodeId add_call(std::string_view name, std::span<const Value> inputs, std::span<const TensorSpec> outputs,
+                  KernelFn function, const CallOptions& options, SourceSite site);
 
   Graph graph_;
   GraphBuilder* parent_ = nullptr;

@@ -5,7 +5,6 @@
 #include <map>
 #include <unordered_map>
 
-#include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/graph/internal/evaluator.h"
 #include "lockstep/graph/internal/regions.h"
 
