@@ -240,18 +240,16 @@ TEST(MemoryPlan, TheArenaNeverShrinks) {
   std::vector<Phase> phases;
   std::vector<Interval> intervals;
   const auto add_phase = [&](std::initializer_list<std::uint32_t> predecessors) {
-    Phase phase;
+    Phase& phase = phases.emplace_back();
     for (const std::uint32_t before : predecessors) phase.predecessors.push_back(before);
-    phases.push_back(phase);
     return static_cast<std::uint32_t>(phases.size() - 1);
   };
   const auto add_value = [&](std::int64_t bytes, std::uint32_t writer,
                              std::initializer_list<std::uint32_t> readers) {
-    Interval interval;
+    Interval& interval = intervals.emplace_back();
     interval.bytes = bytes;
     interval.writer = writer;
     for (const std::uint32_t reader : readers) interval.readers.push_back(reader);
-    intervals.push_back(interval);
   };
   // Small values that are laid out first (long chains are urgent), read by somebody else than those before `last`.
   for (std::uint32_t i = 0; i < kSmall; ++i) {
