@@ -16,12 +16,16 @@ install(FILES "${PROJECT_BINARY_DIR}/include/lockstep/lockstep/lockstep.h"
         DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep")
 install(EXPORT lockstep NAMESPACE lockstep:: DESTINATION "${package_dir}" FILE lockstepTargets.cmake)
 
-# Where Taskflow lay during the build is remembered as the last place to look; vcpkg moves its trees, and needs none.
+# Where Taskflow and oneTBB lay during the build is remembered as the last place to look; vcpkg moves its trees, and
+# needs none.
 set(LOCKSTEP_TASKFLOW_VERSION "${Taskflow_VERSION}")
-set(LOCKSTEP_TASKFLOW_PATHS "")
-if(NOT DEFINED VCPKG_TARGET_TRIPLET)
-  set(LOCKSTEP_TASKFLOW_PATHS "PATHS \"${Taskflow_DIR}\"")
-endif()
+foreach(package IN ITEMS Taskflow TBB)
+  string(TOUPPER ${package} upper)
+  set(LOCKSTEP_${upper}_PATHS "")
+  if(NOT DEFINED VCPKG_TARGET_TRIPLET)
+    set(LOCKSTEP_${upper}_PATHS "PATHS \"${${package}_DIR}\"")
+  endif()
+endforeach()
 configure_package_config_file(cmake/lockstepConfig.cmake.in "${PROJECT_BINARY_DIR}/lockstepConfig.cmake"
                               INSTALL_DESTINATION "${package_dir}" NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake" COMPATIBILITY SameMinorVersion)

@@ -32,10 +32,10 @@ Behaviour observe(const Graph& graph, const BisectOptions& options) {
 
 std::optional<Difference> compare(const Behaviour& before, const Behaviour& after, double tolerance) {
   for (std::size_t s = 0; s < before.steps.size(); ++s) {
-    const auto named = [&](std::optional<Difference> difference, std::string what) {
-      difference->what = std::move(what);
-      difference->step = static_cast<int>(s);
-      return difference;
+    const auto named = [&](Difference difference, std::string what) {
+      difference.what = std::move(what);
+      difference.step = static_cast<int>(s);
+      return std::optional(std::move(difference));
     };
     const Behaviour::Step& a = before.steps[s];
     const Behaviour::Step& b = after.steps[s];
@@ -45,14 +45,14 @@ std::optional<Difference> compare(const Behaviour& before, const Behaviour& afte
     }
     for (std::size_t i = 0; i < a.results.size(); ++i) {
       if (auto found = first_difference(a.results[i], b.results[i], tolerance))
-        return named(found, str("result ", i));
+        return named(*found, str("result ", i));
     }
-    for (const auto& [name, value] :
-         a.variables) {  // variables that only one side has are the passes' business
+    // Variables that only one side has are the passes' business.
+    for (const auto& [name, value] : a.variables) {
       const auto other = b.variables.find(name);
       if (other == b.variables.end()) continue;
       if (auto found = first_difference(value, other->second, tolerance)) {
-        return named(found, str("variable '", name, "'"));
+        return named(*found, str("variable '", name, "'"));
       }
     }
   }

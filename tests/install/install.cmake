@@ -32,7 +32,7 @@ set_tests_properties(install/install PROPERTIES
                      LABELS install TIMEOUT 120 RESOURCE_LOCK build_tree FIXTURES_REQUIRED empty_prefix
                      FIXTURES_SETUP installed_package)
 
-# Nothing tells this consumer where Taskflow lies: the package has to know.
+# Nothing tells this consumer where Taskflow and oneTBB lie: the package has to know.
 add_consumer_test(find_package "-DCMAKE_PREFIX_PATH=${prefix}")
 set_tests_properties(install/find_package PROPERTIES FIXTURES_REQUIRED installed_package)
 
