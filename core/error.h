@@ -54,7 +54,7 @@ class LOCKSTEP_API Error : public std::runtime_error {
 
   ErrorCode code() const { return code_; }
   // The message alone; what() adds the code and the place:
-  //   InvalidArgument: matmul: inner dimensions differ: f32[2,3] x f32[4,5] (node 'layer_1/matmul' made at model.cpp:42)
+  //   InvalidArgument: matmul: inner dimensions differ: f32[2,3] x f32[4,5] (node 'layer_1/matmul' op matmul made at model.cpp:42)
   const std::string& message() const { return message_; }
   const ErrorPlace& place() const { return place_; }
 

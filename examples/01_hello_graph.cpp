@@ -28,7 +28,7 @@ int main() {
   b.result(y);
   b.assign_add(steps, b.constant<std::int64_t>(1));
 
-  // Shapes are checked here, not when the graph runs; the message ends with this file and line.
+  // Shapes are checked here, not when the graph runs; what() adds the operands, this file and this line.
   try {
     x + b.constant(Tensor::zeros({2}));
   } catch (const InvalidArgument& error) {

@@ -9,10 +9,32 @@ namespace lockstep {
 
 // --- values
 
+Value::Value(GraphBuilder* builder, ValueId id)
+    : builder_(builder), id_(id), generation_(builder == nullptr ? 0 : builder->generation_) {}
+
 GraphBuilder& Value::builder() const {
   if (builder_ == nullptr) throw InvalidArgument("an empty Value was used; it stands for no node");
+  if (generation_ != builder_->generation_) {
+    throw InvalidArgument(
+        builder_->parent_ == nullptr
+            ? "a Value was used after finish(): its graph is no longer being built"
+            : "a Value was used outside of the branch or loop body that made it; return it from "
+              "there and use what cond() or while_loop() gives");
+  }
   return *builder_;
 }
+
+const Value& Operand::value_for(std::string_view op) const {
+  const ErrorPlace place{{}, std::string(op), {}, site_.file, site_.line, -1};
+  if (number_) throw InvalidArgument(str(op, ": takes a Value here, got the number ", *number_), place);
+  try {
+    value_.builder();
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(str(op, ": ", error.message()), place);
+  }
+  return value_;
+}
+
 const TensorSpec& Value::spec() const { return builder().graph().spec(id_); }
 const std::string& Value::name() const { return builder().graph().node(id_.node).name(); }
 
@@ -198,6 +220,10 @@ Value GraphBuilder::op1(std::string_view name, std::initializer_list<Value> inpu
   GraphBuilder& target = innermost();
   const NodeId id = target.node(OpRegistry::global().get(name), node_name, {inputs.begin(), inputs.size()},
                                 std::move(attributes), {}, site);
+  if (target.graph_.node(id).outputs().empty()) {
+    throw InvalidArgument(str("op '", name, "' has no outputs; make it with op()"),
+                          place_of(target.graph_.node(id)));
+  }
   return {&target, {id, 0}};
 }
 
@@ -208,12 +234,18 @@ Value GraphBuilder::placeholder(std::string_view name, DType dtype, Shape shape,
     throw FailedPrecondition(str("placeholder '", name, "' inside a region; make it in the outermost graph"),
                              {std::string(name), "placeholder", {}, site.file, site.line, -1});
   }
-  return add_parameter(scope_ + std::string(name), {dtype, std::move(shape)}, site);
+  const std::string full = scope_ + std::string(name);
+  if (name.empty() || graph_.find(full).valid()) {
+    throw InvalidArgument(str("placeholder '", full, "': the name is ", name.empty() ? "empty" : "taken",
+                              "; it is fed by its name"),
+                          {full, "placeholder", {}, site.file, site.line, -1});
+  }
+  return add_parameter(full, {dtype, std::move(shape)}, site);
 }
 
-Value GraphBuilder::constant(Tensor value, std::string_view name, SourceSite site) {
+Value GraphBuilder::constant(const Tensor& value, std::string_view name, SourceSite site) {
   std::vector<Attribute> attributes;
-  attributes.push_back({"value", std::move(value)});
+  attributes.push_back({"value", value.defined() ? value.clone() : value});
   return op1("constant", {}, std::move(attributes), name, site);
 }
 
@@ -229,11 +261,15 @@ Value GraphBuilder::random_uniform(const TensorSpec& spec, double low, double hi
 
 // --- variables
 
-VariableRef GraphBuilder::variable(std::string_view name, Tensor initial, SourceSite site) {
+VariableRef GraphBuilder::variable(std::string_view name, const Tensor& initial, SourceSite site) {
   VariableDecl decl;
   decl.name = scope_ + std::string(name);
+  if (!initial.defined()) {
+    throw InvalidArgument(str("variable '", decl.name, "': its initial value is an empty tensor handle"),
+                          {decl.name, "variable", {}, site.file, site.line, -1});
+  }
   decl.spec = initial.spec();
-  decl.initial = std::move(initial);
+  decl.initial = initial.clone();
   return variable(std::move(decl), site);
 }
 
@@ -271,6 +307,10 @@ NodeId GraphBuilder::add_call(std::string_view name, std::span<const Value> inpu
   attributes.reserve(3);
   attributes.push_back({"effects", static_cast<std::int64_t>(options.effects)});
   attributes.push_back({"function", Lambda{std::move(function)}});
+  if (!(options.seconds >= 0)) {
+    throw InvalidArgument(str("call: the cost hint is ", options.seconds, " seconds; it must be 0 or more"),
+                          {std::string(name), "call", {}, site.file, site.line, -1});
+  }
   if (options.seconds > 0) attributes.push_back({"seconds", options.seconds});
   return node(op, name, inputs, std::move(attributes), {}, site, outputs);
 }
@@ -314,6 +354,7 @@ void GraphBuilder::run_after(NodeId node, NodeId before) {
 // --- names and places
 
 GraphBuilder::Guard GraphBuilder::scope(std::string_view name) {
+  if (name.empty()) throw InvalidArgument("scope: the name is empty");
   GraphBuilder& target = innermost();
   return {target.scope_, str(target.scope_, name, "/")};
 }
@@ -324,7 +365,18 @@ GraphBuilder::Guard GraphBuilder::device(std::string_view device) {
 
 // --- results
 
-void GraphBuilder::result(const Value& value) { graph_.add_result(import(value).id()); }
+void GraphBuilder::result(const Value& value, SourceSite site) {
+  const ErrorPlace place{{}, "result", {}, site.file, site.line, -1};
+  if (child_ != nullptr) {
+    throw FailedPrecondition("result() inside a branch or loop body; return the value from the function",
+                             place);
+  }
+  try {
+    graph_.add_result(import(value).id());
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(str("result: ", error.message()), place);
+  }
+}
 
 Graph GraphBuilder::finish() {
   if (parent_ != nullptr || child_ != nullptr) {
@@ -334,6 +386,7 @@ Graph GraphBuilder::finish() {
   barrier_ = NodeId();
   since_barrier_.clear();
   next_key_ = 1;
+  ++generation_;
   return std::move(graph_);
 }
 
@@ -341,18 +394,21 @@ Graph GraphBuilder::finish() {
 
 // Traces one function into a region of the innermost graph.
 struct RegionTrace {
-  explicit RegionTrace(GraphBuilder& outer) : outer_(outer.innermost()), inner_(&outer_) {
+  explicit RegionTrace(GraphBuilder& outer) : outer_(outer.innermost()), inner_(add_region(outer_)) {
     outer_.child_ = &inner_;
   }
-  ~RegionTrace() { outer_.child_ = nullptr; }
+  ~RegionTrace() {
+    outer_.child_ = nullptr;
+    ++inner_.generation_;  // its values are no longer good
+  }
   RegionTrace(const RegionTrace&) = delete;
   RegionTrace& operator=(const RegionTrace&) = delete;
 
   Value parameter(const std::string& name, const TensorSpec& spec) {
     return inner_.add_parameter(name, spec, {});
   }
-  void finish(std::span<const Value> results) {
-    for (const Value& value : results) inner_.result(value);
+  void finish(std::span<const Value> results, const SourceSite& site) {
+    for (const Value& value : results) inner_.result(value, site);
     outer_.child_ = nullptr;
   }
   const auto& captures() const { return inner_.captures_; }
@@ -366,8 +422,16 @@ struct RegionTrace {
   }
 
  private:
+  // The outermost builder keeps it, for values that are used too late.
+  static GraphBuilder& add_region(GraphBuilder& parent) {
+    GraphBuilder* root = &parent;
+    while (root->parent_ != nullptr) root = root->parent_;
+    root->regions_.push_back(std::unique_ptr<GraphBuilder>(new GraphBuilder(&parent)));
+    return *root->regions_.back();
+  }
+
   GraphBuilder& outer_;
-  GraphBuilder inner_;
+  GraphBuilder& inner_;
 };
 
 namespace {
@@ -392,9 +456,9 @@ std::vector<Value> cond(const Value& predicate, const BranchFn& then_branch, con
   GraphBuilder& builder = predicate.builder().innermost();
   std::vector<Value> captured;
   RegionTrace then_trace(builder);
-  then_trace.finish(then_branch());
+  then_trace.finish(then_branch(), site);
   RegionTrace else_trace(builder);
-  else_trace.finish(else_branch());
+  else_trace.finish(else_branch(), site);
   add_captures(then_trace, captured);
   add_captures(else_trace, captured);
   std::vector<Graph> regions;
@@ -417,9 +481,9 @@ std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditio
     for (const Value& value : initial) parameters.push_back(region.parameter(value.name(), value.spec()));
     if constexpr (std::is_same_v<std::decay_t<decltype(function(parameters))>, Value>) {
       const Value result = function(parameters);
-      region.finish({&result, 1});
+      region.finish({&result, 1}, site);
     } else {
-      region.finish(function(parameters));
+      region.finish(function(parameters), site);
     }
     return parameters;
   };
@@ -461,7 +525,7 @@ std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t r
     for (const Value& value : values) spec.shape = join_shapes(spec.shape, value.shape());
     parameters.push_back(trace.parameter(values[0].name(), spec));
   }
-  trace.finish(body(parameters));
+  trace.finish(body(parameters), site);
   std::vector<Value> captured;
   add_captures(trace, captured);
   // Captured values are shared by all replicas: they stand behind the shared inputs.

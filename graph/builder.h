@@ -53,8 +53,11 @@ class LOCKSTEP_API GraphBuilder {
   GraphBuilder& operator=(const GraphBuilder&) = delete;
 
   // --- sources
+  // Fed by its name, which must be free.
   Value placeholder(std::string_view name, DType dtype, Shape shape, SourceSite site = SourceSite::current());
-  Value constant(Tensor value, std::string_view name = "constant", SourceSite site = SourceSite::current());
+  // Copies the tensor: what happens to it later does not change the graph.
+  Value constant(const Tensor& value, std::string_view name = "constant",
+                 SourceSite site = SourceSite::current());
   template <class T>
   requires std::is_arithmetic_v<T> Value constant(T value, SourceSite site = SourceSite::current()) {
     return constant(Tensor::scalar(value), "constant", site);
@@ -66,7 +69,8 @@ class LOCKSTEP_API GraphBuilder {
                        SourceSite site = SourceSite::current());
 
   // --- variables
-  VariableRef variable(std::string_view name, Tensor initial, SourceSite site = SourceSite::current());
+  // Copies the initial value.
+  VariableRef variable(std::string_view name, const Tensor& initial, SourceSite site = SourceSite::current());
   VariableRef variable(VariableDecl decl, SourceSite site = SourceSite::current());
   Value read(const VariableRef& variable, SourceSite site = SourceSite::current());
   // The new value, as a Value.
@@ -111,7 +115,7 @@ class LOCKSTEP_API GraphBuilder {
   Guard device(std::string_view device);  // places nodes; any spelling
 
   // --- results
-  void result(const Value& value);
+  void result(const Value& value, SourceSite site = SourceSite::current());
   // The finished graph; the builder is empty afterwards. Throws FailedPrecondition inside a region.
   Graph finish();
   // The graph as it stands.
@@ -123,6 +127,7 @@ class LOCKSTEP_API GraphBuilder {
 
  private:
   friend struct RegionTrace;
+  friend class Value;
   explicit GraphBuilder(GraphBuilder* parent);
   const TensorSpec* variable_spec(std::string_view name) const;
   void order_effects(NodeId node);
@@ -131,6 +136,8 @@ class LOCKSTEP_API GraphBuilder {
                   KernelFn function, const CallOptions& options, SourceSite site);
 
   Graph graph_;
+  std::uint32_t generation_ = 1;                        // counts finished graphs
+  std::vector<std::unique_ptr<GraphBuilder>> regions_;  // ended ones: values that point at them say so
   GraphBuilder* parent_ = nullptr;
   GraphBuilder* child_ = nullptr;
   std::string scope_;

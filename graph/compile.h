@@ -5,7 +5,8 @@
 // are known only then; a graph whose parameters all have known shapes is planned here, so that its errors come here.
 //
 // What a plan decides: which nodes run (aliases and constants do not), how large nodes are cut into shards (by shape
-// alone), which cheap neighbours form one cluster and run as one task, where each value lies in memory, and which
+// alone), which cheap neighbours form one cluster and run one after another on one thread, where each value lies in
+// memory, and which
 // variable updates wait for the commit. See docs/architecture.md.
 #pragma once
 
@@ -21,8 +22,8 @@
 namespace lockstep {
 
 enum class Clustering : std::uint8_t {
-  kByCost,  // chains and cheap neighbourhoods become one task
-  kOff,     // every kernel call is a task of its own: slow, for tests
+  kByCost,  // chains and cheap neighbourhoods become one cluster
+  kOff,     // every kernel call is a cluster of its own: slow, for tests
 };
 
 struct CompileOptions {

@@ -8,7 +8,9 @@
 //   def.inputs = Arity::exactly(1);
 //   def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
 //   def.traits.elementwise = true;
-//   def.kernels[DeviceKind::kCpu] = [](const NodeView& node) -> KernelFn { return [](KernelContext& c) { ... }; };
+//   def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+//     return [](KernelContext& c) { ... };
+//   };
 //   OpRegistry::global().add(std::move(def));           // a taken name is an error
 //
 // Thread safety: the registry may be used from any thread; an OpDef never changes once added, and never goes.

@@ -387,8 +387,11 @@ class PlanMaker {
     } else {
       work.kernel = add_kernel(make_kernel(node, view, outputs));
       if (op.split) work.split = op.split(view, outputs);
-      LOCKSTEP_CHECK(work.split.shards >= 1 && work.split.shards < (1 << 24), "op '", op.name,
-                     "' splits into ", work.split.shards, " shards");
+      if (work.split.shards < 1 || work.split.shards >= (1 << 24)) {
+        throw InvalidArgument(str("op '", op.name, "' splits into ", work.split.shards,
+                                  " shards; OpDef::split must say between 1 and 2^24"),
+                              place_of(node));
+      }
       const Cost cost = op.cost ? op.cost(view, outputs) : Cost{0, bytes_of(view, outputs), 0};
       work.seconds = seconds_of(cost);
       work.hinted = cost.seconds > 0;
@@ -454,7 +457,12 @@ class PlanMaker {
                                 " devices; place the node elsewhere or register one"),
                             place_of(node));
     }
-    return maker->second(view, outputs);
+    KernelFn kernel = maker->second(view, outputs);
+    if (!kernel) {
+      throw InvalidArgument(str("the kernel maker of op '", node.op().name, "' gave an empty function"),
+                            place_of(node));
+    }
+    return kernel;
   }
 
   static double bytes_of(const NodeView& view, std::span<const TensorSpec> outputs) {

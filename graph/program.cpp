@@ -186,7 +186,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     return plans_.size();
   }
 
-  std::vector<Tensor> order_feeds(std::initializer_list<Feed> feeds) const {
+  std::vector<Tensor> order_feeds(std::span<const Feed> feeds) const {
     std::vector<Tensor> ordered(graph_.parameters().size());
     for (const Feed& feed : feeds) {
       const auto place = std::ranges::find_if(graph_.parameters(),
@@ -362,12 +362,19 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     if (place.device.empty()) place.device = plan.arenas[phase.arena].to_string();
     ErrorCode code = ErrorCode::kFailedPrecondition;
     std::string message;
+    std::exception_ptr cause = outcome.error;
     try {
       std::rethrow_exception(outcome.error);
     } catch (const Error& error) {
       code = error.code();
       message = error.message();
-      if (!error.place().node.empty()) place = error.place();  // inside a region: the node there
+      if (!error.place().node.empty()) {  // inside a region: the node there, and what it threw
+        const std::string device = place.device;
+        place = error.place();
+        if (place.device.empty()) place.device = device;
+        const auto* wrapper = dynamic_cast<const std::nested_exception*>(&error);
+        if (wrapper != nullptr && wrapper->nested_ptr() != nullptr) cause = wrapper->nested_ptr();
+      }
     } catch (const std::exception& error) {
       message = error.what();
     } catch (...) {
@@ -378,7 +385,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
       message = str("the commit stage failed, variables may be changed: ", message);
     }
     try {
-      std::rethrow_exception(outcome.error);
+      std::rethrow_exception(cause);
     } catch (...) {
       std::throw_with_nested(RunError(code, message + after_steps(committed), std::move(place), committed));
     }
@@ -415,7 +422,14 @@ std::vector<Tensor> Program::run(std::span<const Tensor> feeds, const RunOptions
 }
 
 std::vector<Tensor> Program::run(std::initializer_list<Feed> feeds, const RunOptions& options) const {
-  return run_n(1, impl().order_feeds(feeds), options);
+  return run_n(1, order_feeds(feeds), options);
+}
+
+std::vector<Tensor> Program::order_feeds(std::initializer_list<Feed> feeds) const {
+  return impl().order_feeds({feeds.begin(), feeds.size()});
+}
+std::vector<Tensor> Program::order_feeds(std::span<const Feed> feeds) const {
+  return impl().order_feeds(feeds);
 }
 
 void Program::run_into(std::span<const Tensor> feeds, std::span<Tensor> results,

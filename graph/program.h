@@ -95,6 +95,9 @@ class LOCKSTEP_API Program {
   // before anything runs (InvalidArgument naming the placeholder and what it expects). Throws RunError.
   std::vector<Tensor> run(std::span<const Tensor> feeds = {}, const RunOptions& options = {}) const;
   std::vector<Tensor> run(std::initializer_list<Feed> feeds, const RunOptions& options = {}) const;
+  // Feeds by name, put in order for the calls that take them by position.
+  std::vector<Tensor> order_feeds(std::initializer_list<Feed> feeds) const;
+  std::vector<Tensor> order_feeds(std::span<const Feed> feeds) const;
   // Results into tensors of the right specs, in the order of graph().results(). They must not share memory with
   // feeds or with each other. After an error their contents are unspecified.
   void run_into(std::span<const Tensor> feeds, std::span<Tensor> results,

@@ -29,17 +29,19 @@ LOCKSTEP_API std::string print(const AttributeValue& value);
 
 class LOCKSTEP_API ParseError : public Error {
  public:
-  ParseError(std::string message, std::uint32_t line, std::uint32_t column);
+  ParseError(std::string message, std::uint32_t line, std::uint32_t column, std::string_view source = {});
   ~ParseError() override;
   std::uint32_t line() const { return line_; }      // from 1
   std::uint32_t column() const { return column_; }  // from 1, in bytes
 
  private:
+  friend LOCKSTEP_API Graph parse(std::string_view text, std::string_view source);
+  std::string bare_;  // the message without line and column
   std::uint32_t line_;
   std::uint32_t column_;
 };
 // Throws ParseError: "3:14: expected ')' or ',', got '->'". Unknown ops, wrong specs and cycles parse: verify() judges.
-// `source` names the text in creation sites (each node's site is its line there).
+// `source` names the text in errors (place().file) and in creation sites (each node's site is its line there).
 LOCKSTEP_API Graph parse(std::string_view text, std::string_view source = "<text>");
 
 }  // namespace lockstep

@@ -617,12 +617,20 @@ class Parser {
 
 }  // namespace
 
-ParseError::ParseError(std::string message, std::uint32_t line, std::uint32_t column)
-    : Error(ErrorCode::kInvalidArgument, str(line, ":", column, ": ", message)),
+ParseError::ParseError(std::string message, std::uint32_t line, std::uint32_t column, std::string_view source)
+    : Error(ErrorCode::kInvalidArgument, str(line, ":", column, ": ", message),
+            {{}, {}, {}, std::string(source), line, -1}),
+      bare_(std::move(message)),
       line_(line),
       column_(column) {}
 ParseError::~ParseError() = default;
 
-Graph parse(std::string_view text, std::string_view source) { return Parser(text, source).parse(); }
+Graph parse(std::string_view text, std::string_view source) {
+  try {
+    return Parser(text, source).parse();
+  } catch (const ParseError& error) {
+    throw ParseError(error.bare_, error.line_, error.column_, source);
+  }
+}
 
 }  // namespace lockstep

@@ -1,6 +1,8 @@
 // graph/value.h - one output of one node of a graph being built, and the operators on it.
 //
-// A Value is a cheap handle: the builder and a ValueId. It is valid while its builder lives. Operators and op
+// A Value is a cheap handle: the builder and a ValueId. It can be used until its graph is finished; one made inside a
+// branch or loop body until that function returns (its results come back as values of the node around it). Using it
+// later is an error that says so. Its outermost builder must live as long. Operators and op
 // functions add nodes to the builder's innermost open region and remember the caller's source line, which is why
 // they take Operand: a Value, or a number that becomes a constant of the other operand's dtype.
 //
@@ -10,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "lockstep/core/export.h"
@@ -24,9 +27,9 @@ class GraphBuilder;
 class LOCKSTEP_API Value {
  public:
   Value() = default;  // no value
-  Value(GraphBuilder* builder, ValueId id) : builder_(builder), id_(id) {}
+  Value(GraphBuilder* builder, ValueId id);
   bool valid() const { return builder_ != nullptr; }
-  GraphBuilder& builder() const;  // throws InvalidArgument where there is none
+  GraphBuilder& builder() const;  // throws InvalidArgument where there is none, or its graph is finished
   ValueId id() const { return id_; }
   const TensorSpec& spec() const;
   DType dtype() const { return spec().dtype; }
@@ -37,6 +40,7 @@ class LOCKSTEP_API Value {
  private:
   GraphBuilder* builder_ = nullptr;
   ValueId id_;
+  std::uint32_t generation_ = 0;  // which of the builder's graphs it belongs to
 };
 
 // An operand of an operator: a value or a number, and the line where it stands.
@@ -50,6 +54,8 @@ class Operand {
       : number_(static_cast<double>(number)), site_(site) {}
 
   const Value& value() const { return value_; }
+  // The value; throws InvalidArgument naming the op and the line where this is a number, or no value in use.
+  LOCKSTEP_API const Value& value_for(std::string_view op) const;
   const std::optional<double>& number() const { return number_; }
   const SourceSite& site() const { return site_; }
 

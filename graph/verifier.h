@@ -18,7 +18,7 @@ namespace lockstep {
 
 struct Violation {
   std::string rule;     // "acyclic"
-  std::string message;  // "x reads y reads x"
+  std::string message;  // "a -> b -> a"
   ErrorPlace place;
 };
 

@@ -3,7 +3,7 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${PROJECT_SOURCE
 file(READ "${PROJECT_SOURCE_DIR}/README.md" readme)
 string(FIND "${readme}" "```cpp\n" begin)
 if(begin EQUAL -1)
-  return()
+  message(FATAL_ERROR "README.md has no ```cpp block: its first program is a test")
 endif()
 math(EXPR begin "${begin} + 7")
 string(SUBSTRING "${readme}" ${begin} -1 program)

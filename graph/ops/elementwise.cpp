@@ -38,7 +38,7 @@ OpDef elementwise_op(std::string name, std::string summary, std::size_t inputs) 
 
 void infer_binary(InferContext& c) {
   const DType dtype = c.same_dtype();
-  c.require(dtype != DType::kBool, "has no meaning for bool; cast first");
+  c.require(dtype != DType::kBool, "has no meaning for bool");
   c.add_output(dtype, broadcast_shapes(c.input(0).shape, c.input(1).shape));
 }
 
@@ -65,7 +65,7 @@ OpDef binary_op(std::string name, std::string summary, kernels::BinaryOp op, boo
 OpDef relu_op() {
   OpDef def = elementwise_op("relu", "max(x, 0); NaN stays NaN", 1);
   def.infer = [](InferContext& c) {
-    c.require(c.input(0).dtype != DType::kBool, "has no meaning for bool; cast first");
+    c.require(c.input(0).dtype != DType::kBool, "has no meaning for bool");
     c.add_output(c.input(0));
   };
   def.traits.infallible = true;
@@ -92,28 +92,16 @@ OpDef identity_op() {
   return def;
 }
 
-// The graph that an operand's node is made in. Throws InvalidArgument where the operand is no value.
-GraphBuilder& builder_of(std::string_view op, const Operand& operand) {
-  if (!operand.number() && operand.value().valid()) return operand.value().builder();
-  const char* what =
-      operand.number() ? "one operand must be a Value" : "an empty Value was used; it stands for no node";
-  throw InvalidArgument(str(op, ": ", what),
-                        {{}, std::string(op), {}, operand.site().file, operand.site().line, -1});
-}
-
 // A number among the operands becomes a constant of the other operand's dtype, which must be able to hold it.
 Value value_of(std::string_view op, const Operand& operand, const Operand& other, SourceSite site) {
-  if (!operand.number()) {
-    builder_of(op, operand);
-    return operand.value();
-  }
-  GraphBuilder& builder = builder_of(op, other);
+  if (!operand.number()) return operand.value_for(op);
+  GraphBuilder& builder = other.value_for(op).builder();
   const DType dtype = other.value().dtype();
   const double number = *operand.number();
   const ErrorPlace place{{}, std::string(op), {}, site.file, site.line, -1};
   if (is_integer(dtype) && number != std::trunc(number)) {
-    throw InvalidArgument(
-        str(op, ": ", number, " beside a value of ", dtype, ", which cannot hold it; cast the value"), place);
+    throw InvalidArgument(str(op, ": ", number, " beside a value of ", dtype, ", which cannot hold it"),
+                          place);
   }
   try {
     return builder.constant(Tensor::full(dtype, Shape{}, number), "constant", site);
@@ -129,7 +117,8 @@ Value binary(std::string_view op, const Operand& a, const Operand& b) {
 }
 
 Value unary(std::string_view op, const Operand& x) {
-  return builder_of(op, x).op1(op, {x.value()}, {}, {}, x.site());
+  const Value& value = x.value_for(op);
+  return value.builder().op1(op, {value}, {}, {}, x.site());
 }
 
 }  // namespace

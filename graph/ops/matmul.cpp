@@ -68,7 +68,8 @@ OpDef matmul_op() {
 void register_matmul_ops(OpRegistry& registry) { registry.add(matmul_op()); }
 
 Value matmul(const Operand& a, const Operand& b) {
-  return a.value().builder().op1("matmul", {a.value(), b.value()}, {}, {}, a.site());
+  const Value& left = a.value_for("matmul");
+  return left.builder().op1("matmul", {left, b.value_for("matmul")}, {}, {}, a.site());
 }
 
 }  // namespace lockstep

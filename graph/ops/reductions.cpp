@@ -39,7 +39,7 @@ OpDef sum_op() {
   def.inputs = Arity::exactly(1);
   def.attributes = {{"axes", AttributeType::kInts}, {"keepdims", AttributeType::kBool}};
   def.infer = [](InferContext& c) {
-    c.require(c.input(0).dtype != DType::kBool, "has no meaning for bool; cast first");
+    c.require(c.input(0).dtype != DType::kBool, "has no meaning for bool");
     const std::vector<std::int64_t> axes = normal_axes(c);
     const bool keepdims = c.get<bool>("keepdims");
     std::vector<std::int64_t> dims;
@@ -95,7 +95,8 @@ Value sum(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
   std::vector<Attribute> attributes;
   attributes.push_back({"axes", std::move(axes)});
   attributes.push_back({"keepdims", keepdims});
-  return x.value().builder().op1("sum", {x.value()}, std::move(attributes), {}, x.site());
+  const Value& value = x.value_for("sum");
+  return value.builder().op1("sum", {value}, std::move(attributes), {}, x.site());
 }
 
 }  // namespace lockstep

@@ -8,12 +8,23 @@
 #include "lockstep/lockstep.h"
 
 int main() {
+  using namespace lockstep;  // NOLINT(google-build-using-namespace): a program of its own
   tf::Executor executor(2);
-  const lockstep::Runtime runtime({.scheduler = lockstep::borrow(executor)});
-  const auto tensor = lockstep::Tensor::from({2, 2}, {1.f, 2.f, 3.f, 4.f});
+  const Runtime runtime({.scheduler = borrow(executor)});
 
-  std::cout << "lockstep " << lockstep::kVersion << " on " << runtime.scheduler().num_workers()
-            << " workers, " << tensor.shape() << '\n';
-  return runtime.scheduler().num_workers() == 2 && tensor.data<float>()[3] == 4.f ? EXIT_SUCCESS
-                                                                                  : EXIT_FAILURE;
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {kUnknown, 2});
+  const VariableRef runs = b.variable("runs", Tensor::scalar(0.0F));
+  b.result(relu(matmul(x, b.constant(Tensor::from({2, 1}, {1.0F, -1.0F})))));
+  b.assign_add(runs, b.constant(1.0F));
+  Graph graph = parse(print(b.finish()));
+  PassContext context;
+  PassRegistry::global().parse_pipeline("dead-node-elimination,constant-folding").run(graph, context);
+
+  const Program program = compile(std::move(graph), runtime);
+  const Tensor y = program.run({{"x", Tensor::from({2, 2}, {3.0F, 1.0F, 1.0F, 3.0F})}})[0];
+  std::cout << "lockstep " << kVersion << " on " << runtime.scheduler().num_workers() << " workers: " << y
+            << '\n';
+  const bool right = y.data<float>()[0] == 2.0F && y.data<float>()[1] == 0.0F;
+  return right && program.variables().value("runs").item() == 1.0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
