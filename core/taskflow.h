@@ -134,7 +134,13 @@ class TaskflowScheduler final : public Scheduler {
       state_.tasks.fetch_add(count_ * kOneTask, std::memory_order_relaxed);
       state_.waiting.fetch_add(count_, std::memory_order_relaxed);
       const std::lock_guard<std::mutex> lock(mutex_);
-      last_ = state_.executor.run(flow_);
+      try {
+        last_ = state_.executor.run(flow_);
+      } catch (...) {  // there was no memory for it: as if it had never been asked for
+        state_.waiting.fetch_sub(count_, std::memory_order_relaxed);
+        state_.tasks.fetch_sub(count_ * kOneTask, std::memory_order_release);
+        throw;
+      }
     }
 
    private:

@@ -77,7 +77,8 @@ class LOCKSTEP_API VariableStore {
   StoredVariable* find(std::string_view name);
   bool contains(std::string_view name) const;
   std::vector<std::string> names() const;  // sorted
-  // A copy of the value / a new value (same spec). Throws NotFound. They wait for runs that hold the variable.
+  // A copy of the value / a new value (same spec). Throws NotFound. They wait for runs that hold the variable: do not
+  // call them for a variable from a node of a run that uses it.
   Tensor value(std::string_view name);
   void set(std::string_view name, const Tensor& value);
 

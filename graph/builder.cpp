@@ -172,10 +172,9 @@ void GraphBuilder::order_effects(NodeId id) {
   const OpDef& op = node.op();
   if (op.effects == Effect::kPure && op.regions == 0) return;
   const Effect effects = effects_of(node);
+  std::vector<NodeId> controls(node.controls().begin(), node.controls().end());
   const auto after = [&](NodeId before) {
-    const bool reads_it =
-        std::ranges::any_of(node.inputs(), [&](ValueId input) { return input.node == before; });
-    if (before.valid() && !reads_it) graph_.add_control(id, before);
+    if (before.valid()) controls.push_back(before);
   };
   if (has(effects, Effect::kOpaque)) {
     after(barrier_);
@@ -186,8 +185,8 @@ void GraphBuilder::order_effects(NodeId id) {
     after(barrier_);
     since_barrier_.push_back(id);
   }
-  if (!has(effects, Effect::kReadsVariable | Effect::kWritesVariable)) return;
-  for (const VariableUse& use : variable_uses(node)) {
+  const bool uses_variables = has(effects, Effect::kReadsVariable | Effect::kWritesVariable);
+  for (const VariableUse& use : uses_variables ? variable_uses(node) : std::vector<VariableUse>()) {
     Order& order = order_[use.name];
     after(order.last_write);
     if (use.writes) {
@@ -198,6 +197,14 @@ void GraphBuilder::order_effects(NodeId id) {
       order.reads.push_back(id);
     }
   }
+  // Each once, and none that an input orders anyway.
+  std::ranges::sort(controls);
+  controls.erase(std::unique(controls.begin(), controls.end()), controls.end());
+  for (const ValueId input : node.inputs()) {
+    const auto found = std::ranges::lower_bound(controls, input.node);
+    if (found != controls.end() && *found == input.node) controls.erase(found);
+  }
+  graph_.set_controls(id, controls);
 }
 
 std::vector<Value> GraphBuilder::outputs_of(NodeId id) {

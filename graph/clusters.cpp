@@ -16,6 +16,7 @@ constexpr double kLargest = 50e-6;  // above this a group is cut for balance, wh
 constexpr double kChain = 16e-6;    // chains grow up to this
 constexpr std::size_t kGroupsPerLane = 8;
 constexpr std::size_t kManyPredecessors = 4;
+constexpr std::size_t kManyDrafts = 16;  // a phase cut into more gets a join of its own
 
 // A cluster while it grows.
 struct Draft {
@@ -34,6 +35,7 @@ class Clusterer {
   Clusters run() {
     sort_into_levels();
     drafts_of_.resize(phases_.size());
+    joins_.assign(phases_.size(), kNone);
     for (std::uint32_t level = 0; level < levels_.size(); ++level) {
       if (has_commit_ && level == gate_level_) add_gate();
       if (!levels_[level].empty()) add_level(level);
@@ -116,8 +118,8 @@ class Clusterer {
       cut(level, std::span(order).subspan(begin, end - begin), set);
       begin = end;
     }
-    for (std::size_t draft = first; draft < drafts_.size(); ++draft)
-      connect(static_cast<std::uint32_t>(draft));
+    const std::size_t own = drafts_.size();  // joins come behind
+    for (std::size_t draft = first; draft < own; ++draft) connect(static_cast<std::uint32_t>(draft));
     if (options_.by_cost) {
       join_many(first);
       append_to_chains(first);
@@ -215,9 +217,27 @@ class Clusterer {
       last_phase = phase;
       link_gate(draft, phase);
       for (const std::uint32_t before : phases_[phase].predecessors) {
-        for (const std::uint32_t other : drafts_of_[before]) link(draft, other);
+        if (drafts_of_[before].size() > kManyDrafts) {
+          link(draft, join_of(before));
+        } else {
+          for (const std::uint32_t other : drafts_of_[before]) link(draft, other);
+        }
       }
     }
+  }
+
+  // An empty cluster behind all of a phase, so that neither edges nor whoever asks whether it has ended multiply.
+  std::uint32_t join_of(std::uint32_t phase) {
+    if (joins_[phase] == kNone) {
+      joins_[phase] = static_cast<std::uint32_t>(drafts_.size());
+      Draft join;
+      join.predecessors = drafts_of_[phase];
+      join.commit = gate_ != kNone;  // made for calls behind the gate, it stands there too
+      if (join.commit) join.predecessors.push_back(gate_);
+      drafts_.push_back(std::move(join));
+      mark_.resize(drafts_.size(), kNone);
+    }
+    return joins_[phase];
   }
 
   // Many groups behind the same many others: an empty cluster in between takes a + b edges instead of a * b.
@@ -227,7 +247,7 @@ class Clusterer {
     Draft join;
     for (std::size_t i = first; i < drafts_.size(); ++i) {
       const Draft& draft = drafts_[i];
-      if (draft.predecessors.size() < kManyPredecessors) continue;
+      if (draft.predecessors.size() < kManyPredecessors || draft.calls.empty()) continue;
       behind.push_back(static_cast<std::uint32_t>(i));
       edges += draft.predecessors.size();
       join.predecessors.insert(join.predecessors.end(), draft.predecessors.begin(), draft.predecessors.end());
@@ -245,15 +265,15 @@ class Clusterer {
 
   // A new draft that waits for one other alone, and that is the main thing the other leads to, goes on behind it.
   void append_to_chains(std::size_t first) {
-    std::vector<double> waiting(drafts_.size(), 0);  // seconds of this level's drafts behind each older one
+    waiting_.resize(drafts_.size(), 0);
     for (std::size_t i = first; i < drafts_.size(); ++i) {
-      for (const std::uint32_t before : drafts_[i].predecessors) waiting[before] += drafts_[i].seconds;
+      for (const std::uint32_t before : drafts_[i].predecessors) waiting_[before] += drafts_[i].seconds;
     }
     for (std::size_t i = first; i < drafts_.size(); ++i) {
       Draft& draft = drafts_[i];
       if (draft.predecessors.size() != 1 || draft.calls.empty()) continue;
       Draft& before = drafts_[draft.predecessors[0]];
-      const bool main_successor = draft.seconds * 2 > waiting[draft.predecessors[0]];
+      const bool main_successor = draft.seconds * 2 > waiting_[draft.predecessors[0]];
       const bool fits = before.seconds + draft.seconds <= kChain && !before.gate && !before.calls.empty();
       if (!main_successor || !fits || before.level >= draft.level || before.commit != draft.commit) continue;
       before.calls.insert(before.calls.end(), draft.calls.begin(), draft.calls.end());
@@ -262,6 +282,10 @@ class Clusterer {
       moved_.resize(drafts_.size(), kNone);
       moved_[i] = draft.predecessors[0];
       draft.predecessors.clear();
+    }
+    for (std::size_t i = first; i < drafts_.size(); ++i) {
+      for (const std::uint32_t before : drafts_[i].predecessors) waiting_[before] = 0;
+      if (i < moved_.size() && moved_[i] != kNone) waiting_[moved_[i]] = 0;
     }
   }
 
@@ -357,6 +381,10 @@ class Clusterer {
       result.clusters.push_back(cluster);
     }
     result.clusters.back().last = true;
+    result.join_of.assign(phases_.size(), Clusters::kNoJoin);
+    for (std::size_t i = 0; i < joins_.size(); ++i) {
+      if (joins_[i] != kNone) result.join_of[i] = number[joins_[i]];
+    }
     if (!committing) result.commit_begin = static_cast<std::uint32_t>(result.calls.size());
     const std::size_t calls =
         std::accumulate(phases_.begin(), phases_.end(), std::size_t{0},
@@ -374,9 +402,12 @@ class Clusterer {
   std::vector<std::vector<std::uint32_t>> levels_;  // phases by level
   std::vector<Draft> drafts_;
   std::vector<std::vector<std::uint32_t>> drafts_of_;  // by phase
+  std::vector<std::uint32_t> joins_;                   // by phase: its join, where it has one
   std::vector<std::uint32_t> height_;                  // by phase: the longest path from it
   std::vector<std::uint32_t> mark_;                    // by draft: who linked it last
-  std::vector<std::uint32_t> moved_;                   // by draft: which one took its calls
+  std::vector<double>
+      waiting_;  // by draft: seconds behind it in the level that is being added; 0 between levels
+  std::vector<std::uint32_t> moved_;  // by draft: which one took its calls
 };
 
 // Everything in the order it came, the commit stage last: the order of the program keeps values alive shortest.

@@ -66,6 +66,7 @@ class Planner {
       : intervals_(intervals), sequential_(clusters.sequential), free_(arenas) {
     if (!sequential_) reach_.emplace(clusters);
     plan_.arena_bytes.assign(arenas, 0);
+    join_of_ = clusters.join_of;
     first_.assign(phases, 0xFFFFFFFFU);
     last_.assign(phases, 0);
     clusters_of_.resize(sequential_ ? 0 : phases);
@@ -88,6 +89,7 @@ class Planner {
     for (std::uint32_t i = 0; i < intervals_.size(); ++i) {
       starts.push_back({first_[intervals_[i].writer], i});
       ends.push_back({end_of(intervals_[i]), i});
+      ends_.push_back(ends.back().at);
     }
     std::ranges::stable_sort(starts, {}, &Event::at);
     std::ranges::stable_sort(ends, {}, &Event::at);
@@ -135,7 +137,11 @@ class Planner {
     std::vector<std::uint32_t> users;
     if (sequential_) return users;
     const auto add = [&](std::uint32_t phase) {
-      users.insert(users.end(), clusters_of_[phase].begin(), clusters_of_[phase].end());
+      if (join_of_[phase] != Clusters::kNoJoin) {
+        users.push_back(join_of_[phase]);  // ends after all of them
+      } else {
+        users.insert(users.end(), clusters_of_[phase].begin(), clusters_of_[phase].end());
+      }
     };
     for (const std::uint32_t reader : interval.readers) add(reader);
     if (interval.readers.empty()) add(interval.writer);
@@ -157,7 +163,7 @@ class Planner {
     const auto from = static_cast<std::size_t>(interval.in_place_of);
     const Interval& old = intervals_[from];
     const bool fits = !taken_over_[from] && old.offset >= 0 && rounded(old) == rounded(interval) &&
-                      old.arena == interval.arena && end_of(old) == last_[interval.writer];
+                      old.arena == interval.arena && ends_[from] == last_[interval.writer];
     if (!fits) return false;
     std::vector<std::uint32_t> others;  // its readers besides the one that takes over
     if (!sequential_) {
@@ -248,6 +254,8 @@ class Planner {
   std::vector<FreeList> free_;
   std::vector<std::uint32_t> first_, last_;  // calls, by phase
   std::vector<SmallVector<std::uint32_t, 2>> clusters_of_;
+  std::vector<std::uint32_t> join_of_;  // by phase
+  std::vector<std::uint32_t> ends_;     // by interval: the last call that touches it
   std::vector<bool> taken_over_;
   MemoryPlan plan_;
 };

@@ -296,7 +296,9 @@ class PlanMaker {
   }
 
   static double seconds_of(const Cost& cost) {
-    return cost.seconds > 0 ? cost.seconds : std::max(cost.flops / kFlops, cost.bytes / kBandwidth);
+    const double seconds =
+        cost.seconds > 0 ? cost.seconds : std::max(cost.flops / kFlops, cost.bytes / kBandwidth);
+    return std::clamp(seconds, 0.0, 1e6);
   }
 
   std::uint32_t add_kernel(KernelFn kernel) {
@@ -600,7 +602,7 @@ class PlanMaker {
     ordered.reserve(plan_->plain_calls.size());
     for (const Call& call : plan_->clusters.calls) {
       std::int32_t& plain = plan_->plain_of[plan_->phases[call.phase].kernel];
-      if (plain < 0) continue;
+      if (plain < 0 || call.shard > 0) continue;  // shards share one function
       ordered.push_back(std::move(plan_->plain_calls[static_cast<std::size_t>(plain)]));
       plain = static_cast<std::int32_t>(ordered.size() - 1);
     }

@@ -74,6 +74,7 @@ class PlannedProgram {
     return true;
   }
   void unlock() { unlock(locks_.size()); }
+  bool is_blocked_by(std::size_t i) const { return locks_[i]->is_taken(exclusive_[i]); }
 
  private:
   void unlock(std::size_t count) {
@@ -148,6 +149,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
           specs.push_back(feeds[i].spec());
         }
         planned_ = program.find_plan(specs);
+        const std::lock_guard<std::mutex> lock(program.mutex_);
+        context_ = planned_->take_free();
       }
       if (context_ == nullptr) {
         std::unique_ptr<RunContext> fresh = planned_->make_context();
@@ -307,13 +310,19 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     }
     auto fresh = std::make_shared<PlannedProgram>(graph_, runtime_, *store_,
                                                   make_plan(graph_, runtime_, specs, options_));
-    std::shared_ptr<PlannedProgram> dropped;  // goes without the lock
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (auto found = find()) return found;
-    plans_.push_front(fresh);
-    if (plans_.size() > options_.max_plans) {
-      dropped = std::move(plans_.back());
-      plans_.pop_back();
+    std::shared_ptr<PlannedProgram> dropped;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (auto found = find()) return found;
+      plans_.push_front(fresh);
+      if (plans_.size() > options_.max_plans) {
+        dropped = std::move(plans_.back());
+        plans_.pop_back();
+      }
+    }
+    if (dropped && RunContext::inside_run()) {
+      runtime_.scheduler().submit(
+          [program = shared_from_this(), plan = std::move(dropped)]() mutable { plan.reset(); });
     }
     return fresh;
   }
@@ -322,8 +331,9 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     for (;;) {
       const std::uint32_t epoch = store_->epoch();
       if (planned.try_lock()) return;
-      for (RunLock* lock : planned.locks()) {
-        if (RunContext::held_by_this_thread(lock)) {
+      for (std::size_t i = 0; i < planned.locks().size(); ++i) {
+        // A lock that this thread holds and that is in the way: nobody else can ever give it back.
+        if (planned.is_blocked_by(i) && RunContext::held_by_this_thread(planned.locks()[i])) {
           throw FailedPrecondition(
               "a program was run inside a node of a run that holds a variable (or the random step) it needs; "
               "return the "
@@ -488,7 +498,16 @@ PlanSummary Program::plan(std::span<const Tensor> feeds) const {
 }
 
 Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options) {
-  return Program(std::make_shared<Program::Impl>(std::move(graph), runtime, options));
+  auto impl = std::make_unique<Program::Impl>(std::move(graph), runtime, options);
+  // The last handle may go inside a node of some run: see RunContext::inside_run().
+  const auto end = [](Program::Impl* program) {
+    if (RunContext::inside_run()) {
+      program->runtime().scheduler().submit([program] { delete program; });
+    } else {
+      delete program;
+    }
+  };
+  return Program(std::shared_ptr<Program::Impl>(impl.release(), end));
 }
 
 }  // namespace lockstep

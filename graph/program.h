@@ -13,7 +13,9 @@
 // included. Runs that write one variable take turns, and exclude those that read it; runs that draw random numbers
 // take turns too (each has its own step). The calling thread works on the run itself and workers help: a run never
 // waits for a worker to be free, so that runs inside tasks cannot deadlock. A small program runs on the calling thread
-// alone. Where a lambda node runs a program that needs a variable its own run holds, that is an error.
+// alone. Where a lambda node runs a program that needs a variable its own run holds, that is an error. Two runs whose
+// lambdas each run a program that needs the other's variable wait for each other: give such runs a deadline, or the
+// variables one order.
 //
 // Plans: the first run with given feed shapes makes a plan for them (memory, clusters); later runs find it. The
 // CompileOptions::max_plans most recently used ones are kept.

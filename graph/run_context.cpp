@@ -57,13 +57,14 @@ bool RunContext::is_held(const RunLock* lock, const Active* active) {
   return false;
 }
 
+bool RunContext::inside_run() { return Active::top != nullptr; }
+
 bool RunContext::held_by_this_thread(const RunLock* lock) { return is_held(lock, Active::top); }
 
 RunContext::RunContext(const Graph& graph, const Plan& plan, const Runtime& runtime)
     : graph_(graph), plan_(plan), runtime_(runtime) {
   for (std::size_t i = 0; i < plan.arenas.size(); ++i) {
-    const auto bytes = static_cast<std::size_t>(plan.memory.arena_bytes[i]);
-    arenas_.push_back(bytes == 0 ? nullptr : runtime.pool(plan.arenas[i])->allocate(bytes));
+    arenas_.push_back(Tensor::empty(DType::kU8, {plan.memory.arena_bytes[i]}, runtime.pool(plan.arenas[i])));
   }
   args_.resize(plan.args.size());
   for (std::uint32_t i = 0; i < plan.args.size(); ++i) {
@@ -71,7 +72,7 @@ RunContext::RunContext(const Graph& graph, const Plan& plan, const Runtime& runt
     args_[i].spec = plan.args[i].spec;
     switch (from.kind) {
       case Location::Kind::kArena:
-        args_[i].data = static_cast<char*>(arenas_[from.index]) + from.offset;
+        args_[i].data = static_cast<char*>(arenas_[from.index].raw()) + from.offset;
         break;
       case Location::Kind::kConstant:
         args_[i].data = const_cast<void*>(plan.constants[from.index].raw());
@@ -96,7 +97,7 @@ RunContext::RunContext(const Graph& graph, const Plan& plan, const Runtime& runt
                                std::span<const TensorArg>(first + phase.inputs, phase.outputs), &info_);
     void* scratch = plan.scratch_offsets[call.phase] < 0
                         ? nullptr
-                        : static_cast<char*>(arenas_[phase.arena]) + plan.scratch_offsets[call.phase];
+                        : static_cast<char*>(arenas_[phase.arena].raw()) + plan.scratch_offsets[call.phase];
     context.set_shard(phase.finish ? phase.shards : call.shard, phase.shards, scratch);
     context.set_replica(phase.replica);
     instructions_.push_back({&plan.kernels[phase.kernel], &context});
@@ -126,12 +127,6 @@ RunContext::~RunContext() {
   quit_.store(true, std::memory_order_relaxed);
   all_helpers_.reset();  // these wait for whoever is still here
   helpers_.clear();
-  for (std::size_t i = 0; i < arenas_.size(); ++i) {
-    if (arenas_[i] != nullptr) {
-      runtime_.pool(plan_.arenas[i])
-          ->deallocate(arenas_[i], static_cast<std::size_t>(plan_.memory.arena_bytes[i]));
-    }
-  }
 }
 
 void RunContext::bind(std::span<const Tensor> feeds, std::span<Tensor> results,
@@ -291,7 +286,7 @@ void RunContext::run_lanes() {
 
 // Up to `wanted` of those that are away.
 void RunContext::call_helpers(std::size_t wanted) {
-  const std::uint32_t away = away_.load(std::memory_order_relaxed);
+  const std::uint32_t away = away_.load(std::memory_order_acquire);
   if (away == 0) return;
   // Where a start fails (there is no memory for it) the lanes that are here go on alone.
   if (away == is_away_.size() && wanted >= away) {  // this lane is alone, so that nobody else is calling them

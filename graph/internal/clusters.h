@@ -50,8 +50,11 @@ struct Clusters {
   std::vector<Cluster> clusters;          // in an order in which they may run
   std::vector<std::uint32_t> successors;  // of all clusters
   std::vector<std::uint32_t> cluster_of;  // by call position
-  bool sequential = false;                // one thread runs all of it, in this order
-  std::uint32_t commit_begin = 0;         // calls from here on are behind the gate
+  // By phase: the empty cluster behind which all of its calls have ended, where there is one (in parallel plans).
+  static constexpr std::uint32_t kNoJoin = 0xFFFFFFFFU;
+  std::vector<std::uint32_t> join_of;
+  bool sequential = false;         // one thread runs all of it, in this order
+  std::uint32_t commit_begin = 0;  // calls from here on are behind the gate
 };
 
 struct ClusterOptions {

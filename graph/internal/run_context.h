@@ -53,6 +53,9 @@ class RunContext {
 
   // Is the calling thread inside a run that holds this lock? (A nested run would wait for itself.)
   static bool held_by_this_thread(const RunLock* lock);
+  // Is the calling thread inside any run? Whatever waits for tasks (ending a context does) must then be left to a task of
+  // its own: while waiting, a worker takes up other tasks, and those would sit on top of what this run holds.
+  static bool inside_run();
 
  private:
   struct Instruction {
@@ -83,7 +86,7 @@ class RunContext {
   const Graph& graph_;
   const Plan& plan_;
   Runtime runtime_;
-  std::vector<void*> arenas_;
+  std::vector<Tensor> arenas_;
   std::vector<TensorArg> args_;
   std::vector<KernelContext> contexts_;
   std::vector<Instruction> instructions_;
