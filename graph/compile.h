@@ -6,8 +6,7 @@
 //
 // What a plan decides: which nodes run (aliases and constants do not), how large nodes are cut into shards (by shape
 // alone), which cheap neighbours form one cluster and run one after another on one thread, where each value lies in
-// memory, and which
-// variable updates wait for the commit. See docs/architecture.md.
+// memory, and which variable updates wait for the commit. See docs/architecture.md.
 #pragma once
 
 #include <cstddef>

@@ -22,12 +22,13 @@ inline std::uint64_t multiply_add(std::uint64_t x) {
   return x;
 }
 
-// About 10 ns or less, the call included.
+// About 10 ns from its first step to its last. A processor that runs ahead overlaps neighbours that do not depend on each
+// other, so that a loop over many of them takes less a node.
 struct ShortBody {
   Slot* slot;
   void operator()() const {
     std::uint64_t x = slot->value;
-    for (int step = 0; step < 4; ++step) x = multiply_add(x);
+    for (int step = 0; step < 13; ++step) x = multiply_add(x);
     slot->value = x;
   }
 };
