@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/device.h"
+#include "lockstep/graph/internal/shape_values.h"
 #include "lockstep/graph/ops.h"
 
 namespace lockstep {
@@ -60,6 +61,14 @@ GraphBuilder& GraphBuilder::innermost() {
   while (builder->child_ != nullptr) builder = builder->child_;
   return *builder;
 }
+
+GraphBuilder& GraphBuilder::outermost() {
+  GraphBuilder* builder = this;
+  while (builder->parent_ != nullptr) builder = builder->parent_;
+  return *builder;
+}
+
+GraphBuilder::SiteGuard GraphBuilder::made_at(SourceSite site) { return {outermost(), site}; }
 
 Value GraphBuilder::import(const Value& value) {
   if (&value.builder() == this) return value;
@@ -131,6 +140,7 @@ NodeId GraphBuilder::node(const OpDef& op, std::string_view name, std::span<cons
   if (child_ != nullptr) {  // inside a branch or a loop body: the node belongs there
     return innermost().node(op, name, inputs, std::move(attributes), std::move(regions), site, declared);
   }
+  if (const auto& instead = outermost().site_) site = *instead;
   NodeInit init;
   init.op = &op;
   init.inputs.reserve(inputs.size());
@@ -156,7 +166,12 @@ NodeId GraphBuilder::node(const OpDef& op, std::string_view name, std::span<cons
     if (!op.inputs.accepts(inputs.size())) NodeView::fail(arity_message(op, inputs.size()));
     check_attributes(op, init.attributes);
     if (init.regions.size() != op.regions) NodeView::fail(str("takes ", op.regions, " regions"));
-    InferContext context(init.name, specs, init.attributes, init.regions, &variable_specs_, declared);
+    NodeView::ShapeValues shape_values;
+    if (!op.shape_operands.empty()) {
+      shape_values = [&](std::size_t i) { return internal::static_elements(graph_, init.inputs[i]); };
+    }
+    InferContext context(init.name, specs, init.attributes, init.regions, &variable_specs_, declared,
+                         shape_values ? &shape_values : nullptr);
     op.infer(context);
     init.outputs = std::move(context.outputs());
   } catch (const Error& error) {
@@ -258,9 +273,7 @@ Value GraphBuilder::constant(const Tensor& value, std::string_view name, SourceS
 
 Value GraphBuilder::random_uniform(const TensorSpec& spec, double low, double high,
                                    std::optional<std::int64_t> key, SourceSite site) {
-  GraphBuilder* root = this;
-  while (root->parent_ != nullptr) root = root->parent_;
-  const std::int64_t used = key ? *key : root->next_key_++;
+  const std::int64_t used = key ? *key : new_key();
   return op1("random_uniform", {},
              {{"dtype", spec.dtype}, {"shape", spec.shape}, {"low", low}, {"high", high}, {"key", used}}, {},
              site);

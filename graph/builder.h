@@ -22,6 +22,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -113,6 +114,21 @@ class LOCKSTEP_API GraphBuilder {
   };
   Guard scope(std::string_view name);     // prefixes names with "name/"
   Guard device(std::string_view device);  // places nodes; any spelling
+  // Nodes made while it lives carry this source line, whatever line makes them: for functions that make nodes on behalf of
+  // a caller, or of another node.
+  class [[nodiscard]] SiteGuard {
+   public:
+    SiteGuard(GraphBuilder& root, SourceSite site)
+        : root_(root), old_(std::exchange(root.site_, std::optional(site))) {}
+    ~SiteGuard() { root_.site_ = old_; }
+    SiteGuard(const SiteGuard&) = delete;
+    SiteGuard& operator=(const SiteGuard&) = delete;
+
+   private:
+    GraphBuilder& root_;
+    std::optional<SourceSite> old_;
+  };
+  SiteGuard made_at(SourceSite site);
 
   // --- results
   void result(const Value& value, SourceSite site = SourceSite::current());
@@ -122,6 +138,9 @@ class LOCKSTEP_API GraphBuilder {
   const Graph& graph() const { return graph_; }
   // The region that is being built: this, or the innermost of the functions under way.
   GraphBuilder& innermost();
+  GraphBuilder& outermost();
+  // A key for a random op that no other call of this builder gets.
+  std::int64_t new_key() { return outermost().next_key_++; }
   // A value of an enclosing graph becomes a captured parameter of this one; own values stay themselves.
   Value import(const Value& value);
 
@@ -142,6 +161,7 @@ class LOCKSTEP_API GraphBuilder {
   GraphBuilder* child_ = nullptr;
   std::string scope_;
   std::string device_;
+  std::optional<SourceSite> site_;  // of the outermost: see made_at
   NodeView::VariableSpecs variable_specs_;
   std::int64_t next_key_ = 1;
   std::vector<std::pair<Value, NodeId>> captures_;  // value of the parent -> parameter here

@@ -1,6 +1,7 @@
 #include "lockstep/graph/internal/eval.h"
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/internal/shape_values.h"
 
 namespace lockstep::internal {
 
@@ -27,20 +28,23 @@ std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, c
   std::vector<TensorSpec> specs;
   specs.reserve(inputs.size());
   for (const Tensor& input : inputs) specs.push_back(input.spec());
-  const SmallVector<TensorSpec, 1> outputs = infer_outputs(node, specs, variables);
+  const NodeView::ShapeValues shape_values = [&](std::size_t i) { return shape_elements(inputs[i]); };
+  const SmallVector<TensorSpec, 1> outputs = infer_outputs(node, specs, variables, &shape_values);
   for (const TensorSpec& output : outputs) {
     if (!output.shape.is_known()) {
       throw InvalidArgument(str("the shape of an output is still unknown when it runs: ", output));
     }
   }
-  if (op.traits.alias) return {inputs[0].reshape(outputs[0].shape)};
+  if (op.traits.gives_shape) return {shape_tensor(inputs[0].shape())};
+  if (op.traits.alias || (op.traits.alias_if_same && inputs[0].spec() == outputs[0]))
+    return {inputs[0].reshape(outputs[0].shape)};
 
   const auto maker = op.kernels.find(DeviceKind::kCpu);
   if (maker == op.kernels.end()) {
     throw Error(ErrorCode::kUnimplemented,
                 str("op '", op.name, "' has no CPU kernel; register one in OpDef::kernels"));
   }
-  const NodeView view = view_of(node, specs, variables);
+  const NodeView view = view_of(node, specs, variables, &shape_values);
   const KernelFn kernel = maker->second(view, outputs);
   const Split split = op.split ? op.split(view, outputs) : Split{};
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "lockstep/graph/internal/shape_values.h"
+
 namespace lockstep {
 
 namespace {
@@ -480,6 +482,7 @@ void collect_uses(const Node& node, std::vector<VariableUse>& uses) {
   if (traits.reads_variable) use(*traits.reads_variable, true, false);
   if (traits.updates_variable) {
     use(traits.updates_variable->attribute, traits.updates_variable->uses_old_value, true);
+    for (const std::string& slot : traits.updates_variable->slots) use(slot, true, true);
   }
   for (const Graph& region : node.regions()) {
     for (const Node& inner : region.nodes()) collect_uses(inner, uses);
@@ -507,13 +510,20 @@ std::vector<TensorSpec> input_specs(const Graph& graph, const Node& node) {
 }
 
 NodeView view_of(const Node& node, std::span<const TensorSpec> inputs,
-                 const NodeView::VariableSpecs& variables) {
-  return {node.name(), inputs, node.attributes(), node.regions(), &variables, node.outputs()};
+                 const NodeView::VariableSpecs& variables, const NodeView::ShapeValues* shape_values) {
+  return {node.name(), inputs, node.attributes(), node.regions(), &variables, node.outputs(), shape_values};
 }
 
 SmallVector<TensorSpec, 1> infer_outputs(const Node& node, std::span<const TensorSpec> inputs,
-                                         const NodeView::VariableSpecs& variables) {
-  InferContext context(node.name(), inputs, node.attributes(), node.regions(), &variables, node.outputs());
+                                         const NodeView::VariableSpecs& variables,
+                                         const NodeView::ShapeValues* shape_values) {
+  NodeView::ShapeValues from_graph;
+  if (shape_values == nullptr && !node.op().shape_operands.empty()) {
+    from_graph = [&node](std::size_t i) { return internal::static_elements(node.graph(), node.inputs()[i]); };
+    shape_values = &from_graph;
+  }
+  InferContext context(node.name(), inputs, node.attributes(), node.regions(), &variables, node.outputs(),
+                       shape_values);
   try {
     node.op().infer(context);
   } catch (const Error& error) {

@@ -67,6 +67,7 @@ class Graph;
 class LOCKSTEP_API Node {
  public:
   NodeId id() const { return id_; }
+  const Graph& graph() const { return *graph_; }  // that holds it
   const std::string& name() const { return name_; }
   const OpDef& op() const { return *op_; }
   std::span<const ValueId> inputs() const { return inputs_; }
@@ -274,10 +275,13 @@ LOCKSTEP_API std::vector<TensorSpec> input_specs(const Graph& graph, const Node&
 // A view of a node for its op's rules, over input specs that may be more precise than the graph's. A view: `inputs`
 // and `variables` must outlive it.
 LOCKSTEP_API NodeView view_of(const Node& node, std::span<const TensorSpec> inputs,
-                              const NodeView::VariableSpecs& variables);
-// What the op's inference rule says of the outputs. Throws InvalidArgument with the node's place.
+                              const NodeView::VariableSpecs& variables,
+                              const NodeView::ShapeValues* shape_values = nullptr);
+// What the op's inference rule says of the outputs. Throws InvalidArgument with the node's place. Where `shape_values`
+// is null, shape operands are what the node's graph alone says of them.
 LOCKSTEP_API SmallVector<TensorSpec, 1> infer_outputs(const Node& node, std::span<const TensorSpec> inputs,
-                                                      const NodeView::VariableSpecs& variables);
+                                                      const NodeView::VariableSpecs& variables,
+                                                      const NodeView::ShapeValues* shape_values = nullptr);
 // The specs of the variables that a graph declares, as rules ask for them. The graph must outlive it.
 LOCKSTEP_API NodeView::VariableSpecs variable_specs(const Graph& outermost);
 

@@ -51,6 +51,13 @@ const TensorSpec& NodeView::variable(std::string_view name) const {
   return *spec;
 }
 
+std::vector<std::int64_t> NodeView::shape_operand(std::size_t i) const {
+  if (shape_values_ != nullptr) return (*shape_values_)(i);
+  const Shape& shape = input(i).shape;
+  return std::vector<std::int64_t>(shape.is_known() ? static_cast<std::size_t>(shape.num_elements()) : 0,
+                                   kUnknownElement);
+}
+
 void NodeView::fail(const std::string& message) { throw InvalidArgument(message); }
 
 void NodeView::missing(std::string_view attribute) {

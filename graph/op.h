@@ -38,8 +38,10 @@
 
 namespace lockstep {
 
+class Gradient;
 class Graph;
 class GraphBuilder;
+class Node;
 class Value;
 
 // What running a node does besides computing its outputs. kPure is the empty set.
@@ -80,20 +82,27 @@ struct AttributeSpec {
   bool required = true;
 };
 
+// An element of a shape operand that is not known yet. (Not kUnknown: -1 has a meaning of its own in reshape.)
+inline constexpr std::int64_t kUnknownElement = std::numeric_limits<std::int64_t>::min();
+
 // A node as rules see it: its op's inputs by spec, its attributes, its regions. A view: valid during the call.
 class LOCKSTEP_API NodeView {
  public:
   using VariableSpecs = std::function<const TensorSpec*(std::string_view)>;  // null: not declared
+  // What a shape operand is known to hold, by input; unknown elements are kUnknownElement.
+  using ShapeValues = std::function<std::vector<std::int64_t>(std::size_t input)>;
 
   NodeView(std::string_view name, std::span<const TensorSpec> inputs,
            const std::vector<Attribute>& attributes, std::span<const Graph> regions,
-           const VariableSpecs* variables, std::span<const TensorSpec> declared)
+           const VariableSpecs* variables, std::span<const TensorSpec> declared,
+           const ShapeValues* shape_values = nullptr)
       : name_(name),
         inputs_(inputs),
         attributes_(attributes),
         regions_(regions),
         variables_(variables),
-        declared_(declared) {}
+        declared_(declared),
+        shape_values_(shape_values) {}
 
   std::string_view name() const { return name_; }
   std::size_t num_inputs() const { return inputs_.size(); }
@@ -123,6 +132,9 @@ class LOCKSTEP_API NodeView {
   }
   // Spec of a declared variable; throws InvalidArgument where it is not declared.
   const TensorSpec& variable(std::string_view name) const;
+  // The elements of input i, one of OpDef::shape_operands, as far as they are known: all of them once feeds have
+  // arrived, before that perhaps only their number (elements not known yet are kUnknownElement).
+  std::vector<std::int64_t> shape_operand(std::size_t i) const;
 
   // Throws InvalidArgument; the caller adds op, node and source line.
   [[noreturn]] static void fail(const std::string& message);
@@ -136,6 +148,7 @@ class LOCKSTEP_API NodeView {
   std::span<const Graph> regions_;
   const VariableSpecs* variables_;
   std::span<const TensorSpec> declared_;
+  const ShapeValues* shape_values_;
 };
 
 // What an inference rule sees and says. It is called when a node is made (dimensions may be unknown), when it is
@@ -164,33 +177,38 @@ struct Cost {
   double seconds = 0;  // where > 0 it is used as it is: a measured time or a user's hint
 };
 
-struct GradientContext {
-  GraphBuilder& builder;
-  const NodeView& node;
-  std::span<const Value> inputs;
-  std::span<const Value> outputs;
-  std::span<const Value> output_gradients;  // an empty Value where nothing flows back
-};
+// What a gradient rule sees: a node of the graph being built and what flows back into its outputs. It makes the nodes of
+// the backward pass with the ordinary op functions and returns one Gradient per input, an empty one where nothing flows
+// back (an integer input, say). See graph/gradients.h.
+class GradientContext;
+using GradientFn = std::function<std::vector<Gradient>(GradientContext&)>;
 
 struct OpTraits {
   bool elementwise = false;         // output element i depends on element i of the (broadcast) inputs alone
   bool commutative = false;         // the first two inputs may be swapped
   bool in_place = false;            // an output may share the memory of an input of equal spec
   bool alias = false;               // output 0 is input 0 under another name or shape: nothing runs
+  bool alias_if_same = false;       // as alias, where input 0 and output 0 turn out to have one spec
   bool infallible = false;          // its kernel never throws: allowed in the commit stage
   bool per_replica_source = false;  // its value differs between replicas
   bool collective = false;          // makes values agree across replicas
   bool declares_effects = false;    // its int attribute `effects` stands in place of OpDef::effects
+  bool gives_shape = false;         // output 0 is the shape of input 0, whose contents are not looked at
   // Output 0 is the tensor in this attribute: nothing runs.
   std::optional<std::string> gives_attribute;
   // The attribute that names the variable it reads as a value.
   std::optional<std::string> reads_variable;
-  // It writes a variable: the new value is output 0 of its kernel, whose inputs are the variable's current value
-  // followed by the node's inputs. `operand` is the input that must agree across replicas (a gradient, a new value).
+  // It writes a variable, and perhaps slot variables that belong to it. Its kernel takes the current values of the
+  // variable and of the slots, in this order, before the node's inputs, and gives the new ones as outputs 0, 1, ...;
+  // these are the node's outputs too. A kernel that runs in place must allow output i to be input i.
   struct Update {
-    std::string attribute;
-    std::size_t operand = 0;
-    bool uses_old_value = true;
+    std::string attribute;           // names the variable
+    std::size_t operand = 0;         // the input that must agree across replicas: a gradient, a new value
+    bool uses_old_value = true;      // of the variable
+    std::vector<std::string> slots;  // attributes that name slot variables, which are read and written
+    bool gradient = false;           // the operand is a gradient: replicas sum it, whatever the aggregation
+    std::optional<std::size_t>
+        indices;  // the input with the rows' numbers, where the operand holds some rows only
   };
   std::optional<Update> updates_variable;
 };
@@ -218,7 +236,10 @@ struct OpDef {
   std::function<void(InferContext&)> infer;
   std::function<Cost(const NodeView&, std::span<const TensorSpec> outputs)> cost;    // absent: from the bytes
   std::function<Split(const NodeView&, std::span<const TensorSpec> outputs)> split;  // absent: one shard
-  std::function<std::vector<Value>(GradientContext&)> gradient;  // absent: not differentiable
+  GradientFn gradient;  // absent: not differentiable
+  // Inputs (i64, rank 0 or 1) whose contents decide shapes. They must follow from constants and from shapes of values:
+  // the builder refuses others, and rules read them with NodeView::shape_operand.
+  std::vector<std::size_t> shape_operands;
   std::map<DeviceKind, KernelMaker> kernels;
   // Refuses attributes not declared above unless set.
   bool open_attributes = false;

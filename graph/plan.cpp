@@ -7,6 +7,7 @@
 
 #include "lockstep/graph/internal/evaluator.h"
 #include "lockstep/graph/internal/regions.h"
+#include "lockstep/graph/internal/shape_values.h"
 
 namespace lockstep {
 
@@ -82,8 +83,9 @@ class PlanMaker {
       }
       inputs.clear();
       for (const ValueId input : node.inputs()) inputs.push_back(spec_of(input));
+      const NodeView::ShapeValues shape_values = host_values_.for_node(node);
       const auto outputs = node.op().region_kind == RegionKind::kNone
-                               ? infer_outputs(node, inputs, variable_specs_)
+                               ? infer_outputs(node, inputs, variable_specs_, &shape_values)
                                : infer_region_outputs(node, inputs, variable_specs_);
       for (std::size_t i = 0; i < outputs.size(); ++i) {
         if (!known(outputs[i])) {
@@ -178,7 +180,7 @@ class PlanMaker {
   // Is the value the memory of another variable that this step writes, under whatever alias?
   bool is_written_variable(ValueId value, const std::string& except) const {
     const Node* node = &graph_.node(value.node);
-    while (node->op().traits.alias && !node->inputs().empty()) node = &graph_.node(node->inputs()[0].node);
+    while (is_alias(*node)) node = &graph_.node(node->inputs()[0].node);
     const auto& attribute = node->op().traits.reads_variable;
     if (!attribute) return false;
     const std::string& name = node->find<VariableRef>(*attribute)->name;
@@ -333,13 +335,16 @@ class PlanMaker {
       return;
     }
     if (const Tensor* constant = constant_of(node)) {
-      plan_->constants.push_back(*constant);
-      const auto index = static_cast<std::uint32_t>(plan_->constants.size() - 1);
-      values = {add_storage({{Location::Kind::kConstant, index, 0}, num_bytes(constant->spec()), -1})};
+      values = {add_constant(*constant)};
       done_[node.id().index()] = predecessors(node);
       return;
     }
-    if (op.traits.alias && node.inputs().size() == 1) {
+    if (op.traits.gives_shape) {
+      values = {add_constant(internal::shape_tensor(spec_of(node.inputs()[0]).shape))};
+      done_[node.id().index()] = {};
+      return;
+    }
+    if (is_alias(node)) {
       values = {storage_of(node.inputs()[0])};
       done_[node.id().index()] = predecessors(node);
       return;
@@ -353,6 +358,19 @@ class PlanMaker {
       return;
     }
     add_running_node(node);
+  }
+
+  std::uint32_t add_constant(const Tensor& value) {
+    plan_->constants.push_back(value);
+    const auto index = static_cast<std::uint32_t>(plan_->constants.size() - 1);
+    return add_storage({{Location::Kind::kConstant, index, 0}, num_bytes(value.spec()), -1});
+  }
+
+  // Is output 0 the memory of input 0?
+  bool is_alias(const Node& node) const {
+    const OpTraits& traits = node.op().traits;
+    if (node.inputs().empty()) return false;
+    return traits.alias || (traits.alias_if_same && spec_of(node.inputs()[0]) == outputs_of(node)[0]);
   }
 
   // Constants need no kernel call.
@@ -371,7 +389,8 @@ class PlanMaker {
     const bool has_regions = op.region_kind != RegionKind::kNone;
     std::vector<TensorSpec> specs;
     for (const ValueId input : node.inputs()) specs.push_back(spec_of(input));
-    const NodeView view = view_of(node, specs, variable_specs_);
+    const NodeView::ShapeValues shape_values = host_values_.for_node(node);
+    const NodeView view = view_of(node, specs, variable_specs_, &shape_values);
     const std::span<const TensorSpec> outputs = outputs_of(node);
 
     // Variables: an update takes the current value first; a node with regions takes and gives those they use last.
@@ -617,6 +636,8 @@ class PlanMaker {
   std::vector<NodeId> order_;
   std::vector<bool> live_;
   std::vector<const TensorSpec*> specs_;  // by node
+  internal::HostValues host_values_{graph_,
+                                    [this](ValueId value) -> const TensorSpec& { return spec_of(value); }};
   std::unordered_map<NodeId, std::uint32_t> parameters_;
   std::vector<std::vector<std::uint32_t>> values_;  // by node and output: storage
   std::vector<std::vector<std::uint32_t>> done_;    // by node: the phases behind which it is done

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "lockstep/graph/internal/evaluator.h"
+#include "lockstep/graph/internal/shape_values.h"
 
 namespace lockstep {
 
@@ -14,14 +15,17 @@ std::vector<TensorSpec> infer_graph(const Graph& graph, std::span<const TensorSp
                                     const NodeView::VariableSpecs& variables) {
   std::vector<SmallVector<TensorSpec, 1>> specs(graph.id_bound());
   for (std::size_t i = 0; i < arguments.size(); ++i) specs[graph.parameters()[i].index()] = {arguments[i]};
+  internal::HostValues host(
+      graph, [&](ValueId value) -> const TensorSpec& { return specs[value.node.index()][value.output]; });
   std::vector<TensorSpec> inputs;
   for (const NodeId id : graph.topological_order()) {
     if (!specs[id.index()].empty()) continue;
     const Node& node = graph.node(id);
     inputs.clear();
     for (const ValueId input : node.inputs()) inputs.push_back(specs[input.node.index()][input.output]);
+    const NodeView::ShapeValues shape_values = host.for_node(node);
     specs[id.index()] = node.op().region_kind == RegionKind::kNone
-                            ? infer_outputs(node, inputs, variables)
+                            ? infer_outputs(node, inputs, variables, &shape_values)
                             : infer_region_outputs(node, inputs, variables);
   }
   std::vector<TensorSpec> results;

@@ -5,11 +5,20 @@
 
 namespace lockstep {
 
-void register_source_ops(OpRegistry& registry);        // placeholder, constant, random_uniform, replica_id
-void register_elementwise_ops(OpRegistry& registry);   // add, sub, mul, div, less, relu, identity
-void register_matmul_ops(OpRegistry& registry);        // matmul
-void register_reduction_ops(OpRegistry& registry);     // sum
-void register_variable_ops(OpRegistry& registry);      // read, assign, assign_add
+void register_source_ops(OpRegistry& registry);       // placeholder, constant, random_uniform, replica_id
+void register_elementwise_ops(OpRegistry& registry);  // add, sub, mul, div, less, relu, identity
+void register_matmul_ops(OpRegistry& registry);       // matmul
+void register_reduction_ops(OpRegistry& registry);    // sum
+void register_variable_ops(OpRegistry& registry);     // read, assign, assign_add
+void register_shapes_ops(OpRegistry& registry);
+void register_indexing_ops(OpRegistry& registry);
+void register_softmax_ops(OpRegistry& registry);
+void register_normalization_ops(OpRegistry& registry);
+void register_global_ops(OpRegistry& registry);
+void register_convolution_ops(OpRegistry& registry);
+void register_random_ops(OpRegistry& registry);
+void register_updates_ops(OpRegistry& registry);
+void register_gradient_ops(OpRegistry& registry);
 void register_control_flow_ops(OpRegistry& registry);  // cond, while_loop, replicated
 void register_call_ops(OpRegistry& registry);          // call
 

@@ -1,0 +1,295 @@
+#include "lockstep/graph/gradients.h"
+
+#include <algorithm>
+
+#include "lockstep/core/kernels/elementwise.h"
+#include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/ops.h"
+
+namespace lockstep {
+
+// --- Gradient
+
+Gradient::Gradient(Value dense) : value_(std::move(dense)) {}
+Gradient::Gradient(const IndexedSlices& rows)
+    : value_(rows.values), indices_(rows.indices), dense_shape_(rows.dense_shape) {}
+
+const Value& Gradient::dense() const {
+  if (!valid()) throw FailedPrecondition("this gradient is empty: nothing flows back; check valid()");
+  if (is_sparse()) {
+    throw FailedPrecondition(
+        "this gradient is IndexedSlices (rows of a gather); to_dense() makes it one value");
+  }
+  return value_;
+}
+
+IndexedSlices Gradient::slices() const {
+  if (!is_sparse()) throw FailedPrecondition("this gradient is not IndexedSlices; use dense()");
+  return {indices_, value_, dense_shape_};
+}
+
+Value to_dense(const Gradient& gradient) {
+  if (!gradient.is_sparse()) return gradient.dense();
+  const IndexedSlices rows = gradient.slices();
+  return scatter_add(rows.indices, rows.values, rows.dense_shape);
+}
+
+Value GradientContext::grad(std::size_t i) const {
+  return has_grad(i) ? output_gradients_[i] : zeros_like(outputs_[i]);
+}
+
+// --- broadcasting
+
+Value sum_to_like(const Value& value, const Value& like) {
+  const bool same = value.shape().is_known() && value.shape() == like.shape();
+  return same ? value : sum_to(value, shape_of(like));
+}
+
+// --- the walk back
+
+namespace {
+
+// One list of values is one thing to differentiate by: a value, or all reads of a variable.
+using Sources = std::vector<std::vector<Value>>;
+
+class Backward {
+ public:
+  Backward(const Value& target, const Sources& sources, const GradientOptions& options, SourceSite site)
+      : builder_(target.builder()), target_(target), sources_(sources), options_(options), site_(site) {}
+
+  std::vector<Gradient> run() {
+    check_target();
+    const Graph& graph = builder_.graph();
+    const std::size_t end = target_.id().node.index() + 1;
+    active_.assign(end, false);
+    flows_.resize(end);
+    for (const std::vector<Value>& values : sources_) {
+      for (const Value& value : values) {
+        if (value.id().node.index() < end) active_[value.id().node.index()] = true;
+      }
+    }
+    for (std::size_t i = 0; i < end; ++i) {
+      if (active_[i] || !graph.contains(NodeId(i))) continue;
+      const std::span<const ValueId> inputs = graph.node(NodeId(i)).inputs();
+      active_[i] = std::ranges::any_of(inputs, [&](ValueId input) { return carries(input); });
+    }
+    // Ids are in order of making, so that users of a value come before it on the way back.
+    flow(target_.id(), options_.seed.valid() ? Gradient(options_.seed) : Gradient(ones_like(target_)));
+    for (std::size_t i = end; i-- > 0;) {
+      if (active_[i] && !flows_[i].empty()) step_back(graph.node(NodeId(i)));
+    }
+    return collect();
+  }
+
+ private:
+  void check_target() const {
+    const ErrorPlace place{target_.name(), "gradients", {}, site_.file, site_.line, -1};
+    if (!is_floating(target_.dtype())) {
+      throw InvalidArgument(str("gradients: the target '", target_.name(), "' is ", target_.spec(),
+                                "; only floating values have gradients"),
+                            place);
+    }
+    if (!options_.seed.valid() && target_.shape() != Shape{}) {
+      throw InvalidArgument(str("gradients: the target '", target_.name(), "' is ", target_.spec(),
+                                ", not a scalar; reduce it (sum, mean) or give GradientOptions::seed"),
+                            place);
+    }
+    if (options_.seed.valid() && (options_.seed.dtype() != target_.dtype() ||
+                                  options_.seed.shape().rank() != target_.shape().rank())) {
+      throw InvalidArgument(
+          str("gradients: the seed is ", options_.seed.spec(), " for a target of ", target_.spec()), place);
+    }
+  }
+
+  // Does a derivative go through this value?
+  bool carries(ValueId value) const {
+    return active_[value.node.index()] && is_floating(builder_.graph().spec(value).dtype);
+  }
+
+  void flow(ValueId into, Gradient gradient) {
+    std::vector<std::vector<Gradient>>& outputs = flows_[into.node.index()];
+    outputs.resize(builder_.graph().node(into.node).outputs().size());
+    outputs[into.output].push_back(std::move(gradient));
+  }
+
+  // All that flows into one value, in the order in which it came.
+  static Gradient joined(const std::vector<Gradient>& flows) {
+    if (flows.size() < 2) return flows.empty() ? Gradient() : flows[0];
+    if (std::ranges::all_of(flows, &Gradient::is_sparse)) {
+      std::vector<Value> indices, values;
+      for (const Gradient& flow : flows) {
+        indices.push_back(flow.slices().indices);
+        values.push_back(flow.slices().values);
+      }
+      return IndexedSlices{concat(indices, 0), concat(values, 0), flows[0].slices().dense_shape};
+    }
+    Value total = to_dense(flows[0]);
+    for (std::size_t i = 1; i < flows.size(); ++i) total = total + to_dense(flows[i]);
+    return total;
+  }
+
+  void step_back(const Node& node) {
+    std::vector<std::vector<Gradient>>& flows = flows_[node.id().index()];
+    const bool goes_on = std::ranges::any_of(node.inputs(), [&](ValueId input) { return carries(input); });
+    const auto scope = builder_.scope(str("gradients/", node.name()));
+    const auto device = builder_.device(node.device());
+    const auto made_at = builder_.made_at(node.site());
+    for (std::vector<Gradient>& list : flows) {
+      if (list.size() > 1) list = {joined(list)};
+    }
+    if (!goes_on) return;
+    if (!node.op().gradient) {
+      throw InvalidArgument(str("gradients: op '", node.op().name,
+                                "' has no gradient rule, and what is differentiated depends on it; give it "
+                                "OpDef::gradient, or put stop_gradient() in front of it"),
+                            place_of(node));
+    }
+    std::vector<Value> inputs, outputs, grads;
+    for (const ValueId input : node.inputs()) inputs.emplace_back(&builder_, input);
+    for (std::uint32_t i = 0; i < node.outputs().size(); ++i) {
+      outputs.emplace_back(&builder_, ValueId{node.id(), i});
+      grads.push_back(flows[i].empty() ? Value() : to_dense(flows[i][0]));
+    }
+    const std::vector<TensorSpec> specs = input_specs(builder_.graph(), node);
+    const NodeView::VariableSpecs variables = variable_specs(builder_.outermost().graph());
+    const NodeView view = view_of(node, specs, variables);
+    GradientContext context(node, view, inputs, outputs, grads);
+    const std::vector<Gradient> result = node.op().gradient(context);
+    check_rule(node, result, specs);
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      if (result[i].valid() && carries(node.inputs()[i])) flow(node.inputs()[i], result[i]);
+    }
+  }
+
+  static void check_rule(const Node& node, const std::vector<Gradient>& result,
+                         std::span<const TensorSpec> inputs) {
+    if (result.size() != inputs.size()) {
+      throw InvalidArgument(str("the gradient rule of op '", node.op().name, "' gives ", result.size(),
+                                " gradients for ", inputs.size(), " inputs"),
+                            place_of(node));
+    }
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      if (!result[i].valid() || result[i].is_sparse()) continue;
+      const TensorSpec& spec = result[i].dense().spec();
+      bool fits = spec.dtype == inputs[i].dtype && spec.shape.rank() == inputs[i].shape.rank();
+      for (std::size_t axis = 0; fits && axis < spec.shape.rank(); ++axis) {
+        const std::int64_t have = spec.shape[axis], want = inputs[i].shape[axis];
+        fits = have == want || have == kUnknown || want == kUnknown;
+      }
+      if (!fits) {
+        throw InvalidArgument(str("the gradient rule of op '", node.op().name, "' gives ", spec,
+                                  " for input ", i, ", which is ", inputs[i]),
+                              place_of(node));
+      }
+    }
+  }
+
+  std::vector<Gradient> collect() {
+    std::vector<Gradient> results;
+    const auto made_at = builder_.made_at(site_);
+    for (const std::vector<Value>& values : sources_) {
+      std::vector<Gradient> parts;
+      for (const Value& value : values) {
+        const std::size_t at = value.id().node.index();
+        if (at >= flows_.size() || flows_[at].empty() || flows_[at][value.id().output].empty()) continue;
+        parts.push_back(joined(flows_[at][value.id().output]));
+      }
+      results.push_back(joined(parts));
+    }
+    return results;
+  }
+
+  GraphBuilder& builder_;
+  Value target_;
+  const Sources& sources_;
+  const GradientOptions& options_;
+  SourceSite site_;
+  std::vector<bool> active_;                               // by node: depends on a source
+  std::vector<std::vector<std::vector<Gradient>>> flows_;  // by node and output
+};
+
+}  // namespace
+
+std::vector<Gradient> gradients(const Value& target, std::span<const Value> of,
+                                const GradientOptions& options, SourceSite site) {
+  GraphBuilder& builder = target.builder();
+  Sources sources;
+  for (const Value& value : of) sources.push_back({builder.import(value)});
+  std::vector<Gradient> results = Backward(target, sources, options, site).run();
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i].valid()) continue;
+    if (options.unconnected == Unconnected::kError) {
+      throw InvalidArgument(str("gradients: '", target.name(), "' does not depend on '", of[i].name(), "'"),
+                            {of[i].name(), "gradients", {}, site.file, site.line, -1});
+    }
+    const auto made_at = builder.made_at(site);
+    results[i] = zeros_like(sources[i][0]);
+  }
+  return results;
+}
+
+std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef> of,
+                                const GradientOptions& options, SourceSite site) {
+  GraphBuilder& builder = target.builder();
+  const Graph& graph = builder.graph();
+  const std::size_t end = target.id().node.index() + 1;
+  Sources sources(of.size());
+  std::vector<bool> written(of.size(), false);
+  for (const Node& node : graph.nodes()) {
+    if (node.id().index() >= end) break;
+    if (!has(effects_of(node), Effect::kReadsVariable | Effect::kWritesVariable)) continue;
+    for (const VariableUse& use : variable_uses(node)) {
+      const auto found = std::ranges::find(of, VariableRef{use.name});
+      if (found == of.end()) continue;
+      const auto i = static_cast<std::size_t>(found - of.begin());
+      if (node.op().region_kind != RegionKind::kNone && use.reads && !written[i]) {
+        throw InvalidArgument(str("gradients: variable '", use.name, "' is read inside a region of '",
+                                  node.name(), "'; read it outside, and use the value inside"),
+                              place_of(node));
+      }
+      if (node.op().traits.reads_variable && !written[i]) sources[i].push_back({&builder, {node.id(), 0}});
+      written[i] = written[i] || use.writes;
+    }
+  }
+  std::vector<Gradient> results = Backward(target, sources, options, site).run();
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i].valid()) continue;
+    const VariableDecl* decl = builder.outermost().graph().find_variable(of[i].name);
+    const ErrorPlace place{of[i].name, "gradients", {}, site.file, site.line, -1};
+    if (decl == nullptr)
+      throw InvalidArgument(str("gradients: no variable '", of[i].name, "' is declared"), place);
+    if (options.unconnected == Unconnected::kError) {
+      throw InvalidArgument(
+          str("gradients: '", target.name(), "' does not depend on variable '", of[i].name, "'"), place);
+    }
+    results[i] = builder.constant(Tensor::zeros(decl->spec.dtype, decl->spec.shape), "zeros", site);
+  }
+  return results;
+}
+
+// --- ops
+
+void register_gradient_ops(OpRegistry& registry) {
+  OpDef def;
+  def.name = "stop_gradient";
+  def.summary = "its input, through which nothing flows back";
+  def.inputs = Arity::exactly(1);
+  def.traits.alias = true;
+  def.traits.elementwise = true;
+  def.traits.infallible = true;
+  def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
+  def.gradient = [](GradientContext&) -> std::vector<Gradient> { return {Gradient()}; };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
+      kernels::copy(dtype, c.input(0), c.output(0), 0, n);
+    };
+  };
+  registry.add(std::move(def));
+}
+
+Value stop_gradient(const Operand& x) {
+  const Value& value = x.value_for("stop_gradient");
+  return value.builder().op1("stop_gradient", {value}, {}, {}, x.site());
+}
+
+}  // namespace lockstep

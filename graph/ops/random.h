@@ -1,0 +1,12 @@
+// graph/ops/random.h - random draws.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/builder.h"
+#include "lockstep/graph/value.h"
+
+namespace lockstep {}  // namespace lockstep
