@@ -216,6 +216,11 @@ struct OpTraits {
 // Makes the kernel for one node of known specs; called once per plan, so attributes are looked up here.
 using KernelMaker = std::function<KernelFn(const NodeView&, std::span<const TensorSpec> outputs)>;
 
+// Computes `count` consecutive elements of an output from as many consecutive elements of each input; `output` may be one of
+// the inputs. Stateless; never throws where the op is infallible.
+using TileFn = std::function<void(const void* const* inputs, void* output, std::int64_t count)>;
+using TileMaker = std::function<TileFn(const NodeView&, std::span<const TensorSpec> outputs)>;
+
 // How an op's regions run. The inputs and results of each form are in docs/graph_rules.md.
 enum class RegionKind : std::uint8_t {
   kNone,
@@ -241,6 +246,9 @@ struct OpDef {
   // the builder refuses others, and rules read them with NodeView::shape_operand.
   std::vector<std::size_t> shape_operands;
   std::map<DeviceKind, KernelMaker> kernels;
+  // For an element-wise op with one output, on the CPU: the pass fuse-elementwise joins only ops that have it. It gives the
+  // same bits as the kernel.
+  TileMaker tile;
   // Refuses attributes not declared above unless set.
   bool open_attributes = false;
   bool known = true;  // false: a name that the text form brought in and nobody registered
