@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/builtin_ops.h"
 #include "lockstep/graph/ops.h"
 
@@ -59,6 +60,12 @@ OpDef binary_op(std::string name, std::string summary, kernels::BinaryOp op, boo
       kernels::binary(op, a.dtype, out, c.input(0), a.shape, c.input(1), b, c.output(0), begin, end);
     };
   };
+  def.tile = [op](const NodeView& node, std::span<const TensorSpec>) -> TileFn {
+    return [op, dtype = node.input(0).dtype](const void* const* in, void* out, std::int64_t count) {
+      const Shape shape{count};
+      kernels::binary(op, dtype, shape, in[0], shape, in[1], shape, out, 0, count);
+    };
+  };
   return def;
 }
 
@@ -73,6 +80,11 @@ OpDef relu_op() {
     return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
       const auto [begin, end] = c.range(n);
       kernels::relu(dtype, c.input(0), c.output(0), begin, end);
+    };
+  };
+  def.tile = [](const NodeView&, std::span<const TensorSpec> outputs) -> TileFn {
+    return [dtype = outputs[0].dtype](const void* const* in, void* out, std::int64_t count) {
+      kernels::relu(dtype, in[0], out, 0, count);
     };
   };
   return def;
@@ -124,10 +136,27 @@ Value unary(std::string_view op, const Operand& x) {
 }  // namespace
 
 void register_elementwise_ops(OpRegistry& registry) {
-  registry.add(binary_op("add", "a + b", kernels::BinaryOp::kAdd, true));
-  registry.add(binary_op("sub", "a - b", kernels::BinaryOp::kSub, false));
-  registry.add(binary_op("mul", "a * b", kernels::BinaryOp::kMul, true));
-  registry.add(binary_op("div", "a / b; integers truncate toward zero", kernels::BinaryOp::kDiv, false));
+  OpDef add_def = binary_op("add", "a + b", kernels::BinaryOp::kAdd, true);
+  add_def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    return {sum_to_like(c.grad(), c.input(0)), sum_to_like(c.grad(), c.input(1))};
+  };
+  registry.add(std::move(add_def));
+  OpDef sub_def = binary_op("sub", "a - b", kernels::BinaryOp::kSub, false);
+  sub_def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    return {sum_to_like(c.grad(), c.input(0)), sum_to_like(0 - c.grad(), c.input(1))};
+  };
+  registry.add(std::move(sub_def));
+  OpDef mul_def = binary_op("mul", "a * b", kernels::BinaryOp::kMul, true);
+  mul_def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    return {sum_to_like(c.grad() * c.input(1), c.input(0)), sum_to_like(c.grad() * c.input(0), c.input(1))};
+  };
+  registry.add(std::move(mul_def));
+  OpDef div_def = binary_op("div", "a / b; integers truncate toward zero", kernels::BinaryOp::kDiv, false);
+  div_def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    const Value left = c.grad() / c.input(1);
+    return {sum_to_like(left, c.input(0)), sum_to_like(0 - left * c.output(), c.input(1))};
+  };
+  registry.add(std::move(div_def));
   registry.add(
       binary_op("less", "a < b, as bool; false where either is NaN", kernels::BinaryOp::kLess, false));
   registry.add(relu_op());
