@@ -10,6 +10,7 @@ if(Taskflow_VERSION VERSION_LESS 3.9)
 endif()
 find_package(TBB REQUIRED CONFIG COMPONENTS tbb tbbmalloc)
 find_package(cereal REQUIRED CONFIG)
+find_package(hwy REQUIRED CONFIG)  # Highway
 
 # OpenBLAS where nobody asked for another one. Its functions are declared where they are used: no header is needed.
 if(NOT BLA_VENDOR)
