@@ -202,13 +202,13 @@ struct OpTraits {
   // variable and of the slots, in this order, before the node's inputs, and gives the new ones as outputs 0, 1, ...;
   // these are the node's outputs too. A kernel that runs in place must allow output i to be input i.
   struct Update {
-    std::string attribute;           // names the variable
-    std::size_t operand = 0;         // the input that must agree across replicas: a gradient, a new value
-    bool uses_old_value = true;      // of the variable
-    std::vector<std::string> slots;  // attributes that name slot variables, which are read and written
-    bool gradient = false;           // the operand is a gradient: replicas sum it, whatever the aggregation
-    std::optional<std::size_t>
-        indices;  // the input with the rows' numbers, where the operand holds some rows only
+    std::string attribute;       // names the variable
+    std::size_t operand = 0;     // the input that must agree across replicas: a gradient, a new value
+    bool uses_old_value = true;  // of the variable
+    std::vector<std::string> slots = {};  // attributes that name slot variables, which are read and written
+    bool gradient = false;  // the operand is a gradient: replicas sum it, whatever the aggregation
+    std::optional<std::size_t> indices =
+        {};  // the input with the rows' numbers, where the operand holds some rows only
   };
   std::optional<Update> updates_variable;
 };
