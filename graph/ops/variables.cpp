@@ -45,7 +45,7 @@ OpDef read_op() {
 
 OpDef assign_op() {
   OpDef def = variable_op("assign", "sets the variable; gives the new value", 1, Effect::kWritesVariable);
-  def.traits.updates_variable = OpTraits::Update{"variable", 0, false};
+  def.traits.updates_variable = OpTraits::Update{"variable", 0, false, {}, false, {}};
   def.infer = infer_update;
   def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
@@ -59,7 +59,7 @@ OpDef assign_op() {
 OpDef assign_add_op() {
   OpDef def = variable_op("assign_add", "adds to the variable; gives the new value", 1,
                           Effect::kReadsVariable | Effect::kWritesVariable);
-  def.traits.updates_variable = OpTraits::Update{"variable", 0, true};
+  def.traits.updates_variable = OpTraits::Update{"variable", 0, true, {}, false, {}};
   def.infer = [](InferContext& c) {
     c.require(c.input(0).dtype != DType::kBool, "has no meaning for bool");
     infer_update(c);
