@@ -307,6 +307,24 @@ VariableRef GraphBuilder::variable(VariableDecl decl, SourceSite site) {
   return reference;
 }
 
+VariableRef GraphBuilder::find_or_declare(VariableDecl decl, SourceSite site) {
+  const ErrorPlace place{decl.name, "variable", {}, site.file, site.line, -1};
+  VariableRef reference{decl.name};
+  Graph& graph = outermost().graph_;
+  if (const VariableDecl* found = graph.find_variable(decl.name)) {
+    if (found->spec == decl.spec) return reference;
+    throw InvalidArgument(
+        str("variable '", decl.name, "' is declared as ", found->spec, ", and wanted as ", decl.spec), place);
+  }
+  if (decl.initial.defined()) decl.initial = decl.initial.clone();
+  try {
+    graph.declare_variable(std::move(decl));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(error.message(), place);
+  }
+  return reference;
+}
+
 Value GraphBuilder::read(const VariableRef& variable, SourceSite site) {
   return op1("read", {}, {{"variable", variable}}, variable.name + "/read", site);
 }

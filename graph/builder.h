@@ -73,6 +73,9 @@ class LOCKSTEP_API GraphBuilder {
   // Copies the initial value.
   VariableRef variable(std::string_view name, const Tensor& initial, SourceSite site = SourceSite::current());
   VariableRef variable(VariableDecl decl, SourceSite site = SourceSite::current());
+  // The variable of that name where its spec is the same, else a new one: for state that belongs to other state, which code
+  // inside a region may be the first to need. The name is taken as it is; the initial value is copied.
+  VariableRef find_or_declare(VariableDecl decl, SourceSite site = SourceSite::current());
   Value read(const VariableRef& variable, SourceSite site = SourceSite::current());
   // The new value, as a Value.
   Value assign(const VariableRef& variable, const Value& value, SourceSite site = SourceSite::current());
