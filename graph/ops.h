@@ -15,6 +15,7 @@
 #include "lockstep/graph/ops/shapes.h"
 #include "lockstep/graph/ops/softmax.h"
 #include "lockstep/graph/ops/sources.h"
+#include "lockstep/graph/ops/updates.h"
 
 namespace lockstep {
 

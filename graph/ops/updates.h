@@ -1,0 +1,19 @@
+// graph/ops/updates.h - the nodes that optimizers are made of.
+//
+// The updates themselves (sgd, adam, ...) name a variable and its slots, and are made by the optimizers of graph/optimizer.h
+// or with GraphBuilder::op; their formulas are in core/kernels/updates.h.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/builder.h"
+#include "lockstep/graph/value.h"
+
+namespace lockstep {
+
+// The indices (i32 or i64), unchanged; the step fails where one is outside of [0, limit). Updates by rows run in the commit
+// stage, where nothing may fail, and pass such indices over in silence: so they are checked first.
+LOCKSTEP_API Value check_indices(const Operand& indices, std::int64_t limit);
+
+}  // namespace lockstep
