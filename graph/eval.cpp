@@ -23,7 +23,7 @@ std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, c
   static const NodeView::VariableSpecs none = [](std::string_view) { return nullptr; };
   const NodeView::VariableSpecs& variables = context.variables == nullptr ? none : *context.variables;
   const OpDef& op = node.op();
-  if (context.variable != nullptr && op.kernels.empty()) return {*context.variable};  // a plain read
+  if (!context.state.empty() && op.kernels.empty()) return {context.state[0]};  // a plain read
 
   std::vector<TensorSpec> specs;
   specs.reserve(inputs.size());
@@ -49,10 +49,8 @@ std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, c
   const Split split = op.split ? op.split(view, outputs) : Split{};
 
   std::vector<TensorArg> args;  // kernels read their inputs only
-  args.reserve(inputs.size() + 1);
-  if (context.variable != nullptr) {
-    args.push_back({const_cast<void*>(context.variable->raw()), &context.variable->spec()});
-  }
+  args.reserve(inputs.size() + context.state.size());
+  for (const Tensor& value : context.state) args.push_back({const_cast<void*>(value.raw()), &value.spec()});
   for (const Tensor& input : inputs) args.push_back({const_cast<void*>(input.raw()), &input.spec()});
   std::vector<Tensor> results;
   results.reserve(outputs.size());

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <optional>
 #include <utility>
 
 #include "lockstep/graph/internal/eval.h"
@@ -69,17 +68,19 @@ std::vector<Tensor> Evaluator::run_node(const Node& node, std::span<const Tensor
     const OpTraits& traits = node.op().traits;
     // Inside a replicated region the replica that runs; elsewhere the one the node was made for, if any.
     const int draws_as = std::max(replica >= 0 ? replica : node.provenance().replica, 0);
-    internal::EvalContext context{info_, draws_as, &specs_, nullptr};
-    const auto& update = traits.updates_variable;
-    const std::optional<std::string> attribute =
-        update ? std::optional(update->attribute) : traits.reads_variable;
-    if (!attribute) return internal::evaluate(node, inputs, context);
-    const auto* variable = node.find<VariableRef>(*attribute);
-    LOCKSTEP_CHECK(variable != nullptr && variables_.contains(variable->name));
-    Tensor& value = variables_.at(variable->name);
-    context.variable = &value;
+    internal::EvalContext context{info_, draws_as, &specs_, {}};
+    SmallVector<std::string, 1> names = updated_variables(node);
+    if (traits.reads_variable) names.push_back(node.find<VariableRef>(*traits.reads_variable)->name);
+    std::vector<Tensor> state;
+    for (const std::string& name : names) {
+      LOCKSTEP_CHECK(variables_.contains(name));
+      state.push_back(variables_.at(name));
+    }
+    context.state = state;
     std::vector<Tensor> outputs = internal::evaluate(node, inputs, context);
-    if (update) value = outputs.at(0);
+    if (traits.updates_variable) {
+      for (std::size_t i = 0; i < names.size(); ++i) variables_.at(names[i]) = outputs.at(i);
+    }
     return outputs;
   } catch (const Error& error) {
     std::throw_with_nested(Error(error.code(), error.message(), place_in(node, replica)));

@@ -497,6 +497,18 @@ std::vector<VariableUse> variable_uses(const Node& node) {
   return uses;
 }
 
+SmallVector<std::string, 1> updated_variables(const Node& node) {
+  SmallVector<std::string, 1> names;
+  const auto& update = node.op().traits.updates_variable;
+  if (!update) return names;
+  const auto add = [&](const std::string& attribute) {
+    if (const auto* variable = node.find<VariableRef>(attribute)) names.push_back(variable->name);
+  };
+  add(update->attribute);
+  for (const std::string& slot : update->slots) add(slot);
+  return names;
+}
+
 ErrorPlace place_of(const Node& node) {
   const SourceSite site = node.site();
   return {node.name(), node.op().name, node.device(), site.file, site.line, node.provenance().replica};

@@ -269,6 +269,8 @@ struct VariableUse {
   bool writes = false;
 };
 LOCKSTEP_API std::vector<VariableUse> variable_uses(const Node& node);
+// What the node itself updates: the variable, then its slots, as OpTraits::Update lists them. Empty for other nodes.
+LOCKSTEP_API SmallVector<std::string, 1> updated_variables(const Node& node);
 // The place of a node, for errors.
 LOCKSTEP_API ErrorPlace place_of(const Node& node);
 LOCKSTEP_API std::vector<TensorSpec> input_specs(const Graph& graph, const Node& node);

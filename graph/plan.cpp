@@ -160,17 +160,23 @@ class PlanMaker {
     }
     for (const NodeId id : order_) {
       const Node& node = graph_.node(id);
-      const auto& update = node.op().traits.updates_variable;
-      if (!live_[id.index()] || !update) continue;
-      const auto entry = in_commit_.find(node.find<VariableRef>(update->attribute)->name);
-      if (entry == in_commit_.end()) continue;
-      // Others look at the new value or must run after it, or its operands are variables that the commit stage changes: shadow.
+      if (!live_[id.index()] || !node.op().traits.updates_variable) continue;
+      const SmallVector<std::string, 1> names = updated_variables(node);
+      // Others look at a new value or must run after it, or an operand is memory that the commit stage changes: shadow.
       bool fits = node.op().traits.infallible && node.op().traits.in_place && !read[id.index()];
-      for (const ValueId input : node.inputs()) fits = fits && !is_written_variable(input, entry->first);
-      if (fits) {
-        entry->second = id;
-      } else {
-        in_commit_.erase(entry);
+      fits = fits &&
+             std::ranges::all_of(names, [&](const std::string& name) { return in_commit_.contains(name); });
+      // Element by element an operand may be the updated variable itself.
+      const bool plain = names.size() == 1 && !node.op().traits.updates_variable->indices;
+      for (const ValueId input : node.inputs()) {
+        fits = fits && !is_written_variable(input, plain ? std::string_view(names[0]) : std::string_view());
+      }
+      for (const std::string& name : names) {
+        if (fits) {
+          in_commit_[name] = id;
+        } else {
+          in_commit_.erase(name);
+        }
       }
     }
     std::erase_if(in_commit_,
@@ -178,7 +184,7 @@ class PlanMaker {
   }
 
   // Is the value the memory of another variable that this step writes, under whatever alias?
-  bool is_written_variable(ValueId value, const std::string& except) const {
+  bool is_written_variable(ValueId value, std::string_view except) const {
     const Node* node = &graph_.node(value.node);
     while (is_alias(*node)) node = &graph_.node(node->inputs()[0].node);
     const auto& attribute = node->op().traits.reads_variable;
@@ -394,9 +400,10 @@ class PlanMaker {
     const std::span<const TensorSpec> outputs = outputs_of(node);
 
     // Variables: an update takes the current value first; a node with regions takes and gives those they use last.
+    const SmallVector<std::string, 1> updated = updated_variables(node);
     std::vector<VariableUse> uses;
-    if (op.traits.updates_variable || has_regions) uses = variable_uses(node);
-    if (op.traits.updates_variable) take_variable(work, variables_.at(uses[0].name));
+    if (has_regions) uses = variable_uses(node);
+    for (const std::string& name : updated) take_variable(work, variables_.at(name));
     for (const ValueId input : node.inputs()) work.inputs.push_back({storage_of(input), &spec_of(input)});
     if (has_regions) {
       for (const VariableUse& use : uses) take_variable(work, variables_.at(use.name));
@@ -422,20 +429,19 @@ class PlanMaker {
     std::vector<std::uint32_t>& values = values_[node.id().index()];
     const std::uint32_t arena = arena_of(node);
     bool in_place_update = false;
-    if (op.traits.updates_variable) {
-      VariableState& state = variables_.at(uses[0].name);
-      const auto commit = in_commit_.find(uses[0].name);
+    if (!updated.empty()) {
+      LOCKSTEP_CHECK(outputs.size() == updated.size(), op.name, " gives ", outputs.size(), " outputs");
+      const auto commit = in_commit_.find(updated[0]);
       in_place_update = commit != in_commit_.end() && commit->second == node.id();
       work.commit = in_place_update;
-      values = {in_place_update ? state.live_storage : add_arena_storage(num_bytes(outputs[0]), arena)};
-      work.outputs.push_back({values[0], outputs.data()});
-    } else {
-      for (const TensorSpec& output : outputs) {
-        values.push_back(add_arena_storage(num_bytes(output), arena));
-        work.outputs.push_back({values.back(), &output});
-      }
     }
-    if (op.traits.in_place && !in_place_update && !work.outputs.empty()) offer_in_place(work);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      values.push_back(in_place_update ? variables_.at(updated[i]).live_storage
+                                       : add_arena_storage(num_bytes(outputs[i]), arena));
+      work.outputs.push_back({values.back(), &outputs[i]});
+    }
+    const bool has_slots = updated.size() > 1 || (!updated.empty() && op.traits.updates_variable->indices);
+    if (op.traits.in_place && !in_place_update && !has_slots && !work.outputs.empty()) offer_in_place(work);
     std::vector<std::pair<VariableState*, std::uint32_t>> shadows;
     if (has_regions) {
       for (const VariableUse& use : uses) {
@@ -446,8 +452,9 @@ class PlanMaker {
         work.outputs.push_back({shadow, keep_spec(*spec)});
         shadows.emplace_back(&state, shadow);
       }
-    } else if (op.traits.updates_variable && !in_place_update) {
-      shadows.emplace_back(&variables_.at(uses[0].name), values[0]);
+    } else if (!in_place_update) {
+      for (std::size_t i = 0; i < updated.size(); ++i)
+        shadows.emplace_back(&variables_.at(updated[i]), values[i]);
     }
     const std::uint32_t last = add_work(std::move(work));
     done_[node.id().index()] = {last};

@@ -22,6 +22,10 @@ void add_own_accesses(const Node& node, std::vector<VariableAccess>& accesses) {
     if (const auto* variable = node.find<VariableRef>(traits.updates_variable->attribute)) {
       accesses.push_back({variable->name, traits.updates_variable->uses_old_value, true});
     }
+    for (const std::string& slot : traits.updates_variable->slots) {
+      if (const auto* variable = node.find<VariableRef>(slot))
+        accesses.push_back({variable->name, true, true});
+    }
   }
 }
 

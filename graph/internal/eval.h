@@ -30,7 +30,8 @@ struct EvalContext {
   RunInfo run;
   int replica = 0;
   const NodeView::VariableSpecs* variables = nullptr;
-  const Tensor* variable = nullptr;  // the current value of the variable that the node reads or updates
+  std::span<const Tensor> state =
+      {};  // the current values of the variables that the node itself reads or updates
 };
 
 // The node's outputs for these inputs. For a node without regions; placeholders have no value of their own. Throws
