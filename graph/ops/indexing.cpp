@@ -1,15 +1,166 @@
 // graph/ops/indexing.cpp - ops that pick and place elements by index.
 #include "lockstep/graph/ops/indexing.h"
 
+#include <algorithm>
+#include <numeric>
+
+#include "lockstep/core/kernels/rows.h"
+#include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/internal/shape_rules.h"
+#include "lockstep/graph/ops/shapes.h"
 
 namespace lockstep {
 
-void register_indexing_ops(OpRegistry&) {}
+namespace {
 
-Value gather(const Operand&, const Value&, std::int64_t) { throw Error(ErrorCode::kUnimplemented, "gather"); }
-Value scatter_add(const Value&, const Value&, const Value&, SourceSite) {
-  throw Error(ErrorCode::kUnimplemented, "scatter_add");
+void check_indices(const TensorSpec& indices) {
+  if (indices.dtype == DType::kI32 || indices.dtype == DType::kI64) return;
+  NodeView::fail(str("indices must be i32 or i64, got ", indices));
+}
+
+// --- gather
+
+std::size_t axis_of(const NodeView& node) {
+  return static_cast<std::size_t>(
+      internal::normal_axis(node.get<std::int64_t>("axis"), node.input(0).shape.rank()));
+}
+
+kernels::RowsShape rows_of(const Shape& shape, std::size_t axis) {
+  kernels::RowsShape rows;
+  rows.rows = shape[axis];
+  for (std::size_t i = 0; i < shape.rank(); ++i) {
+    if (i < axis) rows.outer *= shape[i];
+    if (i > axis) rows.inner *= shape[i];
+  }
+  return rows;
+}
+
+// The shape of one row of x for each index.
+Value rows_shape(const Value& indices, const Value& x, const Value& shape_of_x) {
+  const Value count = shape_of(indices);
+  const auto rank = static_cast<std::int64_t>(x.shape().rank());
+  if (rank == 1) return count;
+  Tensor others = Tensor::empty(DType::kI64, Shape{rank - 1});
+  std::iota(others.data<std::int64_t>().begin(), others.data<std::int64_t>().end(), 1);
+  const Value axes = x.builder().constant(others);
+  const Value row = gather(shape_of_x, axes);
+  return concat({count, row}, 0);
+}
+
+std::vector<Gradient> gather_gradient(GradientContext& c) {
+  const std::size_t axis = axis_of(c.view());
+  if (axis != 0) NodeView::fail("the gradient of gather along axes other than 0 is not there yet");
+  const Value& x = c.input(0);
+  const Value& indices = c.input(1);
+  const Value rows = reshape(indices, Shape{-1});
+  const Value dense_shape = shape_of(x);
+  Value values = c.grad();
+  if (indices.shape().rank() != 1) values = reshape(values, rows_shape(rows, x, dense_shape));
+  return {IndexedSlices{rows, values, dense_shape}, Gradient()};
+}
+
+OpDef gather_op() {
+  OpDef def;
+  def.name = "gather";
+  def.summary = "the entries `indices` of x along `axis`, which the shape of the indices replaces";
+  def.inputs = Arity::exactly(2);
+  def.attributes = {{"axis", AttributeType::kInt}};
+  def.infer = [](InferContext& c) {
+    check_indices(c.input(1));
+    const Shape& shape = c.input(0).shape;
+    const std::size_t axis = axis_of(c);
+    std::vector<std::int64_t> dims;
+    for (std::size_t i = 0; i < shape.rank(); ++i) {
+      if (i == axis) {
+        dims.insert(dims.end(), c.input(1).shape.dims().begin(), c.input(1).shape.dims().end());
+      } else {
+        dims.push_back(shape[i]);
+      }
+    }
+    c.add_output(c.input(0).dtype, Shape(std::span<const std::int64_t>(dims)));
+  };
+  def.split = internal::copy_split;
+  def.cost = [](const NodeView& node, std::span<const TensorSpec> outputs) {
+    return Cost{0, static_cast<double>(2 * num_bytes(outputs[0]) + num_bytes(node.input(1))), 0};
+  };
+  def.gradient = gather_gradient;
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [size = size_of(outputs[0].dtype), shape = rows_of(node.input(0).shape, axis_of(node)),
+            dtype = node.input(1).dtype, count = node.input(1).shape.num_elements(),
+            n = outputs[0].shape.num_elements()](KernelContext& c) {
+      const auto [begin, end] = c.range(n);
+      kernels::gather_rows(size, c.input(0), shape, {c.input(1), dtype, count}, c.output(0), begin, end);
+    };
+  };
+  return def;
+}
+
+// --- scatter_add
+
+constexpr std::int64_t kMaxScatterShards = 128;  // each looks at all indices
+
+OpDef scatter_add_op() {
+  OpDef def;
+  def.name = "scatter_add";
+  def.summary =
+      "zeros of the given shape, to whose row indices[i] row i of the values is added, in order of i";
+  def.inputs = Arity::exactly(3);  // indices, values, shape
+  def.shape_operands = {2};
+  def.infer = [](InferContext& c) {
+    check_indices(c.input(0));
+    const Shape& indices = c.input(0).shape;
+    const Shape& values = c.input(1).shape;
+    c.require(c.input(1).dtype != DType::kBool, "has no meaning for bool");
+    if (indices.rank() != 1) NodeView::fail(str("indices must be a vector, got ", c.input(0)));
+    Shape shape = internal::target_shape_of(c, 2);
+    if (shape.rank() == 0) NodeView::fail("the shape has no rows: it must be of rank 1 or more");
+    bool fits = values.rank() == shape.rank() &&
+                (values[0] == indices[0] || values[0] == kUnknown || indices[0] == kUnknown);
+    for (std::size_t i = 1; fits && i < shape.rank(); ++i) {
+      fits = shape[i] == values[i] || shape[i] == kUnknown || values[i] == kUnknown;
+      if (shape[i] == kUnknown) shape = shape.with_dim(i, values[i]);
+    }
+    if (!fits) {
+      NodeView::fail(str("values must have a row for each index and rows of the shape wanted, got values ",
+                         values, " for indices ", indices, " and shape ", shape));
+    }
+    c.add_output(c.input(1).dtype, shape);
+  };
+  def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
+    const std::int64_t shards = shards_for(num_bytes(outputs[0]), internal::kCopyGrainBytes);
+    return Split{std::min(shards, kMaxScatterShards),
+                 kernels::scatter_add_scratch(outputs[0].dtype, outputs[0].shape.num_elements()), false};
+  };
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    return {Gradient(), gather(c.grad(), c.input(0), 0), Gradient()};
+  };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return
+        [dtype = outputs[0].dtype, indices = node.input(0).dtype, count = node.input(0).shape.num_elements(),
+         rows = rows_of(outputs[0].shape, 0), n = outputs[0].shape.num_elements()](KernelContext& c) {
+          const auto [begin, end] = c.range(n);
+          kernels::scatter_add_rows(dtype, {c.input(0), indices, count}, c.input(1), rows, c.output(0),
+                                    static_cast<float*>(c.scratch()), begin, end);
+        };
+  };
+  return def;
+}
+
+}  // namespace
+
+void register_indexing_ops(OpRegistry& registry) {
+  registry.add(gather_op());
+  registry.add(scatter_add_op());
+}
+
+Value gather(const Operand& x, const Value& indices, std::int64_t axis) {
+  const Value& value = x.value_for("gather");
+  return value.builder().op1("gather", {value, indices}, {{"axis", axis}}, {}, x.site());
+}
+
+Value scatter_add(const Value& indices, const Value& values, const Value& shape, SourceSite site) {
+  return values.builder().op1("scatter_add", {indices, values, shape}, {}, {}, site);
 }
 
 }  // namespace lockstep

@@ -23,6 +23,7 @@ LOCKSTEP_API Value broadcast_to(const Operand& x, const Shape& shape);
 LOCKSTEP_API Value broadcast_to(const Operand& x, const Value& shape);
 // The other way round: the sum of x over what broadcasting a tensor of that shape to x's would repeat. Costs nothing where
 // the shapes turn out equal.
+LOCKSTEP_API Value sum_to(const Operand& x, const Shape& shape);
 LOCKSTEP_API Value sum_to(const Operand& x, const Value& shape);
 // Zeros / ones of the dtype and shape of x.
 LOCKSTEP_API Value zeros_like(const Operand& x);

@@ -1,0 +1,64 @@
+#include "lockstep/graph/internal/shape_rules.h"
+
+#include <algorithm>
+
+#include "lockstep/core/error.h"
+#include "lockstep/graph/internal/builtin_ops.h"
+
+namespace lockstep::internal {
+
+std::int64_t normal_axis(std::int64_t axis, std::size_t rank) {
+  const auto count = static_cast<std::int64_t>(rank);
+  if (axis < -count || axis >= count) {
+    NodeView::fail(str("axis ", axis, " is outside of a value of rank ", rank,
+                       count == 0 ? std::string() : str("; axes go from ", -count, " to ", count - 1)));
+  }
+  return axis < 0 ? axis + count : axis;
+}
+
+std::vector<std::int64_t> normal_axes(std::vector<std::int64_t> axes, std::size_t rank) {
+  for (std::int64_t& axis : axes) axis = normal_axis(axis, rank);
+  std::ranges::sort(axes);
+  const auto twice = std::ranges::adjacent_find(axes);
+  if (twice != axes.end()) NodeView::fail(str("axis ", *twice, " is named twice"));
+  return axes;
+}
+
+std::vector<std::int64_t> target_of(const NodeView& node, std::size_t operand) {
+  const auto* shape = node.find<Shape>("shape");
+  if (node.num_inputs() <= operand) {
+    if (shape == nullptr) NodeView::fail("needs the attribute 'shape', or the shape as its last input");
+    return {shape->dims().begin(), shape->dims().end()};
+  }
+  if (shape != nullptr) NodeView::fail("takes the attribute 'shape' or the shape as an input, not both");
+  const TensorSpec& spec = node.input(operand);
+  if ((spec.dtype != DType::kI64 && spec.dtype != DType::kI32) || spec.shape.rank() != 1) {
+    NodeView::fail(str("the shape must be an i64 vector, got ", spec));
+  }
+  if (!spec.shape.is_known()) NodeView::fail(str("the length of the shape must be known, got ", spec));
+  std::vector<std::int64_t> elements = node.shape_operand(operand);
+  elements.resize(static_cast<std::size_t>(spec.shape[0]), kUnknownElement);
+  return elements;
+}
+
+Shape target_shape_of(const NodeView& node, std::size_t operand) {
+  std::vector<std::int64_t> dims = target_of(node, operand);
+  for (std::int64_t& dim : dims) {
+    if (dim == kUnknownElement) {
+      dim = kUnknown;
+    } else if (dim < 0) {
+      NodeView::fail(str("a dimension of the shape is ", dim, "; it must be 0 or more"));
+    }
+  }
+  return Shape(std::span<const std::int64_t>(dims));
+}
+
+Split split_by_bytes(std::span<const TensorSpec> outputs) {
+  std::int64_t bytes = 0;
+  for (const TensorSpec& output : outputs) bytes += num_bytes(output);
+  return {shards_for(bytes, kCopyGrainBytes), 0, false};
+}
+
+Split copy_split(const NodeView&, std::span<const TensorSpec> outputs) { return split_by_bytes(outputs); }
+
+}  // namespace lockstep::internal
