@@ -14,7 +14,7 @@ namespace lockstep {
 
 namespace {
 
-void check_indices(const TensorSpec& indices) {
+void check_index_dtype(const TensorSpec& indices) {
   if (indices.dtype == DType::kI32 || indices.dtype == DType::kI64) return;
   NodeView::fail(str("indices must be i32 or i64, got ", indices));
 }
@@ -67,7 +67,7 @@ OpDef gather_op() {
   def.inputs = Arity::exactly(2);
   def.attributes = {{"axis", AttributeType::kInt}};
   def.infer = [](InferContext& c) {
-    check_indices(c.input(1));
+    check_index_dtype(c.input(1));
     const Shape& shape = c.input(0).shape;
     const std::size_t axis = axis_of(c);
     std::vector<std::int64_t> dims;
@@ -108,7 +108,7 @@ OpDef scatter_add_op() {
   def.inputs = Arity::exactly(3);  // indices, values, shape
   def.shape_operands = {2};
   def.infer = [](InferContext& c) {
-    check_indices(c.input(0));
+    check_index_dtype(c.input(0));
     const Shape& indices = c.input(0).shape;
     const Shape& values = c.input(1).shape;
     c.require(c.input(1).dtype != DType::kBool, "has no meaning for bool");
