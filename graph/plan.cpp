@@ -506,9 +506,12 @@ class PlanMaker {
     return seconds;
   }
 
-  // The first input that has memory of its own and the output's spec may be written over.
+  // The first input that has memory of its own and the output's spec may be written over. An update by rows reads its rows in
+  // another order than it writes them: it may write over the variable alone.
   void offer_in_place(const Work& work) {
-    for (const Argument& input : work.inputs) {
+    const auto& update = work.node->op().traits.updates_variable;
+    const std::size_t count = update && update->indices ? 1 : work.inputs.size();
+    for (const Argument& input : std::span(work.inputs).first(count)) {
       const std::int64_t interval = storages_[input.storage].interval;
       if (interval < 0 || !(*input.spec == *work.outputs[0].spec)) continue;
       intervals_[static_cast<std::size_t>(storages_[work.outputs[0].storage].interval)].in_place_of =
