@@ -11,7 +11,9 @@
 
 namespace lockstep {
 
-// Rank 2 by rank 2: [m,k] x [k,n] -> [m,n].
-LOCKSTEP_API Value matmul(const Operand& a, const Operand& b);
+// [..., m, k] x [..., k, n] -> [..., m, n], rank 2 or more; leading dimensions broadcast as in NumPy. transpose_a reads a
+// as [..., k, m] and transpose_b reads b as [..., n, k], without making the transposed tensor.
+LOCKSTEP_API Value matmul(const Operand& a, const Operand& b, bool transpose_a = false,
+                          bool transpose_b = false);
 
 }  // namespace lockstep
