@@ -59,7 +59,8 @@ inline constexpr std::size_t kMaxSlots = 3;
 LOCKSTEP_API std::size_t num_slots(UpdateKind kind);
 constexpr DType slot_dtype(DType variable) { return variable == DType::kF64 ? DType::kF64 : DType::kF32; }
 
-// Where the tensors of one update lie. A new value may lie where its old value does, and nowhere else among the inputs.
+// Where the tensors of one update lie. A new value may lie where its old value does; for update() also where the gradient
+// does.
 struct UpdateArgs {
   const void* variable = nullptr;
   const void* slots[kMaxSlots] = {};
