@@ -6,6 +6,7 @@ namespace lockstep {
 void register_builtin_ops(OpRegistry& registry) {
   register_source_ops(registry);
   register_elementwise_ops(registry);
+  register_fused_ops(registry);
   register_matmul_ops(registry);
   register_reduction_ops(registry);
   register_shapes_ops(registry);
