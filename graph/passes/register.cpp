@@ -2,6 +2,7 @@
 #include "lockstep/graph/passes/common_subexpression_elimination.h"
 #include "lockstep/graph/passes/constant_folding.h"
 #include "lockstep/graph/passes/dead_node_elimination.h"
+#include "lockstep/graph/passes/fuse_elementwise.h"
 #include "lockstep/graph/passes/identity_removal.h"
 
 namespace lockstep {
@@ -23,6 +24,18 @@ void register_general_passes(PassRegistry& registry) {
                });
   registry.add({.name = "dead-node-elimination", .summary = "erases what nobody needs"},
                [](const PassOptions&) { return make_dead_node_elimination(); });
+  registry.add({.name = "fuse-elementwise",
+                .summary = "element-wise neighbours become one node",
+                .options = {{.name = "max_nodes",
+                             .type = OptionType::kInt,
+                             .fallback = FuseElementwiseOptions().max_nodes,
+                             .summary = "nodes in one group at most"}}},
+               [](const PassOptions& options) {
+                 const std::int64_t max_nodes = options.get_int("max_nodes");
+                 if (max_nodes < 2)
+                   throw BadOptionValue(str("max_nodes must be at least 2, got ", max_nodes));
+                 return make_fuse_elementwise({.max_nodes = max_nodes});
+               });
   registry.add({.name = "identity-removal", .summary = "removes nodes that only pass their input on"},
                [](const PassOptions&) { return make_identity_removal(); });
 }

@@ -96,7 +96,7 @@ class RandomGraph {
 
 TEST(GeneralPasses, KeepTheMeaningOfRandomGraphsInAnyOrder) {
   std::vector<std::string> names = {"common-subexpression-elimination", "constant-folding",
-                                    "dead-node-elimination", "identity-removal"};
+                                    "dead-node-elimination", "fuse-elementwise", "identity-removal"};
   std::mt19937 random(1);
   int changed = 0;
   for (std::uint32_t seed = 0; seed < 150; ++seed) {
@@ -119,7 +119,8 @@ TEST(GeneralPasses, ReachAFixedPoint) {
   for (std::uint32_t seed = 1000; seed < 1030; ++seed) {
     Graph graph = RandomGraph(seed).make();
     PassPipeline passes = PassRegistry::global().parse_pipeline(
-        "identity-removal,constant-folding,common-subexpression-elimination,dead-node-elimination");
+        "identity-removal,constant-folding,common-subexpression-elimination,dead-node-elimination,"
+        "fuse-elementwise");
     int rounds = 0;
     while (passes.run(graph).outcome == PassOutcome::kChanged) ASSERT_LT(++rounds, 10) << "graph " << seed;
   }

@@ -1,0 +1,357 @@
+#include "lockstep/graph/passes/fuse_elementwise.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/device.h"
+#include "lockstep/core/runtime.h"
+#include "lockstep/graph/internal/regions.h"
+#include "lockstep/graph/internal/shape_values.h"
+#include "lockstep/graph/internal/tile_program.h"
+#include "lockstep/graph/pass_options.h"
+#include "lockstep/graph/rewriter.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::uint32_t kNone = 0xFFFFFFFFU;
+
+const Tensor* constant_of(const Node& node) {
+  const auto& attribute = node.op().traits.gives_attribute;
+  return attribute ? node.find<Tensor>(*attribute) : nullptr;
+}
+
+// The shape of every value, with numbers in place of unknown dimensions.
+class ProbedShapes {
+ public:
+  ProbedShapes(const Graph& graph, const Graph& outermost, std::span<const NodeId> order)
+      : graph_(graph), variables_(variable_specs(outermost)), specs_(graph.id_bound()) {
+    for (const NodeId id : graph.parameters()) {
+      TensorSpec spec = graph.spec({id, 0});
+      fill_in(spec.shape, parameter_extent);
+      specs_[id.index()] = {spec};
+    }
+    for (const NodeId id : order) {
+      if (specs_[id.index()].empty()) specs_[id.index()] = infer(graph.node(id));
+    }
+  }
+
+  const Shape& of(NodeId id) const { return specs_[id.index()][0].shape; }
+
+ private:
+  // Unlikely as an extent, and with many divisors, so that what cuts it in pieces goes well.
+  static std::int64_t parameter_extent(std::size_t axis) {
+    constexpr std::int64_t kPrimes[] = {7, 11, 13, 17, 19, 23};
+    return 360 * kPrimes[std::min<std::size_t>(axis, 5)];
+  }
+
+  template <class ExtentOf>
+  static void fill_in(Shape& shape, ExtentOf extent_of) {
+    try {
+      for (std::size_t axis = 0; axis < shape.rank(); ++axis) {
+        if (shape[axis] == kUnknown) shape = shape.with_dim(axis, extent_of(axis));
+      }
+    } catch (const InvalidArgument&) {  // too many elements: what is left stays unknown
+    }
+  }
+
+  SmallVector<TensorSpec, 1> infer(const Node& node) {
+    const auto known = [](const TensorSpec& spec) { return spec.shape.is_known(); };
+    if (std::ranges::all_of(node.outputs(), known)) return SmallVector<TensorSpec, 1>(node.outputs());
+    std::vector<TensorSpec> inputs;
+    for (const ValueId input : node.inputs()) inputs.push_back(specs_[input.node.index()][input.output]);
+    SmallVector<TensorSpec, 1> outputs;
+    try {
+      const NodeView::ShapeValues shape_values = host_values_.for_node(node);
+      outputs = node.op().region_kind == RegionKind::kNone
+                    ? infer_outputs(node, inputs, variables_, &shape_values)
+                    : infer_region_outputs(node, inputs, variables_);
+    } catch (const Error&) {  // the numbers do not fit together here: nothing is known of it
+      outputs = SmallVector<TensorSpec, 1>(node.outputs());
+    }
+    for (TensorSpec& output : outputs) fill_in(output.shape, [this](std::size_t) { return ++last_fresh_; });
+    return outputs;
+  }
+
+  const Graph& graph_;
+  NodeView::VariableSpecs variables_;
+  std::vector<SmallVector<TensorSpec, 1>> specs_;
+  internal::HostValues host_values_{graph_, [this](ValueId value) -> const TensorSpec& {
+                                      return specs_[value.node.index()][value.output];
+                                    }};
+  std::int64_t last_fresh_ = 10'000;  // hardly equal to anything else
+};
+
+// Which nodes become one. Nodes of one kind (shape, device, replica, controls) may be joined where one reads the other.
+// Every node gets a stage: at least that of what it reads, and a higher one where the two may not be joined. A group is
+// what hangs together within one kind and stage. Every edge between groups leads to a higher stage, so that no group
+// depends on itself through others.
+class Groups {
+ public:
+  Groups(const Graph& graph, std::span<const NodeId> order, std::vector<std::uint32_t> kinds,
+         std::size_t max_nodes)
+      : graph_(graph), order_(order), kinds_(std::move(kinds)), stages_(graph.id_bound(), 0) {
+    assign_stages();
+    wait_for_readers();
+    join(max_nodes);
+  }
+
+  // In an order in which they could run; the nodes of each too. Each has at least two.
+  std::span<const std::vector<NodeId>> groups() const { return groups_; }
+  std::uint32_t group_of(NodeId id) const { return group_of_[id.index()]; }  // kNone: in none
+
+ private:
+  bool may_join(NodeId a, NodeId b) const {
+    return kinds_[a.index()] != kNone && kinds_[a.index()] == kinds_[b.index()];
+  }
+
+  void assign_stages() {
+    for (const NodeId id : order_) {
+      std::uint32_t stage = 0;
+      for (const ValueId input : graph_.node(id).inputs()) {
+        stage = std::max(stage, stages_[input.node.index()] + (may_join(input.node, id) ? 0 : 1));
+      }
+      for (const NodeId before : graph_.node(id).controls()) {
+        stage = std::max(stage, stages_[before.index()] + 1);
+      }
+      stages_[id.index()] = stage;
+    }
+  }
+
+  // A node whose first reader of its kind is in a later stage goes there, where nobody else needs it before:
+  // relu(x) in relu(x) + matmul(y, w) has no reason to run on its own, ahead of the product.
+  void wait_for_readers() {
+    std::vector<std::uint32_t> latest(graph_.id_bound(), kNone);    // by the readers of a node
+    std::vector<std::uint32_t> joinable(graph_.id_bound(), kNone);  // the first stage of a reader of its kind
+    for (std::size_t i = order_.size(); i-- > 0;) {
+      const NodeId id = order_[i];
+      std::uint32_t& stage = stages_[id.index()];
+      if (kinds_[id.index()] != kNone && joinable[id.index()] == latest[id.index()] &&
+          latest[id.index()] != kNone) {
+        stage = std::max(stage, latest[id.index()]);
+      }
+      for (const ValueId input : graph_.node(id).inputs()) {
+        const bool joins = may_join(input.node, id);
+        std::uint32_t& before = latest[input.node.index()];
+        before = std::min(before, joins ? stage : stage - 1);
+        if (joins) joinable[input.node.index()] = std::min(joinable[input.node.index()], stage);
+      }
+      for (const NodeId before : graph_.node(id).controls()) {
+        latest[before.index()] = std::min(latest[before.index()], stage - 1);
+      }
+    }
+  }
+
+  void join(std::size_t max_nodes) {
+    std::vector<std::uint32_t> root(graph_.id_bound());
+    std::iota(root.begin(), root.end(), 0U);
+    const auto find = [&](std::uint32_t at) {
+      while (root[at] != at) at = root[at] = root[root[at]];
+      return at;
+    };
+    for (const NodeId id : order_) {
+      for (const ValueId input : graph_.node(id).inputs()) {
+        if (!may_join(input.node, id) || stages_[input.node.index()] != stages_[id.index()]) continue;
+        root[find(static_cast<std::uint32_t>(input.node.index()))] =
+            find(static_cast<std::uint32_t>(id.index()));
+      }
+    }
+    // A component that is too large is cut along the order in which its nodes run.
+    std::vector<std::uint32_t> current(graph_.id_bound(), kNone);  // by component
+    std::vector<std::vector<NodeId>> all;
+    for (const NodeId id : order_) {
+      if (kinds_[id.index()] == kNone) continue;
+      std::uint32_t& group = current[find(static_cast<std::uint32_t>(id.index()))];
+      if (group == kNone || all[group].size() >= max_nodes) {
+        group = static_cast<std::uint32_t>(all.size());
+        all.emplace_back();
+      }
+      all[group].push_back(id);
+    }
+    group_of_.assign(graph_.id_bound(), kNone);
+    for (std::vector<NodeId>& group : all) {
+      if (group.size() < 2) continue;
+      for (const NodeId id : group) group_of_[id.index()] = static_cast<std::uint32_t>(groups_.size());
+      groups_.push_back(std::move(group));
+    }
+  }
+
+  const Graph& graph_;
+  std::span<const NodeId> order_;
+  std::vector<std::uint32_t> kinds_;   // by node; kNone: cannot be joined
+  std::vector<std::uint32_t> stages_;  // by node
+  std::vector<std::uint32_t> group_of_;
+  std::vector<std::vector<NodeId>> groups_;
+};
+
+class FuseElementwise final : public Pass {
+ public:
+  explicit FuseElementwise(FuseElementwiseOptions options) : options_(options) {}
+  std::string_view name() const override { return "fuse-elementwise"; }
+  std::string to_string() const override { return print_pass(name(), {{"max_nodes", options_.max_nodes}}); }
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext& context) override {
+    unplaced_on_cpu_ =
+        context.runtime == nullptr || context.runtime->devices().front().kind == DeviceKind::kCpu;
+    return outcome_of(visit(graph, graph));
+  }
+
+  // As for_each_level, but for the regions that this pass makes.
+  bool visit(Graph& graph, const Graph& outermost) const {
+    bool changed = false;
+    std::vector<NodeId> around;
+    for (const Node& node : graph.nodes()) {
+      if (!node.regions().empty() && &node.op() != &fused_) around.push_back(node.id());
+    }
+    for (const NodeId id : around) {
+      for (std::size_t i = 0; i < graph.node(id).regions().size(); ++i)
+        changed = visit(graph.region(id, i), outermost) || changed;
+    }
+    return fuse(graph, outermost) || changed;
+  }
+
+  bool fuse(Graph& graph, const Graph& outermost) const {
+    std::size_t candidates = 0;
+    for (const Node& node : graph.nodes()) candidates += can_be_fused(node) ? 1 : 0;
+    if (candidates < 2) return false;
+    const std::vector<NodeId> order = graph.topological_order();
+    const Groups groups(graph, order, kinds(graph, outermost, order),
+                        static_cast<std::size_t>(options_.max_nodes));
+    if (groups.groups().empty()) return false;
+    Rewriter edit(graph, name(), &outermost);
+    std::vector<Rewriter::Replacement> gone;
+    std::vector<std::pair<NodeId, std::string>> names;
+    std::vector<NodeId> constants;
+    for (std::uint32_t i = 0; i < groups.groups().size(); ++i)
+      replace(edit, groups, i, gone, names, constants);
+    edit.replace_and_erase(gone);
+    for (const auto& [id, wanted] : names) edit.rename(id, wanted);
+    // Constants that were read inside groups alone.
+    std::ranges::sort(constants);
+    constants.erase(std::unique(constants.begin(), constants.end()), constants.end());
+    for (const NodeId id : constants) {
+      if (!edit.is_used(id)) edit.erase(id);
+    }
+    return edit.changed();
+  }
+
+  bool can_be_fused(const Node& node) const {
+    if (!internal::computes_tiles(node)) return false;
+    return node.device().empty() ? unplaced_on_cpu_ : Device::parse(node.device()).kind == DeviceKind::kCpu;
+  }
+
+  // A number for each node that can be fused, equal where two of them may be joined.
+  std::vector<std::uint32_t> kinds(const Graph& graph, const Graph& outermost,
+                                   std::span<const NodeId> order) const {
+    const ProbedShapes shapes(graph, outermost, order);
+    using Key = std::tuple<std::vector<std::int64_t>, std::string, std::int32_t, std::vector<NodeId>>;
+    std::map<Key, std::uint32_t> numbers;
+    std::vector<std::uint32_t> kinds(graph.id_bound(), kNone);
+    for (const NodeId id : order) {
+      const Node& node = graph.node(id);
+      if (!can_be_fused(node)) continue;
+      const std::span<const std::int64_t> dims = shapes.of(id).dims();
+      std::vector<NodeId> controls(node.controls().begin(), node.controls().end());
+      std::ranges::sort(controls);
+      Key key{{dims.begin(), dims.end()}, node.device(), node.provenance().replica, std::move(controls)};
+      kinds[id.index()] =
+          numbers.try_emplace(std::move(key), static_cast<std::uint32_t>(numbers.size())).first->second;
+    }
+    return kinds;
+  }
+
+  static bool is_scalar_constant(const Node& node) {
+    const Tensor* constant = constant_of(node);
+    return constant != nullptr && node.controls().empty() && constant->spec().shape.num_elements() == 1;
+  }
+
+  // One group: its region, the node that holds it, and what the nodes of the group are replaced by.
+  void replace(Rewriter& edit, const Groups& groups, std::uint32_t number,
+               std::vector<Rewriter::Replacement>& gone, std::vector<std::pair<NodeId, std::string>>& names,
+               std::vector<NodeId>& constants) const {
+    const Graph& graph = edit.graph();
+    const std::vector<NodeId>& nodes = groups.groups()[number];
+    Graph region;
+    std::map<ValueId, ValueId> inside;  // what stands in the region for a value of the graph
+    std::vector<ValueId> inputs;
+    const auto add_to_region = [&](const Node& node, SmallVector<ValueId, 2> arguments) {
+      NodeInit init;
+      init.op = &node.op();
+      init.name = region.unique_name(node.name());
+      init.inputs = std::move(arguments);
+      init.outputs = SmallVector<TensorSpec, 1>(node.outputs());
+      init.attributes = node.attributes();
+      init.site = node.site();
+      init.provenance = node.provenance();
+      return region.add(std::move(init));
+    };
+    const auto enter = [&](ValueId value) {
+      const auto [found, fresh] = inside.try_emplace(value);
+      if (!fresh) return found->second;
+      const Node& from = graph.node(value.node);
+      if (is_scalar_constant(from)) {
+        found->second = {add_to_region(from, {}), 0};
+        constants.push_back(value.node);
+        return found->second;
+      }
+      NodeInit init;
+      init.op = &placeholder_;
+      init.name = region.unique_name(from.name());
+      init.outputs = {graph.spec(value)};
+      found->second = {region.add(std::move(init)), 0};
+      region.add_parameter(found->second.node);
+      inputs.push_back(value);
+      return found->second;
+    };
+    for (const NodeId id : nodes) {  // parameters first, as they print
+      for (const ValueId input : graph.node(id).inputs()) {
+        if (groups.group_of(input.node) != number) enter(input);
+      }
+    }
+    std::vector<bool> is_result;
+    for (const NodeId id : nodes) {
+      SmallVector<ValueId, 2> arguments;
+      for (const ValueId input : graph.node(id).inputs()) arguments.push_back(enter(input));
+      const ValueId made{add_to_region(graph.node(id), std::move(arguments)), 0};
+      inside[{id, 0}] = made;
+      is_result.push_back(std::ranges::any_of(edit.uses({id, 0}), [&](const Use& use) {
+        return !use.user.valid() || groups.group_of(use.user) != number;
+      }));
+      if (is_result.back()) region.add_result(made);
+    }
+    if (region.results().empty()) return;  // nobody needs any of it
+
+    const Node& last = graph.node(nodes.back());
+    const std::span<const NodeId> controls = last.controls();
+    Rewriter::NewNode fused{.op = fused_.name, .name = last.name(), .inputs = std::move(inputs)};
+    fused.controls.assign(controls.begin(), controls.end());
+    fused.regions.push_back(std::move(region));
+    fused.origin = nodes.back();
+    fused.why = "element-wise neighbours";
+    const NodeId made = edit.insert(std::move(fused));
+    names.emplace_back(made, last.name());
+    std::uint32_t output = 0;
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      Rewriter::Replacement& replacement = gone.emplace_back(Rewriter::Replacement{nodes[i]});
+      if (is_result[i]) replacement.to.push_back({made, output++});
+    }
+  }
+
+  FuseElementwiseOptions options_;
+  bool unplaced_on_cpu_ = true;
+  const OpDef& fused_ = OpRegistry::global().get("fused");
+  const OpDef& placeholder_ = OpRegistry::global().get("placeholder");
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> make_fuse_elementwise(FuseElementwiseOptions options) {
+  return std::make_unique<FuseElementwise>(options);
+}
+
+}  // namespace lockstep
