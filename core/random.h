@@ -45,12 +45,19 @@ struct RandomStream {
 
   // The block-th group of four 32-bit words.
   constexpr Philox::Block block(std::uint64_t index) const {
-    // seed and key are mixed into the Philox key; step, replica and index make the counter.
+    return Philox::generate(counter(index), philox_key());
+  }
+  // What Philox makes it from: seed and key are mixed into its key; step, replica and index make the counter, whose
+  // first two words are the index.
+  constexpr Philox::Key philox_key() const {
+    const std::uint64_t mixed = mix(seed ^ mix(key));
+    return {static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32U)};
+  }
+  constexpr Philox::Block counter(std::uint64_t index) const {
     const std::uint64_t mixed = mix(seed ^ mix(key));
     const std::uint64_t where = mix((step << 1U) ^ (std::uint64_t{replica} << 40U) ^ mix(mixed));
-    return Philox::generate({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32U),
-                             static_cast<std::uint32_t>(where), static_cast<std::uint32_t>(where >> 32U)},
-                            {static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32U)});
+    return {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32U),
+            static_cast<std::uint32_t>(where), static_cast<std::uint32_t>(where >> 32U)};
   }
 
  private:

@@ -1,8 +1,14 @@
 #include "lockstep/core/kernels/random.h"
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <limits>
+#include <numeric>
 #include <type_traits>
+#include <utility>
 
 #include "lockstep/core/error.h"
 
@@ -11,6 +17,73 @@ namespace {
 
 template <class T>
 using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+constexpr std::size_t kLanes = 32;  // blocks made together: loops over lanes become vector instructions
+
+// Word w of the blocks first + 0, 1, ... kLanes - 1.
+struct Words {
+  std::array<std::array<std::uint32_t, kLanes>, 4> of;
+  std::uint64_t wide(std::size_t high, std::size_t lane) const {
+    return std::uint64_t{of[high][lane]} << 32U | of[high + 1][lane];
+  }
+};
+
+class Blocks {
+ public:
+  explicit Blocks(const RandomStream& stream) : key_(stream.philox_key()), counter_(stream.counter(0)) {}
+
+  // Philox::generate for each lane.
+  void make(std::uint64_t first, Words& words) const {
+    auto& [c0, c1, c2, c3] = words.of;
+    for (std::size_t i = 0; i < kLanes; ++i) {
+      c0[i] = static_cast<std::uint32_t>(first + i);
+      c1[i] = static_cast<std::uint32_t>((first + i) >> 32U);
+      c2[i] = counter_[2];
+      c3[i] = counter_[3];
+    }
+    Philox::Key key = key_;
+    for (int round = 0; round < 10; ++round) {
+      const std::uint32_t k0 = key[0], k1 = key[1];
+      for (std::size_t i = 0; i < kLanes; ++i) {
+        const std::uint64_t a = std::uint64_t{0xD2511F53U} * c0[i];
+        const std::uint64_t b = std::uint64_t{0xCD9E8D57U} * c2[i];
+        c0[i] = static_cast<std::uint32_t>(b >> 32U) ^ c1[i] ^ k0;
+        c1[i] = static_cast<std::uint32_t>(b);
+        c2[i] = static_cast<std::uint32_t>(a >> 32U) ^ c3[i] ^ k1;
+        c3[i] = static_cast<std::uint32_t>(a);
+      }
+      key[0] += 0x9E3779B9U;
+      key[1] += 0xBB67AE85U;
+    }
+  }
+
+ private:
+  Philox::Key key_;
+  Philox::Block counter_;
+};
+
+// Makes elements group by group: `fill` turns the words of kLanes blocks into kLanes * kPerBlock elements, and `store` is
+// given each of those in the range: store(index, element).
+template <std::size_t kPerBlock, class Element, class Fill, class Store>
+void each_element(const RandomStream& stream, std::int64_t begin, std::int64_t end, const Fill& fill,
+                  const Store& store) {
+  constexpr auto kGroup = static_cast<std::int64_t>(kLanes * kPerBlock);
+  const Blocks blocks(stream);
+  Words words;
+  std::array<Element, kLanes * kPerBlock> group;
+  for (std::int64_t at = begin; at < end;) {
+    const std::int64_t first = at / kGroup * kGroup;
+    blocks.make(static_cast<std::uint64_t>(first) / kPerBlock, words);
+    fill(words, group);
+    const std::int64_t stop = std::min(end, first + kGroup);
+    if (stop - at == kGroup) {  // a number of turns that the compiler knows
+      for (std::int64_t i = 0; i < kGroup; ++i) store(first + i, group[static_cast<std::size_t>(i)]);
+    } else {
+      for (std::int64_t i = at; i < stop; ++i) store(i, group[static_cast<std::size_t>(i - first)]);
+    }
+    at = stop;
+  }
+}
 
 // The next value of T below one that is not the lowest.
 template <class T>
@@ -31,7 +104,6 @@ template <class T>
 void fill_uniform(const RandomStream& stream, double low, double high, T* out, std::int64_t begin,
                   std::int64_t end) {
   using C = Compute<T>;
-  constexpr std::int64_t kPerBlock = std::is_same_v<T, double> ? 2 : 4;
   const auto bound = [](double value) { return static_cast<C>(T(static_cast<C>(value))); };
   const C first = bound(low);
   const C last = bound(high);
@@ -41,19 +113,158 @@ void fill_uniform(const RandomStream& stream, double low, double high, T* out, s
                               low, ", ", high, ")"));
   }
   const T top = below(T(last));
-  Philox::Block words{};
-  for (std::int64_t i = begin; i < end; ++i) {
-    const std::int64_t lane = i % kPerBlock;
-    if (i == begin || lane == 0) words = stream.block(static_cast<std::uint64_t>(i / kPerBlock));
-    const auto word = static_cast<std::size_t>(lane);
-    C unit;
-    if constexpr (std::is_same_v<T, double>) {
-      unit = Philox::to_unit_double(words[2 * word], words[2 * word + 1]);
-    } else {
-      unit = Philox::to_unit_float(words[word]);
-    }
+  const auto store = [=](std::int64_t i, C unit) {
     const T value = T(first + span * unit);
     out[i] = static_cast<C>(value) < last ? value : top;
+  };
+  if constexpr (std::is_same_v<T, double>) {
+    const auto fill = [](const Words& words, auto& group) {
+      for (std::size_t i = 0; i < kLanes; ++i) {
+        group[2 * i] = Philox::to_unit_double(words.of[0][i], words.of[1][i]);
+        group[2 * i + 1] = Philox::to_unit_double(words.of[2][i], words.of[3][i]);
+      }
+    };
+    each_element<2, double>(stream, begin, end, fill, store);
+  } else {
+    const auto fill = [](const Words& words, auto& group) {
+      for (std::size_t i = 0; i < kLanes; ++i) {
+        for (std::size_t w = 0; w < 4; ++w) group[4 * i + w] = Philox::to_unit_float(words.of[w][i]);
+      }
+    };
+    each_element<4, float>(stream, begin, end, fill, store);
+  }
+}
+
+// --- normal
+
+// What the series below need: they are cut where the next term is below the rounding of C.
+template <class C>
+struct Terms;
+template <>
+struct Terms<float> {
+  using Bits = std::uint32_t;
+  static constexpr int kMantissa = 23, kLog = 5, kTrigonometric = 6;
+  static constexpr Bits kRootOfHalf = 0x3F3504F3U;
+};
+template <>
+struct Terms<double> {
+  using Bits = std::uint64_t;
+  static constexpr int kMantissa = 52, kLog = 12, kTrigonometric = 10;
+  static constexpr Bits kRootOfHalf = 0x3FE6A09E667F3BCDU;
+};
+
+// 1/3, 1/5, ...: log((1+s)/(1-s)) = 2s (1 + s^2/3 + s^4/5 + ...).
+template <class C>
+constexpr auto log_terms() {
+  std::array<C, Terms<C>::kLog> terms{};
+  for (std::size_t i = 0; i < terms.size(); ++i)
+    terms[i] = static_cast<C>(1.0L / static_cast<long double>(2 * i + 1));
+  return terms;
+}
+
+// (-1)^i / (2i + odd)!, the series of the sine (odd 1) and of the cosine (odd 0) in x^2.
+template <class C>
+constexpr auto trigonometric_terms(int odd) {
+  std::array<C, Terms<C>::kTrigonometric> terms{};
+  long double factorial = 1;
+  for (int i = 0; i < Terms<C>::kTrigonometric; ++i) {
+    if (i > 0) factorial *= -static_cast<long double>((2 * i + odd) * (2 * i + odd - 1));
+    terms[static_cast<std::size_t>(i)] = static_cast<C>(1 / factorial);
+  }
+  return terms;
+}
+
+template <class C, std::size_t N>
+[[gnu::always_inline]] inline C polynomial(const std::array<C, N>& terms, C x) {
+  C sum = terms[N - 1];
+  for (std::size_t i = N - 1; i-- > 0;) sum = sum * x + terms[i];
+  return sum;
+}
+
+// The logarithm of a normal number above 0: its exponent, and the series of what is left, from sqrt(1/2) to sqrt(2).
+template <class C>
+[[gnu::always_inline]] inline C log_of(C x) {
+  using Bits = typename Terms<C>::Bits;
+  using Signed = std::make_signed_t<Bits>;
+  constexpr C kLn2High = static_cast<C>(0x1.62e4p-1L), kLn2Low = static_cast<C>(1.42860682030941723212e-6L);
+  constexpr auto kTerms = log_terms<C>();
+  const Bits shifted = std::bit_cast<Bits>(x) - Terms<C>::kRootOfHalf;
+  const auto exponent = static_cast<C>(static_cast<Signed>(shifted) >> Terms<C>::kMantissa);
+  const Bits fraction = (shifted & ((Bits{1} << Terms<C>::kMantissa) - 1)) + Terms<C>::kRootOfHalf;
+  const C f = std::bit_cast<C>(fraction) - 1;
+  const C s = f / (f + 2);
+  const C series = 2 * s * polynomial(kTerms, s * s);
+  return exponent * kLn2High + (exponent * kLn2Low + series);
+}
+
+// Two independent normal numbers from two words: a radius from one and an angle from the other.
+template <class C>
+[[gnu::always_inline]] inline void box_muller(typename Terms<C>::Bits radius_word,
+                                              typename Terms<C>::Bits angle_word, C& first, C& second) {
+  using Bits = typename Terms<C>::Bits;
+  using Signed = std::make_signed_t<Bits>;
+  constexpr int kBits = std::numeric_limits<Bits>::digits;
+  constexpr C kScale = std::is_same_v<C, float> ? static_cast<C>(0x1p-32) : static_cast<C>(0x1p-64);
+  constexpr auto kSine = trigonometric_terms<C>(1), kCosine = trigonometric_terms<C>(0);
+  const C radius = std::sqrt(-2 * log_of<C>(static_cast<C>(radius_word | 1U) * kScale));
+  // The angle in quarter turns: the nearest whole number of them, and a rest between -1/2 and 1/2 that is exact.
+  const Bits quarter = (angle_word + (Bits{1} << (kBits - 3))) >> (kBits - 2);
+  const C rest = static_cast<C>(static_cast<Signed>(angle_word - (quarter << (kBits - 2)))) * (kScale * 4);
+  const C x = rest * static_cast<C>(1.570796326794896619231321691639751442L);
+  const C sine = x * polynomial(kSine, x * x), cosine = polynomial(kCosine, x * x);
+  const bool swapped = (quarter & 1U) != 0;
+  const C along = swapped ? sine : cosine, across = swapped ? cosine : sine;
+  const bool left = ((quarter + 1U) & 2U) != 0, down = (quarter & 2U) != 0;
+  first = radius * (left ? -along : along);
+  second = radius * (down ? -across : across);
+}
+
+template <class T>
+void fill_normal(const RandomStream& stream, double mean, double stddev, T* out, std::int64_t begin,
+                 std::int64_t end) {
+  using C = Compute<T>;
+  const C centre = static_cast<C>(mean), scale = static_cast<C>(stddev);
+  const auto store = [=](std::int64_t i, C unit) { out[i] = T(centre + scale * unit); };
+  if constexpr (std::is_same_v<T, double>) {
+    const auto fill = [](const Words& words, auto& group) {
+      for (std::size_t i = 0; i < kLanes; ++i) {
+        box_muller(words.wide(0, i), words.wide(2, i), group[2 * i], group[2 * i + 1]);
+      }
+    };
+    each_element<2, double>(stream, begin, end, fill, store);
+  } else {
+    const auto fill = [](const Words& words, auto& group) {
+      for (std::size_t w = 0; w < 4; w += 2) {
+        for (std::size_t i = 0; i < kLanes; ++i) {
+          box_muller(words.of[w][i], words.of[w + 1][i], group[4 * i + w], group[4 * i + w + 1]);
+        }
+      }
+    };
+    each_element<4, float>(stream, begin, end, fill, store);
+  }
+}
+
+// --- integers
+
+// The upper half of the product of two 64-bit numbers.
+std::uint64_t high_product(std::uint64_t a, std::uint64_t b) {
+  const std::uint64_t a0 = a & 0xFFFFFFFFU, a1 = a >> 32U, b0 = b & 0xFFFFFFFFU, b1 = b >> 32U;
+  const std::uint64_t middle = a1 * b0 + ((a0 * b0) >> 32U);
+  const std::uint64_t carry = a0 * b1 + (middle & 0xFFFFFFFFU);
+  return a1 * b1 + (middle >> 32U) + (carry >> 32U);
+}
+
+void wide_words(const Words& words, std::array<std::uint64_t, 2 * kLanes>& group) {
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    group[2 * i] = words.wide(0, i);
+    group[2 * i + 1] = words.wide(2, i);
+  }
+}
+
+void check_floating(const char* what, DType dtype, std::int64_t begin, std::int64_t end) {
+  LOCKSTEP_CHECK(0 <= begin && begin <= end, what, ": range [", begin, ", ", end, ")");
+  if (!is_floating(dtype)) {
+    throw InvalidArgument(str(what, ": expected a floating dtype (f16, bf16, f32 or f64), got ", dtype));
   }
 }
 
@@ -61,13 +272,82 @@ void fill_uniform(const RandomStream& stream, double low, double high, T* out, s
 
 void uniform(DType dtype, const RandomStream& stream, double low, double high, void* out, std::int64_t begin,
              std::int64_t end) {
-  LOCKSTEP_CHECK(0 <= begin && begin <= end, "uniform: range [", begin, ", ", end, ")");
-  if (!is_floating(dtype)) {
-    throw InvalidArgument(str("uniform: expected a floating dtype (f16, bf16, f32 or f64), got ", dtype));
-  }
+  check_floating("uniform", dtype, begin, end);
   visit_dtype(dtype, [&]<class T>(T) {
     if constexpr (is_floating(dtype_of<T>)) {
       fill_uniform(stream, low, high, static_cast<T*>(out), begin, end);
+    }
+  });
+}
+
+void normal(DType dtype, const RandomStream& stream, double mean, double stddev, void* out,
+            std::int64_t begin, std::int64_t end) {
+  check_floating("normal", dtype, begin, end);
+  if (!std::isfinite(mean) || !std::isfinite(stddev) || stddev < 0) {
+    throw InvalidArgument(
+        str("normal: expected a finite mean and a finite stddev >= 0, got ", mean, " and ", stddev));
+  }
+  visit_dtype(dtype, [&]<class T>(T) {
+    if constexpr (is_floating(dtype_of<T>)) {
+      fill_normal(stream, mean, stddev, static_cast<T*>(out), begin, end);
+    }
+  });
+}
+
+void integers(DType dtype, const RandomStream& stream, std::int64_t low, std::int64_t high, void* out,
+              std::int64_t begin, std::int64_t end) {
+  LOCKSTEP_CHECK(0 <= begin && begin <= end, "integers: range [", begin, ", ", end, ")");
+  if (!is_integer(dtype)) {
+    throw InvalidArgument(str("integers: expected an integer dtype (i32, i64 or u8), got ", dtype));
+  }
+  if (low >= high) throw InvalidArgument(str("integers: expected low < high, got [", low, ", ", high, ")"));
+  visit_dtype(dtype, [&]<class T>(T) {
+    if constexpr (is_integer(dtype_of<T>)) {
+      if (!std::in_range<T>(low) || !std::in_range<T>(high - 1)) {
+        throw InvalidArgument(str("integers: ", dtype, " does not hold all of [", low, ", ", high, ")"));
+      }
+      const auto span = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
+      const auto store = [=, to = static_cast<T*>(out)](std::int64_t i, std::uint64_t word) {
+        to[i] = static_cast<T>(static_cast<std::uint64_t>(low) + high_product(word, span));
+      };
+      each_element<2, std::uint64_t>(stream, begin, end, wide_words, store);
+    }
+  });
+}
+
+void permutation(const RandomStream& stream, std::int64_t n, std::int64_t* out) {
+  std::iota(out, out + n, std::int64_t{0});
+  each_element<2, std::uint64_t>(stream, 0, n, wide_words, [=](std::int64_t i, std::uint64_t word) {
+    const auto left = static_cast<std::uint64_t>(n - i);
+    std::swap(out[i], out[i + static_cast<std::int64_t>(high_product(word, left))]);
+  });
+}
+
+void dropout(DType dtype, const RandomStream& stream, double rate, const void* x, void* out,
+             std::int64_t begin, std::int64_t end) {
+  check_floating("dropout", dtype, begin, end);
+  if (!(rate >= 0 && rate <= 1))
+    throw InvalidArgument(str("dropout: expected a rate from 0 to 1, got ", rate));
+  const auto words_of = [](const Words& words, std::array<std::uint32_t, 4 * kLanes>& group) {
+    for (std::size_t i = 0; i < kLanes; ++i) {
+      for (std::size_t w = 0; w < 4; ++w) group[4 * i + w] = words.of[w][i];
+    }
+  };
+  visit_dtype(dtype, [&]<class T>(T) {
+    if constexpr (is_floating(dtype_of<T>)) {
+      using C = Compute<T>;
+      const auto* from = static_cast<const T*>(x);
+      auto* to = static_cast<T*>(out);
+      if (rate == 1) {
+        std::fill(to + begin, to + end, T{});
+        return;
+      }
+      const auto dropped = static_cast<std::uint32_t>(rate * 0x1p32);
+      const C scale = static_cast<C>(1 / (1 - rate));
+      each_element<4, std::uint32_t>(stream, begin, end, words_of, [=](std::int64_t i, std::uint32_t word) {
+        const T kept = T(static_cast<C>(from[i]) * scale);
+        to[i] = word >= dropped ? kept : T{};
+      });
     }
   });
 }

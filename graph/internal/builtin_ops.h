@@ -5,7 +5,7 @@
 
 namespace lockstep {
 
-void register_source_ops(OpRegistry& registry);       // placeholder, constant, random_uniform, replica_id
+void register_source_ops(OpRegistry& registry);       // placeholder, constant, replica_id
 void register_elementwise_ops(OpRegistry& registry);  // add, sub, mul, div, less, relu, identity
 void register_fused_ops(OpRegistry& registry);         // fused
 void register_matmul_ops(OpRegistry& registry);       // matmul

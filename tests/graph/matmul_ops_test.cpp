@@ -12,6 +12,7 @@
 #include "lockstep/graph/interpreter.h"
 #include "lockstep/graph/ops.h"
 #include "lockstep/graph/text.h"
+#include "support/gradient_check.h"
 #include "support/program_test.h"
 
 namespace lockstep {
@@ -168,6 +169,31 @@ TEST(Matmul, TilesGiveTheWholeProduct) {
   check(DType::kI64, cases[3], 1);
   check(DType::kBF16, cases[2], 1);
   check(DType::kF16, cases[10], 1);
+}
+
+TEST(Matmul, GradientsOfFirstAndSecondOrder) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(str(c.a, " x ", c.b, " ", c.transpose_a, c.transpose_b));
+    testing::expect_gradients(
+        [&](GraphBuilder&, std::span<const Value> x) {
+          return matmul(x[0], x[1], c.transpose_a, c.transpose_b);
+        },
+        {testing::random_tensor(c.a, 1), testing::random_tensor(c.b, 2)}, {.elements = 5});
+  }
+}
+
+TEST(Matmul, GradientsMakeNoTransposedTensorsAndFoldBatches) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {kUnknown, 3, 4});
+  const Value w = b.placeholder("w", DType::kF32, {4, 5});
+  const std::vector<Gradient> g = gradients(sum(matmul(x, w)), {w});
+  b.result(g[0]);
+  EXPECT_EQ(Value(g[0]).shape(), (Shape{4, 5}));
+  const std::string text = print(b.finish());
+  EXPECT_THAT(text, HasSubstr("matmul[transpose_a=true]"));
+  EXPECT_THAT(text, HasSubstr(": f32[?,4]")) << "all rows of x at once";
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("transpose(")));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("sum_to")));
 }
 
 TEST(Matmul, InfersWithUnknownDimensions) {
