@@ -146,38 +146,80 @@ class Groups {
     }
   }
 
-  void join(std::size_t max_nodes) {
+  // Components of the nodes under the edges that `same` accepts: a number for each node.
+  template <class Same>
+  std::vector<std::uint32_t> components(Same same) const {
     std::vector<std::uint32_t> root(graph_.id_bound());
     std::iota(root.begin(), root.end(), 0U);
-    const auto find = [&](std::uint32_t at) {
-      while (root[at] != at) at = root[at] = root[root[at]];
-      return at;
+    const auto find = [&](std::size_t at) {
+      while (root[at] != at) {
+        root[at] = root[root[at]];
+        at = root[at];
+      }
+      return static_cast<std::uint32_t>(at);
     };
     for (const NodeId id : order_) {
       for (const ValueId input : graph_.node(id).inputs()) {
-        if (!may_join(input.node, id) || stages_[input.node.index()] != stages_[id.index()]) continue;
-        root[find(static_cast<std::uint32_t>(input.node.index()))] =
-            find(static_cast<std::uint32_t>(id.index()));
+        if (may_join(input.node, id) && same(input.node, id))
+          root[find(input.node.index())] = find(id.index());
       }
     }
-    // A component that is too large is cut along the order in which its nodes run.
-    std::vector<std::uint32_t> current(graph_.id_bound(), kNone);  // by component
-    std::vector<std::vector<NodeId>> all;
-    for (const NodeId id : order_) {
-      if (kinds_[id.index()] == kNone) continue;
-      std::uint32_t& group = current[find(static_cast<std::uint32_t>(id.index()))];
-      if (group == kNone || all[group].size() >= max_nodes) {
-        group = static_cast<std::uint32_t>(all.size());
-        all.emplace_back();
-      }
-      all[group].push_back(id);
-    }
+    for (std::size_t i = 0; i < root.size(); ++i) root[i] = find(i);
+    return root;
+  }
+
+  void join(std::size_t max_nodes) {
+    const std::vector<std::uint32_t> whole =
+        components([&](NodeId a, NodeId b) { return stages_[a.index()] == stages_[b.index()]; });
+    const std::vector<std::uint32_t> slices = slices_of(whole, max_nodes);
+    const std::vector<std::uint32_t> parts = components([&](NodeId a, NodeId b) {
+      return whole[a.index()] == whole[b.index()] && slices[a.index()] == slices[b.index()];
+    });
+    std::vector<std::uint32_t> sizes(graph_.id_bound(), 0);
+    for (const NodeId id : order_) ++sizes[parts[id.index()]];
+    std::vector<std::uint32_t> numbers(graph_.id_bound(), kNone);
     group_of_.assign(graph_.id_bound(), kNone);
-    for (std::vector<NodeId>& group : all) {
-      if (group.size() < 2) continue;
-      for (const NodeId id : group) group_of_[id.index()] = static_cast<std::uint32_t>(groups_.size());
-      groups_.push_back(std::move(group));
+    for (const NodeId id : order_) {
+      const std::uint32_t part = parts[id.index()];
+      if (sizes[part] < 2) continue;
+      if (numbers[part] == kNone) {
+        numbers[part] = static_cast<std::uint32_t>(groups_.size());
+        groups_.emplace_back();
+      }
+      group_of_[id.index()] = numbers[part];
+      groups_[numbers[part]].push_back(id);
     }
+  }
+
+  // Components that are too large are cut along an order in which they could run, so that no slice needs what a later
+  // one makes. Depth first: neighbours in that order are mostly neighbours in the graph.
+  std::vector<std::uint32_t> slices_of(const std::vector<std::uint32_t>& whole, std::size_t max_nodes) const {
+    std::vector<std::uint32_t> sizes(graph_.id_bound(), 0);
+    for (const NodeId id : order_) ++sizes[whole[id.index()]];
+    std::vector<std::uint32_t> slices(graph_.id_bound(), 0);
+    std::vector<std::uint32_t> done(graph_.id_bound(), 0);  // by component
+    std::vector<bool> seen(graph_.id_bound(), false);
+    std::vector<std::pair<NodeId, std::size_t>> path;  // nodes, and which input comes next
+    for (std::size_t i = order_.size(); i-- > 0;) {
+      const std::uint32_t component = whole[order_[i].index()];
+      if (sizes[component] <= max_nodes || seen[order_[i].index()]) continue;
+      seen[order_[i].index()] = true;
+      path.emplace_back(order_[i], 0);
+      while (!path.empty()) {
+        const NodeId id = path.back().first;
+        const std::span<const ValueId> inputs = graph_.node(id).inputs();
+        if (path.back().second == inputs.size()) {
+          slices[id.index()] = static_cast<std::uint32_t>(done[component]++ / max_nodes);
+          path.pop_back();
+          continue;
+        }
+        const NodeId input = inputs[path.back().second++].node;
+        if (whole[input.index()] != component || seen[input.index()]) continue;
+        seen[input.index()] = true;
+        path.emplace_back(input, 0);
+      }
+    }
+    return slices;
   }
 
   const Graph& graph_;
