@@ -68,7 +68,16 @@ GraphBuilder& GraphBuilder::outermost() {
   return *builder;
 }
 
-GraphBuilder::SiteGuard GraphBuilder::made_at(SourceSite site) { return {outermost(), site}; }
+GraphBuilder::MakerGuard GraphBuilder::made_at(SourceSite site) {
+  GraphBuilder& root = outermost();
+  MakerGuard::Maker maker = root.maker_.value_or(MakerGuard::Maker{});
+  maker.site = site;
+  return {root, std::move(maker)};
+}
+
+GraphBuilder::MakerGuard GraphBuilder::made_for(const Node& node, std::string_view by) {
+  return {outermost(), {node.site(), std::string(by), node.provenance().origin}};
+}
 
 Value GraphBuilder::import(const Value& value) {
   if (&value.builder() == this) return value;
@@ -140,7 +149,8 @@ NodeId GraphBuilder::node(const OpDef& op, std::string_view name, std::span<cons
   if (child_ != nullptr) {  // inside a branch or a loop body: the node belongs there
     return innermost().node(op, name, inputs, std::move(attributes), std::move(regions), site, declared);
   }
-  if (const auto& instead = outermost().site_) site = *instead;
+  const auto& maker = outermost().maker_;
+  if (maker) site = maker->site;
   NodeInit init;
   init.op = &op;
   init.inputs.reserve(inputs.size());
@@ -162,6 +172,9 @@ NodeId GraphBuilder::node(const OpDef& op, std::string_view name, std::span<cons
   init.regions = std::move(regions);
   init.site = site;
   init.device = device_;
+  if (maker && !maker->name.empty()) {
+    init.provenance = Provenance{Graph::new_identity(), maker->origin, graph_.intern(maker->name), {}, -1};
+  }
   try {
     if (!op.inputs.accepts(inputs.size())) NodeView::fail(arity_message(op, inputs.size()));
     check_attributes(op, init.attributes);
@@ -220,6 +233,15 @@ void GraphBuilder::order_effects(NodeId id) {
     if (found != controls.end() && *found == input.node) controls.erase(found);
   }
   graph_.set_controls(id, controls);
+}
+
+void GraphBuilder::keep_trips(NodeId loop) {
+  const Node& node = graph_.node(loop);
+  const auto* kept = node.find<bool>("stash");
+  if (kept != nullptr && *kept) return;
+  graph_.set_attribute(loop, "stash", true);
+  const std::vector<TensorSpec> inputs = input_specs(graph_, node);
+  graph_.set_outputs(loop, infer_outputs(node, inputs, variable_specs_));
 }
 
 std::vector<Value> GraphBuilder::outputs_of(NodeId id) {
@@ -508,6 +530,11 @@ std::vector<Value> cond(const Value& predicate, const BranchFn& then_branch, con
 
 std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditionFn& condition,
                               const LoopBodyFn& body, SourceSite site) {
+  return while_loop(initial, condition, body, LoopOptions{}, site);
+}
+
+std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditionFn& condition,
+                              const LoopBodyFn& body, const LoopOptions& options, SourceSite site) {
   static const OpDef& op = OpRegistry::global().get("while_loop");
   if (initial.empty()) {
     throw InvalidArgument("while_loop: needs at least one carried value",
@@ -535,9 +562,11 @@ std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditio
   std::vector<Graph> regions;
   regions.push_back(condition_trace.take(condition_parameters, captured));
   regions.push_back(body_trace.take(body_parameters, captured));
-  const NodeId id =
-      builder.node(op, {}, joined<Value>({initial.begin(), initial.end()}, captured),
-                   {{"carried", static_cast<std::int64_t>(initial.size())}}, std::move(regions), site);
+  std::vector<Attribute> attributes;
+  attributes.push_back({"carried", static_cast<std::int64_t>(initial.size())});
+  if (options.max_trips != -1) attributes.push_back({"max_trips", options.max_trips});
+  const NodeId id = builder.node(op, {}, joined<Value>({initial.begin(), initial.end()}, captured),
+                                 std::move(attributes), std::move(regions), site);
   return builder.outputs_of(id);
 }
 

@@ -117,21 +117,27 @@ class LOCKSTEP_API GraphBuilder {
   };
   Guard scope(std::string_view name);     // prefixes names with "name/"
   Guard device(std::string_view device);  // places nodes; any spelling
-  // Nodes made while it lives carry this source line, whatever line makes them: for functions that make nodes on behalf of
-  // a caller, or of another node.
-  class [[nodiscard]] SiteGuard {
+  // Nodes made while it lives carry this source line, whatever line makes them, and stem from this node: for functions
+  // that make nodes on behalf of a caller, or of another node.
+  class [[nodiscard]] MakerGuard {
    public:
-    SiteGuard(GraphBuilder& root, SourceSite site)
-        : root_(root), old_(std::exchange(root.site_, std::optional(site))) {}
-    ~SiteGuard() { root_.site_ = old_; }
-    SiteGuard(const SiteGuard&) = delete;
-    SiteGuard& operator=(const SiteGuard&) = delete;
+    struct Maker {
+      SourceSite site;
+      std::string name;          // Provenance::made_by; empty: the user
+      std::uint64_t origin = 0;  // Provenance::origin
+    };
+    MakerGuard(GraphBuilder& root, Maker maker)
+        : root_(root), old_(std::exchange(root.maker_, std::optional(std::move(maker)))) {}
+    ~MakerGuard() { root_.maker_ = std::move(old_); }
+    MakerGuard(const MakerGuard&) = delete;
+    MakerGuard& operator=(const MakerGuard&) = delete;
 
    private:
     GraphBuilder& root_;
-    std::optional<SourceSite> old_;
+    std::optional<Maker> old_;
   };
-  SiteGuard made_at(SourceSite site);
+  MakerGuard made_at(SourceSite site);
+  MakerGuard made_for(const Node& node, std::string_view by);
 
   // --- results
   void result(const Value& value, SourceSite site = SourceSite::current());
@@ -144,6 +150,9 @@ class LOCKSTEP_API GraphBuilder {
   GraphBuilder& outermost();
   // A key for a random op that no other call of this builder gets.
   std::int64_t new_key() { return outermost().next_key_++; }
+  // Lets a while_loop with a bound keep its trips: it gets further outputs, one [max_trips, ...] per carried value and
+  // the number of trips. What was an output before still is. (For the gradient rule of loops.)
+  void keep_trips(NodeId loop);
   // A value of an enclosing graph becomes a captured parameter of this one; own values stay themselves.
   Value import(const Value& value);
 
@@ -164,7 +173,7 @@ class LOCKSTEP_API GraphBuilder {
   GraphBuilder* child_ = nullptr;
   std::string scope_;
   std::string device_;
-  std::optional<SourceSite> site_;  // of the outermost: see made_at
+  std::optional<MakerGuard::Maker> maker_;  // of the outermost: see made_at
   NodeView::VariableSpecs variable_specs_;
   std::int64_t next_key_ = 1;
   std::vector<std::pair<Value, NodeId>> captures_;  // value of the parent -> parameter here
@@ -185,7 +194,15 @@ using LoopBodyFn = std::function<std::vector<Value>(std::span<const Value>)>;
 // One of two: both branches must give values of equal dtypes and ranks; dimensions that differ become unknown.
 LOCKSTEP_API std::vector<Value> cond(const Value& predicate, const BranchFn& then_branch,
                                      const BranchFn& else_branch, SourceSite site = SourceSite::current());
+struct LoopOptions {
+  // The loop ends after that many trips even if its condition still holds; -1: no bound. A loop with a bound has
+  // gradients: the carried values of every trip are then kept for the way back.
+  std::int64_t max_trips = -1;
+};
 // Repeats the body while the condition (a bool scalar) holds. The body's results have the specs of `initial`.
+LOCKSTEP_API std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditionFn& condition,
+                                           const LoopBodyFn& body, const LoopOptions& options,
+                                           SourceSite site = SourceSite::current());
 LOCKSTEP_API std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditionFn& condition,
                                            const LoopBodyFn& body, SourceSite site = SourceSite::current());
 // The body once per replica, 0..n-1. `shared` inputs are the same for all; each of `per_replica` holds n values, one per

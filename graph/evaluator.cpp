@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/graph/internal/eval.h"
+#include "lockstep/graph/internal/regions.h"
 
 namespace lockstep {
 
@@ -32,7 +33,6 @@ std::vector<bool> live_nodes(const Graph& graph, std::span<const NodeId> topolog
 }
 
 GraphOrders::GraphOrders(const Graph& graph) { add(graph); }
-GraphOrders::GraphOrders(const Node& node) { add_regions(node); }
 
 void GraphOrders::add(const Graph& graph) {
   orders_.emplace(&graph, graph.topological_order());
@@ -111,8 +111,17 @@ std::vector<Tensor> Evaluator::run_regions(const Node& node, std::span<const Ten
 
 std::vector<Tensor> Evaluator::run_while(const Node& node, std::span<const Tensor> inputs, int replica) {
   std::vector<Tensor> values(inputs.begin(), inputs.end());
-  const auto carried = static_cast<std::size_t>(*node.find<std::int64_t>("carried"));
-  for (std::int64_t trip = 0; run_graph(node.regions()[0], values, replica).at(0).item() != 0; ++trip) {
+  const LoopShape loop = loop_shape(node);
+  std::vector<Tensor> stashes;
+  for (std::size_t i = 0; loop.stash && i < loop.carried; ++i) {
+    const TensorSpec& spec = inputs[i].spec();
+    stashes.push_back(Tensor::zeros(spec.dtype, spec.shape.with_inserted(0, loop.max_trips)));
+  }
+  std::int64_t trip = 0;
+  for (; trip != loop.max_trips && run_graph(node.regions()[0], values, replica).at(0).item() != 0; ++trip) {
+    for (std::size_t i = 0; i < stashes.size(); ++i) {
+      stashes[i].slice(trip, trip + 1).assign(values[i].reshape(values[i].shape().with_inserted(0, 1)));
+    }
     if (trip == max_trips_) {
       throw FailedPrecondition(
           str("the loop ran ", trip, " times without its condition turning false; raise ",
@@ -122,7 +131,11 @@ std::vector<Tensor> Evaluator::run_while(const Node& node, std::span<const Tenso
     std::vector<Tensor> next = run_graph(node.regions()[1], values, replica);
     std::ranges::move(next, values.begin());
   }
-  values.resize(carried);
+  values.resize(loop.carried);
+  if (loop.stash) {
+    std::ranges::move(stashes, std::back_inserter(values));
+    values.push_back(Tensor::scalar(trip));
+  }
   return values;
 }
 

@@ -4,6 +4,7 @@
 
 #include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/internal/flow_back.h"
 #include "lockstep/graph/ops.h"
 
 namespace lockstep {
@@ -49,18 +50,21 @@ Value sum_to_like(const Value& value, const Value& like) {
 
 namespace {
 
+constexpr std::string_view kGradients = "gradients";  // Provenance::made_by of what is made here
+
 // One list of values is one thing to differentiate by: a value, or all reads of a variable.
 using Sources = std::vector<std::vector<Value>>;
 
 class Backward {
  public:
-  Backward(const Value& target, const Sources& sources, const GradientOptions& options, SourceSite site)
-      : builder_(target.builder()), target_(target), sources_(sources), options_(options), site_(site) {}
+  Backward(GraphBuilder& builder, const Sources& sources, SourceSite site)
+      : builder_(builder), sources_(sources), site_(site) {}
 
-  std::vector<Gradient> run() {
-    check_target();
+  // What flows back into each source from targets with these seeds. Targets that nothing flows into have an empty one.
+  std::vector<Gradient> run(std::span<const Value> targets, std::span<const Value> seeds) {
     const Graph& graph = builder_.graph();
-    const std::size_t end = target_.id().node.index() + 1;
+    std::size_t end = 0;
+    for (const Value& target : targets) end = std::max(end, target.id().node.index() + std::size_t{1});
     active_.assign(end, false);
     flows_.resize(end);
     for (const std::vector<Value>& values : sources_) {
@@ -74,7 +78,9 @@ class Backward {
       active_[i] = std::ranges::any_of(inputs, [&](ValueId input) { return carries(input); });
     }
     // Ids are in order of making, so that users of a value come before it on the way back.
-    flow(target_.id(), options_.seed.valid() ? Gradient(options_.seed) : Gradient(ones_like(target_)));
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      if (seeds[i].valid()) flow(targets[i].id(), seeds[i]);
+    }
     for (std::size_t i = end; i-- > 0;) {
       if (active_[i] && !flows_[i].empty()) step_back(graph.node(NodeId(i)));
     }
@@ -82,25 +88,6 @@ class Backward {
   }
 
  private:
-  void check_target() const {
-    const ErrorPlace place{target_.name(), "gradients", {}, site_.file, site_.line, -1};
-    if (!is_floating(target_.dtype())) {
-      throw InvalidArgument(str("gradients: the target '", target_.name(), "' is ", target_.spec(),
-                                "; only floating values have gradients"),
-                            place);
-    }
-    if (!options_.seed.valid() && target_.shape() != Shape{}) {
-      throw InvalidArgument(str("gradients: the target '", target_.name(), "' is ", target_.spec(),
-                                ", not a scalar; reduce it (sum, mean) or give GradientOptions::seed"),
-                            place);
-    }
-    if (options_.seed.valid() && (options_.seed.dtype() != target_.dtype() ||
-                                  options_.seed.shape().rank() != target_.shape().rank())) {
-      throw InvalidArgument(
-          str("gradients: the seed is ", options_.seed.spec(), " for a target of ", target_.spec()), place);
-    }
-  }
-
   // Does a derivative go through this value?
   bool carries(ValueId value) const {
     return active_[value.node.index()] && is_floating(builder_.graph().spec(value).dtype);
@@ -133,7 +120,7 @@ class Backward {
     const bool goes_on = std::ranges::any_of(node.inputs(), [&](ValueId input) { return carries(input); });
     const auto scope = builder_.scope(str("gradients/", node.name()));
     const auto device = builder_.device(node.device());
-    const auto made_at = builder_.made_at(node.site());
+    const auto made_for = builder_.made_for(node, kGradients);
     for (std::vector<Gradient>& list : flows) {
       if (list.size() > 1) list = {joined(list)};
     }
@@ -200,22 +187,52 @@ class Backward {
   }
 
   GraphBuilder& builder_;
-  Value target_;
   const Sources& sources_;
-  const GradientOptions& options_;
   SourceSite site_;
   std::vector<bool> active_;                               // by node: depends on a source
   std::vector<std::vector<std::vector<Gradient>>> flows_;  // by node and output
 };
 
+// What flows into the target itself.
+Value seed_of(const Value& target, const GradientOptions& options, SourceSite site) {
+  const ErrorPlace place{target.name(), "gradients", {}, site.file, site.line, -1};
+  if (!is_floating(target.dtype())) {
+    throw InvalidArgument(str("gradients: the target '", target.name(), "' is ", target.spec(),
+                              "; only floating values have gradients"),
+                          place);
+  }
+  if (!options.seed.valid() && target.shape() != Shape{}) {
+    throw InvalidArgument(str("gradients: the target '", target.name(), "' is ", target.spec(),
+                              ", not a scalar; reduce it (sum, mean) or give GradientOptions::seed"),
+                          place);
+  }
+  if (options.seed.valid() &&
+      (options.seed.dtype() != target.dtype() || options.seed.shape().rank() != target.shape().rank())) {
+    throw InvalidArgument(
+        str("gradients: the seed is ", options.seed.spec(), " for a target of ", target.spec()), place);
+  }
+  if (options.seed.valid()) return options.seed;
+  const auto made_at = target.builder().made_at(site);
+  return ones_like(target);
+}
+
 }  // namespace
+
+std::vector<Gradient> internal::flow_back(GraphBuilder& builder, std::span<const Value> targets,
+                                          std::span<const Value> seeds, std::span<const Value> sources,
+                                          SourceSite site) {
+  Sources each;
+  for (const Value& source : sources) each.push_back({source});
+  return Backward(builder, each, site).run(targets, seeds);
+}
 
 std::vector<Gradient> gradients(const Value& target, std::span<const Value> of,
                                 const GradientOptions& options, SourceSite site) {
   GraphBuilder& builder = target.builder();
   Sources sources;
   for (const Value& value : of) sources.push_back({builder.import(value)});
-  std::vector<Gradient> results = Backward(target, sources, options, site).run();
+  const Value seed = seed_of(target, options, site);
+  std::vector<Gradient> results = Backward(builder, sources, site).run({&target, 1}, {&seed, 1});
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (results[i].valid()) continue;
     if (options.unconnected == Unconnected::kError) {
@@ -251,7 +268,8 @@ std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef
       written[i] = written[i] || use.writes;
     }
   }
-  std::vector<Gradient> results = Backward(target, sources, options, site).run();
+  const Value seed = seed_of(target, options, site);
+  std::vector<Gradient> results = Backward(builder, sources, site).run({&target, 1}, {&seed, 1});
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (results[i].valid()) continue;
     const VariableDecl* decl = builder.outermost().graph().find_variable(of[i].name);

@@ -7,7 +7,7 @@
 //
 // gradients() walks back from the target and asks each op's gradient rule (OpDef::gradient) for nodes that compute
 // what flows into its inputs. The new nodes are named "gradients/<node>/..." and carry the source line of the node
-// they belong to. Where several flows meet they are added in a fixed order.
+// they belong to; Provenance::made_by says "gradients", and the origin is that node. Where several flows meet they are added in a fixed order.
 //
 // A Gradient is a dense Value or IndexedSlices: rows of the gradient of gather(), which optimizers apply without making
 // them dense. It converts to a Value where it is dense; to_dense() is the explicit way for the other kind. Where slices

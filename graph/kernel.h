@@ -25,6 +25,8 @@
 
 namespace lockstep {
 
+class Observer;
+
 struct Split {
   std::int64_t shards = 1;
   std::size_t scratch_bytes = 0;  // one block shared by all shards of a run of the node
@@ -50,6 +52,8 @@ struct RunInfo {
   // What may end the run early; null: nothing.
   const std::stop_token* cancel = nullptr;
   const std::chrono::steady_clock::time_point* deadline = nullptr;
+  // Told of the nodes that run; null: nobody.
+  Observer* observer = nullptr;
 
   // For kernels that take long, between two pieces of work: throws Error (kCancelled, kDeadlineExceeded) where the run
   // is to end early.

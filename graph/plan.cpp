@@ -28,11 +28,12 @@ struct Storage {
 class PlanMaker {
  public:
   PlanMaker(const Graph& graph, const Runtime& runtime, std::span<const TensorSpec> feeds,
-            const CompileOptions& options)
+            const CompileOptions& options, NodeView::VariableSpecs variables, int replica)
       : graph_(graph),
         runtime_(runtime),
         options_(options),
-        variable_specs_(variable_specs(graph)),
+        variable_specs_(std::move(variables)),
+        replica_(replica),
         plan_(std::make_unique<Plan>()) {
     plan_->feeds.assign(feeds.begin(), feeds.end());
   }
@@ -246,7 +247,7 @@ class PlanMaker {
     call.node = work.node->id();
     call.kernel = work.kernel;
     call.arena = arena_of(*work.node);
-    call.replica = std::max(work.node->provenance().replica, 0);
+    call.replica = std::max(replica_ >= 0 ? replica_ : work.node->provenance().replica, 0);
     call.first_arg = static_cast<std::uint32_t>(plan_->args.size());
     call.inputs = static_cast<std::uint32_t>(work.inputs.size());
     call.outputs = static_cast<std::uint32_t>(work.outputs.size());
@@ -410,8 +411,13 @@ class PlanMaker {
     }
 
     if (has_regions) {
-      work.kernel = add_kernel(make_region_kernel(node, outputs, uses, variable_specs_));
-      work.seconds = region_seconds(node);
+      RegionKernel region =
+          make_region_kernel(node, specs, outputs, uses, runtime_, options_, variable_specs_, replica_);
+      work.kernel = add_kernel(std::move(region.kernel));
+      work.seconds = region.seconds;
+      work.split.scratch_bytes = region.scratch_bytes;
+      plan_->region_planned_bytes += region.planned_bytes;
+      plan_->region_live_bytes += region.live_bytes;
     } else {
       work.kernel = add_kernel(make_kernel(node, view, outputs));
       if (op.split) work.split = op.split(view, outputs);
@@ -498,12 +504,6 @@ class PlanMaker {
     for (const TensorSpec& input : view.inputs()) bytes += static_cast<double>(num_bytes(input));
     for (const TensorSpec& output : outputs) bytes += static_cast<double>(num_bytes(output));
     return bytes;
-  }
-
-  static double region_seconds(const Node& node) {
-    double seconds = 0;
-    for (const Graph& region : node.regions()) seconds += 1e-6 * static_cast<double>(region.size());
-    return seconds;
   }
 
   // The first input that has memory of its own and the output's spec may be written over. An update by rows reads its rows in
@@ -642,6 +642,7 @@ class PlanMaker {
   const Runtime& runtime_;
   const CompileOptions& options_;
   NodeView::VariableSpecs variable_specs_;
+  int replica_;  // that a region runs for; -1: each node says
   std::unique_ptr<Plan> plan_;
   std::vector<NodeId> order_;
   std::vector<bool> live_;
@@ -664,7 +665,14 @@ class PlanMaker {
 
 std::unique_ptr<const Plan> make_plan(const Graph& graph, const Runtime& runtime,
                                       std::span<const TensorSpec> feeds, const CompileOptions& options) {
-  return PlanMaker(graph, runtime, feeds, options).run();
+  return PlanMaker(graph, runtime, feeds, options, variable_specs(graph), -1).run();
+}
+
+std::unique_ptr<const Plan> make_region_plan(const Graph& region, const Runtime& runtime,
+                                             std::span<const TensorSpec> arguments,
+                                             const CompileOptions& options,
+                                             const NodeView::VariableSpecs& variables, int replica) {
+  return PlanMaker(region, runtime, arguments, options, variables, replica).run();
 }
 
 }  // namespace lockstep

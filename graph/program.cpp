@@ -244,8 +244,17 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
                 const RunOptions& options, std::uint64_t committed) {
     PlannedProgram& planned = lease.planned();
     lock_variables(planned, options, committed);
-    const RunContext::Outcome outcome = lease.context().run(
-        feeds, results, planned.variables(), planned.locks(), {runtime_.seed(), store_->step()}, options);
+    RunContext& context = lease.context();
+    for (std::size_t i = 0; i < feeds.size(); ++i) context.feeds()[i] = const_cast<void*>(feeds[i].raw());
+    for (std::size_t i = 0; i < results.size(); ++i) context.results()[i] = results[i].raw();
+    for (std::size_t i = 0; i < planned.variables().size(); ++i) {
+      context.variables()[i] = planned.variables()[i]->storage().raw();
+    }
+    RunInfo info{runtime_.seed(), store_->step()};
+    info.cancel = options.cancel.stop_possible() ? &options.cancel : nullptr;
+    info.deadline = options.deadline ? &*options.deadline : nullptr;
+    info.observer = options.observer;
+    const RunContext::Outcome outcome = context.run(planned.locks(), info);
     if (outcome.committed && !outcome.error && planned.plan().commits) store_->advance_step();
     planned.unlock();
     if (!outcome.error && outcome.committed) return;
@@ -485,8 +494,8 @@ PlanSummary Program::plan(std::span<const TensorSpec> feeds) const {
   summary.calls = plan.clusters.calls.size();
   summary.clusters = plan.lanes > 1 ? plan.clusters.clusters.size() : 1;
   summary.lanes = plan.lanes;
-  summary.planned_bytes = plan.memory.planned_bytes;
-  summary.live_set_bytes = plan.memory.live_set_bytes;
+  summary.planned_bytes = plan.memory.planned_bytes + plan.region_planned_bytes;
+  summary.live_set_bytes = plan.memory.live_set_bytes + plan.region_live_bytes;
   summary.estimated_seconds = plan.seconds;
   return summary;
 }

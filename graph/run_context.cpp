@@ -62,7 +62,12 @@ bool RunContext::inside_run() { return Active::top != nullptr; }
 bool RunContext::held_by_this_thread(const RunLock* lock) { return is_held(lock, Active::top); }
 
 RunContext::RunContext(const Graph& graph, const Plan& plan, const Runtime& runtime)
-    : graph_(graph), plan_(plan), runtime_(runtime) {
+    : graph_(graph),
+      plan_(plan),
+      runtime_(runtime),
+      feeds_(plan.feeds.size()),
+      results_(plan.results.size()),
+      variables_(plan.variables.size()) {
   for (std::size_t i = 0; i < plan.arenas.size(); ++i) {
     arenas_.push_back(Tensor::empty(DType::kU8, {plan.memory.arena_bytes[i]}, runtime.pool(plan.arenas[i])));
   }
@@ -129,32 +134,24 @@ RunContext::~RunContext() {
   helpers_.clear();
 }
 
-void RunContext::bind(std::span<const Tensor> feeds, std::span<Tensor> results,
-                      std::span<StoredVariable* const> variables) {
-  // Kernels only read what is fed.
-  for (const Patch& patch : feed_patches_)
-    args_[patch.arg].data = const_cast<void*>(feeds[patch.source].raw());
-  for (const Patch& patch : result_patches_) args_[patch.arg].data = results[patch.source].raw();
-  for (const Patch& patch : variable_patches_)
-    args_[patch.arg].data = variables[patch.source]->storage().raw();
+void RunContext::bind() {
+  for (const Patch& patch : feed_patches_) args_[patch.arg].data = feeds_[patch.source];
+  for (const Patch& patch : result_patches_) args_[patch.arg].data = results_[patch.source];
+  for (const Patch& patch : variable_patches_) args_[patch.arg].data = variables_[patch.source];
 }
 
-RunContext::Outcome RunContext::run(std::span<const Tensor> feeds, std::span<Tensor> results,
-                                    std::span<StoredVariable* const> variables,
-                                    std::span<RunLock* const> locks, RunInfo info,
-                                    const RunOptions& options) noexcept {
-  bind(feeds, results, variables);
+RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunInfo& info,
+                                    Kind kind) noexcept {
+  bind();
   info_ = info;
-  info_.cancel = options.cancel.stop_possible() ? &options.cancel : nullptr;
-  info_.deadline = options.deadline ? &*options.deadline : nullptr;
-  options_ = &options;
+  Observer* const told = kind == Kind::kStep ? info.observer : nullptr;
   caller_ = Active::top;
   locks_ = locks;
-  watched_ = options.observer != nullptr || options.deadline.has_value() || options.cancel.stop_possible();
+  watched_ = info.observer != nullptr || info.deadline != nullptr || info.cancel != nullptr;
   state_.store(State::kRunning, std::memory_order_relaxed);
   failing_.clear(std::memory_order_relaxed);
   outcome_ = Outcome();
-  if (options.observer != nullptr) options.observer->on_run_begin();
+  if (told != nullptr) told->on_run_begin();
   {
     const Active active(*this);
     if (plan_.lanes > 1) {
@@ -163,8 +160,7 @@ RunContext::Outcome RunContext::run(std::span<const Tensor> feeds, std::span<Ten
       run_inline();
     }
   }
-  if (options.observer != nullptr) options.observer->on_run_end();
-  options_ = nullptr;
+  if (told != nullptr) told->on_run_end();
   return std::move(outcome_);
 }
 
@@ -187,11 +183,11 @@ bool RunContext::should_stop() {
   const State state = state_.load(std::memory_order_acquire);
   if (state == State::kFailed) return true;
   if (!watched_ || state == State::kCommitting) return false;  // nothing interrupts the commit
-  if (options_->cancel.stop_requested()) {
+  if (info_.cancel != nullptr && info_.cancel->stop_requested()) {
     stop(ErrorCode::kCancelled);
     return true;
   }
-  if (options_->deadline && Clock::now() >= *options_->deadline) {
+  if (info_.deadline != nullptr && Clock::now() >= *info_.deadline) {
     stop(ErrorCode::kDeadlineExceeded);
     return true;
   }
@@ -211,7 +207,7 @@ template <bool kWatched>
 void RunContext::run_calls(std::uint32_t begin, std::uint32_t end) {
   std::uint32_t at = begin;
   const bool committing = state_.load(std::memory_order_relaxed) == State::kCommitting;
-  Observer* const observer = kWatched ? options_->observer : nullptr;
+  Observer* const observer = kWatched ? info_.observer : nullptr;
   const auto event = [&] {
     const Call& call = plan_.clusters.calls[at];
     const PhaseCall& phase = plan_.phases[call.phase];

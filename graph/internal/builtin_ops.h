@@ -23,6 +23,10 @@ void register_gradient_ops(OpRegistry& registry);
 void register_control_flow_ops(OpRegistry& registry);  // cond, while_loop, replicated
 void register_call_ops(OpRegistry& registry);          // call
 
+// Gradients through regions (graph/gradients_regions.cpp).
+GradientFn gradient_of_cond();
+GradientFn gradient_of_while();
+
 // Shards for `work` items when one shard should hold about `grain` of them: from the shape alone.
 inline std::int64_t shards_for(std::int64_t work, std::int64_t grain) {
   return work <= grain ? 1 : (work + grain - 1) / grain;

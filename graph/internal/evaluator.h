@@ -1,7 +1,7 @@
 // graph/internal/evaluator.h - runs graphs and regions node by node on tensors.
 //
 // One Evaluator is one step: it reads and writes its own map of variables, which the caller commits or throws away.
-// The interpreter is this and no more; compiled programs run nodes with regions through it.
+// The interpreter is this and no more.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,6 @@ std::vector<bool> live_nodes(const Graph& graph, std::span<const NodeId> topolog
 class GraphOrders {
  public:
   explicit GraphOrders(const Graph& graph);
-  explicit GraphOrders(const Node& node);  // of its regions
   const std::vector<NodeId>& of(const Graph& graph) const { return orders_.at(&graph); }
 
  private:

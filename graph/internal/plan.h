@@ -73,6 +73,8 @@ struct Plan {
   std::vector<Device> arenas;
   Clusters clusters;
   MemoryPlan memory;
+  std::int64_t region_planned_bytes = 0;  // of one context for each region below
+  std::int64_t region_live_bytes = 0;
   std::vector<std::int64_t> scratch_offsets;  // by phase
   std::size_t lanes = 1;
   bool draws_random = false;
@@ -84,5 +86,10 @@ struct Plan {
 LOCKSTEP_API std::unique_ptr<const Plan> make_plan(const Graph& graph, const Runtime& runtime,
                                                    std::span<const TensorSpec> feeds,
                                                    const CompileOptions& options);
+// Of a region: variables are declared further out, and `replica`, where it is not -1, is the one that runs.
+std::unique_ptr<const Plan> make_region_plan(const Graph& region, const Runtime& runtime,
+                                             std::span<const TensorSpec> arguments,
+                                             const CompileOptions& options,
+                                             const NodeView::VariableSpecs& variables, int replica);
 
 }  // namespace lockstep

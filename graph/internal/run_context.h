@@ -44,10 +44,14 @@ class RunContext {
     std::optional<std::uint32_t> failed_call;  // which
     ErrorCode stopped = ErrorCode::kInternal;  // kCancelled or kDeadlineExceeded, where no call failed
   };
-  // `variables` are the plan's; `locks` is what the caller holds for this run. Both must outlive it.
-  Outcome run(std::span<const Tensor> feeds, std::span<Tensor> results,
-              std::span<StoredVariable* const> variables, std::span<RunLock* const> locks, RunInfo info,
-              const RunOptions& options) noexcept;
+  // What the next run works on, in the order of the plan. What is fed is only read.
+  std::span<void*> feeds() { return feeds_; }
+  std::span<void*> results() { return results_; }
+  std::span<void*> variables() { return variables_; }
+  // `locks` is what the caller holds for this run; they and what `info` points at must outlive it. A run inside a node of
+  // another run (a region) says so: observers hear of its nodes alone.
+  enum class Kind : std::uint8_t { kStep, kRegion };
+  Outcome run(std::span<RunLock* const> locks, const RunInfo& info, Kind kind = Kind::kStep) noexcept;
 
   const Plan& plan() const { return plan_; }
 
@@ -65,8 +69,7 @@ class RunContext {
   struct Active;  // marks the thread as working on this run
   static bool is_held(const RunLock* lock, const Active* active);
 
-  void bind(std::span<const Tensor> feeds, std::span<Tensor> results,
-            std::span<StoredVariable* const> variables);
+  void bind();
   template <bool kWatched>
   void run_calls(std::uint32_t begin, std::uint32_t end);
   void run_range(std::uint32_t begin, std::uint32_t end);
@@ -95,10 +98,10 @@ class RunContext {
     std::uint32_t source;
   };
   std::vector<Patch> feed_patches_, result_patches_, variable_patches_;
+  std::vector<void*> feeds_, results_, variables_;
 
   // --- one run
   RunInfo info_;
-  const RunOptions* options_ = nullptr;
   std::span<RunLock* const> locks_;
   const Active* caller_ = nullptr;  // the runs that the calling thread was inside of
   bool watched_ = false;            // an observer, a deadline or a cancellation has to be looked at

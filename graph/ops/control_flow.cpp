@@ -46,6 +46,7 @@ OpDef region_op(std::string name, std::string summary, Arity inputs, std::size_t
 OpDef cond_op() {
   OpDef def = region_op("cond", "region 0 where the predicate holds, else region 1, over the same arguments",
                         Arity::at_least(1), 2, RegionKind::kCond);
+  def.gradient = gradient_of_cond();
   def.infer = [](InferContext& c) {
     if (!is_bool_scalar(c.input(0))) NodeView::fail(str("the predicate must be bool[], got ", c.input(0)));
     const Graph& then_region = c.regions()[0];
@@ -72,7 +73,10 @@ OpDef while_op() {
   OpDef def =
       region_op("while_loop", "repeats region 1 while region 0 says true; the first `carried` inputs change",
                 Arity::at_least(1), 2, RegionKind::kWhile);
-  def.attributes = {{"carried", AttributeType::kInt}};
+  def.gradient = gradient_of_while();
+  def.attributes = {{"carried", AttributeType::kInt},
+                    {"max_trips", AttributeType::kInt, false},
+                    {"stash", AttributeType::kBool, false}};
   def.infer = [](InferContext& c) {
     const std::int64_t carried = c.get<std::int64_t>("carried");
     if (carried < 1 || static_cast<std::size_t>(carried) > c.num_inputs()) {
@@ -95,8 +99,19 @@ OpDef while_op() {
         NodeView::fail(str("carried value ", i, " goes in as ", parameter, " and comes out as ", result,
                            "; a loop must keep dtype and shape"));
       }
-      c.add_output(parameter);
+      // The loop keeps what it was given, which may be more than its body knows.
+      const Shape& given = c.input(i).shape;
+      c.add_output(parameter.dtype, parameter.shape.admits(given) ? given : parameter.shape);
     }
+    const std::int64_t max_trips = c.get_or<std::int64_t>("max_trips", -1);
+    if (max_trips < -1) NodeView::fail(str("`max_trips` is ", max_trips, "; -1 says that there is no bound"));
+    if (!c.get_or<bool>("stash", false)) return;
+    if (max_trips < 0) NodeView::fail("a loop that keeps its trips needs `max_trips`");
+    for (std::int64_t i = 0; i < carried; ++i) {
+      const TensorSpec value = c.outputs()[static_cast<std::size_t>(i)];
+      c.add_output(value.dtype, value.shape.with_inserted(0, max_trips));
+    }
+    c.add_output(DType::kI64, Shape{});
   };
   return def;
 }

@@ -1,0 +1,258 @@
+// What gradients() promises, whatever the ops are.
+#include "lockstep/graph/gradients.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/graph/interpreter.h"
+#include "lockstep/graph/ops.h"
+#include "lockstep/graph/text.h"
+#include "support/gradient_check.h"
+#include "support/program_test.h"
+
+namespace lockstep {
+namespace {
+
+using testing::caught;
+using testing::expect_gradients;
+using ::testing::HasSubstr;
+using testing::random_tensor;
+
+Tensor scalar(double value) { return Tensor::scalar(value); }
+
+TEST(Gradients, OfAProductIsTheOtherFactor) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {});
+  const Value y = b.placeholder("y", DType::kF64, {});
+  const std::vector<Gradient> g = gradients(x * y, {x, y});
+  b.result(g[0]);
+  b.result(g[1]);
+  Interpreter run(b.finish());
+  const std::vector<Tensor> results = run.run({scalar(3), scalar(5)});
+  EXPECT_EQ(results[0].item(), 5);
+  EXPECT_EQ(results[1].item(), 3);
+}
+
+TEST(Gradients, FlowsThatMeetAreAdded) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {});
+  const Value y = x * x * x + x;  // 3 x^2 + 1
+  const Value first = gradients(y, {x})[0];
+  const Value second = gradients(first, {x})[0];
+  const Value third = gradients(second, {x})[0];
+  for (const Value& value : {first, second, third}) b.result(value);
+  Interpreter run(b.finish());
+  const std::vector<Tensor> results = run.run({scalar(2)});
+  EXPECT_EQ(results[0].item(), 13);
+  EXPECT_EQ(results[1].item(), 12);
+  EXPECT_EQ(results[2].item(), 6);
+}
+
+TEST(Gradients, ASeedStandsInForOnes) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {3});
+  const Value seed = b.placeholder("seed", DType::kF64, {3});
+  b.result(gradients(x * x, {x}, {.seed = seed})[0]);
+  Interpreter run(b.finish());
+  const Tensor g =
+      run.run({Tensor::from<double>({3}, {1, 2, 3}), Tensor::from<double>({3}, {1, 10, 100})})[0];
+  EXPECT_TRUE(g.bit_equal(Tensor::from<double>({3}, {2, 40, 600})));
+}
+
+TEST(Gradients, OfVariablesAreThoseOfAllThatIsReadBeforeTheFirstWrite) {
+  GraphBuilder b;
+  const VariableRef w = b.variable("w", scalar(3));
+  const Value first = b.read(w);
+  const Value second = b.read(w);
+  b.assign(w, first + 1.0);
+  const Value later = b.read(w);
+  const Value loss = first * second * later;  // 3 * 3 * 4
+  b.result(gradients(loss, {w})[0]);
+  Interpreter run(b.finish());
+  EXPECT_EQ(run.run()[0].item(), 2 * 3 * 4);
+}
+
+TEST(Gradients, NothingFlowsThroughStopGradient) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {});
+  b.result(gradients(x * stop_gradient(x), {x})[0]);
+  Interpreter run(b.finish());
+  EXPECT_EQ(run.run({scalar(7)})[0].item(), 7);
+}
+
+TEST(Gradients, UnconnectedIsZeroOrAnError) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {kUnknown, 2});
+  const Value z = b.placeholder("z", DType::kF64, {kUnknown, 2});
+  const VariableRef w = b.variable("w", Tensor::zeros(DType::kF64, {4}));
+  const Value loss = sum(x);
+  b.result(gradients(loss, {z})[0]);
+  b.result(gradients(loss, {w})[0]);
+  EXPECT_THAT(caught([&] { gradients(loss, {z}, {.unconnected = Unconnected::kError}); }).what,
+              HasSubstr("does not depend on 'z'"));
+  EXPECT_THAT(caught([&] { gradients(loss, {w}, {.unconnected = Unconnected::kError}); }).what,
+              HasSubstr("does not depend on variable 'w'"));
+  Interpreter run(b.finish());
+  const std::vector<Tensor> results =
+      run.run({Tensor::zeros(DType::kF64, {3, 2}), Tensor::zeros(DType::kF64, {5, 2})});
+  EXPECT_TRUE(results[0].bit_equal(Tensor::zeros(DType::kF64, {5, 2})));
+  EXPECT_TRUE(results[1].bit_equal(Tensor::zeros(DType::kF64, {4})));
+}
+
+TEST(Gradients, RefuseWhatHasNone) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {3});
+  const Value n = b.placeholder("n", DType::kI32, {});
+  EXPECT_THAT(caught([&] { gradients(x, {x}); }).what, HasSubstr("not a scalar; reduce it"));
+  EXPECT_THAT(caught([&] { gradients(n, {n}); }).what, HasSubstr("only floating values have gradients"));
+  EXPECT_THAT(caught([&] { gradients(sum(x), {VariableRef{"nobody"}}); }).what,
+              HasSubstr("no variable 'nobody' is declared"));
+  const TensorSpec spec = x.spec();
+  const Value opaque =
+      b.call("mine", std::vector<Value>{x}, std::vector<TensorSpec>{spec}, [](KernelContext&) {})[0];
+  const auto error = caught([&] { gradients(sum(opaque), {x}); });
+  EXPECT_THAT(error.what, HasSubstr("op 'call' has no gradient rule"));
+  EXPECT_THAT(error.what, HasSubstr("gradients_test.cpp"));
+  EXPECT_EQ(error.place.node, "mine");
+}
+
+TEST(Gradients, NodesSayWhereTheyComeFrom) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {});
+  const Value y = x * 2.0;
+  const int line = __LINE__ - 1;
+  const Value g = gradients(y, {x})[0];
+  const Node& node = b.graph().node(g.id().node);
+  const Node& forward = b.graph().node(y.id().node);
+  EXPECT_EQ(node.site().line, static_cast<std::uint32_t>(line));
+  EXPECT_EQ(b.graph().text(node.provenance().made_by), "gradients");
+  EXPECT_EQ(node.provenance().origin, forward.provenance().identity);
+  EXPECT_THAT(node.name(), ::testing::StartsWith("gradients/mul/"));
+}
+
+TEST(Gradients, RulesAreHeldToTheInputsSpecs) {
+  static const bool registered = [] {
+    OpDef def;
+    def.name = "test_bad_rule";
+    def.inputs = Arity::exactly(1);
+    def.infer = [](InferContext& c) { c.add_output(c.input(0).dtype, Shape{}); };
+    def.gradient = [](GradientContext& c) -> std::vector<Gradient> { return {c.grad()}; };
+    OpRegistry::global().add(std::move(def));
+    return true;
+  }();
+  ASSERT_TRUE(registered);
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {3});
+  EXPECT_THAT(caught([&] { gradients(b.op1("test_bad_rule", {x}), {x}); }).what,
+              HasSubstr("gives f64[] for input 0, which is f64[3]"));
+}
+
+// --- sparse
+
+TEST(Gradients, OfAGatherAreItsRows) {
+  GraphBuilder b;
+  const VariableRef table = b.variable("table", random_tensor({5, 2}, 1));
+  const Value ids = b.placeholder("ids", DType::kI64, {kUnknown});
+  const Value t = b.read(table);
+  const Value loss = sum(gather(t, ids)) + sum(gather(t, ids) * 2.0);
+  const Gradient g = gradients(loss, {table})[0];
+  ASSERT_TRUE(g.is_sparse());
+  EXPECT_THAT(caught([&] { g.dense(); }).what, HasSubstr("to_dense()"));
+  b.result(g.slices().indices);
+  b.result(g.slices().values);
+  b.result(to_dense(g));
+  Interpreter run(b.finish());
+  const std::vector<Tensor> results = run.run({Tensor::from<std::int64_t>({2}, {3, 3})});
+  EXPECT_EQ(results[0].shape(), (Shape{4}));
+  EXPECT_EQ(results[1].shape(), (Shape{4, 2}));
+  Tensor expected = Tensor::zeros(DType::kF64, {5, 2});
+  expected.data<double>()[6] = expected.data<double>()[7] = 6;
+  EXPECT_TRUE(results[2].bit_equal(expected));
+}
+
+TEST(Gradients, RowsThatFlowOnBecomeDense) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {3, 1});
+  const Value ids = b.constant(Tensor::from<std::int64_t>({1}, {1}));
+  const Gradient g = gradients(sum(gather(x * 2.0, ids)), {x})[0];
+  EXPECT_FALSE(g.is_sparse());
+  const Gradient mixed = gradients(sum(gather(x, ids)) + sum(x), {x})[0];
+  EXPECT_FALSE(mixed.is_sparse());
+  b.result(g);
+  b.result(mixed);
+  Interpreter run(b.finish());
+  const std::vector<Tensor> results = run.run({Tensor::zeros(DType::kF64, {3, 1})});
+  EXPECT_TRUE(results[0].bit_equal(Tensor::from<double>({3, 1}, {0, 2, 0})));
+  EXPECT_TRUE(results[1].bit_equal(Tensor::from<double>({3, 1}, {1, 2, 1})));
+}
+
+// --- regions
+
+Value first_positive(GraphBuilder&, const Value& x) { return less(0, sum(x)); }
+
+TEST(Gradients, GoThroughTheBranchThatIsTaken) {
+  for (const double shift : {-3.0, 3.0}) {
+    expect_gradients(
+        [&](GraphBuilder& b, std::span<const Value> x) {
+          const Value p = first_positive(b, x[0] + shift);
+          return cond(
+              p, [&]() -> std::vector<Value> { return {x[0] * x[1] * x[1]}; },
+              [&]() -> std::vector<Value> { return {x[0] * x[0]}; })[0];
+        },
+        {random_tensor({3}, 1), random_tensor({3}, 2)});
+  }
+}
+
+TEST(Gradients, RefuseBranchesWithEffects) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {});
+  const VariableRef w = b.variable("w", scalar(1));
+  const Value y = cond(
+      less(0, x), [&]() -> std::vector<Value> { return {b.assign_add(w, x) * x}; },
+      [&]() -> std::vector<Value> { return {x}; })[0];
+  EXPECT_THAT(caught([&] { gradients(y, {x}); }).what, HasSubstr("the way back would repeat them"));
+}
+
+Value power_loop(const Value& x, const Value& factor, std::int64_t trips, std::int64_t bound) {
+  GraphBuilder& b = x.builder().innermost();
+  const Value zero = b.constant(std::int64_t{0});
+  return while_loop(
+      std::vector<Value>{zero, x}, [&](std::span<const Value> c) { return less(c[0], trips); },
+      [&](std::span<const Value> c) -> std::vector<Value> {
+        const Value next = c[0] + 1;
+        return {next, c[1] * factor + c[1] * c[1]};
+      },
+      LoopOptions{bound})[1];
+}
+
+TEST(Gradients, GoRoundABoundedLoopBackwards) {
+  for (const auto& [trips, bound] : {std::pair{3, 3}, {2, 5}, {0, 4}, {9, 3}}) {
+    SCOPED_TRACE(::testing::Message() << trips << " trips, at most " << bound);
+    expect_gradients(
+        [&](GraphBuilder&, std::span<const Value> x) { return power_loop(x[0], x[1], trips, bound); },
+        {random_tensor({2}, 1, 0.1, 0.5), random_tensor({2}, 2)});
+  }
+}
+
+TEST(Gradients, AnUnboundedLoopSaysWhatIsMissing) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {2});
+  const Value y = power_loop(x, x, 3, -1);
+  EXPECT_THAT(caught([&] { gradients(sum(y), {x}); }).what, HasSubstr("give LoopOptions::max_trips"));
+}
+
+TEST(Gradients, LoopsInPrograms) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {kUnknown});
+  const Value y = power_loop(x, x, 3, 4);
+  b.result(y);
+  b.result(gradients(sum(y), {x})[0]);
+  const Graph graph = b.finish();
+  EXPECT_EQ(print(parse(print(graph))), print(graph));
+  const Tensor feed = random_tensor({5}, 3);
+  const std::vector<Tensor> expected = Interpreter(graph).run({feed});
+  const std::vector<Tensor> got = compile(graph, Runtime()).run(std::vector<Tensor>{feed});
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(got[i].bit_equal(expected[i]));
+}
+
+}  // namespace
+}  // namespace lockstep
