@@ -1,281 +1,496 @@
 #include "lockstep/core/kernels/reduce.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 #include <type_traits>
+#include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/internal/lanes.h"
+#include "lockstep/core/internal/reduce_geometry.h"
+#include "lockstep/core/internal/span_math.h"
 
 namespace lockstep::kernels {
 namespace {
 
-constexpr std::int64_t kLanes = 16;
-constexpr std::int64_t kBlock = 1024;     // elements of a row per block
-constexpr std::int64_t kSmallBlock = 64;  // elements one after another per block
-constexpr std::int64_t kChunk = 256;      // output elements side by side
+constexpr std::int64_t kBlock = 1024;         // elements of a row per block
+constexpr std::int64_t kSmallBlock = 64;      // elements one after another per block
+constexpr std::int64_t kChunk = 512;          // output elements side by side
+constexpr std::int64_t kGrain = 64 << 10;     // input elements a shard; about 20 us
+constexpr std::int64_t kExpGrain = 16 << 10;  // the same where each is an exponential
+constexpr std::int64_t kMinWidth = 64;        // columns that a shard has at least
 
-// What a T is added up in: unsigned for integers, where overflow wraps.
+// What T is added and multiplied in: unsigned for integers, where overflow wraps.
 template <class T>
-using Sum = std::conditional_t<std::is_same_v<T, double>, double,
-                               std::conditional_t<std::is_integral_v<T>, std::uint64_t, float>>;
+using Sum = std::conditional_t<std::is_integral_v<T>, std::uint64_t, Wide<T>>;
 
-template <class T>
-Sum<T> load(T value) {
-  if constexpr (std::is_integral_v<T>) {
-    return static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
+template <class S, class T>
+S widen(T value) {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, S>) {
+    return static_cast<S>(static_cast<std::int64_t>(value));
   } else {
-    return static_cast<Sum<T>>(value);
+    return static_cast<S>(value);
   }
 }
 
-template <class T>
-T store(Sum<T> value) {
-  return T(value);
-}
-template <>
-std::uint8_t store<std::uint8_t>(std::uint64_t value) {
-  return static_cast<std::uint8_t>(value);
-}
-template <>
-std::int32_t store<std::int32_t>(std::uint64_t value) {
-  return static_cast<std::int32_t>(value);
-}
-
-template <class S>
-S tree(const S* lanes) {
-  S level[kLanes / 2];
-  for (std::int64_t i = 0; i < kLanes / 2; ++i) level[i] = lanes[i] + lanes[i + kLanes / 2];
-  for (std::int64_t width = kLanes / 4; width > 0; width /= 2) {
-    for (std::int64_t i = 0; i < width; ++i) level[i] += level[i + width];
+template <class T, class S>
+T narrow(S value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return value != 0;
+  } else if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(value);
+  } else {
+    return T(value);
   }
-  return level[0];
 }
 
-// At most kBlock elements: element i goes to lane i % kLanes.
-template <class T>
-Sum<T> sum_block(const T* in, std::int64_t count) {
-  using S = Sum<T>;
-  S lanes[kLanes] = {};
-  std::int64_t i = 0;
+// Which outputs, and which part of what each is made of.
+struct Cut {
+  std::int64_t out_begin, out_end;
+  std::int64_t row_begin, row_end;
+  std::int64_t inner_begin, inner_end;  // where the inner axis is reduced
+  std::int64_t elements() const { return (row_end - row_begin) * (inner_end - inner_begin); }
+};
+
+// --- what is read of an element: itself, or a function of it and of a number that belongs to the output
+template <class T, class S>
+struct Itself {
+  static constexpr bool kDirect = std::is_same_v<T, S>;
+  template <class From>
+  static const S* block(const T* in, std::int64_t count, S* buffer, From) {
+    for (std::int64_t i = 0; i < count; ++i) buffer[i] = widen<S>(in[i]);
+    return buffer;
+  }
+};
+
+// in - from, where `from` is one number or as many as there are elements.
+template <class T, class S>
+void subtract(const T* in, std::int64_t count, S* to, S from) {
   if constexpr (std::is_same_v<T, S>) {
-    typedef S Vector __attribute__((vector_size(sizeof(S) * kLanes)));
-    Vector sums{};
-    for (; i + kLanes <= count; i += kLanes) {
-      Vector next;
-      std::memcpy(&next, in + i, sizeof(next));
-      sums += next;
-    }
-    std::memcpy(lanes, &sums, sizeof(sums));
+    map_span(in, in, to, count, [from](auto x, auto) { return x - from; });
   } else {
-    for (; i + kLanes <= count; i += kLanes) {
-      for (std::int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += load(in[i + lane]);
-    }
+    for (std::int64_t i = 0; i < count; ++i) to[i] = widen<S>(in[i]) - from;
   }
-  for (std::int64_t lane = 0; i < count; ++i, ++lane) lanes[lane] += load(in[i]);
-  return tree(lanes);
+}
+template <class T, class S>
+void subtract(const T* in, std::int64_t count, S* to, const S* from) {
+  if constexpr (std::is_same_v<T, S>) {
+    map_span(in, from, to, count, [](auto x, auto y) { return x - y; });
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = widen<S>(in[i]) - from[i];
+  }
 }
 
-template <class T>
-Sum<T> sum_row(const T* in, std::int64_t count) {
-  Sum<T> total{0};
-  for (std::int64_t i = 0; i < count; i += kBlock) total += sum_block(in + i, std::min(kBlock, count - i));
+template <class T, class S>
+struct ExpOfDistance {
+  static constexpr bool kDirect = false;
+  template <class From>
+  static const S* block(const T* in, std::int64_t count, S* buffer, From from) {
+    subtract(in, count, buffer, from);
+    exp_span(buffer, buffer, count);
+    return buffer;
+  }
+};
+template <class T, class S>
+struct SquareOfDistance {
+  static constexpr bool kDirect = false;
+  template <class From>
+  static const S* block(const T* in, std::int64_t count, S* buffer, From from) {
+    subtract(in, count, buffer, from);
+    map_span(buffer, buffer, buffer, count, [](auto a, auto b) { return a * b; });
+    return buffer;
+  }
+};
+
+// --- at most kChunk outputs from `at` on, from one part
+template <class Op, class Load, class T, class S>
+S reduce_row(const T* in, std::int64_t count, S* buffer, S from) {
+  S total = Op::template identity<S>();
+  for (std::int64_t i = 0; i < count; i += kBlock) {
+    const std::int64_t n = std::min(kBlock, count - i);
+    if constexpr (Load::kDirect) {
+      total = Op::apply(total, reduce_span<Op>(in + i, n));
+    } else {
+      total = Op::apply(total, reduce_span<Op>(Load::block(in + i, n, buffer, from), n));
+    }
+  }
   return total;
 }
 
-// Some axes of the input, outermost first, and a position on them.
-class Axes {
- public:
-  void push(std::int64_t extent, std::int64_t stride) {  // from the last axis on
-    axes_[rank_++] = Axis{extent, stride};
-    count_ *= extent;
-  }
-  std::int64_t count() const { return count_; }
-  std::int64_t offset() const { return offset_; }
-
-  void seek(std::int64_t index) {
-    offset_ = 0;
-    for (std::size_t i = 0; i < rank_; ++i) {
-      axes_[i].index = index % axes_[i].extent;
-      index /= axes_[i].extent;
-      offset_ += axes_[i].index * axes_[i].stride;
+template <class Op, class Load, class T, class S>
+void reduce_last_axis(const T* in, const ReduceGeometry& geometry, const Cut& cut, std::int64_t at,
+                      std::int64_t width, const S* from, S* result) {
+  S buffer[kBlock];
+  Walker kept(geometry.kept, at);
+  for (std::int64_t i = 0; i < width; ++i, kept.advance(1)) {
+    const T* base = in + kept.offset() + cut.inner_begin;
+    S total = Op::template identity<S>(), block = total;
+    Walker rows(geometry.reduced, cut.row_begin);
+    for (std::int64_t r = cut.row_begin; r < cut.row_end; ++r, rows.advance(1)) {
+      if (r > cut.row_begin && (r - cut.row_begin) % kSmallBlock == 0) {
+        total = Op::apply(total, block);
+        block = Op::template identity<S>();
+      }
+      block = Op::apply(block, reduce_row<Op, Load>(base + rows.offset(), cut.inner_end - cut.inner_begin,
+                                                    buffer, from == nullptr ? S{} : from[i]));
     }
+    result[i] = Op::apply(total, block);
   }
-  // Back to the start after the last.
-  void next() {
-    for (std::size_t i = 0; i < rank_; ++i) {
-      Axis& axis = axes_[i];
-      offset_ += axis.stride;
-      if (++axis.index < axis.extent) return;
-      offset_ -= axis.extent * axis.stride;
-      axis.index = 0;
+}
+
+// `width` outputs that lie side by side.
+template <class Op, class Load, class T, class S>
+void reduce_outer_axes(const T* in, const ReduceGeometry& geometry, const Cut& cut, std::int64_t at,
+                       std::int64_t width, const S* from, S* result) {
+  S block[kChunk], buffer[kChunk];
+  const Walker kept(geometry.kept, at / geometry.inner);
+  const T* base = in + kept.offset() + at % geometry.inner;
+  std::fill_n(result, width, Op::template identity<S>());
+  Walker rows(geometry.reduced, cut.row_begin);
+  for (std::int64_t r = cut.row_begin; r < cut.row_end;) {
+    std::fill_n(block, width, Op::template identity<S>());
+    const std::int64_t end = std::min(cut.row_end, r + kSmallBlock);
+    while (r < end) {
+      const std::int64_t run = std::min(rows.run(), end - r);
+      const T* row = base + rows.offset();
+      if constexpr (Load::kDirect) {
+        fold_rows<Op>(block, row, rows.stride(), run, width);
+      } else {
+        for (std::int64_t i = 0; i < run; ++i) {
+          fold_span<Op>(block, Load::block(row + i * rows.stride(), width, buffer, from), width);
+        }
+      }
+      rows.advance(run);
+      r += run;
     }
+    fold_span<Op>(result, block, width);
   }
+}
 
- private:
-  struct Axis {
-    std::int64_t extent, stride;
-    std::int64_t index = 0;
-  };
-  std::size_t rank_ = 0;
-  Axis axes_[Shape::kMaxRank];  // the last axis first
-  std::int64_t count_ = 1;
-  std::int64_t offset_ = 0;
-};
+template <class Op, class Load, class T, class S>
+void reduce_chunk(const T* in, const ReduceGeometry& geometry, const Cut& cut, std::int64_t at,
+                  std::int64_t width, const S* from, S* result) {
+  if (geometry.inner_reduced) {
+    reduce_last_axis<Op, Load>(in, geometry, cut, at, width, from, result);
+  } else {
+    reduce_outer_axes<Op, Load>(in, geometry, cut, at, width, from, result);
+  }
+}
 
-struct Plan {
-  Axes kept, summed;
-  std::int64_t inner = 1;  // extent of the last axis, which is in neither list
-  bool inner_summed = true;
-};
+// --- the operations: what a part leaves of an output (one or two numbers), how parts are joined, what they give
+template <class Op, class T, class S>
+struct Plain {
+  using Element = T;
+  using State = S;
+  static constexpr std::int64_t kStates = 1;
+  std::int64_t count = 1;  // elements of the whole; not 1: the result is divided by it
 
-Plan make_plan(const Shape& shape, std::span<const std::int64_t> axes) {
-  Plan plan;
-  bool have_inner = false;
-  std::int64_t stride = 1;             // of the axis at hand
-  std::int64_t extent = 1, start = 1;  // of the merged axis that is not placed yet, and its stride
-  bool is_summed = false;
-  const auto place = [&] {
-    if (extent == 1) return;
-    if (!have_inner) {
-      plan.inner = extent;
-      plan.inner_summed = is_summed;
-      have_inner = true;
+  static void part(const T* in, const ReduceGeometry& geometry, const Cut& cut, std::int64_t at,
+                   std::int64_t width, S* first, S*) {
+    reduce_chunk<Op, Itself<T, S>>(in, geometry, cut, at, width, static_cast<const S*>(nullptr), first);
+  }
+  // The parts of one output, which lie `stride` apart.
+  template <class SizeOf>
+  static void join(const S* parts, std::int64_t stride, std::int64_t, const SizeOf&, std::int64_t number,
+                   S& first, S&) {
+    S total = Op::template identity<S>(), block = total;
+    for (std::int64_t i = 0; i < number; ++i) {
+      if (i > 0 && i % kSmallBlock == 0) {
+        total = Op::apply(total, block);
+        block = Op::template identity<S>();
+      }
+      block = Op::apply(block, parts[i * stride]);
+    }
+    first = Op::apply(total, block);
+  }
+  void give(S first, S, T* out, T*) const {
+    if constexpr (std::is_floating_point_v<S>) {
+      *out = narrow<T>(count == 1 ? first : first / static_cast<S>(count));
     } else {
-      (is_summed ? plan.summed : plan.kept).push(extent, start);
+      *out = narrow<T>(first);
     }
-  };
-  std::size_t left = axes.size();
-  for (std::size_t axis = shape.rank(); axis-- > 0;) {
-    const bool summed = left > 0 && axes[left - 1] == static_cast<std::int64_t>(axis);
-    if (summed) --left;
-    if (shape[axis] == 1) continue;
-    if (summed != is_summed || extent == 1) {
-      place();
-      extent = 1;
-      start = stride;
-      is_summed = summed;
-    }
-    extent *= shape[axis];
-    stride *= shape[axis];
   }
-  place();
-  return plan;
+};
+
+// An output is log(second) + first.
+template <class T, class S>
+struct LogSumExp {
+  using Element = T;
+  using State = S;
+  static constexpr std::int64_t kStates = 2;
+
+  static void part(const T* in, const ReduceGeometry& geometry, const Cut& cut, std::int64_t at,
+                   std::int64_t width, S* first, S* second) {
+    reduce_chunk<MaxOp, Itself<T, S>>(in, geometry, cut, at, width, static_cast<const S*>(nullptr), first);
+    // Where the largest is not finite, the exponentials themselves say what the result is: inf, NaN or 0.
+    for (std::int64_t i = 0; i < width; ++i) first[i] = std::isfinite(first[i]) ? first[i] : S{0};
+    reduce_chunk<AddOp, ExpOfDistance<T, S>>(in, geometry, cut, at, width, first, second);
+  }
+  template <class SizeOf>
+  static void join(const S* parts, std::int64_t stride, std::int64_t to_second, const SizeOf&,
+                   std::int64_t number, S& first, S& second) {
+    first = parts[0];
+    second = parts[to_second];
+    for (std::int64_t i = 1; i < number; ++i) {
+      const S shift = parts[i * stride], sum = parts[i * stride + to_second];
+      if (sum == 0) continue;
+      if (second == 0) {
+        first = shift;
+        second = sum;
+      } else if (!std::isfinite(second) || !std::isfinite(sum)) {
+        second += sum;
+      } else {
+        const S larger = std::max(first, shift);
+        second = second * std::exp(first - larger) + sum * std::exp(shift - larger);
+        first = larger;
+      }
+    }
+  }
+  static void give(S first, S second, T* out, T*) { *out = narrow<T>(std::log(second) + first); }
+};
+
+// The mean, and the sum of the squared distances from it.
+template <class T, class S>
+struct Moments {
+  using Element = T;
+  using State = S;
+  static constexpr std::int64_t kStates = 2;
+  std::int64_t count = 1;
+
+  static void part(const T* in, const ReduceGeometry& geometry, const Cut& cut, std::int64_t at,
+                   std::int64_t width, S* first, S* second) {
+    reduce_chunk<AddOp, Itself<T, S>>(in, geometry, cut, at, width, static_cast<const S*>(nullptr), first);
+    for (std::int64_t i = 0; i < width; ++i) first[i] /= static_cast<S>(cut.elements());
+    reduce_chunk<AddOp, SquareOfDistance<T, S>>(in, geometry, cut, at, width, first, second);
+  }
+  template <class SizeOf>
+  static void join(const S* parts, std::int64_t stride, std::int64_t to_second, const SizeOf& size_of,
+                   std::int64_t number, S& first, S& second) {
+    first = parts[0];
+    second = parts[to_second];
+    auto size = static_cast<S>(size_of(0));
+    for (std::int64_t i = 1; i < number; ++i) {
+      const auto more = static_cast<S>(size_of(i));
+      const S distance = parts[i * stride] - first;
+      const S share = more / (size + more);
+      first += distance * share;
+      second += parts[i * stride + to_second] + distance * distance * size * share;
+      size += more;
+    }
+  }
+  void give(S first, S second, T* out, T* other) const {
+    *out = narrow<T>(first);
+    *other = narrow<T>(second / static_cast<S>(count));
+  }
+};
+
+// Calls f with the operation.
+template <class F>
+void visit_reduction(ReduceOp op, DType dtype, std::int64_t count, F&& f) {
+  if (op == ReduceOp::kAny || op == ReduceOp::kAll) {
+    static_assert(sizeof(bool) == 1);
+    op == ReduceOp::kAny ? f(Plain<MaxOp, std::uint8_t, std::uint8_t>{})
+                         : f(Plain<MinOp, std::uint8_t, std::uint8_t>{});
+    return;
+  }
+  visit_dtype(dtype, [&]<class T>(T) {
+    if constexpr (!std::is_same_v<T, bool>) {
+      if (op == ReduceOp::kSum) return f(Plain<AddOp, T, Sum<T>>{});
+      if (op == ReduceOp::kProd) return f(Plain<MulOp, T, Sum<T>>{});
+      if (op == ReduceOp::kMax) return f(Plain<MaxOp, T, Wide<T>>{});
+      if (op == ReduceOp::kMin) return f(Plain<MinOp, T, Wide<T>>{});
+      if constexpr (!std::is_integral_v<T>) {
+        if (op == ReduceOp::kMean) return f(Plain<AddOp, T, Wide<T>>{count});
+        if (op == ReduceOp::kLogSumExp) return f(LogSumExp<T, Wide<T>>{});
+        if (op == ReduceOp::kMoments) return f(Moments<T, Wide<T>>{count});
+      }
+    }
+  });
 }
 
-template <class T>
-void sum_last_axis(const T* in, Plan& plan, T* out, std::int64_t begin, std::int64_t end) {
-  plan.kept.seek(begin);
-  for (std::int64_t at = begin; at < end; ++at, plan.kept.next()) {
-    const T* base = in + plan.kept.offset();
-    Sum<T> total{0}, block{0};
-    plan.summed.seek(0);
-    for (std::int64_t r = 0; r < plan.summed.count(); ++r, plan.summed.next()) {
-      if (r > 0 && r % kSmallBlock == 0) {
-        total += block;
-        block = 0;
-      }
-      block += sum_row(base + plan.summed.offset(), plan.inner);
-    }
-    out[at] = store<T>(total + block);
+const char* name_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum: return "sum";
+    case ReduceOp::kMean: return "mean";
+    case ReduceOp::kProd: return "prod";
+    case ReduceOp::kMax: return "max";
+    case ReduceOp::kMin: return "min";
+    case ReduceOp::kAny: return "any";
+    case ReduceOp::kAll: return "all";
+    case ReduceOp::kLogSumExp: return "logsumexp";
+    case ReduceOp::kMoments: return "moments";
+  }
+  return "reduction";
+}
+
+void check_dtype(ReduceOp op, DType dtype) {
+  const bool logical = op == ReduceOp::kAny || op == ReduceOp::kAll;
+  const bool floating = op == ReduceOp::kMean || op == ReduceOp::kLogSumExp || op == ReduceOp::kMoments;
+  if (logical != (dtype == DType::kBool) || (floating && !is_floating(dtype))) {
+    throw InvalidArgument(str(name_of(op), ": takes ",
+                              logical    ? "bool"
+                              : floating ? "floating"
+                                         : "numeric",
+                              " tensors, got ", dtype, ": convert (cast) first"));
   }
 }
 
-template <class T>
-void sum_outer_axes(const T* in, Plan& plan, T* out, std::int64_t begin, std::int64_t end) {
-  Sum<T> total[kChunk], block[kChunk];
-  for (std::int64_t at = begin; at < end;) {
-    const std::int64_t column = at % plan.inner;
-    const std::int64_t width = std::min({kChunk, plan.inner - column, end - at});
-    plan.kept.seek(at / plan.inner);
-    const T* base = in + plan.kept.offset() + column;
-    std::fill_n(total, width, Sum<T>{0});
-    std::fill_n(block, width, Sum<T>{0});
-    plan.summed.seek(0);
-    for (std::int64_t r = 0; r < plan.summed.count(); ++r, plan.summed.next()) {
-      if (r > 0 && r % kSmallBlock == 0) {
-        for (std::int64_t i = 0; i < width; ++i) total[i] += block[i];
-        std::fill_n(block, width, Sum<T>{0});
+std::int64_t outputs_of(const Shape& shape, std::span<const std::int64_t> axes) {
+  std::int64_t elements = 1;
+  for (std::size_t axis = 0; axis < shape.rank(); ++axis) {
+    if (!std::ranges::binary_search(axes, static_cast<std::int64_t>(axis))) elements *= shape[axis];
+  }
+  return elements;
+}
+
+// Outputs [begin, end) from the elements of `cut`: finished, or as parts.
+template <class R>
+void run_cut(const R& reduction, const void* in, const ReduceGeometry& geometry, const Cut& cut, void* out,
+             void* second, typename R::State* parts, std::int64_t outputs) {
+  using S = typename R::State;
+  using T = typename R::Element;
+  S first_states[kChunk], second_states[kChunk];
+  for (std::int64_t at = cut.out_begin; at < cut.out_end;) {
+    std::int64_t width = std::min(kChunk, cut.out_end - at);
+    if (!geometry.inner_reduced) width = std::min(width, geometry.inner - at % geometry.inner);
+    S* first = parts == nullptr ? first_states : parts + at;
+    S* other = parts == nullptr ? second_states : parts + outputs + at;
+    R::part(static_cast<const T*>(in), geometry, cut, at, width, first, other);
+    if (parts == nullptr) {
+      for (std::int64_t i = 0; i < width; ++i) {
+        reduction.give(first[i], R::kStates == 2 ? other[i] : S{}, static_cast<T*>(out) + at + i,
+                       second == nullptr ? nullptr : static_cast<T*>(second) + at + i);
       }
-      const T* row = base + plan.summed.offset();
-      for (std::int64_t i = 0; i < width; ++i) block[i] += load(row[i]);
     }
-    for (std::int64_t i = 0; i < width; ++i) out[at + i] = store<T>(total[i] + block[i]);
     at += width;
   }
 }
 
-void check_dtype(DType dtype) {
-  if (dtype == DType::kBool) throw InvalidArgument("sum: bool has no sum: convert to another dtype first");
+// The elements that part `part` of `parts` covers.
+Cut cut_of(const ReduceGeometry& geometry, std::int64_t part, std::int64_t parts) {
+  Cut cut{0, 0, 0, geometry.rows, 0, geometry.inner_reduced ? geometry.inner : 1};
+  if (parts == 1) return cut;
+  if (geometry.rows >= parts) {
+    cut.row_begin = geometry.rows * part / parts;
+    cut.row_end = geometry.rows * (part + 1) / parts;
+  } else {
+    const std::int64_t blocks = (geometry.inner + kBlock - 1) / kBlock;
+    cut.inner_begin = blocks * part / parts * kBlock;
+    cut.inner_end = std::min(geometry.inner, blocks * (part + 1) / parts * kBlock);
+  }
+  return cut;
 }
 
-// How many elements the output has.
-std::int64_t check_axes(const Shape& shape, std::span<const std::int64_t> axes) {
+}  // namespace
+
+void check_axes(const char* what, const Shape& shape, std::span<const std::int64_t> axes) {
   const auto rank = static_cast<std::int64_t>(shape.rank());
   std::int64_t before = -1;
   for (const std::int64_t axis : axes) {
     if (axis <= before || axis >= rank) {
       throw InvalidArgument(
-          str("sum: axis ", axis, " of ", shape, ": axes must be sorted, unique and in [0, ", rank, ")"));
+          str(what, ": axis ", axis, " of ", shape, ": axes must be sorted, unique and in [0, ", rank, ")"));
     }
     before = axis;
   }
-  std::int64_t elements = 1;
-  std::size_t next = 0;
-  for (std::int64_t axis = 0; axis < rank; ++axis) {
-    if (next < axes.size() && axes[next] == axis) {
-      ++next;
-    } else {
-      elements *= shape[static_cast<std::size_t>(axis)];
-    }
-  }
-  return elements;
 }
 
-}  // namespace
+Reduction::Reduction(ReduceOp op, DType dtype, const Shape& shape, std::span<const std::int64_t> axes)
+    : op_(op), dtype_(dtype) {
+  check_dtype(op, dtype);
+  check_axes(name_of(op), shape, axes);
+  outputs_ = outputs_of(shape, axes);
+  auto geometry = std::make_shared<ReduceGeometry>(make_geometry(shape, axes));
+  const std::int64_t elements = geometry->elements;
+  if (elements == 0 && outputs_ > 0 && (op == ReduceOp::kMax || op == ReduceOp::kMin)) {
+    throw InvalidArgument(str(name_of(op), ": the reduced axes of ", shape,
+                              " hold no elements, and nothing has no ", name_of(op)));
+  }
+  const std::int64_t grain = op == ReduceOp::kLogSumExp ? kExpGrain : kGrain;
+  const std::int64_t wanted = (elements + grain - 1) / grain;
+  if (wanted > 1) {
+    const std::int64_t most = geometry->inner_reduced ? outputs_ : outputs_ / kMinWidth;
+    out_shards_ = std::clamp<std::int64_t>(most, 1, wanted);
+    parts_ = wanted / out_shards_;
+    const std::int64_t blocks = (geometry->inner + kBlock - 1) / kBlock;
+    if (geometry->rows < parts_) {
+      parts_ = geometry->inner_reduced ? std::min(parts_, std::max(blocks, geometry->rows)) : geometry->rows;
+    }
+  }
+  geometry_ = std::move(geometry);
+}
+
+std::size_t Reduction::scratch_bytes() const {
+  return parts_ == 1 ? 0 : static_cast<std::size_t>(parts_ * outputs_ * 2) * sizeof(std::uint64_t);
+}
+
+void Reduction::run(const void* in, void* out, void* scratch, std::int64_t shard, void* second) const {
+  LOCKSTEP_CHECK(0 <= shard && shard < shards(), name_of(op_), ": shard ", shard, " of ", shards());
+  const std::int64_t part = shard / out_shards_, place = shard % out_shards_;
+  const std::int64_t begin = outputs_ * place / out_shards_, end = outputs_ * (place + 1) / out_shards_;
+  const std::int64_t count = outputs_ == 0 ? 1 : geometry_->elements / outputs_;
+  visit_reduction(op_, dtype_, count, [&]<class R>(const R& reduction) {
+    using S = typename R::State;
+    if (geometry_->elements == 0) {  // an extent of zero: the geometry tells nothing
+      for (std::int64_t i = begin; i < end; ++i) {
+        using T = typename R::Element;
+        S first{}, other{};
+        if constexpr (R::kStates == 1) R::join(nullptr, 0, 0, 0, 0, first, other);
+        if constexpr (std::is_same_v<R, Moments<T, S>>) first = std::numeric_limits<S>::quiet_NaN();
+        if (op_ == ReduceOp::kMean) first = std::numeric_limits<S>::quiet_NaN();
+        reduction.give(first, other, static_cast<T*>(out) + i,
+                       second == nullptr ? nullptr : static_cast<T*>(second) + i);
+      }
+      return;
+    }
+    Cut cut = cut_of(*geometry_, part, parts_);
+    cut.out_begin = begin;
+    cut.out_end = end;
+    S* parts = parts_ == 1 ? nullptr : static_cast<S*>(scratch) + part * outputs_ * R::kStates;
+    run_cut(reduction, in, *geometry_, cut, out, second, parts, outputs_);
+  });
+}
+
+void Reduction::finish(const void* scratch, void* out, void* second) const {
+  const auto size_of = [this](std::int64_t part) { return cut_of(*geometry_, part, parts_).elements(); };
+  visit_reduction(op_, dtype_, geometry_->elements / outputs_, [&]<class R>(const R& reduction) {
+    using S = typename R::State;
+    using T = typename R::Element;
+    const S* parts = static_cast<const S*>(scratch);
+    for (std::int64_t i = 0; i < outputs_; ++i) {
+      S first{}, other{};
+      R::join(parts + i, outputs_ * R::kStates, outputs_, size_of, parts_, first, other);
+      reduction.give(first, other, static_cast<T*>(out) + i,
+                     second == nullptr ? nullptr : static_cast<T*>(second) + i);
+    }
+  });
+}
+
+void Reduction::run_all(const void* in, void* out, void* second) const {
+  std::vector<std::uint64_t> scratch(scratch_bytes() / sizeof(std::uint64_t));
+  for (std::int64_t i = 0; i < shards(); ++i) run(in, out, scratch.data(), i, second);
+  if (has_finish()) finish(scratch.data(), out, second);
+}
 
 void sum(DType dtype, const void* in, const Shape& in_shape, std::span<const std::int64_t> axes, void* out,
          std::int64_t out_begin, std::int64_t out_end) {
-  check_dtype(dtype);
-  const std::int64_t elements = check_axes(in_shape, axes);
+  check_dtype(ReduceOp::kSum, dtype);
+  check_axes("sum", in_shape, axes);
+  const std::int64_t elements = outputs_of(in_shape, axes);
   LOCKSTEP_CHECK(0 <= out_begin && out_begin <= out_end && out_end <= elements, "sum: range [", out_begin,
                  ", ", out_end, ") of ", elements, " elements");
   if (out_begin == out_end) return;
-  const bool nothing = in_shape.num_elements() == 0;
-  visit_dtype(dtype, [&]<class T>(T) {
-    if constexpr (!std::is_same_v<T, bool>) {
-      auto* result = static_cast<T*>(out);
-      if (nothing) {
-        std::fill(result + out_begin, result + out_end, T{});
-        return;
-      }
-      Plan plan = make_plan(in_shape, axes);
-      if (plan.inner_summed) {
-        sum_last_axis(static_cast<const T*>(in), plan, result, out_begin, out_end);
-      } else {
-        sum_outer_axes(static_cast<const T*>(in), plan, result, out_begin, out_end);
-      }
+  const ReduceGeometry geometry = make_geometry(in_shape, axes);
+  visit_reduction(ReduceOp::kSum, dtype, 1, [&]<class R>(const R& reduction) {
+    using T = typename R::Element;
+    if (geometry.elements == 0) {
+      std::fill(static_cast<T*>(out) + out_begin, static_cast<T*>(out) + out_end, T{});
+      return;
     }
-  });
-}
-
-void sum_tile(DType dtype, const void* in, std::int64_t begin, std::int64_t end, void* partial) {
-  check_dtype(dtype);
-  LOCKSTEP_CHECK(0 <= begin && begin <= end, "sum_tile: range [", begin, ", ", end, ")");
-  visit_dtype(dtype, [&]<class T>(T) {
-    if constexpr (!std::is_same_v<T, bool>) {
-      const Sum<T> result = sum_row(static_cast<const T*>(in) + begin, end - begin);
-      std::memcpy(partial, &result, sizeof(result));
-    }
-  });
-}
-
-void combine_tiles(DType dtype, const void* partials, std::int64_t count, void* out) {
-  check_dtype(dtype);
-  LOCKSTEP_CHECK(count >= 0, "combine_tiles: ", count, " partials");
-  visit_dtype(dtype, [&]<class T>(T) {
-    if constexpr (!std::is_same_v<T, bool>) {
-      *static_cast<T*>(out) = store<T>(sum_row(static_cast<const Sum<T>*>(partials), count));
-    }
+    Cut cut = cut_of(geometry, 0, 1);
+    cut.out_begin = out_begin;
+    cut.out_end = out_end;
+    run_cut(reduction, in, geometry, cut, out, nullptr, static_cast<typename R::State*>(nullptr), 0);
   });
 }
 

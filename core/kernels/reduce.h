@@ -1,17 +1,27 @@
-// core/kernels/reduce.h - sums over axes, on plain memory, in an order that only the shape decides.
+// core/kernels/reduce.h - reductions over axes, on plain memory, in an order that only the shape decides.
 //
-// The order. Extents of one are dropped and neighbouring axes of one kind (summed or kept) merged. Then
-//   where the last axis is summed, each of its rows is one sum: blocks of 1024 elements, in each 16 interleaved
-//   partial sums joined by a fixed tree, the blocks added one after another; rows are then added like elements below;
-//   where the last axis is kept, the elements are added one after another in blocks of 64, and the blocks likewise.
-// So an element of the output is the same however the output is cut into ranges, on any thread.
-// f16 and bf16 accumulate in f32 and round once at the end; integers wrap around; no elements sum to 0.
+// A Reduction is one problem: what is computed, over which axes of which shape. It says into how many shards it falls,
+// from the shape alone; shards may run on any thread and in any order, and where has_finish() says so, finish() joins
+// what they left in the scratch memory. The result has the same bits however the shards are run.
 //
-// Thread safety: any thread, any number at once, on ranges of the output that do not overlap.
+//   const Reduction columns(ReduceOp::kSum, DType::kF32, {1024, 512}, axes);
+//   for (std::int64_t i = 0; i < columns.shards(); ++i) columns.run(in, out, scratch, i);
+//   if (columns.has_finish()) columns.finish(scratch, out);
+//
+// The order. Extents of one are dropped and neighbouring axes of one kind (reduced or kept) merged. Then
+//   where the last axis is reduced, each of its rows is one result: blocks of 1024 elements, in each 16 interleaved
+//   partial results joined by a fixed tree, the blocks joined one after another; rows are then joined like elements below;
+//   where the last axis is kept, the elements are joined one after another in blocks of 64, and the blocks likewise.
+//   Where there is too little output to cut, the reduced axes are cut into parts of about 65536 elements, each is
+//   reduced by itself as above, and the parts are joined like elements.
+//
+// f16 and bf16 compute in f32 and round once at the end; sums and products of integers wrap around. NaN in gives NaN.
+// Thread safety: const, any thread, any number at once.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "lockstep/core/dtype.h"
@@ -20,18 +30,51 @@
 
 namespace lockstep::kernels {
 
+enum class ReduceOp : std::uint8_t {
+  kSum,        // of nothing: 0
+  kMean,       // floating; of nothing: NaN
+  kProd,       // of nothing: 1
+  kMax,        // not of nothing
+  kMin,        // not of nothing
+  kAny,        // bool; of nothing: false
+  kAll,        // bool; of nothing: true
+  kLogSumExp,  // floating; log(sum(exp(x))) without overflow; of nothing, or of -inf alone: -inf
+  kMoments,  // floating; two results, mean and variance (mean of the squared distances from it); of nothing: NaN
+};
+
+class LOCKSTEP_API Reduction {
+ public:
+  // `axes` are sorted, unique and in [0, rank). Throws InvalidArgument for others, for a dtype that the operation does not
+  // take, and for a maximum of nothing.
+  Reduction(ReduceOp op, DType dtype, const Shape& shape, std::span<const std::int64_t> axes);
+
+  std::int64_t outputs() const { return outputs_; }
+  std::int64_t shards() const { return out_shards_ * parts_; }
+  std::size_t scratch_bytes() const;
+  bool has_finish() const { return parts_ > 1; }
+
+  // `second` is the variance of kMoments. Outputs are those of the whole result.
+  void run(const void* in, void* out, void* scratch, std::int64_t shard, void* second = nullptr) const;
+  void finish(const void* scratch, void* out, void* second = nullptr) const;
+  // All of it on this thread; allocates where there is a finish.
+  void run_all(const void* in, void* out, void* second = nullptr) const;
+
+ private:
+  ReduceOp op_;
+  DType dtype_;
+  std::shared_ptr<const struct ReduceGeometry> geometry_;
+  std::int64_t outputs_ = 1;
+  std::int64_t out_shards_ = 1;
+  std::int64_t parts_ = 1;
+};
+
+// Sorted, unique and in [0, rank): throws InvalidArgument, in the name of `what`, for other axes.
+LOCKSTEP_API void check_axes(const char* what, const Shape& shape, std::span<const std::int64_t> axes);
+
 // The elements [out_begin, out_end) of the sum of `in` over `axes` (sorted, unique, in [0, rank)), counted row-major
-// over the axes that stay. Every dtype but bool. Throws InvalidArgument for other axes, or bool.
+// over the axes that stay, in the order above without parts. Every dtype but bool. Throws InvalidArgument for other axes,
+// or bool.
 LOCKSTEP_API void sum(DType dtype, const void* in, const Shape& in_shape, std::span<const std::int64_t> axes,
                       void* out, std::int64_t out_begin, std::int64_t out_end);
-
-// The sum of everything, in pieces: each tile of the input gives one partial sum, and the partials, in the order of
-// the tiles, give the result. The tiles are the caller's choice, by shape and never by the number of threads, since
-// the result depends on them. A partial is a float for f16, bf16 and f32, a double for f64, an int64 for integers.
-constexpr std::size_t size_of_partial(DType dtype) {
-  return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 ? 4 : 8;
-}
-LOCKSTEP_API void sum_tile(DType dtype, const void* in, std::int64_t begin, std::int64_t end, void* partial);
-LOCKSTEP_API void combine_tiles(DType dtype, const void* partials, std::int64_t count, void* out);
 
 }  // namespace lockstep::kernels

@@ -1,102 +1,243 @@
-// graph/ops/reductions.cpp - sums over axes, in an order fixed by the shape.
+// graph/ops/reductions.cpp - reductions over axes, in an order fixed by the shape.
+#include "lockstep/graph/ops/reductions.h"
+
 #include <algorithm>
+#include <cstring>
 
 #include "lockstep/core/kernels/reduce.h"
+#include "lockstep/graph/gradients.h"
+#include "lockstep/graph/internal/axes.h"
 #include "lockstep/graph/internal/builtin_ops.h"
 #include "lockstep/graph/ops.h"
 
 namespace lockstep {
 
-namespace {
-
-constexpr std::int64_t kTile = 64 << 10;  // input elements a shard; about 20 us
-
-// The axes as sorted numbers in [0, rank): all of them where none is named.
-std::vector<std::int64_t> normal_axes(const NodeView& node) {
-  const auto rank = static_cast<std::int64_t>(node.input(0).shape.rank());
-  std::vector<std::int64_t> axes = node.get<std::vector<std::int64_t>>("axes");
+std::vector<std::int64_t> normal_axes(const TensorSpec& input, std::vector<std::int64_t> axes) {
+  const auto rank = static_cast<std::int64_t>(input.shape.rank());
   if (axes.empty()) {
     for (std::int64_t axis = 0; axis < rank; ++axis) axes.push_back(axis);
     return axes;
   }
-  for (std::int64_t& axis : axes) {
-    if (axis < -rank || axis >= rank) NodeView::fail(str("axis ", axis, " is outside of ", node.input(0)));
-    if (axis < 0) axis += rank;
-  }
+  for (std::int64_t& axis : axes) axis = normal_axis(input, axis);
   std::ranges::sort(axes);
   if (std::ranges::adjacent_find(axes) != axes.end()) NodeView::fail("an axis is named twice");
   return axes;
 }
 
-bool sums_everything(const NodeView& node, std::span<const TensorSpec> outputs) {
-  return outputs[0].shape.num_elements() == 1 && node.input(0).shape.num_elements() > kTile;
+std::vector<std::int64_t> normal_axes(const NodeView& node) {
+  return normal_axes(node.input(0), node.get<std::vector<std::int64_t>>("axes"));
 }
 
-OpDef sum_op() {
+std::int64_t normal_axis(const TensorSpec& input, std::int64_t axis) {
+  const auto rank = static_cast<std::int64_t>(input.shape.rank());
+  if (axis < -rank || axis >= rank) NodeView::fail(str("axis ", axis, " is outside of ", input));
+  return axis < 0 ? axis + rank : axis;
+}
+
+Shape reduced_shape(const Shape& shape, const std::vector<std::int64_t>& axes, bool keepdims) {
+  std::vector<std::int64_t> dims;
+  for (std::size_t i = 0; i < shape.rank(); ++i) {
+    const bool reduced = std::ranges::binary_search(axes, static_cast<std::int64_t>(i));
+    if (!reduced) dims.push_back(shape[i]);
+    if (reduced && keepdims) dims.push_back(1);
+  }
+  return Shape(std::span<const std::int64_t>(dims));
+}
+
+namespace {
+
+using kernels::ReduceOp;
+using kernels::Reduction;
+
+void check_dtype(const InferContext& c, ReduceOp op) {
+  const TensorSpec& x = c.input(0);
+  if (op == ReduceOp::kAny || op == ReduceOp::kAll) {
+    if (x.dtype != DType::kBool)
+      NodeView::fail(str("takes bool, got ", x, "; compare first (not_equal(x, 0))"));
+  } else if (op == ReduceOp::kMean || op == ReduceOp::kLogSumExp) {
+    if (!is_floating(x.dtype))
+      NodeView::fail(str("takes floating values, got ", x, "; cast(x, DType::kF32) first"));
+  } else if (x.dtype == DType::kBool) {
+    NodeView::fail(str("has no meaning for bool, got ", x, "; use any or all, or cast first"));
+  }
+}
+
+// Where the reduced axes are known to hold nothing.
+bool of_nothing(const Shape& shape, const std::vector<std::int64_t>& axes) {
+  return std::ranges::any_of(axes,
+                             [&](std::int64_t axis) { return shape[static_cast<std::size_t>(axis)] == 0; });
+}
+
+OpDef reduce_op(std::string name, std::string summary, ReduceOp op, GradientFn gradient) {
   OpDef def;
-  def.name = "sum";
-  def.summary = "the sum over `axes` (empty: all), which keepdims leaves with extent 1";
+  def.name = std::move(name);
+  def.summary = std::move(summary);
   def.inputs = Arity::exactly(1);
   def.attributes = {{"axes", AttributeType::kInts}, {"keepdims", AttributeType::kBool}};
-  def.infer = [](InferContext& c) {
-    c.require(c.input(0).dtype != DType::kBool, "has no meaning for bool");
+  def.traits.infallible = true;
+  def.gradient = std::move(gradient);
+  def.infer = [op](InferContext& c) {
+    check_dtype(c, op);
     const std::vector<std::int64_t> axes = normal_axes(c);
-    const bool keepdims = c.get<bool>("keepdims");
-    std::vector<std::int64_t> dims;
-    for (std::size_t i = 0; i < c.input(0).shape.rank(); ++i) {
-      const bool summed = std::ranges::binary_search(axes, static_cast<std::int64_t>(i));
-      if (!summed) dims.push_back(c.input(0).shape[i]);
-      if (summed && keepdims) dims.push_back(1);
+    if ((op == ReduceOp::kMax || op == ReduceOp::kMin) && of_nothing(c.input(0).shape, axes)) {
+      NodeView::fail(str("of nothing: the reduced axes of ", c.input(0), " hold no elements"));
     }
-    c.add_output(c.input(0).dtype, Shape(std::span<const std::int64_t>(dims)));
+    c.add_output(c.input(0).dtype, reduced_shape(c.input(0).shape, axes, c.get<bool>("keepdims")));
   };
-  def.cost = [](const NodeView& node, std::span<const TensorSpec> outputs) {
-    return Cost{static_cast<double>(node.input(0).shape.num_elements()),
+  def.cost = [op](const NodeView& node, std::span<const TensorSpec> outputs) {
+    const double work = op == ReduceOp::kLogSumExp ? 16 : 1;
+    return Cost{work * static_cast<double>(node.input(0).shape.num_elements()),
                 static_cast<double>(num_bytes(node.input(0)) + num_bytes(outputs[0])), 0};
   };
-  def.split = [](const NodeView& node, std::span<const TensorSpec> outputs) {
-    const std::int64_t in = node.input(0).shape.num_elements();
-    const std::int64_t out = outputs[0].shape.num_elements();
-    if (sums_everything(node, outputs)) {
-      const std::int64_t tiles = shards_for(in, kTile);
-      return Split{tiles, static_cast<std::size_t>(tiles) * kernels::size_of_partial(outputs[0].dtype), true};
-    }
-    return Split{std::max<std::int64_t>(std::min(out, shards_for(in, kTile)), 1), 0, false};
+  def.split = [op](const NodeView& node, std::span<const TensorSpec>) {
+    const Reduction reduction(op, node.input(0).dtype, node.input(0).shape, normal_axes(node));
+    return Split{reduction.shards(), reduction.scratch_bytes(), reduction.has_finish()};
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    const DType dtype = outputs[0].dtype;
-    const std::int64_t in = node.input(0).shape.num_elements();
-    if (sums_everything(node, outputs)) {
-      return [dtype, in](KernelContext& c) {
-        if (c.is_finish()) {
-          kernels::combine_tiles(dtype, c.scratch(), c.num_shards(), c.output(0));
-          return;
-        }
-        const std::int64_t begin = c.shard() * kTile;
-        kernels::sum_tile(dtype, c.input(0), begin, std::min(in, begin + kTile),
-                          static_cast<char*>(c.scratch()) +
-                              static_cast<std::size_t>(c.shard()) * kernels::size_of_partial(dtype));
-      };
-    }
-    return [dtype, shape = node.input(0).shape, axes = normal_axes(node),
-            out = outputs[0].shape.num_elements()](KernelContext& c) {
-      const auto [begin, end] = c.range(out);
-      kernels::sum(dtype, c.input(0), shape, axes, c.output(0), begin, end);
+  def.kernels[DeviceKind::kCpu] = [op](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+    return [reduction = Reduction(op, node.input(0).dtype, node.input(0).shape, normal_axes(node))](
+               KernelContext& c) {
+      if (c.is_finish()) {
+        reduction.finish(c.scratch(), c.output(0));
+      } else {
+        reduction.run(c.input(0), c.output(0), c.scratch(), c.shard());
+      }
     };
   };
   return def;
 }
 
-}  // namespace
+// --- gradients
 
-void register_reduction_ops(OpRegistry& registry) { registry.add(sum_op()); }
+// A value of the output's shape, with the reduced axes back, as extents of one.
+Value kept(const GradientContext& c, const Value& value) {
+  if (c.view().get<bool>("keepdims")) return value;
+  const std::vector<std::int64_t> axes = normal_axes(c.view());
+  return with_kept_dims(value, c.input(), axes);
+}
 
-Value sum(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
+std::vector<Gradient> sum_gradient(GradientContext& c) {
+  return {broadcast_to(kept(c, c.grad()), shape_of(c.input()))};
+}
+
+std::vector<Gradient> mean_gradient(GradientContext& c) {
+  const Value count = num_elements(c.input(), normal_axes(c.view()), c.input().dtype());
+  const Value share = c.grad() / count;
+  return {broadcast_to(kept(c, share), shape_of(c.input()))};
+}
+
+OpDef num_elements_op() {
+  OpDef def;
+  def.name = "num_elements";
+  def.summary = "how many elements a tensor of the given shape has along `axes` (empty: all), as a scalar";
+  def.inputs = Arity::exactly(1);
+  def.attributes = {{"axes", AttributeType::kInts}, {"dtype", AttributeType::kDType}};
+  def.shape_operands = {0};
+  def.traits.infallible = true;
+  def.infer = [](InferContext& c) {
+    c.require(c.get<DType>("dtype") != DType::kBool, "a number does not fit into bool");
+    for (const std::int64_t axis : c.get<std::vector<std::int64_t>>("axes")) {
+      normal_axis({DType::kI64, Shape(std::vector<std::int64_t>(c.shape_operand(0).size(), 1))}, axis);
+    }
+    c.add_output(c.get<DType>("dtype"), Shape{});
+  };
+  def.gradient = [](GradientContext&) -> std::vector<Gradient> { return {Gradient()}; };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    const std::vector<std::int64_t> dims = node.shape_operand(0);
+    const TensorSpec shape{DType::kI64, Shape(std::span<const std::int64_t>(dims))};
+    double count = 1;
+    for (const std::int64_t axis : normal_axes(shape, node.get<std::vector<std::int64_t>>("axes"))) {
+      count *= static_cast<double>(dims[static_cast<std::size_t>(axis)]);
+    }
+    return [value = Tensor::full(outputs[0].dtype, Shape{}, count)](KernelContext& c) {
+      std::memcpy(c.output(0), value.raw(), value.num_bytes());
+    };
+  };
+  return def;
+}
+
+Value reduce(const char* op, const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
   std::vector<Attribute> attributes;
   attributes.push_back({"axes", std::move(axes)});
   attributes.push_back({"keepdims", keepdims});
-  const Value& value = x.value_for("sum");
-  return value.builder().op1("sum", {value}, std::move(attributes), {}, x.site());
+  const Value& value = x.value_for(op);
+  return value.builder().op1(op, {value}, std::move(attributes), {}, x.site());
+}
+
+}  // namespace
+
+void register_reduction_ops(OpRegistry& registry) {
+  registry.add(reduce_op("sum", "the sum over `axes` (empty: all), which keepdims leaves with extent 1",
+                         ReduceOp::kSum, sum_gradient));
+  registry.add(reduce_op("mean", "the mean over `axes`", ReduceOp::kMean, mean_gradient));
+  registry.add(reduce_op("max", "the largest over `axes`; NaN where there is one", ReduceOp::kMax, {}));
+  registry.add(reduce_op("min", "the smallest over `axes`; NaN where there is one", ReduceOp::kMin, {}));
+  registry.add(reduce_op("prod", "the product over `axes`", ReduceOp::kProd, {}));
+  registry.add(reduce_op("any", "whether any over `axes` is true", ReduceOp::kAny, {}));
+  registry.add(reduce_op("all", "whether all over `axes` are true", ReduceOp::kAll, {}));
+  registry.add(
+      reduce_op("logsumexp", "log(sum(exp(x))) over `axes`, without overflow", ReduceOp::kLogSumExp, {}));
+  registry.add(num_elements_op());
+}
+
+Value sum(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
+  return reduce("sum", x, std::move(axes), keepdims);
+}
+Value mean(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
+  return reduce("mean", x, std::move(axes), keepdims);
+}
+Value max(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
+  return reduce("max", x, std::move(axes), keepdims);
+}
+Value min(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
+  return reduce("min", x, std::move(axes), keepdims);
+}
+Value prod(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
+  return reduce("prod", x, std::move(axes), keepdims);
+}
+Value any(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
+  return reduce("any", x, std::move(axes), keepdims);
+}
+Value all(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
+  return reduce("all", x, std::move(axes), keepdims);
+}
+Value logsumexp(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
+  return reduce("logsumexp", x, std::move(axes), keepdims);
+}
+
+Value num_elements(const Operand& x, std::vector<std::int64_t> axes, DType dtype) {
+  const Value& value = x.value_for("num_elements");
+  GraphBuilder& builder = value.builder();
+  const Shape& shape = value.shape();
+  const std::vector<std::int64_t> normal = normal_axes(value.spec(), axes);
+  const bool known = std::ranges::none_of(
+      normal, [&](std::int64_t axis) { return shape[static_cast<std::size_t>(axis)] == kUnknown; });
+  if (known) {
+    double count = 1;
+    for (const std::int64_t axis : normal)
+      count *= static_cast<double>(shape[static_cast<std::size_t>(axis)]);
+    return builder.constant(Tensor::full(dtype, Shape{}, count), "num_elements", x.site());
+  }
+  const Value dims = shape_of(Operand(value, x.site()));
+  return builder.op1("num_elements", {dims}, {{"axes", std::move(axes)}, {"dtype", dtype}}, {}, x.site());
+}
+
+Value with_kept_dims(const Value& reduced, const Value& x, std::span<const std::int64_t> axes) {
+  const std::vector<std::int64_t> normal = normal_axes(x.spec(), {axes.begin(), axes.end()});
+  const Shape shape = reduced_shape(x.shape(), normal, true);
+  if (std::ranges::count(shape.dims(), kUnknown) <= 1) return reshape(reduced, shape);
+  // Extents that several unknown dimensions leave open: those of x, with ones in place of the reduced.
+  std::vector<std::int64_t> keep(shape.rank(), 1), add(shape.rank(), 0);
+  for (const std::int64_t axis : normal) {
+    keep[static_cast<std::size_t>(axis)] = 0;
+    add[static_cast<std::size_t>(axis)] = 1;
+  }
+  GraphBuilder& builder = x.builder();
+  const Shape vector{static_cast<std::int64_t>(shape.rank())};
+  const Value dims = shape_of(x);
+  const Value kept =
+      dims * builder.constant(Tensor::from<std::int64_t>(vector, std::span<const std::int64_t>(keep)));
+  return reshape(reduced, kept + builder.constant(
+                                     Tensor::from<std::int64_t>(vector, std::span<const std::int64_t>(add))));
 }
 
 }  // namespace lockstep

@@ -1,8 +1,12 @@
 // graph/ops/reductions.h - reductions over axes.
+//
+// Over the given axes (all where empty), which may count from the end; keepdims leaves them with extent 1. The order of
+// the arithmetic is fixed by the shape alone (core/kernels/reduce.h); f16 and bf16 compute in f32 and round once.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -11,7 +15,25 @@
 
 namespace lockstep {
 
-// Over the given axes (all where empty), which may count from the end; keepdims leaves them with extent 1.
 LOCKSTEP_API Value sum(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
+// Of floating values; of nothing: NaN.
+LOCKSTEP_API Value mean(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
+// NaN where there is one; of nothing they are refused. The gradient is shared equally by equal elements.
+LOCKSTEP_API Value max(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
+LOCKSTEP_API Value min(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
+// Of nothing: 1. The gradient is right where elements are zero, too; differentiating it a second time takes memory for
+// the square of an axis.
+LOCKSTEP_API Value prod(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
+// Of bool.
+LOCKSTEP_API Value any(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
+LOCKSTEP_API Value all(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
+// log(sum(exp(x))) without overflow; -inf alone, or nothing, gives -inf.
+LOCKSTEP_API Value logsumexp(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
+
+// How many elements of x lie along the axes: a scalar that follows from the shape alone, whose contents are not looked at.
+LOCKSTEP_API Value num_elements(const Operand& x, std::vector<std::int64_t> axes = {},
+                                DType dtype = DType::kI64);
+// A value that a reduction over `axes` of x gave, with the shape that keepdims gives it.
+LOCKSTEP_API Value with_kept_dims(const Value& reduced, const Value& x, std::span<const std::int64_t> axes);
 
 }  // namespace lockstep

@@ -1,10 +1,276 @@
 // graph/ops/softmax.cpp - softmax and its losses.
 #include "lockstep/graph/ops/softmax.h"
 
+#include <algorithm>
+
+#include "lockstep/core/kernels/softmax.h"
+#include "lockstep/graph/gradients.h"
+#include "lockstep/graph/internal/axes.h"
 #include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/ops.h"
 
 namespace lockstep {
 
-void register_softmax_ops(OpRegistry&) {}
+namespace {
+
+constexpr std::int64_t kGrain = 16 << 10;       // elements a shard where each is an exponential; about 20 us
+constexpr std::int64_t kCheapGrain = 64 << 10;  // where none is
+
+// A shape as items of n elements, `inner` of them side by side.
+struct Items {
+  std::int64_t n = 1, inner = 1, count = 1;
+};
+
+Items items_along(const Shape& shape, std::int64_t axis) {
+  Items items;
+  for (std::size_t i = 0; i < shape.rank(); ++i) {
+    const bool along = static_cast<std::int64_t>(i) == axis;
+    if (along) items.n = shape[i];
+    if (!along) items.count *= shape[i];
+    if (static_cast<std::int64_t>(i) > axis) items.inner *= shape[i];
+  }
+  return items;
+}
+
+Items items_of(const NodeView& node) {
+  return items_along(node.input(0).shape, normal_axis(node.input(0), node.get<std::int64_t>("axis")));
+}
+
+void require_floating(const InferContext& c) {
+  if (!is_floating(c.input(0).dtype)) {
+    NodeView::fail(str("takes floating values, got ", c.input(0), "; cast(x, DType::kF32) first"));
+  }
+}
+
+Split split_items(const Items& items, std::int64_t grain) {
+  const std::int64_t shards = shards_for(items.n * items.count, grain);
+  return {std::clamp<std::int64_t>(shards, 1, std::max<std::int64_t>(items.count, 1)), 0, false};
+}
+
+Cost cost_of(const NodeView& node, std::span<const TensorSpec> outputs, double work) {
+  Cost cost{work * static_cast<double>(node.input(0).shape.num_elements()), 0, 0};
+  for (const TensorSpec& input : node.inputs()) cost.bytes += static_cast<double>(num_bytes(input));
+  for (const TensorSpec& output : outputs) cost.bytes += static_cast<double>(num_bytes(output));
+  return cost;
+}
+
+OpDef along_axis(std::string name, std::string summary, std::size_t inputs, double work) {
+  OpDef def;
+  def.name = std::move(name);
+  def.summary = std::move(summary);
+  def.inputs = Arity::exactly(inputs);
+  def.attributes = {{"axis", AttributeType::kInt}};
+  def.traits.in_place = true;
+  def.traits.infallible = true;
+  def.infer = [](InferContext& c) {
+    require_floating(c);
+    normal_axis(c.input(0), c.get<std::int64_t>("axis"));
+    Shape shape = c.input(0).shape;
+    if (c.num_inputs() == 2) {
+      c.same_dtype();
+      if (c.input(1).shape.rank() != shape.rank()) {
+        NodeView::fail(str("takes two of one shape, got ", c.input(0), " and ", c.input(1)));
+      }
+      shape = broadcast_shapes(shape, c.input(1).shape);
+    }
+    c.add_output(c.input(0).dtype, shape);
+  };
+  def.cost = [work](const NodeView& node, std::span<const TensorSpec> outputs) {
+    return cost_of(node, outputs, work);
+  };
+  def.split = [work](const NodeView& node, std::span<const TensorSpec>) {
+    return split_items(items_of(node), work > 8 ? kGrain : kCheapGrain);
+  };
+  return def;
+}
+
+OpDef softmax_op(bool log) {
+  OpDef def = along_axis(log ? "log_softmax" : "softmax",
+                         log ? "x - log(sum(exp(x))) along `axis`, without overflow"
+                             : "exp(x) / sum(exp(x)) along `axis`, without overflow",
+                         1, 20);
+  def.kernels[DeviceKind::kCpu] = [log](const NodeView& node,
+                                        std::span<const TensorSpec> outputs) -> KernelFn {
+    return [log, dtype = outputs[0].dtype, items = items_of(node)](KernelContext& c) {
+      const auto [begin, end] = c.range(items.count);
+      kernels::softmax(dtype, log, c.input(0), c.output(0), items.n, items.inner, begin, end);
+    };
+  };
+  if (log) {
+    def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+      const std::int64_t axis = c.view().get<std::int64_t>("axis");
+      const Value total = sum(c.grad(), {axis}, true);
+      const Value share = softmax(c.input(), axis) * total;
+      return {c.grad() - share};
+    };
+  } else {
+    def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+      return {c.builder().op1("softmax_grad", {c.output(), c.grad()},
+                              {{"axis", c.view().get<std::int64_t>("axis")}})};
+    };
+  }
+  return def;
+}
+
+OpDef softmax_grad_op() {
+  OpDef def = along_axis("softmax_grad",
+                         "what flows back through y = softmax(x): y * (g - sum(y * g)) along `axis`", 2, 4);
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [dtype = outputs[0].dtype, items = items_of(node)](KernelContext& c) {
+      const auto [begin, end] = c.range(items.count);
+      kernels::softmax_grad(dtype, c.input(0), c.input(1), c.output(0), items.n, items.inner, begin, end);
+    };
+  };
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    const std::int64_t axis = c.view().get<std::int64_t>("axis");
+    const Value y = c.input(0), g = c.input(1), h = c.grad();
+    const Value total = sum(y * g, {axis}, true);
+    const Value through_y = h * (g - total);
+    const Value also = g * sum(y * h, {axis}, true);
+    const Value back = through_y - also;
+    return {back, c.builder().op1("softmax_grad", {y, h}, {{"axis", axis}})};
+  };
+  return def;
+}
+
+// --- cross entropy
+
+bool is_class_number(DType dtype) { return dtype == DType::kI32 || dtype == DType::kI64; }
+
+// Shape of the examples: of the logits without the last axis.
+Shape infer_examples(const InferContext& c, const TensorSpec& logits, const TensorSpec& labels) {
+  require_floating(c);
+  const std::size_t rank = logits.shape.rank();
+  if (rank == 0) NodeView::fail(str("takes logits [..., classes], got ", logits));
+  if (logits.shape[rank - 1] == 0) NodeView::fail(str("takes at least one class, got ", logits));
+  const Shape examples = logits.shape.without_dim(rank - 1);
+  const bool numbers = is_class_number(labels.dtype);
+  const Shape& wanted = numbers ? examples : logits.shape;
+  bool fits = (numbers || labels.dtype == logits.dtype) && labels.shape.rank() == wanted.rank();
+  for (std::size_t i = 0; fits && i < wanted.rank(); ++i) {
+    fits = wanted[i] == labels.shape[i] || wanted[i] == kUnknown || labels.shape[i] == kUnknown;
+  }
+  if (!fits) {
+    NodeView::fail(str("takes labels i32", examples, " or i64", examples, " (class numbers) or ", logits,
+                       " (weights of the classes) beside logits ", logits, ", got ", labels));
+  }
+  if (examples.is_known()) return examples;
+  const Shape of_labels = numbers ? labels.shape : labels.shape.without_dim(rank - 1);
+  return broadcast_shapes(examples, of_labels);  // what one of them knows
+}
+
+Items rows_of(const TensorSpec& logits) {
+  return items_along(logits.shape, static_cast<std::int64_t>(logits.shape.rank()) - 1);
+}
+
+OpDef cross_entropy_op() {
+  OpDef def;
+  def.name = "softmax_cross_entropy";
+  def.summary = "-sum(labels * log_softmax(logits)) along the last axis, and softmax(logits)";
+  def.inputs = Arity::exactly(2);
+  def.infer = [](InferContext& c) {
+    c.add_output(c.input(0).dtype, infer_examples(c, c.input(0), c.input(1)));
+    c.add_output(c.input(0));
+  };
+  def.cost = [](const NodeView& node, std::span<const TensorSpec> outputs) {
+    return cost_of(node, outputs, 20);
+  };
+  def.split = [](const NodeView& node, std::span<const TensorSpec>) {
+    return split_items(rows_of(node.input(0)), kGrain);
+  };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+    return [dtype = node.input(0).dtype, labels = node.input(1).dtype,
+            items = rows_of(node.input(0))](KernelContext& c) {
+      const auto [begin, end] = c.range(items.count);
+      kernels::softmax_cross_entropy(dtype, c.input(0), labels, c.input(1), items.n, c.output(0), c.output(1),
+                                     begin, end);
+    };
+  };
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    const Value labels = c.input(1);
+    Value back;
+    if (c.has_grad(0)) {
+      back = c.builder().op1("softmax_cross_entropy_grad", {c.output(1), labels, c.grad(0)});
+    }
+    if (c.has_grad(1)) {
+      const Value more =
+          c.builder().op1("softmax_grad", {c.output(1), c.grad(1)}, {{"axis", std::int64_t{-1}}});
+      back = back.valid() ? back + more : more;
+    }
+    if (is_class_number(labels.dtype()) || !c.has_grad(0)) return {back, Gradient()};
+    const std::int64_t last[] = {-1};
+    const Value each = with_kept_dims(c.grad(0), c.input(0), last);
+    const Value zero = zeros_like(each);
+    const Value minus = zero - each;
+    return {back, minus * log_softmax(c.input(0))};
+  };
+  return def;
+}
+
+OpDef cross_entropy_grad_op() {
+  OpDef def;
+  def.name = "softmax_cross_entropy_grad";
+  def.summary = "what flows back from losses into logits: (softmax * sum(labels) - labels) * g";
+  def.inputs = Arity::exactly(3);
+  def.traits.in_place = true;
+  def.infer = [](InferContext& c) {
+    const Shape examples = infer_examples(c, c.input(0), c.input(1));
+    if (c.input(2).dtype != c.input(0).dtype || c.input(2).shape.rank() != examples.rank()) {
+      NodeView::fail(
+          str("takes one ", c.input(0).dtype, " for each example ", examples, ", got ", c.input(2)));
+    }
+    c.add_output(c.input(0));
+  };
+  def.cost = [](const NodeView& node, std::span<const TensorSpec> outputs) {
+    return cost_of(node, outputs, 2);
+  };
+  def.split = [](const NodeView& node, std::span<const TensorSpec>) {
+    return split_items(rows_of(node.input(0)), kCheapGrain);
+  };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+    return [dtype = node.input(0).dtype, labels = node.input(1).dtype,
+            items = rows_of(node.input(0))](KernelContext& c) {
+      const auto [begin, end] = c.range(items.count);
+      kernels::softmax_cross_entropy_grad(dtype, c.input(0), labels, c.input(1), c.input(2), items.n,
+                                          c.output(0), begin, end);
+    };
+  };
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    const Value p = c.input(0), labels = c.input(1), g = c.input(2), h = c.grad();
+    const std::int64_t last[] = {-1};
+    const Value ones = ones_like(g);
+    const Value unit = c.builder().op1("softmax_cross_entropy_grad", {p, labels, ones});
+    const Value to_g = sum(h * unit, {-1});
+    const Value scaled = h * with_kept_dims(g, p, last);
+    if (is_class_number(labels.dtype())) return {scaled, Gradient(), to_g};
+    const Value weight = sum(labels, {-1}, true);
+    const Value to_p = scaled * weight;
+    const Value total = sum(scaled * p, {-1}, true);
+    return {to_p, total - scaled, to_g};
+  };
+  return def;
+}
+
+Value along(const char* op, const Operand& x, std::int64_t axis) {
+  const Value& value = x.value_for(op);
+  return value.builder().op1(op, {value}, {{"axis", axis}}, {}, x.site());
+}
+
+}  // namespace
+
+void register_softmax_ops(OpRegistry& registry) {
+  registry.add(softmax_op(false));
+  registry.add(softmax_op(true));
+  registry.add(softmax_grad_op());
+  registry.add(cross_entropy_op());
+  registry.add(cross_entropy_grad_op());
+}
+
+Value softmax(const Operand& x, std::int64_t axis) { return along("softmax", x, axis); }
+Value log_softmax(const Operand& x, std::int64_t axis) { return along("log_softmax", x, axis); }
+Value softmax_cross_entropy(const Operand& logits, const Value& labels) {
+  const Value& value = logits.value_for("softmax_cross_entropy");
+  return value.builder().op1("softmax_cross_entropy", {value, labels}, {}, {}, logits.site());
+}
 
 }  // namespace lockstep

@@ -208,58 +208,211 @@ TEST(Sum, RefusesAxesAndDTypesItCannotHandle) {
   EXPECT_THROW(sum(DType::kF32, in.raw(), in.shape(), Axes{0}, out.raw(), 0, 4), Error);
 }
 
-double sum_in_tiles(const Tensor& in, std::int64_t tile) {
-  const std::int64_t n = in.num_elements();
-  const std::int64_t count = (n + tile - 1) / tile;
-  std::vector<double> partials(static_cast<std::size_t>(count) + 1);  // doubles for their alignment
-  auto* bytes = reinterpret_cast<std::byte*>(partials.data());
-  for (std::int64_t i = count; i-- > 0;) {  // in any order
-    sum_tile(in.dtype(), in.raw(), i * tile, std::min(n, (i + 1) * tile),
-             bytes + static_cast<std::size_t>(i) * size_of_partial(in.dtype()));
+// --- Reduction
+
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMean,      ReduceOp::kProd,
+                             ReduceOp::kMax, ReduceOp::kMin,       ReduceOp::kAny,
+                             ReduceOp::kAll, ReduceOp::kLogSumExp, ReduceOp::kMoments};
+
+bool takes(ReduceOp op, DType dtype) {
+  switch (op) {
+    case ReduceOp::kAny:
+    case ReduceOp::kAll: return dtype == DType::kBool;
+    case ReduceOp::kMean:
+    case ReduceOp::kLogSumExp:
+    case ReduceOp::kMoments: return is_floating(dtype);
+    default: return dtype != DType::kBool;
   }
-  Tensor out = Tensor::zeros(in.dtype(), {});
-  combine_tiles(in.dtype(), partials.data(), count, out.raw());
-  return out.item();
 }
 
-TEST(SumTile, TilesAddUpToTheSum) {
-  Dice dice(6);
-  for (const DType dtype : kAllDTypes) {
-    if (dtype == DType::kBool) continue;
-    const Tensor in = random_tensor(dtype, {5000}, dice);
-    const Sums expected = naive(in, {0});
-    double value = expected.sum[0];
-    if (dtype == DType::kU8) value = std::fmod(value, 256);
-    for (const std::int64_t tile : {64, 999, 5000, 8192}) {
-      EXPECT_NEAR(sum_in_tiles(in, tile), value, tolerance(dtype) * expected.magnitude[0])
-          << dtype << ' ' << tile;
+struct Results {
+  Tensor first, second;
+};
+
+Results reduce(ReduceOp op, const Tensor& in, const Axes& axes) {
+  const Shape shape = shape_without(in.shape(), axes);
+  Results results{Tensor::full(in.dtype(), shape, 1), Tensor::full(in.dtype(), shape, 1)};
+  Reduction(op, in.dtype(), in.shape(), axes).run_all(in.raw(), results.first.raw(), results.second.raw());
+  return results;
+}
+
+// What each output is made of.
+std::vector<std::vector<double>> groups(const Tensor& in, const Axes& axes) {
+  std::vector<std::vector<double>> result(
+      static_cast<std::size_t>(shape_without(in.shape(), axes).num_elements()));
+  for (std::int64_t i = 0; i < in.num_elements(); ++i) {
+    std::int64_t rest = i, at = 0, stride = 1;
+    for (std::size_t axis = in.shape().rank(); axis-- > 0;) {
+      const std::int64_t coordinate = rest % in.shape()[axis];
+      rest /= in.shape()[axis];
+      if (has(axes, axis)) continue;
+      at += coordinate * stride;
+      stride *= in.shape()[axis];
+    }
+    result[static_cast<std::size_t>(at)].push_back(element(in, i));
+  }
+  return result;
+}
+
+void check_reduction(ReduceOp op, const Tensor& in, const Axes& axes) {
+  const Results results = reduce(op, in, axes);
+  const std::vector<std::vector<double>> all = groups(in, axes);
+  const double eps = tolerance(in.dtype());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::vector<double>& group = all[i];
+    const auto n = static_cast<double>(group.size());
+    double sum = 0, magnitude = 0, product = 1, exps = 0, squares = 0;
+    for (const double x : group) {
+      sum += x;
+      magnitude += std::abs(x);
+      product *= x;
+      exps += std::exp(x);
+    }
+    for (const double x : group) squares += (x - sum / n) * (x - sum / n);
+    double expected = 0, slack = 0;
+    switch (op) {
+      case ReduceOp::kSum: expected = sum, slack = magnitude; break;
+      case ReduceOp::kMean: expected = sum / n, slack = magnitude / n; break;
+      case ReduceOp::kMoments: expected = sum / n, slack = magnitude / n; break;
+      case ReduceOp::kProd: expected = product, slack = n * std::abs(product); break;
+      case ReduceOp::kMax:
+      case ReduceOp::kAny: expected = *std::max_element(group.begin(), group.end()); break;
+      case ReduceOp::kMin:
+      case ReduceOp::kAll: expected = *std::min_element(group.begin(), group.end()); break;
+      case ReduceOp::kLogSumExp: expected = std::log(exps), slack = 1 + std::abs(std::log(exps)); break;
+    }
+    if (is_integer(in.dtype()) &&
+        (std::abs(expected) > 1e15 || (in.dtype() == DType::kI32 && std::abs(expected) > 2e9)))
+      continue;  // wrapped around
+    if (in.dtype() == DType::kU8) expected = std::fmod(expected, 256);
+    const auto at = static_cast<std::int64_t>(i);
+    ASSERT_NEAR(element(results.first, at), expected, eps * slack + 1e-300)
+        << static_cast<int>(op) << ' ' << in.spec() << " over " << ::testing::PrintToString(axes) << " at "
+        << i;
+    if (op == ReduceOp::kMoments) {
+      ASSERT_NEAR(element(results.second, at), squares / n, eps * (squares / n + 1))
+          << in.spec() << " at " << i;
     }
   }
 }
 
-TEST(SumTile, PartialsAreOfTheDocumentedTypes) {
-  const Tensor halves = Tensor::full(DType::kF16, {3}, 30000);
-  float wide = 0;
-  sum_tile(DType::kF16, halves.raw(), 0, 3, &wide);
-  EXPECT_NEAR(wide, 90000.F, 100.F) << "more than f16 holds";
-  const Tensor bytes = Tensor::full(DType::kU8, {3}, 200);
-  std::int64_t whole = 0;
-  sum_tile(DType::kU8, bytes.raw(), 0, 3, &whole);
-  EXPECT_EQ(whole, 600);
-  const Tensor ints = Tensor::full(DType::kI32, {2}, -2147483648.0);
-  sum_tile(DType::kI32, ints.raw(), 0, 2, &whole);
-  EXPECT_EQ(whole, -4294967296);
+TEST(Reduction, EqualsTheNaiveOneOnRandomShapes) {
+  Dice dice(11);
+  for (int round = 0; round < 40; ++round) {
+    const auto [shape, axes] = random_problem(dice);
+    for (const ReduceOp op : kOps) {
+      const DType dtype = kAllDTypes[dice.roll(8)];
+      if (takes(op, dtype)) check_reduction(op, random_tensor(dtype, shape, dice), axes);
+    }
+  }
 }
 
-TEST(SumTile, NothingIsZero) {
-  double partial = 7;
-  sum_tile(DType::kF64, nullptr, 0, 0, &partial);
-  EXPECT_EQ(partial, 0.0);
-  float out = 7;
-  combine_tiles(DType::kF32, nullptr, 0, &out);
-  EXPECT_EQ(out, 0.F);
-  EXPECT_THROW(sum_tile(DType::kBool, nullptr, 0, 0, &partial), InvalidArgument);
-  EXPECT_THROW(combine_tiles(DType::kBool, nullptr, 0, &partial), InvalidArgument);
+// Large enough for several shards of outputs, of parts, and of both.
+const std::vector<std::pair<Shape, Axes>> kLarge = {
+    {{300'000}, {0}},         {{5, 40'000}, {1}},   {{1000, 150}, {1}},     {{1000, 150}, {0}},
+    {{40'000, 5}, {0}},       {{600, 500}, {0}},    {{30, 70, 90}, {0, 2}}, {{30, 70, 90}, {1}},
+    {{2, 3, 40'000}, {0, 2}}, {{300, 700}, {0, 1}}, {{70, 2, 1500}, {0}}};
+
+TEST(Reduction, EqualsTheNaiveOneInManyShards) {
+  Dice dice(12);
+  for (const auto& [shape, axes] : kLarge) {
+    for (const DType dtype : {DType::kF32, DType::kF64, DType::kI64, DType::kBF16, DType::kBool}) {
+      Tensor in = random_tensor(dtype, shape, dice);
+      for (const ReduceOp op : kOps) {
+        if (!takes(op, dtype) || op == ReduceOp::kProd) continue;
+        check_reduction(op, in, axes);
+      }
+    }
+  }
+}
+
+TEST(Reduction, ShardsMayRunInAnyOrder) {
+  Dice dice(13);
+  for (const auto& [shape, axes] : kLarge) {
+    const Tensor in = random_tensor(DType::kF32, shape, dice);
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kLogSumExp, ReduceOp::kMoments}) {
+      const Reduction reduction(op, DType::kF32, shape, axes);
+      EXPECT_GT(reduction.shards(), 1) << in.spec();
+      const Results expected = reduce(op, in, axes);
+      Results actual{Tensor::zeros(expected.first.shape()), Tensor::zeros(expected.first.shape())};
+      std::vector<double> scratch(reduction.scratch_bytes() / 8 + 1, 1e300);
+      for (std::int64_t i = reduction.shards(); i-- > 0;) {
+        reduction.run(in.raw(), actual.first.raw(), scratch.data(), i, actual.second.raw());
+      }
+      if (reduction.has_finish()) reduction.finish(scratch.data(), actual.first.raw(), actual.second.raw());
+      EXPECT_TRUE(actual.first.bit_equal(expected.first)) << in.spec();
+      if (op == ReduceOp::kMoments) {
+        EXPECT_TRUE(actual.second.bit_equal(expected.second)) << in.spec();
+      }
+    }
+  }
+}
+
+TEST(Reduction, OfNothing) {
+  const Tensor none = Tensor::zeros({3, 0});
+  EXPECT_THAT(reduce(ReduceOp::kSum, none, {1}).first.data<float>(), ElementsAre(0, 0, 0));
+  EXPECT_THAT(reduce(ReduceOp::kProd, none, {1}).first.data<float>(), ElementsAre(1, 1, 1));
+  EXPECT_TRUE(std::isnan(element(reduce(ReduceOp::kMean, none, {1}).first, 0)));
+  EXPECT_TRUE(std::isnan(element(reduce(ReduceOp::kMoments, none, {1}).first, 2)));
+  EXPECT_TRUE(std::isnan(element(reduce(ReduceOp::kMoments, none, {1}).second, 2)));
+  EXPECT_EQ(element(reduce(ReduceOp::kLogSumExp, none, {1}).first, 0), -HUGE_VAL);
+  EXPECT_THROW(Reduction(ReduceOp::kMax, DType::kF32, {3, 0}, Axes{1}), InvalidArgument);
+  EXPECT_THROW(Reduction(ReduceOp::kMin, DType::kF32, {0}, Axes{0}), InvalidArgument);
+  EXPECT_EQ(reduce(ReduceOp::kMax, none, {0}).first.num_elements(), 0) << "no outputs, nothing to refuse";
+  const Tensor bools = Tensor::empty(DType::kBool, {0});
+  EXPECT_EQ(reduce(ReduceOp::kAny, bools, {0}).first.item(), 0);
+  EXPECT_EQ(reduce(ReduceOp::kAll, bools, {0}).first.item(), 1);
+}
+
+TEST(Reduction, NaNWinsWhereverItStands) {
+  for (const std::int64_t n : {1, 7, 16, 40, 200'000}) {
+    for (const std::int64_t at : {std::int64_t{0}, n / 2, n - 1}) {
+      Tensor in = Tensor::full(DType::kF32, {n}, 1);
+      in.data<float>()[static_cast<std::size_t>(at)] = NAN;
+      for (const ReduceOp op : {ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kSum, ReduceOp::kLogSumExp}) {
+        EXPECT_TRUE(std::isnan(reduce(op, in, {0}).first.item())) << n << ' ' << at;
+      }
+    }
+  }
+}
+
+TEST(Reduction, LogSumExpNeitherOverflowsNorUnderflows) {
+  EXPECT_NEAR(reduce(ReduceOp::kLogSumExp, Tensor::full(DType::kF32, {4}, 1000), {0}).first.item(),
+              1000 + std::log(4.0), 1e-3);
+  EXPECT_NEAR(reduce(ReduceOp::kLogSumExp, Tensor::full(DType::kF32, {4}, -1000), {0}).first.item(),
+              -1000 + std::log(4.0), 1e-3);
+  for (const std::int64_t n : {3, 100'000}) {  // in one part, and in several
+    Tensor in = Tensor::full(DType::kF64, {n}, -HUGE_VAL);
+    EXPECT_EQ(reduce(ReduceOp::kLogSumExp, in, {0}).first.item(), -HUGE_VAL);
+    in.data<double>()[static_cast<std::size_t>(n - 1)] = -2000;
+    EXPECT_EQ(reduce(ReduceOp::kLogSumExp, in, {0}).first.item(), -2000);
+    in.data<double>()[0] = HUGE_VAL;
+    EXPECT_EQ(reduce(ReduceOp::kLogSumExp, in, {0}).first.item(), HUGE_VAL);
+  }
+}
+
+TEST(Reduction, VarianceOfValuesFarFromZeroIsRight) {
+  for (const auto& [shape, axes] : kLarge) {
+    Dice dice(14);
+    Tensor in = random_tensor(DType::kF64, shape, dice);
+    for (double& x : in.data<double>()) x += 1e6;
+    const Tensor variance = reduce(ReduceOp::kMoments, in, axes).second;
+    const std::vector<std::vector<double>> all = groups(in, axes);
+    double sum = 0, squares = 0;
+    for (const double x : all[0]) sum += x - 1e6;
+    const double mean = sum / static_cast<double>(all[0].size());
+    for (const double x : all[0]) squares += (x - 1e6 - mean) * (x - 1e6 - mean);
+    EXPECT_NEAR(element(variance, 0), squares / static_cast<double>(all[0].size()), 1e-6) << in.spec();
+  }
+}
+
+TEST(Reduction, RefusesDTypesItDoesNotTake) {
+  for (const ReduceOp op : kOps) {
+    for (const DType dtype : kAllDTypes) {
+      if (takes(op, dtype)) continue;
+      EXPECT_THROW(Reduction(op, dtype, {2}, Axes{0}), InvalidArgument);
+    }
+  }
 }
 
 }  // namespace
