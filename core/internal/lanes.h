@@ -68,6 +68,14 @@ struct MinOp {
   }
 };
 
+// The smallest of zeros and ones.
+struct AllOp : MinOp {
+  template <class S>
+  static constexpr S identity() {
+    return S{1};
+  }
+};
+
 template <class S>
 struct VectorOf {
   static constexpr std::int64_t kWidth = 16 / static_cast<std::int64_t>(sizeof(S));

@@ -290,7 +290,7 @@ void visit_reduction(ReduceOp op, DType dtype, std::int64_t count, F&& f) {
   if (op == ReduceOp::kAny || op == ReduceOp::kAll) {
     static_assert(sizeof(bool) == 1);
     op == ReduceOp::kAny ? f(Plain<MaxOp, std::uint8_t, std::uint8_t>{})
-                         : f(Plain<MinOp, std::uint8_t, std::uint8_t>{});
+                         : f(Plain<AllOp, std::uint8_t, std::uint8_t>{});
     return;
   }
   visit_dtype(dtype, [&]<class T>(T) {

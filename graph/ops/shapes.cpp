@@ -17,7 +17,6 @@ namespace {
 using internal::target_of;
 using internal::target_shape_of;
 
-constexpr std::int64_t kSumTile = 64 << 10;   // input elements a shard of a sum; about 20 us
 constexpr std::int64_t kSmallConstant = 256;  // elements of zeros and ones that are stored in the graph
 
 OpDef shape_of_op() {
@@ -176,8 +175,9 @@ std::vector<std::int64_t> summed_axes(const Shape& from, const Shape& to) {
   return axes;
 }
 
-bool sums_everything(const NodeView& node, std::span<const TensorSpec> outputs) {
-  return outputs[0].shape.num_elements() == 1 && node.input(0).shape.num_elements() > kSumTile;
+kernels::Reduction summing(const NodeView& node, std::span<const TensorSpec> outputs) {
+  const TensorSpec& from = node.input(0);
+  return {kernels::ReduceOp::kSum, from.dtype, from.shape, summed_axes(from.shape, outputs[0].shape)};
 }
 
 OpDef sum_to_op() {
@@ -203,13 +203,8 @@ OpDef sum_to_op() {
                 static_cast<double>(num_bytes(node.input(0)) + num_bytes(outputs[0])), 0};
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec> outputs) {
-    const std::int64_t in = node.input(0).shape.num_elements();
-    const std::int64_t out = outputs[0].shape.num_elements();
-    if (sums_everything(node, outputs)) {
-      const std::int64_t tiles = shards_for(in, kSumTile);
-      return Split{tiles, static_cast<std::size_t>(tiles) * kernels::size_of_partial(outputs[0].dtype), true};
-    }
-    return Split{std::max<std::int64_t>(std::min(out, shards_for(in, kSumTile)), 1), 0, false};
+    const kernels::Reduction reduction = summing(node, outputs);
+    return Split{reduction.shards(), reduction.scratch_bytes(), reduction.has_finish()};
   };
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
     std::vector<Gradient> result(c.num_inputs());
@@ -219,25 +214,12 @@ OpDef sum_to_op() {
     return result;
   };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    const DType dtype = outputs[0].dtype;
-    const Shape& from = node.input(0).shape;
-    const std::int64_t in = from.num_elements();
-    if (sums_everything(node, outputs)) {
-      return [dtype, in](KernelContext& c) {
-        if (c.is_finish()) {
-          kernels::combine_tiles(dtype, c.scratch(), c.num_shards(), c.output(0));
-          return;
-        }
-        const std::int64_t begin = c.shard() * kSumTile;
-        kernels::sum_tile(dtype, c.input(0), begin, std::min(in, begin + kSumTile),
-                          static_cast<char*>(c.scratch()) +
-                              static_cast<std::size_t>(c.shard()) * kernels::size_of_partial(dtype));
-      };
-    }
-    return [dtype, from, axes = summed_axes(from, outputs[0].shape),
-            out = outputs[0].shape.num_elements()](KernelContext& c) {
-      const auto [begin, end] = c.range(out);
-      kernels::sum(dtype, c.input(0), from, axes, c.output(0), begin, end);
+    return [reduction = summing(node, outputs)](KernelContext& c) {
+      if (c.is_finish()) {
+        reduction.finish(c.scratch(), c.output(0));
+      } else {
+        reduction.run(c.input(0), c.output(0), c.scratch(), c.shard());
+      }
     };
   };
   return def;
