@@ -1,0 +1,205 @@
+// Reductions as ops: shapes, refusals, programs against the interpreter, gradients. Values are checked in
+// tests/core/kernels/reduce_test.cpp.
+#include <cmath>
+#include <functional>
+
+#include "lockstep/graph/graph.h"
+#include "lockstep/graph/interpreter.h"
+#include "lockstep/graph/ops.h"
+#include "lockstep/graph/ops/reductions.h"
+#include "lockstep/graph/text.h"
+#include "support/gradient_check.h"
+#include "support/program_test.h"
+
+namespace lockstep {
+namespace {
+
+using testing::caught;
+using testing::expect_gradients;
+using testing::expect_same_tensors;
+using ::testing::HasSubstr;
+using testing::random_tensor;
+using testing::with_lanes;
+
+using ReduceFn = Value (*)(const Operand&, std::vector<std::int64_t>, bool);
+using Axes = std::vector<std::int64_t>;
+
+struct NamedReduction {
+  const char* name;
+  ReduceFn make;
+};
+const NamedReduction kFloating[] = {{"sum", sum}, {"mean", mean}, {"max", max},
+                                    {"min", min}, {"prod", prod}, {"logsumexp", logsumexp}};
+
+// The results by program, inline and call by call, and by the interpreter; all agree.
+std::vector<Tensor> evaluate(GraphBuilder& b, const std::vector<Tensor>& feeds) {
+  const Graph graph = b.finish();
+  const std::vector<Tensor> expected = Interpreter(graph).run(feeds);
+  expect_same_tensors(compile(graph, Runtime({.threads = 2})).run(feeds), expected);
+  expect_same_tensors(compile(graph, Runtime({.threads = 2}), with_lanes(Clustering::kOff)).run(feeds),
+                      expected);
+  return expected;
+}
+
+double naive(std::string_view op, const std::vector<double>& values) {
+  double total = 0, product = 1, exps = 0;
+  double largest = values[0], smallest = values[0];
+  for (const double x : values) {
+    total += x;
+    product *= x;
+    exps += std::exp(x);
+    largest = std::max(largest, x);
+    smallest = std::min(smallest, x);
+  }
+  if (op == "sum") return total;
+  if (op == "mean") return total / static_cast<double>(values.size());
+  if (op == "prod") return product;
+  if (op == "max") return largest;
+  if (op == "min") return smallest;
+  return std::log(exps);
+}
+
+TEST(Reductions, EqualNaiveOnesOverAnyAxes) {
+  const Tensor feed = random_tensor({3, 4, 5}, 7);
+  for (const auto& [name, make] : kFloating) {
+    for (const Axes& axes : {Axes{}, Axes{0}, Axes{1}, Axes{-1}, Axes{0, 2}, Axes{-3, -2}}) {
+      for (const bool keepdims : {false, true}) {
+        GraphBuilder b;
+        const Value y = make(b.placeholder("x", DType::kF64, {kUnknown, 4, 5}), axes, keepdims);
+        b.result(y);
+        const Tensor result = evaluate(b, {feed})[0];
+        std::array<bool, 3> reduced = {axes.empty(), axes.empty(), axes.empty()};
+        for (const std::int64_t axis : axes) reduced[static_cast<std::size_t>((axis + 3) % 3)] = true;
+        std::vector<std::int64_t> dims;
+        for (std::size_t i = 0; i < 3; ++i) {
+          if (!reduced[i]) dims.push_back(feed.shape()[i]);
+          if (reduced[i] && keepdims) dims.push_back(1);
+        }
+        ASSERT_EQ(result.shape(), Shape(std::span<const std::int64_t>(dims)));
+        std::vector<std::vector<double>> groups(static_cast<std::size_t>(result.num_elements()));
+        for (std::size_t at = 0; at < 60; ++at) {
+          const std::array<std::size_t, 3> place = {at / 20, at / 5 % 4, at % 5};
+          std::size_t to = 0;
+          for (std::size_t i = 0; i < 3; ++i) {
+            if (!reduced[i]) to = to * static_cast<std::size_t>(feed.shape()[i]) + place[i];
+          }
+          groups[to].push_back(feed.data<double>()[at]);
+        }
+        for (std::size_t i = 0; i < groups.size(); ++i) {
+          EXPECT_NEAR(result.data<double>()[i], naive(name, groups[i]), 1e-12) << name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Reductions, AreTheSameInProgramsHoweverLarge) {
+  for (const auto& [name, make] : kFloating) {
+    for (const auto& [shape, axes] : {std::pair<Shape, Axes>{{700, 300}, {0}},
+                                      {{700, 300}, {1}},
+                                      {{200'000, 3}, {0}},
+                                      {{2, 200'000}, {1}},
+                                      {{400'000}, {}},
+                                      {{20, 130, 60}, {0, 2}}}) {
+      GraphBuilder b;
+      b.result(make(b.placeholder("x", DType::kF64, shape), axes, false));
+      evaluate(b, {random_tensor(shape, 3, 0.999, 1.001)});
+    }
+  }
+}
+
+TEST(Reductions, OfBool) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kBool, {2, 3});
+  b.result(any(x, {1}));
+  b.result(all(x, {1}));
+  b.result(any(x));
+  b.result(all(x, {}, true));
+  const std::vector<Tensor> results =
+      evaluate(b, {Tensor::from<bool>({2, 3}, {true, true, true, false, false, true})});
+  EXPECT_TRUE(results[0].bit_equal(Tensor::from<bool>({2}, {true, true})));
+  EXPECT_TRUE(results[1].bit_equal(Tensor::from<bool>({2}, {true, false})));
+  EXPECT_TRUE(results[2].bit_equal(Tensor::from<bool>({}, {true})));
+  EXPECT_TRUE(results[3].bit_equal(Tensor::from<bool>({1, 1}, {false})));
+}
+
+TEST(Reductions, OfScalarsAndOfNothing) {
+  GraphBuilder b;
+  for (const auto& [name, make] : kFloating) b.result(make(b.placeholder(name, DType::kF32, {}), {}, false));
+  b.result(prod(b.placeholder("none", DType::kF32, {0})));
+  b.result(logsumexp(b.placeholder("none2", DType::kF32, {0, 2}), {0}));
+  std::vector<Tensor> feeds(6, Tensor::scalar(2.0F));
+  feeds.push_back(Tensor::zeros({0}));
+  feeds.push_back(Tensor::zeros({0, 2}));
+  const std::vector<Tensor> results = evaluate(b, feeds);
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(results[i].item(), 2);
+  EXPECT_EQ(results[6].item(), 1);
+  EXPECT_EQ(results[7].data<float>()[1], -HUGE_VALF);
+}
+
+TEST(Reductions, RefuseWhatTheyCannotDo) {
+  GraphBuilder b;
+  const Value ints = b.placeholder("ints", DType::kI32, {2});
+  const Value bools = b.placeholder("bools", DType::kBool, {2});
+  const Value none = b.placeholder("none", DType::kF32, {3, 0});
+  const Value some = b.placeholder("some", DType::kF32, {kUnknown});
+  EXPECT_THAT(caught([&] { mean(ints); }).what,
+              HasSubstr("takes floating values, got i32[2]; cast(x, DType::kF32)"));
+  EXPECT_THAT(caught([&] { logsumexp(ints); }).what, HasSubstr("takes floating values"));
+  EXPECT_THAT(caught([&] { sum(bools); }).what, HasSubstr("use any or all, or cast first"));
+  EXPECT_THAT(caught([&] { any(ints); }).what, HasSubstr("takes bool, got i32[2]"));
+  EXPECT_THAT(caught([&] { max(none, {1}); }).what,
+              HasSubstr("of nothing: the reduced axes of f32[3,0] hold no elements"));
+  EXPECT_THAT(caught([&] { min(none); }).what, HasSubstr("of nothing"));
+  EXPECT_THAT(caught([&] { max(some, {1}); }).what, HasSubstr("axis 1 is outside of f32[?]"));
+  EXPECT_THAT(caught([&] { max(some, {0, -1}); }).what, HasSubstr("an axis is named twice"));
+  b.result(max(some));
+  const Program program = compile(b.finish(), Runtime());
+  EXPECT_THAT(caught([&] {
+                program.run({{"ints", Tensor::zeros(DType::kI32, {2})},
+                             {"bools", Tensor::zeros(DType::kBool, {2})},
+                             {"none", Tensor::zeros({3, 0})},
+                             {"some", Tensor::zeros({0})}});
+              }).what,
+              HasSubstr("of nothing"));
+}
+
+TEST(Reductions, GoThroughText) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {2, kUnknown});
+  b.result(logsumexp(x, {-1}, true));
+  b.result(num_elements(x, {}, DType::kF32));
+  const Graph graph = b.finish();
+  EXPECT_EQ(print(parse(print(graph))), print(graph));
+}
+
+TEST(Reductions, NumElementsFollowsFromTheShape) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {2, kUnknown, kUnknown});
+  b.result(num_elements(x));
+  b.result(num_elements(x, {1}, DType::kF64));
+  b.result(num_elements(x, {0}, DType::kF32));
+  const std::vector<Tensor> results = evaluate(b, {Tensor::zeros({2, 3, 5})});
+  EXPECT_TRUE(results[0].bit_equal(Tensor::scalar(std::int64_t{30})));
+  EXPECT_TRUE(results[1].bit_equal(Tensor::scalar(3.0)));
+  EXPECT_TRUE(results[2].bit_equal(Tensor::scalar(2.0F)));
+}
+
+// --- gradients
+
+void expect_gradients_of(ReduceFn make, const Tensor& x) {
+  for (const Axes& axes : {Axes{}, Axes{0}, Axes{-1}, Axes{0, 2}, Axes{0, 1, 2}}) {
+    for (const bool keepdims : {false, true}) {
+      SCOPED_TRACE(str(::testing::PrintToString(axes), keepdims ? " keepdims" : ""));
+      expect_gradients(
+          [&](GraphBuilder&, std::span<const Value> in) { return make(in[0] * in[0], axes, keepdims); }, {x},
+          {.elements = 4});
+    }
+  }
+}
+
+TEST(ReductionGradients, Sum) { expect_gradients_of(sum, random_tensor({2, 3, 4}, 1)); }
+TEST(ReductionGradients, Mean) { expect_gradients_of(mean, random_tensor({2, 3, 4}, 2)); }
+
+}  // namespace
+}  // namespace lockstep
