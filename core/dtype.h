@@ -19,7 +19,7 @@ enum class DType : std::uint8_t { kF16, kBF16, kF32, kF64, kI32, kI64, kU8, kBoo
 inline constexpr DType kAllDTypes[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64,
                                        DType::kI32, DType::kI64,  DType::kU8,  DType::kBool};
 
-struct LOCKSTEP_API F16 {
+struct F16 {
   std::uint16_t bits = 0;
   F16() = default;
   explicit F16(float value);
@@ -27,7 +27,7 @@ struct LOCKSTEP_API F16 {
   friend bool operator==(F16 a, F16 b) { return static_cast<float>(a) == static_cast<float>(b); }
 };
 
-struct LOCKSTEP_API BF16 {
+struct BF16 {
   std::uint16_t bits = 0;
   BF16() = default;
   explicit BF16(float value);
@@ -111,6 +111,44 @@ decltype(auto) visit_dtype(DType dtype, F&& f) {
     case DType::kBool: break;
   }
   return f(bool{});
+}
+
+// --- conversions: every case is computed and one chosen, so that loops over them become vector instructions
+
+inline F16::F16(float value) {
+  const auto whole = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (whole >> 16U) & 0x8000U;
+  const std::uint32_t magnitude = whole & 0x7FFFFFFFU;
+  // A NaN stays one: quiet, with what fits of its payload.
+  const std::uint32_t nan = 0x7E00U | ((magnitude >> 13U) & 0x03FFU);
+  // Below 2^-14 the result is subnormal, a multiple of 2^-24: which is the spacing of floats in [0.5, 1), so that adding
+  // one half rounds to nearest even where it should.
+  const std::uint32_t tiny =
+      std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000U;
+  // Rounding may carry into the exponent, and from the largest value to infinity; both are right.
+  const std::uint32_t rounded = magnitude + 0x0FFFU + ((magnitude >> 13U) & 1U);
+  std::uint32_t half = (rounded - (112U << 23U)) >> 13U;
+  half = magnitude < 0x38800000U ? tiny : half;
+  half = magnitude >= 0x47800000U ? 0x7C00U : half;  // 65536 and up
+  half = magnitude > 0x7F800000U ? nan : half;
+  bits = static_cast<std::uint16_t>(sign | half);
+}
+
+inline F16::operator float() const {
+  const std::uint32_t sign = (static_cast<std::uint32_t>(bits) & 0x8000U) << 16U;
+  const std::uint32_t magnitude = (static_cast<std::uint32_t>(bits) & 0x7FFFU) << 13U;
+  // As a float of the same digits, which is too small by 2^112; also for subnormal ones.
+  const auto scaled = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112F);
+  const std::uint32_t quiet = magnitude > 0x0F800000U ? 0x00400000U : 0U;  // NaNs, as processors do it
+  const std::uint32_t special = magnitude | 0x7F800000U | quiet;
+  return std::bit_cast<float>(sign | (magnitude >= 0x0F800000U ? special : scaled));
+}
+
+inline BF16::BF16(float value) {
+  const auto whole = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t nan = (whole >> 16U) | 0x0040U;
+  const std::uint32_t rounded = (whole + 0x7FFFU + ((whole >> 16U) & 1U)) >> 16U;
+  bits = static_cast<std::uint16_t>((whole & 0x7FFFFFFFU) > 0x7F800000U ? nan : rounded);
 }
 
 }  // namespace lockstep
