@@ -1,17 +1,23 @@
 #include "lockstep/core/kernels/elementwise.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
-#include <cstddef>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/kernels/broadcast.h"
+#include "lockstep/core/kernels/internal/half_floats.h"
+#include "lockstep/core/kernels/internal/vector_table.h"
 
 // The loops below read element i of their inputs and write element i of their output: where these alias, they are
 // the same element, so that no iteration depends on another. Saying so lets the compilers vectorise in place.
 #if defined(__clang__)
-#pragma clang diagnostic ignored "-Wpass-failed"  // loops of 16-bit types and integer division stay scalar
+#pragma clang diagnostic ignored "-Wpass-failed"  // loops of integer division stay scalar
 #define LOCKSTEP_INDEPENDENT _Pragma("clang loop vectorize(assume_safety) interleave(assume_safety)")
 #elif defined(__GNUC__)
 #define LOCKSTEP_INDEPENDENT _Pragma("GCC ivdep")
@@ -22,266 +28,334 @@
 namespace lockstep::kernels {
 namespace {
 
+constexpr std::array<std::string_view, kNumUnaryOps> kUnaryNames = {
+    "neg",  "abs",      "square",     "sign", "relu",  "exp",      "log",        "log1p",
+    "sqrt", "rsqrt",    "reciprocal", "sin",  "cos",   "tanh",     "sigmoid",    "gelu",
+    "erf",  "softplus", "floor",      "ceil", "round", "isfinite", "logical_not"};
+constexpr std::array<std::string_view, kNumBinaryOps> kBinaryNames = {
+    "add",     "sub",           "mul",     "div",       "floor_div",   "mod",
+    "pow",     "maximum",       "minimum", "relu_grad", "less",        "less_equal",
+    "greater", "greater_equal", "equal",   "not_equal", "logical_and", "logical_or"};
+
+// --- one element
+
+// Integers are added, subtracted and multiplied as unsigned ones, which wrap around.
 template <class T>
-inline constexpr bool kIsHalf = std::is_same_v<T, F16> || std::is_same_v<T, BF16>;
+using Wrapping = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
 
-// What an op gives on operands of type T: a comparison gives bool.
+template <UnaryOp op, class T>
+constexpr bool kHasUnary =
+    op == UnaryOp::kLogicalNot
+        ? std::is_same_v<T, bool>
+        : !std::is_same_v<T, bool> && (op <= UnaryOp::kRelu || (is_floating(dtype_of<T>)));
+
+// Plain loops: integers and bool, and isfinite.
+template <UnaryOp op, class T>
+auto apply(T x) {
+  if constexpr (op == UnaryOp::kLogicalNot) {
+    return !x;
+  } else if constexpr (op == UnaryOp::kIsFinite) {
+    if constexpr (std::is_same_v<T, F16>) {
+      return (x.bits & 0x7C00U) != 0x7C00U;
+    } else if constexpr (std::is_same_v<T, BF16>) {
+      return (x.bits & 0x7F80U) != 0x7F80U;
+    } else {
+      return std::abs(x) <= std::numeric_limits<T>::max();
+    }
+  } else {
+    const auto w = static_cast<Wrapping<T>>(x);
+    if constexpr (op == UnaryOp::kNeg) return static_cast<T>(Wrapping<T>{0} - w);
+    if constexpr (op == UnaryOp::kAbs) return x < T{0} ? static_cast<T>(Wrapping<T>{0} - w) : x;
+    if constexpr (op == UnaryOp::kSquare) return static_cast<T>(w * w);
+    if constexpr (op == UnaryOp::kSign) return static_cast<T>((x > T{0}) - (x < T{0}));
+    if constexpr (op == UnaryOp::kRelu) return x < T{0} ? T{0} : x;
+  }
+}
+
 template <BinaryOp op, class T>
-using ResultOf = std::conditional_t<op == BinaryOp::kLess, bool, T>;
+constexpr bool kHasBinary = std::is_same_v<T, bool> ? op >= BinaryOp::kLess : op < BinaryOp::kLogicalAnd;
 
+template <BinaryOp op, class T>
+using ResultOf = std::conditional_t<result_dtype(op, dtype_of<T>) == DType::kBool, bool, T>;
+
+template <class T>
+T float_mod(T a, T b) {
+  T rest = std::fmod(a, b);
+  if (rest == 0) return std::copysign(T{0}, b);
+  if ((rest < 0) != (b < 0)) rest += b;
+  return rest;
+}
+
+// The whole number nearest to (a - a mod b) / b, which the quotient a / b rounded down may miss by one.
+template <class T>
+T float_floor_div(T a, T b) {
+  if (b == 0) return a / b;
+  T rest = std::fmod(a, b);
+  T quotient = (a - rest) / b;
+  if (rest != 0 && (rest < 0) != (b < 0)) quotient -= 1;
+  if (quotient == 0) return std::copysign(T{0}, a / b);
+  const T down = std::floor(quotient);
+  return quotient - down > T(0.5) ? down + 1 : down;
+}
+
+template <class T>
+[[noreturn]] void division_by_zero(BinaryOp op, T a) {
+  throw InvalidArgument(str(to_string(op), ": division of ", +a, " by zero in ", dtype_of<T>));
+}
+
+template <class T>
+T integer_pow(T base, T exponent) {
+  if constexpr (std::is_signed_v<T>) {
+    if (exponent < 0) {
+      throw InvalidArgument(str("pow: ", +base, " to the power of ", +exponent, " is no ", dtype_of<T>,
+                                ": convert to a floating dtype first"));
+    }
+  }
+  Wrapping<T> power = 1;
+  auto factor = static_cast<Wrapping<T>>(base);
+  for (auto left = static_cast<Wrapping<T>>(exponent); left != 0; left >>= 1U) {
+    if ((left & 1U) != 0) power *= factor;
+    factor *= factor;
+  }
+  return static_cast<T>(power);
+}
+
+// Integers, bool, comparisons, and the rest that has no vector loop.
 template <BinaryOp op, class T>
 ResultOf<op, T> apply(T a, T b) {
-  if constexpr (kIsHalf<T>) {
-    return ResultOf<op, T>(apply<op, float>(static_cast<float>(a), static_cast<float>(b)));
-  } else if constexpr (op == BinaryOp::kLess) {
-    return a < b;
-  } else if constexpr (std::is_integral_v<T>) {
-    using Wrapping = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-    const auto x = static_cast<Wrapping>(a);
-    const auto y = static_cast<Wrapping>(b);
+  if constexpr (op == BinaryOp::kLess) return a < b;
+  if constexpr (op == BinaryOp::kLessEqual) return a <= b;
+  if constexpr (op == BinaryOp::kGreater) return a > b;
+  if constexpr (op == BinaryOp::kGreaterEqual) return a >= b;
+  if constexpr (op == BinaryOp::kEqual) return a == b;
+  if constexpr (op == BinaryOp::kNotEqual) return a != b;
+  if constexpr (op == BinaryOp::kLogicalAnd) return a && b;
+  if constexpr (op == BinaryOp::kLogicalOr) return a || b;
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    const auto x = static_cast<Wrapping<T>>(a);
+    const auto y = static_cast<Wrapping<T>>(b);
     if constexpr (op == BinaryOp::kAdd) return static_cast<T>(x + y);
     if constexpr (op == BinaryOp::kSub) return static_cast<T>(x - y);
     if constexpr (op == BinaryOp::kMul) return static_cast<T>(x * y);
-    if constexpr (op == BinaryOp::kDiv) {
-      if (b == 0) throw InvalidArgument(str("div: division of ", +a, " by zero in ", dtype_of<T>));
+    if constexpr (op == BinaryOp::kMaximum) return a > b ? a : b;
+    if constexpr (op == BinaryOp::kMinimum) return a < b ? a : b;
+    if constexpr (op == BinaryOp::kReluGrad) return b > T{0} ? a : T{0};
+    if constexpr (op == BinaryOp::kPow) return integer_pow(a, b);
+    if constexpr (op == BinaryOp::kDiv || op == BinaryOp::kFloorDiv || op == BinaryOp::kMod) {
+      if (b == 0) division_by_zero(op, a);
       if constexpr (std::is_signed_v<T>) {
-        if (b == -1) return static_cast<T>(Wrapping{0} - x);  // the one quotient that may overflow
+        if (b == -1) {  // the one quotient that may overflow
+          return op == BinaryOp::kMod ? T{0} : static_cast<T>(Wrapping<T>{0} - x);
+        }
+        if constexpr (op != BinaryOp::kDiv) {
+          const T rest = a % b;
+          const bool inexact_below = rest != 0 && (rest < 0) != (b < 0);
+          if constexpr (op == BinaryOp::kMod) return inexact_below ? static_cast<T>(rest + b) : rest;
+          if constexpr (op == BinaryOp::kFloorDiv) return static_cast<T>(a / b - (inexact_below ? 1 : 0));
+        }
       }
-      return static_cast<T>(a / b);
+      return static_cast<T>(op == BinaryOp::kMod ? a % b : a / b);
     }
-  } else {
-    if constexpr (op == BinaryOp::kAdd) return a + b;
-    if constexpr (op == BinaryOp::kSub) return a - b;
-    if constexpr (op == BinaryOp::kMul) return a * b;
-    if constexpr (op == BinaryOp::kDiv) return a / b;
+  } else if constexpr (std::is_floating_point_v<T>) {
+    if constexpr (op == BinaryOp::kFloorDiv) return float_floor_div(a, b);
+    if constexpr (op == BinaryOp::kMod) return float_mod(a, b);
+    if constexpr (op == BinaryOp::kPow) return std::pow(a, b);
+    return T{0};  // the others have vector loops
   }
 }
 
-// One run of consecutive output elements; each operand runs along or stands still.
+// --- loops
+
+template <UnaryOp op, class T>
+void plain_unary(const void* in, void* out, std::int64_t count) {
+  const T* from = static_cast<const T*>(in);
+  auto* to = static_cast<decltype(apply<op>(T{}))*>(out);
+  LOCKSTEP_INDEPENDENT
+  for (std::int64_t i = 0; i < count; ++i) to[i] = apply<op>(from[i]);
+}
+
+template <UnaryOp op, class Half>
+void half_unary(const void* in, void* out, std::int64_t count) {
+  const UnaryLoop loop = vector_table().unary[static_cast<std::size_t>(op)][0];
+  by_pieces(count, [&](std::int64_t at, std::int64_t n) {
+    float piece[kHalfPiece];
+    to_f32(static_cast<const Half*>(in) + at, piece, n);
+    loop(piece, piece, n);
+    from_f32(piece, static_cast<Half*>(out) + at, n);
+  });
+}
+
 template <BinaryOp op, class T>
-void run(const T* a, bool a_moves, const T* b, bool b_moves, ResultOf<op, T>* out, std::int64_t count) {
+void plain_binary(const void* a, bool a_moves, const void* b, bool b_moves, void* out, std::int64_t count) {
+  const T* left = static_cast<const T*>(a);
+  const T* right = static_cast<const T*>(b);
+  auto* to = static_cast<ResultOf<op, T>*>(out);
   if (a_moves && b_moves) {
     LOCKSTEP_INDEPENDENT
-    for (std::int64_t i = 0; i < count; ++i) out[i] = apply<op>(a[i], b[i]);
+    for (std::int64_t i = 0; i < count; ++i) to[i] = apply<op>(left[i], right[i]);
   } else if (a_moves) {
-    const T fixed = *b;
+    const T fixed = *right;
     LOCKSTEP_INDEPENDENT
-    for (std::int64_t i = 0; i < count; ++i) out[i] = apply<op>(a[i], fixed);
+    for (std::int64_t i = 0; i < count; ++i) to[i] = apply<op>(left[i], fixed);
   } else if (b_moves) {
-    const T fixed = *a;
+    const T fixed = *left;
     LOCKSTEP_INDEPENDENT
-    for (std::int64_t i = 0; i < count; ++i) out[i] = apply<op>(fixed, b[i]);
+    for (std::int64_t i = 0; i < count; ++i) to[i] = apply<op>(fixed, right[i]);
   } else if (count > 0) {
-    std::fill_n(out, count, apply<op>(*a, *b));
+    std::fill_n(to, count, apply<op>(*left, *right));
   }
 }
 
-// The axes of a broadcast, outermost first: extents of the output, and how far each operand moves per step (0 where
-// it is broadcast). Neighbours over which both operands behave alike are merged and extents of one dropped, so that
-// the last axis is the longest run there is; on it an operand moves by 1 or by 0.
-class BroadcastAxes {
- public:
-  BroadcastAxes(const Shape& out, const Shape& a, const Shape& b) {
-    std::int64_t a_stride = 1, b_stride = 1;
-    // From the last axis on; reversed at the end.
-    for (std::size_t back = 1; back <= out.rank(); ++back) {
-      const std::int64_t extent = out[out.rank() - back];
-      const std::int64_t a_extent = back <= a.rank() ? a[a.rank() - back] : 1;
-      const std::int64_t b_extent = back <= b.rank() ? b[b.rank() - back] : 1;
-      if (extent != 1) push(extent, a_extent == 1 ? 0 : a_stride, b_extent == 1 ? 0 : b_stride);
-      a_stride *= a_extent;
-      b_stride *= b_extent;
+BinaryLoop f32_loop(BinaryOp op);
+
+template <BinaryOp op, class Half>
+void half_binary(const void* a, bool a_moves, const void* b, bool b_moves, void* out, std::int64_t count) {
+  using Result = ResultOf<op, Half>;
+  const BinaryLoop loop = f32_loop(op);
+  float left[kHalfPiece], right[kHalfPiece];
+  if (count > 0 && !a_moves) left[0] = static_cast<float>(*static_cast<const Half*>(a));
+  if (count > 0 && !b_moves) right[0] = static_cast<float>(*static_cast<const Half*>(b));
+  by_pieces(count, [&](std::int64_t at, std::int64_t n) {
+    if (a_moves) to_f32(static_cast<const Half*>(a) + at, left, n);
+    if (b_moves) to_f32(static_cast<const Half*>(b) + at, right, n);
+    if constexpr (std::is_same_v<Result, bool>) {
+      loop(left, a_moves, right, b_moves, static_cast<bool*>(out) + at, n);
+    } else {
+      float piece[kHalfPiece];
+      loop(left, a_moves, right, b_moves, piece, n);
+      from_f32(piece, static_cast<Half*>(out) + at, n);
     }
-    if (rank_ == 0) push(1, 1, 1);
-    std::reverse(axes_, axes_ + rank_);
+  });
+}
+
+// Both sides are read before the choice, which is made with bits: nothing to branch on.
+template <class Bits, bool c_moves, bool a_moves, bool b_moves>
+void select_run(const std::uint8_t* condition, const Bits* a, const Bits* b, Bits* out, std::int64_t count) {
+  LOCKSTEP_INDEPENDENT
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Bits x = a[a_moves ? i : 0];
+    const Bits y = b[b_moves ? i : 0];
+    const Bits mask = static_cast<Bits>(Bits{0} - static_cast<Bits>(condition[c_moves ? i : 0]));
+    out[i] = static_cast<Bits>((x & mask) | (y & static_cast<Bits>(~mask)));
   }
+}
 
-  struct Axis {
-    std::int64_t extent, a_step, b_step;
-    std::int64_t index = 0;
-  };
-  Axis& operator[](std::size_t i) { return axes_[i]; }
-  std::size_t rank() const { return rank_; }
-  Axis& last() { return axes_[rank_ - 1]; }
+template <class Bits>
+void select(const void* condition, bool c_moves, const void* a, bool a_moves, const void* b, bool b_moves,
+            void* out, std::int64_t count) {
+  using Run = void (*)(const std::uint8_t*, const Bits*, const Bits*, Bits*, std::int64_t);
+  static constexpr Run kRuns[2][2][2] = {
+      {{select_run<Bits, false, false, false>, select_run<Bits, false, false, true>},
+       {select_run<Bits, false, true, false>, select_run<Bits, false, true, true>}},
+      {{select_run<Bits, true, false, false>, select_run<Bits, true, false, true>},
+       {select_run<Bits, true, true, false>, select_run<Bits, true, true, true>}}};
+  kRuns[c_moves ? 1 : 0][a_moves ? 1 : 0][b_moves ? 1 : 0](
+      static_cast<const std::uint8_t*>(condition), static_cast<const Bits*>(a), static_cast<const Bits*>(b),
+      static_cast<Bits*>(out), count);
+}
 
- private:
-  void push(std::int64_t extent, std::int64_t a_step, std::int64_t b_step) {
-    if (rank_ > 0) {
-      Axis& inner = axes_[rank_ - 1];
-      if (a_step == inner.a_step * inner.extent && b_step == inner.b_step * inner.extent) {
-        inner.extent *= extent;
-        return;
-      }
-    }
-    axes_[rank_++] = Axis{extent, a_step, b_step};
+// --- which loop
+
+template <UnaryOp op, class T>
+UnaryLoop find_unary() {
+  if constexpr (!kHasUnary<op, T>) {
+    return nullptr;
+  } else if constexpr (!is_floating(dtype_of<T>) || op == UnaryOp::kIsFinite) {
+    return plain_unary<op, T>;
+  } else if constexpr (kIsHalf<T>) {
+    return half_unary<op, T>;
+  } else {
+    return vector_table().unary[static_cast<std::size_t>(op)][std::is_same_v<T, float> ? 0 : 1];
   }
-
-  std::size_t rank_ = 0;
-  Axis axes_[Shape::kMaxRank];
-};
+}
 
 template <BinaryOp op, class T>
-void broadcast(const Shape& out_shape, const T* a, const Shape& a_shape, const T* b, const Shape& b_shape,
-               ResultOf<op, T>* out, std::int64_t begin, std::int64_t end) {
-  BroadcastAxes axes(out_shape, a_shape, b_shape);
-  std::int64_t rest = begin;
-  std::int64_t a_at = 0, b_at = 0;
-  for (std::size_t i = axes.rank(); i-- > 0;) {
-    axes[i].index = rest % axes[i].extent;
-    rest /= axes[i].extent;
-    a_at += axes[i].index * axes[i].a_step;
-    b_at += axes[i].index * axes[i].b_step;
-  }
-  BroadcastAxes::Axis& inner = axes.last();
-  for (std::int64_t at = begin; at < end;) {
-    const std::int64_t count = std::min(end - at, inner.extent - inner.index);
-    run<op>(a + a_at, inner.a_step != 0, b + b_at, inner.b_step != 0, out + at, count);
-    at += count;
-    // On to the next run: the last axis starts anew, and the others count like an odometer.
-    a_at -= inner.index * inner.a_step;
-    b_at -= inner.index * inner.b_step;
-    inner.index = 0;
-    for (std::size_t i = axes.rank() - 1; i-- > 0;) {
-      BroadcastAxes::Axis& axis = axes[i];
-      a_at += axis.a_step;
-      b_at += axis.b_step;
-      if (++axis.index < axis.extent) break;
-      a_at -= axis.extent * axis.a_step;
-      b_at -= axis.extent * axis.b_step;
-      axis.index = 0;
+BinaryLoop find_binary() {
+  if constexpr (!kHasBinary<op, T>) {
+    return nullptr;
+  } else if constexpr (kIsHalf<T>) {
+    return half_binary<op, T>;
+  } else {
+    if constexpr (is_floating(dtype_of<T>)) {
+      const BinaryLoop loop =
+          vector_table().binary[static_cast<std::size_t>(op)][std::is_same_v<T, float> ? 0 : 1];
+      if (loop != nullptr) return loop;
     }
+    return plain_binary<op, T>;
   }
 }
 
-void check_operand(BinaryOp op, const Shape& operand, const Shape& out) {
-  bool fits = operand.rank() <= out.rank();
-  for (std::size_t back = 1; fits && back <= operand.rank(); ++back) {
-    const std::int64_t extent = operand[operand.rank() - back];
-    fits = extent == 1 || extent == out[out.rank() - back];
-  }
-  if (!fits)
-    throw InvalidArgument(
-        str(to_string(op), ": an operand of shape ", operand, " does not broadcast to ", out));
+template <class T, std::size_t... I>
+UnaryLoop find_unary(UnaryOp op, std::index_sequence<I...>) {
+  using Find = UnaryLoop (*)();
+  static constexpr Find kFind[] = {find_unary<static_cast<UnaryOp>(I), T>...};
+  return kFind[static_cast<std::size_t>(op)]();
 }
+
+template <class T, std::size_t... I>
+BinaryLoop find_binary(BinaryOp op, std::index_sequence<I...>) {
+  using Find = BinaryLoop (*)();
+  static constexpr Find kFind[] = {find_binary<static_cast<BinaryOp>(I), T>...};
+  return kFind[static_cast<std::size_t>(op)]();
+}
+
+BinaryLoop f32_loop(BinaryOp op) { return find_binary<float>(op, std::make_index_sequence<kNumBinaryOps>()); }
 
 void check_range(const char* what, std::int64_t begin, std::int64_t end) {
   LOCKSTEP_CHECK(0 <= begin && begin <= end, what, ": range [", begin, ", ", end, ")");
 }
 
-template <BinaryOp op>
-void dispatch(DType dtype, const Shape& out_shape, const void* a, const Shape& a_shape, const void* b,
-              const Shape& b_shape, void* out, std::int64_t begin, std::int64_t end) {
-  const std::int64_t total = out_shape.num_elements();
-  LOCKSTEP_CHECK(0 <= begin && begin <= end && end <= total, to_string(op), ": range [", begin, ", ", end,
-                 ") of ", out_shape);
-  const bool same = a_shape == out_shape && b_shape == out_shape;
-  if (!same) {
-    check_operand(op, a_shape, out_shape);
-    check_operand(op, b_shape, out_shape);
-  }
-  if (begin == end) return;
-  // An operand as large as the output has its order of elements, whatever extents of one it has or lacks.
-  const std::int64_t a_total = same ? total : a_shape.num_elements();
-  const std::int64_t b_total = same ? total : b_shape.num_elements();
-  const bool a_moves = a_total == total;
-  const bool b_moves = b_total == total;
-  const bool flat = (a_moves || a_total == 1) && (b_moves || b_total == 1);
-  visit_dtype(dtype, [&]<class T>(T) {
-    if constexpr (!std::is_same_v<T, bool> || op == BinaryOp::kLess) {
-      const auto* left = static_cast<const T*>(a);
-      const auto* right = static_cast<const T*>(b);
-      auto* result = static_cast<ResultOf<op, T>*>(out);
-      if (flat) {
-        run<op>(left + (a_moves ? begin : 0), a_moves, right + (b_moves ? begin : 0), b_moves, result + begin,
-                end - begin);
-      } else {
-        broadcast<op>(out_shape, left, a_shape, right, b_shape, result, begin, end);
-      }
-    }
-  });
-}
-
-// Floats by their bits: above -0 and up to -infinity they are negative and not NaN. Compilers turn the comparison of
-// numbers into instructions that differ in what they make of -0.
-template <class T>
-struct FloatBits;
-template <>
-struct FloatBits<F16> {
-  using Type = std::uint16_t;
-  static constexpr Type kNegativeZero = 0x8000U, kNegativeInfinity = 0xFC00U;
-};
-template <>
-struct FloatBits<BF16> {
-  using Type = std::uint16_t;
-  static constexpr Type kNegativeZero = 0x8000U, kNegativeInfinity = 0xFF80U;
-};
-template <>
-struct FloatBits<float> {
-  using Type = std::uint32_t;
-  static constexpr Type kNegativeZero = 0x80000000U, kNegativeInfinity = 0xFF800000U;
-};
-template <>
-struct FloatBits<double> {
-  using Type = std::uint64_t;
-  static constexpr Type kNegativeZero = 0x8000000000000000U, kNegativeInfinity = 0xFFF0000000000000U;
-};
-
-template <class T>
-void relu_run(const T* in, T* out, std::int64_t count) {
-  if constexpr (is_floating(dtype_of<T>)) {
-    using Bits = FloatBits<T>;
-    LOCKSTEP_INDEPENDENT
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto bits = std::bit_cast<typename Bits::Type>(in[i]);
-      const bool negative = bits > Bits::kNegativeZero && bits <= Bits::kNegativeInfinity;
-      out[i] = std::bit_cast<T>(negative ? typename Bits::Type{0} : bits);
-    }
-  } else {
-    LOCKSTEP_INDEPENDENT
-    for (std::int64_t i = 0; i < count; ++i) out[i] = in[i] < T{0} ? T{0} : in[i];
-  }
-}
-
 }  // namespace
 
-std::string_view to_string(BinaryOp op) {
-  switch (op) {
-    case BinaryOp::kAdd: return "add";
-    case BinaryOp::kSub: return "sub";
-    case BinaryOp::kMul: return "mul";
-    case BinaryOp::kDiv: return "div";
-    case BinaryOp::kLess: break;
+std::string_view to_string(UnaryOp op) { return kUnaryNames[static_cast<std::size_t>(op)]; }
+std::string_view to_string(BinaryOp op) { return kBinaryNames[static_cast<std::size_t>(op)]; }
+
+UnaryLoop unary_loop(UnaryOp op, DType dtype) {
+  return visit_dtype(dtype,
+                     [&]<class T>(T) { return find_unary<T>(op, std::make_index_sequence<kNumUnaryOps>()); });
+}
+
+BinaryLoop binary_loop(BinaryOp op, DType dtype) {
+  return visit_dtype(
+      dtype, [&]<class T>(T) { return find_binary<T>(op, std::make_index_sequence<kNumBinaryOps>()); });
+}
+
+SelectLoop select_loop(DType dtype) {
+  switch (size_of(dtype)) {
+    case 1: return select<std::uint8_t>;
+    case 2: return select<std::uint16_t>;
+    case 4: return select<std::uint32_t>;
+    default: return select<std::uint64_t>;
   }
-  return "less";
 }
 
 void binary(BinaryOp op, DType dtype, const Shape& out_shape, const void* a, const Shape& a_shape,
             const void* b, const Shape& b_shape, void* out, std::int64_t begin, std::int64_t end) {
-  if (dtype == DType::kBool && op != BinaryOp::kLess) {
-    throw InvalidArgument(str(to_string(op), ": bool has no arithmetic: convert to another dtype first"));
+  const BinaryLoop loop = binary_loop(op, dtype);
+  if (loop == nullptr) {
+    throw InvalidArgument(dtype == DType::kBool
+                              ? str(to_string(op), ": bool has no arithmetic: convert to another dtype first")
+                              : str(to_string(op), ": has no meaning for ", dtype));
   }
-  switch (op) {
-    case BinaryOp::kAdd:
-      return dispatch<BinaryOp::kAdd>(dtype, out_shape, a, a_shape, b, b_shape, out, begin, end);
-    case BinaryOp::kSub:
-      return dispatch<BinaryOp::kSub>(dtype, out_shape, a, a_shape, b, b_shape, out, begin, end);
-    case BinaryOp::kMul:
-      return dispatch<BinaryOp::kMul>(dtype, out_shape, a, a_shape, b, b_shape, out, begin, end);
-    case BinaryOp::kDiv:
-      return dispatch<BinaryOp::kDiv>(dtype, out_shape, a, a_shape, b, b_shape, out, begin, end);
-    case BinaryOp::kLess:
-      return dispatch<BinaryOp::kLess>(dtype, out_shape, a, a_shape, b, b_shape, out, begin, end);
-  }
+  LOCKSTEP_CHECK(0 <= begin && begin <= end && end <= out_shape.num_elements(), to_string(op), ": range [",
+                 begin, ", ", end, ") of ", out_shape);
+  const auto size = static_cast<std::int64_t>(size_of(dtype));
+  const auto out_size = static_cast<std::int64_t>(size_of(result_dtype(op, dtype)));
+  const auto call = [&](const std::array<const std::byte*, 2>& operands, const std::array<bool, 2>& moves,
+                        std::byte* to, std::int64_t count) {
+    loop(operands[0], moves[0], operands[1], moves[1], to, count);
+  };
+  const Broadcast plan(out_shape, {&a_shape, &b_shape});
+  plan.run<2>(begin, end, {size, size}, {a, b}, out, out_size, call);
 }
 
 void relu(DType dtype, const void* in, void* out, std::int64_t begin, std::int64_t end) {
   check_range("relu", begin, end);
-  if (dtype == DType::kBool) throw InvalidArgument("relu: bool has no sign: convert to another dtype first");
-  visit_dtype(dtype, [&]<class T>(T) {
-    if constexpr (!std::is_same_v<T, bool>) {
-      relu_run(static_cast<const T*>(in) + begin, static_cast<T*>(out) + begin, end - begin);
-    }
-  });
+  const UnaryLoop loop = unary_loop(UnaryOp::kRelu, dtype);
+  if (loop == nullptr) throw InvalidArgument("relu: bool has no sign: convert to another dtype first");
+  const auto size = static_cast<std::int64_t>(size_of(dtype));
+  loop(static_cast<const std::byte*>(in) + begin * size, static_cast<std::byte*>(out) + begin * size,
+       end - begin);
 }
 
 void copy(DType dtype, const void* in, void* out, std::int64_t begin, std::int64_t end) {

@@ -1,0 +1,21 @@
+// core/kernels/cast.h - from one dtype to another, element by element.
+//
+//   to floating        the nearest value, ties to even; too large becomes infinity; one rounding in all
+//   floating to integer  truncates toward zero; what does not fit becomes the nearest that does; NaN becomes 0
+//   integer to integer   keeps the low bits (wraps around)
+//   to bool              is it not zero? (NaN is not)
+//   from bool            0 or 1
+//
+// Thread safety: any thread.
+#pragma once
+
+#include "lockstep/core/dtype.h"
+#include "lockstep/core/export.h"
+#include "lockstep/core/kernels/elementwise.h"
+
+namespace lockstep::kernels {
+
+// `out` may be `in` only where both dtypes are one. Never throws.
+LOCKSTEP_API UnaryLoop cast_loop(DType from, DType to);
+
+}  // namespace lockstep::kernels

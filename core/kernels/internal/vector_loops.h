@@ -1,0 +1,612 @@
+// core/kernels/internal/vector_loops.h - the loops of the vector table, compiled once per instruction set.
+//
+// Included by core/kernels/vector_table.cpp alone, many times: Highway sets HWY_NAMESPACE and the compiler's target anew each
+// time, hence the odd include guard.
+#if defined(LOCKSTEP_VECTOR_LOOPS) == defined(HWY_TARGET_TOGGLE)
+#ifdef LOCKSTEP_VECTOR_LOOPS
+#undef LOCKSTEP_VECTOR_LOOPS
+#else
+#define LOCKSTEP_VECTOR_LOOPS
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
+
+#include "lockstep/core/kernels/internal/vector_table.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lockstep::kernels {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// --- math
+
+// c0 + c1 x + c2 x^2 + ...
+template <class D, class V, class T>
+HWY_INLINE V polynomial(D d, V, T c0) {
+  return hn::Set(d, c0);
+}
+template <class D, class V, class T, class... Ts>
+HWY_INLINE V polynomial(D d, V x, T c0, Ts... rest) {
+  return hn::MulAdd(polynomial(d, x, rest...), x, hn::Set(d, c0));
+}
+
+template <class D>
+using Lane = hn::TFromD<D>;
+
+template <class D>
+HWY_INLINE hn::Vec<D> constant(D d, double value) {
+  return hn::Set(d, static_cast<Lane<D>>(value));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> infinity(D d) {
+  return hn::Set(d, std::numeric_limits<Lane<D>>::infinity());
+}
+template <class D, class V>
+HWY_INLINE hn::Mask<D> is_nan(D, V x) {
+  return hn::Ne(x, x);
+}
+template <class D, class V>
+HWY_INLINE V keep_nan(D d, V x, V y) {
+  return hn::IfThenElse(is_nan(d, x), x, y);
+}
+
+struct Neg {
+  template <class D, class V>
+  static HWY_INLINE V run(D, V x) {
+    return hn::Neg(x);
+  }
+};
+struct Abs {
+  template <class D, class V>
+  static HWY_INLINE V run(D, V x) {
+    return hn::Abs(x);
+  }
+};
+struct Square {
+  template <class D, class V>
+  static HWY_INLINE V run(D, V x) {
+    return hn::Mul(x, x);
+  }
+};
+struct Sign {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V x) {
+    const V zero = hn::Zero(d);
+    const V up = hn::IfThenElseZero(hn::Gt(x, zero), constant(d, 1));
+    return keep_nan(d, x, hn::IfThenElse(hn::Lt(x, zero), constant(d, -1), up));
+  }
+};
+struct Relu {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V x) {
+    return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
+  }
+};
+struct Sqrt {
+  template <class D, class V>
+  static HWY_INLINE V run(D, V x) {
+    return hn::Sqrt(x);
+  }
+};
+struct Rsqrt {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V x) {
+    return hn::Div(constant(d, 1), hn::Sqrt(x));
+  }
+};
+struct Reciprocal {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V x) {
+    return hn::Div(constant(d, 1), x);
+  }
+};
+struct Floor {
+  template <class D, class V>
+  static HWY_INLINE V run(D, V x) {
+    return hn::Floor(x);
+  }
+};
+struct Ceil {
+  template <class D, class V>
+  static HWY_INLINE V run(D, V x) {
+    return hn::Ceil(x);
+  }
+};
+struct Round {
+  template <class D, class V>
+  static HWY_INLINE V run(D, V x) {
+    return hn::Round(x);
+  }
+};
+
+// Highway's exp is right up to where the result overflows by a few binades, and does not know NaN.
+struct Exp {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V x) {
+    const V top = constant(d, sizeof(Lane<D>) == 4 ? 104 : 1000);
+    return keep_nan(d, x, hn::Exp(d, hn::IfThenElse(hn::Gt(x, top), top, x)));
+  }
+};
+
+// Of x > 0; what Highway's log leaves out.
+template <class D, class V>
+HWY_INLINE V log_or_special(D d, V x, V log) {
+  const V zero = hn::Zero(d);
+  const V nan = hn::Set(d, std::numeric_limits<Lane<D>>::quiet_NaN());
+  log = hn::IfThenElse(hn::Eq(x, infinity(d)), x, log);
+  log = hn::IfThenElse(hn::Eq(x, zero), hn::Neg(infinity(d)), log);
+  return keep_nan(d, x, hn::IfThenElse(hn::Lt(x, zero), nan, log));
+}
+struct Log {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V x) {
+    return log_or_special(d, x, hn::Log(d, x));
+  }
+};
+struct Log1p {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V x) {
+    const V plus = hn::Add(x, constant(d, 1));
+    const V log = hn::Log1p(d, x);
+    return keep_nan(d, x, log_or_special(d, plus, log));
+  }
+};
+
+// Highway reduces angles up to here; beyond, and for what is no number, the C library does it, lane by lane.
+constexpr double kLargestAngle = 39000;
+template <class D, class V>
+HWY_INLINE V with_large_angles(D d, V x, V y, Lane<D> (*scalar)(Lane<D>)) {
+  const auto small = hn::Le(hn::Abs(x), constant(d, kLargestAngle));
+  if (HWY_LIKELY(hn::AllTrue(d, small))) return y;
+  HWY_ALIGN Lane<D> angles[HWY_MAX_BYTES / sizeof(Lane<D>)];
+  HWY_ALIGN Lane<D> results[HWY_MAX_BYTES / sizeof(Lane<D>)];
+  hn::Store(x, d, angles);
+  hn::Store(y, d, results);
+  for (std::size_t i = 0; i < hn::Lanes(d); ++i) {
+    if (!(std::abs(angles[i]) <= static_cast<Lane<D>>(kLargestAngle))) results[i] = scalar(angles[i]);
+  }
+  return hn::Load(d, results);
+}
+struct Sin {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V x) {
+    const V sine = hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, hn::Sin(d, x));  // of -0 it is -0
+    return with_large_angles(d, x, sine, static_cast<Lane<D> (*)(Lane<D>)>(std::sin));
+  }
+};
+struct Cos {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V x) {
+    return with_large_angles(d, x, hn::Cos(d, x), static_cast<Lane<D> (*)(Lane<D>)>(std::cos));
+  }
+};
+struct Tanh {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V x) {
+    return keep_nan(d, x, hn::Tanh(d, x));
+  }
+};
+// With exp of what is not above zero, nothing overflows, and small results keep their digits.
+struct Sigmoid {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V x) {
+    const V one = constant(d, 1);
+    const V e = Exp::run(d, hn::Neg(hn::Abs(x)));
+    const V top = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one);
+    return keep_nan(d, x, hn::Div(top, hn::Add(one, e)));
+  }
+};
+struct Softplus {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V x) {
+    const V e = Exp::run(d, hn::Neg(hn::Abs(x)));
+    const V ramp = hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
+    return keep_nan(d, x, hn::Add(ramp, hn::Log1p(d, e)));
+  }
+};
+
+// erf(x) for |x| < 1: x times a polynomial in x^2, fitted to erf(x) / x on Chebyshev nodes.
+template <class D, class V>
+HWY_INLINE V erf_near(D d, V x) {
+  const V s = hn::Mul(x, x);
+  if constexpr (sizeof(Lane<D>) == 4) {
+    return hn::Mul(x, polynomial(d, s, 1.1283791658F, -0.37612626667F, 0.11283594715F, -0.026854212011F,
+                                 0.0051890874234F, -0.00080168642872F, 7.8758750627e-5F));
+  } else {
+    return hn::Mul(x,
+                   polynomial(d, s, 1.128379167095512567, -0.3761263890318354044, 0.1128379167094500627,
+                              -0.02686617064323777036, 0.005223977607116422732, -0.0008548325975389692081,
+                              0.0001205529490483970792, -0.00001492473690741966034, 1.644742470331736241e-6,
+                              -1.62084838018717059e-7, 1.37200645467776856e-8, -7.795898827002142242e-10));
+  }
+}
+// 1 - erf(x) for x >= 1: exp(-x^2) times a polynomial in (x - 3) / (x + 3), fitted up to where exp(-x^2) underflows.
+template <class D, class V>
+HWY_INLINE V erfc_far(D d, V x) {
+  x = hn::Min(x, constant(d, sizeof(Lane<D>) == 4 ? 10.0 : 28.0));
+  const V three = constant(d, 3);
+  const V t = hn::Div(hn::Sub(x, three), hn::Add(x, three));
+  V p;
+  if constexpr (sizeof(Lane<D>) == 4) {
+    p = polynomial(d, t, 0.17900115F, -0.32623357F, 0.24560377F, -0.15011555F, 0.071666904F, -0.024397589F,
+                   0.0042582694F, 0.00073295838F, -0.00055281347F);
+  } else {
+    p = polynomial(d, t, 0.1790011511813899408, -0.3262335600430377659, 0.2456038017123363599,
+                   -0.1501159365007137987, 0.07166583719748105316, -0.02439249932063951704,
+                   0.004269136349449894912, 0.0007077464586365290265, -0.000597062211859667779,
+                   0.00004525534460920980388, 0.00006405872493564999471, -0.00001286272373550630276,
+                   -7.987254461796597506e-6, 2.136261449024283605e-6, 1.267766630755187076e-6,
+                   -3.438951890069615748e-7, -2.250806406599283489e-7, 8.604769088421784959e-8);
+  }
+  return hn::Mul(Exp::run(d, hn::Neg(hn::Mul(x, x))), p);
+}
+struct Erf {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V x) {
+    const V size = hn::Abs(x);
+    const V far = hn::CopySign(hn::Sub(constant(d, 1), erfc_far(d, size)), x);
+    return keep_nan(d, x, hn::IfThenElse(hn::Lt(size, constant(d, 1)), erf_near(d, x), far));
+  }
+};
+struct Gelu {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V x) {
+    const V half = constant(d, 0.5);
+    const V one = constant(d, 1);
+    const V z = hn::Mul(x, constant(d, 0.70710678118654752440));
+    const V size = hn::Abs(z);
+    const auto negative = hn::Lt(x, hn::Zero(d));
+    const V tail = hn::Mul(half, erfc_far(d, size));
+    const V far = hn::IfThenElse(negative, tail, hn::Sub(one, tail));
+    const V near = hn::MulAdd(half, erf_near(d, z), half);
+    const V below = hn::IfThenElse(hn::Lt(size, one), near, far);
+    // Far below zero the product is -0, also for minus infinity.
+    const V factor = hn::IfThenElse(hn::Lt(x, constant(d, -1e6)), constant(d, -1e6), x);
+    return keep_nan(d, x, hn::Mul(factor, below));
+  }
+};
+
+struct AddOf {
+  template <class D, class V>
+  static HWY_INLINE V run(D, V a, V b) {
+    return hn::Add(a, b);
+  }
+};
+struct SubOf {
+  template <class D, class V>
+  static HWY_INLINE V run(D, V a, V b) {
+    return hn::Sub(a, b);
+  }
+};
+struct MulOf {
+  template <class D, class V>
+  static HWY_INLINE V run(D, V a, V b) {
+    return hn::Mul(a, b);
+  }
+};
+struct DivOf {
+  template <class D, class V>
+  static HWY_INLINE V run(D, V a, V b) {
+    return hn::Div(a, b);
+  }
+};
+// The larger zero is +0, so that the order of operands does not matter.
+struct Maximum {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V a, V b) {
+    const V larger = hn::IfThenElse(hn::Or(hn::Gt(a, b), is_nan(d, a)), a, b);
+    return hn::IfThenElse(hn::Eq(a, b), hn::And(a, b), larger);
+  }
+};
+struct Minimum {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V a, V b) {
+    const V smaller = hn::IfThenElse(hn::Or(hn::Lt(a, b), is_nan(d, a)), a, b);
+    return hn::IfThenElse(hn::Eq(a, b), hn::Or(a, b), smaller);
+  }
+};
+struct ReluGrad {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V gradient, V x) {
+    return hn::IfThenElseZero(hn::Gt(x, hn::Zero(d)), gradient);
+  }
+};
+// For lanes of f64 that hold f32: exp(b log |a|) has digits to spare, and the sign is put right after.
+struct Pow {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V a, V b) {
+    const V one = constant(d, 1);
+    const V zero = hn::Zero(d);
+    const V size = hn::Abs(a);
+    V power = Exp::run(d, hn::Mul(b, Log::run(d, size)));
+    const V half = hn::Mul(b, constant(d, 0.5));
+    const auto whole = hn::Eq(hn::Round(b), b);
+    const auto odd = hn::AndNot(hn::Eq(hn::Round(half), half), whole);
+    const auto below = hn::Lt(a, zero);
+    const auto finite = hn::And(hn::Lt(size, infinity(d)), hn::Lt(hn::Abs(b), infinity(d)));
+    const V nan = hn::Set(d, std::numeric_limits<Lane<D>>::quiet_NaN());
+    // 1 to any power is 1, and so is -1 to an infinite one.
+    const auto infinite = hn::Eq(hn::Abs(b), infinity(d));
+    power = hn::IfThenElse(hn::Or(hn::Eq(a, one), hn::And(hn::Eq(size, one), infinite)), one, power);
+    power = hn::IfThenElse(odd, hn::CopySign(power, a), power);
+    power = hn::IfThenElse(hn::And(below, hn::AndNot(whole, finite)), nan, power);
+    return hn::IfThenElse(hn::Eq(b, zero), one, power);
+  }
+};
+
+// --- loops
+
+// Elements of type T in lanes of type C.
+template <class T, class D>
+HWY_INLINE hn::Vec<D> load(D d, const T* from) {
+  if constexpr (std::is_same_v<T, Lane<D>>) {
+    return hn::LoadU(d, from);
+  } else {
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), from));
+  }
+}
+template <class T, class D, class V>
+HWY_INLINE void store(V value, D d, T* to) {
+  if constexpr (std::is_same_v<T, Lane<D>>) {
+    hn::StoreU(value, d, to);
+  } else {
+    const hn::Rebind<T, D> narrow;
+    hn::StoreU(hn::DemoteTo(narrow, value), narrow, to);
+  }
+}
+
+// The last vector overlaps the one before it. It is computed first, since in place its inputs would be gone by then.
+// Fewer elements than a vector has lanes are computed in a copy.
+template <class Op, class T>
+void unary(const void* in, void* out, std::int64_t count) {
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const T* from = static_cast<const T*>(in);
+  T* to = static_cast<T*>(out);
+  if (HWY_UNLIKELY(count < lanes)) {
+    if (count <= 0) return;
+    HWY_ALIGN T few[HWY_MAX_BYTES / sizeof(T)];
+    hn::Store(hn::Set(d, from[0]), d, few);
+    for (std::int64_t i = 1; i < count; ++i) few[i] = from[i];
+    hn::Store(Op::run(d, hn::Load(d, few)), d, few);
+    for (std::int64_t i = 0; i < count; ++i) to[i] = few[i];
+    return;
+  }
+  const std::int64_t last = count - lanes;
+  const auto at_last = Op::run(d, hn::LoadU(d, from + last));
+  for (std::int64_t i = 0; i < last; i += lanes) hn::StoreU(Op::run(d, hn::LoadU(d, from + i)), d, to + i);
+  hn::StoreU(at_last, d, to + last);
+}
+
+template <class Op, class T, bool a_moves, bool b_moves, class D>
+HWY_INLINE void binary_run(D d, const T* a, const T* b, T* out, std::int64_t count) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  using V = hn::Vec<D>;
+  const V a_fixed = hn::Set(d, static_cast<Lane<D>>(a[0]));
+  const V b_fixed = hn::Set(d, static_cast<Lane<D>>(b[0]));
+  const std::int64_t last = count - lanes;
+  const V a_last = a_moves ? load(d, a + last) : a_fixed;
+  const V b_last = b_moves ? load(d, b + last) : b_fixed;
+  const V at_last = Op::run(d, a_last, b_last);
+  for (std::int64_t i = 0; i < last; i += lanes) {
+    const V left = a_moves ? load(d, a + i) : a_fixed;
+    const V right = b_moves ? load(d, b + i) : b_fixed;
+    store(Op::run(d, left, right), d, out + i);
+  }
+  store(at_last, d, out + last);
+}
+
+// Elements of type T, computed in lanes of type C.
+template <class Op, class T, class C = T>
+void binary(const void* a, bool a_moves, const void* b, bool b_moves, void* out, std::int64_t count) {
+  const hn::ScalableTag<C> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const T* left = static_cast<const T*>(a);
+  const T* right = static_cast<const T*>(b);
+  T* to = static_cast<T*>(out);
+  if (HWY_UNLIKELY(count < lanes || (!a_moves && !b_moves))) {
+    if (count <= 0) return;
+    HWY_ALIGN T few[3][HWY_MAX_BYTES / sizeof(T)];
+    const std::int64_t distinct = a_moves || b_moves ? count : 1;
+    for (std::int64_t i = 0; i < lanes; ++i) {
+      few[0][i] = left[a_moves && i < distinct ? i : 0];
+      few[1][i] = right[b_moves && i < distinct ? i : 0];
+    }
+    store(Op::run(d, load(d, few[0]), load(d, few[1])), d, few[2]);
+    if (distinct == count) {
+      for (std::int64_t i = 0; i < count; ++i) to[i] = few[2][i];
+    } else {
+      std::fill_n(to, count, few[2][0]);
+    }
+    return;
+  }
+  if (a_moves && b_moves) {
+    binary_run<Op, T, true, true>(d, left, right, to, count);
+  } else if (a_moves) {
+    binary_run<Op, T, true, false>(d, left, right, to, count);
+  } else {
+    binary_run<Op, T, false, true>(d, left, right, to, count);
+  }
+}
+
+// --- 16-bit floats; see F16 and BF16 for how the bits come about
+
+#if HWY_ARCH_ARM_A64 || (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2)
+#define LOCKSTEP_CONVERTS_F16 1
+#else
+#define LOCKSTEP_CONVERTS_F16 0
+#endif
+
+struct F16ToF32 {
+  using In = std::uint16_t;
+  using Out = float;
+  template <class D, class VIn>
+  static HWY_INLINE hn::Vec<D> run(D d, VIn bits) {
+#if LOCKSTEP_CONVERTS_F16
+    return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), bits));
+#else
+    const hn::RebindToUnsigned<D> du;
+    const auto wide = hn::PromoteTo(du, bits);
+    const auto sign = hn::ShiftLeft<16>(hn::And(wide, hn::Set(du, 0x8000U)));
+    const auto size = hn::ShiftLeft<13>(hn::And(wide, hn::Set(du, 0x7FFFU)));
+    // As a float of the same digits, which is too small by 2^112; also for subnormal ones.
+    const auto scaled = hn::BitCast(du, hn::Mul(hn::BitCast(d, size), hn::Set(d, 0x1p112F)));
+    const auto special = hn::Gt(size, hn::Set(du, 0x0F7FFFFFU));
+    const auto nan = hn::Gt(size, hn::Set(du, 0x0F800000U));
+    auto large = hn::Or(size, hn::Set(du, 0x7F800000U));
+    large = hn::Or(large, hn::IfThenElseZero(nan, hn::Set(du, 0x00400000U)));
+    return hn::BitCast(d, hn::Or(sign, hn::IfThenElse(special, large, scaled)));
+#endif
+  }
+};
+struct F32ToF16 {
+  using In = float;
+  using Out = std::uint16_t;
+  template <class D, class VIn>
+  static HWY_INLINE auto run([[maybe_unused]] D d, VIn x) {
+    const hn::Rebind<std::uint16_t, D> d16;
+#if LOCKSTEP_CONVERTS_F16
+    return hn::BitCast(d16, hn::DemoteTo(hn::Rebind<hwy::float16_t, D>(), x));
+#else
+    const hn::RebindToUnsigned<D> du;
+    const auto whole = hn::BitCast(du, x);
+    const auto sign = hn::And(hn::ShiftRight<16>(whole), hn::Set(du, 0x8000U));
+    const auto size = hn::And(whole, hn::Set(du, 0x7FFFFFFFU));
+    const auto nan = hn::Or(hn::Set(du, 0x7E00U), hn::And(hn::ShiftRight<13>(size), hn::Set(du, 0x03FFU)));
+    const auto tiny =
+        hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(d, size), hn::Set(d, 0.5F))), hn::Set(du, 0x3F000000U));
+    const auto odd = hn::And(hn::ShiftRight<13>(size), hn::Set(du, 1U));
+    const auto rounded = hn::Add(hn::Add(size, hn::Set(du, 0x0FFFU)), odd);
+    auto half = hn::ShiftRight<13>(hn::Sub(rounded, hn::Set(du, 112U << 23U)));
+    half = hn::IfThenElse(hn::Lt(size, hn::Set(du, 0x38800000U)), tiny, half);
+    half = hn::IfThenElse(hn::Gt(size, hn::Set(du, 0x477FFFFFU)), hn::Set(du, 0x7C00U), half);
+    half = hn::IfThenElse(hn::Gt(size, hn::Set(du, 0x7F800000U)), nan, half);
+    return hn::DemoteTo(d16, hn::BitCast(hn::RebindToSigned<D>(), hn::Or(sign, half)));
+#endif
+  }
+};
+struct BF16ToF32 {
+  using In = std::uint16_t;
+  using Out = float;
+  template <class D, class VIn>
+  static HWY_INLINE hn::Vec<D> run(D d, VIn bits) {
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(hn::RebindToUnsigned<D>(), bits)));
+  }
+};
+struct F32ToBF16 {
+  using In = float;
+  using Out = std::uint16_t;
+  template <class D, class VIn>
+  static HWY_INLINE auto run(D, VIn x) {
+    const hn::RebindToUnsigned<D> du;
+    const hn::Rebind<std::uint16_t, D> d16;
+    const auto whole = hn::BitCast(du, x);
+    const auto size = hn::And(whole, hn::Set(du, 0x7FFFFFFFU));
+    const auto nan = hn::Or(hn::ShiftRight<16>(whole), hn::Set(du, 0x0040U));
+    const auto odd = hn::And(hn::ShiftRight<16>(whole), hn::Set(du, 1U));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(whole, hn::Set(du, 0x7FFFU)), odd));
+    const auto bits = hn::IfThenElse(hn::Gt(size, hn::Set(du, 0x7F800000U)), nan, rounded);
+    return hn::DemoteTo(d16, hn::BitCast(hn::RebindToSigned<D>(), bits));
+  }
+};
+
+template <class Op>
+void convert(const void* in, void* out, std::int64_t count) {
+  const hn::ScalableTag<float> d;
+  using In = typename Op::In;
+  using Out = typename Op::Out;
+  const hn::Rebind<In, decltype(d)> d_in;
+  const hn::Rebind<Out, decltype(d)> d_out;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const In* from = static_cast<const In*>(in);
+  Out* to = static_cast<Out*>(out);
+  if (HWY_UNLIKELY(count < lanes)) {
+    HWY_ALIGN In few[HWY_MAX_BYTES / sizeof(In)] = {};
+    HWY_ALIGN Out results[HWY_MAX_BYTES / sizeof(Out)];
+    for (std::int64_t i = 0; i < count; ++i) few[i] = from[i];
+    hn::StoreU(Op::run(d, hn::LoadU(d_in, few)), d_out, results);
+    for (std::int64_t i = 0; i < count; ++i) to[i] = results[i];
+    return;
+  }
+  const std::int64_t last = count - lanes;
+  for (std::int64_t i = 0; i < last; i += lanes)
+    hn::StoreU(Op::run(d, hn::LoadU(d_in, from + i)), d_out, to + i);
+  hn::StoreU(Op::run(d, hn::LoadU(d_in, from + last)), d_out, to + last);
+}
+
+// --- the table
+
+template <class Op>
+void set(VectorTable& table, UnaryOp op) {
+  table.unary[static_cast<std::size_t>(op)][0] = unary<Op, float>;
+  table.unary[static_cast<std::size_t>(op)][1] = unary<Op, double>;
+}
+template <class Op>
+void set(VectorTable& table, BinaryOp op) {
+  table.binary[static_cast<std::size_t>(op)][0] = binary<Op, float>;
+  table.binary[static_cast<std::size_t>(op)][1] = binary<Op, double>;
+}
+
+VectorTable make_table() {
+  VectorTable t;
+  t.target = hwy::TargetName(HWY_TARGET);
+  set<Neg>(t, UnaryOp::kNeg);
+  set<Abs>(t, UnaryOp::kAbs);
+  set<Square>(t, UnaryOp::kSquare);
+  set<Sign>(t, UnaryOp::kSign);
+  set<Relu>(t, UnaryOp::kRelu);
+  set<Exp>(t, UnaryOp::kExp);
+  set<Log>(t, UnaryOp::kLog);
+  set<Log1p>(t, UnaryOp::kLog1p);
+  set<Sqrt>(t, UnaryOp::kSqrt);
+  set<Rsqrt>(t, UnaryOp::kRsqrt);
+  set<Reciprocal>(t, UnaryOp::kReciprocal);
+  set<Sin>(t, UnaryOp::kSin);
+  set<Cos>(t, UnaryOp::kCos);
+  set<Tanh>(t, UnaryOp::kTanh);
+  set<Sigmoid>(t, UnaryOp::kSigmoid);
+  set<Gelu>(t, UnaryOp::kGelu);
+  set<Erf>(t, UnaryOp::kErf);
+  set<Softplus>(t, UnaryOp::kSoftplus);
+  set<Floor>(t, UnaryOp::kFloor);
+  set<Ceil>(t, UnaryOp::kCeil);
+  set<Round>(t, UnaryOp::kRound);
+  set<AddOf>(t, BinaryOp::kAdd);
+  set<SubOf>(t, BinaryOp::kSub);
+  set<MulOf>(t, BinaryOp::kMul);
+  set<DivOf>(t, BinaryOp::kDiv);
+  set<Maximum>(t, BinaryOp::kMaximum);
+  set<Minimum>(t, BinaryOp::kMinimum);
+  set<ReluGrad>(t, BinaryOp::kReluGrad);
+  t.binary[static_cast<std::size_t>(BinaryOp::kPow)][0] = binary<Pow, float, double>;
+  t.f16_to_f32 = convert<F16ToF32>;
+  t.f32_to_f16 = convert<F32ToF16>;
+  t.bf16_to_f32 = convert<BF16ToF32>;
+  t.f32_to_bf16 = convert<F32ToBF16>;
+  return t;
+}
+
+#undef LOCKSTEP_CONVERTS_F16
+
+}  // namespace
+
+const VectorTable* table_of_target() {
+  static const VectorTable table = make_table();
+  return &table;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace lockstep::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif
