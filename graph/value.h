@@ -10,10 +10,12 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "lockstep/core/export.h"
 #include "lockstep/core/shape.h"
@@ -51,17 +53,27 @@ class Operand {
   template <class Number>
   requires std::is_arithmetic_v<Number> Operand(
       Number number, SourceSite site = SourceSite::current())  // NOLINT(google-explicit-constructor)
-      : number_(static_cast<double>(number)), site_(site) {}
+      : number_(static_cast<double>(number)), site_(site) {
+    if constexpr (std::is_same_v<Number, bool>) {
+      integer_ = number ? 1 : 0;
+    } else if constexpr (std::is_integral_v<Number>) {
+      if (std::cmp_less_equal(number, std::numeric_limits<std::int64_t>::max()))
+        integer_ = static_cast<std::int64_t>(number);
+    }
+  }
 
   const Value& value() const { return value_; }
   // The value; throws InvalidArgument naming the op and the line where this is a number, or no value in use.
   LOCKSTEP_API const Value& value_for(std::string_view op) const;
   const std::optional<double>& number() const { return number_; }
+  // The number, exactly, where it was given as an integer.
+  const std::optional<std::int64_t>& integer() const { return integer_; }
   const SourceSite& site() const { return site_; }
 
  private:
   Value value_;
   std::optional<double> number_;
+  std::optional<std::int64_t> integer_;
   SourceSite site_;
 };
 
@@ -69,5 +81,11 @@ LOCKSTEP_API Value operator+(const Operand& a, const Operand& b);
 LOCKSTEP_API Value operator-(const Operand& a, const Operand& b);
 LOCKSTEP_API Value operator*(const Operand& a, const Operand& b);
 LOCKSTEP_API Value operator/(const Operand& a, const Operand& b);
+LOCKSTEP_API Value operator-(const Operand& x);
+// Element by element, as bool. (== compares handles; equal() compares elements.)
+LOCKSTEP_API Value operator<(const Operand& a, const Operand& b);
+LOCKSTEP_API Value operator<=(const Operand& a, const Operand& b);
+LOCKSTEP_API Value operator>(const Operand& a, const Operand& b);
+LOCKSTEP_API Value operator>=(const Operand& a, const Operand& b);
 
 }  // namespace lockstep

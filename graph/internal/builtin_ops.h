@@ -6,8 +6,8 @@
 namespace lockstep {
 
 void register_source_ops(OpRegistry& registry);       // placeholder, constant, replica_id
-void register_elementwise_ops(OpRegistry& registry);  // add, sub, mul, div, less, relu, identity
-void register_fused_ops(OpRegistry& registry);         // fused
+void register_elementwise_ops(OpRegistry& registry);  // add, exp, where, cast, ...
+void register_fused_ops(OpRegistry& registry);        // fused
 void register_matmul_ops(OpRegistry& registry);       // matmul
 void register_reduction_ops(OpRegistry& registry);    // sum
 void register_variable_ops(OpRegistry& registry);     // read, assign, assign_add

@@ -1,110 +1,105 @@
-// graph/ops/elementwise.cpp - ops that work element by element.
+// graph/ops/elementwise.cpp - ops that work element by element: what they share, identity, where, clip and cast. The rest
+// is in elementwise_unary.cpp and elementwise_binary.cpp.
 #include "lockstep/core/kernels/elementwise.h"
 
+#include <array>
 #include <cmath>
+#include <cstring>
 
+#include "lockstep/core/kernels/broadcast.h"
+#include "lockstep/core/kernels/cast.h"
 #include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/internal/elementwise_ops.h"
 #include "lockstep/graph/ops.h"
 
 namespace lockstep {
 
+// --- what element-wise ops share
+
 namespace {
 
-constexpr std::int64_t kGrain = 64 << 10;  // elements a shard; about 20 us
-
-Cost elementwise_cost(const NodeView& node, std::span<const TensorSpec> outputs) {
-  Cost cost;
-  cost.flops = static_cast<double>(outputs[0].shape.num_elements());
-  cost.bytes = static_cast<double>(num_bytes(outputs[0]));
-  for (const TensorSpec& input : node.inputs()) cost.bytes += static_cast<double>(num_bytes(input));
-  return cost;
+double flops_of(Weight weight) {
+  switch (weight) {
+    case Weight::kLight: return 1;
+    case Weight::kMedium: return 16;
+    case Weight::kHeavy: break;
+  }
+  return 100;
 }
 
-Split elementwise_split(const NodeView&, std::span<const TensorSpec> outputs) {
-  return {shards_for(outputs[0].shape.num_elements(), kGrain), 0, false};
+// Elements a shard: 20 to 100 us.
+std::int64_t grain_of(Weight weight) {
+  switch (weight) {
+    case Weight::kLight: return 64 << 10;
+    case Weight::kMedium: return 32 << 10;
+    case Weight::kHeavy: break;
+  }
+  return 8 << 10;
 }
 
-OpDef elementwise_op(std::string name, std::string summary, std::size_t inputs) {
+const std::byte* bytes(const void* data) { return static_cast<const std::byte*>(data); }
+std::byte* bytes(void* data) { return static_cast<std::byte*>(data); }
+std::int64_t element_size(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
+
+}  // namespace
+
+OpDef elementwise_op(std::string name, std::string summary, std::size_t inputs, Weight weight) {
   OpDef def;
   def.name = std::move(name);
   def.summary = std::move(summary);
   def.inputs = Arity::exactly(inputs);
   def.traits.elementwise = true;
   def.traits.in_place = true;
-  def.cost = elementwise_cost;
-  def.split = elementwise_split;
-  return def;
-}
-
-void infer_binary(InferContext& c) {
-  const DType dtype = c.same_dtype();
-  c.require(dtype != DType::kBool, "has no meaning for bool");
-  c.add_output(dtype, broadcast_shapes(c.input(0).shape, c.input(1).shape));
-}
-
-void infer_comparison(InferContext& c) {
-  c.same_dtype();
-  c.add_output(DType::kBool, broadcast_shapes(c.input(0).shape, c.input(1).shape));
-}
-
-OpDef binary_op(std::string name, std::string summary, kernels::BinaryOp op, bool commutative) {
-  OpDef def = elementwise_op(std::move(name), std::move(summary), 2);
-  def.traits.commutative = commutative;
-  def.infer = op == kernels::BinaryOp::kLess ? infer_comparison : infer_binary;
-  def.kernels[DeviceKind::kCpu] = [op](const NodeView& node,
-                                       std::span<const TensorSpec> outputs) -> KernelFn {
-    return [op, a = node.input(0), b = node.input(1).shape, out = outputs[0].shape,
-            n = outputs[0].shape.num_elements()](KernelContext& c) {
-      const auto [begin, end] = c.range(n);
-      kernels::binary(op, a.dtype, out, c.input(0), a.shape, c.input(1), b, c.output(0), begin, end);
-    };
-  };
-  def.tile = [op](const NodeView& node, std::span<const TensorSpec>) -> TileFn {
-    return [op, dtype = node.input(0).dtype](const void* const* in, void* out, std::int64_t count) {
-      const Shape shape{count};
-      kernels::binary(op, dtype, shape, in[0], shape, in[1], shape, out, 0, count);
-    };
-  };
-  return def;
-}
-
-OpDef relu_op() {
-  OpDef def = elementwise_op("relu", "max(x, 0); NaN stays NaN", 1);
-  def.infer = [](InferContext& c) {
-    c.require(c.input(0).dtype != DType::kBool, "has no meaning for bool");
-    c.add_output(c.input(0));
-  };
   def.traits.infallible = true;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
-    return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
-      const auto [begin, end] = c.range(n);
-      kernels::relu(dtype, c.input(0), c.output(0), begin, end);
-    };
+  def.cost = [flops = flops_of(weight)](const NodeView& node, std::span<const TensorSpec> outputs) {
+    Cost cost;
+    cost.flops = flops * static_cast<double>(outputs[0].shape.num_elements());
+    cost.bytes = static_cast<double>(num_bytes(outputs[0]));
+    for (const TensorSpec& input : node.inputs()) cost.bytes += static_cast<double>(num_bytes(input));
+    return cost;
   };
-  def.tile = [](const NodeView&, std::span<const TensorSpec> outputs) -> TileFn {
-    return [dtype = outputs[0].dtype](const void* const* in, void* out, std::int64_t count) {
-      kernels::relu(dtype, in[0], out, 0, count);
-    };
-  };
-  return def;
-}
-
-OpDef identity_op() {
-  OpDef def = elementwise_op("identity", "its input", 1);
-  def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
-  def.traits.alias = true;
-  def.traits.infallible = true;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
-    return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
-      const auto [begin, end] = c.range(n);
-      kernels::copy(dtype, c.input(0), c.output(0), begin, end);
-    };
+  def.split = [grain = grain_of(weight)](const NodeView&, std::span<const TensorSpec> outputs) -> Split {
+    return {shards_for(outputs[0].shape.num_elements(), grain), 0, false};
   };
   return def;
 }
 
-// A number among the operands becomes a constant of the other operand's dtype, which must be able to hold it.
+std::pair<std::int64_t, std::int64_t> part_of(const KernelContext& c, std::int64_t n) {
+  if (c.num_shards() == 1) return {0, n};  // saves two divisions, which small tensors would notice
+  return c.range(n);
+}
+
+KernelFn unary_kernel(kernels::UnaryLoop loop, const TensorSpec& in, const TensorSpec& out) {
+  return [loop, n = out.shape.num_elements(), in_size = element_size(in.dtype),
+          out_size = element_size(out.dtype)](KernelContext& c) {
+    const auto [begin, end] = part_of(c, n);
+    loop(bytes(c.input(0)) + begin * in_size, bytes(c.output(0)) + begin * out_size, end - begin);
+  };
+}
+
+KernelFn binary_kernel(kernels::BinaryLoop loop, const NodeView& node, const TensorSpec& out) {
+  const kernels::Broadcast plan(out.shape, {&node.input(0).shape, &node.input(1).shape});
+  const std::int64_t n = out.shape.num_elements();
+  const std::int64_t size = element_size(node.input(0).dtype);
+  const std::int64_t out_size = element_size(out.dtype);
+  if (plan.flat()) {
+    return [loop, n, a_moves = plan.moves(0), b_moves = plan.moves(1), size, out_size](KernelContext& c) {
+      const auto [begin, end] = part_of(c, n);
+      loop(bytes(c.input(0)) + (a_moves ? begin * size : 0), a_moves,
+           bytes(c.input(1)) + (b_moves ? begin * size : 0), b_moves, bytes(c.output(0)) + begin * out_size,
+           end - begin);
+    };
+  }
+  return [loop, plan, n, size, out_size](KernelContext& c) {
+    const auto [begin, end] = part_of(c, n);
+    plan.run<2>(begin, end, {size, size}, {c.input(0), c.input(1)}, c.output(0), out_size,
+                [&](const auto& operands, const auto& moves, std::byte* out_at, std::int64_t count) {
+                  loop(operands[0], moves[0], operands[1], moves[1], out_at, count);
+                });
+  };
+}
+
 Value value_of(std::string_view op, const Operand& operand, const Operand& other, SourceSite site) {
   if (!operand.number()) return operand.value_for(op);
   GraphBuilder& builder = other.value_for(op).builder();
@@ -116,63 +111,209 @@ Value value_of(std::string_view op, const Operand& operand, const Operand& other
                           place);
   }
   try {
-    return builder.constant(Tensor::full(dtype, Shape{}, number), "constant", site);
+    const bool exact = dtype == DType::kI64 && operand.integer();
+    const Tensor constant = exact ? Tensor::scalar(*operand.integer()) : Tensor::full(dtype, Shape{}, number);
+    return builder.constant(constant, "constant", site);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(str(op, ": ", error.message()), place);
   }
 }
 
-Value binary(std::string_view op, const Operand& a, const Operand& b) {
+Value unary_node(std::string_view op, const Operand& x) {
+  const Value& value = x.value_for(op);
+  return value.builder().op1(op, {value}, {}, {}, x.site());
+}
+
+Value binary_node(std::string_view op, const Operand& a, const Operand& b) {
   const Value left = value_of(op, a, b, a.site());
   const Value right = value_of(op, b, a, a.site());
   return left.builder().op1(op, {left, right}, {}, {}, a.site());
 }
 
-Value unary(std::string_view op, const Operand& x) {
-  const Value& value = x.value_for(op);
-  return value.builder().op1(op, {value}, {}, {}, x.site());
+// --- identity, where, clip, cast
+
+namespace {
+
+OpDef identity_op() {
+  OpDef def = elementwise_op("identity", "its input", 1);
+  def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
+  def.traits.alias = true;
+  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
+      const auto [begin, end] = part_of(c, n);
+      kernels::copy(dtype, c.input(0), c.output(0), begin, end);
+    };
+  };
+  def.tile = [](const NodeView&, std::span<const TensorSpec> outputs) -> TileFn {
+    return [dtype = outputs[0].dtype](const void* const* in, void* out, std::int64_t count) {
+      kernels::copy(dtype, in[0], out, 0, count);
+    };
+  };
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> { return {c.grad()}; };
+  return def;
+}
+
+void infer_where(InferContext& c) {
+  if (c.input(0).dtype != DType::kBool)
+    NodeView::fail(str("the condition must be bool, got ", c.input(0), "; compare it with something"));
+  if (c.input(1).dtype != c.input(2).dtype)
+    NodeView::fail(str("chooses between values of one dtype, got ", c.input(1), " and ", c.input(2)));
+  const Shape chosen = broadcast_shapes(c.input(1).shape, c.input(2).shape);
+  c.add_output(c.input(1).dtype, broadcast_shapes(c.input(0).shape, chosen));
+}
+
+OpDef where_op() {
+  OpDef def = elementwise_op("where", "a where the condition holds, else b", 3);
+  def.infer = infer_where;
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    const TensorSpec& out = outputs[0];
+    return
+        [loop = kernels::select_loop(out.dtype), size = element_size(out.dtype), n = out.shape.num_elements(),
+         plan = kernels::Broadcast(out.shape, {&node.input(0).shape, &node.input(1).shape,
+                                               &node.input(2).shape})](KernelContext& c) {
+          const auto [begin, end] = part_of(c, n);
+          plan.run<3>(begin, end, {1, size, size}, {c.input(0), c.input(1), c.input(2)}, c.output(0), size,
+                      [&](const auto& in, const auto& moves, std::byte* out_at, std::int64_t count) {
+                        loop(in[0], moves[0], in[1], moves[1], in[2], moves[2], out_at, count);
+                      });
+        };
+  };
+  def.tile = [](const NodeView&, std::span<const TensorSpec> outputs) -> TileFn {
+    return [loop = kernels::select_loop(outputs[0].dtype)](const void* const* in, void* out,
+                                                           std::int64_t count) {
+      loop(in[0], true, in[1], true, in[2], true, out, count);
+    };
+  };
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    const Value a = where(c.input(0), c.grad(), 0);
+    const Value b = where(c.input(0), 0, c.grad());
+    const Value to_a = sum_to_like(a, c.input(1));
+    return {Gradient(), to_a, sum_to_like(b, c.input(2))};
+  };
+  return def;
+}
+
+// One bound of clip, as an element; absent where it bounds nothing.
+struct Bound {
+  bool given = false;
+  std::array<std::byte, 8> element = {};
+};
+
+Bound bound_of(std::string_view what, double number, DType dtype) {
+  Bound bound;
+  if (std::isinf(number)) return bound;
+  if (is_integer(dtype) && number != std::trunc(number))
+    NodeView::fail(str(what, " is ", number, ", which ", dtype, " cannot hold"));
+  const Tensor scalar = Tensor::full(dtype, Shape{}, number);
+  std::memcpy(bound.element.data(), scalar.raw(), size_of(dtype));
+  bound.given = true;
+  return bound;
+}
+
+TileFn clip_tile(const NodeView& node, std::span<const TensorSpec> outputs) {
+  const DType dtype = outputs[0].dtype;
+  return [larger = kernels::binary_loop(kernels::BinaryOp::kMaximum, dtype),
+          smaller = kernels::binary_loop(kernels::BinaryOp::kMinimum, dtype), size = element_size(dtype),
+          low = bound_of("low", node.get<double>("low"), dtype),
+          high = bound_of("high", node.get<double>("high"), dtype)](const void* const* in, void* out,
+                                                                    std::int64_t count) {
+    constexpr std::int64_t kPiece = 1024;  // stays in the first cache between the two loops
+    for (std::int64_t at = 0; at < count; at += kPiece) {
+      const std::int64_t n = std::min(kPiece, count - at);
+      const std::byte* from = bytes(in[0]) + at * size;
+      std::byte* to = bytes(out) + at * size;
+      if (low.given) {
+        larger(from, true, low.element.data(), false, to, n);
+        from = to;
+      }
+      if (high.given) {
+        smaller(from, true, high.element.data(), false, to, n);
+      } else if (from != to) {
+        std::memcpy(to, from, static_cast<std::size_t>(n * size));
+      }
+    }
+  };
+}
+
+OpDef clip_op() {
+  OpDef def = elementwise_op("clip", "x, but not below low nor above high", 1);
+  def.attributes = {{"low", AttributeType::kFloat}, {"high", AttributeType::kFloat}};
+  def.infer = [](InferContext& c) {
+    const double low = c.get<double>("low");
+    const double high = c.get<double>("high");
+    const DType dtype = c.input(0).dtype;
+    c.require(dtype != DType::kBool, "has no meaning for bool");
+    if (!(low <= high)) NodeView::fail(str("low must not be above high, got ", low, " and ", high));
+    bound_of("low", low, dtype);
+    bound_of("high", high, dtype);
+    c.add_output(c.input(0));
+  };
+  def.tile = clip_tile;
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [tile = clip_tile(node, outputs), size = element_size(outputs[0].dtype),
+            n = outputs[0].shape.num_elements()](KernelContext& c) {
+      const auto [begin, end] = part_of(c, n);
+      const void* in = bytes(c.input(0)) + begin * size;
+      tile(&in, bytes(c.output(0)) + begin * size, end - begin);
+    };
+  };
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    const Value above = greater_equal(c.input(), c.view().get<double>("low"));
+    const Value below = less_equal(c.input(), c.view().get<double>("high"));
+    const Value inside = logical_and(above, below);
+    return {where(inside, c.grad(), 0)};
+  };
+  return def;
+}
+
+OpDef cast_op() {
+  OpDef def = elementwise_op("cast", "x as another dtype", 1);
+  def.attributes = {{"dtype", AttributeType::kDType}};
+  def.traits.alias_if_same = true;
+  def.infer = [](InferContext& c) { c.add_output(c.get<DType>("dtype"), c.input(0).shape); };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return unary_kernel(kernels::cast_loop(node.input(0).dtype, outputs[0].dtype), node.input(0), outputs[0]);
+  };
+  def.tile = [](const NodeView& node, std::span<const TensorSpec> outputs) -> TileFn {
+    return [loop = kernels::cast_loop(node.input(0).dtype, outputs[0].dtype)](
+               const void* const* in, void* out, std::int64_t count) { loop(in[0], out, count); };
+  };
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    if (!is_floating(c.input().dtype())) return {Gradient()};
+    return {cast(c.grad(), c.input().dtype())};
+  };
+  return def;
 }
 
 }  // namespace
 
 void register_elementwise_ops(OpRegistry& registry) {
-  OpDef add_def = binary_op("add", "a + b", kernels::BinaryOp::kAdd, true);
-  add_def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
-    return {sum_to_like(c.grad(), c.input(0)), sum_to_like(c.grad(), c.input(1))};
-  };
-  registry.add(std::move(add_def));
-  OpDef sub_def = binary_op("sub", "a - b", kernels::BinaryOp::kSub, false);
-  sub_def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
-    return {sum_to_like(c.grad(), c.input(0)), sum_to_like(0 - c.grad(), c.input(1))};
-  };
-  registry.add(std::move(sub_def));
-  OpDef mul_def = binary_op("mul", "a * b", kernels::BinaryOp::kMul, true);
-  mul_def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
-    return {sum_to_like(c.grad() * c.input(1), c.input(0)), sum_to_like(c.grad() * c.input(0), c.input(1))};
-  };
-  registry.add(std::move(mul_def));
-  OpDef div_def = binary_op("div", "a / b; integers truncate toward zero", kernels::BinaryOp::kDiv, false);
-  div_def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
-    const Value left = c.grad() / c.input(1);
-    return {sum_to_like(left, c.input(0)), sum_to_like(0 - left * c.output(), c.input(1))};
-  };
-  registry.add(std::move(div_def));
-  registry.add(
-      binary_op("less", "a < b, as bool; false where either is NaN", kernels::BinaryOp::kLess, false));
-  registry.add(relu_op());
+  register_unary_ops(registry);
+  register_binary_ops(registry);
   registry.add(identity_op());
+  registry.add(where_op());
+  registry.add(clip_op());
+  registry.add(cast_op());
 }
 
-Value add(const Operand& a, const Operand& b) { return binary("add", a, b); }
-Value sub(const Operand& a, const Operand& b) { return binary("sub", a, b); }
-Value mul(const Operand& a, const Operand& b) { return binary("mul", a, b); }
-Value div(const Operand& a, const Operand& b) { return binary("div", a, b); }
-Value less(const Operand& a, const Operand& b) { return binary("less", a, b); }
-Value operator+(const Operand& a, const Operand& b) { return binary("add", a, b); }
-Value operator-(const Operand& a, const Operand& b) { return binary("sub", a, b); }
-Value operator*(const Operand& a, const Operand& b) { return binary("mul", a, b); }
-Value operator/(const Operand& a, const Operand& b) { return binary("div", a, b); }
-Value identity(const Operand& x) { return unary("identity", x); }
-Value relu(const Operand& x) { return unary("relu", x); }
+Value identity(const Operand& x) { return unary_node("identity", x); }
+
+Value where(const Operand& condition, const Operand& a, const Operand& b) {
+  const Value& chooser = condition.value_for("where");
+  const Value left = value_of("where", a, b, condition.site());
+  const Value right = value_of("where", b, a, condition.site());
+  return chooser.builder().op1("where", {chooser, left, right}, {}, {}, condition.site());
+}
+
+Value clip(const Operand& x, double low, double high) {
+  const Value& value = x.value_for("clip");
+  return value.builder().op1("clip", {value}, {{"low", low}, {"high", high}}, {}, x.site());
+}
+
+Value cast(const Operand& x, DType dtype) {
+  const Value& value = x.value_for("cast");
+  if (value.dtype() == dtype) return value;
+  return value.builder().op1("cast", {value}, {{"dtype", dtype}}, {}, x.site());
+}
 
 }  // namespace lockstep

@@ -1,0 +1,157 @@
+// graph/ops/elementwise_binary.cpp - element-wise ops of two operands, and their derivatives.
+#include "lockstep/core/kernels/elementwise.h"
+#include "lockstep/graph/gradients.h"
+#include "lockstep/graph/internal/elementwise_ops.h"
+#include "lockstep/graph/ops.h"
+
+namespace lockstep {
+
+namespace {
+
+using kernels::BinaryOp;
+using Gradients = std::vector<Gradient>;
+
+void infer_binary(BinaryOp op, InferContext& c) {
+  const DType dtype = c.same_dtype();
+  if (kernels::binary_loop(op, dtype) == nullptr) {
+    c.require(dtype != DType::kBool, "has no meaning for bool");
+    NodeView::fail(str("takes bool, got ", dtype, "; compare it with something first"));
+  }
+  c.add_output(kernels::result_dtype(op, dtype), broadcast_shapes(c.input(0).shape, c.input(1).shape));
+}
+
+// Both flows, summed over what broadcasting repeated; one after the other, so that the nodes have a fixed order.
+Gradients to_both(GradientContext& c, const Value& a, const Value& b) {
+  const Value left = sum_to_like(a, c.input(0));
+  const Value right = sum_to_like(b, c.input(1));
+  return {left, right};
+}
+
+Gradients back_add(GradientContext& c) { return to_both(c, c.grad(), c.grad()); }
+Gradients back_sub(GradientContext& c) {
+  const Value left = sum_to_like(c.grad(), c.input(0));
+  return {left, neg(sum_to_like(c.grad(), c.input(1)))};
+}
+Gradients back_mul(GradientContext& c) {
+  const Value a = c.grad() * c.input(1);
+  const Value b = c.grad() * c.input(0);
+  return to_both(c, a, b);
+}
+Gradients back_div(GradientContext& c) {
+  const Value a = c.grad() / c.input(1);
+  const Value b = neg(a * c.output());
+  return to_both(c, a, b);
+}
+Gradients back_floor_div(GradientContext&) { return {Gradient(), Gradient()}; }
+Gradients back_mod(GradientContext& c) {
+  const Value b = neg(c.grad() * floor_div(c.input(0), c.input(1)));
+  return to_both(c, c.grad(), b);
+}
+// Where the exponent is 0 nothing flows to the base (and not 0 * infinity), and where the base is not above 0 nothing flows
+// to the exponent.
+Gradients back_pow(GradientContext& c) {
+  const Value& base = c.input(0);
+  const Value& exponent = c.input(1);
+  const Value lower = where(equal(exponent, 0), 1, exponent) - 1;
+  const Value slope = exponent * pow(base, lower);
+  const Value growth = c.output() * log(where(greater(base, 0), base, 1));
+  const Value a = c.grad() * slope;
+  const Value b = c.grad() * growth;
+  return to_both(c, a, b);
+}
+// The flow goes to one operand, where they are equal to the first.
+Gradients back_choice(GradientContext& c, const Value& first) {
+  const Value a = where(first, c.grad(), 0);
+  const Value b = where(first, 0, c.grad());
+  return to_both(c, a, b);
+}
+Gradients back_maximum(GradientContext& c) { return back_choice(c, greater_equal(c.input(0), c.input(1))); }
+Gradients back_minimum(GradientContext& c) { return back_choice(c, less_equal(c.input(0), c.input(1))); }
+Gradients back_relu_grad(GradientContext& c) {
+  return {sum_to_like(relu_grad(c.grad(), c.input(1)), c.input(0)), Gradient()};
+}
+
+struct BinaryDef {
+  BinaryOp op;
+  Weight weight;
+  bool commutative;
+  bool infallible;
+  Gradients (*gradient)(GradientContext&);  // null: its result is no number
+  const char* summary;
+};
+
+constexpr BinaryDef kBinaryDefs[] = {
+    {BinaryOp::kAdd, Weight::kLight, true, true, back_add, "a + b"},
+    {BinaryOp::kSub, Weight::kLight, false, true, back_sub, "a - b"},
+    {BinaryOp::kMul, Weight::kLight, true, true, back_mul, "a * b"},
+    {BinaryOp::kDiv, Weight::kLight, false, false, back_div, "a / b; integers truncate toward zero"},
+    {BinaryOp::kFloorDiv, Weight::kHeavy, false, false, back_floor_div, "a / b, rounded down"},
+    {BinaryOp::kMod, Weight::kHeavy, false, false, back_mod, "a - floor_div(a, b) * b"},
+    {BinaryOp::kPow, Weight::kHeavy, false, false, back_pow, "a to the power of b"},
+    {BinaryOp::kMaximum, Weight::kLight, true, true, back_maximum, "the larger one; NaN where either is"},
+    {BinaryOp::kMinimum, Weight::kLight, true, true, back_minimum, "the smaller one; NaN where either is"},
+    {BinaryOp::kReluGrad, Weight::kLight, false, true, back_relu_grad, "a where b > 0, else 0"},
+    {BinaryOp::kLess, Weight::kLight, false, true, nullptr, "a < b, as bool; false where either is NaN"},
+    {BinaryOp::kLessEqual, Weight::kLight, false, true, nullptr, "a <= b, as bool"},
+    {BinaryOp::kGreater, Weight::kLight, false, true, nullptr, "a > b, as bool"},
+    {BinaryOp::kGreaterEqual, Weight::kLight, false, true, nullptr, "a >= b, as bool"},
+    {BinaryOp::kEqual, Weight::kLight, true, true, nullptr, "a == b, as bool"},
+    {BinaryOp::kNotEqual, Weight::kLight, true, true, nullptr, "a != b, as bool; true where either is NaN"},
+    {BinaryOp::kLogicalAnd, Weight::kLight, true, true, nullptr, "a and b, of bool"},
+    {BinaryOp::kLogicalOr, Weight::kLight, true, true, nullptr, "a or b, of bool"},
+};
+static_assert(std::size(kBinaryDefs) == kernels::kNumBinaryOps);
+
+OpDef binary_op(const BinaryDef& binary) {
+  OpDef def = elementwise_op(std::string(to_string(binary.op)), binary.summary, 2, binary.weight);
+  def.traits.commutative = binary.commutative;
+  def.traits.infallible = binary.infallible;
+  def.infer = [op = binary.op](InferContext& c) { infer_binary(op, c); };
+  def.kernels[DeviceKind::kCpu] = [op = binary.op](const NodeView& node,
+                                                   std::span<const TensorSpec> outputs) -> KernelFn {
+    return binary_kernel(kernels::binary_loop(op, node.input(0).dtype), node, outputs[0]);
+  };
+  def.tile = [op = binary.op](const NodeView& node, std::span<const TensorSpec>) -> TileFn {
+    return [loop = kernels::binary_loop(op, node.input(0).dtype)](const void* const* in, void* out,
+                                                                  std::int64_t count) {
+      loop(in[0], true, in[1], true, out, count);
+    };
+  };
+  if (binary.gradient != nullptr) def.gradient = binary.gradient;
+  return def;
+}
+
+}  // namespace
+
+void register_binary_ops(OpRegistry& registry) {
+  for (const BinaryDef& binary : kBinaryDefs) registry.add(binary_op(binary));
+}
+
+Value add(const Operand& a, const Operand& b) { return binary_node("add", a, b); }
+Value sub(const Operand& a, const Operand& b) { return binary_node("sub", a, b); }
+Value mul(const Operand& a, const Operand& b) { return binary_node("mul", a, b); }
+Value div(const Operand& a, const Operand& b) { return binary_node("div", a, b); }
+Value floor_div(const Operand& a, const Operand& b) { return binary_node("floor_div", a, b); }
+Value mod(const Operand& a, const Operand& b) { return binary_node("mod", a, b); }
+Value pow(const Operand& a, const Operand& b) { return binary_node("pow", a, b); }
+Value maximum(const Operand& a, const Operand& b) { return binary_node("maximum", a, b); }
+Value minimum(const Operand& a, const Operand& b) { return binary_node("minimum", a, b); }
+Value relu_grad(const Operand& gradient, const Operand& x) { return binary_node("relu_grad", gradient, x); }
+Value less(const Operand& a, const Operand& b) { return binary_node("less", a, b); }
+Value less_equal(const Operand& a, const Operand& b) { return binary_node("less_equal", a, b); }
+Value greater(const Operand& a, const Operand& b) { return binary_node("greater", a, b); }
+Value greater_equal(const Operand& a, const Operand& b) { return binary_node("greater_equal", a, b); }
+Value equal(const Operand& a, const Operand& b) { return binary_node("equal", a, b); }
+Value not_equal(const Operand& a, const Operand& b) { return binary_node("not_equal", a, b); }
+Value logical_and(const Operand& a, const Operand& b) { return binary_node("logical_and", a, b); }
+Value logical_or(const Operand& a, const Operand& b) { return binary_node("logical_or", a, b); }
+Value operator+(const Operand& a, const Operand& b) { return binary_node("add", a, b); }
+Value operator-(const Operand& a, const Operand& b) { return binary_node("sub", a, b); }
+Value operator*(const Operand& a, const Operand& b) { return binary_node("mul", a, b); }
+Value operator/(const Operand& a, const Operand& b) { return binary_node("div", a, b); }
+Value operator<(const Operand& a, const Operand& b) { return binary_node("less", a, b); }
+Value operator<=(const Operand& a, const Operand& b) { return binary_node("less_equal", a, b); }
+Value operator>(const Operand& a, const Operand& b) { return binary_node("greater", a, b); }
+Value operator>=(const Operand& a, const Operand& b) { return binary_node("greater_equal", a, b); }
+
+}  // namespace lockstep
