@@ -287,27 +287,84 @@ std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef
 
 // --- ops
 
-void register_gradient_ops(OpRegistry& registry) {
+namespace {
+
+// Output 0 is input 0.
+OpDef alias_op(std::string name, std::string summary, Arity inputs) {
   OpDef def;
-  def.name = "stop_gradient";
-  def.summary = "its input, through which nothing flows back";
-  def.inputs = Arity::exactly(1);
+  def.name = std::move(name);
+  def.summary = std::move(summary);
+  def.inputs = inputs;
   def.traits.alias = true;
-  def.traits.elementwise = true;
   def.traits.infallible = true;
   def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
-  def.gradient = [](GradientContext&) -> std::vector<Gradient> { return {Gradient()}; };
   def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
       kernels::copy(dtype, c.input(0), c.output(0), 0, n);
     };
   };
-  registry.add(std::move(def));
+  return def;
 }
 
-Value stop_gradient(const Operand& x) {
-  const Value& value = x.value_for("stop_gradient");
-  return value.builder().op1("stop_gradient", {value}, {}, {}, x.site());
+OpDef custom_gradient_op() {
+  OpDef def = alias_op("custom_gradient", "input 0, with the gradient of its region for the inputs behind it",
+                       Arity::at_least(2));
+  def.regions = 1;
+  def.attributes = {{"places", AttributeType::kInts}, {"inputs", AttributeType::kInt}};
+  def.infer = [](InferContext& c) {
+    const std::int64_t inputs = c.get<std::int64_t>("inputs");
+    const auto& places = c.get<std::vector<std::int64_t>>("places");
+    const Graph& rule = c.regions()[0];
+    if (inputs < 1 || static_cast<std::size_t>(inputs) >= c.num_inputs()) {
+      NodeView::fail(str("`inputs` is ", inputs, " with ", c.num_inputs(), " operands"));
+    }
+    if (rule.parameters().size() != c.num_inputs() + 1 || rule.results().size() != places.size()) {
+      NodeView::fail(str("the rule takes ", rule.parameters().size(), " values and gives ",
+                         rule.results().size(), "; it must take ", c.num_inputs() + 1, " and give ",
+                         places.size()));
+    }
+    for (const std::int64_t place : places) {
+      if (place < 0 || place >= inputs) NodeView::fail(str("`places` names input ", place, " of ", inputs));
+    }
+    c.add_output(c.input(0));
+  };
+  // Operands: output, inputs, captured. Parameters of the rule: inputs, output, flow, captured.
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    internal::check_repeatable(c.node());
+    const auto inputs = static_cast<std::size_t>(c.view().get<std::int64_t>("inputs"));
+    std::vector<Value> arguments;
+    for (std::size_t i = 0; i < inputs; ++i) arguments.push_back(c.input(1 + i));
+    arguments.push_back(c.input(0));
+    arguments.push_back(c.grad());
+    for (std::size_t i = 1 + inputs; i < c.num_inputs(); ++i) arguments.push_back(c.input(i));
+    const std::vector<Value> flows = internal::replay(c.builder(), c.node().regions()[0], arguments);
+    std::vector<Gradient> result(c.num_inputs());
+    const auto& places = c.view().get<std::vector<std::int64_t>>("places");
+    for (std::size_t i = 0; i < flows.size(); ++i) result[1 + static_cast<std::size_t>(places[i])] = flows[i];
+    return result;
+  };
+  return def;
 }
+
+Value alias(std::string_view op, const Operand& x) {
+  const Value& value = x.value_for(op);
+  return value.builder().op1(op, {value}, {}, {}, x.site());
+}
+
+}  // namespace
+
+void register_gradient_ops(OpRegistry& registry) {
+  OpDef stop = alias_op("stop_gradient", "its input, through which nothing flows back", Arity::exactly(1));
+  stop.gradient = [](GradientContext&) -> std::vector<Gradient> { return {Gradient()}; };
+  registry.add(std::move(stop));
+  OpDef keep = alias_op("checkpoint", "its input, to be kept for the way back", Arity::exactly(1));
+  keep.traits.checkpoint = true;
+  keep.gradient = [](GradientContext& c) -> std::vector<Gradient> { return {c.grad()}; };
+  registry.add(std::move(keep));
+  registry.add(custom_gradient_op());
+}
+
+Value stop_gradient(const Operand& x) { return alias("stop_gradient", x); }
+Value checkpoint(const Operand& x) { return alias("checkpoint", x); }
 
 }  // namespace lockstep

@@ -128,4 +128,23 @@ inline std::vector<Gradient> gradients(const Value& target, std::initializer_lis
 // x, through which nothing flows back.
 LOCKSTEP_API Value stop_gradient(const Operand& x);
 
+// forward(inputs), with a rule of one's own in place of those of the ops it is made of. The rule sees the inputs, the output and
+// what flows into it, and gives one value per input, empty where nothing flows back; it is traced here, once.
+//
+//   Value y = custom_gradient({x}, [](auto in) { return round(in[0]); },          // straight through
+//                             [](auto, Value, Value flow) -> std::vector<Value> { return {flow}; });
+using CustomForwardFn = std::function<Value(std::span<const Value> inputs)>;
+using CustomBackwardFn =
+    std::function<std::vector<Value>(std::span<const Value> inputs, const Value& output, const Value& flow)>;
+LOCKSTEP_API Value custom_gradient(std::span<const Value> inputs, const CustomForwardFn& forward,
+                                   const CustomBackwardFn& backward, SourceSite site = SourceSite::current());
+inline Value custom_gradient(std::initializer_list<Value> inputs, const CustomForwardFn& forward,
+                             const CustomBackwardFn& backward, SourceSite site = SourceSite::current()) {
+  return custom_gradient(std::span<const Value>(inputs.begin(), inputs.size()), forward, backward, site);
+}
+
+// x, to be kept for the way back. What was computed on the way to it, since the last kept values, need not be: the pass
+// recompute-checkpoints (graph/passes/recompute_checkpoints.h) lets gradients compute it again instead.
+LOCKSTEP_API Value checkpoint(const Operand& x);
+
 }  // namespace lockstep

@@ -193,6 +193,7 @@ struct OpTraits {
   bool per_replica_source = false;  // its value differs between replicas
   bool collective = false;          // makes values agree across replicas
   bool declares_effects = false;    // its int attribute `effects` stands in place of OpDef::effects
+  bool checkpoint = false;          // kept for gradients; what leads to it may be computed again for them
   bool gives_shape = false;         // output 0 is the shape of input 0, whose contents are not looked at
   // Output 0 is the tensor in this attribute: nothing runs.
   std::optional<std::string> gives_attribute;

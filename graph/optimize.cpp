@@ -3,12 +3,15 @@
 #include "lockstep/graph/passes/common_subexpression_elimination.h"
 #include "lockstep/graph/passes/dead_node_elimination.h"
 #include "lockstep/graph/passes/identity_removal.h"
+#include "lockstep/graph/passes/recompute_checkpoints.h"
 
 namespace lockstep {
 
 PassPipeline standard_passes(const OptimizeOptions& options) {
   PassPipeline passes;
-  // Identities go first: to all that follows, what they hide would look like something else.
+  // While markers are still there, and before equal things are looked for.
+  passes.add(make_recompute_checkpoints());
+  // Identities go next: to all that follows, what they hide would look like something else.
   passes.add(make_identity_removal());
   // Folding makes constants, some of them equal, which the next pass merges along with all that reads them.
   passes.add(make_constant_folding(options.folding));

@@ -4,6 +4,7 @@
 #include "lockstep/graph/passes/dead_node_elimination.h"
 #include "lockstep/graph/passes/fuse_elementwise.h"
 #include "lockstep/graph/passes/identity_removal.h"
+#include "lockstep/graph/passes/recompute_checkpoints.h"
 
 namespace lockstep {
 
@@ -36,6 +37,9 @@ void register_general_passes(PassRegistry& registry) {
                    throw BadOptionValue(str("max_nodes must be at least 2, got ", max_nodes));
                  return make_fuse_elementwise({.max_nodes = max_nodes});
                });
+  registry.add({.name = "recompute-checkpoints",
+                .summary = "gradients compute what leads to checkpoints again instead of keeping it"},
+               [](const PassOptions&) { return make_recompute_checkpoints(); });
   registry.add({.name = "identity-removal", .summary = "removes nodes that only pass their input on"},
                [](const PassOptions&) { return make_identity_removal(); });
 }

@@ -146,6 +146,58 @@ TEST(Gradients, RulesAreHeldToTheInputsSpecs) {
               HasSubstr("gives f64[] for input 0, which is f64[3]"));
 }
 
+// --- custom rules
+
+TEST(Gradients, ACustomRuleStandsInForThoseInside) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {kUnknown});
+  const Value scale = b.placeholder("scale", DType::kF64, {});
+  const Value y = custom_gradient(
+      {x}, [](std::span<const Value> in) { return in[0] * in[0]; },
+      [&](std::span<const Value> in, const Value& output, const Value& flow) -> std::vector<Value> {
+        return {flow * scale + (output - in[0] * in[0])};
+      });
+  b.result(y);
+  b.result(gradients(sum(y), {x})[0]);
+  const Graph graph = b.finish();
+  EXPECT_EQ(print(parse(print(graph))), print(graph));
+  const std::vector<Tensor> feeds = {Tensor::from<double>({2}, {3, 4}), scalar(10)};
+  const std::vector<Tensor> expected = {Tensor::from<double>({2}, {9, 16}),
+                                        Tensor::from<double>({2}, {10, 10})};
+  const std::vector<Tensor> interpreted = Interpreter(graph).run(feeds);
+  const std::vector<Tensor> compiled = compile(graph, Runtime()).run(feeds);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(interpreted[i].bit_equal(expected[i]));
+    EXPECT_TRUE(compiled[i].bit_equal(expected[i]));
+  }
+}
+
+TEST(Gradients, ACustomRuleIsDifferentiableToo) {
+  expect_gradients(
+      [](GraphBuilder&, std::span<const Value> x) {
+        return custom_gradient(
+            x, [](std::span<const Value> in) { return in[0] * in[0] * in[1]; },
+            [](std::span<const Value> in, const Value&, const Value& flow) -> std::vector<Value> {
+              const Value first = flow * in[0] * in[1] * 2.0;
+              return {first, flow * in[0] * in[0]};
+            });
+      },
+      {random_tensor({3}, 1), random_tensor({3}, 2)});
+}
+
+TEST(Gradients, ACustomRuleMustAnswerForEveryInput) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {});
+  EXPECT_THAT(caught([&] {
+                custom_gradient(
+                    {x, x}, [](std::span<const Value> in) { return in[0]; },
+                    [](std::span<const Value>, const Value&, const Value& flow) -> std::vector<Value> {
+                      return {flow};
+                    });
+              }).what,
+              HasSubstr("gives 1 gradients for 2 inputs"));
+}
+
 // --- sparse
 
 TEST(Gradients, OfAGatherAreItsRows) {

@@ -1,0 +1,126 @@
+#include "lockstep/graph/passes/recompute_checkpoints.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "lockstep/graph/rewriter.h"
+
+namespace lockstep {
+namespace {
+
+class Recompute {
+ public:
+  Recompute(Graph& graph, std::string_view pass) : graph_(graph), edit_(graph, pass) {}
+
+  bool run() {
+    const std::vector<NodeId> order = graph_.topological_order();
+    find_candidates(order);
+    for (const NodeId id : order) {  // from the loss back, as gradients run
+      const Node& node = graph_.node(id);
+      if (is_gradient(node) && !node.op().traits.gives_shape) rewire(id);  // a shape needs no contents
+    }
+    return edit_.changed();
+  }
+
+ private:
+  bool is_gradient(const Node& node) const { return graph_.text(node.provenance().made_by) == "gradients"; }
+
+  // Forward nodes that lead to a checkpoint, and that may run twice.
+  void find_candidates(const std::vector<NodeId>& order) {
+    std::vector<bool> before(graph_.id_bound(), false);  // some checkpoint depends on it
+    again_.assign(graph_.id_bound(), false);
+    copies_.resize(graph_.id_bound());
+    for (auto id = order.rbegin(); id != order.rend(); ++id) {
+      const Node& node = graph_.node(*id);
+      const bool marks = node.op().traits.checkpoint;
+      if (marks || before[id->index()]) {
+        for (const ValueId input : node.inputs()) before[input.node.index()] = true;
+      }
+      const Effect effects = effects_of(node);
+      const bool repeatable = effects == Effect::kPure || effects == Effect::kRandom;
+      again_[id->index()] =
+          before[id->index()] && !marks && repeatable && !node.inputs().empty() && !is_gradient(node);
+    }
+    // A checkpoint keeps its input: they are one value.
+    for (const NodeId id : order) {
+      const Node& node = graph_.node(id);
+      if (node.op().traits.checkpoint) again_[node.inputs()[0].node.index()] = false;
+    }
+  }
+
+  void rewire(NodeId reader) {
+    const std::size_t count = graph_.node(reader).inputs().size();
+    for (std::size_t i = 0; i < count; ++i) {
+      const ValueId input = graph_.node(reader).inputs()[i];
+      if (input.node.index() >= again_.size() || !again_[input.node.index()]) continue;
+      const NodeId copy = copy_of(input.node, reader);
+      edit_.set_input(reader, i, {copy, input.output});
+    }
+  }
+
+  // The copy of a node and of all that it needs; made for the reader that first needs it, and waiting for what that reader
+  // waits for.
+  NodeId copy_of(NodeId wanted, NodeId reader) {
+    std::vector<NodeId> stack = {wanted};
+    while (!stack.empty()) {
+      const NodeId id = stack.back();
+      if (copies_[id.index()].valid()) {
+        stack.pop_back();
+        continue;
+      }
+      const Node& node = graph_.node(id);
+      bool ready = true;
+      for (const ValueId input : node.inputs()) {
+        if (!again_[input.node.index()] || copies_[input.node.index()].valid()) continue;
+        stack.push_back(input.node);
+        ready = false;
+      }
+      if (!ready) continue;
+      stack.pop_back();
+      std::vector<ValueId> inputs;
+      bool starts = true;  // from values that are there already
+      for (const ValueId input : node.inputs()) {
+        const bool copied = again_[input.node.index()];
+        inputs.push_back(copied ? ValueId{copies_[input.node.index()], input.output} : input);
+        starts = starts && !copied;
+      }
+      const NodeId copy = edit_.clone(id, node.name() + "/again", inputs, node.provenance().replica,
+                                      "computed again for gradients");
+      copies_[id.index()] = copy;
+      if (starts) wait_for_gradients(copy, reader);
+    }
+    return copies_[wanted.index()];
+  }
+
+  void wait_for_gradients(NodeId copy, NodeId reader) {
+    std::vector<NodeId> before;
+    for (const ValueId input : graph_.node(reader).inputs()) {
+      const Node& node = graph_.node(input.node);
+      if (is_gradient(node) && !node.inputs().empty()) before.push_back(input.node);
+    }
+    for (const NodeId id : before) edit_.add_control(copy, id);
+  }
+
+  Graph& graph_;
+  Rewriter edit_;
+  std::vector<bool> again_;     // by id: computed again for gradients
+  std::vector<NodeId> copies_;  // by id
+};
+
+class RecomputeCheckpoints final : public Pass {
+ public:
+  std::string_view name() const override { return "recompute-checkpoints"; }
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext& /*context*/) override {
+    const bool marked = std::ranges::any_of(graph.nodes().begin(), graph.nodes().end(),
+                                            [](const Node& node) { return node.op().traits.checkpoint; });
+    return outcome_of(marked && Recompute(graph, name()).run());
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> make_recompute_checkpoints() { return std::make_unique<RecomputeCheckpoints>(); }
+
+}  // namespace lockstep

@@ -1,0 +1,26 @@
+// graph/passes/recompute_checkpoints.h - gradients compute values again instead of keeping them.
+//
+//   x --> a --> b --> checkpoint --> c --> loss          x --> a --> b --> checkpoint --> c --> loss
+//         |     |                            |                                               |
+//         +-----+----> gradients <-----------+    -->    x --> a' --> b' --> gradients <-----+
+//
+// A value that lies before a checkpoint() and that gradient nodes (Provenance::made_by "gradients") read is computed once
+// more for them, from the nearest checkpoints, feeds, variables and constants. So its memory is free from the end of the
+// forward pass until then; the price is the forward work between checkpoints, once. The copies wait for the gradient that
+// needs them (control edges), which also keeps common-subexpression-elimination from merging them back. Values behind the
+// last checkpoint are needed at once and stay. Nodes with effects other than random draws are never repeated; a random op
+// draws the same numbers again. Linear.
+//
+// Order: after gradients are taken and before fuse-elementwise. It leaves graphs without checkpoints alone.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/pass.h"
+
+namespace lockstep {
+
+LOCKSTEP_API std::unique_ptr<Pass> make_recompute_checkpoints();
+
+}  // namespace lockstep

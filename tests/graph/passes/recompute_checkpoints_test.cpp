@@ -1,0 +1,107 @@
+#include "lockstep/graph/passes/recompute_checkpoints.h"
+
+#include "lockstep/graph/compile.h"
+#include "lockstep/graph/gradients.h"
+#include "lockstep/graph/interpreter.h"
+#include "lockstep/graph/ops.h"
+#include "lockstep/graph/optimize.h"
+#include "lockstep/graph/pass_registry.h"
+#include "support/gradient_check.h"
+#include "support/pass_test.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kPass = "recompute-checkpoints";
+using testing::random_tensor;
+
+PassOutcome run_pass(Graph& graph) {
+  PassContext context{nullptr};
+  return PassRegistry::global().make(kPass)->run(graph, context);
+}
+
+// Layers y = relu(y W) whose inputs gradients need; every `every`-th output is a checkpoint (0: none).
+Graph deep_step(int layers, int every, std::int64_t width = 64) {
+  GraphBuilder b;
+  Value y = b.placeholder("x", DType::kF64, {width, width});
+  const Value w = b.placeholder("w", DType::kF64, {width, width});
+  for (int i = 0; i < layers; ++i) {
+    y = relu(matmul(y, w));
+    if (every > 0 && (i + 1) % every == 0) y = checkpoint(y);
+  }
+  const Value loss = sum(y);
+  b.result(loss);
+  b.result(gradients(loss, {w})[0]);
+  return b.finish();
+}
+
+std::vector<Tensor> feeds() { return {random_tensor({64, 64}, 1), random_tensor({64, 64}, 2, -0.2, 0.2)}; }
+
+std::size_t copies(const Graph& graph) {
+  std::size_t count = 0;
+  for (const Node& node : graph.nodes()) {
+    if (graph.text(node.provenance().made_by) == kPass) ++count;
+  }
+  return count;
+}
+
+TEST(RecomputeCheckpoints, ComputesWhatLeadsToThemAgain) {
+  Graph graph = deep_step(9, 3);
+  const std::vector<Tensor> expected = Interpreter(graph).run(feeds());
+  ASSERT_EQ(run_pass(graph), PassOutcome::kChanged);
+  EXPECT_GT(copies(graph), 0U);
+  const std::vector<Tensor> got = Interpreter(graph).run(feeds());
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i].bit_equal(expected[i]));
+  for (const Node& node : graph.nodes()) {
+    if (graph.text(node.provenance().made_by) != kPass) continue;
+    EXPECT_EQ(graph.text(node.provenance().why), "computed again for gradients");
+  }
+}
+
+TEST(RecomputeCheckpoints, LeavesOtherGraphsAlone) {
+  Graph graph = deep_step(4, 0);
+  EXPECT_EQ(run_pass(graph), PassOutcome::kUnchanged);
+}
+
+TEST(RecomputeCheckpoints, WhatLiesBehindTheLastOneStays) {
+  GraphBuilder b;
+  const Value x = checkpoint(b.placeholder("x", DType::kF64, {4}));
+  const Value y = x * x;
+  const Value loss = sum(y * y);
+  b.result(gradients(loss, {x})[0]);
+  Graph graph = b.finish();
+  EXPECT_EQ(run_pass(graph), PassOutcome::kUnchanged);
+}
+
+TEST(RecomputeCheckpoints, RandomDrawsAreTheSameAgain) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {100});
+  const Value y = checkpoint(dropout(x * x, 0.5) * x);
+  const Value loss = sum(y * y);
+  b.result(gradients(loss, {x})[0]);
+  Graph graph = b.finish();
+  const Tensor feed = random_tensor({100}, 3);
+  const Tensor expected = Interpreter(graph, {.seed = 5}).run({feed})[0];
+  ASSERT_EQ(run_pass(graph), PassOutcome::kChanged);
+  EXPECT_TRUE(Interpreter(graph, {.seed = 5}).run({feed})[0].bit_equal(expected));
+}
+
+// The forward pass of 16 layers keeps 16 outputs for the way back; with a checkpoint every 4 layers it keeps 4, and 4 more
+// while one segment is under way.
+TEST(RecomputeCheckpoints, SavesMemory) {
+  const auto planned = [](const Graph& graph, std::size_t workers) {
+    const Program program = compile(optimize(graph), Runtime({.threads = workers}));
+    const std::vector<Tensor> got = program.run(feeds());
+    const std::vector<Tensor> expected = Interpreter(graph).run(feeds());
+    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i].bit_equal(expected[i]));
+    return program.plan(feeds()).planned_bytes;
+  };
+  for (const std::size_t workers : {1, 2}) {
+    const std::int64_t all = planned(deep_step(16, 0), workers);
+    const std::int64_t some = planned(deep_step(16, 4), workers);
+    EXPECT_LT(some, all * 7 / 10) << workers << " workers";
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
