@@ -17,7 +17,9 @@ class Recompute {
     find_candidates(order);
     for (const NodeId id : order) {  // from the loss back, as gradients run
       const Node& node = graph_.node(id);
-      if (is_gradient(node) && !node.op().traits.gives_shape) rewire(id);  // a shape needs no contents
+      if (!is_gradient(node) || node.op().traits.gives_shape) continue;  // a shape needs no contents
+      rewire(id);
+      if (!node.inputs().empty()) last_ = id;
     }
     return edit_.changed();
   }
@@ -98,6 +100,8 @@ class Recompute {
       const Node& node = graph_.node(input.node);
       if (is_gradient(node) && !node.inputs().empty()) before.push_back(input.node);
     }
+    // One that reads forward values alone (a mask, say) is due when the gradient before it is done.
+    if (before.empty() && last_.valid()) before.push_back(last_);
     for (const NodeId id : before) edit_.add_control(copy, id);
   }
 
@@ -105,6 +109,7 @@ class Recompute {
   Rewriter edit_;
   std::vector<bool> again_;     // by id: computed again for gradients
   std::vector<NodeId> copies_;  // by id
+  NodeId last_;                 // the gradient node before the one at hand
 };
 
 class RecomputeCheckpoints final : public Pass {
