@@ -53,7 +53,7 @@ HWY_INLINE hn::Vec<D> infinity(D d) {
 }
 template <class D, class V>
 HWY_INLINE hn::Mask<D> is_nan(D, V x) {
-  return hn::Ne(x, x);
+  return hn::IsNaN(x);  // not Ne(x, x), which some instruction sets answer with no
 }
 template <class D, class V>
 HWY_INLINE V keep_nan(D d, V x, V y) {
@@ -110,22 +110,23 @@ struct Reciprocal {
     return hn::Div(constant(d, 1), x);
   }
 };
+// Where there is no instruction for it, Highway loses the sign of zero.
 struct Floor {
   template <class D, class V>
   static HWY_INLINE V run(D, V x) {
-    return hn::Floor(x);
+    return hn::CopySign(hn::Floor(x), x);
   }
 };
 struct Ceil {
   template <class D, class V>
   static HWY_INLINE V run(D, V x) {
-    return hn::Ceil(x);
+    return hn::CopySign(hn::Ceil(x), x);
   }
 };
 struct Round {
   template <class D, class V>
   static HWY_INLINE V run(D, V x) {
-    return hn::Round(x);
+    return hn::CopySign(hn::Round(x), x);
   }
 };
 
@@ -356,12 +357,19 @@ HWY_INLINE hn::Vec<D> load(D d, const T* from) {
   }
 }
 template <class T, class D, class V>
-HWY_INLINE void store(V value, D d, T* to) {
+HWY_INLINE void store(V value, [[maybe_unused]] D d, T* to) {
   if constexpr (std::is_same_v<T, Lane<D>>) {
     hn::StoreU(value, d, to);
   } else {
+#if HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
+    // Highway's own would give the largest number instead of infinity.
+    HWY_ALIGN Lane<D> wide[HWY_MAX_BYTES / sizeof(Lane<D>)];
+    hn::Store(value, d, wide);
+    for (std::size_t i = 0; i < hn::Lanes(d); ++i) to[i] = static_cast<T>(wide[i]);
+#else
     const hn::Rebind<T, D> narrow;
     hn::StoreU(hn::DemoteTo(narrow, value), narrow, to);
+#endif
   }
 }
 
