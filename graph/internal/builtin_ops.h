@@ -17,6 +17,7 @@ void register_softmax_ops(OpRegistry& registry);
 void register_normalization_ops(OpRegistry& registry);
 void register_global_ops(OpRegistry& registry);
 void register_convolution_ops(OpRegistry& registry);
+void register_pooling_ops(OpRegistry& registry);  // called by register_convolution_ops
 void register_random_ops(OpRegistry& registry);
 void register_updates_ops(OpRegistry& registry);
 void register_gradient_ops(OpRegistry& registry);

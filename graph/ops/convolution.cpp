@@ -1,10 +1,211 @@
-// graph/ops/convolution.cpp - convolution and pooling.
+// graph/ops/convolution.cpp - convolution and its two derivatives.
 #include "lockstep/graph/ops/convolution.h"
 
+#include "lockstep/core/kernels/conv.h"
+#include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/internal/shape_rules.h"
+#include "lockstep/graph/internal/windows.h"
+#include "lockstep/graph/ops/shapes.h"
 
 namespace lockstep {
 
-void register_convolution_ops(OpRegistry&) {}
+namespace {
+
+bool differ(std::int64_t a, std::int64_t b) { return a != b && a != kUnknown && b != kUnknown; }
+
+// The convolution that a node belongs to, from the shapes of its three tensors; those not known yet are unknown.
+kernels::ConvShape conv_shape(const NodeView& node, const Shape& x, const Shape& w) {
+  if (x.rank() != 4) NodeView::fail(str("takes images [n, rows, columns, channels], got ", x));
+  if (w.rank() != 4)
+    NodeView::fail(str("takes a filter [rows, columns, in channels, out channels], got ", w));
+  const std::int64_t groups = node.get_or<std::int64_t>("groups", 1);
+  if (groups < 1) NodeView::fail(str("groups must be 1 or more, got ", groups));
+  if (x[3] != kUnknown && w[2] != kUnknown && x[3] != w[2] * groups) {
+    NodeView::fail(str("images of shape ", x, " have ", x[3], " channels; a filter of shape ", w, " in ",
+                       groups, " group(s) takes ", w[2] * groups));
+  }
+  if (w[3] != kUnknown && w[3] % groups != 0) {
+    NodeView::fail(str(w[3], " output channels cannot be cut into ", groups, " groups"));
+  }
+  kernels::ConvShape shape;
+  const Extents2d dilations = internal::extents_of(node, "dilations", {1, 1});
+  const auto axes = internal::windows_of(node, {x[1], x[2]}, {w[0], w[1]}, dilations);
+  shape.images = x[0];
+  shape.rows = axes[0];
+  shape.columns = axes[1];
+  shape.in_channels = x[3] == kUnknown && w[2] != kUnknown ? w[2] * groups : x[3];
+  shape.out_channels = w[3];
+  shape.groups = groups;
+  return shape;
+}
+
+Shape output_shape(const kernels::ConvShape& shape) {
+  return Shape{shape.images, shape.rows.out, shape.columns.out, shape.out_channels};
+}
+
+void check_flow(const Shape& flow, const kernels::ConvShape& conv) {
+  const Shape expected = output_shape(conv);
+  bool fits = flow.rank() == 4;
+  for (std::size_t i = 0; fits && i < 4; ++i) fits = !differ(flow[i], expected[i]);
+  if (!fits) NodeView::fail(str("what flows back has shape ", flow, "; the convolution gives ", expected));
+}
+
+void check_dtype(const DType dtype) {
+  if (!is_floating(dtype)) NodeView::fail(str("takes floating tensors, got ", dtype));
+}
+
+std::vector<AttributeSpec> conv_attributes() {
+  std::vector<AttributeSpec> attributes = internal::window_attributes();
+  attributes.push_back({"dilations", AttributeType::kInts, false});
+  attributes.push_back({"groups", AttributeType::kInt, false});
+  return attributes;
+}
+
+std::vector<Attribute> conv_values(const Conv2dOptions& options) {
+  std::vector<Attribute> attributes = internal::window_values(options.strides, options.padding);
+  if (options.dilations != Extents2d{1, 1}) {
+    attributes.push_back(
+        {"dilations", std::vector<std::int64_t>(options.dilations.begin(), options.dilations.end())});
+  }
+  if (options.groups != 1) attributes.push_back({"groups", options.groups});
+  return attributes;
+}
+
+Conv2dOptions options_of(const NodeView& node) {
+  return {internal::extents_of(node, "strides", {1, 1}), internal::padding_of(node),
+          internal::extents_of(node, "dilations", {1, 1}), node.get_or<std::int64_t>("groups", 1)};
+}
+
+Cost cost_of(const kernels::ConvShape& shape, const NodeView& node, std::span<const TensorSpec> outputs) {
+  const double bytes = static_cast<double>(num_bytes(node.input(0)) + num_bytes(node.input(1))) +
+                       static_cast<double>(num_bytes(outputs[0]));
+  const double rate = outputs[0].dtype == DType::kF64 ? 12e9 : 24e9;
+  return {2 * shape.multiplications(), bytes, 1e-6 + shape.multiplications() / rate + bytes / 10e9};
+}
+
+// The same for all three: split, cost and kernel from what computes it and the shapes it is made of.
+template <class Compute>
+void compute_with(OpDef& def, kernels::ConvShape (*shape_of_node)(const NodeView&, const TensorSpec&)) {
+  def.cost = [=](const NodeView& node, std::span<const TensorSpec> outputs) {
+    return cost_of(shape_of_node(node, outputs[0]), node, outputs);
+  };
+  def.split = [=](const NodeView& node, std::span<const TensorSpec> outputs) {
+    const Compute compute(outputs[0].dtype, shape_of_node(node, outputs[0]));
+    return Split{compute.shards(), compute.scratch_bytes(), compute.needs_finish()};
+  };
+  def.kernels[DeviceKind::kCpu] = [=](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [compute = Compute(outputs[0].dtype, shape_of_node(node, outputs[0]))](KernelContext& c) {
+      if (c.is_finish()) {
+        compute.finish(c.output(0), c.scratch());
+      } else {
+        compute.compute(c.shard(), c.input(0), c.input(1), c.output(0), c.scratch());
+      }
+    };
+  };
+}
+
+OpDef conv2d_op() {
+  OpDef def;
+  def.name = "conv2d";
+  def.summary = "images [n,h,w,c] seen through a filter [kh,kw,c/groups,out] at every place";
+  def.inputs = Arity::exactly(2);
+  def.attributes = conv_attributes();
+  def.infer = [](InferContext& c) {
+    check_dtype(c.same_dtype());
+    c.add_output(c.input(0).dtype, output_shape(conv_shape(c, c.input(0).shape, c.input(1).shape)));
+  };
+  compute_with<kernels::ConvForward>(def, [](const NodeView& node, const TensorSpec&) {
+    return conv_shape(node, node.input(0).shape, node.input(1).shape);
+  });
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    const Conv2dOptions options = options_of(c.view());
+    const Value g = c.grad(), &x = c.input(0), &w = c.input(1);
+    const Value dx = conv2d_backward_input(g, w, shape_of(x), options);
+    const Value dw = conv2d_backward_filter(x, g, shape_of(w), options);
+    return {dx, dw};
+  };
+  return def;
+}
+
+OpDef backward_input_op() {
+  OpDef def;
+  def.name = "conv2d_backward_input";
+  def.summary = "the gradient of conv2d with respect to its images, of the given shape";
+  def.inputs = Arity::exactly(3);
+  def.attributes = conv_attributes();
+  def.shape_operands = {2};
+  def.infer = [](InferContext& c) {
+    check_dtype(c.input(0).dtype);
+    if (c.input(1).dtype != c.input(0).dtype) NodeView::fail("inputs must have one dtype");
+    const Shape x = internal::target_shape_of(c, 2);
+    check_flow(c.input(0).shape, conv_shape(c, x, c.input(1).shape));
+    c.add_output(c.input(0).dtype, x);
+  };
+  compute_with<kernels::ConvBackwardInput>(def, [](const NodeView& node, const TensorSpec& output) {
+    return conv_shape(node, output.shape, node.input(1).shape);
+  });
+  // Linear in the flow and in the filter.
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    const Conv2dOptions options = options_of(c.view());
+    const Value u = c.grad(), &g = c.input(0), &w = c.input(1);
+    const Value dg = conv2d(u, w, options);
+    const Value dw = conv2d_backward_filter(u, g, shape_of(w), options);
+    return {dg, dw, Gradient()};
+  };
+  return def;
+}
+
+OpDef backward_filter_op() {
+  OpDef def;
+  def.name = "conv2d_backward_filter";
+  def.summary = "the gradient of conv2d with respect to its filter, of the given shape";
+  def.inputs = Arity::exactly(3);
+  def.attributes = conv_attributes();
+  def.shape_operands = {2};
+  def.infer = [](InferContext& c) {
+    check_dtype(c.input(0).dtype);
+    if (c.input(1).dtype != c.input(0).dtype) NodeView::fail("inputs must have one dtype");
+    const Shape w = internal::target_shape_of(c, 2);
+    check_flow(c.input(1).shape, conv_shape(c, c.input(0).shape, w));
+    c.add_output(c.input(0).dtype, w);
+  };
+  compute_with<kernels::ConvBackwardFilter>(def, [](const NodeView& node, const TensorSpec& output) {
+    return conv_shape(node, node.input(0).shape, output.shape);
+  });
+  // Linear in the images and in the flow.
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    const Conv2dOptions options = options_of(c.view());
+    const Value u = c.grad(), &x = c.input(0), &g = c.input(1);
+    const Value dx = conv2d_backward_input(g, u, shape_of(x), options);
+    const Value dg = conv2d(x, u, options);
+    return {dx, dg, Gradient()};
+  };
+  return def;
+}
+
+}  // namespace
+
+void register_convolution_ops(OpRegistry& registry) {
+  registry.add(conv2d_op());
+  registry.add(backward_input_op());
+  registry.add(backward_filter_op());
+  register_pooling_ops(registry);
+}
+
+Value conv2d(const Operand& x, const Operand& w, const Conv2dOptions& options) {
+  const Value& images = x.value_for("conv2d");
+  return images.builder().op1("conv2d", {images, w.value_for("conv2d")}, conv_values(options), {}, x.site());
+}
+
+Value conv2d_backward_input(const Value& g, const Value& w, const Value& x_shape,
+                            const Conv2dOptions& options, SourceSite site) {
+  return g.builder().op1("conv2d_backward_input", {g, w, x_shape}, conv_values(options), {}, site);
+}
+
+Value conv2d_backward_filter(const Value& x, const Value& g, const Value& w_shape,
+                             const Conv2dOptions& options, SourceSite site) {
+  return x.builder().op1("conv2d_backward_filter", {x, g, w_shape}, conv_values(options), {}, site);
+}
 
 }  // namespace lockstep
