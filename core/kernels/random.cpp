@@ -307,10 +307,19 @@ void integers(DType dtype, const RandomStream& stream, std::int64_t low, std::in
         throw InvalidArgument(str("integers: ", dtype, " does not hold all of [", low, ", ", high, ")"));
       }
       const auto span = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
-      const auto store = [=, to = static_cast<T*>(out)](std::int64_t i, std::uint64_t word) {
-        to[i] = static_cast<T>(static_cast<std::uint64_t>(low) + high_product(word, span));
-      };
-      each_element<2, std::uint64_t>(stream, begin, end, wide_words, store);
+      auto* to = static_cast<T*>(out);
+      const auto from = static_cast<std::uint64_t>(low);
+      if (span <= 0xFFFFFFFFU) {  // the same number, by multiplications that exist as vector instructions
+        each_element<2, std::uint64_t>(
+            stream, begin, end, wide_words, [=](std::int64_t i, std::uint64_t word) {
+              const std::uint64_t small = (word & 0xFFFFFFFFU) * span;
+              to[i] = static_cast<T>(from + (((word >> 32U) * span + (small >> 32U)) >> 32U));
+            });
+        return;
+      }
+      each_element<2, std::uint64_t>(stream, begin, end, wide_words, [=](std::int64_t i, std::uint64_t word) {
+        to[i] = static_cast<T>(from + high_product(word, span));
+      });
     }
   });
 }
@@ -336,6 +345,8 @@ void dropout(DType dtype, const RandomStream& stream, double rate, const void* x
   visit_dtype(dtype, [&]<class T>(T) {
     if constexpr (is_floating(dtype_of<T>)) {
       using C = Compute<T>;
+      using Bits = std::conditional_t<sizeof(T) == 2, std::uint16_t,
+                                      std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>;
       const auto* from = static_cast<const T*>(x);
       auto* to = static_cast<T*>(out);
       if (rate == 1) {
@@ -344,10 +355,25 @@ void dropout(DType dtype, const RandomStream& stream, double rate, const void* x
       }
       const auto dropped = static_cast<std::uint32_t>(rate * 0x1p32);
       const C scale = static_cast<C>(1 / (1 - rate));
-      each_element<4, std::uint32_t>(stream, begin, end, words_of, [=](std::int64_t i, std::uint32_t word) {
-        const T kept = T(static_cast<C>(from[i]) * scale);
-        to[i] = word >= dropped ? kept : T{};
-      });
+      constexpr auto kGroup = static_cast<std::int64_t>(4 * kLanes);
+      const Blocks blocks(stream);
+      Words words;
+      std::array<std::uint32_t, 4 * kLanes> group;
+      std::array<T, 4 * kLanes> elements{};
+      for (std::int64_t at = begin; at < end;) {
+        const std::int64_t first = at / kGroup * kGroup, stop = std::min(end, first + kGroup);
+        blocks.make(static_cast<std::uint64_t>(first) / 4, words);
+        words_of(words, group);
+        // Through a copy, since `out` may be `x`, and as a whole group, so that the loop has a fixed number of turns.
+        std::copy(from + at, from + stop, elements.begin() + (at - first));
+        for (std::size_t i = 0; i < elements.size(); ++i) {
+          const Bits kept = std::bit_cast<Bits>(T(static_cast<C>(elements[i]) * scale));
+          const Bits mask = group[i] >= dropped ? static_cast<Bits>(~Bits{0}) : Bits{0};
+          elements[i] = std::bit_cast<T>(static_cast<Bits>(kept & mask));
+        }
+        std::copy(elements.begin() + (at - first), elements.begin() + (stop - first), to + at);
+        at = stop;
+      }
     }
   });
 }

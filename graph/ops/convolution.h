@@ -53,7 +53,7 @@ LOCKSTEP_API Value conv2d_backward_filter(const Value& x, const Value& g, const 
                                           SourceSite site = SourceSite::current());
 
 struct PoolOptions {
-  std::optional<Extents2d> strides;  // absent: those of the window, which then do not overlap
+  std::optional<Extents2d> strides = std::nullopt;  // absent: those of the window, which then do not overlap
   Padding padding = Padding::valid();
 };
 

@@ -136,7 +136,8 @@ std::vector<Gradient> matmul_gradient(GradientContext& c) {
   const Value &a = c.input(0), &b = c.input(1);
   const Value g = c.grad();
   const Value da = ta ? matmul(b, g, tb, true) : matmul(g, b, false, !tb);
-  const Value left = sum_to_like(da, a);
+  // A single matrix on the other side repeats nothing here.
+  const Value left = b.shape().rank() == 2 ? da : sum_to_like(da, a);
   // Where the batch was folded into rows, the sum over it is a sum over rows too.
   const std::int64_t k = a.shape().dim(-1), n = g.shape().dim(-1);
   if (!ta && b.shape().rank() == 2 && a.shape().rank() > 2 && k > 0 && n > 0) {
@@ -145,7 +146,7 @@ std::vector<Gradient> matmul_gradient(GradientContext& c) {
     return {left, tb ? matmul(flow, rows, true) : matmul(rows, flow, true)};
   }
   const Value db = tb ? matmul(g, a, true, ta) : matmul(a, g, !ta);
-  return {left, sum_to_like(db, b)};
+  return {left, a.shape().rank() == 2 ? db : sum_to_like(db, b)};
 }
 
 OpDef matmul_op() {
