@@ -25,7 +25,11 @@ T* thread_buffer(std::int64_t elements) {
 template <class From, class To>
 void convert(const From* from, std::int64_t count, To* to) {
   if constexpr (std::is_same_v<From, To>) {
-    std::copy_n(from, count, to);
+    if (count > 32) {
+      std::copy_n(from, count, to);
+    } else {  // sooner done than a call
+      for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
+    }
   } else {
     for (std::int64_t i = 0; i < count; ++i) to[i] = To(static_cast<float>(from[i]));
   }
@@ -52,14 +56,13 @@ bool is_plain(const ConvShape& s) {
 
 std::int64_t pixels(const ConvShape& s) { return s.out_rows() * s.columns.out; }
 
-double seconds_of(DType dtype, const ConvShape& s) {
-  return s.multiplications() / (dtype == DType::kF64 ? 12e9 : 24e9);
-}
+bool is_depthwise(const ConvShape& s) { return s.groups > 1 && s.group_in() == 1 && s.group_out() == 1; }
 
 // Output rows of one product: enough for BLAS to run well, few enough for the windows to stay in the cache.
 std::int64_t rows_of_block(const ConvShape& s) {
   constexpr std::int64_t kElements = 128 << 10, kPixels = 128;
-  const std::int64_t wanted = std::max(kPixels, kElements / std::max<std::int64_t>(s.window(), 1));
+  const std::int64_t elements = is_depthwise(s) ? s.window() * s.groups : s.window();
+  const std::int64_t wanted = std::max(kPixels, kElements / std::max<std::int64_t>(elements, 1));
   const std::int64_t columns = std::max<std::int64_t>(s.columns.out, 1);
   return std::clamp<std::int64_t>((wanted + columns / 2) / columns, 1,
                                   std::max<std::int64_t>(s.out_rows(), 1));
@@ -121,6 +124,31 @@ Compute<T>* gather_windows(const ConvShape& s, std::int64_t group, std::int64_t 
   return matrix;
 }
 
+// For a depthwise convolution: f(offset in x, offset in w, offset in y) for each element of each window of the output rows
+// [begin, end), at which all channels follow.
+template <class F>
+void each_tap(const ConvShape& s, std::int64_t begin, std::int64_t end, const F& f) {
+  const std::int64_t channels = s.in_channels;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::int64_t image = row / s.rows.out, y = row % s.rows.out;
+    for (std::int64_t i = s.rows.first(y); i < s.rows.last(y); ++i) {
+      const std::int64_t line = (image * s.rows.in + s.rows.start(y) + i * s.rows.dilation) * s.columns.in;
+      for (std::int64_t x = 0; x < s.columns.out; ++x) {
+        for (std::int64_t j = s.columns.first(x); j < s.columns.last(x); ++j) {
+          f((line + s.columns.start(x) + j * s.columns.dilation) * channels,
+            (i * s.columns.size + j) * channels, (row * s.columns.out + x) * channels);
+        }
+      }
+    }
+  }
+}
+
+// to[i] += a[i] * b[i]
+template <class C, class A, class B>
+void add_products(std::int64_t count, const A* a, const B* b, C* to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] += static_cast<C>(a[i]) * static_cast<C>(b[i]);
+}
+
 template <class F>
 void visit_floating(DType dtype, const F& f) {
   visit_dtype(dtype, [&]<class T>(T) {
@@ -139,6 +167,14 @@ double ConvShape::multiplications() const {
          static_cast<double>(out_channels);
 }
 
+double ConvShape::seconds(DType dtype) const {
+  const double wide = dtype == DType::kF64 ? 2 : 1;
+  const double elements = static_cast<double>(pixels(*this)) * static_cast<double>(window() * groups);
+  if (is_depthwise(*this)) return wide * 0.3e-9 * elements;
+  const double narrow = std::max(1.0, 24.0 / static_cast<double>(std::max<std::int64_t>(group_out(), 1)));
+  return wide * (multiplications() * narrow / 28e9 + (is_plain(*this) ? 0 : 0.3e-9 * elements));
+}
+
 // --- forward
 
 ConvForward::ConvForward(DType dtype, const ConvShape& shape) : dtype_(dtype), shape_(shape) {
@@ -149,7 +185,7 @@ ConvForward::ConvForward(DType dtype, const ConvShape& shape) : dtype_(dtype), s
     return;
   }
   block_ = rows_of_block(shape);
-  shards_ = shards_by_time(seconds_of(dtype, shape), (shape.out_rows() + block_ - 1) / block_);
+  shards_ = shards_by_time(shape.seconds(dtype), (shape.out_rows() + block_ - 1) / block_);
 }
 
 void ConvForward::compute(std::int64_t shard, const void* x, const void* w, void* y, void* scratch) const {
@@ -172,7 +208,14 @@ void ConvForward::compute(std::int64_t shard, const void* x, const void* w, void
       } else {
         sums = thread_buffer<C, 2>(m * s.out_channels);
       }
-      for (std::int64_t group = 0; group < s.groups; ++group) {
+      if (is_depthwise(s)) {
+        const std::int64_t start = begin * s.columns.out * s.out_channels;
+        std::fill_n(sums, m * s.out_channels, C{0});
+        each_tap(s, begin, end, [&](std::int64_t from, std::int64_t tap, std::int64_t at) {
+          add_products(s.in_channels, static_cast<const T*>(x) + from, filter + tap, sums + (at - start));
+        });
+      }
+      for (std::int64_t group = 0; group < s.groups && !is_depthwise(s); ++group) {
         const C* windows = gather_windows(s, group, begin, end, 0, s.rows.size, static_cast<const T*>(x));
         gemm(dtype_of<C>, false, false, m, s.group_out(), s.window(), windows, s.window(),
              filter + group * s.group_out(), s.out_channels, sums + group * s.group_out(), s.out_channels);
@@ -196,7 +239,7 @@ ConvBackwardInput::ConvBackwardInput(DType dtype, const ConvShape& shape) : dtyp
     return;
   }
   block_ = std::min(rows_of_block(shape), std::max<std::int64_t>(shape.rows.out, 1));
-  shards_ = shards_by_time(seconds_of(dtype, shape), shape.images);
+  shards_ = shards_by_time(shape.seconds(dtype), shape.images);
 }
 
 // One image after another: windows overlap, and their sums meet in the order of the output's rows.
@@ -220,7 +263,14 @@ void ConvBackwardInput::compute(std::int64_t shard, const void* g, const void* w
         sums = thread_buffer<C, 2>(size);
       }
       std::fill_n(sums, size, C{0});
-      for (std::int64_t y = 0; y < s.rows.out; y += block_) {
+      if (is_depthwise(s)) {
+        each_tap(s, image * s.rows.out, (image + 1) * s.rows.out,
+                 [&](std::int64_t at, std::int64_t tap, std::int64_t from) {
+                   add_products(s.in_channels, static_cast<const T*>(g) + from, filter + tap,
+                                sums + (at - image * size));
+                 });
+      }
+      for (std::int64_t y = 0; y < s.rows.out && !is_depthwise(s); y += block_) {
         const std::int64_t begin = image * s.rows.out + y;
         const std::int64_t end = image * s.rows.out + std::min(s.rows.out, y + block_);
         const std::int64_t m = (end - begin) * s.columns.out;
@@ -257,11 +307,11 @@ ConvBackwardFilter::ConvBackwardFilter(DType dtype, const ConvShape& shape) : dt
     return;
   }
   block_ = rows_of_block(shape);
-  if (shape.columns.size * shape.group_in() >= kSlice) slices_ = shape.rows.size;
+  if (shape.columns.size * shape.group_in() >= kSlice && !is_depthwise(shape)) slices_ = shape.rows.size;
   const std::int64_t blocks = (shape.out_rows() + block_ - 1) / block_;
   const std::int64_t bytes = std::max<std::int64_t>(filter_size(), 1) * 8;
   const std::int64_t most = std::min({blocks, kParts, std::max<std::int64_t>(kScratch / bytes, 1)});
-  parts_ = shards_by_time(seconds_of(dtype, shape) / static_cast<double>(slices_), most);
+  parts_ = shards_by_time(shape.seconds(dtype) / static_cast<double>(slices_), most);
 }
 
 std::size_t ConvBackwardFilter::scratch_bytes() const {
@@ -287,6 +337,15 @@ void ConvBackwardFilter::compute(std::int64_t shard, const void* x, const void* 
     const std::int64_t blocks = (s.out_rows() + block_ - 1) / block_;
     const std::int64_t first = blocks * part / parts_, last = blocks * (part + 1) / parts_;
     if (first == last) std::fill_n(sums, window * s.out_channels, C{0});
+    if (is_depthwise(s)) {  // one slice
+      std::fill_n(sums, window * s.out_channels, C{0});
+      each_tap(s, first * block_, std::min(s.out_rows(), last * block_),
+               [&](std::int64_t from, std::int64_t tap, std::int64_t at) {
+                 add_products(s.in_channels, static_cast<const T*>(x) + from, static_cast<const T*>(g) + at,
+                              sums + tap);
+               });
+      return;
+    }
     for (std::int64_t b = first; b < last; ++b) {
       const std::int64_t begin = b * block_, end = std::min(s.out_rows(), begin + block_);
       const std::int64_t m = (end - begin) * s.columns.out;

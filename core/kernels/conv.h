@@ -5,7 +5,8 @@
 // channels sees the k-th part of the input channels only.
 //
 // Windows are laid out as the rows of a matrix, a block of output rows at a time, and BLAS does the rest; a filter of
-// one element without stride or padding is a matrix product as it is. How the work is cut into shards, and into blocks, follows
+// one element without stride or padding is a matrix product as it is, and where each channel is a group (a depthwise
+// convolution) plain loops over channels are faster. How the work is cut into shards, and into blocks, follows
 // from the shapes alone. Floating dtypes; f16 and bf16 are summed in f32 and rounded once.
 //
 // Thread safety: any thread, any number of different shards at once. A shard takes at most a few megabytes of memory,
@@ -33,6 +34,7 @@ struct ConvShape {
   std::int64_t window() const { return rows.size * columns.size * group_in(); }  // elements of one group
   std::int64_t out_rows() const { return images * rows.out; }                    // of all images
   double multiplications() const;
+  double seconds(DType dtype) const;  // of one thread, estimated; for any of the three below
 };
 
 // y = conv(x, w).

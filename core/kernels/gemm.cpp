@@ -1,7 +1,6 @@
 #include "lockstep/core/kernels/gemm.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <limits>
 #include <type_traits>
@@ -112,22 +111,12 @@ void loops(const Problem& p, const T* a, const T* b, T* c) {
   }
 }
 
-float widened(F16 value) {
-  // Shifted into place and scaled; without a branch, so that loops over it are vectorised.
-  const std::uint32_t magnitude = (std::uint32_t{value.bits} & 0x7FFFU) << 13U;
-  const auto finite = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112F);
-  const std::uint32_t result = magnitude >= (0x7C00U << 13U) ? magnitude | 0x7F800000U : finite;
-  return std::bit_cast<float>(result | (std::uint32_t{value.bits} & 0x8000U) << 16U);
-}
-float widened(BF16 value) { return static_cast<float>(value); }
-
 template <class T>
-const float* widened_block(const T* from, std::int64_t rows, std::int64_t columns, std::int64_t distance,
-                           float* to) {
+void widen_block(const T* from, std::int64_t rows, std::int64_t columns, std::int64_t distance, float* to) {
   for (std::int64_t i = 0; i < rows; ++i) {
-    for (std::int64_t j = 0; j < columns; ++j) to[i * columns + j] = widened(from[i * distance + j]);
+    for (std::int64_t j = 0; j < columns; ++j)
+      to[i * columns + j] = static_cast<float>(from[i * distance + j]);
   }
-  return to;
 }
 
 template <class T>
@@ -152,7 +141,7 @@ void through_float(const Problem& p, const T* a, const T* b, T* c) {
       Problem block = p;
       block.m = std::min(kRows, p.m - i);
       block.n = block.ldc = std::min(kColumns, p.n - j);
-      if (p.accumulate) widened_block(c + i * p.ldc + j, block.m, block.n, p.ldc, sums);
+      if (p.accumulate) widen_block(c + i * p.ldc + j, block.m, block.n, p.ldc, sums);
       for (std::int64_t l = 0; l < p.k; l += kDepth) {
         block.k = std::min(kDepth, p.k - l);
         block.lda = p.transpose_a ? block.m : block.k;
@@ -160,8 +149,8 @@ void through_float(const Problem& p, const T* a, const T* b, T* c) {
         block.accumulate = p.accumulate || l > 0;
         const T* from_a = a + (p.transpose_a ? l * p.lda + i : i * p.lda + l);
         const T* from_b = b + (p.transpose_b ? j * p.ldb + l : l * p.ldb + j);
-        widened_block(from_a, p.transpose_a ? block.k : block.m, block.lda, p.lda, left);
-        widened_block(from_b, p.transpose_b ? block.n : block.k, block.ldb, p.ldb, right);
+        widen_block(from_a, p.transpose_a ? block.k : block.m, block.lda, p.lda, left);
+        widen_block(from_b, p.transpose_b ? block.n : block.k, block.ldb, p.ldb, right);
         small_or_blas<float>(block, left, right, sums);
       }
       for (std::int64_t y = 0; y < block.m; ++y) {

@@ -80,8 +80,7 @@ Conv2dOptions options_of(const NodeView& node) {
 Cost cost_of(const kernels::ConvShape& shape, const NodeView& node, std::span<const TensorSpec> outputs) {
   const double bytes = static_cast<double>(num_bytes(node.input(0)) + num_bytes(node.input(1))) +
                        static_cast<double>(num_bytes(outputs[0]));
-  const double rate = outputs[0].dtype == DType::kF64 ? 12e9 : 24e9;
-  return {2 * shape.multiplications(), bytes, 1e-6 + shape.multiplications() / rate + bytes / 10e9};
+  return {2 * shape.multiplications(), bytes, 1e-6 + shape.seconds(outputs[0].dtype)};
 }
 
 // The same for all three: split, cost and kernel from what computes it and the shapes it is made of.

@@ -186,6 +186,7 @@ TEST(Conv2d, EqualsTheDefinitionWhereItIsCut) {
   check_conv(DType::kF64, {{9, 14, 14, 24}, {3, 3, 24, 32}, {.strides = {2, 1}}}, 2);
   check_conv(DType::kBF16, {{6, 14, 15, 32}, {3, 3, 16, 32}, {.padding = Padding::same(), .groups = 2}}, 3);
   check_conv(DType::kF32, {{4, 20, 20, 48}, {1, 1, 48, 64}}, 4);
+  check_conv(DType::kF32, {{6, 20, 20, 48}, {3, 3, 1, 48}, {.padding = Padding::same(), .groups = 48}}, 5);
 }
 
 TEST(Conv2d, GradientsOfFirstAndSecondOrder) {
