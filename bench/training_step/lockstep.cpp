@@ -1,0 +1,67 @@
+// bench/training_step/lockstep.cpp - Lockstep's training steps: build, differentiate, optimize, compile; then run.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/runtime.h"
+#include "lockstep/graph/builder.h"
+#include "lockstep/graph/compile.h"
+#include "lockstep/graph/optimize.h"
+#include "lockstep/graph/program.h"
+#include "models.h"
+#include "participant.h"
+#include "profile.h"
+#include "support/measure.h"
+
+namespace lockstep::bench {
+namespace {
+
+class Lockstep final : public Participant {
+ public:
+  Lockstep(const std::string& model, std::int64_t batch, std::size_t threads)
+      : runtime_({.threads = threads}) {
+    GraphBuilder builder;
+    TrainingStep step = make_training_step(builder, model, batch);
+    builder.result(step.loss);
+    program_ = compile(optimize(builder.finish()), runtime_);
+    feeds_ = {std::move(step.inputs), std::move(step.targets)};
+    results_ = {Tensor::zeros(Shape{})};
+  }
+
+  double run(std::size_t steps) override {
+    for (std::size_t s = 0; s < steps; ++s) program_.run_into(feeds_, results_);
+    return results_[0].item();
+  }
+
+  std::string plan() override {
+    const PlanSummary plan = program_.plan(feeds_);
+    return str("nodes=", plan.nodes, " calls=", plan.calls, " clusters=", plan.clusters,
+               " lanes=", plan.lanes, " planned_bytes=", plan.planned_bytes,
+               " live_set_bytes=", plan.live_set_bytes);
+  }
+
+  std::string profile(std::size_t steps) override {
+    Profile profile(program_.graph());
+    const double begin = now(), used = cpu_now();
+    for (std::size_t s = 0; s < steps; ++s) program_.run_into(feeds_, results_, {.observer = &profile});
+    return profile.table(now() - begin, cpu_now() - used, steps);
+  }
+
+ private:
+  Runtime runtime_;
+  Program program_;
+  std::vector<Tensor> feeds_, results_;
+};
+
+}  // namespace
+
+std::unique_ptr<Participant> make_lockstep(const std::string& model, std::int64_t batch,
+                                           std::size_t threads) {
+  return std::make_unique<Lockstep>(model, batch, threads);
+}
+
+}  // namespace lockstep::bench

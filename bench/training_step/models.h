@@ -1,0 +1,88 @@
+// bench/training_step/models.h - the models that are trained: loss and update of one step, as their users would write them.
+//
+// Sizes, data and initial weights are those of worker.py, so that every participant's loss is the same number.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/graph/builder.h"
+#include "lockstep/graph/ops.h"
+#include "lockstep/graph/optimizer.h"
+
+namespace lockstep::bench {
+
+struct TrainingStep {
+  Value loss;
+  Tensor inputs, targets;  // what to feed, in the order of the placeholders
+};
+
+inline Tensor uniform(const Shape& shape, std::uint32_t seed, float half) {
+  Tensor out = Tensor::zeros(shape);
+  fill_uniform(out.data<float>(), seed, half);
+  return out;
+}
+
+inline Tensor labels(std::int64_t batch) {
+  Tensor out = Tensor::zeros(DType::kI64, {batch});
+  fill_labels(out.data<std::int64_t>(), 101);
+  return out;
+}
+
+// Declares a model's parameters and reads them; each gets the next seed.
+class Parameters {
+ public:
+  explicit Parameters(GraphBuilder& builder) : builder_(builder) {}
+  // Uniform in [-half, half).
+  Value random(std::string_view name, const Shape& shape, float half) {
+    return add(name, uniform(shape, next_seed_, half));
+  }
+  Value zeros(std::string_view name, const Shape& shape) { return add(name, Tensor::zeros(shape)); }
+  Value ones(std::string_view name, const Shape& shape) {
+    return add(name, Tensor::full(DType::kF32, shape, 1));
+  }
+
+ private:
+  Value add(std::string_view name, const Tensor& initial) {
+    ++next_seed_;
+    return builder_.read(builder_.variable(name, initial));
+  }
+  GraphBuilder& builder_;
+  std::uint32_t next_seed_ = 1;
+};
+
+inline Value dense(const Value& x, const Value& weights, const Value& bias) {
+  return matmul(x, weights) + bias;
+}
+
+inline TrainingStep mlp(GraphBuilder& b, std::int64_t batch) {
+  Value x = b.placeholder("images", DType::kF32, {batch, 784});
+  Value y = b.placeholder("labels", DType::kI64, {batch});
+  Parameters p(b);
+  Value h = x;
+  std::int64_t width = 784;
+  for (const auto& [layer, half] : {std::pair("1", 0.07F), std::pair("2", 0.08F)}) {
+    Value w = p.random(str("w", layer), {width, 512}, half);
+    Value bias = p.zeros(str("b", layer), {512});
+    h = relu(dense(h, w, bias));
+    width = 512;
+  }
+  Value w = p.random("w3", {512, 10}, 0.1F);
+  Value bias = p.zeros("b3", {10});
+  Value loss = mean(softmax_cross_entropy(dense(h, w, bias), y));
+  Sgd(0.05).minimize(loss, trainable_variables(b));
+  return {loss, uniform({batch, 784}, 100, 1), labels(batch)};
+}
+
+inline TrainingStep make_training_step(GraphBuilder& builder, const std::string& model, std::int64_t batch) {
+  if (model == "mlp") return mlp(builder, batch);
+  throw InvalidArgument(str("no model is called '", model, "': expected mlp, cnn or transformer"));
+}
+
+}  // namespace lockstep::bench
