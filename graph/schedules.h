@@ -1,5 +1,7 @@
 // graph/schedules.h - learning rates that change from step to step.
 //
+//   const Adam adam(schedules::cosine_decay({.initial = 1e-3, .steps = 10'000, .warmup = 500}));
+//
 // A Schedule makes nodes: from the number of steps taken before this one (an i64 scalar, 0 in the first step) to the
 // learning rate, an f64 scalar. It follows from the optimizer's `iterations` variable alone, so that a step that did not
 // commit does not count, and a restored checkpoint goes on where it was. t below is that number.
@@ -7,9 +9,12 @@
 // Thread safety: as the builder; schedules themselves never change.
 #pragma once
 
+#include <concepts>
+#include <cstdint>
 #include <functional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "lockstep/core/export.h"
 #include "lockstep/graph/builder.h"
@@ -46,5 +51,50 @@ class LOCKSTEP_API LearningRate {
   Schedule schedule_;
   std::function<Value(GraphBuilder&)> make_;
 };
+
+namespace schedules {
+
+// Always the same.
+LOCKSTEP_API Schedule constant(double rate);
+
+struct ExponentialDecay {
+  double initial = 0;
+  std::int64_t steps = 1;  // how often the factor is applied: once per so many steps
+  double factor = 0.96;
+  bool staircase = false;  // at once at the end of each period, rather than gradually
+};
+// initial * factor^(t / steps), the quotient rounded down for a staircase.
+LOCKSTEP_API Schedule exponential_decay(const ExponentialDecay& options);
+
+struct PolynomialDecay {
+  double initial = 0;
+  std::int64_t steps = 1;  // after so many it stays at `final`
+  double final = 0;
+  double power = 1;  // 1: a straight line
+};
+// (initial - final) * (1 - min(t, steps) / steps)^power + final.
+LOCKSTEP_API Schedule polynomial_decay(const PolynomialDecay& options);
+
+struct CosineDecay {
+  double initial = 0;      // after the warm-up
+  std::int64_t steps = 1;  // from the end of the warm-up; after so many it stays at `final`
+  double final = 0;
+  std::int64_t warmup = 0;  // steps of a straight line from 0 up to `initial`
+};
+// final + (initial - final) * (1 + cos(pi * min(t - warmup, steps) / steps)) / 2; initial * (t + 1) / (warmup + 1) before.
+LOCKSTEP_API Schedule cosine_decay(const CosineDecay& options);
+
+// values[i] where i is the number of boundaries that t has reached: values[0] for t < boundaries[0], and so on. The
+// boundaries rise; there is one value more than boundaries.
+LOCKSTEP_API Schedule piecewise_constant(std::vector<std::int64_t> boundaries, std::vector<double> values);
+
+struct InverseSqrt {
+  double peak = 0;          // reached at the end of the warm-up
+  std::int64_t warmup = 1;  // steps of a straight line up to `peak`; 1 or more
+};
+// peak * min((t + 1) / warmup, sqrt(warmup / (t + 1))).
+LOCKSTEP_API Schedule inverse_sqrt(const InverseSqrt& options);
+
+}  // namespace schedules
 
 }  // namespace lockstep
