@@ -1,7 +1,7 @@
 // graph/observer.h - sees what runs when.
 //
 // An Observer is handed to a run (RunOptions::observer) and told of every kernel call, shard by shard: constants, aliases
-// and reads of variables make none, and the nodes of a region run inside the call of the node around them. Calls come from the
+// and reads of variables make none; the nodes of a region come between begin and end of the node around them. Calls come from the
 // threads that run the nodes, concurrently: implementations synchronise themselves and stay short, since they stand
 // in the path of the run. Without an observer nothing is called and nothing is paid.
 #pragma once
