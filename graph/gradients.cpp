@@ -96,7 +96,12 @@ class Backward {
   void flow(ValueId into, Gradient gradient) {
     std::vector<std::vector<Gradient>>& outputs = flows_[into.node.index()];
     outputs.resize(builder_.graph().node(into.node).outputs().size());
-    outputs[into.output].push_back(std::move(gradient));
+    std::vector<Gradient>& flows = outputs[into.output];
+    if (!flows.empty() && !flows.back().is_sparse() && !gradient.is_sparse()) {
+      flows.back() = flows.back().dense() + gradient.dense();  // at once: what was added need not be kept
+    } else {
+      flows.push_back(std::move(gradient));
+    }
   }
 
   // All that flows into one value, in the order in which it came.
