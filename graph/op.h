@@ -195,6 +195,8 @@ struct OpTraits {
   bool declares_effects = false;    // its int attribute `effects` stands in place of OpDef::effects
   bool checkpoint = false;          // kept for gradients; what leads to it may be computed again for them
   bool gives_shape = false;         // output 0 is the shape of input 0, whose contents are not looked at
+  // Each element of output 0 is one of input 0, or of any input where their number is open; other inputs only say which.
+  bool moves_elements = false;
   // Output 0 is the tensor in this attribute: nothing runs.
   std::optional<std::string> gives_attribute;
   // The attribute that names the variable it reads as a value.

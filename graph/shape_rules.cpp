@@ -1,8 +1,10 @@
 #include "lockstep/graph/internal/shape_rules.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/tensor.h"
 #include "lockstep/graph/internal/builtin_ops.h"
 
 namespace lockstep::internal {
@@ -24,6 +26,17 @@ std::vector<std::int64_t> normal_axes(std::vector<std::int64_t> axes, std::size_
   return axes;
 }
 
+std::vector<std::int64_t> elements_of(const NodeView& node, std::size_t i, std::string_view what) {
+  const TensorSpec& spec = node.input(i);
+  if ((spec.dtype != DType::kI64 && spec.dtype != DType::kI32) || spec.shape.rank() != 1) {
+    NodeView::fail(str(what, " must be an i64 vector, got ", spec));
+  }
+  if (!spec.shape.is_known()) NodeView::fail(str("the length of ", what, " must be known, got ", spec));
+  std::vector<std::int64_t> elements = node.shape_operand(i);
+  elements.resize(static_cast<std::size_t>(spec.shape[0]), kUnknownElement);
+  return elements;
+}
+
 std::vector<std::int64_t> target_of(const NodeView& node, std::size_t operand) {
   const auto* shape = node.find<Shape>("shape");
   if (node.num_inputs() <= operand) {
@@ -31,14 +44,7 @@ std::vector<std::int64_t> target_of(const NodeView& node, std::size_t operand) {
     return {shape->dims().begin(), shape->dims().end()};
   }
   if (shape != nullptr) NodeView::fail("takes the attribute 'shape' or the shape as an input, not both");
-  const TensorSpec& spec = node.input(operand);
-  if ((spec.dtype != DType::kI64 && spec.dtype != DType::kI32) || spec.shape.rank() != 1) {
-    NodeView::fail(str("the shape must be an i64 vector, got ", spec));
-  }
-  if (!spec.shape.is_known()) NodeView::fail(str("the length of the shape must be known, got ", spec));
-  std::vector<std::int64_t> elements = node.shape_operand(operand);
-  elements.resize(static_cast<std::size_t>(spec.shape[0]), kUnknownElement);
-  return elements;
+  return elements_of(node, operand, "the shape");
 }
 
 Shape target_shape_of(const NodeView& node, std::size_t operand) {
@@ -53,12 +59,17 @@ Shape target_shape_of(const NodeView& node, std::size_t operand) {
   return Shape(std::span<const std::int64_t>(dims));
 }
 
-Split split_by_bytes(std::span<const TensorSpec> outputs) {
+void check_number(double value, DType dtype) {
+  if (is_integer(dtype) && value != std::trunc(value)) {
+    NodeView::fail(str(value, " is no ", dtype, "; give a whole number"));
+  }
+  Tensor::full(dtype, Shape{}, value);
+}
+
+Split copy_split(const NodeView&, std::span<const TensorSpec> outputs) {
   std::int64_t bytes = 0;
   for (const TensorSpec& output : outputs) bytes += num_bytes(output);
   return {shards_for(bytes, kCopyGrainBytes), 0, false};
 }
-
-Split copy_split(const NodeView&, std::span<const TensorSpec> outputs) { return split_by_bytes(outputs); }
 
 }  // namespace lockstep::internal

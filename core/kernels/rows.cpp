@@ -106,4 +106,25 @@ void scatter_add_rows(DType dtype, const Indices& indices, const void* values, c
   });
 }
 
+void one_hot_rows(DType dtype, const Indices& indices, std::int64_t depth, void* out, std::int64_t begin,
+                  std::int64_t end) {
+  visit_dtype(dtype, [&]<class T>(T) {
+    T one{};
+    if constexpr (kIsHalf<T>) {
+      one = T(1.0F);
+    } else {
+      one = static_cast<T>(1);
+    }
+    auto* target = static_cast<T*>(out);
+    std::fill(target + begin * depth, target + end * depth, T{});
+    visit_indices(indices, [&](const auto* index) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const auto at = static_cast<std::int64_t>(index[i]);
+        if (at < 0 || at >= depth) refuse(i, at, depth);
+        target[i * depth + at] = one;
+      }
+    });
+  });
+}
+
 }  // namespace lockstep::kernels

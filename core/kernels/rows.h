@@ -42,4 +42,8 @@ constexpr std::size_t scatter_add_scratch(DType dtype, std::int64_t elements) {
   return half ? static_cast<std::size_t>(elements) * sizeof(float) : 0;
 }
 
+// out[i, indices[i]] = 1 and 0 elsewhere in rows of `depth` elements, for the indices [begin, end).
+LOCKSTEP_API void one_hot_rows(DType dtype, const Indices& indices, std::int64_t depth, void* out,
+                               std::int64_t begin, std::int64_t end);
+
 }  // namespace lockstep::kernels

@@ -39,10 +39,16 @@ class LOCKSTEP_API StridedCopy {
   struct Axis {
     std::int64_t extent, in_step, out_step;
   };
+  void run_rows(const void* in, void* out, std::int64_t begin, std::int64_t end) const;
+  void run_tiles(const void* in, void* out, std::int64_t begin, std::int64_t end) const;
+  void choose_tiles();
 
-  std::vector<Axis> axes_;  // outermost first; at least one
+  // Outermost first; at least one. Where tiles are transposed, the last two are those between which: along the first of
+  // them the source is dense, along the other the destination.
+  std::vector<Axis> axes_;
   std::size_t size_;
-  std::int64_t units_ = 1;
+  std::int64_t units_ = 1;  // elements, or tiles
+  bool tiles_ = false;
 };
 
 }  // namespace lockstep::kernels

@@ -11,7 +11,9 @@ void register_fused_ops(OpRegistry& registry);        // fused
 void register_matmul_ops(OpRegistry& registry);       // matmul
 void register_reduction_ops(OpRegistry& registry);    // sum
 void register_variable_ops(OpRegistry& registry);     // read, assign, assign_add
-void register_shapes_ops(OpRegistry& registry);
+void register_shapes_ops(OpRegistry& registry);       // with the two below
+void register_moving_ops(OpRegistry& registry);       // transpose, flip, tile, concat, split
+void register_slicing_ops(OpRegistry& registry);      // slice, unslice, pad
 void register_indexing_ops(OpRegistry& registry);
 void register_softmax_ops(OpRegistry& registry);
 void register_normalization_ops(OpRegistry& registry);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/graph/op.h"
@@ -16,14 +18,18 @@ std::int64_t normal_axis(std::int64_t axis, std::size_t rank);
 // Several, sorted; fails where one is named twice.
 std::vector<std::int64_t> normal_axes(std::vector<std::int64_t> axes, std::size_t rank);
 
-// The shape that a node is told to make: its attribute `shape` where it has one input less than its op takes, otherwise its
-// last input, a shape operand. An element not known yet is kUnknownElement; -1 stands as it came.
+// The elements of input i, a shape operand that must be a vector; `what` names it in errors ("the sizes").
+std::vector<std::int64_t> elements_of(const NodeView& node, std::size_t i, std::string_view what);
+// The shape that a node is told to make: its attribute `shape`, or input `operand` where it has that many inputs. An element
+// not known yet is kUnknownElement; -1 stands as it came.
 std::vector<std::int64_t> target_of(const NodeView& node, std::size_t operand);
 // As a Shape: elements not known yet become kUnknown, negative ones fail.
 Shape target_shape_of(const NodeView& node, std::size_t operand);
 
-// Shards and cost of an op that writes its outputs once, in any order.
-Split split_by_bytes(std::span<const TensorSpec> outputs);
+// Fails where an element of that dtype cannot be this number: a fraction among integers, or out of range.
+void check_number(double value, DType dtype);
+
+// Shards of an op that writes its outputs once, in any order.
 Split copy_split(const NodeView& node, std::span<const TensorSpec> outputs);
 
 }  // namespace lockstep::internal

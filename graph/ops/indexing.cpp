@@ -2,7 +2,6 @@
 #include "lockstep/graph/ops/indexing.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "lockstep/core/kernels/rows.h"
 #include "lockstep/graph/gradients.h"
@@ -36,28 +35,61 @@ kernels::RowsShape rows_of(const Shape& shape, std::size_t axis) {
   return rows;
 }
 
-// The shape of one row of x for each index.
-Value rows_shape(const Value& indices, const Value& x, const Value& shape_of_x) {
-  const Value count = shape_of(indices);
-  const auto rank = static_cast<std::int64_t>(x.shape().rank());
-  if (rank == 1) return count;
-  Tensor others = Tensor::empty(DType::kI64, Shape{rank - 1});
-  std::iota(others.data<std::int64_t>().begin(), others.data<std::int64_t>().end(), 1);
+// The dimensions of x but one, behind `first` (i64[1]).
+Value shape_with_first(const Value& first, const Value& x, std::size_t without) {
+  Tensor others = Tensor::empty(DType::kI64, Shape{static_cast<std::int64_t>(x.shape().rank()) - 1});
+  std::int64_t axis = 0;
+  for (std::int64_t& other : others.data<std::int64_t>()) {
+    if (axis == static_cast<std::int64_t>(without)) ++axis;
+    other = axis++;
+  }
+  if (others.num_elements() == 0) return first;
   const Value axes = x.builder().constant(others);
-  const Value row = gather(shape_of_x, axes);
-  return concat({count, row}, 0);
+  const Value shape = shape_of(x);
+  const Value rest = gather(shape, axes);
+  return concat({first, rest}, 0);
+}
+
+// The axes [begin, begin + count) of a value of that rank in front, the others behind them; and the way back.
+std::vector<std::int64_t> axes_to_front(std::size_t begin, std::size_t count, std::size_t rank) {
+  std::vector<std::int64_t> perm;
+  for (std::size_t i = begin; i < begin + count; ++i) perm.push_back(static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < rank; ++i) {
+    if (i < begin || i >= begin + count) perm.push_back(static_cast<std::int64_t>(i));
+  }
+  return perm;
+}
+
+std::vector<std::int64_t> inverse(const std::vector<std::int64_t>& perm) {
+  std::vector<std::int64_t> result(perm.size());
+  for (std::size_t i = 0; i < perm.size(); ++i)
+    result[static_cast<std::size_t>(perm[i])] = static_cast<std::int64_t>(i);
+  return result;
 }
 
 std::vector<Gradient> gather_gradient(GradientContext& c) {
   const std::size_t axis = axis_of(c.view());
-  if (axis != 0) NodeView::fail("the gradient of gather along axes other than 0 is not there yet");
   const Value& x = c.input(0);
   const Value& indices = c.input(1);
-  const Value rows = reshape(indices, Shape{-1});
-  const Value dense_shape = shape_of(x);
+  const std::size_t rank = x.shape().rank();
+  // [k, ...]: one row of x for each index.
+  const Value rows = indices.shape().rank() == 1 ? indices : reshape(indices, Shape{-1});
   Value values = c.grad();
-  if (indices.shape().rank() != 1) values = reshape(values, rows_shape(rows, x, dense_shape));
-  return {IndexedSlices{rows, values, dense_shape}, Gradient()};
+  if (axis != 0)
+    values = transpose(values, axes_to_front(axis, indices.shape().rank(), values.shape().rank()));
+  if (indices.shape().rank() != 1) {
+    const Value count = shape_of(rows);
+    values = reshape(values, shape_with_first(count, x, axis));
+  }
+  if (axis == 0) {
+    const Value dense_shape = shape_of(x);
+    return {IndexedSlices{rows, values, dense_shape}, Gradient()};
+  }
+  const Value at = c.builder().constant(Tensor::from<std::int64_t>({1}, {static_cast<std::int64_t>(axis)}));
+  const Value shape = shape_of(x);
+  const Value extent = gather(shape, at);
+  const Value scattered = scatter_add(rows, values, shape_with_first(extent, x, axis));
+  return {transpose(scattered, inverse(axes_to_front(axis, 1, rank))), Gradient()};
 }
 
 OpDef gather_op() {
@@ -66,6 +98,7 @@ OpDef gather_op() {
   def.summary = "the entries `indices` of x along `axis`, which the shape of the indices replaces";
   def.inputs = Arity::exactly(2);
   def.attributes = {{"axis", AttributeType::kInt}};
+  def.traits.moves_elements = true;
   def.infer = [](InferContext& c) {
     check_index_dtype(c.input(1));
     const Shape& shape = c.input(0).shape;
@@ -147,11 +180,40 @@ OpDef scatter_add_op() {
   return def;
 }
 
+// --- one_hot
+
+OpDef one_hot_op() {
+  OpDef def;
+  def.name = "one_hot";
+  def.summary = "a new last axis of extent `depth`, 1 where it equals the index and 0 elsewhere";
+  def.inputs = Arity::exactly(1);
+  def.attributes = {{"depth", AttributeType::kInt}, {"dtype", AttributeType::kDType}};
+  def.infer = [](InferContext& c) {
+    check_index_dtype(c.input(0));
+    const std::int64_t depth = c.get<std::int64_t>("depth");
+    if (depth < 0) NodeView::fail(str("depth is ", depth, "; it must be 0 or more"));
+    c.add_output(c.get<DType>("dtype"), c.input(0).shape.with_inserted(c.input(0).shape.rank(), depth));
+  };
+  def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
+    return Split{shards_for(num_bytes(outputs[0]), internal::kCopyGrainBytes), 0, false};
+  };
+  def.gradient = [](GradientContext&) -> std::vector<Gradient> { return {Gradient()}; };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [dtype = outputs[0].dtype, indices = node.input(0).dtype, depth = node.get<std::int64_t>("depth"),
+            count = node.input(0).shape.num_elements()](KernelContext& c) {
+      const auto [begin, end] = c.range(count);
+      kernels::one_hot_rows(dtype, {c.input(0), indices, count}, depth, c.output(0), begin, end);
+    };
+  };
+  return def;
+}
+
 }  // namespace
 
 void register_indexing_ops(OpRegistry& registry) {
   registry.add(gather_op());
   registry.add(scatter_add_op());
+  registry.add(one_hot_op());
 }
 
 Value gather(const Operand& x, const Value& indices, std::int64_t axis) {
@@ -161,6 +223,28 @@ Value gather(const Operand& x, const Value& indices, std::int64_t axis) {
 
 Value scatter_add(const Value& indices, const Value& values, const Value& shape, SourceSite site) {
   return values.builder().op1("scatter_add", {indices, values, shape}, {}, {}, site);
+}
+
+Value segment_sum(const Value& values, const Value& segment_ids, std::int64_t num_segments, SourceSite site) {
+  GraphBuilder& builder = values.builder();
+  const auto made_at = builder.made_at(site);
+  return segment_sum(values, segment_ids, builder.constant(Tensor::from<std::int64_t>({1}, {num_segments})),
+                     site);
+}
+
+Value segment_sum(const Value& values, const Value& segment_ids, const Value& num_segments, SourceSite site) {
+  if (values.shape().rank() == 0) {
+    throw InvalidArgument("segment_sum: a scalar has no rows",
+                          {{}, "segment_sum", {}, site.file, site.line, -1});
+  }
+  const auto made_at = values.builder().made_at(site);
+  const Value shape = shape_with_first(num_segments, values, 0);
+  return values.builder().op1("scatter_add", {segment_ids, values, shape}, {}, "segment_sum", site);
+}
+
+Value one_hot(const Operand& indices, std::int64_t depth, DType dtype) {
+  const Value& value = indices.value_for("one_hot");
+  return value.builder().op1("one_hot", {value}, {{"depth", depth}, {"dtype", dtype}}, {}, indices.site());
 }
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 #include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/builtin_ops.h"
 #include "lockstep/graph/internal/shape_rules.h"
+#include "lockstep/graph/ops/sources.h"
 
 namespace lockstep {
 
@@ -17,7 +18,12 @@ namespace {
 using internal::target_of;
 using internal::target_shape_of;
 
-constexpr std::int64_t kSmallConstant = 256;  // elements of zeros and ones that are stored in the graph
+// For ops whose output is their input's memory; it runs where somebody insists.
+KernelFn copy_kernel(const NodeView&, std::span<const TensorSpec> outputs) {
+  return [bytes = static_cast<std::size_t>(num_bytes(outputs[0]))](KernelContext& c) {
+    if (bytes > 0) std::memcpy(c.output(0), c.input(0), bytes);
+  };
+}
 
 OpDef shape_of_op() {
   OpDef def;
@@ -88,6 +94,7 @@ OpDef reshape_op() {
   def.attributes = {{"shape", AttributeType::kShape, false}};
   def.shape_operands = {1};
   def.traits.alias = true;
+  def.traits.moves_elements = true;
   def.traits.infallible = true;
   def.infer = [](InferContext& c) {
     c.add_output(c.input(0).dtype, reshaped(c.input(0).shape, target_of(c, 1)));
@@ -98,11 +105,7 @@ OpDef reshape_op() {
     result[0] = shape.is_known() ? reshape(c.grad(), shape) : reshape(c.grad(), shape_of(c.input()));
     return result;
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
-    return [bytes = static_cast<std::size_t>(num_bytes(outputs[0]))](KernelContext& c) {
-      if (bytes > 0) std::memcpy(c.output(0), c.input(0), bytes);
-    };
-  };
+  def.kernels[DeviceKind::kCpu] = copy_kernel;
   return def;
 }
 
@@ -123,6 +126,7 @@ OpDef broadcast_to_op() {
   OpDef def;
   def.name = "broadcast_to";
   def.summary = "its input repeated along new axes and along those of extent 1, as NumPy broadcasts";
+  def.traits.moves_elements = true;
   def.inputs = Arity::between(1, 2);
   def.attributes = {{"shape", AttributeType::kShape, false}};
   def.shape_operands = {1};
@@ -225,72 +229,58 @@ OpDef sum_to_op() {
   return def;
 }
 
-// --- concat
+// --- axes of extent 1
 
-OpDef concat_op() {
+// Which axes of the shape with them are those of extent 1 that are new, or go?
+std::vector<std::int64_t> unit_axes(const NodeView& node, std::size_t rank) {
+  return internal::normal_axes(node.get<std::vector<std::int64_t>>("axes"), rank);
+}
+
+OpDef alias_op(std::string name, std::string summary) {
   OpDef def;
-  def.name = "concat";
-  def.summary = "its inputs one behind the other along `axis`, along which alone their shapes may differ";
-  def.inputs = Arity::at_least(1);
-  def.attributes = {{"axis", AttributeType::kInt}};
+  def.name = std::move(name);
+  def.summary = std::move(summary);
+  def.inputs = Arity::exactly(1);
+  def.attributes = {{"axes", AttributeType::kInts}};
+  def.traits.alias = true;
+  def.traits.moves_elements = true;
   def.traits.infallible = true;
+  def.kernels[DeviceKind::kCpu] = copy_kernel;
+  return def;
+}
+
+OpDef expand_dims_op() {
+  OpDef def = alias_op("expand_dims", "its input with axes of extent 1 at `axes` of the output");
   def.infer = [](InferContext& c) {
-    const DType dtype = c.same_dtype();
-    Shape shape = c.input(0).shape;
-    const auto axis =
-        static_cast<std::size_t>(internal::normal_axis(c.get<std::int64_t>("axis"), shape.rank()));
-    for (std::size_t i = 1; i < c.num_inputs(); ++i) {
-      const Shape& next = c.input(i).shape;
-      bool fits = next.rank() == shape.rank();
-      for (std::size_t k = 0; fits && k < shape.rank(); ++k) {
-        const std::int64_t have = shape[k], add = next[k];
-        if (k == axis) {
-          shape = shape.with_dim(
-              k, have == kUnknown || add == kUnknown ? kUnknown : checked_add(have, add, "the joined axis"));
-        } else if (have == kUnknown) {
-          shape = shape.with_dim(k, add);
-        } else {
-          fits = add == have || add == kUnknown;
-        }
-      }
-      if (!fits) {
-        NodeView::fail(str("shapes may differ along axis ", axis, " alone, got ", c.input(0).shape, " and ",
-                           c.input(i).shape));
-      }
-    }
-    c.add_output(dtype, shape);
+    const Shape& from = c.input(0).shape;
+    const std::size_t added = c.get<std::vector<std::int64_t>>("axes").size();
+    Shape shape = from;
+    for (const std::int64_t axis : unit_axes(c, from.rank() + added))
+      shape = shape.with_inserted(static_cast<std::size_t>(axis), 1);
+    c.add_output(c.input(0).dtype, shape);
   };
-  def.split = internal::copy_split;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    const auto axis = static_cast<std::size_t>(
-        internal::normal_axis(node.get<std::int64_t>("axis"), outputs[0].shape.rank()));
-    struct Piece {
-      kernels::StridedCopy copy;
-      std::int64_t offset;  // in the output, bytes
-      std::int64_t before;  // units of the pieces in front
-    };
-    const std::vector<std::int64_t> strides = kernels::dense_strides(outputs[0].shape);
-    const auto size = static_cast<std::int64_t>(size_of(outputs[0].dtype));
-    std::vector<Piece> pieces;
-    std::int64_t position = 0, units = 0;
-    for (const TensorSpec& input : node.inputs()) {
-      const std::vector<std::int64_t> own = kernels::dense_strides(input.shape);
-      pieces.push_back(
-          {kernels::StridedCopy(static_cast<std::size_t>(size), input.shape.dims(), own, strides),
-           position * strides[axis] * size, units});
-      position += input.shape[axis];
-      units += pieces.back().copy.units();
-    }
-    return [pieces = std::move(pieces), units](KernelContext& c) {
-      const auto [begin, end] = c.range(units);
-      for (std::size_t i = 0; i < pieces.size(); ++i) {
-        const Piece& piece = pieces[i];
-        const std::int64_t first = std::max<std::int64_t>(begin - piece.before, 0);
-        const std::int64_t last = std::min(end - piece.before, piece.copy.units());
-        if (first < last)
-          piece.copy.run(c.input(i), static_cast<char*>(c.output(0)) + piece.offset, first, last);
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    return {squeeze(c.grad(), unit_axes(c.view(), c.output().shape().rank()))};
+  };
+  return def;
+}
+
+OpDef squeeze_op() {
+  OpDef def = alias_op("squeeze", "its input without the axes `axes`, which have extent 1");
+  def.infer = [](InferContext& c) {
+    Shape shape = c.input(0).shape;
+    const std::vector<std::int64_t> axes = unit_axes(c, shape.rank());
+    for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
+      const auto at = static_cast<std::size_t>(*axis);
+      if (shape[at] != 1 && shape[at] != kUnknown) {
+        NodeView::fail(str("axis ", at, " of ", c.input(0).shape, " has extent ", shape[at], ", not 1"));
       }
-    };
+      shape = shape.without_dim(at);
+    }
+    c.add_output(c.input(0).dtype, shape);
+  };
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    return {expand_dims(c.grad(), unit_axes(c.view(), c.input().shape().rank()))};
   };
   return def;
 }
@@ -311,14 +301,9 @@ Value filled_like(std::string_view op, const Operand& x, double number) {
   const Value& like = x.value_for(op);
   GraphBuilder& builder = like.builder();
   const TensorSpec spec = like.spec();
-  const bool known = spec.shape.is_known();
-  if (known && spec.shape.num_elements() <= kSmallConstant) {
-    return builder.constant(Tensor::full(spec.dtype, spec.shape, number), op, x.site());
-  }
-  const Value scalar = builder.constant(Tensor::full(spec.dtype, Shape{}, number), "constant", x.site());
-  if (known) return builder.op1("broadcast_to", {scalar}, {{"shape", spec.shape}}, op, x.site());
+  if (spec.shape.is_known()) return full(builder, spec.dtype, spec.shape, number, x.site());
   const Value shape = builder.op1("shape_of", {like}, {}, {}, x.site());
-  return builder.op1("broadcast_to", {scalar, shape}, {}, op, x.site());
+  return full(builder, spec.dtype, shape, number, x.site());
 }
 
 }  // namespace
@@ -328,7 +313,10 @@ void register_shapes_ops(OpRegistry& registry) {
   registry.add(reshape_op());
   registry.add(broadcast_to_op());
   registry.add(sum_to_op());
-  registry.add(concat_op());
+  registry.add(expand_dims_op());
+  registry.add(squeeze_op());
+  register_moving_ops(registry);
+  register_slicing_ops(registry);
 }
 
 Value shape_of(const Operand& x) {
@@ -345,12 +333,25 @@ Value sum_to(const Operand& x, const Value& shape) { return with_shape("sum_to",
 Value zeros_like(const Operand& x) { return filled_like("zeros_like", x, 0); }
 Value ones_like(const Operand& x) { return filled_like("ones_like", x, 1); }
 
-Value concat(const std::vector<Value>& values, std::int64_t axis, SourceSite site) {
-  if (values.empty()) {
-    throw InvalidArgument("concat: takes at least 1 value, got none",
-                          {{}, "concat", {}, site.file, site.line, -1});
+Value expand_dims(const Operand& x, std::vector<std::int64_t> axes) {
+  const Value& value = x.value_for("expand_dims");
+  return value.builder().op1("expand_dims", {value}, {{"axes", std::move(axes)}}, {}, x.site());
+}
+
+Value squeeze(const Operand& x, std::vector<std::int64_t> axes) {
+  const Value& value = x.value_for("squeeze");
+  if (axes.empty()) {
+    const Shape& shape = value.shape();
+    if (!shape.is_known()) {
+      throw InvalidArgument(
+          str("squeeze: which axes of ", shape, " have extent 1 is not known yet; name them"),
+          {{}, "squeeze", {}, x.site().file, x.site().line, -1});
+    }
+    for (std::size_t i = 0; i < shape.rank(); ++i) {
+      if (shape[i] == 1) axes.push_back(static_cast<std::int64_t>(i));
+    }
   }
-  return values[0].builder().op("concat", values, {{"axis", axis}}, {}, site)[0];
+  return value.builder().op1("squeeze", {value}, {{"axes", std::move(axes)}}, {}, x.site());
 }
 
 }  // namespace lockstep

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <limits>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -28,8 +28,46 @@ LOCKSTEP_API Value sum_to(const Operand& x, const Value& shape);
 // Zeros / ones of the dtype and shape of x.
 LOCKSTEP_API Value zeros_like(const Operand& x);
 LOCKSTEP_API Value ones_like(const Operand& x);
+// x with axes of extent 1 at these places of the result, which may count from its end. Costs nothing.
+LOCKSTEP_API Value expand_dims(const Operand& x, std::vector<std::int64_t> axes);
+inline Value expand_dims(const Operand& x, std::int64_t axis) { return expand_dims(x, std::vector{axis}); }
+// x without these axes, all of extent 1; none named: all that are known to have it. Costs nothing.
+LOCKSTEP_API Value squeeze(const Operand& x, std::vector<std::int64_t> axes = {});
+
+// Axis i of the result is axis perm[i] of x; empty: the axes in reverse order.
+LOCKSTEP_API Value transpose(const Operand& x, std::vector<std::int64_t> perm = {});
+// Backwards along these axes; empty: along all.
+LOCKSTEP_API Value flip(const Operand& x, std::vector<std::int64_t> axes = {});
+// x repeated as a whole, reps[i] times along axis i.
+LOCKSTEP_API Value tile(const Operand& x, std::vector<std::int64_t> reps);
+LOCKSTEP_API Value tile(const Operand& x, const Value& reps);
 // Joined along an axis, along which alone the shapes may differ.
 LOCKSTEP_API Value concat(const std::vector<Value>& values, std::int64_t axis,
                           SourceSite site = SourceSite::current());
+// Joined along a new axis; all of one shape.
+LOCKSTEP_API Value stack(const std::vector<Value>& values, std::int64_t axis = 0,
+                         SourceSite site = SourceSite::current());
+// Cut along an axis into pieces of these extents, of which one may be -1 and is computed.
+LOCKSTEP_API std::vector<Value> split(const Operand& x, std::vector<std::int64_t> sizes, std::int64_t axis);
+LOCKSTEP_API std::vector<Value> split(const Operand& x, const Value& sizes, std::int64_t axis);
+// Into so many pieces of one extent.
+LOCKSTEP_API std::vector<Value> split_evenly(const Operand& x, std::int64_t parts, std::int64_t axis);
+
+// As a begin or an end of slice(): as far as the axis goes, in the direction of the step.
+inline constexpr std::int64_t kOpen = std::numeric_limits<std::int64_t>::max();
+// x[begin[0]:end[0]:steps[0], ...] as NumPy reads it: negative begins and ends count from the end, both are cut to the axis,
+// steps may be negative. Axes behind the last that is named stay whole; no steps: 1 each.
+LOCKSTEP_API Value slice(const Operand& x, std::vector<std::int64_t> begin, std::vector<std::int64_t> end,
+                         std::vector<std::int64_t> steps = {});
+// The piece of this size that begins at `begin`, each with one element per axis; a size of -1 goes to the end of the axis.
+// Nothing is cut: a piece that leaves x is an error.
+LOCKSTEP_API Value slice(const Operand& x, const Value& begin, const Value& size);
+// The way back: zeros of that shape, with x where slice() with the same arguments would read.
+LOCKSTEP_API Value unslice(const Operand& x, const Value& shape, std::vector<std::int64_t> begin,
+                           std::vector<std::int64_t> end, std::vector<std::int64_t> steps = {});
+LOCKSTEP_API Value unslice(const Operand& x, const Value& shape, const Value& begin);
+// With so many elements of that value in front of and behind x, one number per axis.
+LOCKSTEP_API Value pad(const Operand& x, std::vector<std::int64_t> before, std::vector<std::int64_t> after,
+                       double value = 0);
 
 }  // namespace lockstep

@@ -1,0 +1,334 @@
+// graph/ops/slicing.cpp - ops that cut a piece out of a tensor, or put it into a larger one.
+#include <algorithm>
+
+#include "lockstep/core/kernels/place.h"
+#include "lockstep/core/kernels/strided.h"
+#include "lockstep/graph/gradients.h"
+#include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/internal/shape_rules.h"
+#include "lockstep/graph/ops/shapes.h"
+
+namespace lockstep {
+
+namespace {
+
+using Ints = std::vector<std::int64_t>;
+
+// What is read along one axis: `count` elements from `first` on. kUnknown where it is not known yet.
+struct Cut {
+  std::int64_t first = 0, step = 1, count = 0;
+};
+
+// Of an axis of known extent, as NumPy reads begin:end:step.
+Cut cut(std::int64_t extent, std::int64_t begin, std::int64_t end, std::int64_t step) {
+  const bool forward = step > 0;
+  const std::int64_t low = forward ? 0 : -1, high = forward ? extent : extent - 1;
+  const auto place = [&](std::int64_t index) {
+    return std::clamp(index < 0 ? index + extent : index, low, high);
+  };
+  const std::int64_t first = begin == kOpen ? (forward ? low : high) : place(begin);
+  const std::int64_t last = end == kOpen ? (forward ? high : low) : place(end);
+  const std::int64_t span = forward ? last - first : first - last;
+  const std::int64_t stride = forward ? step : -step;
+  return {first, step, span <= 0 ? 0 : (span - 1) / stride + 1};
+}
+
+const Ints& ints(const NodeView& node, std::string_view attribute) { return node.get<Ints>(attribute); }
+
+void check_steps(const NodeView& node, std::size_t rank) {
+  const Ints& begin = ints(node, "begin");
+  const Ints& end = ints(node, "end");
+  const Ints& steps = ints(node, "steps");
+  if (begin.size() != end.size() || begin.size() != steps.size() || begin.size() > rank) {
+    NodeView::fail(str("begin, end and steps need one number per axis, for at most ", rank, " axes, got ",
+                       begin.size(), ", ", end.size(), " and ", steps.size()));
+  }
+  for (const std::int64_t step : steps) {
+    // The one that has no opposite would overflow.
+    if (step == 0 || step == std::numeric_limits<std::int64_t>::min())
+      NodeView::fail(str("a step is ", step, "; it must be above or below 0"));
+  }
+}
+
+// The cuts of a tensor of this shape that the attributes name.
+std::vector<Cut> attribute_cuts(const NodeView& node, const Shape& shape) {
+  check_steps(node, shape.rank());
+  const Ints& begin = ints(node, "begin");
+  std::vector<Cut> cuts;
+  for (std::size_t i = 0; i < shape.rank(); ++i) {
+    if (i >= begin.size()) {
+      cuts.push_back({0, 1, shape[i]});
+    } else if (shape[i] == kUnknown) {
+      cuts.push_back({kUnknown, ints(node, "steps")[i], kUnknown});
+    } else {
+      cuts.push_back(cut(shape[i], begin[i], ints(node, "end")[i], ints(node, "steps")[i]));
+    }
+  }
+  return cuts;
+}
+
+// The cuts that begins and sizes name, as far as they are known.
+std::vector<Cut> operand_cuts(const Shape& shape, const Ints& begins, const Ints& sizes) {
+  if (begins.size() != shape.rank() || sizes.size() != shape.rank()) {
+    NodeView::fail(str("needs a begin and a size for each of the ", shape.rank(), " axes, got ",
+                       begins.size(), " and ", sizes.size()));
+  }
+  std::vector<Cut> cuts;
+  for (std::size_t i = 0; i < shape.rank(); ++i) {
+    const std::int64_t begin = begins[i], size = sizes[i], extent = shape[i];
+    const bool begin_known = begin != kUnknownElement, size_known = size != kUnknownElement && size != -1;
+    if ((begin_known && begin < 0) || (size != kUnknownElement && size < -1)) {
+      NodeView::fail(str("axis ", i, ": begin ", begin, " and size ", size, " must not be negative"));
+    }
+    Cut one{begin_known ? begin : kUnknown, 1, size_known ? size : kUnknown};
+    const bool leaves = extent != kUnknown && ((begin_known && begin > extent) ||
+                                               (size_known && size > extent - (begin_known ? begin : 0)));
+    if (leaves) {
+      NodeView::fail(
+          str("axis ", i, ": a piece of size ", size, " at ", begin, " leaves an axis of extent ", extent));
+    }
+    if (begin_known && size == -1 && extent != kUnknown) one.count = extent - begin;
+    cuts.push_back(one);
+  }
+  return cuts;
+}
+
+Shape counts_of(const std::vector<Cut>& cuts) {
+  Ints dims;
+  for (const Cut& one : cuts) dims.push_back(one.count);
+  return Shape(std::span<const std::int64_t>(dims));
+}
+
+std::vector<AttributeSpec> slice_attributes() {
+  return {{"begin", AttributeType::kInts, false},
+          {"end", AttributeType::kInts, false},
+          {"steps", AttributeType::kInts, false}};
+}
+
+void check_form(const NodeView& node, bool attributes) {
+  for (const char* name : {"begin", "end", "steps"}) {
+    if ((node.find<Ints>(name) != nullptr) == attributes) continue;
+    NodeView::fail(attributes ? str("the attribute '", name, "' is missing")
+                              : str("takes the attribute '", name, "' or begins as an input, not both"));
+  }
+}
+
+// --- slice
+
+std::vector<Cut> cuts_of_slice(const NodeView& node) {
+  const Shape& shape = node.input(0).shape;
+  if (node.num_inputs() == 2) NodeView::fail("takes 1 input, or 3: a value, begins and sizes");
+  check_form(node, node.num_inputs() == 1);
+  if (node.num_inputs() == 1) return attribute_cuts(node, shape);
+  return operand_cuts(shape, internal::elements_of(node, 1, "the begins"),
+                      internal::elements_of(node, 2, "the sizes"));
+}
+
+OpDef slice_op() {
+  OpDef def;
+  def.name = "slice";
+  def.summary =
+      "begin:end:step of its input along each axis, as NumPy reads it; or the piece of a size at a begin";
+  def.inputs = Arity::between(1, 3);
+  def.attributes = slice_attributes();
+  def.shape_operands = {1, 2};
+  def.traits.moves_elements = true;
+  def.traits.infallible = true;
+  def.infer = [](InferContext& c) { c.add_output(c.input(0).dtype, counts_of(cuts_of_slice(c))); };
+  def.split = internal::copy_split;
+  def.cost = [](const NodeView&, std::span<const TensorSpec> outputs) {
+    return Cost{0, 2 * static_cast<double>(num_bytes(outputs[0])), 0};
+  };
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    std::vector<Gradient> result(c.num_inputs());
+    const Value shape = shape_of(c.input());
+    result[0] = c.num_inputs() == 1 ? unslice(c.grad(), shape, ints(c.view(), "begin"), ints(c.view(), "end"),
+                                              ints(c.view(), "steps"))
+                                    : unslice(c.grad(), shape, c.input(1));
+    return result;
+  };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    const Ints dense = kernels::dense_strides(node.input(0).shape);
+    const std::vector<Cut> cuts = cuts_of_slice(node);
+    Ints strides;
+    std::int64_t start = 0;
+    for (std::size_t i = 0; i < cuts.size(); ++i) {
+      start += cuts[i].first * dense[i];
+      strides.push_back(cuts[i].step * dense[i]);
+    }
+    const Shape& out = outputs[0].shape;
+    const std::size_t size = size_of(outputs[0].dtype);
+    return [copy = kernels::StridedCopy(size, out.dims(), strides, kernels::dense_strides(out)),
+            offset = start * static_cast<std::int64_t>(size)](KernelContext& c) {
+      const auto [begin, end] = c.range(copy.units());
+      if (begin < end) copy.run(static_cast<const char*>(c.input(0)) + offset, c.output(0), begin, end);
+    };
+  };
+  return def;
+}
+
+// --- putting a piece into a larger tensor
+
+KernelFn place_kernel(const TensorSpec& in, const TensorSpec& out, const std::vector<Cut>& cuts,
+                      double value) {
+  Ints offsets, steps;
+  for (const Cut& one : cuts) {
+    offsets.push_back(one.first);
+    steps.push_back(one.step);
+  }
+  const Tensor fill = Tensor::full(out.dtype, Shape{}, value);
+  return [place = kernels::Place(size_of(out.dtype), in.shape, out.shape, offsets, steps, fill.raw()),
+          n = out.shape.num_elements()](KernelContext& c) {
+    const auto [begin, end] = c.range(n);
+    place.run(c.input(0), c.output(0), begin, end);
+  };
+}
+
+// x, shape; or x, shape, begins.
+std::vector<Cut> cuts_of_unslice(const NodeView& node, const Shape& shape) {
+  check_form(node, node.num_inputs() == 2);
+  if (node.num_inputs() == 2) return attribute_cuts(node, shape);
+  const Shape& piece = node.input(0).shape;
+  Ints sizes;
+  for (const std::int64_t dim : piece.dims()) sizes.push_back(dim == kUnknown ? kUnknownElement : dim);
+  return operand_cuts(shape, internal::elements_of(node, 2, "the begins"), sizes);
+}
+
+OpDef unslice_op() {
+  OpDef def;
+  def.name = "unslice";
+  def.summary = "zeros of the given shape, with its input where slice with the same arguments would read";
+  def.inputs = Arity::between(2, 3);
+  def.attributes = slice_attributes();
+  def.shape_operands = {1, 2};
+  def.traits.infallible = true;
+  def.infer = [](InferContext& c) {
+    const Shape shape = internal::target_shape_of(c, 1);
+    const Shape piece = counts_of(cuts_of_unslice(c, shape));
+    bool fits = piece.rank() == c.input(0).shape.rank();
+    for (std::size_t i = 0; fits && i < piece.rank(); ++i) {
+      const std::int64_t have = c.input(0).shape[i];
+      fits = have == piece[i] || have == kUnknown || piece[i] == kUnknown;
+    }
+    if (!fits) {
+      NodeView::fail(str("a slice of a value of shape ", shape, " is ", piece, ", not ", c.input(0).shape));
+    }
+    c.add_output(c.input(0).dtype, shape);
+  };
+  def.split = internal::copy_split;
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    std::vector<Gradient> result(c.num_inputs());
+    if (c.num_inputs() == 2) {
+      result[0] = slice(c.grad(), ints(c.view(), "begin"), ints(c.view(), "end"), ints(c.view(), "steps"));
+    } else {
+      result[0] = slice(c.grad(), c.input(2), shape_of(c.input()));
+    }
+    return result;
+  };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return place_kernel(node.input(0), outputs[0], cuts_of_unslice(node, outputs[0].shape), 0);
+  };
+  return def;
+}
+
+// --- pad
+
+OpDef pad_op() {
+  OpDef def;
+  def.name = "pad";
+  def.summary = "its input with elements of one value in front of and behind it along each axis";
+  def.inputs = Arity::exactly(1);
+  def.attributes = {
+      {"after", AttributeType::kInts}, {"before", AttributeType::kInts}, {"value", AttributeType::kFloat}};
+  def.traits.infallible = true;
+  def.infer = [](InferContext& c) {
+    Shape shape = c.input(0).shape;
+    const Ints& before = ints(c, "before");
+    const Ints& after = ints(c, "after");
+    if (before.size() != shape.rank() || after.size() != shape.rank()) {
+      NodeView::fail(str("needs a number before and after for each of the ", shape.rank(), " axes, got ",
+                         before.size(), " and ", after.size()));
+    }
+    for (std::size_t i = 0; i < shape.rank(); ++i) {
+      if (before[i] < 0 || after[i] < 0)
+        NodeView::fail(str("axis ", i, ": cannot pad by ", before[i], " and ", after[i], "; slice() cuts"));
+      if (shape[i] == kUnknown) continue;
+      const std::int64_t around = checked_add(before[i], after[i], "the padding");
+      shape = shape.with_dim(i, checked_add(shape[i], around, "a padded axis"));
+    }
+    internal::check_number(c.get<double>("value"), c.input(0).dtype);
+    c.add_output(c.input(0).dtype, shape);
+  };
+  def.split = internal::copy_split;
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    const Ints& before = ints(c.view(), "before");
+    const auto rank = static_cast<std::int64_t>(before.size());
+    const Value begin =
+        c.builder().constant(Tensor::from<std::int64_t>({rank}, std::span<const std::int64_t>(before)));
+    const Value size = shape_of(c.input());
+    return {slice(c.grad(), begin, size)};
+  };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    std::vector<Cut> cuts;
+    for (const std::int64_t before : ints(node, "before")) cuts.push_back({before, 1, 0});
+    return place_kernel(node.input(0), outputs[0], cuts, node.get<double>("value"));
+  };
+  return def;
+}
+
+}  // namespace
+
+void register_slicing_ops(OpRegistry& registry) {
+  registry.add(slice_op());
+  registry.add(unslice_op());
+  registry.add(pad_op());
+}
+
+namespace {
+
+std::vector<Attribute> range_attributes(Ints begin, Ints end, Ints steps) {
+  if (steps.empty()) steps.assign(begin.size(), 1);
+  std::vector<Attribute> attributes;
+  attributes.push_back({"begin", std::move(begin)});
+  attributes.push_back({"end", std::move(end)});
+  attributes.push_back({"steps", std::move(steps)});
+  return attributes;
+}
+
+}  // namespace
+
+Value slice(const Operand& x, std::vector<std::int64_t> begin, std::vector<std::int64_t> end,
+            std::vector<std::int64_t> steps) {
+  const Value& value = x.value_for("slice");
+  return value.builder().op1(
+      "slice", {value}, range_attributes(std::move(begin), std::move(end), std::move(steps)), {}, x.site());
+}
+
+Value slice(const Operand& x, const Value& begin, const Value& size) {
+  const Value& value = x.value_for("slice");
+  return value.builder().op1("slice", {value, begin, size}, {}, {}, x.site());
+}
+
+Value unslice(const Operand& x, const Value& shape, std::vector<std::int64_t> begin,
+              std::vector<std::int64_t> end, std::vector<std::int64_t> steps) {
+  const Value& value = x.value_for("unslice");
+  return value.builder().op1("unslice", {value, shape},
+                             range_attributes(std::move(begin), std::move(end), std::move(steps)), {},
+                             x.site());
+}
+
+Value unslice(const Operand& x, const Value& shape, const Value& begin) {
+  const Value& value = x.value_for("unslice");
+  return value.builder().op1("unslice", {value, shape, begin}, {}, {}, x.site());
+}
+
+Value pad(const Operand& x, std::vector<std::int64_t> before, std::vector<std::int64_t> after, double value) {
+  const Value& source = x.value_for("pad");
+  std::vector<Attribute> attributes;
+  attributes.push_back({"before", std::move(before)});
+  attributes.push_back({"after", std::move(after)});
+  attributes.push_back({"value", value});
+  return source.builder().op1("pad", {source}, std::move(attributes), {}, x.site());
+}
+
+}  // namespace lockstep
