@@ -94,6 +94,27 @@ Value GraphBuilder::import(const Value& value) {
   return parameter;
 }
 
+// What a captured value holds is not known inside. A shape operand is made anew there, from the captured values whose shape
+// it follows from.
+Value GraphBuilder::import_shape(const Value& value) {
+  GraphBuilder& home = value.builder();
+  if (&home == this || parent_ == nullptr) return import(value);
+  for (const auto& [outer, own] : shapes_) {
+    if (outer == value) return own;
+  }
+  const Node& origin = home.graph_.node(value.id().node);
+  if (!internal::is_derivable(origin)) return import(value);  // inference will refuse it
+  std::vector<Value> inputs;
+  for (const ValueId input : origin.inputs()) {
+    const Value outer(&home, input);
+    inputs.push_back(origin.op().traits.gives_shape ? outer : import_shape(outer));
+  }
+  const NodeId id = node(origin.op(), origin.name(), inputs, origin.attributes(), {}, origin.site());
+  const Value own{this, {id, value.id().output}};
+  shapes_.emplace_back(value, own);
+  return own;
+}
+
 Value GraphBuilder::add_parameter(std::string_view name, const TensorSpec& spec, SourceSite site) {
   static const OpDef& op = OpRegistry::global().get("placeholder");
   NodeInit init;
@@ -159,7 +180,9 @@ NodeId GraphBuilder::node(const OpDef& op, std::string_view name, std::span<cons
   base += name.empty() ? std::string_view(op.name) : name;
   try {
     for (const Value& input : inputs) {
-      const Value own = import(input);
+      const bool is_shape =
+          std::ranges::find(op.shape_operands, init.inputs.size()) != op.shape_operands.end();
+      const Value own = is_shape ? import_shape(input) : import(input);
       init.inputs.push_back(own.id());
       specs.push_back(own.spec());
     }

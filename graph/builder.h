@@ -162,6 +162,7 @@ class LOCKSTEP_API GraphBuilder {
   explicit GraphBuilder(GraphBuilder* parent);
   const TensorSpec* variable_spec(std::string_view name) const;
   void order_effects(NodeId node);
+  Value import_shape(const Value& value);
   Value add_parameter(std::string_view name, const TensorSpec& spec, SourceSite site);
   NodeId add_call(std::string_view name, std::span<const Value> inputs, std::span<const TensorSpec> outputs,
                   KernelFn function, const CallOptions& options, SourceSite site);
@@ -177,6 +178,7 @@ class LOCKSTEP_API GraphBuilder {
   NodeView::VariableSpecs variable_specs_;
   std::int64_t next_key_ = 1;
   std::vector<std::pair<Value, NodeId>> captures_;  // value of the parent -> parameter here
+  std::vector<std::pair<Value, Value>> shapes_;     // shape operand of an enclosing graph -> the same here
   struct Order {
     NodeId last_write;
     std::vector<NodeId> reads;

@@ -9,12 +9,13 @@ SmallVector<TensorSpec, 1> infer_new(const OpDef& op, std::string_view name,
                                      std::span<const TensorSpec> inputs,
                                      const std::vector<Attribute>& attributes, std::span<const Graph> regions,
                                      const NodeView::VariableSpecs& variables,
-                                     std::span<const TensorSpec> declared) {
+                                     std::span<const TensorSpec> declared,
+                                     const NodeView::ShapeValues* shape_values) {
   if (!op.inputs.accepts(inputs.size())) throw InvalidArgument(arity_message(op, inputs.size()));
   if (regions.size() != op.regions) {
     throw InvalidArgument(str("has ", op.regions, " regions, got ", regions.size()));
   }
-  InferContext context(name, inputs, attributes, regions, &variables, declared);
+  InferContext context(name, inputs, attributes, regions, &variables, declared, shape_values);
   op.infer(context);
   return std::move(context.outputs());
 }

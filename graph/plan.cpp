@@ -41,6 +41,7 @@ class PlanMaker {
   std::unique_ptr<const Plan> run() {
     order_ = graph_.topological_order();
     live_ = live_nodes(graph_, order_);
+    find_running();
     resolve_shapes();
     list_variables();
     values_.resize(graph_.id_bound());
@@ -56,6 +57,27 @@ class PlanMaker {
 
  private:
   // --- what runs, and on which shapes
+
+  // Nodes that are looked at for their shape alone, or as shape operands, which the plan computes, need not run.
+  void find_running() {
+    runs_.assign(graph_.id_bound(), false);
+    for (const ValueId result : graph_.results()) runs_[result.node.index()] = true;
+    for (auto id = order_.rbegin(); id != order_.rend(); ++id) {
+      const Node& node = graph_.node(*id);
+      if (live_[id->index()] && must_run(effects_of(node))) runs_[id->index()] = true;
+      if (!runs_[id->index()]) continue;
+      for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+        if (!is_shape_operand(node, i) && !node.op().traits.gives_shape)
+          runs_[node.inputs()[i].node.index()] = true;
+      }
+      for (const NodeId control : node.controls()) runs_[control.index()] = true;
+    }
+  }
+
+  static bool is_shape_operand(const Node& node, std::size_t i) {
+    const std::vector<std::size_t>& operands = node.op().shape_operands;
+    return std::ranges::find(operands, i) != operands.end();
+  }
 
   void resolve_shapes() {
     specs_.resize(graph_.id_bound(), nullptr);
@@ -78,7 +100,7 @@ class PlanMaker {
       // not (a sum with a matrix of known shape): only now can it be seen whether they fit.
       const bool inputs_known =
           std::ranges::all_of(node.inputs(), [&](ValueId input) { return known(graph_.spec(input)); });
-      if (inputs_known && std::ranges::all_of(node.outputs(), known)) {
+      if (inputs_known && std::ranges::all_of(node.outputs(), known) && node.op().shape_operands.empty()) {
         keep(id, node.outputs());
         continue;
       }
@@ -335,6 +357,15 @@ class PlanMaker {
   void add_node(const Node& node) {
     const OpDef& op = node.op();
     std::vector<std::uint32_t>& values = values_[node.id().index()];
+    if (!runs_[node.id().index()]) {
+      done_[node.id().index()] = predecessors(node);
+      return;
+    }
+    if (const std::vector<Tensor>* known = host_values_.find(node.id())) {
+      for (const Tensor& value : *known) values.push_back(add_constant(value));
+      done_[node.id().index()] = predecessors(node);
+      return;
+    }
     if (const auto parameter = parameters_.find(node.id()); parameter != parameters_.end()) {
       const std::uint32_t index = parameter->second;
       values = {add_storage({{Location::Kind::kFeed, index, 0}, num_bytes(outputs_of(node)[0]), -1})};
@@ -405,7 +436,12 @@ class PlanMaker {
     std::vector<VariableUse> uses;
     if (has_regions) uses = variable_uses(node);
     for (const std::string& name : updated) take_variable(work, variables_.at(name));
-    for (const ValueId input : node.inputs()) work.inputs.push_back({storage_of(input), &spec_of(input)});
+    for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+      const ValueId input = node.inputs()[i];
+      const std::uint32_t storage =
+          is_shape_operand(node, i) ? add_constant(host_values_.of(input)) : storage_of(input);
+      work.inputs.push_back({storage, &spec_of(input)});
+    }
     if (has_regions) {
       for (const VariableUse& use : uses) take_variable(work, variables_.at(use.name));
     }
@@ -646,6 +682,7 @@ class PlanMaker {
   std::unique_ptr<Plan> plan_;
   std::vector<NodeId> order_;
   std::vector<bool> live_;
+  std::vector<bool> runs_;
   std::vector<const TensorSpec*> specs_;  // by node
   internal::HostValues host_values_{graph_,
                                     [this](ValueId value) -> const TensorSpec& { return spec_of(value); }};

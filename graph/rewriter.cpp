@@ -5,10 +5,16 @@
 #include <utility>
 
 #include "lockstep/graph/internal/eval.h"
+#include "lockstep/graph/internal/shape_values.h"
 #include "lockstep/graph/pass.h"
 
 namespace lockstep {
 namespace {
+
+// What the graph says of the shape operands of a node that is about to be made; both must outlive it.
+NodeView::ShapeValues shape_values_of(const Graph& graph, const NodeInit& init) {
+  return [&graph, &init](std::size_t i) { return internal::static_elements(graph, init.inputs[i]); };
+}
 
 // Copies of nodes are new nodes: they get identities of their own and keep their origins.
 void renew_identities(Graph& graph, std::string_view pass, std::int32_t replica, std::string_view why) {
@@ -236,8 +242,9 @@ NodeInit Rewriter::infer(NewNode& node, const Node* origin) const {
       if (!graph_.has_output(input)) throw InvalidArgument("an input names a value that is not there");
       specs.push_back(graph_.spec(input));
     }
+    const NodeView::ShapeValues shape_values = shape_values_of(graph_, init);
     init.outputs = internal::infer_new(*init.op, node.name, specs, init.attributes, init.regions,
-                                       variable_specs(outermost_), node.outputs);
+                                       variable_specs(outermost_), node.outputs, &shape_values);
   } catch (const Error& error) {
     std::throw_with_nested(PassError(pass_name_, str("cannot make '", node.op, "': ", error.message()),
                                      origin == nullptr ? ErrorPlace() : place_of(*origin), error.code()));
@@ -289,11 +296,12 @@ NodeId Rewriter::clone(NodeId id, std::string_view name, std::span<const ValueId
     if (!graph_.has_output(input)) fail("clones a node onto an input that is not there", id);
     specs.push_back(graph_.spec(input));
   }
-  if (specs == input_specs(graph_, node)) {
+  const NodeView::ShapeValues shape_values = shape_values_of(graph_, init);
+  if (specs == input_specs(graph_, node) && node.op().shape_operands.empty()) {
     init.outputs = SmallVector<TensorSpec, 1>(node.outputs());
   } else {
     try {
-      init.outputs = infer_outputs(node, specs, variable_specs(outermost_));
+      init.outputs = infer_outputs(node, specs, variable_specs(outermost_), &shape_values);
     } catch (const Error& error) {
       std::throw_with_nested(
           PassError(pass_name_, str("cannot clone: ", error.message()), place_of(node), error.code()));
@@ -338,10 +346,11 @@ std::vector<ValueId> Rewriter::inline_region(const Graph& region, std::span<cons
     init.regions.assign(node.regions().begin(), node.regions().end());
     init.device = node.device();
     init.site = node.site();
+    const NodeView::ShapeValues shape_values = shape_values_of(graph_, init);
+    const bool same = specs == input_specs(region, node) && node.op().shape_operands.empty();
     try {
-      init.outputs = specs == input_specs(region, node)
-                         ? SmallVector<TensorSpec, 1>(node.outputs())
-                         : infer_outputs(node, specs, variable_specs(outermost_));
+      init.outputs = same ? SmallVector<TensorSpec, 1>(node.outputs())
+                          : infer_outputs(node, specs, variable_specs(outermost_), &shape_values);
     } catch (const Error& error) {
       std::throw_with_nested(
           PassError(pass_name_, str("cannot inline: ", error.message()), place_of(node), error.code()));

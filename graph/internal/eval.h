@@ -24,7 +24,8 @@ LOCKSTEP_API SmallVector<TensorSpec, 1> infer_new(const OpDef& op, std::string_v
                                                   const std::vector<Attribute>& attributes,
                                                   std::span<const Graph> regions,
                                                   const NodeView::VariableSpecs& variables,
-                                                  std::span<const TensorSpec> declared);
+                                                  std::span<const TensorSpec> declared,
+                                                  const NodeView::ShapeValues* shape_values = nullptr);
 
 struct EvalContext {
   RunInfo run;

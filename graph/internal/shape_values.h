@@ -15,9 +15,12 @@
 
 namespace lockstep::internal {
 
-// The elements of an i32 or i64 tensor of rank 0 or 1.
+// The elements of an i32 or i64 tensor.
 std::vector<std::int64_t> shape_elements(const Tensor& tensor);
-// What the graph alone says of the elements of `value`; those not known yet are kUnknownElement.
+// May a shape operand follow from this node's inputs by way of it?
+bool is_derivable(const Node& node);
+// What the graph alone says of the elements of `value`; those not known yet are kUnknownElement. An unknown element stays
+// one through ops that move elements or work element by element; other ops give nothing known then.
 std::vector<std::int64_t> static_elements(const Graph& graph, ValueId value);
 
 // Contents of shape operands once every shape is known.
@@ -26,6 +29,11 @@ class HostValues {
   using SpecOf = std::function<const TensorSpec&(ValueId)>;
   HostValues(const Graph& graph, SpecOf spec_of) : graph_(graph), spec_of_(std::move(spec_of)) {}
   const Tensor& of(ValueId value);
+  // All outputs of a node whose contents were asked for, directly or on the way to others; null where nobody did.
+  const std::vector<Tensor>* find(NodeId node) const {
+    const auto found = known_.find(node);
+    return found == known_.end() ? nullptr : &found->second;
+  }
   // As NodeView asks for them; this and the node must outlive it.
   NodeView::ShapeValues for_node(const Node& node) {
     return [this, &node](std::size_t i) { return shape_elements(of(node.inputs()[i])); };
