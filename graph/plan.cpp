@@ -67,8 +67,7 @@ class PlanMaker {
       if (live_[id->index()] && must_run(effects_of(node))) runs_[id->index()] = true;
       if (!runs_[id->index()]) continue;
       for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-        if (!is_shape_operand(node, i) && !node.op().traits.gives_shape)
-          runs_[node.inputs()[i].node.index()] = true;
+        if (reads_contents(node, i)) runs_[node.inputs()[i].node.index()] = true;
       }
       for (const NodeId control : node.controls()) runs_[control.index()] = true;
     }
@@ -77,6 +76,10 @@ class PlanMaker {
   static bool is_shape_operand(const Node& node, std::size_t i) {
     const std::vector<std::size_t>& operands = node.op().shape_operands;
     return std::ranges::find(operands, i) != operands.end();
+  }
+  // Does the node need input i to be computed when it runs?
+  static bool reads_contents(const Node& node, std::size_t i) {
+    return !node.op().traits.gives_shape && !is_shape_operand(node, i);
   }
 
   void resolve_shapes() {
@@ -349,7 +352,9 @@ class PlanMaker {
       const auto& done = done_[before.index()];
       after.insert(after.end(), done.begin(), done.end());
     };
-    for (const ValueId input : node.inputs()) add(input.node);
+    for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+      if (reads_contents(node, i)) add(node.inputs()[i].node);
+    }
     for (const NodeId control : node.controls()) add(control);
     return after;
   }

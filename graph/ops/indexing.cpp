@@ -7,6 +7,7 @@
 #include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/builtin_ops.h"
 #include "lockstep/graph/internal/shape_rules.h"
+#include "lockstep/graph/ops/elementwise.h"
 #include "lockstep/graph/ops/shapes.h"
 
 namespace lockstep {
@@ -82,8 +83,9 @@ std::vector<Gradient> gather_gradient(GradientContext& c) {
     values = reshape(values, shape_with_first(count, x, axis));
   }
   if (axis == 0) {
+    const Value wide = rows.dtype() == DType::kI64 ? rows : cast(rows, DType::kI64);
     const Value dense_shape = shape_of(x);
-    return {IndexedSlices{rows, values, dense_shape}, Gradient()};
+    return {IndexedSlices{wide, values, dense_shape}, Gradient()};
   }
   const Value at = c.builder().constant(Tensor::from<std::int64_t>({1}, {static_cast<std::int64_t>(axis)}));
   const Value shape = shape_of(x);
