@@ -9,8 +9,8 @@
 //
 // Accuracy of f32 and f64, in units in the last place (ulp), with subnormal results as good as their spacing allows:
 //   add sub mul div sqrt square reciprocal   exact up to one rounding
-//   rsqrt 2, exp 2, log 4, log1p 4, sin and cos 4 (near a zero: 1e-7 and 1e-16), tanh 5, sigmoid 4, softplus 4, pow 1
-//   erf 4; gelu 16, and within 4 epsilon * max(1, |x|) of the truth
+//   rsqrt 2, exp 2, log 4, log1p 4, tanh 5, sigmoid 4, softplus 4, erf 4, pow 1
+//   sin and cos 4, near their zeros half an epsilon; gelu 2 epsilon * max(1, |x|)
 // NaN gives NaN; infinities and zeros give what <cmath> gives.
 //
 // Thread safety: any thread, any number at once, on ranges of the output that do not overlap.

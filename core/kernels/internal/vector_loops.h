@@ -322,59 +322,10 @@ struct ReluGrad {
     return hn::IfThenElseZero(hn::Gt(x, hn::Zero(d)), gradient);
   }
 };
-// For lanes of f64 that hold f32: exp(b log |a|) has digits to spare, and the sign is put right after.
-struct Pow {
-  template <class D, class V>
-  static HWY_INLINE V run(D d, V a, V b) {
-    const V one = constant(d, 1);
-    const V zero = hn::Zero(d);
-    const V size = hn::Abs(a);
-    V power = Exp::run(d, hn::Mul(b, Log::run(d, size)));
-    const V half = hn::Mul(b, constant(d, 0.5));
-    const auto whole = hn::Eq(hn::Round(b), b);
-    const auto odd = hn::AndNot(hn::Eq(hn::Round(half), half), whole);
-    const auto below = hn::Lt(a, zero);
-    const auto finite = hn::And(hn::Lt(size, infinity(d)), hn::Lt(hn::Abs(b), infinity(d)));
-    const V nan = hn::Set(d, std::numeric_limits<Lane<D>>::quiet_NaN());
-    // 1 to any power is 1, and so is -1 to an infinite one.
-    const auto infinite = hn::Eq(hn::Abs(b), infinity(d));
-    power = hn::IfThenElse(hn::Or(hn::Eq(a, one), hn::And(hn::Eq(size, one), infinite)), one, power);
-    power = hn::IfThenElse(odd, hn::CopySign(power, a), power);
-    power = hn::IfThenElse(hn::And(below, hn::AndNot(whole, finite)), nan, power);
-    return hn::IfThenElse(hn::Eq(b, zero), one, power);
-  }
-};
-
 // --- loops
 
-// Elements of type T in lanes of type C.
-template <class T, class D>
-HWY_INLINE hn::Vec<D> load(D d, const T* from) {
-  if constexpr (std::is_same_v<T, Lane<D>>) {
-    return hn::LoadU(d, from);
-  } else {
-    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), from));
-  }
-}
-template <class T, class D, class V>
-HWY_INLINE void store(V value, [[maybe_unused]] D d, T* to) {
-  if constexpr (std::is_same_v<T, Lane<D>>) {
-    hn::StoreU(value, d, to);
-  } else {
-#if HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
-    // Highway's own would give the largest number instead of infinity.
-    HWY_ALIGN Lane<D> wide[HWY_MAX_BYTES / sizeof(Lane<D>)];
-    hn::Store(value, d, wide);
-    for (std::size_t i = 0; i < hn::Lanes(d); ++i) to[i] = static_cast<T>(wide[i]);
-#else
-    const hn::Rebind<T, D> narrow;
-    hn::StoreU(hn::DemoteTo(narrow, value), narrow, to);
-#endif
-  }
-}
-
 // The last vector overlaps the one before it. It is computed first, since in place its inputs would be gone by then.
-// Fewer elements than a vector has lanes are computed in a copy.
+// Two vectors at a time keep the processor busy. Fewer elements than a vector has lanes are computed in a copy.
 template <class Op, class T>
 void unary(const void* in, void* out, std::int64_t count) {
   const hn::ScalableTag<T> d;
@@ -392,58 +343,65 @@ void unary(const void* in, void* out, std::int64_t count) {
   }
   const std::int64_t last = count - lanes;
   const auto at_last = Op::run(d, hn::LoadU(d, from + last));
-  for (std::int64_t i = 0; i < last; i += lanes) hn::StoreU(Op::run(d, hn::LoadU(d, from + i)), d, to + i);
+  std::int64_t i = 0;
+  for (; i + lanes < last; i += 2 * lanes) {
+    const auto first = Op::run(d, hn::LoadU(d, from + i));
+    const auto second = Op::run(d, hn::LoadU(d, from + i + lanes));
+    hn::StoreU(first, d, to + i);
+    hn::StoreU(second, d, to + i + lanes);
+  }
+  for (; i < last; i += lanes) hn::StoreU(Op::run(d, hn::LoadU(d, from + i)), d, to + i);
   hn::StoreU(at_last, d, to + last);
 }
 
-template <class Op, class T, bool a_moves, bool b_moves, class D>
-HWY_INLINE void binary_run(D d, const T* a, const T* b, T* out, std::int64_t count) {
+template <class Op, class T, bool a_moves, bool b_moves>
+HWY_INLINE void binary_run(const T* a, const T* b, T* out, std::int64_t count) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  using V = hn::Vec<D>;
-  const V a_fixed = hn::Set(d, static_cast<Lane<D>>(a[0]));
-  const V b_fixed = hn::Set(d, static_cast<Lane<D>>(b[0]));
+  const V a_fixed = hn::Set(d, a[0]);
+  const V b_fixed = hn::Set(d, b[0]);
   const std::int64_t last = count - lanes;
-  const V a_last = a_moves ? load(d, a + last) : a_fixed;
-  const V b_last = b_moves ? load(d, b + last) : b_fixed;
+  const V a_last = a_moves ? hn::LoadU(d, a + last) : a_fixed;
+  const V b_last = b_moves ? hn::LoadU(d, b + last) : b_fixed;
   const V at_last = Op::run(d, a_last, b_last);
   for (std::int64_t i = 0; i < last; i += lanes) {
-    const V left = a_moves ? load(d, a + i) : a_fixed;
-    const V right = b_moves ? load(d, b + i) : b_fixed;
-    store(Op::run(d, left, right), d, out + i);
+    const V left = a_moves ? hn::LoadU(d, a + i) : a_fixed;
+    const V right = b_moves ? hn::LoadU(d, b + i) : b_fixed;
+    hn::StoreU(Op::run(d, left, right), d, out + i);
   }
-  store(at_last, d, out + last);
+  hn::StoreU(at_last, d, out + last);
 }
 
-// Elements of type T, computed in lanes of type C.
-template <class Op, class T, class C = T>
+template <class Op, class T>
 void binary(const void* a, bool a_moves, const void* b, bool b_moves, void* out, std::int64_t count) {
-  const hn::ScalableTag<C> d;
+  const hn::ScalableTag<T> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const T* left = static_cast<const T*>(a);
   const T* right = static_cast<const T*>(b);
   T* to = static_cast<T*>(out);
   if (HWY_UNLIKELY(count < lanes || (!a_moves && !b_moves))) {
     if (count <= 0) return;
-    HWY_ALIGN T few[3][HWY_MAX_BYTES / sizeof(T)];
+    HWY_ALIGN T few[2][HWY_MAX_BYTES / sizeof(T)];
     const std::int64_t distinct = a_moves || b_moves ? count : 1;
     for (std::int64_t i = 0; i < lanes; ++i) {
       few[0][i] = left[a_moves && i < distinct ? i : 0];
       few[1][i] = right[b_moves && i < distinct ? i : 0];
     }
-    store(Op::run(d, load(d, few[0]), load(d, few[1])), d, few[2]);
+    hn::Store(Op::run(d, hn::Load(d, few[0]), hn::Load(d, few[1])), d, few[0]);
     if (distinct == count) {
-      for (std::int64_t i = 0; i < count; ++i) to[i] = few[2][i];
+      for (std::int64_t i = 0; i < count; ++i) to[i] = few[0][i];
     } else {
-      std::fill_n(to, count, few[2][0]);
+      std::fill_n(to, count, few[0][0]);
     }
     return;
   }
   if (a_moves && b_moves) {
-    binary_run<Op, T, true, true>(d, left, right, to, count);
+    binary_run<Op, T, true, true>(left, right, to, count);
   } else if (a_moves) {
-    binary_run<Op, T, true, false>(d, left, right, to, count);
+    binary_run<Op, T, true, false>(left, right, to, count);
   } else {
-    binary_run<Op, T, false, true>(d, left, right, to, count);
+    binary_run<Op, T, false, true>(left, right, to, count);
   }
 }
 
@@ -596,7 +554,6 @@ VectorTable make_table() {
   set<Maximum>(t, BinaryOp::kMaximum);
   set<Minimum>(t, BinaryOp::kMinimum);
   set<ReluGrad>(t, BinaryOp::kReluGrad);
-  t.binary[static_cast<std::size_t>(BinaryOp::kPow)][0] = binary<Pow, float, double>;
   t.f16_to_f32 = convert<F16ToF32>;
   t.f32_to_f16 = convert<F32ToF16>;
   t.bf16_to_f32 = convert<BF16ToF32>;
