@@ -110,6 +110,27 @@ TEST(Gemm, DoesNotReadItsOutput) {
   EXPECT_EQ(c, 6.F);
 }
 
+TEST(Gemm, AddsToItsOutputWhereItIsToldTo) {
+  Dice dice(4);
+  for (const DType dtype : kAllDTypes) {
+    if (dtype == DType::kBool) continue;
+    for (const std::int64_t n : {3, 40}) {
+      const Tensor a = random_tensor(dtype, {n, n}, dice), b = random_tensor(dtype, {n, n}, dice);
+      const Tensor before = random_tensor(dtype, {n, n}, dice);
+      Tensor product = Tensor::zeros(dtype, {n, n}), sum = before.clone();
+      gemm(dtype, false, true, n, n, n, a.raw(), n, b.raw(), n, product.raw(), n);
+      gemm(dtype, false, true, n, n, n, a.raw(), n, b.raw(), n, sum.raw(), n, true);
+      for (std::int64_t i = 0; i < n * n; ++i) {
+        const double expected = element(product, i) + element(before, i);
+        const double magnitude = std::abs(element(product, i)) + static_cast<double>(n);
+        ASSERT_NEAR(element(sum, i), wrapped(dtype, expected), 4 * tolerance(dtype) * magnitude) << dtype;
+      }
+      gemm(dtype, false, false, n, n, 0, nullptr, 0, nullptr, n, sum.raw(), n, true);
+      EXPECT_NE(element(sum, 0), 0) << "no terms add nothing";
+    }
+  }
+}
+
 TEST(Gemm, IntegersWrapAround) {
   const std::int32_t a[] = {std::numeric_limits<std::int32_t>::max(), 1}, b[] = {1, 1};
   std::int32_t c = 0;
@@ -161,6 +182,55 @@ TEST(Gemm, GivesTheSameBitsOnEveryThread) {
   for (std::thread& thread : threads) thread.join();
   for (const Tensor& result : results) EXPECT_TRUE(result.bit_equal(results[0]));
   EXPECT_NE(element(results[0], 0), 0.0);
+}
+
+// --- tiles
+
+struct TileCase {
+  std::int64_t m, n, k;
+};
+
+TEST(GemmTiles, TogetherAreTheProduct) {
+  Dice dice(5);
+  for (const TileCase c :
+       {TileCase{400, 300, 90}, TileCase{40, 600, 300}, TileCase{30, 20, 20'000}, TileCase{3, 4, 5}}) {
+    for (int transposes = 0; transposes < 4; ++transposes) {
+      const bool ta = (transposes & 1) != 0, tb = (transposes & 2) != 0;
+      const Tensor a = random_tensor(DType::kF64, ta ? Shape{c.k, c.m} : Shape{c.m, c.k}, dice);
+      const Tensor b = random_tensor(DType::kF64, tb ? Shape{c.n, c.k} : Shape{c.k, c.n}, dice);
+      Tensor whole = Tensor::zeros(DType::kF64, {c.m, c.n}),
+             tiled = Tensor::full(DType::kF64, {c.m, c.n}, NAN);
+      gemm(DType::kF64, ta, tb, c.m, c.n, c.k, a.raw(), ta ? c.m : c.k, b.raw(), tb ? c.k : c.n, whole.raw(),
+           c.n);
+      const GemmTiles tiles(DType::kF64, ta, tb, c.m, c.n, c.k);
+      std::vector<double> scratch(tiles.scratch_bytes() / sizeof(double), NAN);
+      for (std::int64_t i = tiles.count(); i-- > 0;)
+        tiles.compute(i, a.raw(), b.raw(), tiled.raw(), scratch.data());
+      if (tiles.needs_finish()) tiles.finish(tiled.raw(), scratch.data());
+      const auto expected = whole.data<double>(), actual = tiled.data<double>();
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(actual[i], expected[i], 1e-12 * static_cast<double>(c.k))
+            << c.m << 'x' << c.n << 'x' << c.k;
+    }
+  }
+}
+
+TEST(GemmTiles, AreNotTooSmallAndAnEvenNumber) {
+  EXPECT_EQ(GemmTiles(DType::kF32, false, false, 64, 10, 512).count(), 1);
+  const GemmTiles rows(DType::kF32, false, false, 1024, 512, 784);
+  EXPECT_EQ(rows.count(), 8);
+  EXPECT_EQ(rows.rows(), 128);
+  EXPECT_EQ(rows.columns(), 512);
+  const GemmTiles columns(DType::kF32, false, true, 64, 784, 512);
+  EXPECT_EQ(columns.count(), 2);
+  EXPECT_EQ(columns.rows(), 64);
+  const GemmTiles parts(DType::kF32, true, false, 16, 16, 100'000);
+  EXPECT_GT(parts.count(), 1);
+  EXPECT_TRUE(parts.needs_finish());
+  EXPECT_EQ(parts.scratch_bytes(), static_cast<std::size_t>(parts.count()) * 16 * 16 * 4);
+  EXPECT_EQ(GemmTiles(DType::kF32, true, false, 16, 16, 100'000, false).count(), 1);
+  for (const TileCase c : {TileCase{0, 4, 4}, TileCase{4, 0, 4}, TileCase{4, 4, 0}})
+    EXPECT_EQ(GemmTiles(DType::kF32, false, false, c.m, c.n, c.k).count(), 1);
 }
 
 }  // namespace
