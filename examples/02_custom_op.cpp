@@ -1,6 +1,7 @@
 // Registers an op of one's own: nothing in the library knows its name, and everything works with it.
 //
 //      x [n] --> softclip(limit) --> y [n]        y = x / (1 + |x| / limit)
+//      dx    <-- its gradient rule <-- dy         dx = dy / (1 + |x| / limit)^2
 //
 #include <cmath>
 #include <iostream>
@@ -41,6 +42,10 @@ OpDef softclip_op() {
       }
     };
   };
+  // What flows back into the input: ordinary nodes, so that it can be differentiated again.
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    return {c.grad() / square(1 + abs(c.input()) / c.view().get<double>("limit"))};
+  };
   return def;
 }
 
@@ -55,10 +60,13 @@ int main() {
 
   GraphBuilder b;
   const Value x = b.placeholder("x", DType::kF32, {kUnknown});
-  b.result(softclip(x, 2.0) * 10);
+  const Value y = softclip(x, 2.0) * 10;
+  b.result(y);
+  b.result(gradients(sum(y), {x})[0]);
   const Graph graph = b.finish();
   std::cout << print(graph);
 
   const Program program = compile(parse(print(graph)), Runtime());  // it parses like any other op
-  std::cout << program.run({{"x", Tensor::from({3}, {-2.F, 0.F, 6.F})}})[0] << '\n';
+  for (const Tensor& result : program.run({{"x", Tensor::from({3}, {-2.F, 0.F, 6.F})}}))
+    std::cout << result << '\n';
 }
