@@ -192,6 +192,7 @@ struct OpTraits {
   bool infallible = false;          // its kernel never throws: allowed in the commit stage
   bool per_replica_source = false;  // its value differs between replicas
   bool collective = false;          // makes values agree across replicas
+  bool replica_share = false;       // on a replica it is a share: those of all replicas add up to the value
   bool declares_effects = false;    // its int attribute `effects` stands in place of OpDef::effects
   bool checkpoint = false;          // kept for gradients; what leads to it may be computed again for them
   bool gives_shape = false;         // output 0 is the shape of input 0, whose contents are not looked at

@@ -53,8 +53,10 @@ class ConstantFolding final : public Pass {
 
   bool may_fold(const Node& node) const {
     if (node.inputs().empty() || !node.controls().empty() || !node.regions().empty()) return false;
-    if (node.outputs().empty() || node.op().traits.per_replica_source || effects_of(node) != Effect::kPure)
+    const OpTraits& traits = node.op().traits;
+    if (node.outputs().empty() || traits.per_replica_source || traits.collective || traits.replica_share)
       return false;
+    if (effects_of(node) != Effect::kPure) return false;
     std::int64_t bytes = 0;
     for (const TensorSpec& output : node.outputs()) {
       if (!output.shape.is_known()) return false;
