@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/internal/lanes.h"
-#include "lockstep/core/internal/reduce_geometry.h"
-#include "lockstep/core/internal/span_math.h"
+#include "lockstep/core/kernels/internal/lanes.h"
+#include "lockstep/core/kernels/internal/reduce_geometry.h"
+#include "lockstep/core/kernels/internal/span_math.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -58,27 +58,24 @@ struct Itself {
   static constexpr bool kDirect = std::is_same_v<T, S>;
   template <class From>
   static const S* block(const T* in, std::int64_t count, S* buffer, From) {
-    for (std::int64_t i = 0; i < count; ++i) buffer[i] = widen<S>(in[i]);
-    return buffer;
+    if constexpr (std::is_integral_v<T>) {
+      for (std::int64_t i = 0; i < count; ++i) buffer[i] = widen<S>(in[i]);
+      return buffer;
+    } else {
+      return wide_span(in, buffer, count);
+    }
   }
 };
 
 // in - from, where `from` is one number or as many as there are elements.
 template <class T, class S>
 void subtract(const T* in, std::int64_t count, S* to, S from) {
-  if constexpr (std::is_same_v<T, S>) {
-    map_span(in, in, to, count, [from](auto x, auto) { return x - from; });
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = widen<S>(in[i]) - from;
-  }
+  const S* values = wide_span(in, to, count);
+  map_span(values, values, to, count, [from](auto x, auto) { return x - from; });
 }
 template <class T, class S>
 void subtract(const T* in, std::int64_t count, S* to, const S* from) {
-  if constexpr (std::is_same_v<T, S>) {
-    map_span(in, from, to, count, [](auto x, auto y) { return x - y; });
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = widen<S>(in[i]) - from[i];
-  }
+  map_span(wide_span(in, to, count), from, to, count, [](auto x, auto y) { return x - y; });
 }
 
 template <class T, class S>

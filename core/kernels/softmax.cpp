@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/internal/lanes.h"
-#include "lockstep/core/internal/span_math.h"
+#include "lockstep/core/kernels/internal/lanes.h"
+#include "lockstep/core/kernels/internal/span_math.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -24,22 +24,6 @@ void visit_floating(const char* what, DType dtype, F&& f) {
       f(T{});
     }
   });
-}
-
-template <class T, class S>
-void widen_span(const T* in, S* out, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<S>(in[i]);
-}
-
-// The elements as numbers to compute with: where they lie, or converted into the buffer.
-template <class T, class S>
-const S* wide(const T* in, S* buffer, std::int64_t count) {
-  if constexpr (std::is_same_v<T, S>) {
-    return in;
-  } else {
-    widen_span(in, buffer, count);
-    return buffer;
-  }
 }
 
 template <class S>
@@ -77,7 +61,7 @@ void exponential_rows(const T* in, T* out, std::int64_t n, std::int64_t begin, s
     if constexpr (kInPlace) work = out + row * n;
     for (std::int64_t i = 0; i < rows; ++i) {
       S* values = work + i * n;
-      const S* x = wide(in + (row + i) * n, values, n);
+      const S* x = wide_span(in + (row + i) * n, values, n);
       const S largest = reduce_span<MaxOp>(x, n);
       map_span(x, x, values, n, [largest](auto v, auto) { return v - largest; });
       start(row + i, values);
@@ -99,11 +83,11 @@ void exponential_long_rows(const T* in, std::int64_t n, std::int64_t begin, std:
     S largest = MaxOp::identity<S>();
     for (std::int64_t i = 0; i < n; i += kBlock) {
       const std::int64_t count = std::min(kBlock, n - i);
-      largest = MaxOp::apply(largest, reduce_span<MaxOp>(wide(x + i, buffer, count), count));
+      largest = MaxOp::apply(largest, reduce_span<MaxOp>(wide_span(x + i, buffer, count), count));
     }
     S sum{0};
     const auto distances = [&](std::int64_t i, std::int64_t count) {
-      const S* values = wide(x + i, buffer, count);
+      const S* values = wide_span(x + i, buffer, count);
       map_span(values, values, buffer, count, [largest](auto v, auto) { return v - largest; });
     };
     for (std::int64_t i = 0; i < n; i += kBlock) {
@@ -121,21 +105,24 @@ void exponential_long_rows(const T* in, std::int64_t n, std::int64_t begin, std:
   }
 }
 
+// out = in * factor and out = in - amount. `in` is a buffer that is not needed afterwards.
 template <class T>
-void store_scaled(const Wide<T>* in, T* out, std::int64_t count, Wide<T> factor) {
+void store_scaled(const Wide<T>* in, Wide<T>* buffer, T* out, std::int64_t count, Wide<T> factor) {
   if constexpr (std::is_same_v<T, Wide<T>>) {
     map_span(in, in, out, count, [factor](auto v, auto) { return v * factor; });
   } else {
-    for (std::int64_t i = 0; i < count; ++i) out[i] = T(in[i] * factor);
+    map_span(in, in, buffer, count, [factor](auto v, auto) { return v * factor; });
+    from_f32(buffer, out, count);
   }
 }
 
 template <class T>
-void store_less(const Wide<T>* in, T* out, std::int64_t count, Wide<T> amount) {
+void store_less(Wide<T>* in, T* out, std::int64_t count, Wide<T> amount) {
   if constexpr (std::is_same_v<T, Wide<T>>) {
     map_span(in, in, out, count, [amount](auto v, auto) { return v - amount; });
   } else {
-    for (std::int64_t i = 0; i < count; ++i) out[i] = T(in[i] - amount);
+    map_span(in, in, in, count, [amount](auto v, auto) { return v - amount; });
+    from_f32(in, out, count);
   }
 }
 
@@ -148,13 +135,13 @@ void softmax_rows(const T* in, T* out, std::int64_t n, std::int64_t begin, std::
   if (computes_in_itself<T> || n <= kBuffer) {
     exponential_rows(
         in, out, n, begin, end, [](std::int64_t, const S*) {},
-        [&](std::int64_t row, const S* e, S sum) { store_scaled(e, out + row * n, n, S{1} / sum); });
+        [&](std::int64_t row, S* e, S sum) { store_scaled(e, e, out + row * n, n, S{1} / sum); });
   } else {
     exponential_long_rows(
         in, n, begin, end, [](std::int64_t, std::int64_t, const S*, std::int64_t) {},
         [&](std::int64_t row, std::int64_t first, S* distance, std::int64_t count, S sum) {
           exp_span(distance, distance, count);
-          store_scaled(distance, out + row * n + first, count, S{1} / sum);
+          store_scaled(distance, distance, out + row * n + first, count, S{1} / sum);
         });
   }
 }
@@ -168,12 +155,12 @@ void log_softmax_rows(const T* in, T* out, std::int64_t n, std::int64_t begin, s
     S largest = MaxOp::identity<S>();
     for (std::int64_t i = 0; i < n; i += kBlock) {
       const std::int64_t count = std::min(kBlock, n - i);
-      largest = MaxOp::apply(largest, reduce_span<MaxOp>(wide(x + i, buffer, count), count));
+      largest = MaxOp::apply(largest, reduce_span<MaxOp>(wide_span(x + i, buffer, count), count));
     }
     S sum{0};
     for (std::int64_t i = 0; i < n; i += kBlock) {
       const std::int64_t count = std::min(kBlock, n - i);
-      const S* values = wide(x + i, buffer, count);
+      const S* values = wide_span(x + i, buffer, count);
       map_span(values, values, buffer, count, [largest](auto v, auto) { return v - largest; });
       exp_span(buffer, buffer, count);
       sum += reduce_span<AddOp>(buffer, count);
@@ -181,7 +168,7 @@ void log_softmax_rows(const T* in, T* out, std::int64_t n, std::int64_t begin, s
     const S log_sum = std::log(sum);
     for (std::int64_t i = 0; i < n; i += kBlock) {
       const std::int64_t count = std::min(kBlock, n - i);
-      const S* values = wide(x + i, buffer, count);
+      const S* values = wide_span(x + i, buffer, count);
       map_span(values, values, buffer, count, [largest](auto v, auto) { return v - largest; });
       store_less(buffer, out + row * n + i, count, log_sum);
     }
@@ -210,11 +197,11 @@ void softmax_columns(bool log, const T* in, T* out, std::int64_t n, std::int64_t
     std::fill_n(largest, width, MaxOp::identity<S>());
     std::fill_n(sum, width, S{0});
     const auto distances = [&](std::int64_t j) {
-      map_span(wide(in + offset + j * inner, buffer, width), largest, buffer, width,
+      map_span(wide_span(in + offset + j * inner, buffer, width), largest, buffer, width,
                [](auto x, auto m) { return x - m; });
     };
     for (std::int64_t j = 0; j < n; ++j) {
-      fold_span<MaxOp>(largest, wide(in + offset + j * inner, buffer, width), width);
+      fold_span<MaxOp>(largest, wide_span(in + offset + j * inner, buffer, width), width);
     }
     for (std::int64_t j = 0; j < n; ++j) {
       distances(j);
@@ -226,11 +213,12 @@ void softmax_columns(bool log, const T* in, T* out, std::int64_t n, std::int64_t
       distances(j);
       T* to = out + offset + j * inner;
       if (log) {
-        for (std::int64_t i = 0; i < width; ++i) to[i] = T(buffer[i] - sum[i]);
+        map_span(buffer, sum, buffer, width, [](auto v, auto amount) { return v - amount; });
       } else {
         exp_span(buffer, buffer, width);
-        for (std::int64_t i = 0; i < width; ++i) to[i] = T(buffer[i] * sum[i]);
+        map_span(buffer, sum, buffer, width, [](auto v, auto factor) { return v * factor; });
       }
+      narrow_span(buffer, to, width);
     }
   });
 }
@@ -279,7 +267,7 @@ void cross_entropy(const T* x, const void* labels, std::int64_t n, T* loss, T* p
   const auto see = [&](std::int64_t row, std::int64_t first, const S* values, std::int64_t count) {
     const auto slot = static_cast<std::size_t>(row % kBuffer);
     if constexpr (kWeights) {
-      const S* weights = wide(static_cast<const T*>(labels) + row * n + first, buffer, count);
+      const S* weights = wide_span(static_cast<const T*>(labels) + row * n + first, buffer, count);
       distance[slot] = (first == 0 ? S{0} : distance[slot]) + weighted(weights, values, count);
       weight[slot] = (first == 0 ? S{0} : weight[slot]) + sum_row(weights, count);
     } else {
@@ -295,16 +283,16 @@ void cross_entropy(const T* x, const void* labels, std::int64_t n, T* loss, T* p
   if (computes_in_itself<T> || n <= kBuffer) {
     exponential_rows(
         x, probabilities, n, begin, end, [&](std::int64_t row, const S* values) { see(row, 0, values, n); },
-        [&](std::int64_t row, const S* e, S sum) {
+        [&](std::int64_t row, S* e, S sum) {
           set_loss(row, sum);
-          store_scaled(e, probabilities + row * n, n, S{1} / sum);
+          store_scaled(e, e, probabilities + row * n, n, S{1} / sum);
         });
   } else {
     exponential_long_rows(x, n, begin, end, see,
                           [&](std::int64_t row, std::int64_t first, S* values, std::int64_t count, S sum) {
                             if (first == 0) set_loss(row, sum);
                             exp_span(values, values, count);
-                            store_scaled(values, probabilities + row * n + first, count, S{1} / sum);
+                            store_scaled(values, values, probabilities + row * n + first, count, S{1} / sum);
                           });
   }
 }
@@ -323,21 +311,21 @@ void cross_entropy_grad(const T* probabilities, const void* labels, const T* g, 
       S total{0};
       for (std::int64_t i = 0; i < n; i += kBlock) {
         const std::int64_t count = std::min(kBlock, n - i);
-        total += reduce_span<AddOp>(wide(weights + i, buffer, count), count);
+        total += reduce_span<AddOp>(wide_span(weights + i, buffer, count), count);
       }
       for (std::int64_t i = 0; i < n; i += kBlock) {
         const std::int64_t count = std::min(kBlock, n - i);
-        const S* w = wide(weights + i, buffer, count);
-        map_span(wide(p + i, other, count), w, other, count,
+        const S* w = wide_span(weights + i, buffer, count);
+        map_span(wide_span(p + i, other, count), w, other, count,
                  [total](auto v, auto label) { return v * total - label; });
-        store_scaled(other, to + i, count, scale);
+        store_scaled(other, other, to + i, count, scale);
       }
     } else {
       const std::int64_t label = check_class(static_cast<const Label*>(labels)[row], row, n);
       const S own = static_cast<S>(p[label]) - S{1};
       for (std::int64_t i = 0; i < n; i += kBlock) {
         const std::int64_t count = std::min(kBlock, n - i);
-        store_scaled(wide(p + i, buffer, count), to + i, count, scale);
+        store_scaled(wide_span(p + i, buffer, count), buffer, to + i, count, scale);
       }
       to[label] = T(own * scale);
     }
@@ -374,13 +362,13 @@ void softmax_grad(DType dtype, const void* y, const void* g, void* out, std::int
         S sum{0};
         for (std::int64_t i = row * n; i < (row + 1) * n; i += kBlock) {
           const std::int64_t count = std::min(kBlock, (row + 1) * n - i);
-          sum += sum_products(wide(ys + i, first, count), wide(gs + i, second, count), count);
+          sum += sum_products(wide_span(ys + i, first, count), wide_span(gs + i, second, count), count);
         }
         for (std::int64_t i = row * n; i < (row + 1) * n; i += kBlock) {
           const std::int64_t count = std::min(kBlock, (row + 1) * n - i);
-          map_span(wide(ys + i, first, count), wide(gs + i, second, count), first, count,
+          map_span(wide_span(ys + i, first, count), wide_span(gs + i, second, count), first, count,
                    [sum](auto a, auto b) { return a * (b - sum); });
-          store_less(first, to + i, count, S{0});
+          narrow_span(first, to + i, count);
         }
       }
       return;
@@ -390,15 +378,16 @@ void softmax_grad(DType dtype, const void* y, const void* g, void* out, std::int
       std::fill_n(sum, width, S{0});
       for (std::int64_t j = 0; j < n; ++j) {
         const std::int64_t at = offset + j * inner;
-        map_span(wide(ys + at, first, width), wide(gs + at, second, width), first, width,
+        map_span(wide_span(ys + at, first, width), wide_span(gs + at, second, width), first, width,
                  [](auto a, auto b) { return a * b; });
         fold_span<AddOp>(sum, first, width);
       }
       for (std::int64_t j = 0; j < n; ++j) {
         const std::int64_t at = offset + j * inner;
-        map_span(wide(gs + at, second, width), sum, second, width, [](auto b, auto s) { return b - s; });
-        map_span(wide(ys + at, first, width), second, first, width, [](auto a, auto b) { return a * b; });
-        store_less(first, to + at, width, S{0});
+        map_span(wide_span(gs + at, second, width), sum, second, width, [](auto b, auto s) { return b - s; });
+        map_span(wide_span(ys + at, first, width), second, first, width,
+                 [](auto a, auto b) { return a * b; });
+        narrow_span(first, to + at, width);
       }
     });
   });

@@ -1,4 +1,4 @@
-// core/internal/lanes.h - sixteen partial results side by side: the inner loops of reductions.
+// core/kernels/internal/lanes.h - sixteen partial results side by side: the inner loops of reductions.
 //
 // reduce_span() sends element i of a span to partial result i % 16 and joins the sixteen by a fixed tree, so that the
 // order of the arithmetic is the same on every machine, whatever its registers hold. The loops are written with the
