@@ -12,6 +12,7 @@
 #include "lockstep/graph/ops/normalization.h"
 #include "lockstep/graph/ops/random.h"
 #include "lockstep/graph/ops/reductions.h"
+#include "lockstep/graph/ops/scans.h"
 #include "lockstep/graph/ops/shapes.h"
 #include "lockstep/graph/ops/softmax.h"
 #include "lockstep/graph/ops/sources.h"

@@ -10,6 +10,7 @@ void register_elementwise_ops(OpRegistry& registry);  // add, exp, where, cast, 
 void register_fused_ops(OpRegistry& registry);        // fused
 void register_matmul_ops(OpRegistry& registry);       // matmul
 void register_reduction_ops(OpRegistry& registry);    // sum
+void register_scan_ops(OpRegistry& registry);         // cumsum, argmax, argmin, top_k
 void register_variable_ops(OpRegistry& registry);     // read, assign, assign_add
 void register_shapes_ops(OpRegistry& registry);       // with the two below
 void register_moving_ops(OpRegistry& registry);       // transpose, flip, tile, concat, split

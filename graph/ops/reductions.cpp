@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "lockstep/core/kernels/reduce.h"
+#include "lockstep/core/kernels/scan.h"
 #include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/axes.h"
 #include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/internal/items.h"
 #include "lockstep/graph/ops.h"
 
 namespace lockstep {
@@ -125,6 +128,99 @@ std::vector<Gradient> mean_gradient(GradientContext& c) {
   return {broadcast_to(kept(c, share), shape_of(c.input()))};
 }
 
+// Equal elements share.
+std::vector<Gradient> extreme_gradient(GradientContext& c) {
+  const DType dtype = c.input().dtype();
+  const Value extreme = kept(c, c.output());
+  const Value taken = cast(equal(c.input(), extreme), dtype);
+  const Value takers = sum(taken, normal_axes(c.view()), true);
+  const Value share = kept(c, c.grad()) / takers;
+  return {taken * share};
+}
+
+std::vector<Gradient> logsumexp_gradient(GradientContext& c) {
+  // Where all elements are -inf so is the result: a finite number in its place leaves exp(-inf), which is 0.
+  const double lowest = c.input().dtype() == DType::kF64 ? std::numeric_limits<double>::lowest()
+                        : c.input().dtype() == DType::kF16
+                            ? -65504
+                            : static_cast<double>(std::numeric_limits<float>::lowest()) / 2;
+  const Value result = kept(c, maximum(c.output(), lowest));
+  const Value weight = exp(c.input() - result);
+  return {weight * kept(c, c.grad())};
+}
+
+// One axis after another, each by the product of the others along it, so that zeros do no harm.
+std::vector<Gradient> prod_gradient(GradientContext& c) {
+  const std::vector<std::int64_t> axes = normal_axes(c.view());
+  std::vector<Value> products = {c.input()};
+  for (std::size_t i = 0; i + 1 < axes.size(); ++i)
+    products.push_back(prod(products.back(), {axes[i]}, true));
+  Value back = kept(c, c.grad());
+  for (std::size_t i = axes.size(); i-- > 0;) {
+    const Value others = c.builder().op1("prod_of_others", {products[i]}, {{"axis", axes[i]}});
+    back = back * others;
+  }
+  return {back};
+}
+
+// Once more differentiated, element i is the product along a matrix in which row i has 1 in place of x[i].
+std::vector<Gradient> prod_of_others_gradient(GradientContext& c) {
+  const Value x = identity(c.input());
+  const auto axis = static_cast<std::size_t>(normal_axis(x.spec(), c.view().get<std::int64_t>("axis")));
+  const Value place = cumsum(ones_like(x), static_cast<std::int64_t>(axis));
+  const Value dims = shape_of(x);
+  std::vector<std::int64_t> before, after;
+  for (std::size_t i = 0; i < x.shape().rank(); ++i) {
+    if (i == axis) before.push_back(-1);
+    before.push_back(static_cast<std::int64_t>(i));
+    after.push_back(static_cast<std::int64_t>(i));
+    if (i == axis) after.push_back(-1);
+  }
+  // The dimensions of x with a 1 put in at the place of -1.
+  const auto with_one = [&](std::vector<std::int64_t> places) {
+    for (std::int64_t& p : places) p = p < 0 ? static_cast<std::int64_t>(x.shape().rank()) : p;
+    const Value one = c.builder().constant(Tensor::from<std::int64_t>({1}, {1}));
+    const Value all = concat({dims, one}, 0);
+    const Shape shape{static_cast<std::int64_t>(places.size())};
+    return gather(
+        all, c.builder().constant(Tensor::from<std::int64_t>(shape, std::span<const std::int64_t>(places))));
+  };
+  const Value rows = with_one(after), columns = with_one(before);
+  const Value same = equal(reshape(place, rows), reshape(place, columns));
+  const Value matrix = where(same, 1, reshape(x, columns));
+  const Value others = prod(matrix, {static_cast<std::int64_t>(axis) + 1});
+  return {gradients(sum(others * c.grad()), {x})[0]};
+}
+
+OpDef prod_of_others_op() {
+  OpDef def;
+  def.name = "prod_of_others";
+  def.summary = "for each element, the product of all others along `axis`";
+  def.inputs = Arity::exactly(1);
+  def.attributes = {{"axis", AttributeType::kInt}};
+  def.traits.infallible = true;
+  def.infer = [](InferContext& c) {
+    if (!is_floating(c.input(0).dtype)) NodeView::fail(str("takes floating values, got ", c.input(0)));
+    normal_axis(c.input(0), c.get<std::int64_t>("axis"));
+    c.add_output(c.input(0));
+  };
+  def.gradient = prod_of_others_gradient;
+  def.split = [](const NodeView& node, std::span<const TensorSpec>) {
+    return split_items(
+        items_along(node.input(0).shape, normal_axis(node.input(0), node.get<std::int64_t>("axis"))),
+        32 << 10);
+  };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    const Items items =
+        items_along(node.input(0).shape, normal_axis(node.input(0), node.get<std::int64_t>("axis")));
+    return [items, dtype = outputs[0].dtype](KernelContext& c) {
+      const auto [begin, end] = c.range(items.count);
+      kernels::prod_of_others(dtype, c.input(0), c.output(0), items.n, items.inner, begin, end);
+    };
+  };
+  return def;
+}
+
 OpDef num_elements_op() {
   OpDef def;
   def.name = "num_elements";
@@ -169,13 +265,16 @@ void register_reduction_ops(OpRegistry& registry) {
   registry.add(reduce_op("sum", "the sum over `axes` (empty: all), which keepdims leaves with extent 1",
                          ReduceOp::kSum, sum_gradient));
   registry.add(reduce_op("mean", "the mean over `axes`", ReduceOp::kMean, mean_gradient));
-  registry.add(reduce_op("max", "the largest over `axes`; NaN where there is one", ReduceOp::kMax, {}));
-  registry.add(reduce_op("min", "the smallest over `axes`; NaN where there is one", ReduceOp::kMin, {}));
-  registry.add(reduce_op("prod", "the product over `axes`", ReduceOp::kProd, {}));
+  registry.add(
+      reduce_op("max", "the largest over `axes`; NaN where there is one", ReduceOp::kMax, extreme_gradient));
+  registry.add(
+      reduce_op("min", "the smallest over `axes`; NaN where there is one", ReduceOp::kMin, extreme_gradient));
+  registry.add(reduce_op("prod", "the product over `axes`", ReduceOp::kProd, prod_gradient));
   registry.add(reduce_op("any", "whether any over `axes` is true", ReduceOp::kAny, {}));
   registry.add(reduce_op("all", "whether all over `axes` are true", ReduceOp::kAll, {}));
-  registry.add(
-      reduce_op("logsumexp", "log(sum(exp(x))) over `axes`, without overflow", ReduceOp::kLogSumExp, {}));
+  registry.add(reduce_op("logsumexp", "log(sum(exp(x))) over `axes`, without overflow", ReduceOp::kLogSumExp,
+                         logsumexp_gradient));
+  registry.add(prod_of_others_op());
   registry.add(num_elements_op());
 }
 

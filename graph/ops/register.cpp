@@ -9,6 +9,7 @@ void register_builtin_ops(OpRegistry& registry) {
   register_fused_ops(registry);
   register_matmul_ops(registry);
   register_reduction_ops(registry);
+  register_scan_ops(registry);
   register_shapes_ops(registry);
   register_indexing_ops(registry);
   register_softmax_ops(registry);

@@ -1,12 +1,11 @@
 // graph/ops/softmax.cpp - softmax and its losses.
 #include "lockstep/graph/ops/softmax.h"
 
-#include <algorithm>
-
 #include "lockstep/core/kernels/softmax.h"
 #include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/axes.h"
 #include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/internal/items.h"
 #include "lockstep/graph/ops.h"
 
 namespace lockstep {
@@ -16,22 +15,6 @@ namespace {
 constexpr std::int64_t kGrain = 16 << 10;       // elements a shard where each is an exponential; about 20 us
 constexpr std::int64_t kCheapGrain = 64 << 10;  // where none is
 
-// A shape as items of n elements, `inner` of them side by side.
-struct Items {
-  std::int64_t n = 1, inner = 1, count = 1;
-};
-
-Items items_along(const Shape& shape, std::int64_t axis) {
-  Items items;
-  for (std::size_t i = 0; i < shape.rank(); ++i) {
-    const bool along = static_cast<std::int64_t>(i) == axis;
-    if (along) items.n = shape[i];
-    if (!along) items.count *= shape[i];
-    if (static_cast<std::int64_t>(i) > axis) items.inner *= shape[i];
-  }
-  return items;
-}
-
 Items items_of(const NodeView& node) {
   return items_along(node.input(0).shape, normal_axis(node.input(0), node.get<std::int64_t>("axis")));
 }
@@ -40,11 +23,6 @@ void require_floating(const InferContext& c) {
   if (!is_floating(c.input(0).dtype)) {
     NodeView::fail(str("takes floating values, got ", c.input(0), "; cast(x, DType::kF32) first"));
   }
-}
-
-Split split_items(const Items& items, std::int64_t grain) {
-  const std::int64_t shards = shards_for(items.n * items.count, grain);
-  return {std::clamp<std::int64_t>(shards, 1, std::max<std::int64_t>(items.count, 1)), 0, false};
 }
 
 Cost cost_of(const NodeView& node, std::span<const TensorSpec> outputs, double work) {
@@ -200,9 +178,8 @@ OpDef cross_entropy_op() {
     if (is_class_number(labels.dtype()) || !c.has_grad(0)) return {back, Gradient()};
     const std::int64_t last[] = {-1};
     const Value each = with_kept_dims(c.grad(0), c.input(0), last);
-    const Value zero = zeros_like(each);
-    const Value minus = zero - each;
-    return {back, minus * log_softmax(c.input(0))};
+    const Value logs = log_softmax(c.input(0));
+    return {back, neg(each * logs)};
   };
   return def;
 }

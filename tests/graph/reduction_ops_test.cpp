@@ -199,6 +199,42 @@ void expect_gradients_of(ReduceFn make, const Tensor& x) {
 }
 
 TEST(ReductionGradients, Sum) { expect_gradients_of(sum, random_tensor({2, 3, 4}, 1)); }
+TEST(ReductionGradients, MaxAndMin) {
+  expect_gradients_of(max, random_tensor({2, 3, 4}, 3));
+  expect_gradients_of(min, random_tensor({2, 3, 4}, 4));
+}
+TEST(ReductionGradients, LogSumExp) { expect_gradients_of(logsumexp, random_tensor({2, 3, 4}, 5)); }
+TEST(ReductionGradients, Prod) { expect_gradients_of(prod, random_tensor({2, 3, 4}, 6, 0.5, 1.5)); }
+
+TEST(ReductionGradients, ProdOfZeros) {
+  for (const int zeros : {1, 2, 3}) {
+    Tensor x = random_tensor({2, 4}, 7);
+    for (int i = 0; i < zeros; ++i) x.data<double>()[static_cast<std::size_t>(i)] = 0;
+    for (const Axes& axes : {Axes{1}, Axes{}}) {
+      expect_gradients([&](GraphBuilder&, std::span<const Value> in) { return prod(in[0], axes); }, {x});
+    }
+  }
+}
+
+TEST(ReductionGradients, EqualElementsShare) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {4});
+  b.result(gradients(max(x), {x})[0]);
+  b.result(gradients(min(x), {x})[0]);
+  const std::vector<Tensor> results = evaluate(b, {testing::vec({3, 1, 3, 2})});
+  EXPECT_THAT(testing::floats(results[0]), ::testing::ElementsAre(0.5F, 0, 0.5F, 0));
+  EXPECT_THAT(testing::floats(results[1]), ::testing::ElementsAre(0, 1, 0, 0));
+}
+
+TEST(ReductionGradients, LogSumExpOfMinusInfinityAloneGivesZero) {
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+    GraphBuilder b;
+    const Value x = b.placeholder("x", dtype, {2});
+    b.result(gradients(logsumexp(x), {x})[0]);
+    EXPECT_TRUE(evaluate(b, {Tensor::full(dtype, {2}, -HUGE_VAL)})[0].bit_equal(Tensor::zeros(dtype, {2})));
+  }
+}
+
 TEST(ReductionGradients, Mean) { expect_gradients_of(mean, random_tensor({2, 3, 4}, 2)); }
 
 }  // namespace

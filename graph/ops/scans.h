@@ -1,0 +1,31 @@
+// graph/ops/scans.h - running sums, the places of extremes and the largest few, along one axis.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/builder.h"
+#include "lockstep/graph/value.h"
+
+namespace lockstep {
+
+// The sum of all elements up to each: with it, or where `exclusive` without it; `reverse` counts from the end.
+LOCKSTEP_API Value cumsum(const Operand& x, std::int64_t axis = -1, bool exclusive = false,
+                          bool reverse = false);
+
+// The index (i64) of the first of the largest, or smallest, along an axis, which goes, or keeps extent 1. NaN counts as the
+// most extreme, as in NumPy. An axis without elements is refused.
+LOCKSTEP_API Value argmax(const Operand& x, std::int64_t axis = -1, bool keepdims = false);
+LOCKSTEP_API Value argmin(const Operand& x, std::int64_t axis = -1, bool keepdims = false);
+
+// The k largest along the last axis, largest first, and their indices (i64). NaN counts as the largest; of equals the one
+// with the lower index comes first. Gradients flow into the elements that were taken.
+struct TopK {
+  Value values, indices;
+};
+LOCKSTEP_API TopK top_k(const Operand& x, std::int64_t k);
+
+}  // namespace lockstep
