@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -245,7 +246,7 @@ class LOCKSTEP_API Graph {
   std::vector<ValueId> results_;
   std::vector<VariableDecl> variables_;
   std::unordered_map<std::string, std::uint32_t> variable_index_;
-  std::vector<std::string> strings_;
+  std::deque<std::string> strings_;  // a SourceSite points into them, and must survive growth
   std::unordered_map<std::string, std::uint32_t> string_index_;
   struct Site {
     std::uint32_t file, function, line;
