@@ -80,8 +80,27 @@ inline TrainingStep mlp(GraphBuilder& b, std::int64_t batch) {
   return {loss, uniform({batch, 784}, 100, 1), labels(batch)};
 }
 
+inline TrainingStep cnn(GraphBuilder& b, std::int64_t batch) {
+  Value x = b.placeholder("images", DType::kF32, {batch, 28, 28, 1});
+  Value y = b.placeholder("labels", DType::kI64, {batch});
+  Parameters p(b);
+  const Conv2dOptions same = {.padding = Padding::same()};
+  Value k1 = p.random("k1", {3, 3, 1, 32}, 0.3F);
+  Value b1 = p.zeros("b1", {32});
+  Value h = max_pool(relu(conv2d(x, k1, same) + b1), {2, 2});
+  Value k2 = p.random("k2", {3, 3, 32, 64}, 0.08F);
+  Value b2 = p.zeros("b2", {64});
+  h = max_pool(relu(conv2d(h, k2, same) + b2), {2, 2});
+  Value w = p.random("w", {7 * 7 * 64, 10}, 0.04F);
+  Value bias = p.zeros("b", {10});
+  Value loss = mean(softmax_cross_entropy(dense(reshape(h, {batch, 7 * 7 * 64}), w, bias), y));
+  Sgd(0.02).minimize(loss, trainable_variables(b));
+  return {loss, uniform({batch, 28, 28, 1}, 100, 1), labels(batch)};
+}
+
 inline TrainingStep make_training_step(GraphBuilder& builder, const std::string& model, std::int64_t batch) {
   if (model == "mlp") return mlp(builder, batch);
+  if (model == "cnn") return cnn(builder, batch);
   throw InvalidArgument(str("no model is called '", model, "': expected mlp, cnn or transformer"));
 }
 

@@ -300,7 +300,7 @@ def main():
     options.tolerance = 0.02
     options.binary = options.binary.resolve()
     if not options.binary.exists():
-        print(f"{options.binary} is not there: build bench_training_step (preset release), or say --binary", file=sys.stderr)
+        print(f"{options.binary} is not there: build bench_training_step, or say --binary", file=sys.stderr)
         return 1
     if not PEERS.exists():
         print("no rivals: bench/training_step/setup_peers.sh installs them")
