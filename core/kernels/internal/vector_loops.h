@@ -86,10 +86,17 @@ struct Sign {
     return keep_nan(d, x, hn::IfThenElse(hn::Lt(x, zero), constant(d, -1), up));
   }
 };
+// By bits: compilers turn the comparison of numbers into instructions that differ in what they make of -0. As integers,
+// numbers below zero lie above -0, which is the smallest, and up to minus infinity.
 struct Relu {
   template <class D, class V>
   static HWY_INLINE V run(D d, V x) {
-    return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
+    const hn::RebindToSigned<D> di;
+    const auto bits = hn::BitCast(di, x);
+    const auto minus_infinity = hn::BitCast(di, hn::Neg(infinity(d)));
+    const auto minus_zero = hn::Set(di, std::numeric_limits<hn::TFromD<decltype(di)>>::min());
+    const auto below = hn::AndNot(hn::Gt(bits, minus_infinity), hn::Gt(bits, minus_zero));
+    return hn::BitCast(d, hn::IfThenZeroElse(below, bits));
   }
 };
 struct Sqrt {
