@@ -62,9 +62,9 @@ int main() {
   const Value x = b.placeholder("x", DType::kF32, {kUnknown});
   const Value y = softclip(x, 2.0) * 10;
   b.result(y);
+  std::cout << print(b.graph());
   b.result(gradients(sum(y), {x})[0]);
   const Graph graph = b.finish();
-  std::cout << print(graph);
 
   const Program program = compile(parse(print(graph)), Runtime());  // it parses like any other op
   for (const Tensor& result : program.run({{"x", Tensor::from({3}, {-2.F, 0.F, 6.F})}}))
