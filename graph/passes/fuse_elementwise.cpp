@@ -131,7 +131,7 @@ class Groups {
       const NodeId id = order_[i];
       std::uint32_t& stage = stages_[id.index()];
       if (kinds_[id.index()] != kNone && joinable[id.index()] == latest[id.index()] &&
-          latest[id.index()] != kNone) {
+          latest[id.index()] != kNone && keeps_no_more(id)) {
         stage = std::max(stage, latest[id.index()]);
       }
       for (const ValueId input : graph_.node(id).inputs()) {
@@ -144,6 +144,18 @@ class Groups {
         latest[before.index()] = std::min(latest[before.index()], stage - 1);
       }
     }
+  }
+
+  // A node that waits keeps its inputs instead of its output. Sums of many gradients would keep all of them.
+  bool keeps_no_more(NodeId id) const {
+    const Node& node = graph_.node(id);
+    std::size_t large = 0;
+    for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+      const std::span<const ValueId> before = node.inputs().first(i);
+      const bool again = std::ranges::find(before, node.inputs()[i]) != before.end();
+      if (!again && graph_.spec(node.inputs()[i]).shape == node.outputs()[0].shape) ++large;
+    }
+    return large <= 1;
   }
 
   // Components of the nodes under the edges that `same` accepts: a number for each node.
