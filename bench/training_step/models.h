@@ -98,9 +98,47 @@ inline TrainingStep cnn(GraphBuilder& b, std::int64_t batch) {
   return {loss, uniform({batch, 28, 28, 1}, 100, 1), labels(batch)};
 }
 
+inline TrainingStep transformer(GraphBuilder& b, std::int64_t batch) {
+  constexpr std::int64_t kSequence = 128, kWidth = 256, kHeads = 4, kInner = 4 * kWidth;
+  Value x = b.placeholder("x", DType::kF32, {batch, kSequence, kWidth});
+  Value y = b.placeholder("y", DType::kF32, {batch, kSequence, kWidth});
+  Parameters p(b);
+
+  Value scale1 = p.ones("scale1", {kWidth});
+  Value shift1 = p.zeros("shift1", {kWidth});
+  Value w_qkv = p.random("w_qkv", {kWidth, 3 * kWidth}, 0.08F);
+  Value b_qkv = p.zeros("b_qkv", {3 * kWidth});
+  Value rows = reshape(x, {batch * kSequence, kWidth});
+  Value h = dense(layer_norm(rows, scale1, shift1), w_qkv, b_qkv);
+  h = transpose(reshape(h, {batch, kSequence, 3, kHeads, kWidth / kHeads}), {2, 0, 3, 1, 4});
+  std::vector<Value> qkv = split_evenly(reshape(h, {3, batch * kHeads, kSequence, kWidth / kHeads}), 3, 0);
+  for (Value& part : qkv) part = squeeze(part, {0});
+  Value scores = matmul(qkv[0] * (1 / std::sqrt(static_cast<double>(kWidth / kHeads))), qkv[1], false, true);
+  h = reshape(matmul(softmax(scores), qkv[2]), {batch, kHeads, kSequence, kWidth / kHeads});
+  h = reshape(transpose(h, {0, 2, 1, 3}), {batch * kSequence, kWidth});
+  Value w_out = p.random("w_out", {kWidth, kWidth}, 0.1F);
+  Value b_out = p.zeros("b_out", {kWidth});
+  rows = rows + dense(h, w_out, b_out);
+
+  Value scale2 = p.ones("scale2", {kWidth});
+  Value shift2 = p.zeros("shift2", {kWidth});
+  Value w1 = p.random("w1", {kWidth, kInner}, 0.07F);
+  Value b1 = p.zeros("b1", {kInner});
+  Value w2 = p.random("w2", {kInner, kWidth}, 0.07F);
+  Value b2 = p.zeros("b2", {kWidth});
+  h = gelu(dense(layer_norm(rows, scale2, shift2), w1, b1));
+  rows = rows + dense(h, w2, b2);
+
+  Value loss = mean(square(rows - reshape(y, {batch * kSequence, kWidth})));
+  Adam(1e-3).minimize(loss, trainable_variables(b));
+  const Shape shape = {batch, kSequence, kWidth};
+  return {loss, uniform(shape, 100, 1), uniform(shape, 101, 1)};
+}
+
 inline TrainingStep make_training_step(GraphBuilder& builder, const std::string& model, std::int64_t batch) {
   if (model == "mlp") return mlp(builder, batch);
   if (model == "cnn") return cnn(builder, batch);
+  if (model == "transformer") return transformer(builder, batch);
   throw InvalidArgument(str("no model is called '", model, "': expected mlp, cnn or transformer"));
 }
 

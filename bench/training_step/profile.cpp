@@ -45,6 +45,10 @@ std::string Profile::describe(const Node& node) const {
     if (i > 0) text += ", ";
     text += str(graph_.spec(node.inputs()[i]).shape);
   }
+  for (const Attribute& attribute : node.attributes()) {
+    const bool* flag = std::get_if<bool>(&attribute.value);
+    if (flag != nullptr && *flag) text += str(", ", attribute.name);
+  }
   text += ")";
   for (const TensorSpec& output : node.outputs()) text += str(" -> ", output.shape);
   return text;
