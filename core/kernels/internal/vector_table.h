@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lockstep/core/kernels/chain.h"
 #include "lockstep/core/kernels/elementwise.h"
 
 namespace lockstep::kernels {
@@ -19,6 +20,7 @@ struct VectorTable {
   // By op, and by f32 or f64; null where a plain loop does it.
   UnaryLoop unary[kNumUnaryOps][2] = {};
   BinaryLoop binary[kNumBinaryOps][2] = {};
+  ChainLoop chain[2] = {};  // f32, f64
   // Between 16-bit floats and f32, rounding to nearest even; the same bits as F16 and BF16.
   void (*f16_to_f32)(const void* in, void* out, std::int64_t count) = nullptr;
   void (*f32_to_f16)(const void* in, void* out, std::int64_t count) = nullptr;
