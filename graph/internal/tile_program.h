@@ -1,12 +1,14 @@
 // graph/internal/tile_program.h - a graph of element-wise nodes as one walk over memory.
 //
-//   for each tile of about a thousand elements:       x ---> [mul] --> [add] --> [relu] ---> y
-//     for each node: its TileFn                               r0 ------> r0 ------> r0
+//   for each tile of about a thousand elements:       x ---> [mul, add] --> [tanh] --> [sub, relu] ---> y
+//     for each instruction: compute it                                r0        r0
 //
-// Intermediate values live in registers: pieces of a block on the stack that is small enough for the first-level cache,
-// shared by values that are not needed at the same time. Inputs of the program's shape are read, and outputs written,
-// where they lie. A scalar is spread over a register once per call; other inputs that are broadcast are read row by row
-// where rows are long, else spread over a register tile by tile, or once where every tile sees the same of them.
+// An instruction is a chain of cheap nodes, each of which takes the value of the one before it (core/kernels/chain.h), or the
+// TileFn of a single node. Between instructions values live in registers: pieces of a block on the stack that is small enough
+// for the first-level cache, shared by values that are not needed at the same time. Inputs of the program's shape are
+// read, and outputs written, where they lie. An input with one element is read as such by chains, and spread over a register once
+// per call for others; other inputs that are broadcast are read row by row where rows are long, else spread over a
+// register tile by tile, or once where every tile sees the same of them.
 //
 // Every node is computed in the program's shape, also one whose own shape is smaller: element by element, to broadcast
 // first and to compute first are the same. Results of several shapes therefore need a program each.
@@ -20,6 +22,7 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
+#include "lockstep/core/kernels/chain.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/graph.h"
 #include "lockstep/graph/kernel.h"
@@ -29,6 +32,10 @@ namespace lockstep::internal {
 
 inline constexpr std::size_t kMaxTileOperands = 8;
 
+// The tensor that the node gives, where it is a constant; else null.
+const Tensor* constant_of(const Node& node);
+// For rules of ops that have nothing to do with variables.
+const NodeView::VariableSpecs& no_variables();
 // May the node stand in a program?
 bool computes_tiles(const Node& node);
 
@@ -61,26 +68,37 @@ class LOCKSTEP_API TileProgram {
   // How the elements of an input come to its readers.
   enum class Mode : std::uint8_t {
     kFlat,      // where they lie: element i is element i
-    kScalar,    // a register, filled at the start
+    kScalar,    // there is one
     kPeriodic,  // a register, filled at the start: the same for every tile
     kTile,      // a register, filled for each tile
     kRow,       // where they lie: consecutive within a row
-    kRowScalar  // a register, filled for each row
+    kRowScalar  // there is one for each row
   };
   struct Source {
-    std::uint32_t cell = 0;  // in the table of addresses
-    std::int32_t input = -1;
-    Tensor constant;  // where input is -1
-    std::uint32_t size = 0;
+    std::uint32_t cell = 0;     // in the table of addresses
+    std::uint32_t element = 0;  // the same, of the one element
+    bool is_spread = false;     // the one element is spread over the register `cell`
     Mode mode = Mode::kFlat;
+    std::uint32_t size = 0;  // of an element, in bytes
+    std::int32_t input = -1;
+    Tensor constant;         // where input is -1
     std::vector<Axis> axes;  // outermost first; in the modes of rows those that all inputs share
   };
+  static constexpr std::size_t kMaxChain = 64;  // nodes
+  struct Step {
+    kernels::StepOp op;
+    kernels::StepForm form;
+    std::uint32_t cell;  // of the operand
+  };
+  // A chain of steps, or else a function.
   struct Instruction {
+    kernels::ChainLoop chain = nullptr;
     TileFn function;
-    std::uint32_t first_operand = 0;
-    std::uint32_t operands = 0;
+    std::uint32_t source = 0;  // of a chain: the cell it starts from
+    std::uint32_t first = 0;   // of its steps, or operands
+    std::uint32_t count = 0;
     std::uint32_t target = 0;  // cell
-    NodeId node;
+    NodeId node;               // for errors
   };
   // A result that is written where it lies, or copied from a register or an input at the end of each tile.
   struct Output {
@@ -96,11 +114,13 @@ class LOCKSTEP_API TileProgram {
                      std::byte* to);
   void walk(Call& call, std::int64_t begin, std::int64_t end) const;
   void enter(Call& call, std::int64_t at, std::int64_t count, bool first) const;
+  void execute(Call& call, const Instruction& instruction, std::int64_t count) const;
 
   const Graph* region_;
   std::vector<Source> sources_;
   std::vector<Instruction> instructions_;
-  std::vector<std::uint32_t> operands_;  // cells
+  std::vector<std::uint32_t> operands_;  // of functions: cells
+  std::vector<Step> steps_;              // of chains
   std::vector<Output> outputs_;
   std::size_t cells_ = 0;      // registers first
   std::size_t registers_ = 0;  // each of register_bytes_

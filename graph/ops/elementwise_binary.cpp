@@ -2,6 +2,7 @@
 #include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/elementwise_ops.h"
+#include "lockstep/graph/internal/step_tile.h"
 #include "lockstep/graph/ops.h"
 
 namespace lockstep {
@@ -112,10 +113,7 @@ OpDef binary_op(const BinaryDef& binary) {
     return binary_kernel(kernels::binary_loop(op, node.input(0).dtype), node, outputs[0]);
   };
   def.tile = [op = binary.op](const NodeView& node, std::span<const TensorSpec>) -> TileFn {
-    return [loop = kernels::binary_loop(op, node.input(0).dtype)](const void* const* in, void* out,
-                                                                  std::int64_t count) {
-      loop(in[0], true, in[1], true, out, count);
-    };
+    return internal::StepTile{kernels::step_of(op), nullptr, kernels::binary_loop(op, node.input(0).dtype)};
   };
   if (binary.gradient != nullptr) def.gradient = binary.gradient;
   return def;

@@ -4,6 +4,7 @@
 #include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/elementwise_ops.h"
+#include "lockstep/graph/internal/step_tile.h"
 #include "lockstep/graph/ops.h"
 
 namespace lockstep {
@@ -100,8 +101,7 @@ OpDef unary_op(const UnaryDef& unary) {
     return unary_kernel(kernels::unary_loop(op, node.input(0).dtype), node.input(0), outputs[0]);
   };
   def.tile = [op = unary.op](const NodeView& node, std::span<const TensorSpec>) -> TileFn {
-    return [loop = kernels::unary_loop(op, node.input(0).dtype)](
-               const void* const* in, void* out, std::int64_t count) { loop(in[0], out, count); };
+    return internal::StepTile{kernels::step_of(op), kernels::unary_loop(op, node.input(0).dtype), nullptr};
   };
   if (unary.derivative != nullptr) {
     def.gradient = [derivative = unary.derivative](GradientContext& c) -> std::vector<Gradient> {

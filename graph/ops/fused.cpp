@@ -27,7 +27,6 @@ std::vector<std::vector<std::size_t>> by_shape(std::span<const TensorSpec> outpu
 }
 
 Cost fused_cost(const NodeView& view, std::span<const TensorSpec> outputs) {
-  static const NodeView::VariableSpecs none = [](std::string_view) { return nullptr; };
   const Graph& region = view.regions()[0];
   const std::vector<TensorSpec> specs = internal::infer_elementwise(region, view.inputs());
   Cost cost;
@@ -38,9 +37,11 @@ Cost fused_cost(const NodeView& view, std::span<const TensorSpec> outputs) {
     inputs.clear();
     for (const ValueId input : node.inputs()) inputs.push_back(specs[input.node.index()]);
     const double elements = static_cast<double>(output.shape.num_elements());
-    cost.flops += node.op().cost
-                      ? std::max(node.op().cost(view_of(node, inputs, none), {&output, 1}).flops, elements)
-                      : elements;
+    cost.flops +=
+        node.op().cost
+            ? std::max(node.op().cost(view_of(node, inputs, internal::no_variables()), {&output, 1}).flops,
+                       elements)
+            : elements;
   }
   for (const TensorSpec& input : view.inputs()) cost.bytes += static_cast<double>(num_bytes(input));
   for (const TensorSpec& output : outputs) cost.bytes += static_cast<double>(num_bytes(output));

@@ -20,11 +20,6 @@ namespace {
 
 constexpr std::uint32_t kNone = 0xFFFFFFFFU;
 
-const Tensor* constant_of(const Node& node) {
-  const auto& attribute = node.op().traits.gives_attribute;
-  return attribute ? node.find<Tensor>(*attribute) : nullptr;
-}
-
 // The shape of every value, with numbers in place of unknown dimensions.
 class ProbedShapes {
  public:
@@ -320,7 +315,7 @@ class FuseElementwise final : public Pass {
   }
 
   static bool is_scalar_constant(const Node& node) {
-    const Tensor* constant = constant_of(node);
+    const Tensor* constant = internal::constant_of(node);
     return constant != nullptr && node.controls().empty() && constant->spec().shape.num_elements() == 1;
   }
 
