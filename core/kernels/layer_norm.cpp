@@ -34,7 +34,7 @@ template <class T>
 void normalise_rows(const T* x, const T* gamma, const T* beta, double epsilon, std::int64_t d, T* y,
                     Wide<T>* means, Wide<T>* rstds, std::int64_t begin, std::int64_t end) {
   using S = Wide<T>;
-  S first[kBlock], second[kBlock];
+  S first[kBlock], second[kBlock], third[kBlock];
   for (std::int64_t row = begin; row < end; ++row) {
     const T* in = x + row * d;
     S sum{0}, squares{0};
@@ -51,11 +51,14 @@ void normalise_rows(const T* x, const T* gamma, const T* beta, double epsilon, s
     means[row] = mean;
     rstds[row] = rstd;
     for_each_block(d, [&](std::int64_t i, std::int64_t count) {
-      map_span(wide_span(in + i, first, count), wide_span(gamma + i, second, count), first, count,
-               [mean, rstd](auto v, auto scale) { return (v - mean) * rstd * scale; });
-      map_span(first, wide_span(beta + i, second, count), first, count,
-               [](auto v, auto shift) { return v + shift; });
-      narrow_span(first, y + row * d + i, count);
+      S* to = first;
+      if constexpr (std::is_same_v<T, S>) to = y + row * d + i;
+      map_spans(
+          to, count,
+          [mean, rstd](auto v, auto scale, auto shift) { return (v - mean) * rstd * scale + shift; },
+          wide_span(in + i, first, count), wide_span(gamma + i, second, count),
+          wide_span(beta + i, third, count));
+      if constexpr (!std::is_same_v<T, S>) from_f32(to, y + row * d + i, count);
     });
   }
 }
@@ -89,12 +92,16 @@ void gradient_rows(const T* x, const T* gamma, const Wide<T>* means, const Wide<
     slope /= static_cast<S>(d);
     for_each_block(d, [&](std::int64_t i, std::int64_t count) {
       if (d > kBlock) load(i, count);
-      map_span(scaled, normal, scaled, count, [=](auto a, auto n) { return (a - total - n * slope) * rstd; });
       const S* flows = wide_span(flow + i, buffer, count);
       fold_span<AddOp>(to_beta + i, flows, count);
-      map_span(flows, normal, normal, count, [](auto a, auto b) { return a * b; });
-      fold_span<AddOp>(to_gamma + i, normal, count);
-      narrow_span(scaled, dx + row * d + i, count);
+      map_spans(
+          to_gamma + i, count, [](auto sum, auto a, auto n) { return sum + a * n; }, to_gamma + i, flows,
+          normal);
+      S* to = scaled;
+      if constexpr (std::is_same_v<T, S>) to = dx + row * d + i;
+      map_spans(
+          to, count, [=](auto a, auto n) { return (a - total - n * slope) * rstd; }, scaled, normal);
+      if constexpr (!std::is_same_v<T, S>) from_f32(to, dx + row * d + i, count);
     });
   }
 }

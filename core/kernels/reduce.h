@@ -10,7 +10,8 @@
 //
 // The order. Extents of one are dropped and neighbouring axes of one kind (reduced or kept) merged. Then
 //   where the last axis is reduced, each of its rows is one result: blocks of 1024 elements, in each 16 interleaved
-//   partial results joined by a fixed tree, the blocks joined one after another; rows are then joined like elements below;
+//   partial results joined by a fixed tree (fewer than 16 elements one after another), the blocks joined one after
+//   another; rows are then joined like elements below;
 //   where the last axis is kept, the elements are joined one after another in blocks of 64, and the blocks likewise.
 //   Where there is too little output to cut, the reduced axes are cut into parts of about 65536 elements, each is
 //   reduced by itself as above, and the parts are joined like elements.

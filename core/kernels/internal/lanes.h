@@ -1,7 +1,8 @@
 // core/kernels/internal/lanes.h - sixteen partial results side by side: the inner loops of reductions.
 //
-// reduce_span() sends element i of a span to partial result i % 16 and joins the sixteen by a fixed tree, so that the
-// order of the arithmetic is the same on every machine, whatever its registers hold. The loops are written with the
+// reduce_span() sends element i of a span to partial result i % 16 and joins the sixteen by a fixed tree (fewer than
+// sixteen elements are taken one after another), so that the order of the arithmetic is the same on every machine,
+// whatever its registers hold. The loops are written with the
 // compilers' 16-byte vectors and unrolled by hand, because g++ vectorises no such loop at -O2.
 #pragma once
 
@@ -116,22 +117,23 @@ inline S join_lanes(const S* lanes) {
 // Partial results of terms made from one or two spans: term(vector of a, vector of b), which works on numbers, too.
 template <class Op, class S, class Term>
 inline S reduce_terms(const S* a, const S* b, std::int64_t count, Term&& term) {
-  constexpr std::size_t kVectors = static_cast<std::size_t>(kLanes / VectorOf<S>::kWidth);
-  S lanes[kLanes];
-  std::int64_t i = 0;
-  if (count >= kLanes) {
-    std::array<Vector<S>, kVectors> sums;
-    unrolled<kVectors>([&](auto k) { sums[k] = Vector<S>{} + Op::template identity<S>(); });
-    for (; i + kLanes <= count; i += kLanes) {
-      unrolled<kVectors>([&](auto k) {
-        constexpr std::int64_t kAt = static_cast<std::int64_t>(k()) * VectorOf<S>::kWidth;
-        sums[k] = Op::apply(sums[k], term(load_vector(a + i + kAt), load_vector(b + i + kAt)));
-      });
-    }
-    std::memcpy(lanes, sums.data(), sizeof(lanes));
-  } else {
-    for (S& lane : lanes) lane = Op::template identity<S>();
+  if (count < kLanes) {
+    S total = Op::template identity<S>();
+    for (std::int64_t i = 0; i < count; ++i) total = Op::apply(total, term(a[i], b[i]));
+    return total;
   }
+  constexpr std::size_t kVectors = static_cast<std::size_t>(kLanes / VectorOf<S>::kWidth);
+  std::array<Vector<S>, kVectors> sums;
+  unrolled<kVectors>([&](auto k) { sums[k] = Vector<S>{} + Op::template identity<S>(); });
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    unrolled<kVectors>([&](auto k) {
+      constexpr std::int64_t kAt = static_cast<std::int64_t>(k()) * VectorOf<S>::kWidth;
+      sums[k] = Op::apply(sums[k], term(load_vector(a + i + kAt), load_vector(b + i + kAt)));
+    });
+  }
+  S lanes[kLanes];
+  std::memcpy(lanes, sums.data(), sizeof(lanes));
   for (std::int64_t lane = 0; i < count; ++i, ++lane) lanes[lane] = Op::apply(lanes[lane], term(a[i], b[i]));
   return join_lanes<Op>(lanes);
 }
@@ -141,18 +143,23 @@ inline S reduce_span(const S* in, std::int64_t count) {
   return reduce_terms<Op>(in, in, count, [](auto x, auto) { return x; });
 }
 
-// to[i] = f(a[i], b[i]) where f works on numbers and on vectors. `to` may be a or b.
-template <class S, class F>
-inline void map_span(const S* a, const S* b, S* to, std::int64_t count, F&& f) {
+// to[i] = f(in[i]...) where f works on numbers and on vectors. `to` may be one of those.
+template <class S, class F, class... In>
+inline void map_spans(S* to, std::int64_t count, F&& f, const In*... in) {
   constexpr std::int64_t kWidth = VectorOf<S>::kWidth;
   std::int64_t i = 0;
   for (; i + 2 * kWidth <= count; i += 2 * kWidth) {
-    const Vector<S> first = f(load_vector(a + i), load_vector(b + i));
-    const Vector<S> second = f(load_vector(a + i + kWidth), load_vector(b + i + kWidth));
+    const Vector<S> first = f(load_vector(in + i)...);
+    const Vector<S> second = f(load_vector(in + i + kWidth)...);
     store_vector(to + i, first);
     store_vector(to + i + kWidth, second);
   }
-  for (; i < count; ++i) to[i] = f(a[i], b[i]);
+  for (; i < count; ++i) to[i] = f(in[i]...);
+}
+
+template <class S, class F>
+inline void map_span(const S* a, const S* b, S* to, std::int64_t count, F&& f) {
+  map_spans(to, count, std::forward<F>(f), a, b);
 }
 
 // into[i] = op(into[i], in[i]).
