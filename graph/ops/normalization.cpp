@@ -238,7 +238,7 @@ OpDef layer_norm_grad_op() {
   def.infer = [](InferContext& c) {
     const Shape rows = infer_rows(c);
     const DType dtype = statistics_dtype(c.input(0).dtype);
-    for (const std::size_t i : {2, 3}) {
+    for (const std::size_t i : {std::size_t{2}, std::size_t{3}}) {
       if (c.input(i).dtype != dtype || c.input(i).shape.rank() != rows.rank()) {
         NodeView::fail(str("takes statistics ", TensorSpec{dtype, rows}, ", got ", c.input(i)));
       }
