@@ -172,6 +172,8 @@ class Bench:
             yield "JAX", [python, str(HERE / "peer_jax.py")]
 
     def run(self):
+        if self.options.cpu_time:
+            print("in CPU time, not in time: no figure to quote")
         for threads in self.options.threads or (1, 2):
             cores = sorted(os.sched_getaffinity(0))
             if threads > len(cores):
