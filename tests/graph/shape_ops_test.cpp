@@ -278,7 +278,8 @@ TEST(Transpose, PermutesAxes) {
         for (std::size_t i = 0; i < index.size(); ++i) from[static_cast<std::size_t>(positive[i])] = index[i];
         return from;
       });
-      expect_value(feed, expected, [&](GraphBuilder&, const Value& x) { return transpose(x, perm); });
+      expect_value(feed, expected,
+                   [&order = perm](GraphBuilder&, const Value& x) { return transpose(x, order); });
     }
   }
   const Tensor feed = counting({2, 3, 4});
