@@ -196,7 +196,7 @@ OpDef where_op() {
 // One bound of clip, as an element; absent where it bounds nothing.
 struct Bound {
   bool given = false;
-  std::array<std::byte, 8> element = {};
+  alignas(8) std::array<std::byte, 8> element = {};
 };
 
 Bound bound_of(std::string_view what, double number, DType dtype) {
