@@ -14,7 +14,8 @@ namespace {
 constexpr std::size_t kChains = 64;  // how many chains of clusters are tracked
 constexpr std::size_t kMaxUsers =
     64;  // a block touched by more clusters is not used again (in parallel plans)
-constexpr std::size_t kCandidates = 32;  // free blocks looked at per value
+constexpr std::size_t kCandidates = 32;   // free blocks looked at per value
+constexpr std::size_t kMaxBySize = 4096;  // values of a plan that is laid out largest first
 
 // Does cluster a end before cluster b starts, whatever the schedule? Clusters are laid out in chains; for each cluster
 // and chain the table has the last member of that chain that leads to it.
@@ -94,6 +95,7 @@ class Planner {
     std::ranges::stable_sort(starts, {}, &Event::at);
     std::ranges::stable_sort(ends, {}, &Event::at);
     taken_over_.assign(intervals_.size(), false);
+    for (std::uint32_t i = 0; i < intervals_.size(); ++i) first_of_.push_back(i);
     std::size_t next_end = 0;
     std::int64_t live = 0;
     for (const Event& start : starts) {
@@ -103,12 +105,17 @@ class Planner {
         release(ends[next_end].interval);
       }
       Interval& interval = intervals_[start.interval];
-      if (take_over(interval)) continue;
+      if (take_over(interval)) {
+        first_of_[start.interval] = first_of_[static_cast<std::size_t>(interval.in_place_of)];
+        continue;
+      }
       live += rounded(interval);
       plan_.live_set_bytes = std::max(plan_.live_set_bytes, live);
       interval.offset = allocate(interval);
     }
     for (const std::int64_t bytes : plan_.arena_bytes) plan_.planned_bytes += bytes;
+    if (sequential_ && plan_.planned_bytes > plan_.live_set_bytes && intervals_.size() <= kMaxBySize)
+      place_by_size();
     return std::move(plan_);
   }
 
@@ -131,6 +138,55 @@ class Planner {
     std::uint32_t end = last_[interval.writer];
     for (const std::uint32_t reader : interval.readers) end = std::max(end, last_[reader]);
     return end;
+  }
+
+  // Once more, the largest first, each at the lowest place that is free while it is needed: often closer to the live set than
+  // first come, first served, which leaves gaps. Looks at all pairs. Keeps the better of the two.
+  void place_by_size() {
+    struct Placed {
+      std::uint32_t interval, begin, end;
+      std::int64_t bytes, offset = 0;
+    };
+    std::vector<Placed> blocks;
+    std::vector<std::uint32_t> block_of(intervals_.size());
+    for (std::uint32_t i = 0; i < intervals_.size(); ++i) {
+      if (first_of_[i] != i) continue;
+      block_of[i] = static_cast<std::uint32_t>(blocks.size());
+      blocks.push_back({i, first_[intervals_[i].writer], ends_[i], rounded(intervals_[i])});
+    }
+    for (std::uint32_t i = 0; i < intervals_.size(); ++i) {  // a block lasts as long as whoever took it over
+      Placed& block = blocks[block_of[first_of_[i]]];
+      block.end = std::max(block.end, ends_[i]);
+    }
+    std::vector<std::uint32_t> order(blocks.size());
+    for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::ranges::stable_sort(
+        order, [&](std::uint32_t a, std::uint32_t b) { return blocks[a].bytes > blocks[b].bytes; });
+    std::vector<std::int64_t> arena_bytes(plan_.arena_bytes.size(), 0);
+    std::vector<const Placed*> placed, around;
+    for (const std::uint32_t i : order) {
+      Placed& block = blocks[i];
+      const std::uint32_t arena = intervals_[block.interval].arena;
+      around.clear();
+      for (const Placed* other : placed) {
+        const bool meets = other->begin <= block.end && block.begin <= other->end;
+        if (meets && intervals_[other->interval].arena == arena) around.push_back(other);
+      }
+      std::ranges::sort(around, {}, &Placed::offset);
+      for (const Placed* other : around) {
+        if (block.offset + block.bytes <= other->offset) break;
+        block.offset = std::max(block.offset, other->offset + other->bytes);
+      }
+      arena_bytes[arena] = std::max(arena_bytes[arena], block.offset + block.bytes);
+      placed.push_back(&block);
+    }
+    std::int64_t total = 0;
+    for (const std::int64_t bytes : arena_bytes) total += bytes;
+    if (total >= plan_.planned_bytes) return;
+    plan_.planned_bytes = total;
+    plan_.arena_bytes = std::move(arena_bytes);
+    for (std::uint32_t i = 0; i < intervals_.size(); ++i)
+      intervals_[i].offset = blocks[block_of[first_of_[i]]].offset;
   }
 
   std::vector<std::uint32_t> users_of(const Interval& interval) const {
@@ -257,6 +313,7 @@ class Planner {
   std::vector<std::uint32_t> join_of_;  // by phase
   std::vector<std::uint32_t> ends_;     // by interval: the last call that touches it
   std::vector<bool> taken_over_;
+  std::vector<std::uint32_t> first_of_;  // by interval: whose memory it took over, from the first on
   MemoryPlan plan_;
 };
 

@@ -207,6 +207,23 @@ TEST(MemoryPlan, AValueWithAnotherReaderIsNotTakenOver) {
   }
 }
 
+// First come, first served would put the large value behind both: 300, 100, 400 bytes, of which the last two live together.
+TEST(MemoryPlan, ALargeValueTakesTheRoomOfASmallOneBeforeIt) {
+  std::vector<Interval> intervals(3);
+  intervals[0].bytes = 300;
+  intervals[0].readers = {1};
+  intervals[1].bytes = 100;
+  intervals[1].writer = 1;
+  intervals[1].readers = {3};
+  intervals[2].bytes = 400;
+  intervals[2].writer = 2;
+  intervals[2].readers = {3};
+  const CheckedPlan plan(chain(4), std::move(intervals), {1, true}, 1);
+  plan.expect_sound();
+  EXPECT_EQ(plan.memory().live_set_bytes, rounded(400) + rounded(100));
+  EXPECT_EQ(plan.memory().planned_bytes, rounded(400) + rounded(100));
+}
+
 TEST(MemoryPlan, ArenasAreApart) {
   std::vector<Interval> intervals = chain_values(10, false);
   for (std::size_t i = 0; i < intervals.size(); ++i) intervals[i].arena = static_cast<std::uint32_t>(i % 2);
