@@ -85,6 +85,24 @@ TEST_F(Allocations, NoneInline) {
   EXPECT_EQ(allocations_per_run(compile(graph_of(100), Runtime({.threads = 1})), feeds_), 0);
 }
 
+TEST_F(Allocations, NoneInlineWithALoopAndABranch) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {64});
+  const VariableRef v = b.variable("v", Tensor::zeros({64}));
+  const Value start = b.constant(0);
+  const std::vector<Value> end = while_loop(
+      std::vector<Value>{start, x}, [](std::span<const Value> now) { return now[0] < 5; },
+      [&](std::span<const Value> now) -> std::vector<Value> {
+        const Value next = cond(
+            now[0] < 2, [&]() -> std::vector<Value> { return {relu(now[1])}; },
+            [&]() -> std::vector<Value> { return {now[1] + x}; })[0];
+        b.assign_add(v, next);
+        return {now[0] + 1, next};
+      });
+  b.result(end[1]);
+  EXPECT_EQ(allocations_per_run(compile(b.finish(), Runtime({.threads = 2})), feeds_), 0);
+}
+
 TEST_F(Allocations, NoneInlineWithAnObserverADeadlineAndACancellation) {
   struct Quiet : Observer {
     void on_node_begin(const NodeEvent&) noexcept override {}
