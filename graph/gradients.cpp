@@ -11,7 +11,7 @@ namespace lockstep {
 
 // --- Gradient
 
-Gradient::Gradient(Value dense) : value_(std::move(dense)) {}
+Gradient::Gradient(const Value& dense) : value_(dense) {}
 Gradient::Gradient(const IndexedSlices& rows)
     : value_(rows.values), indices_(rows.indices), dense_shape_(rows.dense_shape) {}
 
@@ -93,14 +93,14 @@ class Backward {
     return active_[value.node.index()] && is_floating(builder_.graph().spec(value).dtype);
   }
 
-  void flow(ValueId into, Gradient gradient) {
+  void flow(ValueId into, const Gradient& gradient) {
     std::vector<std::vector<Gradient>>& outputs = flows_[into.node.index()];
     outputs.resize(builder_.graph().node(into.node).outputs().size());
     std::vector<Gradient>& flows = outputs[into.output];
     if (!flows.empty() && !flows.back().is_sparse() && !gradient.is_sparse()) {
       flows.back() = flows.back().dense() + gradient.dense();  // at once: what was added need not be kept
     } else {
-      flows.push_back(std::move(gradient));
+      flows.push_back(gradient);
     }
   }
 

@@ -50,7 +50,7 @@ struct IndexedSlices {
 class LOCKSTEP_API Gradient {
  public:
   Gradient() = default;                 // nothing flows back
-  Gradient(Value dense);                // NOLINT(google-explicit-constructor)
+  Gradient(const Value& dense);         // NOLINT(google-explicit-constructor)
   Gradient(const IndexedSlices& rows);  // NOLINT(google-explicit-constructor)
 
   bool valid() const { return value_.valid(); }

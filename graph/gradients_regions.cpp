@@ -90,6 +90,7 @@ std::vector<Gradient> cond_gradient(GradientContext& c) {
         seeds.push_back(inner.import(c.grad(i)));
       }
       std::vector<Value> sources;
+      sources.reserve(wanted.size());
       for (const std::size_t i : wanted) sources.push_back(own[i]);
       std::vector<Gradient> flows = internal::flow_back(inner, targets, seeds, sources, c.node().site());
       std::vector<Value> dense;

@@ -231,7 +231,7 @@ Adagrad::Adagrad(LearningRate learning_rate, AdagradOptions options)
                 op_rule("adagrad", {{"accumulator", options.initial_accumulator}},
                         {{"epsilon", options.epsilon}})) {}
 
-RmsProp::RmsProp(LearningRate learning_rate, RmsPropOptions options)
+RmsProp::RmsProp(LearningRate learning_rate, const RmsPropOptions& options)
     : Optimizer(options.name, std::move(learning_rate), rmsprop_rule(options)) {}
 
 Adam::Adam(LearningRate learning_rate, AdamOptions options)

@@ -169,7 +169,7 @@ struct RmsPropOptions {
 };
 class LOCKSTEP_API RmsProp : public Optimizer {
  public:
-  explicit RmsProp(LearningRate learning_rate, RmsPropOptions options = {});
+  explicit RmsProp(LearningRate learning_rate, const RmsPropOptions& options = {});
 };
 
 struct AdamOptions {

@@ -1,6 +1,7 @@
 #include "lockstep/core/kernels/conv.h"
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 #include <vector>
 
@@ -69,7 +70,7 @@ std::int64_t rows_of_block(const ConvShape& s) {
 }
 
 std::int64_t shards_by_time(double seconds, std::int64_t most) {
-  return std::clamp<std::int64_t>(static_cast<std::int64_t>(seconds / kShard + 0.5), 1,
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(std::llround(seconds / kShard)), 1,
                                   std::max<std::int64_t>(most, 1));
 }
 

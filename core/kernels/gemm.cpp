@@ -1,6 +1,7 @@
 #include "lockstep/core/kernels/gemm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <type_traits>
@@ -251,8 +252,9 @@ GemmTiles::GemmTiles(DType dtype, bool transpose_a, bool transpose_b, std::int64
   const std::int64_t least_rows = transpose_b ? 256 : transpose_a && k > 512 ? 192 : 128;
   const double seconds = estimated_seconds(dtype, m, n, k);
   if (m == 0 || n == 0 || seconds < 1.5 * kTile) return;
-  const std::int64_t wanted = std::max(std::min(static_cast<std::int64_t>(seconds / kTile + 0.5), kMany),
-                                       static_cast<std::int64_t>(seconds / kLongTile));
+  const std::int64_t wanted =
+      std::max(std::min(static_cast<std::int64_t>(std::llround(seconds / kTile)), kMany),
+               static_cast<std::int64_t>(seconds / kLongTile));
   // An even number of tiles, so that two threads end at one time.
   const auto pieces = [](std::int64_t extent, std::int64_t least, std::int64_t most) {
     const std::int64_t count = std::min(extent / least, most);

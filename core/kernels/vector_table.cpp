@@ -1,6 +1,7 @@
 #include "lockstep/core/kernels/internal/vector_table.h"
 
 #undef HWY_TARGET_INCLUDE
+// NOLINTNEXTLINE(readability-identifier-naming)
 #define HWY_TARGET_INCLUDE "lockstep/core/kernels/internal/vector_loops.h"
 #include <hwy/foreach_target.h>
 // After foreach_target.h: the same once more, for the instruction set that the compiler was told to use.

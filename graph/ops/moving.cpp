@@ -412,6 +412,7 @@ Value stack(const std::vector<Value>& values, std::int64_t axis, SourceSite site
   GraphBuilder& builder = builder_of("stack", values, site);
   const auto made_at = builder.made_at(site);
   std::vector<Value> rows;
+  rows.reserve(values.size());
   for (const Value& value : values) rows.push_back(expand_dims(value, axis));
   return concat(rows, axis, site);
 }

@@ -71,7 +71,7 @@ Shape reshaped(const Shape& from, std::vector<std::int64_t> wanted) {
     for (std::int64_t& dim : dims) dim = dim < 0 ? kUnknown : dim;
     return Shape(std::span<const std::int64_t>(dims));
   };
-  const Shape asked = describe();
+  Shape asked = describe();
   if (open == 1 && product == 0 && computed) {
     NodeView::fail(
         str("-1 in ", asked, " cannot be computed: the other dimensions have no elements; state it"));
@@ -300,7 +300,7 @@ Value with_shape(std::string_view op, const Operand& x, const Value& shape) {
 Value filled_like(std::string_view op, const Operand& x, double number) {
   const Value& like = x.value_for(op);
   GraphBuilder& builder = like.builder();
-  const TensorSpec spec = like.spec();
+  const TensorSpec& spec = like.spec();
   if (spec.shape.is_known()) return full(builder, spec.dtype, spec.shape, number, x.site());
   const Value shape = builder.op1("shape_of", {like}, {}, {}, x.site());
   return full(builder, spec.dtype, shape, number, x.site());

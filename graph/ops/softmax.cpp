@@ -121,7 +121,7 @@ Shape infer_examples(const InferContext& c, const TensorSpec& logits, const Tens
   const std::size_t rank = logits.shape.rank();
   if (rank == 0) NodeView::fail(str("takes logits [..., classes], got ", logits));
   if (logits.shape[rank - 1] == 0) NodeView::fail(str("takes at least one class, got ", logits));
-  const Shape examples = logits.shape.without_dim(rank - 1);
+  Shape examples = logits.shape.without_dim(rank - 1);
   const bool numbers = is_class_number(labels.dtype);
   const Shape& wanted = numbers ? examples : logits.shape;
   bool fits = (numbers || labels.dtype == logits.dtype) && labels.shape.rank() == wanted.rank();

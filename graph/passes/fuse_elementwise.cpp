@@ -307,7 +307,7 @@ class FuseElementwise final : public Pass {
       const std::span<const std::int64_t> dims = shapes.of(id).dims();
       std::vector<NodeId> controls(node.controls().begin(), node.controls().end());
       std::ranges::sort(controls);
-      Key key{{dims.begin(), dims.end()}, node.device(), node.provenance().replica, std::move(controls)};
+      Key key{{dims.begin(), dims.end()}, node.device(), node.provenance().replica, controls};
       kinds[id.index()] =
           numbers.try_emplace(std::move(key), static_cast<std::uint32_t>(numbers.size())).first->second;
     }

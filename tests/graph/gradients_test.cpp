@@ -277,7 +277,8 @@ Value power_loop(const Value& x, const Value& factor, std::int64_t trips, std::i
 }
 
 TEST(Gradients, GoRoundABoundedLoopBackwards) {
-  for (const auto& [trips, bound] : {std::pair{3, 3}, {2, 5}, {0, 4}, {9, 3}}) {
+  for (const auto& pair : {std::pair{3, 3}, {2, 5}, {0, 4}, {9, 3}}) {
+    const int trips = pair.first, bound = pair.second;
     SCOPED_TRACE(::testing::Message() << trips << " trips, at most " << bound);
     expect_gradients(
         [&](GraphBuilder&, std::span<const Value> x) { return power_loop(x[0], x[1], trips, bound); },
