@@ -97,8 +97,10 @@ TEST(LayerNorm, EqualsTheNaiveOne) {
       const Tensor x = as(dtype, random_tensor(shape, 1)), gamma = as(dtype, random_tensor(own, 2)),
                    beta = as(dtype, random_tensor(own, 3));
       GraphBuilder b;
-      b.result(layer_norm(b.placeholder("x", dtype, shape), b.placeholder("gamma", dtype, own),
-                          b.placeholder("beta", dtype, own), epsilon));
+      const Value in_x = b.placeholder("x", dtype, shape);  // one after another: arguments have no order
+      const Value in_gamma = b.placeholder("gamma", dtype, own);
+      const Value in_beta = b.placeholder("beta", dtype, own);
+      b.result(layer_norm(in_x, in_gamma, in_beta, epsilon));
       const Tensor y = as(DType::kF64, evaluate(b, {x, gamma, beta})[0]);
       ASSERT_EQ(y.shape(), shape);
       const Tensor in = as(DType::kF64, x), scale = as(DType::kF64, gamma), shift = as(DType::kF64, beta);
