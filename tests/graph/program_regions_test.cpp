@@ -46,7 +46,7 @@ TEST(ProgramRegions, LargeBodiesAgreeWithTheInterpreterOnAnyNumberOfThreads) {
   const Tensor x = random_tensor({384, 384}, 1);
   Interpreter oracle(graph);
   const std::vector<Tensor> expected = oracle.run({x});
-  for (const std::size_t threads : {1, 2, 4}) {
+  for (const std::size_t threads : {1U, 2U, 4U}) {
     const Program program = compile(graph, Runtime({.threads = threads}));
     for (int run = 0; run < 3; ++run) {
       const std::vector<Tensor> got = program.run(std::vector<Tensor>{x});
