@@ -13,6 +13,7 @@
 #include "lockstep/graph/op.h"
 #include "lockstep/graph/ops.h"
 #include "lockstep/graph/text.h"
+#include "support/op_test.h"
 #include "support/program_test.h"
 
 namespace lockstep {
@@ -22,21 +23,10 @@ using kernels::BinaryOp;
 using kernels::UnaryOp;
 using testing::caught;
 using ::testing::ElementsAre;
-using testing::expect_same_tensors;
+using testing::evaluate;
 using testing::floats;
 using ::testing::HasSubstr;
 using testing::vec;
-using testing::with_lanes;
-
-// By the interpreter, and by programs inline and cut into tasks; all agree.
-std::vector<Tensor> evaluate(GraphBuilder& b, const std::vector<Tensor>& feeds) {
-  const Graph graph = b.finish();
-  const std::vector<Tensor> expected = Interpreter(graph).run(feeds);
-  expect_same_tensors(compile(graph, Runtime({.threads = 2})).run(feeds), expected);
-  expect_same_tensors(compile(graph, Runtime({.threads = 2}), with_lanes(Clustering::kOff)).run(feeds),
-                      expected);
-  return expected;
-}
 
 // Numbers that every dtype holds, from -3 to 3 in steps of an eighth for floats and of one for integers.
 Tensor numbers(DType dtype, const Shape& shape, std::uint64_t key) {

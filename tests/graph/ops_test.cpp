@@ -8,6 +8,7 @@
 #include "lockstep/core/random.h"
 #include "lockstep/graph/interpreter.h"
 #include "lockstep/graph/verifier.h"
+#include "support/op_test.h"
 #include "support/program_test.h"
 
 namespace lockstep {
@@ -15,6 +16,7 @@ namespace {
 
 using testing::caught;
 using ::testing::ElementsAre;
+using testing::evaluate;
 using testing::expect_same_tensors;
 using testing::floats;
 using ::testing::HasSubstr;
@@ -31,15 +33,6 @@ Tensor numbers(const Shape& shape, std::uint64_t key) {
 }
 
 // The graph's results on these feeds: by the program, inline and call by call, and by the interpreter; all agree.
-std::vector<Tensor> evaluate(GraphBuilder& b, const std::vector<Tensor>& feeds) {
-  const Graph graph = b.finish();
-  const std::vector<Tensor> expected = Interpreter(graph).run(feeds);
-  expect_same_tensors(compile(graph, Runtime({.threads = 2})).run(feeds), expected);
-  expect_same_tensors(compile(graph, Runtime({.threads = 2}), with_lanes(Clustering::kOff)).run(feeds),
-                      expected);
-  return expected;
-}
-
 // The element of a broadcast operand that belongs to the element of the output.
 std::size_t broadcast_index(const Shape& in, const Shape& out, std::size_t at) {
   std::size_t index = 0;

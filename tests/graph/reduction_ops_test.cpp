@@ -9,17 +9,17 @@
 #include "lockstep/graph/ops/reductions.h"
 #include "lockstep/graph/text.h"
 #include "support/gradient_check.h"
+#include "support/op_test.h"
 #include "support/program_test.h"
 
 namespace lockstep {
 namespace {
 
 using testing::caught;
+using testing::evaluate;
 using testing::expect_gradients;
-using testing::expect_same_tensors;
 using ::testing::HasSubstr;
 using testing::random_tensor;
-using testing::with_lanes;
 
 using ReduceFn = Value (*)(const Operand&, std::vector<std::int64_t>, bool);
 using Axes = std::vector<std::int64_t>;
@@ -32,15 +32,6 @@ const NamedReduction kFloating[] = {{"sum", sum}, {"mean", mean}, {"max", max},
                                     {"min", min}, {"prod", prod}, {"logsumexp", logsumexp}};
 
 // The results by program, inline and call by call, and by the interpreter; all agree.
-std::vector<Tensor> evaluate(GraphBuilder& b, const std::vector<Tensor>& feeds) {
-  const Graph graph = b.finish();
-  const std::vector<Tensor> expected = Interpreter(graph).run(feeds);
-  expect_same_tensors(compile(graph, Runtime({.threads = 2})).run(feeds), expected);
-  expect_same_tensors(compile(graph, Runtime({.threads = 2}), with_lanes(Clustering::kOff)).run(feeds),
-                      expected);
-  return expected;
-}
-
 double naive(std::string_view op, const std::vector<double>& values) {
   double total = 0, product = 1, exps = 0;
   double largest = values[0], smallest = values[0];

@@ -6,26 +6,17 @@
 #include "lockstep/graph/ops/softmax.h"
 #include "lockstep/graph/text.h"
 #include "support/gradient_check.h"
+#include "support/op_test.h"
 #include "support/program_test.h"
 
 namespace lockstep {
 namespace {
 
 using testing::caught;
+using testing::evaluate;
 using testing::expect_gradients;
-using testing::expect_same_tensors;
 using ::testing::HasSubstr;
 using testing::random_tensor;
-using testing::with_lanes;
-
-std::vector<Tensor> evaluate(GraphBuilder& b, const std::vector<Tensor>& feeds) {
-  const Graph graph = b.finish();
-  const std::vector<Tensor> expected = Interpreter(graph).run(feeds);
-  expect_same_tensors(compile(graph, Runtime({.threads = 2})).run(feeds), expected);
-  expect_same_tensors(compile(graph, Runtime({.threads = 2}), with_lanes(Clustering::kOff)).run(feeds),
-                      expected);
-  return expected;
-}
 
 // The f64 tensor's numbers in another dtype.
 Tensor as(DType dtype, const Tensor& from) {

@@ -1,0 +1,23 @@
+// tests/support/op_test.h - what a small graph gives, whoever runs it.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/graph/builder.h"
+#include "lockstep/graph/compile.h"
+#include "lockstep/graph/interpreter.h"
+#include "support/program_test.h"
+
+namespace lockstep::testing {
+
+// Finishes the graph and runs it by the interpreter, and by programs inline and cut into tasks; all agree.
+inline std::vector<Tensor> evaluate(GraphBuilder& b, const std::vector<Tensor>& feeds) {
+  const Graph graph = b.finish();
+  const std::vector<Tensor> expected = Interpreter(graph).run(feeds);
+  expect_same_tensors(compile(graph, Runtime({.threads = 2})).run(feeds), expected);
+  expect_same_tensors(compile(graph, Runtime({.threads = 2}), with_lanes(Clustering::kOff)).run(feeds),
+                      expected);
+  return expected;
+}
+
+}  // namespace lockstep::testing
