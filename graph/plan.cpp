@@ -356,16 +356,16 @@ class PlanMaker {
       if (reads_contents(node, i)) add(node.inputs()[i].node);
     }
     for (const NodeId control : node.controls()) add(control);
+    // Each once: a node that is no call of its own hands the list on.
+    std::ranges::sort(after);
+    after.erase(std::unique(after.begin(), after.end()), after.end());
     return after;
   }
 
   void add_node(const Node& node) {
     const OpDef& op = node.op();
     std::vector<std::uint32_t>& values = values_[node.id().index()];
-    if (!runs_[node.id().index()]) {
-      done_[node.id().index()] = predecessors(node);
-      return;
-    }
+    if (!runs_[node.id().index()]) return;  // and nobody that runs waits for it
     if (const std::vector<Tensor>* known = host_values_.find(node.id())) {
       for (const Tensor& value : *known) values.push_back(add_constant(value));
       done_[node.id().index()] = predecessors(node);

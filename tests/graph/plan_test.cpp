@@ -58,6 +58,17 @@ TEST(Plan, AliasesConstantsAndReadsDoNotRun) {
   EXPECT_EQ(summary_of(b).calls, 1U);
 }
 
+// Each node reads the one before it twice; were what it waits for written down twice as well, nobody would see the end.
+TEST(Plan, WhatIsLookedAtForItsShapeAloneCostsNothing) {
+  GraphBuilder b;
+  const Value x = relu(b.placeholder("x", DType::kF32, {3}));
+  b.result(x);
+  Value y = x;
+  for (int i = 0; i < 60; ++i) y = y + y;
+  b.result(shape_of(y));
+  EXPECT_EQ(summary_of(b).calls, 2U);  // relu, and a copy of the shape
+}
+
 TEST(Plan, ResultsAreComputedWhereTheyAreWanted) {
   GraphBuilder b;
   b.result(b.constant(vec({1, 2})) + 1.0F);
