@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string_view>
 
 #include "lockstep/core/error.h"
@@ -68,7 +69,10 @@ Value norm_of(std::span<const Gradient> gradients) {
   return sqrt(total);
 }
 
+// A bound that the norm's dtype cannot hold would be infinite, or 0, and make the quotient NaN.
 Value scale_of(const Value& norm, double max_norm) {
+  using Float = std::numeric_limits<float>;
+  if (norm.dtype() == DType::kF32) max_norm = std::clamp<double>(max_norm, Float::min(), Float::max());
   const Value largest = maximum(norm, max_norm);
   return max_norm / largest;
 }

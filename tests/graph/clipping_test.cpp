@@ -56,6 +56,20 @@ TEST(Clipping, ByNormLeavesZerosAlone) {
   EXPECT_THAT(floats(run(b, {clipped}, {vec({0, 0})})[0]), ElementsAre(0, 0));
 }
 
+// A bound that says "none", or nearly nothing, and that f32 cannot hold.
+TEST(Clipping, BoundsBeyondTheDtypeAreBounds) {
+  GraphBuilder b;
+  const Value g = b.placeholder("g", DType::kF32, {2});
+  const Value zero = b.placeholder("zero", DType::kF32, {2});
+  const Value kept = clip_by_norm(g, 1e300);
+  const Value tiny = clip_by_norm(g, 1e-300);
+  const Value still_zero = clip_by_norm(zero, 1e-300);
+  const std::vector<Tensor> results = run(b, {kept, tiny, still_zero}, {vec({3, 4}), vec({0, 0})});
+  EXPECT_THAT(floats(results[0]), ElementsAre(3, 4));
+  EXPECT_THAT(floats(results[1]), Pointwise(FloatNear(1e-30F), {0.0F, 0.0F}));
+  EXPECT_THAT(floats(results[2]), ElementsAre(0, 0));
+}
+
 TEST(Clipping, ByGlobalNormKeepsTheDirectionOfAll) {
   // sqrt(1 + 4 + 4 + 16) = 5, in f64 since one of them is: all times 1 / 5.
   GraphBuilder b;
