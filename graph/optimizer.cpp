@@ -1,7 +1,9 @@
 #include "lockstep/graph/optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
+#include <unordered_set>
 
 #include "lockstep/core/kernels/updates.h"
 #include "lockstep/graph/ops.h"
@@ -129,6 +131,7 @@ std::vector<TensorSpec> check_list(std::span<const GradientAndVariable> list, co
                           place({}));
   }
   std::vector<TensorSpec> specs;
+  std::unordered_set<std::string_view> names;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string& name = list[i].variable.name;
     if (!list[i].gradient.valid()) {
@@ -143,12 +146,9 @@ std::vector<TensorSpec> check_list(std::span<const GradientAndVariable> list, co
     if (decl == nullptr)
       throw InvalidArgument(str("apply_gradients: no variable '", name, "' is declared"), place(name));
     check_gradient(list[i], decl->spec, place(name));
-    for (std::size_t j = 0; j < i; ++j) {
-      if (list[j].variable.name == name) {
-        throw InvalidArgument(
-            str("apply_gradients: variable '", name, "' is in the list twice; add its gradients"),
-            place(name));
-      }
+    if (!names.insert(name).second) {
+      throw InvalidArgument(
+          str("apply_gradients: variable '", name, "' is in the list twice; add its gradients"), place(name));
     }
     specs.push_back(decl->spec);
   }
@@ -206,6 +206,15 @@ std::shared_ptr<const OptimizerRule> op_rule(std::string op, std::vector<Slot> s
   return std::make_shared<OpRule>(std::move(op), std::move(slots), std::move(attributes), with_step);
 }
 
+std::shared_ptr<const OptimizerRule> adagrad_rule(const AdagradOptions& options) {
+  if (!std::isfinite(options.initial_accumulator) || options.initial_accumulator < 0) {
+    throw InvalidArgument(str("optimizer '", options.name, "': the initial accumulator is ",
+                              options.initial_accumulator,
+                              "; it must be finite, and 0 or more: its root is divided by"));
+  }
+  return op_rule("adagrad", {{"accumulator", options.initial_accumulator}}, {{"epsilon", options.epsilon}});
+}
+
 std::shared_ptr<const OptimizerRule> rmsprop_rule(const RmsPropOptions& options) {
   std::vector<Attribute> attributes = {{"decay", options.decay}, {"epsilon", options.epsilon}};
   if (!options.centered && options.momentum == 0)
@@ -227,9 +236,7 @@ Momentum::Momentum(LearningRate learning_rate, double momentum, bool nesterov, s
                 op_rule("momentum", {{"velocity"}}, {{"momentum", momentum}, {"nesterov", nesterov}})) {}
 
 Adagrad::Adagrad(LearningRate learning_rate, AdagradOptions options)
-    : Optimizer(options.name, std::move(learning_rate),
-                op_rule("adagrad", {{"accumulator", options.initial_accumulator}},
-                        {{"epsilon", options.epsilon}})) {}
+    : Optimizer(options.name, std::move(learning_rate), adagrad_rule(options)) {}
 
 RmsProp::RmsProp(LearningRate learning_rate, const RmsPropOptions& options)
     : Optimizer(options.name, std::move(learning_rate), rmsprop_rule(options)) {}

@@ -19,6 +19,10 @@ LearningRate::LearningRate(double number, int) : number_(number) {
 Value LearningRate::at(GraphBuilder& builder, const VariableRef& iterations) const {
   if (schedule_) return schedule_(builder.read(iterations));
   if (make_) return make_(builder);
+  if (std::isnan(number_)) {
+    throw InvalidArgument(
+        "the learning rate is an empty function; give a number, or a schedule that makes a value");
+  }
   // f64 is exact for variables of every dtype: the update rounds it to what it computes in.
   return builder.constant(Tensor::scalar(number_), "learning_rate");
 }

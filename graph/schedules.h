@@ -12,6 +12,7 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -25,7 +26,7 @@ namespace lockstep {
 using Schedule = std::function<Value(const Value& iterations)>;
 
 // A number (0 or more), a Schedule, or a function GraphBuilder& -> Value, which may read a variable that the host sets. The
-// value is a scalar of f32 or f64.
+// value is a scalar of f32 or f64. An empty function is refused where the rate is asked for (InvalidArgument).
 class LOCKSTEP_API LearningRate {
  public:
   template <class Number>
@@ -47,7 +48,7 @@ class LOCKSTEP_API LearningRate {
  private:
   LearningRate(double number, int);
 
-  double number_ = 0;
+  double number_ = std::numeric_limits<double>::quiet_NaN();  // where it is a function
   Schedule schedule_;
   std::function<Value(GraphBuilder&)> make_;
 };

@@ -625,6 +625,14 @@ TEST_F(OptimizerErrors, NumbersOutOfRangeAreRefused) {
                 Adagrad(0.1, {.epsilon = -1}).apply_gradients({{g, w}});
               }).what,
               HasSubstr("it must be finite, and 0 or more"));
+  for (const double accumulator : {-1.0, std::nan("")}) {
+    EXPECT_THAT(caught([&] { Adagrad(0.1, {.initial_accumulator = accumulator}); }).what,
+                HasSubstr("the initial accumulator is"));
+  }
+  EXPECT_THAT(caught([&] {
+                Sgd(Schedule()).apply_gradients({{g, w}});
+              }).what,
+              HasSubstr("the learning rate is an empty function"));
   EXPECT_THAT(caught([&] { Optimizer("", 0.1, std::make_shared<SignRule>()); }).what,
               HasSubstr("needs a name"));
   EXPECT_THAT(caught([&] { Optimizer("x", 0.1, nullptr); }).what, HasSubstr("has no rule"));
