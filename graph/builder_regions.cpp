@@ -3,50 +3,9 @@
 
 #include "lockstep/graph/builder.h"
 #include "lockstep/graph/gradients.h"
+#include "lockstep/graph/internal/region_trace.h"
 
 namespace lockstep {
-
-// Traces one function into a region of the innermost graph.
-struct RegionTrace {
-  explicit RegionTrace(GraphBuilder& outer) : outer_(outer.innermost()), inner_(add_region(outer_)) {
-    outer_.child_ = &inner_;
-  }
-  ~RegionTrace() {
-    outer_.child_ = nullptr;
-    ++inner_.generation_;  // its values are no longer good
-  }
-  RegionTrace(const RegionTrace&) = delete;
-  RegionTrace& operator=(const RegionTrace&) = delete;
-
-  Value parameter(const std::string& name, const TensorSpec& spec) {
-    return inner_.add_parameter(name, spec, {});
-  }
-  void finish(std::span<const Value> results, const SourceSite& site) {
-    for (const Value& value : results) inner_.result(value, site);
-    outer_.child_ = nullptr;
-  }
-  const auto& captures() const { return inner_.captures_; }
-  // The region with these parameters first, then one for each captured value in the given order.
-  Graph take(std::span<const Value> own, std::span<const Value> captured) {
-    std::vector<NodeId> parameters;
-    for (const Value& value : own) parameters.push_back(value.id().node);
-    for (const Value& outer : captured) parameters.push_back(inner_.import(outer).id().node);
-    inner_.graph_.set_parameters(std::move(parameters));
-    return std::move(inner_.graph_);
-  }
-
- private:
-  // The outermost builder keeps it, for values that are used too late.
-  static GraphBuilder& add_region(GraphBuilder& parent) {
-    GraphBuilder* root = &parent;
-    while (root->parent_ != nullptr) root = root->parent_;
-    root->regions_.push_back(std::unique_ptr<GraphBuilder>(new GraphBuilder(&parent)));
-    return *root->regions_.back();
-  }
-
-  GraphBuilder& outer_;
-  GraphBuilder& inner_;
-};
 
 namespace {
 

@@ -1,10 +1,12 @@
 #include "lockstep/graph/gradients.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/graph/internal/builtin_ops.h"
 #include "lockstep/graph/internal/flow_back.h"
+#include "lockstep/graph/internal/region_trace.h"
 #include "lockstep/graph/ops.h"
 
 namespace lockstep {
@@ -54,29 +56,67 @@ constexpr std::string_view kGradients = "gradients";  // Provenance::made_by of 
 
 // One list of values is one thing to differentiate by: a value, or all reads of a variable.
 using Sources = std::vector<std::vector<Value>>;
+// Nodes through which nothing may flow back, and the variable that each of them reads inside a region.
+using Refused = std::unordered_map<NodeId, std::string>;
+
+// All that flows into one value, in the order in which it came.
+Gradient joined(const std::vector<Gradient>& flows) {
+  if (flows.size() < 2) return flows.empty() ? Gradient() : flows[0];
+  if (std::ranges::all_of(flows, &Gradient::is_sparse)) {
+    std::vector<Value> indices, values;
+    for (const Gradient& flow : flows) {
+      indices.push_back(flow.slices().indices);
+      values.push_back(flow.slices().values);
+    }
+    return IndexedSlices{concat(indices, 0), concat(values, 0), flows[0].slices().dense_shape};
+  }
+  Value total = to_dense(flows[0]);
+  for (std::size_t i = 1; i < flows.size(); ++i) total = total + to_dense(flows[i]);
+  return total;
+}
+
+// Equal, as far as is known.
+bool may_be_equal(const TensorSpec& a, const TensorSpec& b) {
+  bool fits = a.dtype == b.dtype && a.shape.rank() == b.shape.rank();
+  for (std::size_t axis = 0; fits && axis < a.shape.rank(); ++axis) {
+    fits = a.shape[axis] == b.shape[axis] || a.shape[axis] == kUnknown || b.shape[axis] == kUnknown;
+  }
+  return fits;
+}
+
+// Which of the first `end` nodes depend on a source? None does through a stop_gradient: what stands behind one needs no rule.
+std::vector<bool> dependents(const Graph& graph, const Sources& sources, const Refused& refused,
+                             std::size_t end) {
+  static const OpDef& stop = OpRegistry::global().get("stop_gradient");
+  std::vector<bool> active(end, false);
+  const auto mark = [&](NodeId id) {
+    if (id.index() < end) active[id.index()] = true;
+  };
+  for (const std::vector<Value>& values : sources) {
+    for (const Value& value : values) mark(value.id().node);
+  }
+  for (const auto& [id, variable] : refused) mark(id);
+  for (std::size_t i = 0; i < end; ++i) {
+    if (active[i] || !graph.contains(NodeId(i)) || &graph.node(NodeId(i)).op() == &stop) continue;
+    active[i] = std::ranges::any_of(graph.node(NodeId(i)).inputs(), [&](ValueId input) {
+      return active[input.node.index()] && is_floating(graph.spec(input).dtype);
+    });
+  }
+  return active;
+}
 
 class Backward {
  public:
-  Backward(GraphBuilder& builder, const Sources& sources, SourceSite site)
-      : builder_(builder), sources_(sources), site_(site) {}
+  Backward(GraphBuilder& builder, const Sources& sources, const Refused& refused, SourceSite site)
+      : builder_(builder), sources_(sources), refused_(refused), site_(site) {}
 
   // What flows back into each source from targets with these seeds. Targets that nothing flows into have an empty one.
-  std::vector<Gradient> run(std::span<const Value> targets, std::span<const Value> seeds) {
+  std::vector<Gradient> run(std::span<const Value> targets, std::span<const Gradient> seeds) {
     const Graph& graph = builder_.graph();
     std::size_t end = 0;
     for (const Value& target : targets) end = std::max(end, target.id().node.index() + std::size_t{1});
-    active_.assign(end, false);
+    active_ = dependents(graph, sources_, refused_, end);
     flows_.resize(end);
-    for (const std::vector<Value>& values : sources_) {
-      for (const Value& value : values) {
-        if (value.id().node.index() < end) active_[value.id().node.index()] = true;
-      }
-    }
-    for (std::size_t i = 0; i < end; ++i) {
-      if (active_[i] || !graph.contains(NodeId(i))) continue;
-      const std::span<const ValueId> inputs = graph.node(NodeId(i)).inputs();
-      active_[i] = std::ranges::any_of(inputs, [&](ValueId input) { return carries(input); });
-    }
     // Ids are in order of making, so that users of a value come before it on the way back.
     for (std::size_t i = 0; i < targets.size(); ++i) {
       if (seeds[i].valid()) flow(targets[i].id(), seeds[i]);
@@ -104,24 +144,13 @@ class Backward {
     }
   }
 
-  // All that flows into one value, in the order in which it came.
-  static Gradient joined(const std::vector<Gradient>& flows) {
-    if (flows.size() < 2) return flows.empty() ? Gradient() : flows[0];
-    if (std::ranges::all_of(flows, &Gradient::is_sparse)) {
-      std::vector<Value> indices, values;
-      for (const Gradient& flow : flows) {
-        indices.push_back(flow.slices().indices);
-        values.push_back(flow.slices().values);
-      }
-      return IndexedSlices{concat(indices, 0), concat(values, 0), flows[0].slices().dense_shape};
-    }
-    Value total = to_dense(flows[0]);
-    for (std::size_t i = 1; i < flows.size(); ++i) total = total + to_dense(flows[i]);
-    return total;
-  }
-
   void step_back(const Node& node) {
     std::vector<std::vector<Gradient>>& flows = flows_[node.id().index()];
+    if (const auto found = refused_.find(node.id()); found != refused_.end()) {
+      throw InvalidArgument(str("gradients: variable '", found->second, "' is read inside a region of '",
+                                node.name(), "'; read it outside, and use the value inside"),
+                            place_of(node));
+    }
     const bool goes_on = std::ranges::any_of(node.inputs(), [&](ValueId input) { return carries(input); });
     const auto scope = builder_.scope(str("gradients/", node.name()));
     const auto device = builder_.device(node.device());
@@ -163,12 +192,7 @@ class Backward {
     for (std::size_t i = 0; i < result.size(); ++i) {
       if (!result[i].valid() || result[i].is_sparse()) continue;
       const TensorSpec& spec = result[i].dense().spec();
-      bool fits = spec.dtype == inputs[i].dtype && spec.shape.rank() == inputs[i].shape.rank();
-      for (std::size_t axis = 0; fits && axis < spec.shape.rank(); ++axis) {
-        const std::int64_t have = spec.shape[axis], want = inputs[i].shape[axis];
-        fits = have == want || have == kUnknown || want == kUnknown;
-      }
-      if (!fits) {
+      if (!may_be_equal(spec, inputs[i])) {
         throw InvalidArgument(str("the gradient rule of op '", node.op().name, "' gives ", spec,
                                   " for input ", i, ", which is ", inputs[i]),
                               place_of(node));
@@ -193,6 +217,7 @@ class Backward {
 
   GraphBuilder& builder_;
   const Sources& sources_;
+  const Refused& refused_;
   SourceSite site_;
   std::vector<bool> active_;                               // by node: depends on a source
   std::vector<std::vector<std::vector<Gradient>>> flows_;  // by node and output
@@ -211,14 +236,79 @@ Value seed_of(const Value& target, const GradientOptions& options, SourceSite si
                               ", not a scalar; reduce it (sum, mean) or give GradientOptions::seed"),
                           place);
   }
-  if (options.seed.valid() &&
-      (options.seed.dtype() != target.dtype() || options.seed.shape().rank() != target.shape().rank())) {
-    throw InvalidArgument(
-        str("gradients: the seed is ", options.seed.spec(), " for a target of ", target.spec()), place);
+  if (options.seed.valid() && !may_be_equal(options.seed.spec(), target.spec())) {
+    throw InvalidArgument(str("gradients: the seed is ", options.seed.spec(), " for a target of ",
+                              target.spec(), "; they must have one dtype and shape"),
+                          place);
   }
   if (options.seed.valid()) return options.seed;
   const auto made_at = target.builder().made_at(site);
   return ones_like(target);
+}
+
+// The graph of a value and those around it, outermost last.
+std::vector<GraphBuilder*> levels_of(const Value& value) {
+  std::vector<GraphBuilder*> levels;
+  for (GraphBuilder* at = &value.builder(); at != nullptr; at = RegionTrace::parent_of(*at))
+    levels.push_back(at);
+  return levels;
+}
+
+// What is differentiated by in one graph, and what of it the graph around gave.
+struct Level {
+  GraphBuilder* builder;
+  Sources
+      sources;  // those of all levels, with their values in this graph, then a list for each captured value
+  std::vector<Value> captured;  // values of the graph around that depend on a source there
+};
+
+// By level of the target, its own first.
+std::vector<Level> split_by_level(std::span<GraphBuilder* const> levels, const Sources& sources,
+                                  std::span<const Refused> refused) {
+  std::vector<Level> result;
+  std::vector<bool> active;  // in the graph around
+  for (std::size_t at = levels.size(); at-- > 0;) {
+    Level level{levels[at], Sources(sources.size()), {}};
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      for (const Value& value : sources[i]) {
+        if (&value.builder() == levels[at]) level.sources[i].push_back(value);
+      }
+    }
+    for (const auto& [outer, parameter] : RegionTrace::captures_of(*levels[at])) {
+      if (!active[outer.id().node.index()] || !is_floating(outer.dtype())) continue;
+      level.captured.push_back(outer);
+      level.sources.push_back({Value(levels[at], {parameter, 0})});
+    }
+    const Graph& graph = levels[at]->graph();
+    if (at > 0) active = dependents(graph, level.sources, refused[at], graph.id_bound());
+    result.push_back(std::move(level));
+  }
+  std::ranges::reverse(result);
+  return result;
+}
+
+// What flows back from the target into sources of its graph or of those around it: what flows into a value that a region
+// captured flows on in the graph that it was captured from. `refused` is by level.
+std::vector<Gradient> flow_outwards(const Value& target, const Value& seed, const Sources& sources,
+                                    std::span<const Refused> refused, SourceSite site) {
+  std::vector<std::vector<Gradient>> parts(sources.size());
+  std::vector<Value> targets = {target};
+  std::vector<Gradient> seeds = {seed};
+  std::size_t number = 0;
+  for (const Level& level : split_by_level(levels_of(target), sources, refused)) {
+    const std::vector<Gradient> flows =
+        Backward(*level.builder, level.sources, refused[number++], site).run(targets, seeds);
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      if (flows[i].valid()) parts[i].push_back(flows[i]);
+    }
+    targets = level.captured;
+    seeds.assign(flows.begin() + static_cast<std::ptrdiff_t>(sources.size()), flows.end());
+  }
+  const auto made_at = target.builder().made_at(site);
+  std::vector<Gradient> results;
+  results.reserve(parts.size());
+  for (const std::vector<Gradient>& flows : parts) results.push_back(joined(flows));
+  return results;
 }
 
 }  // namespace
@@ -228,16 +318,26 @@ std::vector<Gradient> internal::flow_back(GraphBuilder& builder, std::span<const
                                           SourceSite site) {
   Sources each;
   for (const Value& source : sources) each.push_back({source});
-  return Backward(builder, each, site).run(targets, seeds);
+  const std::vector<Gradient> flows(seeds.begin(), seeds.end());
+  return Backward(builder, each, {}, site).run(targets, flows);
 }
 
 std::vector<Gradient> gradients(const Value& target, std::span<const Value> of,
                                 const GradientOptions& options, SourceSite site) {
   GraphBuilder& builder = target.builder();
+  const std::vector<GraphBuilder*> levels = levels_of(target);
   Sources sources;
-  for (const Value& value : of) sources.push_back({builder.import(value)});
+  for (const Value& value : of) {
+    if (std::ranges::find(levels, &value.builder()) == levels.end()) {
+      throw InvalidArgument(str("gradients: '", value.name(), "' belongs to another graph than the target '",
+                                target.name(), "', which cannot depend on it"),
+                            {value.name(), "gradients", {}, site.file, site.line, -1});
+    }
+    sources.push_back({value});
+  }
   const Value seed = seed_of(target, options, site);
-  std::vector<Gradient> results = Backward(builder, sources, site).run({&target, 1}, {&seed, 1});
+  const std::vector<Refused> refused(levels.size());
+  std::vector<Gradient> results = flow_outwards(target, seed, sources, refused, site);
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (results[i].valid()) continue;
     if (options.unconnected == Unconnected::kError) {
@@ -245,7 +345,7 @@ std::vector<Gradient> gradients(const Value& target, std::span<const Value> of,
                             {of[i].name(), "gradients", {}, site.file, site.line, -1});
     }
     const auto made_at = builder.made_at(site);
-    results[i] = zeros_like(sources[i][0]);
+    results[i] = zeros_like(of[i]);
   }
   return results;
 }
@@ -253,28 +353,34 @@ std::vector<Gradient> gradients(const Value& target, std::span<const Value> of,
 std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef> of,
                                 const GradientOptions& options, SourceSite site) {
   GraphBuilder& builder = target.builder();
-  const Graph& graph = builder.graph();
-  const std::size_t end = target.id().node.index() + 1;
+  const std::vector<GraphBuilder*> levels = levels_of(target);
+  struct Wanted {
+    std::vector<std::size_t> places;  // in `of`: a variable may be named twice
+    bool written = false;
+  };
+  std::unordered_map<std::string, Wanted> wanted;
+  for (std::size_t i = 0; i < of.size(); ++i) wanted[of[i].name].places.push_back(i);
   Sources sources(of.size());
-  std::vector<bool> written(of.size(), false);
-  for (const Node& node : graph.nodes()) {
-    if (node.id().index() >= end) break;
-    if (!has(effects_of(node), Effect::kReadsVariable | Effect::kWritesVariable)) continue;
-    for (const VariableUse& use : variable_uses(node)) {
-      const auto found = std::ranges::find(of, VariableRef{use.name});
-      if (found == of.end()) continue;
-      const auto i = static_cast<std::size_t>(found - of.begin());
-      if (node.op().region_kind != RegionKind::kNone && use.reads && !written[i]) {
-        throw InvalidArgument(str("gradients: variable '", use.name, "' is read inside a region of '",
-                                  node.name(), "'; read it outside, and use the value inside"),
-                              place_of(node));
+  std::vector<Refused> refused(levels.size());
+  for (std::size_t level = levels.size(); level-- > 0;) {  // in program order: what is around comes first
+    for (const Node& node : levels[level]->graph().nodes()) {
+      if (level == 0 && node.id().index() > target.id().node.index()) break;
+      if (!has(effects_of(node), Effect::kReadsVariable | Effect::kWritesVariable)) continue;
+      for (const VariableUse& use : variable_uses(node)) {
+        const auto found = wanted.find(use.name);
+        if (found == wanted.end()) continue;
+        if (use.reads && !found->second.written) {
+          if (node.op().region_kind != RegionKind::kNone) refused[level].emplace(node.id(), use.name);
+          for (const std::size_t i : found->second.places) {
+            if (node.op().traits.reads_variable) sources[i].push_back({levels[level], {node.id(), 0}});
+          }
+        }
+        found->second.written = found->second.written || use.writes;
       }
-      if (node.op().traits.reads_variable && !written[i]) sources[i].push_back({&builder, {node.id(), 0}});
-      written[i] = written[i] || use.writes;
     }
   }
   const Value seed = seed_of(target, options, site);
-  std::vector<Gradient> results = Backward(builder, sources, site).run({&target, 1}, {&seed, 1});
+  std::vector<Gradient> results = flow_outwards(target, seed, sources, refused, site);
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (results[i].valid()) continue;
     const VariableDecl* decl = builder.outermost().graph().find_variable(of[i].name);

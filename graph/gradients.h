@@ -9,6 +9,10 @@
 // what flows into its inputs. The new nodes are named "gradients/<node>/..." and carry the source line of the node
 // they belong to; Provenance::made_by says "gradients", and the origin is that node. Where several flows meet they are added in a fixed order.
 //
+// Inside a region (the functions of cond, while_loop, ...) the target may depend on values of enclosing graphs, and these or
+// the variables read there may be what is asked for: flows pass on through what the region captured. The carried values of a
+// loop are where they end.
+//
 // A Gradient is a dense Value or IndexedSlices: rows of the gradient of gather(), which optimizers apply without making
 // them dense. It converts to a Value where it is dense; to_dense() is the explicit way for the other kind. Where slices
 // flow on into an op that is not a gather, they are made dense by a visible to_dense node.
@@ -20,7 +24,8 @@
 //   };
 //
 // Errors (InvalidArgument, naming node and line): the target is not a floating scalar and no seed is given; an op on
-// the way has no rule; a wanted value is not connected and Unconnected::kError was asked for.
+// the way has no rule; a region on the way reads a variable that is asked for; a wanted value is not connected and
+// Unconnected::kError was asked for.
 // Thread safety: as the builder.
 #pragma once
 
@@ -103,7 +108,7 @@ enum class Unconnected : std::uint8_t { kZero, kError };
 
 struct GradientOptions {
   Unconnected unconnected = Unconnected::kZero;
-  // What flows into the target; absent: ones, and the target must be a scalar.
+  // What flows into the target, of its dtype and shape; absent: ones, and the target must be a scalar.
   Value seed = {};
 };
 

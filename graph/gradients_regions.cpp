@@ -29,6 +29,7 @@ std::vector<Value> replay(GraphBuilder& builder, const Graph& region, std::span<
     std::vector<Value> inputs;
     for (const ValueId input : node.inputs()) inputs.push_back(values[input.node.index()][input.output]);
     const auto made_at = target.made_at(node.site());
+    const auto device = target.device(node.device());
     const NodeId copy =
         target.node(node.op(), node.name(), inputs, node.attributes(),
                     {node.regions().begin(), node.regions().end()}, node.site(), node.outputs());

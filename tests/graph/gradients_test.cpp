@@ -79,6 +79,67 @@ TEST(Gradients, NothingFlowsThroughStopGradient) {
   EXPECT_EQ(run.run({scalar(7)})[0].item(), 7);
 }
 
+TEST(Gradients, WhatIsNamedTwiceIsGivenTwice) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {});
+  const VariableRef w = b.variable("w", scalar(5));
+  const Value y = x * x * b.read(w);
+  for (const Gradient& g : gradients(y, {x, x})) b.result(g);
+  for (const Gradient& g : gradients(y, {w, w}, {.unconnected = Unconnected::kError})) b.result(g);
+  const std::vector<Tensor> results = Interpreter(b.finish()).run({scalar(3)});
+  EXPECT_EQ(results[0].item(), 30);
+  EXPECT_EQ(results[1].item(), 30);
+  EXPECT_EQ(results[2].item(), 9);
+  EXPECT_EQ(results[3].item(), 9);
+}
+
+// As the error about an op without a rule advises.
+TEST(Gradients, AnOpBehindStopGradientNeedsNoRule) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {});
+  const TensorSpec spec{DType::kF64, {}};
+  const auto twice = [&](const Value& v) {
+    return b.call("twice", {&v, 1}, {&spec, 1},
+                  [](KernelContext& c) {
+                    *static_cast<double*>(c.output(0)) = 2 * *static_cast<const double*>(c.input(0));
+                  },
+                  {.effects = Effect::kPure})[0];
+  };
+  const Value refused = x * twice(x);
+  EXPECT_THAT(caught([&] { gradients(refused, {x}); }).what, HasSubstr("put stop_gradient() in front of it"));
+  const Value y = x * twice(stop_gradient(x));
+  b.result(gradients(y, {x})[0]);
+  EXPECT_EQ(Interpreter(b.finish()).run({scalar(3)})[0].item(), 6);
+}
+
+TEST(Gradients, ASeedMustFitItsTarget) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {2});
+  const Value any = b.placeholder("any", DType::kF64, {kUnknown});
+  for (const Value& seed : {b.placeholder("longer", DType::kF64, {3}), b.placeholder("f32", DType::kF32, {2}),
+                            b.placeholder("scalar", DType::kF64, {})}) {
+    EXPECT_THAT(caught([&] { gradients(x, {x}, {.seed = seed}); }).what,
+                HasSubstr("for a target of f64[2]; they must have one dtype and shape"));
+  }
+  EXPECT_NO_THROW(gradients(x, {x}, {.seed = any}));
+}
+
+TEST(Gradients, AnotherGraphsValueIsRefused) {
+  GraphBuilder b, c;
+  const Value x = b.placeholder("x", DType::kF64, {});
+  const Value z = c.placeholder("z", DType::kF64, {});
+  EXPECT_THAT(caught([&] { gradients(x, {z}); }).what, HasSubstr("'z' belongs to another graph"));
+}
+
+TEST(Gradients, OfALongChainTakeTimeInProportion) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {});
+  Value y = x;
+  for (int i = 0; i < 100'000; ++i) y = -y;  // deeper than a stack, were there recursion
+  b.result(gradients(y, {x})[0]);
+  EXPECT_EQ(Interpreter(b.finish()).run({scalar(3)})[0].item(), 1);
+}
+
 TEST(Gradients, UnconnectedIsZeroOrAnError) {
   GraphBuilder b;
   const Value x = b.placeholder("x", DType::kF64, {kUnknown, 2});
