@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/kernels/internal/gemm_neon.h"
 
 extern "C" {
 // Fortran's names, which every BLAS has; the last two arguments are the lengths of the two strings.
@@ -123,11 +124,17 @@ void widen_block(const T* from, std::int64_t rows, std::int64_t columns, std::in
 template <class T>
 void small_or_blas(const Problem& p, const T* a, const T* b, T* c) {
   constexpr std::int64_t kSmall = 8 * 8 * 8;
-  if (p.m * p.n * p.k > kSmall || p.m > kSmall || p.n > kSmall || p.k > kSmall) {
-    blas(p, a, b, c);
-  } else {
+  if (p.m * p.n * p.k <= kSmall && p.m <= kSmall && p.n <= kSmall && p.k <= kSmall) {
     loops(p, a, b, c);
+    return;
   }
+  if constexpr (std::is_same_v<T, float>) {
+    if (gemm_neon_fits(p.m, p.n, p.k)) {
+      gemm_neon(p.transpose_a, p.transpose_b, p.m, p.n, p.k, a, p.lda, b, p.ldb, c, p.ldc, p.accumulate);
+      return;
+    }
+  }
+  blas(p, a, b, c);
 }
 
 // Blocks of C are summed up in f32 over blocks of k, and rounded at the end.
@@ -272,6 +279,21 @@ GemmTiles::GemmTiles(DType dtype, bool transpose_a, bool transpose_b, std::int64
   // Smaller tiles are better than a thread without work.
   if (tiles() == 1 && depth_ == k) row_pieces = pieces(m, kFewRows, 2);
   if (tiles() == 1 && depth_ == k) column_pieces = pieces(n, kFewColumns, 2);
+  if (dtype == DType::kF32 && gemm_neon_fits(m, n, k)) {
+    // Copying A costs one over a tile's columns, copying B one over its rows: of as many tiles, the squarer are better.
+    const auto copying = [&](std::int64_t row_count, std::int64_t column_count) {
+      return static_cast<double>(row_count) / static_cast<double>(m) +
+             static_cast<double>(column_count) / static_cast<double>(n);
+    };
+    for (std::int64_t count = 1; count <= tiles(); ++count) {
+      const std::int64_t others = tiles() / count;
+      if (tiles() % count == 0 && m / count >= kFewRows && n / others >= kFewRows &&
+          copying(count, others) < copying(row_pieces, column_pieces)) {
+        row_pieces = count;
+        column_pieces = others;
+      }
+    }
+  }
   rows_ = even_part(m, row_pieces, 8);
   columns_ = even_part(n, column_pieces, 16);
 }

@@ -1,6 +1,7 @@
 // core/kernels/gemm.h - matrix products on plain memory; the one door to BLAS.
 //
-// f32 and f64 go to BLAS, which is kept to the calling thread: parallelism is the scheduler's. f16 and bf16 are made f32
+// f32 and f64 go to BLAS, which is kept to the calling thread: parallelism is the scheduler's. On 64-bit Arm without SVE
+// f32 has a kernel of its own, which is faster (internal/gemm_neon.h). f16 and bf16 are made f32
 // block by block, go the same way and are rounded once. Integers are plain loops that wrap around on overflow, and so
 // are floats where a product is so small that calling BLAS would cost more than the product.
 //
