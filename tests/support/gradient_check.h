@@ -8,12 +8,14 @@
 // inputs known to the graph, and with all their dimensions unknown until they are fed.
 //
 // First order: dL/dx by gradients() against (L(x+h) - L(x-h)) / 2h. Second order: the same for M = sum(dL/dx * v),
-// v random. Where there are many elements a fixed random choice of them is looked at.
+// v random. Where there are many elements a fixed random choice of them is looked at. Random ops with a key draw the same
+// numbers in every run. gradient_check::ops_checked() names the ops that lay on the way.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,7 +56,34 @@ using GradientCheckFn = std::function<Value(GraphBuilder&, std::span<const Value
 
 namespace gradient_check {
 
+// The ops between what was differentiated by and what was differentiated, of all checks of this process so far.
+inline std::set<std::string>& ops_checked() {
+  static std::set<std::string> ops;
+  return ops;
+}
+
+// Whatever depends on one of the values, through any dtype, and leads to the target: there a wrong rule shows.
+inline void note_ops_between(const std::vector<Value>& from, const Value& target) {
+  const Graph& graph = target.builder().graph();
+  std::vector<bool> depends(graph.id_bound(), false), leads(graph.id_bound(), false);
+  for (const Value& value : from) depends[value.id().node.index()] = true;
+  leads[target.id().node.index()] = true;
+  const auto inputs = [&](std::size_t i) { return graph.node(NodeId(i)).inputs(); };
+  for (std::size_t i = 0; i < depends.size(); ++i) {  // ids are in the order of making
+    for (const ValueId input : inputs(i)) depends[i] = depends[i] || depends[input.node.index()];
+  }
+  for (std::size_t i = leads.size(); i-- > 0;) {
+    if (!leads[i]) continue;
+    for (const ValueId input : inputs(i)) leads[input.node.index()] = true;
+    if (depends[i]) ops_checked().insert(graph.node(NodeId(i)).op().name);
+  }
+}
+
 inline double total(const std::vector<Tensor>& results) { return results[0].data<double>()[0]; }
+inline std::vector<Tensor> run_first_step(Interpreter& graph, const std::vector<Tensor>& feeds) {
+  graph.set_step(0);  // random ops draw from it
+  return graph.run(feeds);
+}
 
 // Moves one element of one input back and forth; the slope of the graph's first result.
 inline double slope(Interpreter& graph, std::vector<Tensor> feeds, std::size_t input, std::size_t element,
@@ -64,10 +93,10 @@ inline double slope(Interpreter& graph, std::vector<Tensor> feeds, std::size_t i
   const double centre = x;
   const double h = step * std::max(1.0, std::abs(centre));
   x = centre + h;
-  const double up = total(graph.run(feeds));
+  const double up = total(run_first_step(graph, feeds));
   const double up_at = x;
   x = centre - h;
-  const double down = total(graph.run(feeds));
+  const double down = total(run_first_step(graph, feeds));
   return (up - down) / (up_at - x);
 }
 
@@ -131,6 +160,7 @@ inline void check(const GradientCheckFn& function, const std::vector<Tensor>& in
     const std::vector<Value> x = parameters(first);
     const Value l = loss(first, x);
     const std::vector<Value> by = floating(std::span(x).first(inputs.size()));
+    note_ops_between(by, l);
     first.result(l);
     for (const Gradient& g : gradients(l, by)) first.result(to_dense(g));
   }
@@ -154,6 +184,7 @@ inline void check(const GradientCheckFn& function, const std::vector<Tensor>& in
     const std::vector<Gradient> g = gradients(l, by);
     Value m = sum(to_dense(g[0]) * x[inputs.size() + 1]);
     for (std::size_t i = 1; i < g.size(); ++i) m = m + sum(to_dense(g[i]) * x[inputs.size() + 1 + i]);
+    note_ops_between(by, m);
     second.result(m);
     for (const Gradient& h : gradients(m, by)) second.result(to_dense(h));
   }
