@@ -238,10 +238,11 @@ HWY_INLINE V erf_near(D d, V x) {
                               -1.62084838018717059e-7, 1.37200645467776856e-8, -7.795898827002142242e-10));
   }
 }
-// 1 - erf(x) for x >= 1: exp(-x^2) times a polynomial in (x - 3) / (x + 3), fitted up to where exp(-x^2) underflows.
+// 1 - erf(x) for x >= 1: exp(-x^2) times a polynomial in (x - 3) / (x + 3), fitted up to where exp(-x^2) underflows;
+// beyond that it is 0.
 template <class D, class V>
 HWY_INLINE V erfc_far(D d, V x) {
-  x = hn::Min(x, constant(d, sizeof(Lane<D>) == 4 ? 10.0 : 28.0));
+  x = hn::Min(x, constant(d, sizeof(Lane<D>) == 4 ? 11.0 : 28.0));
   const V three = constant(d, 3);
   const V t = hn::Div(hn::Sub(x, three), hn::Add(x, three));
   V p;

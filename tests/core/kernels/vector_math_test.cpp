@@ -217,5 +217,14 @@ TEST(VectorMath, DoesNotDependOnTheCuts) {
   }
 }
 
+TEST(VectorMath, GeluFarBelowZeroIsMinusZero) {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const float x : {-15.F, -20.F, -1e3F, -1e10F, -inf}) {
+    float y = 1;
+    unary_loop(UnaryOp::kGelu, DType::kF32)(&x, &y, 1);
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(y), 0x80000000U) << x << " gave " << y;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::kernels
