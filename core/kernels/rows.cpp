@@ -22,6 +22,15 @@ void visit_indices(const Indices& indices, F&& f) {
                             "), the extent of the axis; negative indices do not count from the end"));
 }
 
+void check_all(const Indices& indices, std::int64_t rows) {
+  visit_indices(indices, [&](const auto* index) {
+    for (std::int64_t i = 0; i < indices.count; ++i) {
+      const auto row = static_cast<std::int64_t>(index[i]);
+      if (row < 0 || row >= rows) refuse(i, row, rows);
+    }
+  });
+}
+
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, F16> || std::is_same_v<T, BF16>;
 
@@ -45,6 +54,7 @@ void add_row(const T* from, Sum<T>* to, std::int64_t count) {
 
 void gather_rows(std::size_t element_size, const void* in, const RowsShape& shape, const Indices& indices,
                  void* out, std::int64_t begin, std::int64_t end) {
+  if (shape.outer == 0 || shape.inner == 0) return check_all(indices, shape.rows);
   if (begin >= end) return;
   const auto size = static_cast<std::int64_t>(element_size);
   const auto* source = static_cast<const char*>(in);
@@ -76,6 +86,7 @@ void scatter_add_rows(DType dtype, const Indices& indices, const void* values, c
   if (dtype == DType::kBool)
     throw InvalidArgument("scatter_add: bool has no sum: convert to another dtype first");
   LOCKSTEP_CHECK(shape.outer == 1, "scatter_add_rows works along the first axis");
+  if (shape.rows == 0 || shape.inner == 0) return check_all(indices, shape.rows);
   if (begin >= end) return;
   visit_dtype(dtype, [&]<class T>(T) {
     if constexpr (!std::is_same_v<T, bool>) {

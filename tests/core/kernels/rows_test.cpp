@@ -132,5 +132,22 @@ TEST(OneHotRows, SetsOneElementOfEachRow) {
   EXPECT_THAT(out, ElementsAre(0, 1, 0, 1, 0, 0));
 }
 
+TEST(Rows, CheckIndicesWhereThereIsNothingToMove) {
+  const std::vector<std::int64_t> index{0, 7};
+  const Indices indices{index.data(), DType::kI64, 2};
+  EXPECT_THAT(message_of([&] {
+                gather_rows(4, nullptr, {1, 3, 0}, indices, nullptr, 0, 0);
+              }),
+              HasSubstr("index 7 at position 1 is outside of [0, 3)"));
+  EXPECT_THAT(message_of([&] {
+                scatter_add_rows(DType::kF32, indices, nullptr, {1, 0, 2}, nullptr, nullptr, 0, 0);
+              }),
+              HasSubstr("index 0 at position 0 is outside of [0, 0)"));
+  EXPECT_THAT(message_of([&] {
+                scatter_add_rows(DType::kF32, indices, nullptr, {1, 3, 0}, nullptr, nullptr, 0, 0);
+              }),
+              HasSubstr("index 7 at position 1 is outside of [0, 3)"));
+}
+
 }  // namespace
 }  // namespace lockstep::kernels
