@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "lockstep/core/kernels/cast.h"
+
 namespace lockstep {
 namespace {
 
@@ -42,10 +44,12 @@ T convert(double value, DType dtype) {
       throw InvalidArgument(str("full: ", value, " does not fit into ", dtype));
     }
     return static_cast<T>(truncated);
-  } else if constexpr (std::is_same_v<T, double>) {
-    return value;
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return static_cast<T>(value);
   } else {
-    return T(static_cast<float>(value));
+    T element;
+    kernels::cast_loop(DType::kF64, dtype)(&value, &element, 1);  // which rounds once
+    return element;
   }
 }
 

@@ -1,7 +1,9 @@
 // graph/ops/sources.cpp - ops without inputs.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "lockstep/core/kernels/cast.h"
 #include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/builtin_ops.h"
@@ -93,13 +95,13 @@ void count_up(T* out, double start, double step, std::int64_t begin, std::int64_
     for (std::int64_t i = begin; i < end; ++i)
       out[i] = static_cast<T>(first + by * static_cast<std::uint64_t>(i));
   } else {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const double value = start + step * static_cast<double>(i);
-      if constexpr (std::is_same_v<T, double>) {
-        out[i] = value;
-      } else {
-        out[i] = T(static_cast<float>(value));
-      }
+    const kernels::UnaryLoop round = kernels::cast_loop(DType::kF64, dtype_of<T>);
+    constexpr std::int64_t kPiece = 256;
+    double values[kPiece];
+    for (std::int64_t at = begin; at < end; at += kPiece) {
+      const std::int64_t count = std::min(kPiece, end - at);
+      for (std::int64_t i = 0; i < count; ++i) values[i] = start + step * static_cast<double>(at + i);
+      round(values, out + at, count);
     }
   }
 }

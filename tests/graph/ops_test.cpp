@@ -351,5 +351,15 @@ TEST(CustomOp, ATakenOrMalformedNameIsRefused) {
   EXPECT_THAT(caught([&] { OpRegistry::global().add(rule); }).what, HasSubstr("has no inference rule"));
 }
 
+// By way of f32 these would be ties, and go down.
+TEST(Iota, AndFullRoundOnce) {
+  const double above_a_tie = 1 + 0x1p-11 + 0x1p-30;
+  GraphBuilder b;
+  b.result(iota(b, DType::kF16, 2, above_a_tie, 0));
+  b.result(full(b, DType::kF16, {2}, above_a_tie));
+  for (const Tensor& result : evaluate(b, {}))
+    EXPECT_EQ(static_cast<float>(result.data<F16>()[0]), 1 + 0x1p-10F);
+}
+
 }  // namespace
 }  // namespace lockstep
