@@ -100,15 +100,20 @@ T below(T value) {
   }
 }
 
+// A bound as an element of T, to compute with.
+template <class T>
+Compute<T> bound_of(double value) {
+  return static_cast<Compute<T>>(T(static_cast<Compute<T>>(value)));
+}
+
 template <class T>
 void fill_uniform(const RandomStream& stream, double low, double high, T* out, std::int64_t begin,
                   std::int64_t end) {
   using C = Compute<T>;
-  const auto bound = [](double value) { return static_cast<C>(T(static_cast<C>(value))); };
-  const C first = bound(low);
-  const C last = bound(high);
+  const C first = bound_of<T>(low);
+  const C last = bound_of<T>(high);
   const C span = last - first;
-  if (!(first < last) || !std::isfinite(span)) {
+  if (!is_uniform_range(dtype_of<T>, low, high)) {
     throw InvalidArgument(str("uniform: expected finite bounds with low < high in ", dtype_of<T>, ", got [",
                               low, ", ", high, ")"));
   }
@@ -270,6 +275,23 @@ void check_floating(const char* what, DType dtype, std::int64_t begin, std::int6
 
 }  // namespace
 
+bool is_uniform_range(DType dtype, double low, double high) {
+  return visit_dtype(dtype, [&]<class T>(T) {
+    if constexpr (is_floating(dtype_of<T>)) {
+      const Compute<T> first = bound_of<T>(low), last = bound_of<T>(high);
+      return first < last && std::isfinite(last - first);
+    }
+    return false;
+  });
+}
+
+bool is_integer_range(DType dtype, std::int64_t low, std::int64_t high) {
+  return low < high && visit_dtype(dtype, [&]<class T>(T) {
+           if constexpr (is_integer(dtype_of<T>)) return std::in_range<T>(low) && std::in_range<T>(high - 1);
+           return false;
+         });
+}
+
 void uniform(DType dtype, const RandomStream& stream, double low, double high, void* out, std::int64_t begin,
              std::int64_t end) {
   check_floating("uniform", dtype, begin, end);
@@ -303,7 +325,7 @@ void integers(DType dtype, const RandomStream& stream, std::int64_t low, std::in
   if (low >= high) throw InvalidArgument(str("integers: expected low < high, got [", low, ", ", high, ")"));
   visit_dtype(dtype, [&]<class T>(T) {
     if constexpr (is_integer(dtype_of<T>)) {
-      if (!std::in_range<T>(low) || !std::in_range<T>(high - 1)) {
+      if (!is_integer_range(dtype, low, high)) {
         throw InvalidArgument(str("integers: ", dtype, " does not hold all of [", low, ", ", high, ")"));
       }
       const auto span = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);

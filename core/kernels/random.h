@@ -22,6 +22,10 @@ namespace lockstep::kernels {
 LOCKSTEP_API void uniform(DType dtype, const RandomStream& stream, double low, double high, void* out,
                           std::int64_t begin, std::int64_t end);
 
+// Are these bounds that uniform() takes, and integers()? False for a dtype that they do not take.
+LOCKSTEP_API bool is_uniform_range(DType dtype, double low, double high);
+LOCKSTEP_API bool is_integer_range(DType dtype, std::int64_t low, std::int64_t high);
+
 // Elements [begin, end) of a tensor that is normal with this mean and standard deviation, by Box and Muller's method. Floating
 // dtypes; an f32 is right to about 1e-6 standard deviations, and at most 6.7 of them from the mean (f64: 8.6).
 // Throws InvalidArgument for another dtype, and where mean or stddev is not finite or stddev < 0.

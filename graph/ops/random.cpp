@@ -35,8 +35,8 @@ struct Draw {
   const char* first;  // the attributes' names
   const char* second;
   bool floating;
-  double nanoseconds;  // of an element
-  void (*check)(T first, T second);
+  double nanoseconds;                             // of an element
+  void (*check)(DType dtype, T first, T second);  // fails where the kernel would throw
   void (*fill)(DType, const RandomStream&, T, T, void*, std::int64_t, std::int64_t);
 };
 
@@ -60,7 +60,7 @@ OpDef draw_op(const Draw<T>& draw) {
     if (!draw.floating && !is_integer(dtype)) NodeView::fail(str("dtype must be an integer, got ", dtype));
     const auto* shape = c.find<Shape>("shape");
     if (shape != nullptr && !shape->is_known()) NodeView::fail(str("shape must be known, got ", *shape));
-    draw.check(c.get<T>(draw.first), c.get<T>(draw.second));
+    draw.check(dtype, c.get<T>(draw.first), c.get<T>(draw.second));
     c.add_output(dtype, internal::target_shape_of(c, 0));
   };
   def.cost = [ns = draw.nanoseconds](const NodeView&, std::span<const TensorSpec> outputs) {
@@ -159,8 +159,11 @@ void register_random_ops(OpRegistry& registry) {
                        .floating = true,
                        .nanoseconds = 1.2,
                        .check =
-                           [](double low, double high) {
-                             if (!(low <= high)) NodeView::fail("low must not exceed high");
+                           [](DType dtype, double low, double high) {
+                             if (!kernels::is_uniform_range(dtype, low, high)) {
+                               NodeView::fail(str("low must be below high, both finite in ", dtype,
+                                                  ", as their distance, got [", low, ", ", high, ")"));
+                             }
                            },
                        .fill = kernels::uniform}));
   registry.add(draw_op<double>(
@@ -171,7 +174,7 @@ void register_random_ops(OpRegistry& registry) {
        .floating = true,
        .nanoseconds = 3,
        .check =
-           [](double mean, double stddev) {
+           [](DType, double mean, double stddev) {
              if (!std::isfinite(mean) || !std::isfinite(stddev) || stddev < 0) {
                NodeView::fail(
                    str("mean must be finite, and stddev finite and 0 or more, got ", mean, " and ", stddev));
@@ -186,8 +189,10 @@ void register_random_ops(OpRegistry& registry) {
        .floating = false,
        .nanoseconds = 2,
        .check =
-           [](std::int64_t low, std::int64_t high) {
+           [](DType dtype, std::int64_t low, std::int64_t high) {
              if (low >= high) NodeView::fail(str("low must be below high, got [", low, ", ", high, ")"));
+             if (!kernels::is_integer_range(dtype, low, high))
+               NodeView::fail(str(dtype, " does not hold all of [", low, ", ", high, ")"));
            },
        .fill = kernels::integers}));
   registry.add(permutation_op());

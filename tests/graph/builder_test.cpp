@@ -191,7 +191,7 @@ TEST(BuilderErrors, OfDTypesAndShapes) {
   EXPECT_THAT(caught([&] {
                 b.random_uniform({DType::kF32, {2}}, 2, 1);
               }).what,
-              HasSubstr("low must not exceed high"));
+              HasSubstr("low must be below high, both finite in f32, as their distance, got [2, 1)"));
 }
 
 TEST(BuilderErrors, OfArityAttributesAndNames) {

@@ -192,5 +192,22 @@ TEST(RandomOps, RefuseNonsense) {
   EXPECT_THAT(what([&] { random_normal(i, DType::kF32); }), HasSubstr("shape operand"));
 }
 
+TEST(RandomOps, RefuseBoundsWhereTheyAreWritten) {
+  GraphBuilder b;
+  const auto uniform = [&](DType dtype, double low, double high) {
+    return caught([&] { b.random_uniform({dtype, {2}}, low, high); }).what;
+  };
+  EXPECT_THAT(uniform(DType::kF32, 1, 1), HasSubstr("low must be below high"));
+  EXPECT_THAT(uniform(DType::kF16, 0, 1e-9),
+              HasSubstr("both finite in f16, as their distance, got [0, 1e-09)"));
+  EXPECT_THAT(uniform(DType::kF32, -HUGE_VAL, 1), HasSubstr("low must be below high"));
+  EXPECT_THAT(uniform(DType::kF64, -1.5e308, 1.5e308), HasSubstr("as their distance"));
+  EXPECT_THAT(caught([&] {
+                random_integers(b, {DType::kU8, {2}}, 0, 257);
+              }).what,
+              HasSubstr("u8 does not hold all of [0, 257)"));
+  random_integers(b, {DType::kU8, {2}}, 0, 256);
+}
+
 }  // namespace
 }  // namespace lockstep
