@@ -202,10 +202,17 @@ struct Bound {
 Bound bound_of(std::string_view what, double number, DType dtype) {
   Bound bound;
   if (std::isinf(number)) return bound;
-  if (is_integer(dtype) && number != std::trunc(number))
-    NodeView::fail(str(what, " is ", number, ", which ", dtype, " cannot hold"));
-  const Tensor scalar = Tensor::full(dtype, Shape{}, number);
-  std::memcpy(bound.element.data(), scalar.raw(), size_of(dtype));
+  const auto refuse = [&] {
+    NodeView::fail(str(what, " is ", number, ", which ", dtype,
+                       " cannot hold; where nothing is to be bounded, give an infinity"));
+  };
+  if (is_integer(dtype) && number != std::trunc(number)) refuse();
+  try {
+    const Tensor scalar = Tensor::full(dtype, Shape{}, number);
+    std::memcpy(bound.element.data(), scalar.raw(), size_of(dtype));
+  } catch (const InvalidArgument&) {
+    refuse();
+  }
   bound.given = true;
   return bound;
 }

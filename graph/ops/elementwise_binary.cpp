@@ -55,7 +55,8 @@ Gradients back_pow(GradientContext& c) {
   const Value& exponent = c.input(1);
   const Value lower = where(equal(exponent, 0), 1, exponent) - 1;
   const Value slope = exponent * pow(base, lower);
-  const Value growth = c.output() * log(where(greater(base, 0), base, 1));
+  const Value positive = greater(base, 0);
+  const Value growth = where(positive, c.output() * log(where(positive, base, 1)), 0);
   const Value a = c.grad() * slope;
   const Value b = c.grad() * growth;
   return to_both(c, a, b);

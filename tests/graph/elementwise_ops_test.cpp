@@ -9,6 +9,7 @@
 
 #include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/core/random.h"
+#include "lockstep/graph/gradients.h"
 #include "lockstep/graph/interpreter.h"
 #include "lockstep/graph/op.h"
 #include "lockstep/graph/ops.h"
@@ -564,6 +565,24 @@ TEST(ElementwiseOps, SayWhatIsWrong) {
   EXPECT_THAT(caught([&] { clip(x, 0.5, 1); }).what, HasSubstr("clip: low is 0.5, which i32 cannot hold"));
   EXPECT_THAT(caught([&] { x + 0.5; }).what,
               HasSubstr("add: 0.5 beside a value of i32, which cannot hold it"));
+}
+
+TEST(PowGradient, NothingFlowsToTheExponentOfABaseThatIsNotAboveZero) {
+  GraphBuilder b;
+  const Value base = b.placeholder("base", DType::kF32, {4});
+  const Value exponent = b.placeholder("exponent", DType::kF32, {4});
+  b.result(gradients(sum(pow(base, exponent)), {exponent})[0]);
+  // The powers are infinite, infinite, -8 and 0.
+  const std::vector<Tensor> results =
+      evaluate(b, {testing::vec({0, -1e30F, -2, 0}), testing::vec({-1, 2, 3, 2})});
+  EXPECT_THAT(testing::floats(results[0]), ::testing::Each(0.F));
+}
+
+TEST(Clip, NamesABoundThatTheDTypeCannotHold) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kU8, {2});
+  EXPECT_THAT(caught([&] { clip(x, -2, 100); }).what, HasSubstr("clip: low is -2, which u8 cannot hold"));
+  EXPECT_THAT(caught([&] { clip(x, 0, 300); }).what, HasSubstr("clip: high is 300, which u8 cannot hold"));
 }
 
 }  // namespace
