@@ -9,21 +9,9 @@
 
 namespace lockstep::internal {
 
-std::int64_t normal_axis(std::int64_t axis, std::size_t rank) {
-  const auto count = static_cast<std::int64_t>(rank);
-  if (axis < -count || axis >= count) {
-    NodeView::fail(str("axis ", axis, " is outside of a value of rank ", rank,
-                       count == 0 ? std::string() : str("; axes go from ", -count, " to ", count - 1)));
-  }
-  return axis < 0 ? axis + count : axis;
-}
-
-std::vector<std::int64_t> normal_axes(std::vector<std::int64_t> axes, std::size_t rank) {
-  for (std::int64_t& axis : axes) axis = normal_axis(axis, rank);
-  std::ranges::sort(axes);
-  const auto twice = std::ranges::adjacent_find(axes);
-  if (twice != axes.end()) NodeView::fail(str("axis ", *twice, " is named twice"));
-  return axes;
+bool may_equal(const Shape& a, const Shape& b) {
+  const auto fits = [](std::int64_t x, std::int64_t y) { return x == y || x == kUnknown || y == kUnknown; };
+  return std::ranges::equal(a.dims(), b.dims(), fits);
 }
 
 std::vector<std::int64_t> elements_of(const NodeView& node, std::size_t i, std::string_view what) {
@@ -63,7 +51,11 @@ void check_number(double value, DType dtype) {
   if (is_integer(dtype) && value != std::trunc(value)) {
     NodeView::fail(str(value, " is no ", dtype, "; give a whole number"));
   }
-  Tensor::full(dtype, Shape{}, value);
+  try {
+    Tensor::full(dtype, Shape{}, value);
+  } catch (const InvalidArgument&) {
+    NodeView::fail(str(value, " does not fit into ", dtype));
+  }
 }
 
 Split copy_split(const NodeView&, std::span<const TensorSpec> outputs) {

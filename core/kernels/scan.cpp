@@ -69,8 +69,8 @@ void cumsum(DType dtype, const void* in, void* out, std::int64_t n, std::int64_t
   });
 }
 
-void prod_of_others(DType dtype, const void* in, void* out, std::int64_t n, std::int64_t inner,
-                    std::int64_t begin, std::int64_t end) {
+void prod_of_others(DType dtype, const void* in, void* out, float* products, std::int64_t n,
+                    std::int64_t inner, std::int64_t begin, std::int64_t end) {
   visit_dtype(dtype, [&]<class T>(T) {
     if constexpr (std::is_integral_v<T>) {
       throw InvalidArgument(str("prod_of_others: takes floating values, got ", dtype));
@@ -78,17 +78,24 @@ void prod_of_others(DType dtype, const void* in, void* out, std::int64_t n, std:
       using S = Wide<T>;
       const auto* from = static_cast<const T*>(in);
       auto* to = static_cast<T*>(out);
+      S* others = nullptr;  // the products of those before, then of all others
+      if constexpr (std::is_same_v<T, S>) {
+        others = to;
+      } else {
+        LOCKSTEP_CHECK(products != nullptr || begin == end, "prod_of_others of ", dtype, " needs room");
+        others = products;
+      }
       for (std::int64_t item = begin; item < end; ++item) {
         const std::int64_t base = item / inner * n * inner + item % inner;
         S before{1}, behind{1};
         for (std::int64_t j = 0; j < n; ++j) {
-          to[base + j * inner] = T(before);
+          others[base + j * inner] = before;
           before *= static_cast<S>(from[base + j * inner]);
         }
         for (std::int64_t j = n; j-- > 0;) {
-          T& other = to[base + j * inner];
-          other = T(static_cast<S>(other) * behind);
-          behind *= static_cast<S>(from[base + j * inner]);
+          const std::int64_t at = base + j * inner;
+          to[at] = T(others[at] * behind);
+          behind *= static_cast<S>(from[at]);
         }
       }
     }

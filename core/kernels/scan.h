@@ -7,6 +7,7 @@
 // Thread safety: any thread, any number at once, on ranges of items that do not overlap.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "lockstep/core/dtype.h"
@@ -20,8 +21,14 @@ LOCKSTEP_API void cumsum(DType dtype, const void* in, void* out, std::int64_t n,
                          bool exclusive, bool reverse, std::int64_t begin, std::int64_t end);
 
 // out[j] = the product of all elements but j: of those before it, one after another, times those behind it, likewise.
-// Floating dtypes; `out` must not be `in`. f16 and bf16 hold the product of those before in `out` meanwhile, rounded.
-LOCKSTEP_API void prod_of_others(DType dtype, const void* in, void* out, std::int64_t n, std::int64_t inner,
-                                 std::int64_t begin, std::int64_t end);
+// Floating dtypes; `out` must not be `in`. f16 and bf16 multiply in f32 and round once; they need `products`, room for as
+// many floats as `out` has elements.
+LOCKSTEP_API void prod_of_others(DType dtype, const void* in, void* out, float* products, std::int64_t n,
+                                 std::int64_t inner, std::int64_t begin, std::int64_t end);
+// The bytes of `products` that it needs.
+constexpr std::size_t prod_of_others_scratch(DType dtype, std::int64_t elements) {
+  const bool half = dtype == DType::kF16 || dtype == DType::kBF16;
+  return half ? static_cast<std::size_t>(elements) * sizeof(float) : 0;
+}
 
 }  // namespace lockstep::kernels

@@ -13,10 +13,8 @@ namespace lockstep::internal {
 constexpr std::int64_t kCopyGrainBytes =
     256 << 10;  // written by a shard of an op that moves elements; about 25 us
 
-// The axis as a number in [0, rank); fails for one outside of [-rank, rank).
-std::int64_t normal_axis(std::int64_t axis, std::size_t rank);
-// Several, sorted; fails where one is named twice.
-std::vector<std::int64_t> normal_axes(std::vector<std::int64_t> axes, std::size_t rank);
+// May values of these shapes turn out to have one shape? Unknown dimensions fit anything.
+bool may_equal(const Shape& a, const Shape& b);
 
 // The elements of input i, a shape operand that must be a vector; `what` names it in errors ("the sizes").
 std::vector<std::int64_t> elements_of(const NodeView& node, std::size_t i, std::string_view what);

@@ -8,6 +8,7 @@
 #include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/axes.h"
 #include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/internal/shares.h"
 #include "lockstep/graph/ops.h"
 
 namespace lockstep {
@@ -18,7 +19,7 @@ using kernels::ReduceOp;
 using kernels::Reduction;
 
 Reduction over_all(ReduceOp op, const TensorSpec& input) {
-  return {op, input.dtype, input.shape, normal_axes(input, {})};
+  return {op, input.dtype, input.shape, internal::reduced_axes({}, input.shape.rank())};
 }
 
 OpDef share_op(std::string name, std::string summary, std::size_t inputs, ReduceOp op) {
@@ -94,11 +95,8 @@ OpDef global_mean_op() {
     c.add_output(c.input(0).dtype, Shape{});
   };
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
-    // One over the count is taken in a dtype that holds any count.
-    const DType dtype = c.input().dtype();
-    const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-    const Value count = cast(maximum(c.input(1), 1), wide);
-    const Value share = c.grad() * cast(reciprocal(count), dtype);
+    const Value count = cast(maximum(c.input(1), 1), internal::count_dtype(c.input().dtype()));
+    const Value share = internal::share_of(c.grad(), count);
     return {broadcast_to(share, shape_of(c.input())), Gradient()};
   };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {

@@ -5,6 +5,7 @@
 
 #include "lockstep/core/kernels/rows.h"
 #include "lockstep/graph/gradients.h"
+#include "lockstep/graph/internal/axes.h"
 #include "lockstep/graph/internal/builtin_ops.h"
 #include "lockstep/graph/internal/shape_rules.h"
 #include "lockstep/graph/ops/elementwise.h"
@@ -21,10 +22,7 @@ void check_index_dtype(const TensorSpec& indices) {
 
 // --- gather
 
-std::size_t axis_of(const NodeView& node) {
-  return static_cast<std::size_t>(
-      internal::normal_axis(node.get<std::int64_t>("axis"), node.input(0).shape.rank()));
-}
+std::size_t axis_of(const NodeView& node) { return static_cast<std::size_t>(internal::normal_axis(node)); }
 
 kernels::RowsShape rows_of(const Shape& shape, std::size_t axis) {
   kernels::RowsShape rows;

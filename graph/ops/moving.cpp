@@ -4,6 +4,7 @@
 
 #include "lockstep/core/kernels/strided.h"
 #include "lockstep/graph/gradients.h"
+#include "lockstep/graph/internal/axes.h"
 #include "lockstep/graph/internal/builtin_ops.h"
 #include "lockstep/graph/internal/shape_rules.h"
 #include "lockstep/graph/ops.h"
@@ -32,7 +33,8 @@ KernelFn strided_kernel(DType dtype, const Ints& extents, const Ints& in_strides
   return [copy = kernels::StridedCopy(size, extents, in_strides, out_strides),
           offset = start * static_cast<std::int64_t>(size)](KernelContext& c) {
     const auto [begin, end] = c.range(copy.units());
-    copy.run(static_cast<const char*>(c.input(0)) + offset, c.output(0), begin, end);
+    // Of nothing there is no element to start at.
+    if (begin < end) copy.run(static_cast<const char*>(c.input(0)) + offset, c.output(0), begin, end);
   };
 }
 
@@ -187,10 +189,7 @@ OpDef tile_op() {
 
 // --- concat and split
 
-std::size_t axis_of(const NodeView& node) {
-  return static_cast<std::size_t>(
-      internal::normal_axis(node.get<std::int64_t>("axis"), node.input(0).shape.rank()));
-}
+std::size_t axis_of(const NodeView& node) { return static_cast<std::size_t>(internal::normal_axis(node)); }
 
 // Copies between one tensor and its pieces along an axis.
 class Pieces {

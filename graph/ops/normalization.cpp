@@ -9,6 +9,8 @@
 #include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/axes.h"
 #include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/internal/shape_rules.h"
+#include "lockstep/graph/internal/shares.h"
 #include "lockstep/graph/ops.h"
 
 namespace lockstep {
@@ -32,7 +34,7 @@ Cost cost_of(const NodeView& node, std::span<const TensorSpec> outputs, double w
 }
 
 Reduction moments_of(const NodeView& node) {
-  return {ReduceOp::kMoments, node.input(0).dtype, node.input(0).shape, normal_axes(node)};
+  return {ReduceOp::kMoments, node.input(0).dtype, node.input(0).shape, internal::reduced_axes(node)};
 }
 
 OpDef moments_op() {
@@ -44,7 +46,8 @@ OpDef moments_op() {
   def.traits.infallible = true;
   def.infer = [](InferContext& c) {
     require_floating(c);
-    const Shape shape = reduced_shape(c.input(0).shape, normal_axes(c), c.get<bool>("keepdims"));
+    const Shape shape =
+        internal::reduced_shape(c.input(0).shape, internal::reduced_axes(c), c.get<bool>("keepdims"));
     c.add_output(c.input(0).dtype, shape);
     c.add_output(c.input(0).dtype, shape);
   };
@@ -66,19 +69,19 @@ OpDef moments_op() {
   };
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
     const Value x = c.input();
-    const std::vector<std::int64_t> axes = normal_axes(c.view());
+    const std::vector<std::int64_t> axes = internal::reduced_axes(c.view());
     const auto kept = [&](const Value& v) {
       return c.view().get<bool>("keepdims") ? v : with_kept_dims(v, x, axes);
     };
-    const Value count = num_elements(x, axes, x.dtype());
+    const Value count = num_elements(x, axes, internal::count_dtype(x.dtype()));
     Value back;
     if (c.has_grad(1)) {
-      const Value slope = kept(c.grad(1) * 2 / count);
+      const Value slope = kept(internal::share_of(c.grad(1) * 2, count));
       const Value distance = x - kept(c.output(0));
       back = distance * slope;
     }
     if (c.has_grad(0)) {
-      const Value share = broadcast_to(kept(c.grad(0) / count), shape_of(x));
+      const Value share = broadcast_to(kept(internal::share_of(c.grad(0), count)), shape_of(x));
       back = back.valid() ? back + share : share;
     }
     return {back};
@@ -117,7 +120,7 @@ Shape infer_rows(const InferContext& c) {
   return Shape(x.shape.dims().first(x.shape.rank() - rank));
 }
 
-DType statistics_dtype(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+DType statistics_dtype(DType dtype) { return internal::count_dtype(dtype); }
 
 std::vector<std::int64_t> last_axes(const Value& gamma) {
   std::vector<std::int64_t> axes;
@@ -140,14 +143,15 @@ std::vector<Gradient> layer_norm_gradient(GradientContext& c) {
   // What flows into the statistics themselves.
   const std::vector<std::int64_t> axes = last_axes(gamma);
   const auto kept = [&](const Value& v) { return with_kept_dims(cast(v, x.dtype()), x, axes); };
-  const Value count = c.has_grad(1) || c.has_grad(2) ? num_elements(x, axes, x.dtype()) : Value();
+  const Value count =
+      c.has_grad(1) || c.has_grad(2) ? num_elements(x, axes, statistics_dtype(x.dtype())) : Value();
   if (c.has_grad(1)) {
-    const Value share = broadcast_to(kept(c.grad(1)) / count, shape_of(x));
+    const Value share = broadcast_to(internal::share_of(kept(c.grad(1)), count), shape_of(x));
     back = back.valid() ? back + share : share;
   }
   if (c.has_grad(2)) {
     const Value rstd = kept(c.output(2));
-    const Value slope = kept(c.grad(2)) * rstd * rstd * rstd / count;
+    const Value slope = internal::share_of(kept(c.grad(2)) * rstd * rstd * rstd, count);
     const Value distance = x - kept(c.output(1));
     const Value through = neg(distance * slope);
     back = back.valid() ? back + through : through;
@@ -169,14 +173,8 @@ OpDef layer_norm_op() {
     const Shape rows = infer_rows(c);
     const double epsilon = c.get<double>("epsilon");
     if (!(epsilon >= 0) || !std::isfinite(epsilon)) NodeView::fail(str("epsilon is ", epsilon, ", not >= 0"));
-    if (c.input(2).dtype != c.input(0).dtype || c.input(2).shape.rank() != c.input(1).shape.rank()) {
+    if (c.input(2).dtype != c.input(0).dtype || !internal::may_equal(c.input(2).shape, c.input(1).shape)) {
       NodeView::fail(str("takes beta like gamma, ", c.input(1), ", got ", c.input(2)));
-    }
-    for (std::size_t i = 0; i < c.input(1).shape.rank(); ++i) {
-      const std::int64_t a = c.input(1).shape[i], b = c.input(2).shape[i];
-      if (a != b && a != kUnknown && b != kUnknown) {
-        NodeView::fail(str("takes beta like gamma, ", c.input(1), ", got ", c.input(2)));
-      }
     }
     c.add_output(c.input(0));
     c.add_output(statistics_dtype(c.input(0).dtype), rows);
@@ -239,11 +237,11 @@ OpDef layer_norm_grad_op() {
     const Shape rows = infer_rows(c);
     const DType dtype = statistics_dtype(c.input(0).dtype);
     for (const std::size_t i : {std::size_t{2}, std::size_t{3}}) {
-      if (c.input(i).dtype != dtype || c.input(i).shape.rank() != rows.rank()) {
+      if (c.input(i).dtype != dtype || !internal::may_equal(c.input(i).shape, rows)) {
         NodeView::fail(str("takes statistics ", TensorSpec{dtype, rows}, ", got ", c.input(i)));
       }
     }
-    if (c.input(4).dtype != c.input(0).dtype || c.input(4).shape.rank() != c.input(0).shape.rank()) {
+    if (c.input(4).dtype != c.input(0).dtype || !internal::may_equal(c.input(4).shape, c.input(0).shape)) {
       NodeView::fail(str("takes a gradient like x, ", c.input(0), ", got ", c.input(4)));
     }
     c.add_output(c.input(0));

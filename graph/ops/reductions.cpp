@@ -11,44 +11,17 @@
 #include "lockstep/graph/internal/axes.h"
 #include "lockstep/graph/internal/builtin_ops.h"
 #include "lockstep/graph/internal/items.h"
+#include "lockstep/graph/internal/shares.h"
 #include "lockstep/graph/ops.h"
 
 namespace lockstep {
 
-std::vector<std::int64_t> normal_axes(const TensorSpec& input, std::vector<std::int64_t> axes) {
-  const auto rank = static_cast<std::int64_t>(input.shape.rank());
-  if (axes.empty()) {
-    for (std::int64_t axis = 0; axis < rank; ++axis) axes.push_back(axis);
-    return axes;
-  }
-  for (std::int64_t& axis : axes) axis = normal_axis(input, axis);
-  std::ranges::sort(axes);
-  if (std::ranges::adjacent_find(axes) != axes.end()) NodeView::fail("an axis is named twice");
-  return axes;
-}
-
-std::vector<std::int64_t> normal_axes(const NodeView& node) {
-  return normal_axes(node.input(0), node.get<std::vector<std::int64_t>>("axes"));
-}
-
-std::int64_t normal_axis(const TensorSpec& input, std::int64_t axis) {
-  const auto rank = static_cast<std::int64_t>(input.shape.rank());
-  if (axis < -rank || axis >= rank) NodeView::fail(str("axis ", axis, " is outside of ", input));
-  return axis < 0 ? axis + rank : axis;
-}
-
-Shape reduced_shape(const Shape& shape, const std::vector<std::int64_t>& axes, bool keepdims) {
-  std::vector<std::int64_t> dims;
-  for (std::size_t i = 0; i < shape.rank(); ++i) {
-    const bool reduced = std::ranges::binary_search(axes, static_cast<std::int64_t>(i));
-    if (!reduced) dims.push_back(shape[i]);
-    if (reduced && keepdims) dims.push_back(1);
-  }
-  return Shape(std::span<const std::int64_t>(dims));
-}
-
 namespace {
 
+using Axes = std::vector<std::int64_t>;
+using internal::normal_axis;
+using internal::reduced_axes;
+using internal::reduced_shape;
 using kernels::ReduceOp;
 using kernels::Reduction;
 
@@ -81,7 +54,7 @@ OpDef reduce_op(std::string name, std::string summary, ReduceOp op, GradientFn g
   def.gradient = std::move(gradient);
   def.infer = [op](InferContext& c) {
     check_dtype(c, op);
-    const std::vector<std::int64_t> axes = normal_axes(c);
+    const std::vector<std::int64_t> axes = reduced_axes(c);
     if ((op == ReduceOp::kMax || op == ReduceOp::kMin) && of_nothing(c.input(0).shape, axes)) {
       NodeView::fail(str("of nothing: the reduced axes of ", c.input(0), " hold no elements"));
     }
@@ -93,11 +66,11 @@ OpDef reduce_op(std::string name, std::string summary, ReduceOp op, GradientFn g
                 static_cast<double>(num_bytes(node.input(0)) + num_bytes(outputs[0])), 0};
   };
   def.split = [op](const NodeView& node, std::span<const TensorSpec>) {
-    const Reduction reduction(op, node.input(0).dtype, node.input(0).shape, normal_axes(node));
+    const Reduction reduction(op, node.input(0).dtype, node.input(0).shape, reduced_axes(node));
     return Split{reduction.shards(), reduction.scratch_bytes(), reduction.has_finish()};
   };
   def.kernels[DeviceKind::kCpu] = [op](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
-    return [reduction = Reduction(op, node.input(0).dtype, node.input(0).shape, normal_axes(node))](
+    return [reduction = Reduction(op, node.input(0).dtype, node.input(0).shape, reduced_axes(node))](
                KernelContext& c) {
       if (c.is_finish()) {
         reduction.finish(c.scratch(), c.output(0));
@@ -114,7 +87,7 @@ OpDef reduce_op(std::string name, std::string summary, ReduceOp op, GradientFn g
 // A value of the output's shape, with the reduced axes back, as extents of one.
 Value kept(const GradientContext& c, const Value& value) {
   if (c.view().get<bool>("keepdims")) return value;
-  const std::vector<std::int64_t> axes = normal_axes(c.view());
+  const std::vector<std::int64_t> axes = reduced_axes(c.view());
   return with_kept_dims(value, c.input(), axes);
 }
 
@@ -123,8 +96,9 @@ std::vector<Gradient> sum_gradient(GradientContext& c) {
 }
 
 std::vector<Gradient> mean_gradient(GradientContext& c) {
-  const Value count = num_elements(c.input(), normal_axes(c.view()), c.input().dtype());
-  const Value share = c.grad() / count;
+  const Value count =
+      num_elements(c.input(), reduced_axes(c.view()), internal::count_dtype(c.input().dtype()));
+  const Value share = internal::share_of(c.grad(), count);
   return {broadcast_to(kept(c, share), shape_of(c.input()))};
 }
 
@@ -132,9 +106,11 @@ std::vector<Gradient> mean_gradient(GradientContext& c) {
 std::vector<Gradient> extreme_gradient(GradientContext& c) {
   const DType dtype = c.input().dtype();
   const Value extreme = kept(c, c.output());
-  const Value taken = cast(equal(c.input(), extreme), dtype);
-  const Value takers = sum(taken, normal_axes(c.view()), true);
-  const Value share = kept(c, c.grad()) / takers;
+  const Value same = equal(c.input(), extreme);
+  const Value taken = cast(same, dtype);
+  const DType wide = internal::count_dtype(dtype);
+  const Value takers = sum(wide == dtype ? taken : cast(same, wide), reduced_axes(c.view()), true);
+  const Value share = internal::share_of(kept(c, c.grad()), takers);
   return {taken * share};
 }
 
@@ -151,7 +127,7 @@ std::vector<Gradient> logsumexp_gradient(GradientContext& c) {
 
 // One axis after another, each by the product of the others along it, so that zeros do no harm.
 std::vector<Gradient> prod_gradient(GradientContext& c) {
-  const std::vector<std::int64_t> axes = normal_axes(c.view());
+  const std::vector<std::int64_t> axes = reduced_axes(c.view());
   std::vector<Value> products = {c.input()};
   for (std::size_t i = 0; i + 1 < axes.size(); ++i)
     products.push_back(prod(products.back(), {axes[i]}, true));
@@ -166,8 +142,8 @@ std::vector<Gradient> prod_gradient(GradientContext& c) {
 // Once more differentiated, element i is the product along a matrix in which row i has 1 in place of x[i].
 std::vector<Gradient> prod_of_others_gradient(GradientContext& c) {
   const Value x = identity(c.input());
-  const auto axis = static_cast<std::size_t>(normal_axis(x.spec(), c.view().get<std::int64_t>("axis")));
-  const Value place = cumsum(ones_like(x), static_cast<std::int64_t>(axis));
+  const auto axis = static_cast<std::size_t>(normal_axis(c.view()));
+  const Value place = cumsum(cast(ones_like(x), DType::kI32), static_cast<std::int64_t>(axis));
   const Value dims = shape_of(x);
   std::vector<std::int64_t> before, after;
   for (std::size_t i = 0; i < x.shape().rank(); ++i) {
@@ -201,21 +177,22 @@ OpDef prod_of_others_op() {
   def.traits.infallible = true;
   def.infer = [](InferContext& c) {
     if (!is_floating(c.input(0).dtype)) NodeView::fail(str("takes floating values, got ", c.input(0)));
-    normal_axis(c.input(0), c.get<std::int64_t>("axis"));
+    normal_axis(c);
     c.add_output(c.input(0));
   };
   def.gradient = prod_of_others_gradient;
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
-    return split_items(
-        items_along(node.input(0).shape, normal_axis(node.input(0), node.get<std::int64_t>("axis"))),
-        32 << 10);
+    Split split = split_items(items_along(node.input(0).shape, normal_axis(node)), 32 << 10);
+    split.scratch_bytes =
+        kernels::prod_of_others_scratch(node.input(0).dtype, node.input(0).shape.num_elements());
+    return split;
   };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    const Items items =
-        items_along(node.input(0).shape, normal_axis(node.input(0), node.get<std::int64_t>("axis")));
+    const Items items = items_along(node.input(0).shape, normal_axis(node));
     return [items, dtype = outputs[0].dtype](KernelContext& c) {
       const auto [begin, end] = c.range(items.count);
-      kernels::prod_of_others(dtype, c.input(0), c.output(0), items.n, items.inner, begin, end);
+      kernels::prod_of_others(dtype, c.input(0), c.output(0), static_cast<float*>(c.scratch()), items.n,
+                              items.inner, begin, end);
     };
   };
   return def;
@@ -231,17 +208,14 @@ OpDef num_elements_op() {
   def.traits.infallible = true;
   def.infer = [](InferContext& c) {
     c.require(c.get<DType>("dtype") != DType::kBool, "a number does not fit into bool");
-    for (const std::int64_t axis : c.get<std::vector<std::int64_t>>("axes")) {
-      normal_axis({DType::kI64, Shape(std::vector<std::int64_t>(c.shape_operand(0).size(), 1))}, axis);
-    }
+    internal::normal_axes(c.get<std::vector<std::int64_t>>("axes"), c.shape_operand(0).size());
     c.add_output(c.get<DType>("dtype"), Shape{});
   };
   def.gradient = [](GradientContext&) -> std::vector<Gradient> { return {Gradient()}; };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const std::vector<std::int64_t> dims = node.shape_operand(0);
-    const TensorSpec shape{DType::kI64, Shape(std::span<const std::int64_t>(dims))};
     double count = 1;
-    for (const std::int64_t axis : normal_axes(shape, node.get<std::vector<std::int64_t>>("axes"))) {
+    for (const std::int64_t axis : reduced_axes(node.get<std::vector<std::int64_t>>("axes"), dims.size())) {
       count *= static_cast<double>(dims[static_cast<std::size_t>(axis)]);
     }
     return [value = Tensor::full(outputs[0].dtype, Shape{}, count)](KernelContext& c) {
@@ -251,7 +225,7 @@ OpDef num_elements_op() {
   return def;
 }
 
-Value reduce(const char* op, const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
+Value reduce(const char* op, const Operand& x, Axes axes, bool keepdims) {
   std::vector<Attribute> attributes;
   attributes.push_back({"axes", std::move(axes)});
   attributes.push_back({"keepdims", keepdims});
@@ -278,36 +252,22 @@ void register_reduction_ops(OpRegistry& registry) {
   registry.add(num_elements_op());
 }
 
-Value sum(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
-  return reduce("sum", x, std::move(axes), keepdims);
-}
-Value mean(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
-  return reduce("mean", x, std::move(axes), keepdims);
-}
-Value max(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
-  return reduce("max", x, std::move(axes), keepdims);
-}
-Value min(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
-  return reduce("min", x, std::move(axes), keepdims);
-}
-Value prod(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
-  return reduce("prod", x, std::move(axes), keepdims);
-}
-Value any(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
-  return reduce("any", x, std::move(axes), keepdims);
-}
-Value all(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
-  return reduce("all", x, std::move(axes), keepdims);
-}
-Value logsumexp(const Operand& x, std::vector<std::int64_t> axes, bool keepdims) {
-  return reduce("logsumexp", x, std::move(axes), keepdims);
+Value sum(const Operand& x, Axes axes, bool keep) { return reduce("sum", x, std::move(axes), keep); }
+Value mean(const Operand& x, Axes axes, bool keep) { return reduce("mean", x, std::move(axes), keep); }
+Value max(const Operand& x, Axes axes, bool keep) { return reduce("max", x, std::move(axes), keep); }
+Value min(const Operand& x, Axes axes, bool keep) { return reduce("min", x, std::move(axes), keep); }
+Value prod(const Operand& x, Axes axes, bool keep) { return reduce("prod", x, std::move(axes), keep); }
+Value any(const Operand& x, Axes axes, bool keep) { return reduce("any", x, std::move(axes), keep); }
+Value all(const Operand& x, Axes axes, bool keep) { return reduce("all", x, std::move(axes), keep); }
+Value logsumexp(const Operand& x, Axes axes, bool keep) {
+  return reduce("logsumexp", x, std::move(axes), keep);
 }
 
 Value num_elements(const Operand& x, std::vector<std::int64_t> axes, DType dtype) {
   const Value& value = x.value_for("num_elements");
   GraphBuilder& builder = value.builder();
   const Shape& shape = value.shape();
-  const std::vector<std::int64_t> normal = normal_axes(value.spec(), axes);
+  const std::vector<std::int64_t> normal = reduced_axes(axes, shape.rank());
   const bool known = std::ranges::none_of(
       normal, [&](std::int64_t axis) { return shape[static_cast<std::size_t>(axis)] == kUnknown; });
   if (known) {
@@ -321,7 +281,7 @@ Value num_elements(const Operand& x, std::vector<std::int64_t> axes, DType dtype
 }
 
 Value with_kept_dims(const Value& reduced, const Value& x, std::span<const std::int64_t> axes) {
-  const std::vector<std::int64_t> normal = normal_axes(x.spec(), {axes.begin(), axes.end()});
+  const std::vector<std::int64_t> normal = reduced_axes({axes.begin(), axes.end()}, x.shape().rank());
   const Shape shape = reduced_shape(x.shape(), normal, true);
   if (std::ranges::count(shape.dims(), kUnknown) <= 1) return reshape(reduced, shape);
   // Extents that several unknown dimensions leave open: those of x, with ones in place of the reduced.

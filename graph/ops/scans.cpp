@@ -14,9 +14,7 @@ namespace {
 
 constexpr std::int64_t kGrain = 32 << 10;  // elements a shard; about 30 us
 
-Items items_of(const NodeView& node) {
-  return items_along(node.input(0).shape, normal_axis(node.input(0), node.get<std::int64_t>("axis")));
-}
+Items items_of(const NodeView& node) { return items_along(node.input(0).shape, internal::normal_axis(node)); }
 
 void require_numeric(const InferContext& c) {
   if (c.input(0).dtype == DType::kBool) NodeView::fail("has no meaning for bool; cast first");
@@ -42,7 +40,7 @@ OpDef cumsum_op() {
   def.traits.in_place = true;
   def.infer = [](InferContext& c) {
     require_numeric(c);
-    normal_axis(c.input(0), c.get<std::int64_t>("axis"));
+    internal::normal_axis(c);
     c.add_output(c.input(0));
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
@@ -70,11 +68,11 @@ OpDef arg_op(bool largest) {
   def.attributes = {{"axis", AttributeType::kInt}, {"keepdims", AttributeType::kBool}};
   def.infer = [](InferContext& c) {
     require_numeric(c);
-    const std::int64_t axis = normal_axis(c.input(0), c.get<std::int64_t>("axis"));
+    const std::int64_t axis = internal::normal_axis(c);
     if (c.input(0).shape[static_cast<std::size_t>(axis)] == 0) {
       NodeView::fail(str("of nothing: axis ", axis, " of ", c.input(0), " holds no elements"));
     }
-    c.add_output(DType::kI64, reduced_shape(c.input(0).shape, {axis}, c.get<bool>("keepdims")));
+    c.add_output(DType::kI64, internal::reduced_shape(c.input(0).shape, {axis}, c.get<bool>("keepdims")));
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
     return split_items(items_of(node), kGrain);

@@ -7,6 +7,7 @@
 #include "lockstep/core/kernels/reduce.h"
 #include "lockstep/core/kernels/strided.h"
 #include "lockstep/graph/gradients.h"
+#include "lockstep/graph/internal/axes.h"
 #include "lockstep/graph/internal/builtin_ops.h"
 #include "lockstep/graph/internal/shape_rules.h"
 #include "lockstep/graph/ops/sources.h"

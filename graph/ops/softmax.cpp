@@ -6,6 +6,7 @@
 #include "lockstep/graph/internal/axes.h"
 #include "lockstep/graph/internal/builtin_ops.h"
 #include "lockstep/graph/internal/items.h"
+#include "lockstep/graph/internal/shape_rules.h"
 #include "lockstep/graph/ops.h"
 
 namespace lockstep {
@@ -15,9 +16,7 @@ namespace {
 constexpr std::int64_t kGrain = 16 << 10;       // elements a shard where each is an exponential; about 20 us
 constexpr std::int64_t kCheapGrain = 64 << 10;  // where none is
 
-Items items_of(const NodeView& node) {
-  return items_along(node.input(0).shape, normal_axis(node.input(0), node.get<std::int64_t>("axis")));
-}
+Items items_of(const NodeView& node) { return items_along(node.input(0).shape, internal::normal_axis(node)); }
 
 void require_floating(const InferContext& c) {
   if (!is_floating(c.input(0).dtype)) {
@@ -42,14 +41,14 @@ OpDef along_axis(std::string name, std::string summary, std::size_t inputs, doub
   def.traits.infallible = true;
   def.infer = [](InferContext& c) {
     require_floating(c);
-    normal_axis(c.input(0), c.get<std::int64_t>("axis"));
+    internal::normal_axis(c);
     Shape shape = c.input(0).shape;
     if (c.num_inputs() == 2) {
       c.same_dtype();
-      if (c.input(1).shape.rank() != shape.rank()) {
+      if (!internal::may_equal(c.input(1).shape, shape)) {
         NodeView::fail(str("takes two of one shape, got ", c.input(0), " and ", c.input(1)));
       }
-      shape = broadcast_shapes(shape, c.input(1).shape);
+      shape = broadcast_shapes(shape, c.input(1).shape);  // what one of them knows
     }
     c.add_output(c.input(0).dtype, shape);
   };
@@ -124,11 +123,7 @@ Shape infer_examples(const InferContext& c, const TensorSpec& logits, const Tens
   Shape examples = logits.shape.without_dim(rank - 1);
   const bool numbers = is_class_number(labels.dtype);
   const Shape& wanted = numbers ? examples : logits.shape;
-  bool fits = (numbers || labels.dtype == logits.dtype) && labels.shape.rank() == wanted.rank();
-  for (std::size_t i = 0; fits && i < wanted.rank(); ++i) {
-    fits = wanted[i] == labels.shape[i] || wanted[i] == kUnknown || labels.shape[i] == kUnknown;
-  }
-  if (!fits) {
+  if ((!numbers && labels.dtype != logits.dtype) || !internal::may_equal(labels.shape, wanted)) {
     NodeView::fail(str("takes labels i32", examples, " or i64", examples, " (class numbers) or ", logits,
                        " (weights of the classes) beside logits ", logits, ", got ", labels));
   }
@@ -192,7 +187,7 @@ OpDef cross_entropy_grad_op() {
   def.traits.in_place = true;
   def.infer = [](InferContext& c) {
     const Shape examples = infer_examples(c, c.input(0), c.input(1));
-    if (c.input(2).dtype != c.input(0).dtype || c.input(2).shape.rank() != examples.rank()) {
+    if (c.input(2).dtype != c.input(0).dtype || !internal::may_equal(c.input(2).shape, examples)) {
       NodeView::fail(
           str("takes one ", c.input(0).dtype, " for each example ", examples, ", got ", c.input(2)));
     }

@@ -182,8 +182,9 @@ TEST(BuilderErrors, OfDTypesAndShapes) {
   EXPECT_THAT(caught([&] { relu(p); }).what, HasSubstr("no meaning for bool"));
   EXPECT_THAT(caught([&] { matmul(f, f); }).what,
               HasSubstr("takes two matrices (rank 2 or more), got f32[2] and f32[2]"));
-  EXPECT_THAT(caught([&] { sum(f, {1}); }).what, HasSubstr("axis 1 is outside of f32[2]"));
-  EXPECT_THAT(caught([&] { sum(f, {0, -1}); }).what, HasSubstr("an axis is named twice"));
+  EXPECT_THAT(caught([&] { sum(f, {1}); }).what,
+              HasSubstr("axis 1 is outside of a value of rank 1; axes go from -1 to 0"));
+  EXPECT_THAT(caught([&] { sum(f, {0, -1}); }).what, HasSubstr("axis 0 is named twice"));
   EXPECT_THAT(caught([&] {
                 b.random_uniform({DType::kI32, {2}});
               }).what,

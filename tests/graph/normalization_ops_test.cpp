@@ -163,5 +163,20 @@ TEST(LayerNormGradients, AreTheSameInProgramsHoweverLarge) {
   }
 }
 
+TEST(LayerNormGradients, RefuseWhatHasAnotherShape) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {4, 3});
+  const Value gamma = b.placeholder("gamma", DType::kF32, {3});
+  const Value four = b.placeholder("four", DType::kF32, {4});
+  const Value one = b.placeholder("one", DType::kF32, {1});
+  const Value row = b.placeholder("row", DType::kF32, {1, 3});
+  const auto what = [&](const Value& rstd, const Value& g) {
+    const Value inputs[] = {x, gamma, four, rstd, g};
+    return caught([&] { b.op("layer_norm_grad", inputs, {{"epsilon", 1e-5}}); }).what;
+  };
+  EXPECT_THAT(what(one, x), HasSubstr("takes statistics f32[4], got f32[1]"));
+  EXPECT_THAT(what(four, row), HasSubstr("takes a gradient like x, f32[4,3], got f32[1,3]"));
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -142,8 +142,9 @@ TEST(Reductions, RefuseWhatTheyCannotDo) {
   EXPECT_THAT(caught([&] { max(none, {1}); }).what,
               HasSubstr("of nothing: the reduced axes of f32[3,0] hold no elements"));
   EXPECT_THAT(caught([&] { min(none); }).what, HasSubstr("of nothing"));
-  EXPECT_THAT(caught([&] { max(some, {1}); }).what, HasSubstr("axis 1 is outside of f32[?]"));
-  EXPECT_THAT(caught([&] { max(some, {0, -1}); }).what, HasSubstr("an axis is named twice"));
+  EXPECT_THAT(caught([&] { max(some, {1}); }).what,
+              HasSubstr("axis 1 is outside of a value of rank 1; axes go from -1 to 0"));
+  EXPECT_THAT(caught([&] { max(some, {0, -1}); }).what, HasSubstr("axis 0 is named twice"));
   b.result(max(some));
   const Program program = compile(b.finish(), Runtime());
   EXPECT_THAT(caught([&] {
@@ -227,6 +228,47 @@ TEST(ReductionGradients, LogSumExpOfMinusInfinityAloneGivesZero) {
 }
 
 TEST(ReductionGradients, Mean) { expect_gradients_of(mean, random_tensor({2, 3, 4}, 2)); }
+
+// f16 ends at 65504: a share is worked out in f32.
+TEST(ReductionGradients, SharesOfMoreElementsThanTheDTypeCounts) {
+  const Tensor ones = Tensor::full(DType::kF16, {70'000}, 1);
+  const Tensor share = Tensor::full(DType::kF16, {70'000}, 1000.0 / 70'000);
+  for (const ReduceFn make : {ReduceFn(mean), ReduceFn(max), ReduceFn(min)}) {
+    for (const std::int64_t extent : {std::int64_t{70'000}, kUnknown}) {
+      GraphBuilder b;
+      const Value x = b.placeholder("x", DType::kF16, {extent});
+      b.result(gradients(make(x, {}, false) * 1000, {x})[0]);
+      EXPECT_TRUE(evaluate(b, {ones})[0].bit_equal(share));
+    }
+  }
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF16, {70'000});
+  b.result(gradients(global_mean(x) * 1000, {x})[0]);
+  b.result(gradients(moments(x).mean * 1000, {x})[0]);
+  for (const Tensor& result : evaluate(b, {ones})) EXPECT_TRUE(result.bit_equal(share));
+}
+
+TEST(ReductionGradients, ProdOfHalvesRoundsOnce) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF16, {4});
+  const Value flow = gradients(prod(x), {x})[0];
+  b.result(cast(flow, DType::kF32));
+  // The product of the first two alone is more than f16 holds.
+  const Tensor feed = Tensor::from<F16>({4}, {F16(1024), F16(1024), F16(1.F / 1024), F16(1.F / 512)});
+  EXPECT_THAT(testing::floats(evaluate(b, {feed})[0]),
+              ::testing::ElementsAre(1.F / 512, 1.F / 512, 2048, 1024));
+}
+
+// More elements than bf16 can count.
+TEST(ReductionGradients, ProdOfManyHalvesTwice) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kBF16, {300});
+  const Value first = gradients(prod(x), {x})[0];
+  b.result(gradients(sum(first), {x})[0]);
+  // Of ones, each of the 299 others gives 1.
+  EXPECT_TRUE(evaluate(b, {Tensor::full(DType::kBF16, {300}, 1)})[0].bit_equal(
+      Tensor::full(DType::kBF16, {300}, 299)));
+}
 
 }  // namespace
 }  // namespace lockstep

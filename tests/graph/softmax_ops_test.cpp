@@ -105,7 +105,7 @@ TEST(Softmax, RefusesIntegersAndAxesOutside) {
   const Value x = b.placeholder("x", DType::kI32, {3});
   EXPECT_THAT(caught([&] { softmax(x); }).what, HasSubstr("takes floating values, got i32[3]"));
   EXPECT_THAT(caught([&] { softmax(b.placeholder("y", DType::kF32, {3}), 1); }).what,
-              HasSubstr("axis 1 is outside of f32[3]"));
+              HasSubstr("axis 1 is outside of a value of rank 1; axes go from -1 to 0"));
 }
 
 TEST(SoftmaxGradients, AlongAnyAxis) {
@@ -231,6 +231,22 @@ TEST(CrossEntropyGradients, AreTheSameInProgramsHoweverLarge) {
   b.result(loss);
   b.result(gradients(loss, {x})[0]);
   evaluate(b, {as(DType::kF32, random_tensor({1500, 100}, 3)), classes({1500}, 100, DType::kI32)});
+}
+
+TEST(CrossEntropyGradients, RefuseFlowsOfOtherShapes) {
+  GraphBuilder b;
+  const Value y = b.placeholder("y", DType::kF32, {4, 3});
+  const Value row = b.placeholder("row", DType::kF32, {1, 3});
+  const Value labels = b.placeholder("labels", DType::kI64, {4});
+  const Value one = b.placeholder("one", DType::kF32, {1});
+  EXPECT_THAT(caught([&] {
+                b.op1("softmax_grad", {row, y}, {{"axis", std::int64_t{1}}});
+              }).what,
+              HasSubstr("takes two of one shape, got f32[1,3] and f32[4,3]"));
+  EXPECT_THAT(caught([&] {
+                b.op1("softmax_cross_entropy_grad", {y, labels, one});
+              }).what,
+              HasSubstr("takes one f32 for each example [4], got f32[1]"));
 }
 
 }  // namespace

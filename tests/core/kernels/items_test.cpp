@@ -54,8 +54,9 @@ TEST(Items, CutsChangeNoBit) {
       expect_no_seams(items, out, dice, [&](std::int64_t begin, std::int64_t end) {
         cumsum(dtype, x.raw(), out.raw(), size, width, false, true, begin, end);
       });
+      std::vector<float> products(static_cast<std::size_t>(shape.num_elements()));
       expect_no_seams(items, out, dice, [&](std::int64_t begin, std::int64_t end) {
-        prod_of_others(dtype, x.raw(), out.raw(), size, width, begin, end);
+        prod_of_others(dtype, x.raw(), out.raw(), products.data(), size, width, begin, end);
       });
       Tensor index = Tensor::zeros(DType::kI64, {items});
       expect_no_seams(items, index, dice, [&](std::int64_t begin, std::int64_t end) {
