@@ -64,24 +64,26 @@ std::array<kernels::WindowAxis, 2> windows_of(const NodeView& node, Extents2d in
     const std::int64_t after = padding.extents[2 * i + 1];
     axis.before = padding.extents[2 * i];
     if (in[i] == kUnknown || size[i] == kUnknown) continue;
-    const std::int64_t reach = (size[i] - 1) * dilations[i] + 1;
-    if (padding.kind == Padding::Kind::kSame) {
-      axis.out = (in[i] + strides[i] - 1) / strides[i];
-      axis.before = std::max<std::int64_t>((axis.out - 1) * strides[i] + reach - in[i], 0) / 2;
-    } else {
-      const std::int64_t room = in[i] + axis.before + after - reach;
-      axis.out = room < 0 ? 0 : room / strides[i] + 1;
-    }
     const char* what = i == 0 ? "rows" : "columns";
-    if (size[i] < 1 || in[i] < 1 || axis.out < 1) {
-      NodeView::fail(str("a window of ", reach, " ", what, " does not fit into an image of ", in[i], " ",
-                         what, axis.before + after > 0 ? " with its padding" : "",
+    const auto does_not_fit = [&](std::int64_t window) {
+      NodeView::fail(str("a window of ", window, " ", what, " does not fit into an image of ", in[i], " ",
+                         what, axis.before > 0 || after > 0 ? " with its padding" : "",
                          "; use a smaller window or more padding"));
-    }
+    };
+    if (size[i] < 1 || in[i] < 1) does_not_fit(size[i]);
+    const std::int64_t reach = checked_add(checked_mul(size[i] - 1, dilations[i], "a window"), 1, "a window");
     if (axis.before >= reach || after >= reach) {
       NodeView::fail(str("padding of ", std::max(axis.before, after), " ", what, " would leave windows of ",
                          reach, " without an element of the image"));
     }
+    if (padding.kind == Padding::Kind::kSame) {
+      axis.out = in[i] / strides[i] + (in[i] % strides[i] == 0 ? 0 : 1);
+      axis.before = std::max<std::int64_t>((axis.out - 1) * strides[i] + reach - in[i], 0) / 2;
+    } else {
+      const std::int64_t room = in[i] - reach + axis.before + after;
+      axis.out = room < 0 ? 0 : room / strides[i] + 1;
+    }
+    if (axis.out < 1) does_not_fit(reach);
   }
   return axes;
 }

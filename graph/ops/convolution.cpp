@@ -12,8 +12,6 @@ namespace lockstep {
 
 namespace {
 
-bool differ(std::int64_t a, std::int64_t b) { return a != b && a != kUnknown && b != kUnknown; }
-
 // The convolution that a node belongs to, from the shapes of its three tensors; those not known yet are unknown.
 kernels::ConvShape conv_shape(const NodeView& node, const Shape& x, const Shape& w) {
   if (x.rank() != 4) NodeView::fail(str("takes images [n, rows, columns, channels], got ", x));
@@ -21,9 +19,11 @@ kernels::ConvShape conv_shape(const NodeView& node, const Shape& x, const Shape&
     NodeView::fail(str("takes a filter [rows, columns, in channels, out channels], got ", w));
   const std::int64_t groups = node.get_or<std::int64_t>("groups", 1);
   if (groups < 1) NodeView::fail(str("groups must be 1 or more, got ", groups));
-  if (x[3] != kUnknown && w[2] != kUnknown && x[3] != w[2] * groups) {
+  const std::int64_t channels =
+      w[2] == kUnknown ? kUnknown : checked_mul(w[2], groups, "the channels of all groups");
+  if (x[3] != kUnknown && channels != kUnknown && x[3] != channels) {
     NodeView::fail(str("images of shape ", x, " have ", x[3], " channels; a filter of shape ", w, " in ",
-                       groups, " group(s) takes ", w[2] * groups));
+                       groups, " group(s) takes ", channels));
   }
   if (w[3] != kUnknown && w[3] % groups != 0) {
     NodeView::fail(str(w[3], " output channels cannot be cut into ", groups, " groups"));
@@ -34,7 +34,7 @@ kernels::ConvShape conv_shape(const NodeView& node, const Shape& x, const Shape&
   shape.images = x[0];
   shape.rows = axes[0];
   shape.columns = axes[1];
-  shape.in_channels = x[3] == kUnknown && w[2] != kUnknown ? w[2] * groups : x[3];
+  shape.in_channels = x[3] == kUnknown ? channels : x[3];
   shape.out_channels = w[3];
   shape.groups = groups;
   return shape;
@@ -46,9 +46,8 @@ Shape output_shape(const kernels::ConvShape& shape) {
 
 void check_flow(const Shape& flow, const kernels::ConvShape& conv) {
   const Shape expected = output_shape(conv);
-  bool fits = flow.rank() == 4;
-  for (std::size_t i = 0; fits && i < 4; ++i) fits = !differ(flow[i], expected[i]);
-  if (!fits) NodeView::fail(str("what flows back has shape ", flow, "; the convolution gives ", expected));
+  if (!internal::may_equal(flow, expected))
+    NodeView::fail(str("what flows back has shape ", flow, "; the convolution gives ", expected));
 }
 
 void check_dtype(const DType dtype) {
@@ -127,23 +126,35 @@ OpDef conv2d_op() {
   return def;
 }
 
-OpDef backward_input_op() {
+// A derivative of conv2d: its third input says the shape of its output, which is the images' or the filter's;
+// `shape_of_node` is the convolution, and input `flow` what flows back into its result.
+template <class Compute>
+OpDef backward_op(std::string name, std::string summary, std::size_t flow,
+                  kernels::ConvShape (*shape_of_node)(const NodeView&, const TensorSpec&)) {
   OpDef def;
-  def.name = "conv2d_backward_input";
-  def.summary = "the gradient of conv2d with respect to its images, of the given shape";
+  def.name = std::move(name);
+  def.summary = std::move(summary);
   def.inputs = Arity::exactly(3);
   def.attributes = conv_attributes();
   def.shape_operands = {2};
-  def.infer = [](InferContext& c) {
+  def.infer = [=](InferContext& c) {
     check_dtype(c.input(0).dtype);
-    if (c.input(1).dtype != c.input(0).dtype) NodeView::fail("inputs must have one dtype");
-    const Shape x = internal::target_shape_of(c, 2);
-    check_flow(c.input(0).shape, conv_shape(c, x, c.input(1).shape));
-    c.add_output(c.input(0).dtype, x);
+    if (c.input(1).dtype != c.input(0).dtype)
+      NodeView::fail(str("inputs must have one dtype, got ", c.input(0), " and ", c.input(1)));
+    const TensorSpec output{c.input(0).dtype, internal::target_shape_of(c, 2)};
+    check_flow(c.input(flow).shape, shape_of_node(c, output));
+    c.add_output(output);
   };
-  compute_with<kernels::ConvBackwardInput>(def, [](const NodeView& node, const TensorSpec& output) {
-    return conv_shape(node, output.shape, node.input(1).shape);
-  });
+  compute_with<Compute>(def, shape_of_node);
+  return def;
+}
+
+OpDef backward_input_op() {
+  OpDef def = backward_op<kernels::ConvBackwardInput>(
+      "conv2d_backward_input", "the gradient of conv2d with respect to its images, of the given shape", 0,
+      [](const NodeView& node, const TensorSpec& output) {
+        return conv_shape(node, output.shape, node.input(1).shape);
+      });
   // Linear in the flow and in the filter.
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
     const Conv2dOptions options = options_of(c.view());
@@ -156,22 +167,11 @@ OpDef backward_input_op() {
 }
 
 OpDef backward_filter_op() {
-  OpDef def;
-  def.name = "conv2d_backward_filter";
-  def.summary = "the gradient of conv2d with respect to its filter, of the given shape";
-  def.inputs = Arity::exactly(3);
-  def.attributes = conv_attributes();
-  def.shape_operands = {2};
-  def.infer = [](InferContext& c) {
-    check_dtype(c.input(0).dtype);
-    if (c.input(1).dtype != c.input(0).dtype) NodeView::fail("inputs must have one dtype");
-    const Shape w = internal::target_shape_of(c, 2);
-    check_flow(c.input(1).shape, conv_shape(c, c.input(0).shape, w));
-    c.add_output(c.input(0).dtype, w);
-  };
-  compute_with<kernels::ConvBackwardFilter>(def, [](const NodeView& node, const TensorSpec& output) {
-    return conv_shape(node, node.input(0).shape, output.shape);
-  });
+  OpDef def = backward_op<kernels::ConvBackwardFilter>(
+      "conv2d_backward_filter", "the gradient of conv2d with respect to its filter, of the given shape", 1,
+      [](const NodeView& node, const TensorSpec& output) {
+        return conv_shape(node, node.input(0).shape, output.shape);
+      });
   // Linear in the images and in the flow.
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
     const Conv2dOptions options = options_of(c.view());

@@ -29,10 +29,8 @@ Shape output_shape(const kernels::PoolShape& shape) {
 
 void check_flow(const Shape& flow, const kernels::PoolShape& pool) {
   const Shape expected = output_shape(pool);
-  bool fits = flow.rank() == 4;
-  for (std::size_t i = 0; fits && i < 4; ++i)
-    fits = flow[i] == expected[i] || flow[i] == kUnknown || expected[i] == kUnknown;
-  if (!fits) NodeView::fail(str("what flows back has shape ", flow, "; the pooling gives ", expected));
+  if (!internal::may_equal(flow, expected))
+    NodeView::fail(str("what flows back has shape ", flow, "; the pooling gives ", expected));
 }
 
 void check_floating(const NodeView& node) {
@@ -139,10 +137,8 @@ OpDef max_pool_pick_op() {
     check_floating(c);
     const Shape &x = c.input(0).shape, &u = c.input(1).shape;
     const kernels::PoolShape shape = pool_shape(c, x);
-    for (std::size_t i = 0; i < 4; ++i) {
-      if (u.rank() != 4 || (u[i] != x[i] && u[i] != kUnknown && x[i] != kUnknown))
-        NodeView::fail(str("takes two tensors of one shape, got ", x, " and ", u));
-    }
+    if (!internal::may_equal(u, x))
+      NodeView::fail(str("takes two tensors of one shape, got ", x, " and ", u));
     c.add_output(c.input(0).dtype, output_shape(shape));
   };
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {

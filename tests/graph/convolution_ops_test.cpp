@@ -394,5 +394,20 @@ TEST(Pools, RefuseWhatDoesNotFit) {
               HasSubstr("would leave windows of 2 without an element of the image"));
 }
 
+TEST(Conv2d, RefusesExtentsThatOverflow) {
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {1, 5, 5, 4});
+  const Value w = b.placeholder("w", DType::kF32, {3, 3, 4, 4});
+  const auto what = [&](const Conv2dOptions& options) { return caught([&] { conv2d(x, w, options); }).what; };
+  EXPECT_THAT(what({.dilations = {kHuge, 1}}), HasSubstr("a window: 2 * 9223372036854775807 does not fit"));
+  EXPECT_THAT(what({.groups = kHuge}), HasSubstr("the channels of all groups: 4 * 9223372036854775807"));
+  EXPECT_THAT(what({.padding = Padding::of(kHuge, kHuge, 0, 0)}),
+              HasSubstr("padding of 9223372036854775807 rows would leave windows of 3"));
+  // A stride beyond the image is no error.
+  for (const Padding& padding : {Padding::same(), Padding::valid()})
+    EXPECT_EQ(conv2d(x, w, {.strides = {kHuge, kHuge}, .padding = padding}).shape(), (Shape{1, 1, 1, 4}));
+}
+
 }  // namespace
 }  // namespace lockstep
