@@ -3,6 +3,7 @@
 #include "lockstep/graph/interpreter.h"
 #include "lockstep/graph/ops.h"
 #include "lockstep/graph/text.h"
+#include "support/op_test.h"
 #include "support/program_test.h"
 
 namespace lockstep {
@@ -10,20 +11,9 @@ namespace {
 
 using testing::caught;
 using ::testing::ElementsAre;
-using testing::expect_same_tensors;
+using testing::evaluate;
 using testing::floats;
 using ::testing::HasSubstr;
-using testing::with_lanes;
-
-std::vector<Tensor> evaluate(GraphBuilder& b, const std::vector<Tensor>& feeds) {
-  const Graph graph = b.finish();
-  const std::vector<Tensor> expected = Interpreter(graph).run(feeds);
-  expect_same_tensors(compile(graph, Runtime({.threads = 2})).run(feeds), expected);
-  expect_same_tensors(compile(graph, Runtime({.threads = 2}), with_lanes(Clustering::kOff)).run(feeds),
-                      expected);
-  EXPECT_EQ(print(parse(print(graph))), print(graph));
-  return expected;
-}
 
 Tensor counting(const Shape& shape) {
   Tensor tensor = Tensor::empty(DType::kF32, shape);

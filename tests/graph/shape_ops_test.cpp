@@ -5,8 +5,7 @@
 
 #include "lockstep/graph/interpreter.h"
 #include "lockstep/graph/ops.h"
-#include "lockstep/graph/text.h"
-#include "lockstep/graph/verifier.h"
+#include "support/op_test.h"
 #include "support/program_test.h"
 
 namespace lockstep {
@@ -14,26 +13,10 @@ namespace {
 
 using testing::caught;
 using ::testing::ElementsAre;
-using testing::expect_same_tensors;
+using testing::evaluate;
 using testing::floats;
 using ::testing::HasSubstr;
-using testing::with_lanes;
 using Ints = std::vector<std::int64_t>;
-
-// The graph's results on these feeds: by the program, inline and call by call, by the interpreter, and after a round trip
-// through text; all agree.
-std::vector<Tensor> evaluate(GraphBuilder& b, const std::vector<Tensor>& feeds) {
-  const Graph graph = b.finish();
-  const std::vector<Tensor> expected = Interpreter(graph).run(feeds);
-  expect_same_tensors(compile(graph, Runtime({.threads = 2})).run(feeds), expected);
-  expect_same_tensors(compile(graph, Runtime({.threads = 2}), with_lanes(Clustering::kOff)).run(feeds),
-                      expected);
-  const Graph again = parse(print(graph));
-  EXPECT_EQ(print(again), print(graph));
-  verify(again);
-  expect_same_tensors(Interpreter(again).run(feeds), expected);
-  return expected;
-}
 
 // 0, 1, 2, ... as far as the dtype can hold them.
 Tensor counting(const Shape& shape, DType dtype = DType::kF32) {
@@ -595,6 +578,18 @@ TEST(Iota, CountsUp) {
   EXPECT_THAT(refusal([](GraphBuilder& g) { iota(g, DType::kBool, 2); }),
               HasSubstr("has no meaning for bool"));
   EXPECT_THAT(refusal([](GraphBuilder& g) { iota(g, DType::kF32, -2); }), HasSubstr("the count is -2"));
+}
+
+TEST(Slice, TakesStepsBeyondTheAxis) {
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {3, 4});
+  const Value y = slice(x, {1, kOpen}, {kOpen, kOpen}, {kHuge, -kHuge});
+  b.result(y);
+  b.result(unslice(y, shape_of(x), {1, kOpen}, {kOpen, kOpen}, {kHuge, -kHuge}));
+  const std::vector<Tensor> results = evaluate(b, {counting({3, 4})});
+  EXPECT_THAT(floats(results[0]), ElementsAre(7));
+  EXPECT_THAT(floats(results[1]), ElementsAre(0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0));
 }
 
 }  // namespace

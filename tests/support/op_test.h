@@ -1,22 +1,32 @@
 // tests/support/op_test.h - what a small graph gives, whoever runs it.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "lockstep/graph/builder.h"
 #include "lockstep/graph/compile.h"
 #include "lockstep/graph/interpreter.h"
+#include "lockstep/graph/text.h"
+#include "lockstep/graph/verifier.h"
 #include "support/program_test.h"
 
 namespace lockstep::testing {
 
-// Finishes the graph and runs it by the interpreter, and by programs inline and cut into tasks; all agree.
+// Finishes the graph and runs it by the interpreter, by programs inline and cut into tasks, and after a round trip through
+// text; all agree.
 inline std::vector<Tensor> evaluate(GraphBuilder& b, const std::vector<Tensor>& feeds) {
   const Graph graph = b.finish();
   const std::vector<Tensor> expected = Interpreter(graph).run(feeds);
   expect_same_tensors(compile(graph, Runtime({.threads = 2})).run(feeds), expected);
   expect_same_tensors(compile(graph, Runtime({.threads = 2}), with_lanes(Clustering::kOff)).run(feeds),
                       expected);
+  const std::string text = print(graph);
+  if (text.find("<lambda>") != std::string::npos) return expected;  // C++ code, which text cannot carry
+  const Graph again = parse(text);
+  EXPECT_EQ(print(again), text);
+  verify(again);
+  expect_same_tensors(Interpreter(again).run(feeds), expected);
   return expected;
 }
 
