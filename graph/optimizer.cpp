@@ -27,6 +27,7 @@ struct VariableUpdate::Common {
   const std::string& optimizer;
   VariableRef iterations;
   Value learning_rate;
+  SourceSite site;  // of who asked for the update
   Value step = {};  // made when asked for
 };
 
@@ -47,7 +48,7 @@ VariableRef VariableUpdate::slot(const Slot& slot) const {
   decl.spec = {kernels::slot_dtype(spec_.dtype), spec_.shape};
   if (slot.initial != 0) decl.initial = Tensor::full(decl.spec.dtype, decl.spec.shape, slot.initial);
   decl.trainable = false;
-  return builder().find_or_declare(std::move(decl));
+  return builder().find_or_declare(std::move(decl), common_.site);
 }
 
 NodeId VariableUpdate::make(std::string_view op, std::span<const Slot> slots,
@@ -164,7 +165,7 @@ std::vector<NodeId> Optimizer::apply_gradients(std::span<const GradientAndVariab
   GraphBuilder& builder = (first.is_sparse() ? first.slices().values : first.dense()).builder().innermost();
   const auto made_at = builder.made_at(site);
   const VariableRef counter = iterations(builder, site);
-  VariableUpdate::Common common{builder, name_, counter, learning_rate_.at(builder, counter)};
+  VariableUpdate::Common common{builder, name_, counter, learning_rate_.at(builder, counter), site};
   std::vector<NodeId> nodes;
   for (std::size_t i = 0; i < list.size(); ++i) {
     nodes.push_back(rule_->update(VariableUpdate(common, list[i], specs[i])));

@@ -16,7 +16,8 @@
 // An optimizer of one's own is an OptimizerRule, see below.
 //
 // Errors (InvalidArgument, with the caller's line): a variable that the loss does not depend on, a gradient of another
-// spec than its variable, an empty list. Thread safety: as the builder; the optimizer itself may be shared.
+// spec than its variable, an empty list, a slot whose name another variable has. Where the rule of a later variable throws,
+// updates of earlier ones are in the graph already: give the builder up. Thread safety: as the builder; the optimizer itself may be shared.
 #pragma once
 
 #include <initializer_list>

@@ -407,6 +407,22 @@ TEST(Optimizer, MayBeUsedTwiceInOneGraph) {
   EXPECT_EQ(store.value("momentum/iterations").item(), 3);
 }
 
+// The loss was read before the first update: both gradients are of the old value, and both updates count.
+TEST(Optimizer, TwoMayUpdateOneVariable) {
+  GraphBuilder b;
+  const VariableRef w = b.variable("w", Tensor::scalar(2.0));
+  const Value loss = square(b.read(w));
+  Sgd(0.125, "one").minimize(loss, {w});
+  Sgd(0.25, "two").minimize(loss, {w});
+  const Graph graph = b.finish();
+  Interpreter interpreter(graph);
+  interpreter.run();
+  EXPECT_EQ(interpreter.variables().at("w").item(), 2 - 0.5 - 1);
+  const Program program = compile(graph, Runtime({.threads = 2}));
+  program.run();
+  EXPECT_EQ(program.variables().value("w").item(), 2 - 0.5 - 1);
+}
+
 TEST(Optimizer, TheSameOptimizerServesSeveralGraphs) {
   const Adam adam(0.1);
   const auto make = [=] { return step_of(adam, vec64({1, 2})); };
@@ -650,10 +666,9 @@ TEST_F(OptimizerErrors, TheLearningRateIsAFloatingScalar) {
 TEST_F(OptimizerErrors, ASlotNameThatIsTakenByAnotherSpecIsRefused) {
   b.variable("w/momentum/velocity", vec64({1, 2, 3}));
   const Value g = b.placeholder("g", DType::kF64, {2});
-  EXPECT_THAT(caught([&] {
-                Momentum(0.1).apply_gradients({{g, w}});
-              }).what,
-              HasSubstr("'w/momentum/velocity' is declared as f64[3], and wanted as f64[2]"));
+  const Caught error = caught([&] { Momentum(0.1).apply_gradients({{g, w}}); });
+  EXPECT_THAT(error.what, HasSubstr("'w/momentum/velocity' is declared as f64[3], and wanted as f64[2]"));
+  EXPECT_THAT(error.what, HasSubstr("optimizer_test.cpp")) << "the caller's line";
 }
 
 TEST_F(OptimizerErrors, UpdateOpsCheckTheirSlots) {
