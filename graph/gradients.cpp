@@ -246,6 +246,16 @@ Value seed_of(const Value& target, const GradientOptions& options, SourceSite si
   return ones_like(target);
 }
 
+// As Value::builder(), saying who asks.
+GraphBuilder& builder_of(const Value& value, const char* what, const SourceSite& site) {
+  try {
+    return value.builder();
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(str("gradients: ", what, ": ", error.message()),
+                          {{}, "gradients", {}, site.file, site.line, -1});
+  }
+}
+
 // The graph of a value and those around it, outermost last.
 std::vector<GraphBuilder*> levels_of(const Value& value) {
   std::vector<GraphBuilder*> levels;
@@ -324,11 +334,11 @@ std::vector<Gradient> internal::flow_back(GraphBuilder& builder, std::span<const
 
 std::vector<Gradient> gradients(const Value& target, std::span<const Value> of,
                                 const GradientOptions& options, SourceSite site) {
-  GraphBuilder& builder = target.builder();
+  GraphBuilder& builder = builder_of(target, "the target", site);
   const std::vector<GraphBuilder*> levels = levels_of(target);
   Sources sources;
   for (const Value& value : of) {
-    if (std::ranges::find(levels, &value.builder()) == levels.end()) {
+    if (std::ranges::find(levels, &builder_of(value, "a value to differentiate by", site)) == levels.end()) {
       throw InvalidArgument(str("gradients: '", value.name(), "' belongs to another graph than the target '",
                                 target.name(), "', which cannot depend on it"),
                             {value.name(), "gradients", {}, site.file, site.line, -1});
@@ -352,7 +362,7 @@ std::vector<Gradient> gradients(const Value& target, std::span<const Value> of,
 
 std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef> of,
                                 const GradientOptions& options, SourceSite site) {
-  GraphBuilder& builder = target.builder();
+  GraphBuilder& builder = builder_of(target, "the target", site);
   const std::vector<GraphBuilder*> levels = levels_of(target);
   struct Wanted {
     std::vector<std::size_t> places;  // in `of`: a variable may be named twice

@@ -5,6 +5,7 @@
 //               computes the body again and goes back through it, adding up what flows into captured values
 //
 // What a region computes is computed again rather than kept: only carried values cross from one trip to the next.
+// A second order of a loop adds to what flows into all kept rows in each trip: its work grows with the square of the trips.
 #include <algorithm>
 
 #include "lockstep/graph/internal/builtin_ops.h"

@@ -86,6 +86,44 @@ TEST(GradientsRegions, ACustomRuleInALoop) {
       two_vectors());
 }
 
+TEST(GradientsRegions, AThirdOrder) {
+  expect_gradients(
+      [](GraphBuilder&, Inputs x) {
+        const Value y = repeated(x[0], 3, 4, [&](const Value& v) {
+          return cond(
+              greater(sum(v), -10.0), [&]() -> Branch { return {sin(v) * x[1] + v}; },
+              [&]() -> Branch { return {v}; })[0];
+        });
+        return Value(gradients(sum(y * y), {x[0]})[0]);
+      },
+      two_vectors());
+}
+
+TEST(GradientsRegions, CarriedValuesThatChangePlaces) {
+  expect_gradients(
+      [](GraphBuilder& b, Inputs x) {
+        const std::vector<Value> initial = {x[0], b.constant(std::int64_t{0}), x[1]};
+        const std::vector<Value> last = while_loop(
+            initial, [](Inputs now) { return less(now[1], 4); },
+            [&](Inputs now) -> Branch {
+              const Value a = sin(now[2]) + now[0];
+              const Value trip = now[1] + 1;
+              return {a, trip, now[0] * x[2]};
+            },
+            LoopOptions{9});
+        return last[0] * last[2];
+      },
+      {random_tensor({2}, 1), random_tensor({2}, 2), random_tensor({2}, 3)});
+}
+
+TEST(GradientsRegions, OfNoElements) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {kUnknown});
+  const Value y = repeated(x, 3, 4, [&](const Value& v) { return sin(v) * x; });
+  b.result(gradients(sum(y), {x})[0]);
+  EXPECT_EQ(evaluate(b, {Tensor::zeros(DType::kF64, {0})})[0].shape(), Shape{0});
+}
+
 TEST(GradientsRegions, ALoopWithoutATrip) {
   for (const std::int64_t trips : {0, 5}) {  // the condition says so, or the bound
     expect_gradients(

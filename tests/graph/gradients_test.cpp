@@ -129,6 +129,11 @@ TEST(Gradients, AnotherGraphsValueIsRefused) {
   const Value x = b.placeholder("x", DType::kF64, {});
   const Value z = c.placeholder("z", DType::kF64, {});
   EXPECT_THAT(caught([&] { gradients(x, {z}); }).what, HasSubstr("'z' belongs to another graph"));
+  EXPECT_THAT(caught([&] { gradients(Value(), {x}); }).what,
+              HasSubstr("gradients: the target: an empty Value"));
+  const testing::Caught error = caught([&] { gradients(x, {Value()}); });
+  EXPECT_THAT(error.what, HasSubstr("gradients: a value to differentiate by: an empty Value"));
+  EXPECT_THAT(error.what, HasSubstr("gradients_test.cpp"));
 }
 
 TEST(Gradients, OfALongChainTakeTimeInProportion) {
