@@ -451,7 +451,7 @@ OpDef custom_gradient_op() {
   };
   // Operands: output, inputs, captured. Parameters of the rule: inputs, output, flow, captured.
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
-    internal::check_repeatable(c.node());
+    internal::check_repeatable(c.builder(), c.node());
     const auto inputs = static_cast<std::size_t>(c.view().get<std::int64_t>("inputs"));
     std::vector<Value> arguments;
     for (std::size_t i = 0; i < inputs; ++i) arguments.push_back(c.input(1 + i));

@@ -10,6 +10,7 @@
 
 #include "lockstep/graph/internal/builtin_ops.h"
 #include "lockstep/graph/internal/flow_back.h"
+#include "lockstep/graph/internal/region_trace.h"
 #include "lockstep/graph/internal/regions.h"
 #include "lockstep/graph/ops.h"
 
@@ -45,7 +46,7 @@ std::vector<Value> replay(GraphBuilder& builder, const Graph& region, std::span<
   return results;
 }
 
-void check_repeatable(const Node& node) {
+void check_repeatable(GraphBuilder& builder, const Node& node) {
   if (must_run(effects_of(node))) {
     throw InvalidArgument(str("gradients: the regions of '", node.name(), "' (", node.op().name,
                               ") have effects (", to_string(effects_of(node)),
@@ -54,15 +55,21 @@ void check_repeatable(const Node& node) {
   }
   const std::vector<VariableUse> uses = variable_uses(node);
   if (uses.empty()) return;
-  for (const Node& later : node.graph().nodes()) {
-    if (later.id().index() <= node.id().index()) continue;
-    for (const VariableUse& use : variable_uses(later)) {
-      if (!use.writes || std::ranges::find(uses, use.name, &VariableUse::name) == uses.end()) continue;
-      throw InvalidArgument(
-          str("gradients: a region of '", node.name(), "' reads the variable '", use.name, "', which '",
-              later.name(), "' has written since; take gradients before variables are updated"),
-          place_of(node));
+  const auto check_after = [&](const Graph& graph, std::size_t first) {
+    for (const Node& later : graph.nodes()) {
+      if (later.id().index() < first) continue;
+      for (const VariableUse& use : variable_uses(later)) {
+        if (!use.writes || std::ranges::find(uses, use.name, &VariableUse::name) == uses.end()) continue;
+        throw InvalidArgument(
+            str("gradients: a region of '", node.name(), "' reads the variable '", use.name, "', which '",
+                later.name(), "' has written since; take gradients before variables are updated"),
+            place_of(node));
+      }
     }
+  };
+  check_after(node.graph(), node.id().index() + 1);
+  for (GraphBuilder* at = &builder.innermost(); at != &builder; at = RegionTrace::parent_of(*at)) {
+    check_after(at->graph(), 0);
   }
 }
 
@@ -71,7 +78,7 @@ void check_repeatable(const Node& node) {
 namespace {
 
 std::vector<Gradient> cond_gradient(GradientContext& c) {
-  internal::check_repeatable(c.node());
+  internal::check_repeatable(c.builder(), c.node());
   const std::span<const Value> arguments = c.inputs().subspan(1);
   std::vector<std::size_t> wanted;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -117,7 +124,7 @@ std::vector<Gradient> while_gradient(GradientContext& c) {
             "trip can be kept for the way back"),
         place_of(c.node()));
   }
-  internal::check_repeatable(c.node());
+  internal::check_repeatable(c.builder(), c.node());
   GraphBuilder& builder = c.builder();
   const NodeId id = c.node().id();
   builder.keep_trips(id);

@@ -18,8 +18,8 @@ std::vector<Gradient> flow_back(GraphBuilder& builder, std::span<const Value> ta
 // Makes the region's nodes once more, in the innermost graph under construction, over these arguments; its results.
 std::vector<Value> replay(GraphBuilder& builder, const Graph& region, std::span<const Value> arguments);
 
-// Throws InvalidArgument where a region of the node does what must not be done twice, or reads a variable that was
-// written since.
-void check_repeatable(const Node& node);
+// Throws InvalidArgument where a region of the node, of the builder's graph, does what must not be done twice, or reads a
+// variable that was written since: there, or in a region under construction inside of it.
+void check_repeatable(GraphBuilder& builder, const Node& node);
 
 }  // namespace lockstep::internal

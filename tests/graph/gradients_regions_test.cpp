@@ -287,6 +287,20 @@ TEST_F(VariableReadInside, IsRefusedOnTheWay) {
               HasSubstr("variable 'w' is read inside a region of 'cond'; read it outside"));
 }
 
+// The way back would read it again, and see the new value.
+TEST_F(VariableReadInside, MustNotBeWrittenBeforeTheWayBack) {
+  const Value y = branch() * x;
+  EXPECT_NO_THROW(gradients(y, {x}));
+  const auto inside = [&]() -> Branch {
+    b.assign(w, x);
+    return {Value(gradients(y, {x})[0])};
+  };
+  EXPECT_THAT(caught([&] { cond(p, inside, [&]() -> Branch { return {x}; }); }).what,
+              HasSubstr("reads the variable 'w', which 'w/assign' has written since"));
+  b.assign(w, x);
+  EXPECT_THAT(caught([&] { gradients(y, {x}); }).what, HasSubstr("has written since"));
+}
+
 TEST_F(VariableReadInside, DoesNotMatterElsewhere) {
   b.result(branch());
   const Value y = square(b.read(w));
