@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -545,6 +546,10 @@ void convert(const void* in, void* out, std::int64_t count) {
 
 #include "lockstep/core/kernels/internal/vector_chain.h"
 
+// --- many arrays into one
+
+#include "lockstep/core/kernels/internal/vector_replicas.h"
+
 // --- the table
 
 template <class Op>
@@ -591,6 +596,11 @@ VectorTable make_table() {
   set<ReluGrad>(t, BinaryOp::kReluGrad);
   t.chain[0] = chain<float>;
   t.chain[1] = chain<double>;
+  set_replicas<AddOf>(t, ReplicaReduce::kSum);
+  set_replicas<AddOf>(t, ReplicaReduce::kMean);
+  set_replicas<Minimum>(t, ReplicaReduce::kMin);
+  set_replicas<Maximum>(t, ReplicaReduce::kMax);
+  set_replicas<MulOf>(t, ReplicaReduce::kProd);
   t.f16_to_f32 = convert<F16ToF32>;
   t.f32_to_f16 = convert<F32ToF16>;
   t.bf16_to_f32 = convert<BF16ToF32>;
