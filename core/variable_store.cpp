@@ -1,5 +1,6 @@
 #include "lockstep/core/variable_store.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace lockstep {
@@ -106,15 +107,34 @@ StoredVariable& VariableStore::find_or_create(std::string_view name, const Tenso
   return variable;
 }
 
+StoredVariable& VariableStore::alias(std::string_view name, std::string_view target) {
+  StoredVariable& variable = must_find(*this, target);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool taken = variables_.find(name) != variables_.end();
+  if (taken || aliases_.try_emplace(std::string(name), &variable).first->second != &variable) {
+    throw InvalidArgument(str("variable '", name, "' cannot become another name for '", target,
+                              "': ", taken ? "it has a value of its own" : "it is one for another variable",
+                              "; use another store"));
+  }
+  return variable;
+}
+
+bool VariableStore::is_alias(std::string_view name) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return aliases_.find(name) != aliases_.end();
+}
+
 StoredVariable* VariableStore::find(std::string_view name) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = variables_.find(name);
-  return it == variables_.end() ? nullptr : it->second.get();
+  if (it != variables_.end()) return it->second.get();
+  const auto other = aliases_.find(name);
+  return other == aliases_.end() ? nullptr : other->second;
 }
 
 bool VariableStore::contains(std::string_view name) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return variables_.find(name) != variables_.end();
+  return variables_.find(name) != variables_.end() || aliases_.find(name) != aliases_.end();
 }
 
 std::vector<std::string> VariableStore::names() const {
@@ -122,6 +142,8 @@ std::vector<std::string> VariableStore::names() const {
   std::vector<std::string> result;
   result.reserve(variables_.size());
   for (const auto& [name, variable] : variables_) result.push_back(name);
+  for (const auto& [name, variable] : aliases_) result.push_back(name);
+  std::ranges::sort(result);
   return result;
 }
 

@@ -74,9 +74,13 @@ class LOCKSTEP_API VariableStore {
   // one exists with another dtype or shape. References stay valid while the store lives.
   StoredVariable& find_or_create(std::string_view name, const TensorSpec& spec,
                                  const std::function<Tensor()>& initial);
+  // A second name for a variable that is there: find, value and set take either. Throws NotFound where the target is
+  // missing, InvalidArgument where the name belongs to a variable of its own.
+  StoredVariable& alias(std::string_view name, std::string_view target);
+  bool is_alias(std::string_view name) const;
   StoredVariable* find(std::string_view name);
   bool contains(std::string_view name) const;
-  std::vector<std::string> names() const;  // sorted
+  std::vector<std::string> names() const;  // sorted, aliases included
   // A copy of the value / a new value (same spec). Throws NotFound. They wait for runs that hold the variable: do not
   // call them for a variable from a node of a run that uses it.
   Tensor value(std::string_view name);
@@ -102,6 +106,7 @@ class LOCKSTEP_API VariableStore {
 
   mutable std::mutex mutex_;
   std::map<std::string, std::unique_ptr<StoredVariable>, std::less<>> variables_;
+  std::map<std::string, StoredVariable*, std::less<>> aliases_;
   std::atomic<std::uint64_t> step_{0};
   RunLock step_lock_{*this};
   std::atomic<std::uint32_t> epoch_{0};

@@ -4,6 +4,7 @@
 #include "lockstep/graph/builder.h"
 #include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/region_trace.h"
+#include "lockstep/graph/ops/collectives.h"
 
 namespace lockstep {
 
@@ -81,6 +82,45 @@ std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditio
   const NodeId id = builder.node(op, {}, joined<Value>({initial.begin(), initial.end()}, captured),
                                  std::move(attributes), std::move(regions), site);
   return builder.outputs_of(id);
+}
+
+std::vector<Value> merge_call(GraphBuilder& builder, std::int64_t replicas, std::span<const Value> arguments,
+                              const MergeFn& function, SourceSite site) {
+  static const OpDef& op = OpRegistry::global().get("merge_call");
+  const ErrorPlace place{{}, "merge_call", {}, site.file, site.line, -1};
+  if (replicas < 1) throw InvalidArgument("merge_call: needs at least one replica", place);
+  GraphBuilder& target = builder.innermost();
+  RegionTrace trace(target);
+  std::vector<Value> parameters;  // replica by replica
+  std::vector<std::vector<Value>> seen(arguments.size());
+  for (std::int64_t r = 0; r < replicas; ++r) {
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      parameters.push_back(trace.parameter(copy_name(arguments[i].name(), r), arguments[i].spec()));
+      seen[i].push_back(parameters.back());
+    }
+  }
+  std::vector<Value> results;
+  std::vector<std::int64_t> single;
+  for (const MergedResult& result : function(seen)) {
+    if (result.size() != 1 && result.size() != static_cast<std::size_t>(replicas)) {
+      throw InvalidArgument(str("merge_call: a result holds ", result.size(), " values for ", replicas,
+                                " replicas; give one for all, or one for each"),
+                            place);
+    }
+    single.push_back(result.size() == 1 ? 1 : 0);
+    results.insert(results.end(), result.begin(), result.end());
+  }
+  trace.finish(results, site);
+  if (!trace.captures().empty()) {
+    throw InvalidArgument(str("merge_call: the function uses '", trace.captures().front().first.name(),
+                              "', a value of one replica; hand it over as an argument, to see that of each"),
+                          place);
+  }
+  std::vector<Graph> regions;
+  regions.push_back(trace.take(parameters, {}));
+  const NodeId id = target.node(op, {}, arguments, {{"replicas", replicas}, {"single", std::move(single)}},
+                                std::move(regions), site);
+  return target.outputs_of(id);
 }
 
 std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t replicas,

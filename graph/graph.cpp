@@ -357,6 +357,10 @@ Graph& Graph::region(NodeId id, std::size_t index) {
   return node.regions_[index];
 }
 
+std::string copy_name(std::string_view variable, std::int64_t replica) {
+  return replica <= 0 ? std::string(variable) : str(variable, "/replica_", replica);
+}
+
 void Graph::declare_variable(VariableDecl decl) {
   if (decl.name.empty()) throw InvalidArgument("a variable needs a name");
   if (find_variable(decl.name) != nullptr) {
@@ -368,6 +372,16 @@ void Graph::declare_variable(VariableDecl decl) {
   if (decl.initial.defined() && decl.initial.spec() != decl.spec) {
     throw InvalidArgument(str("variable '", decl.name, "' is declared ", decl.spec,
                               " but its initial value is ", decl.initial.spec()));
+  }
+  if (!decl.copy_of.empty()) {
+    const VariableDecl* original = find_variable(decl.copy_of);
+    if (original == nullptr || !original->copy_of.empty() || original->spec != decl.spec) {
+      throw InvalidArgument(str("variable '", decl.name, "' is a copy of '", decl.copy_of,
+                                "', which must be declared before it, as ", decl.spec,
+                                " and as no copy itself"));
+    }
+  } else if (decl.shares) {
+    throw InvalidArgument(str("variable '", decl.name, "' shares memory but is no copy of another"));
   }
   variable_index_.emplace(decl.name, static_cast<std::uint32_t>(variables_.size()));
   variables_.push_back(std::move(decl));

@@ -52,7 +52,15 @@ struct VariableDecl {
   Synchronization synchronization = Synchronization::kAuto;
   Aggregation aggregation = Aggregation::kNone;
   bool trainable = true;
+  std::string device = {};  // canonical name of where it lives; empty: not placed
+  // A copy of another variable, which is declared before it: it starts with that one's value, and is what replica
+  // `replica` uses in its place. Copies that `share` lie in the other one's memory: one variable under two names.
+  std::string copy_of = {};
+  std::int32_t replica = -1;
+  bool shares = false;
 };
+// The name of replica r's copy: "w" for 0, "w/replica_1" for 1.
+LOCKSTEP_API std::string copy_name(std::string_view variable, std::int64_t replica);
 
 // Where a node comes from. Identities are unique in the process and survive copying, cloning graphs and compaction.
 struct Provenance {

@@ -41,6 +41,10 @@ Interpreter::Interpreter(Graph graph, InterpreterOptions options)
   verify(*graph_);
   orders_ = std::make_unique<const GraphOrders>(*graph_);
   for (const VariableDecl& decl : graph_->variables()) {
+    if (!decl.copy_of.empty()) {
+      variables_[decl.name] = variables_.at(decl.copy_of);
+      continue;
+    }
     variables_[decl.name] =
         decl.initial.defined() ? decl.initial : Tensor::zeros(decl.spec.dtype, decl.spec.shape);
   }
@@ -62,7 +66,14 @@ void Interpreter::set_variable(std::string_view name, const Tensor& value) {
     throw InvalidArgument(str("variable '", name, "' holds ", decl->spec, ", got ",
                               value.defined() ? to_string(value.spec()) : "an empty tensor handle"));
   }
-  variables_[decl->name] = value.clone();
+  variables_[decl->shares ? decl->copy_of : decl->name] = value.clone();
+  update_shared();
+}
+
+void Interpreter::update_shared() {
+  for (const VariableDecl& decl : graph_->variables()) {
+    if (decl.shares) variables_[decl.name] = variables_.at(decl.copy_of);
+  }
 }
 
 std::vector<Tensor> Interpreter::run(const Feeds& feeds) {
@@ -103,6 +114,7 @@ std::vector<Tensor> Interpreter::run_checked(const std::vector<Tensor>& feeds) {
   own.reserve(results.size());
   for (const Tensor& result : results) own.push_back(result.use_count() > 1 ? result.clone() : result);
   variables_ = std::move(run.variables());
+  update_shared();
   if (advances_step_) ++step_;
   return own;
 }

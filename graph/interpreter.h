@@ -65,6 +65,7 @@ class LOCKSTEP_API Interpreter {
 
  private:
   std::vector<Tensor> run_checked(const std::vector<Tensor>& feeds);
+  void update_shared();  // variables that lie in another's memory
 
   std::unique_ptr<const Graph> graph_;
   InterpreterOptions options_;

@@ -191,11 +191,17 @@ struct OpTraits {
   bool alias_if_same = false;       // as alias, where input 0 and output 0 turn out to have one spec
   bool infallible = false;          // its kernel never throws: allowed in the commit stage
   bool per_replica_source = false;  // its value differs between replicas
-  bool collective = false;          // makes values agree across replicas
-  bool replica_share = false;       // on a replica it is a share: those of all replicas add up to the value
-  bool declares_effects = false;    // its int attribute `effects` stands in place of OpDef::effects
-  bool checkpoint = false;          // kept for gradients; what leads to it may be computed again for them
-  bool gives_shape = false;         // output 0 is the shape of input 0, whose contents are not looked at
+  // Joins replicas: its copies for replicas become one node, which takes the inputs of all of them, replica by replica, gives
+  // their outputs in the same order, and says in its int attribute `replicas` how many there are.
+  bool collective = false;
+  bool same_on_all = false;        // of a collective: each of its outputs is equal on all replicas
+  bool gives_replica = false;       // output 0 is the number of the replica: a constant once it is known
+  bool must_agree = false;         // all its inputs are equal: prove-sync proves it
+  bool sum_over_replicas = false;  // a replica computes its part: the value is the sum over all of them
+  bool replica_share = false;      // on a replica it is a share: those of all replicas add up to the value
+  bool declares_effects = false;   // its int attribute `effects` stands in place of OpDef::effects
+  bool checkpoint = false;         // kept for gradients; what leads to it may be computed again for them
+  bool gives_shape = false;        // output 0 is the shape of input 0, whose contents are not looked at
   // Each element of output 0 is one of input 0, or of any input where their number is open; other inputs only say which.
   bool moves_elements = false;
   // Output 0 is the tensor in this attribute: nothing runs.

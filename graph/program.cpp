@@ -116,7 +116,16 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     graph_.compact();
     if (options_.verify) verify(graph_, &runtime_);
     for (const VariableDecl& decl : graph_.variables()) {
+      if (decl.shares) {
+        store_->alias(decl.name, decl.copy_of);
+        continue;
+      }
+      if (store_->is_alias(decl.name)) {
+        throw InvalidArgument(str("variable '", decl.name, "' lies in the memory of another in this store, ",
+                                  "and the graph wants it by itself; use another store"));
+      }
       store_->find_or_create(decl.name, decl.spec, [&] {
+        if (!decl.copy_of.empty()) return store_->value(decl.copy_of);  // a broadcast from the original
         return decl.initial.defined() ? decl.initial : Tensor::zeros(decl.spec.dtype, decl.spec.shape);
       });
     }

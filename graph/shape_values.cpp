@@ -11,7 +11,8 @@ namespace lockstep::internal {
 bool is_derivable(const Node& node) {
   const OpDef& op = node.op();
   const bool runs = op.kernels.contains(DeviceKind::kCpu);  // a placeholder does not
-  const bool of_replicas = op.traits.per_replica_source || op.traits.collective;
+  const bool of_replicas =
+      op.traits.per_replica_source || op.traits.collective || op.traits.sum_over_replicas;
   return runs && effects_of(node) == Effect::kPure && op.regions == 0 && !of_replicas;
 }
 

@@ -90,6 +90,9 @@ class Comparison {
     if (!std::ranges::equal(a.outputs(), b.outputs())) return differ(a, "the output specs differ");
     if (a.device() != b.device())
       return differ(a, str("device '", a.device(), "' against '", b.device(), "'"));
+    if (a.provenance().replica != b.provenance().replica) {
+      return differ(a, str("for replica ", a.provenance().replica, " against ", b.provenance().replica));
+    }
     return same_regions(a, b);
   }
 
@@ -184,7 +187,8 @@ class Comparison {
       if (!same_value(a.initial, b->initial))
         return differ(str("variable '@", a.name, "' starts with another value"));
       const bool same_options = a.synchronization == b->synchronization && a.aggregation == b->aggregation &&
-                                a.trainable == b->trainable;
+                                a.trainable == b->trainable && a.device == b->device &&
+                                a.copy_of == b->copy_of && a.replica == b->replica && a.shares == b->shares;
       if (!same_options) return differ(str("variable '@", a.name, "' has other options"));
     }
     for (const VariableDecl& b : b_.variables()) {
@@ -312,7 +316,8 @@ class GraphHash {
       add_value(hasher.add(attribute.name), attribute.value);
     hasher.add(std::uint64_t{node.outputs().size()});
     for (const TensorSpec& output : node.outputs()) hasher.add(output);
-    hasher.add(node.device()).add(std::uint64_t{node.regions().size()});
+    hasher.add(node.device()).add(static_cast<std::uint64_t>(node.provenance().replica));
+    hasher.add(std::uint64_t{node.regions().size()});
     for (const Graph& region : node.regions()) hasher.add(GraphHash(region).compute());
     return hasher.result();
   }
@@ -341,7 +346,9 @@ class GraphHash {
     hasher.add(variable.name).add(variable.spec).add(variable.initial);
     hasher.add(static_cast<std::uint64_t>(variable.synchronization));
     hasher.add(static_cast<std::uint64_t>(variable.aggregation));
-    return hasher.add(std::uint64_t{variable.trainable}).result();
+    hasher.add(variable.device).add(variable.copy_of);
+    hasher.add(static_cast<std::uint64_t>(variable.replica));
+    return hasher.add(std::uint64_t{variable.trainable}).add(std::uint64_t{variable.shares}).result();
   }
 
   const Graph& graph_;

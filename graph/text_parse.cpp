@@ -170,9 +170,30 @@ class Parser {
       lexer_.expect('=', "'='");
       using enum Aggregation;
       one_of(decl.aggregation, {kNone, kSum, kMean, kOnlyFirstReplica});
+    } else if (lexer_.take_word("device")) {
+      lexer_.expect('=', "'='");
+      if (lexer_.peek() != '"') lexer_.expected("a device name in quotes");
+      decl.device = canonical_device(lexer_.take_string());
+    } else if (lexer_.take_word("copy_of")) {
+      lexer_.expect('=', "'='");
+      lexer_.expect('@', "'@' and the name of a variable");
+      decl.copy_of = std::string(lexer_.take_name("the name of a variable"));
+    } else if (lexer_.take_word("replica")) {
+      lexer_.expect('=', "'='");
+      decl.replica = parse_replica();
+    } else if (lexer_.take_word("shares")) {
+      lexer_.expect('=', "'='");
+      decl.shares = parse_bool();
     } else {
-      lexer_.expected("trainable, synchronization or aggregation");
+      lexer_.expected("trainable, synchronization, aggregation, device, copy_of, replica or shares");
     }
+  }
+
+  std::int32_t parse_replica() {
+    const TextPlace place = lexer_.place();
+    const std::string_view number = lexer_.take_number();
+    if (number.empty() || number[0] == '-') lexer_.expected("the number of a replica");
+    return to_integer<std::int32_t>(number, place, "the number of a replica");
   }
 
   void parse_node(Graph& graph, std::vector<Forward>& forwards, int depth) {
@@ -207,6 +228,11 @@ class Parser {
       if (lexer_.peek() != '"') lexer_.expected("a device name in quotes");
       device = canonical_device(lexer_.take_string());
       init.device = device;
+    }
+    if (lexer_.take_word("replica")) {
+      init.provenance = Provenance{};
+      init.provenance->identity = init.provenance->origin = Graph::new_identity();
+      init.provenance->replica = parse_replica();
     }
     if (lexer_.take_word("after")) {
       lexer_.expect_open('(', "'('");

@@ -302,6 +302,18 @@ class Printer {
     if (variable.synchronization != plain.synchronization)
       option("synchronization", to_string(variable.synchronization));
     if (variable.aggregation != plain.aggregation) option("aggregation", to_string(variable.aggregation));
+    if (!variable.device.empty()) {
+      std::string quoted;
+      append_quoted(quoted, variable.device);
+      option("device", quoted);
+    }
+    if (!variable.copy_of.empty()) {
+      std::string name = "@";
+      append_name(name, variable.copy_of);
+      option("copy_of", name);
+    }
+    if (variable.replica >= 0) option("replica", std::to_string(variable.replica));
+    if (variable.shares) option("shares", "true");
     if (*before == ',') out_ += ']';
     out_ += '\n';
   }
@@ -346,6 +358,10 @@ class Printer {
     if (!node.device().empty()) {
       out_ += " on ";
       append_quoted(out_, node.device());
+    }
+    if (node.provenance().replica >= 0) {
+      out_ += " replica ";
+      append_integer(out_, node.provenance().replica);
     }
     if (!node.controls().empty()) {
       out_ += " after(";
@@ -405,11 +421,6 @@ class Printer {
       separate();
       comment += "by ";
       append_escaped(comment, graph.text(provenance.made_by));
-    }
-    if (provenance.replica >= 0) {
-      separate();
-      comment += "replica ";
-      append_integer(comment, provenance.replica);
     }
     if (provenance.why.valid()) {
       comment += *before == ',' ? ": " : before;

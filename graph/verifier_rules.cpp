@@ -118,7 +118,14 @@ void attributes(NodeCheck& check) {
 void variables_declared(NodeCheck& check) {
   for (const Attribute& attribute : check.node.attributes()) {
     const auto* variable = std::get_if<VariableRef>(&attribute.value);
-    if (variable == nullptr || check.run.outermost.find_variable(variable->name) != nullptr) continue;
+    if (variable == nullptr) continue;
+    const VariableDecl* decl = check.run.outermost.find_variable(variable->name);
+    if (decl != nullptr && !decl->shares) continue;
+    if (decl != nullptr) {
+      check.fail(str(in_quotes(check.node.name()), " uses the variable '@", variable->name,
+                     "', which lies in the memory of '@", decl->copy_of, "': it must use that name"));
+      continue;
+    }
     check.fail(str(in_quotes(check.node.name()), " uses the variable '@", variable->name,
                    "', which the outermost graph does not declare"));
   }

@@ -283,46 +283,46 @@ struct Moments {
 
 // Calls f with the operation.
 template <class F>
-void visit_reduction(ReduceOp op, DType dtype, std::int64_t count, F&& f) {
-  if (op == ReduceOp::kAny || op == ReduceOp::kAll) {
+void visit_reduction(AxisReduce op, DType dtype, std::int64_t count, F&& f) {
+  if (op == AxisReduce::kAny || op == AxisReduce::kAll) {
     static_assert(sizeof(bool) == 1);
-    op == ReduceOp::kAny ? f(Plain<MaxOp, std::uint8_t, std::uint8_t>{})
-                         : f(Plain<AllOp, std::uint8_t, std::uint8_t>{});
+    op == AxisReduce::kAny ? f(Plain<MaxOp, std::uint8_t, std::uint8_t>{})
+                           : f(Plain<AllOp, std::uint8_t, std::uint8_t>{});
     return;
   }
   visit_dtype(dtype, [&]<class T>(T) {
     if constexpr (!std::is_same_v<T, bool>) {
-      if (op == ReduceOp::kSum) return f(Plain<AddOp, T, Sum<T>>{});
-      if (op == ReduceOp::kProd) return f(Plain<MulOp, T, Sum<T>>{});
-      if (op == ReduceOp::kMax) return f(Plain<MaxOp, T, Wide<T>>{});
-      if (op == ReduceOp::kMin) return f(Plain<MinOp, T, Wide<T>>{});
+      if (op == AxisReduce::kSum) return f(Plain<AddOp, T, Sum<T>>{});
+      if (op == AxisReduce::kProd) return f(Plain<MulOp, T, Sum<T>>{});
+      if (op == AxisReduce::kMax) return f(Plain<MaxOp, T, Wide<T>>{});
+      if (op == AxisReduce::kMin) return f(Plain<MinOp, T, Wide<T>>{});
       if constexpr (!std::is_integral_v<T>) {
-        if (op == ReduceOp::kMean) return f(Plain<AddOp, T, Wide<T>>{count});
-        if (op == ReduceOp::kLogSumExp) return f(LogSumExp<T, Wide<T>>{});
-        if (op == ReduceOp::kMoments) return f(Moments<T, Wide<T>>{count});
+        if (op == AxisReduce::kMean) return f(Plain<AddOp, T, Wide<T>>{count});
+        if (op == AxisReduce::kLogSumExp) return f(LogSumExp<T, Wide<T>>{});
+        if (op == AxisReduce::kMoments) return f(Moments<T, Wide<T>>{count});
       }
     }
   });
 }
 
-const char* name_of(ReduceOp op) {
+const char* name_of(AxisReduce op) {
   switch (op) {
-    case ReduceOp::kSum: return "sum";
-    case ReduceOp::kMean: return "mean";
-    case ReduceOp::kProd: return "prod";
-    case ReduceOp::kMax: return "max";
-    case ReduceOp::kMin: return "min";
-    case ReduceOp::kAny: return "any";
-    case ReduceOp::kAll: return "all";
-    case ReduceOp::kLogSumExp: return "logsumexp";
-    case ReduceOp::kMoments: return "moments";
+    case AxisReduce::kSum: return "sum";
+    case AxisReduce::kMean: return "mean";
+    case AxisReduce::kProd: return "prod";
+    case AxisReduce::kMax: return "max";
+    case AxisReduce::kMin: return "min";
+    case AxisReduce::kAny: return "any";
+    case AxisReduce::kAll: return "all";
+    case AxisReduce::kLogSumExp: return "logsumexp";
+    case AxisReduce::kMoments: return "moments";
   }
   return "reduction";
 }
 
-void check_dtype(ReduceOp op, DType dtype) {
-  const bool logical = op == ReduceOp::kAny || op == ReduceOp::kAll;
-  const bool floating = op == ReduceOp::kMean || op == ReduceOp::kLogSumExp || op == ReduceOp::kMoments;
+void check_dtype(AxisReduce op, DType dtype) {
+  const bool logical = op == AxisReduce::kAny || op == AxisReduce::kAll;
+  const bool floating = op == AxisReduce::kMean || op == AxisReduce::kLogSumExp || op == AxisReduce::kMoments;
   if (logical != (dtype == DType::kBool) || (floating && !is_floating(dtype))) {
     throw InvalidArgument(str(name_of(op), ": takes ",
                               logical    ? "bool"
@@ -392,18 +392,18 @@ void check_axes(const char* what, const Shape& shape, std::span<const std::int64
   }
 }
 
-Reduction::Reduction(ReduceOp op, DType dtype, const Shape& shape, std::span<const std::int64_t> axes)
+Reduction::Reduction(AxisReduce op, DType dtype, const Shape& shape, std::span<const std::int64_t> axes)
     : op_(op), dtype_(dtype) {
   check_dtype(op, dtype);
   check_axes(name_of(op), shape, axes);
   outputs_ = outputs_of(shape, axes);
   auto geometry = std::make_shared<ReduceGeometry>(make_geometry(shape, axes));
   const std::int64_t elements = geometry->elements;
-  if (elements == 0 && outputs_ > 0 && (op == ReduceOp::kMax || op == ReduceOp::kMin)) {
+  if (elements == 0 && outputs_ > 0 && (op == AxisReduce::kMax || op == AxisReduce::kMin)) {
     throw InvalidArgument(str(name_of(op), ": the reduced axes of ", shape,
                               " hold no elements, and nothing has no ", name_of(op)));
   }
-  const std::int64_t grain = op == ReduceOp::kLogSumExp ? kExpGrain : kGrain;
+  const std::int64_t grain = op == AxisReduce::kLogSumExp ? kExpGrain : kGrain;
   const std::int64_t wanted = (elements + grain - 1) / grain;
   if (wanted > 1) {
     const std::int64_t most = geometry->inner_reduced ? outputs_ : outputs_ / kMinWidth;
@@ -434,7 +434,7 @@ void Reduction::run(const void* in, void* out, void* scratch, std::int64_t shard
         S first{}, other{};
         if constexpr (R::kStates == 1) R::join(nullptr, 0, 0, 0, 0, first, other);
         if constexpr (std::is_same_v<R, Moments<T, S>>) first = std::numeric_limits<S>::quiet_NaN();
-        if (op_ == ReduceOp::kMean) first = std::numeric_limits<S>::quiet_NaN();
+        if (op_ == AxisReduce::kMean) first = std::numeric_limits<S>::quiet_NaN();
         reduction.give(first, other, static_cast<T*>(out) + i,
                        second == nullptr ? nullptr : static_cast<T*>(second) + i);
       }
@@ -471,14 +471,14 @@ void Reduction::run_all(const void* in, void* out, void* second) const {
 
 void sum(DType dtype, const void* in, const Shape& in_shape, std::span<const std::int64_t> axes, void* out,
          std::int64_t out_begin, std::int64_t out_end) {
-  check_dtype(ReduceOp::kSum, dtype);
+  check_dtype(AxisReduce::kSum, dtype);
   check_axes("sum", in_shape, axes);
   const std::int64_t elements = outputs_of(in_shape, axes);
   LOCKSTEP_CHECK(0 <= out_begin && out_begin <= out_end && out_end <= elements, "sum: range [", out_begin,
                  ", ", out_end, ") of ", elements, " elements");
   if (out_begin == out_end) return;
   const ReduceGeometry geometry = make_geometry(in_shape, axes);
-  visit_reduction(ReduceOp::kSum, dtype, 1, [&]<class R>(const R& reduction) {
+  visit_reduction(AxisReduce::kSum, dtype, 1, [&]<class R>(const R& reduction) {
     using T = typename R::Element;
     if (geometry.elements == 0) {
       std::fill(static_cast<T*>(out) + out_begin, static_cast<T*>(out) + out_end, T{});

@@ -4,7 +4,7 @@
 // from the shape alone; shards may run on any thread and in any order, and where has_finish() says so, finish() joins
 // what they left in the scratch memory. The result has the same bits however the shards are run.
 //
-//   const Reduction columns(ReduceOp::kSum, DType::kF32, {1024, 512}, axes);
+//   const Reduction columns(AxisReduce::kSum, DType::kF32, {1024, 512}, axes);
 //   for (std::int64_t i = 0; i < columns.shards(); ++i) columns.run(in, out, scratch, i);
 //   if (columns.has_finish()) columns.finish(scratch, out);
 //
@@ -31,7 +31,7 @@
 
 namespace lockstep::kernels {
 
-enum class ReduceOp : std::uint8_t {
+enum class AxisReduce : std::uint8_t {
   kSum,        // of nothing: 0
   kMean,       // floating; of nothing: NaN
   kProd,       // of nothing: 1
@@ -47,7 +47,7 @@ class LOCKSTEP_API Reduction {
  public:
   // `axes` are sorted, unique and in [0, rank). Throws InvalidArgument for others, for a dtype that the operation does not
   // take, and for a maximum of nothing.
-  Reduction(ReduceOp op, DType dtype, const Shape& shape, std::span<const std::int64_t> axes);
+  Reduction(AxisReduce op, DType dtype, const Shape& shape, std::span<const std::int64_t> axes);
 
   std::int64_t outputs() const { return outputs_; }
   std::int64_t shards() const { return out_shards_ * parts_; }
@@ -61,7 +61,7 @@ class LOCKSTEP_API Reduction {
   void run_all(const void* in, void* out, void* second = nullptr) const;
 
  private:
-  ReduceOp op_;
+  AxisReduce op_;
   DType dtype_;
   std::shared_ptr<const struct ReduceGeometry> geometry_;
   std::int64_t outputs_ = 1;

@@ -15,14 +15,14 @@ namespace lockstep {
 
 namespace {
 
-using kernels::ReduceOp;
+using kernels::AxisReduce;
 using kernels::Reduction;
 
-Reduction over_all(ReduceOp op, const TensorSpec& input) {
+Reduction over_all(AxisReduce op, const TensorSpec& input) {
   return {op, input.dtype, input.shape, internal::reduced_axes({}, input.shape.rank())};
 }
 
-OpDef share_op(std::string name, std::string summary, std::size_t inputs, ReduceOp op) {
+OpDef share_op(std::string name, std::string summary, std::size_t inputs, AxisReduce op) {
   OpDef def;
   def.name = std::move(name);
   def.summary = std::move(summary);
@@ -42,7 +42,7 @@ OpDef share_op(std::string name, std::string summary, std::size_t inputs, Reduce
 
 OpDef global_sum_op() {
   OpDef def = share_op("global_sum", "this replica's share of the sum over all replicas: the sum of its part",
-                       1, ReduceOp::kSum);
+                       1, AxisReduce::kSum);
   def.infer = [](InferContext& c) {
     c.require(c.input(0).dtype != DType::kBool, "has no meaning for bool; cast first");
     c.add_output(c.input(0).dtype, Shape{});
@@ -51,7 +51,7 @@ OpDef global_sum_op() {
     return {broadcast_to(c.grad(), shape_of(c.input()))};
   };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
-    return [reduction = over_all(ReduceOp::kSum, node.input(0))](KernelContext& c) {
+    return [reduction = over_all(AxisReduce::kSum, node.input(0))](KernelContext& c) {
       if (c.is_finish()) {
         reduction.finish(c.scratch(), c.output(0));
       } else {
@@ -84,7 +84,7 @@ void weigh(DType dtype, void* mean, std::int64_t own, std::int64_t all) {
 OpDef global_mean_op() {
   OpDef def =
       share_op("global_mean", "this replica's share of the mean over all replicas, given the global count", 2,
-               ReduceOp::kMean);
+               AxisReduce::kMean);
   def.infer = [](InferContext& c) {
     if (!is_floating(c.input(0).dtype)) {
       NodeView::fail(str("takes floating values, got ", c.input(0), "; cast(x, DType::kF32) first"));
@@ -101,7 +101,7 @@ OpDef global_mean_op() {
   };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [dtype = node.input(0).dtype, own = node.input(0).shape.num_elements(),
-            reduction = over_all(ReduceOp::kMean, node.input(0))](KernelContext& c) {
+            reduction = over_all(AxisReduce::kMean, node.input(0))](KernelContext& c) {
       if (c.is_finish()) {
         reduction.finish(c.scratch(), c.output(0));
       } else {
@@ -124,7 +124,7 @@ OpDef global_count_op() {
   def.inputs = Arity::exactly(1);
   def.attributes = {{"dtype", AttributeType::kDType}};
   def.shape_operands = {0};
-  def.traits.collective = true;
+  def.traits.sum_over_replicas = true;
   def.traits.infallible = true;
   def.infer = [](InferContext& c) {
     c.require(c.get<DType>("dtype") != DType::kBool, "a number does not fit into bool");

@@ -12,7 +12,7 @@
 // and the backward pass but that of the count, which depends on shapes alone. Nothing flows back through the count.
 //
 // How a strategy knows them, without their names:
-//   OpTraits::collective (global_count)                what its kernel computes for one replica must be summed over all
+//   OpTraits::sum_over_replicas (global_count)         what its kernel computes for one replica must be summed over all
 //                                                      replicas before anybody reads it;
 //   OpTraits::replica_share (global_sum, global_mean)  the node is right as it stands; where its value leaves the step, the
 //                                                      shares are to be added up.

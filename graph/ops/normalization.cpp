@@ -17,7 +17,7 @@ namespace lockstep {
 
 namespace {
 
-using kernels::ReduceOp;
+using kernels::AxisReduce;
 using kernels::Reduction;
 
 void require_floating(const InferContext& c) {
@@ -34,7 +34,7 @@ Cost cost_of(const NodeView& node, std::span<const TensorSpec> outputs, double w
 }
 
 Reduction moments_of(const NodeView& node) {
-  return {ReduceOp::kMoments, node.input(0).dtype, node.input(0).shape, internal::reduced_axes(node)};
+  return {AxisReduce::kMoments, node.input(0).dtype, node.input(0).shape, internal::reduced_axes(node)};
 }
 
 OpDef moments_op() {

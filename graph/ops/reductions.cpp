@@ -22,15 +22,15 @@ using Axes = std::vector<std::int64_t>;
 using internal::normal_axis;
 using internal::reduced_axes;
 using internal::reduced_shape;
-using kernels::ReduceOp;
+using kernels::AxisReduce;
 using kernels::Reduction;
 
-void check_dtype(const InferContext& c, ReduceOp op) {
+void check_dtype(const InferContext& c, AxisReduce op) {
   const TensorSpec& x = c.input(0);
-  if (op == ReduceOp::kAny || op == ReduceOp::kAll) {
+  if (op == AxisReduce::kAny || op == AxisReduce::kAll) {
     if (x.dtype != DType::kBool)
       NodeView::fail(str("takes bool, got ", x, "; compare first (not_equal(x, 0))"));
-  } else if (op == ReduceOp::kMean || op == ReduceOp::kLogSumExp) {
+  } else if (op == AxisReduce::kMean || op == AxisReduce::kLogSumExp) {
     if (!is_floating(x.dtype))
       NodeView::fail(str("takes floating values, got ", x, "; cast(x, DType::kF32) first"));
   } else if (x.dtype == DType::kBool) {
@@ -44,7 +44,7 @@ bool of_nothing(const Shape& shape, const std::vector<std::int64_t>& axes) {
                              [&](std::int64_t axis) { return shape[static_cast<std::size_t>(axis)] == 0; });
 }
 
-OpDef reduce_op(std::string name, std::string summary, ReduceOp op, GradientFn gradient) {
+OpDef reduce_op(std::string name, std::string summary, AxisReduce op, GradientFn gradient) {
   OpDef def;
   def.name = std::move(name);
   def.summary = std::move(summary);
@@ -55,13 +55,13 @@ OpDef reduce_op(std::string name, std::string summary, ReduceOp op, GradientFn g
   def.infer = [op](InferContext& c) {
     check_dtype(c, op);
     const std::vector<std::int64_t> axes = reduced_axes(c);
-    if ((op == ReduceOp::kMax || op == ReduceOp::kMin) && of_nothing(c.input(0).shape, axes)) {
+    if ((op == AxisReduce::kMax || op == AxisReduce::kMin) && of_nothing(c.input(0).shape, axes)) {
       NodeView::fail(str("of nothing: the reduced axes of ", c.input(0), " hold no elements"));
     }
     c.add_output(c.input(0).dtype, reduced_shape(c.input(0).shape, axes, c.get<bool>("keepdims")));
   };
   def.cost = [op](const NodeView& node, std::span<const TensorSpec> outputs) {
-    const double work = op == ReduceOp::kLogSumExp ? 16 : 1;
+    const double work = op == AxisReduce::kLogSumExp ? 16 : 1;
     return Cost{work * static_cast<double>(node.input(0).shape.num_elements()),
                 static_cast<double>(num_bytes(node.input(0)) + num_bytes(outputs[0])), 0};
   };
@@ -237,17 +237,17 @@ Value reduce(const char* op, const Operand& x, Axes axes, bool keepdims) {
 
 void register_reduction_ops(OpRegistry& registry) {
   registry.add(reduce_op("sum", "the sum over `axes` (empty: all), which keepdims leaves with extent 1",
-                         ReduceOp::kSum, sum_gradient));
-  registry.add(reduce_op("mean", "the mean over `axes`", ReduceOp::kMean, mean_gradient));
-  registry.add(
-      reduce_op("max", "the largest over `axes`; NaN where there is one", ReduceOp::kMax, extreme_gradient));
-  registry.add(
-      reduce_op("min", "the smallest over `axes`; NaN where there is one", ReduceOp::kMin, extreme_gradient));
-  registry.add(reduce_op("prod", "the product over `axes`", ReduceOp::kProd, prod_gradient));
-  registry.add(reduce_op("any", "whether any over `axes` is true", ReduceOp::kAny, {}));
-  registry.add(reduce_op("all", "whether all over `axes` are true", ReduceOp::kAll, {}));
-  registry.add(reduce_op("logsumexp", "log(sum(exp(x))) over `axes`, without overflow", ReduceOp::kLogSumExp,
-                         logsumexp_gradient));
+                         AxisReduce::kSum, sum_gradient));
+  registry.add(reduce_op("mean", "the mean over `axes`", AxisReduce::kMean, mean_gradient));
+  registry.add(reduce_op("max", "the largest over `axes`; NaN where there is one", AxisReduce::kMax,
+                         extreme_gradient));
+  registry.add(reduce_op("min", "the smallest over `axes`; NaN where there is one", AxisReduce::kMin,
+                         extreme_gradient));
+  registry.add(reduce_op("prod", "the product over `axes`", AxisReduce::kProd, prod_gradient));
+  registry.add(reduce_op("any", "whether any over `axes` is true", AxisReduce::kAny, {}));
+  registry.add(reduce_op("all", "whether all over `axes` are true", AxisReduce::kAll, {}));
+  registry.add(reduce_op("logsumexp", "log(sum(exp(x))) over `axes`, without overflow",
+                         AxisReduce::kLogSumExp, logsumexp_gradient));
   registry.add(prod_of_others_op());
   registry.add(num_elements_op());
 }

@@ -15,6 +15,7 @@ void register_builtin_ops(OpRegistry& registry) {
   register_softmax_ops(registry);
   register_normalization_ops(registry);
   register_global_ops(registry);
+  register_collective_ops(registry);
   register_convolution_ops(registry);
   register_random_ops(registry);
   register_variable_ops(registry);

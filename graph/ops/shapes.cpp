@@ -182,7 +182,7 @@ std::vector<std::int64_t> summed_axes(const Shape& from, const Shape& to) {
 
 kernels::Reduction summing(const NodeView& node, std::span<const TensorSpec> outputs) {
   const TensorSpec& from = node.input(0);
-  return {kernels::ReduceOp::kSum, from.dtype, from.shape, summed_axes(from.shape, outputs[0].shape)};
+  return {kernels::AxisReduce::kSum, from.dtype, from.shape, summed_axes(from.shape, outputs[0].shape)};
 }
 
 OpDef sum_to_op() {

@@ -78,7 +78,7 @@ TEST(Global, SumsBeyondF16HaveAMean) {
 
 TEST(Global, TraitsTellWhatTheyAre) {
   const OpRegistry& ops = OpRegistry::global();
-  EXPECT_TRUE(ops.get("global_count").traits.collective);
+  EXPECT_TRUE(ops.get("global_count").traits.sum_over_replicas);
   EXPECT_TRUE(ops.get("global_mean").traits.replica_share);
   EXPECT_TRUE(ops.get("global_sum").traits.replica_share);
   for (const char* name : {"global_count", "global_mean", "global_sum"}) {

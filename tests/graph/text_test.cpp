@@ -66,6 +66,10 @@ TEST(Text, VariablesPrintOnlyWhatIsNotDefault) {
   expect_canonical("var @w : i32[2] = i32[2]{1, -2} [trainable=false]\n");
   expect_canonical("var @w : f32[2,0] [synchronization=on_read, aggregation=only_first_replica]\n");
   expect_canonical(
+      "var @w : f32[2] [device=\"cpu:0\"]\n"
+      "var @w/replica_1 : f32[2] [device=\"cpu:1\", copy_of=@w, replica=1, shares=true]\n");
+  expect_canonical("%a = op() : f32[] on \"cpu:0\" replica 3\n%b = op(%a) replica 0 after(%a)\n");
+  expect_canonical(
       "var @\"odd name\" : bool[1] = bool[1]{true} [trainable=false, synchronization=none, "
       "aggregation=sum]\n");
   const Graph graph = parse("var @w : f32[4] [aggregation=mean, synchronization=on_write]");
@@ -308,12 +312,12 @@ TEST(Text, SitesAndProvenanceAreComments) {
             "    %c = op()  // model.cpp:4\n"
             "  }\n"
             "}\n"
-            "%d = op()  // model.cpp:7; from a, by replicate, replica 1: one\\nper replica\n");
+            "%d = op() replica 1  // model.cpp:7; from a, by replicate: one\\nper replica\n");
   EXPECT_TRUE(same_structure(graph, parse(print(graph, {.sites = true, .provenance = true}))));
   made.origin = 0;
   graph.set_provenance(d, made);
   EXPECT_THAT(print(graph, {.sites = false, .provenance = true}),
-              HasSubstr("%d = op()  // from #0, by replicate, replica 1"));
+              HasSubstr("%d = op() replica 1  // from #0, by replicate"));
 }
 
 TEST(Text, NodesThatAreGoneAreVisible) {
@@ -422,7 +426,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:6: variable 'w' is declared f32[2] but its initial value is f32[3]"},
         BadText{"var @w : f32[2] = 1", "1:19: expected a tensor such as f32[2]{1.0, 2.0}, got '1'"},
         BadText{"var @w : f32[2] [color=red]",
-                "1:18: expected trainable, synchronization or aggregation, got 'color'"},
+                "1:18: expected trainable, synchronization, aggregation, device, copy_of, replica or "
+                "shares, got 'color'"},
         BadText{"var @w : f32[2] [trainable=1]", "1:28: expected true or false, got '1'"},
         BadText{"var @w : f32[2] [aggregation=max]",
                 "1:30: expected one of none, sum, mean, only_first_replica, got 'max'"},

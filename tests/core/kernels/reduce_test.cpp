@@ -210,17 +210,17 @@ TEST(Sum, RefusesAxesAndDTypesItCannotHandle) {
 
 // --- Reduction
 
-constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMean,      ReduceOp::kProd,
-                             ReduceOp::kMax, ReduceOp::kMin,       ReduceOp::kAny,
-                             ReduceOp::kAll, ReduceOp::kLogSumExp, ReduceOp::kMoments};
+constexpr AxisReduce kOps[] = {AxisReduce::kSum, AxisReduce::kMean,      AxisReduce::kProd,
+                               AxisReduce::kMax, AxisReduce::kMin,       AxisReduce::kAny,
+                               AxisReduce::kAll, AxisReduce::kLogSumExp, AxisReduce::kMoments};
 
-bool takes(ReduceOp op, DType dtype) {
+bool takes(AxisReduce op, DType dtype) {
   switch (op) {
-    case ReduceOp::kAny:
-    case ReduceOp::kAll: return dtype == DType::kBool;
-    case ReduceOp::kMean:
-    case ReduceOp::kLogSumExp:
-    case ReduceOp::kMoments: return is_floating(dtype);
+    case AxisReduce::kAny:
+    case AxisReduce::kAll: return dtype == DType::kBool;
+    case AxisReduce::kMean:
+    case AxisReduce::kLogSumExp:
+    case AxisReduce::kMoments: return is_floating(dtype);
     default: return dtype != DType::kBool;
   }
 }
@@ -229,7 +229,7 @@ struct Results {
   Tensor first, second;
 };
 
-Results reduce(ReduceOp op, const Tensor& in, const Axes& axes) {
+Results reduce(AxisReduce op, const Tensor& in, const Axes& axes) {
   const Shape shape = shape_without(in.shape(), axes);
   Results results{Tensor::full(in.dtype(), shape, 1), Tensor::full(in.dtype(), shape, 1)};
   Reduction(op, in.dtype(), in.shape(), axes).run_all(in.raw(), results.first.raw(), results.second.raw());
@@ -269,7 +269,7 @@ std::vector<std::vector<double>> groups(const Tensor& in, const Axes& axes) {
   return result;
 }
 
-void check_reduction(ReduceOp op, const Tensor& in, const Axes& axes,
+void check_reduction(AxisReduce op, const Tensor& in, const Axes& axes,
                      const std::vector<std::vector<double>>& all) {
   const Results results = reduce(op, in, axes);
   const std::vector<double> first = doubles(results.first), second = doubles(results.second);
@@ -287,15 +287,15 @@ void check_reduction(ReduceOp op, const Tensor& in, const Axes& axes,
     for (const double x : group) squares += (x - sum / n) * (x - sum / n);
     double expected = 0, slack = 0;
     switch (op) {
-      case ReduceOp::kSum: expected = sum, slack = magnitude; break;
-      case ReduceOp::kMean: expected = sum / n, slack = magnitude / n; break;
-      case ReduceOp::kMoments: expected = sum / n, slack = magnitude / n; break;
-      case ReduceOp::kProd: expected = product, slack = n * std::abs(product); break;
-      case ReduceOp::kMax:
-      case ReduceOp::kAny: expected = *std::max_element(group.begin(), group.end()); break;
-      case ReduceOp::kMin:
-      case ReduceOp::kAll: expected = *std::min_element(group.begin(), group.end()); break;
-      case ReduceOp::kLogSumExp: expected = std::log(exps), slack = 1 + std::abs(std::log(exps)); break;
+      case AxisReduce::kSum: expected = sum, slack = magnitude; break;
+      case AxisReduce::kMean: expected = sum / n, slack = magnitude / n; break;
+      case AxisReduce::kMoments: expected = sum / n, slack = magnitude / n; break;
+      case AxisReduce::kProd: expected = product, slack = n * std::abs(product); break;
+      case AxisReduce::kMax:
+      case AxisReduce::kAny: expected = *std::max_element(group.begin(), group.end()); break;
+      case AxisReduce::kMin:
+      case AxisReduce::kAll: expected = *std::min_element(group.begin(), group.end()); break;
+      case AxisReduce::kLogSumExp: expected = std::log(exps), slack = 1 + std::abs(std::log(exps)); break;
     }
     if (is_integer(in.dtype()) &&
         (std::abs(expected) > 1e15 || (in.dtype() == DType::kI32 && std::abs(expected) > 2e9)))
@@ -304,7 +304,7 @@ void check_reduction(ReduceOp op, const Tensor& in, const Axes& axes,
     ASSERT_NEAR(first[i], expected, eps * slack + 1e-300)
         << static_cast<int>(op) << ' ' << in.spec() << " over " << ::testing::PrintToString(axes) << " at "
         << i;
-    if (op == ReduceOp::kMoments) {
+    if (op == AxisReduce::kMoments) {
       ASSERT_NEAR(second[i], squares / n, 8 * eps * (squares / n + 1)) << in.spec() << " at " << i;
     }
   }
@@ -314,7 +314,7 @@ TEST(Reduction, EqualsTheNaiveOneOnRandomShapes) {
   Dice dice(11);
   for (int round = 0; round < 40; ++round) {
     const auto [shape, axes] = random_problem(dice);
-    for (const ReduceOp op : kOps) {
+    for (const AxisReduce op : kOps) {
       const DType dtype = kAllDTypes[dice.roll(8)];
       if (!takes(op, dtype)) continue;
       const Tensor in = random_tensor(dtype, shape, dice);
@@ -335,8 +335,8 @@ TEST(Reduction, EqualsTheNaiveOneInManyShards) {
     for (const DType dtype : {DType::kF32, DType::kF64, DType::kI64, DType::kBF16, DType::kBool}) {
       const Tensor in = random_tensor(dtype, shape, dice);
       const std::vector<std::vector<double>> all = groups(in, axes);
-      for (const ReduceOp op : kOps) {
-        if (!takes(op, dtype) || op == ReduceOp::kProd) continue;
+      for (const AxisReduce op : kOps) {
+        if (!takes(op, dtype) || op == AxisReduce::kProd) continue;
         check_reduction(op, in, axes, all);
       }
     }
@@ -347,7 +347,7 @@ TEST(Reduction, ShardsMayRunInAnyOrder) {
   Dice dice(13);
   for (const auto& [shape, axes] : kLarge) {
     const Tensor in = random_tensor(DType::kF32, shape, dice);
-    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kLogSumExp, ReduceOp::kMoments}) {
+    for (const AxisReduce op : {AxisReduce::kSum, AxisReduce::kLogSumExp, AxisReduce::kMoments}) {
       const Reduction reduction(op, DType::kF32, shape, axes);
       EXPECT_GT(reduction.shards(), 1) << in.spec();
       const Results expected = reduce(op, in, axes);
@@ -358,7 +358,7 @@ TEST(Reduction, ShardsMayRunInAnyOrder) {
       }
       if (reduction.has_finish()) reduction.finish(scratch.data(), actual.first.raw(), actual.second.raw());
       EXPECT_TRUE(actual.first.bit_equal(expected.first)) << in.spec();
-      if (op == ReduceOp::kMoments) {
+      if (op == AxisReduce::kMoments) {
         EXPECT_TRUE(actual.second.bit_equal(expected.second)) << in.spec();
       }
     }
@@ -367,18 +367,18 @@ TEST(Reduction, ShardsMayRunInAnyOrder) {
 
 TEST(Reduction, OfNothing) {
   const Tensor none = Tensor::zeros({3, 0});
-  EXPECT_THAT(reduce(ReduceOp::kSum, none, {1}).first.data<float>(), ElementsAre(0, 0, 0));
-  EXPECT_THAT(reduce(ReduceOp::kProd, none, {1}).first.data<float>(), ElementsAre(1, 1, 1));
-  EXPECT_TRUE(std::isnan(element(reduce(ReduceOp::kMean, none, {1}).first, 0)));
-  EXPECT_TRUE(std::isnan(element(reduce(ReduceOp::kMoments, none, {1}).first, 2)));
-  EXPECT_TRUE(std::isnan(element(reduce(ReduceOp::kMoments, none, {1}).second, 2)));
-  EXPECT_EQ(element(reduce(ReduceOp::kLogSumExp, none, {1}).first, 0), -HUGE_VAL);
-  EXPECT_THROW(Reduction(ReduceOp::kMax, DType::kF32, {3, 0}, Axes{1}), InvalidArgument);
-  EXPECT_THROW(Reduction(ReduceOp::kMin, DType::kF32, {0}, Axes{0}), InvalidArgument);
-  EXPECT_EQ(reduce(ReduceOp::kMax, none, {0}).first.num_elements(), 0) << "no outputs, nothing to refuse";
+  EXPECT_THAT(reduce(AxisReduce::kSum, none, {1}).first.data<float>(), ElementsAre(0, 0, 0));
+  EXPECT_THAT(reduce(AxisReduce::kProd, none, {1}).first.data<float>(), ElementsAre(1, 1, 1));
+  EXPECT_TRUE(std::isnan(element(reduce(AxisReduce::kMean, none, {1}).first, 0)));
+  EXPECT_TRUE(std::isnan(element(reduce(AxisReduce::kMoments, none, {1}).first, 2)));
+  EXPECT_TRUE(std::isnan(element(reduce(AxisReduce::kMoments, none, {1}).second, 2)));
+  EXPECT_EQ(element(reduce(AxisReduce::kLogSumExp, none, {1}).first, 0), -HUGE_VAL);
+  EXPECT_THROW(Reduction(AxisReduce::kMax, DType::kF32, {3, 0}, Axes{1}), InvalidArgument);
+  EXPECT_THROW(Reduction(AxisReduce::kMin, DType::kF32, {0}, Axes{0}), InvalidArgument);
+  EXPECT_EQ(reduce(AxisReduce::kMax, none, {0}).first.num_elements(), 0) << "no outputs, nothing to refuse";
   const Tensor bools = Tensor::empty(DType::kBool, {0});
-  EXPECT_EQ(reduce(ReduceOp::kAny, bools, {0}).first.item(), 0);
-  EXPECT_EQ(reduce(ReduceOp::kAll, bools, {0}).first.item(), 1);
+  EXPECT_EQ(reduce(AxisReduce::kAny, bools, {0}).first.item(), 0);
+  EXPECT_EQ(reduce(AxisReduce::kAll, bools, {0}).first.item(), 1);
 }
 
 TEST(Reduction, NaNWinsWhereverItStands) {
@@ -386,7 +386,8 @@ TEST(Reduction, NaNWinsWhereverItStands) {
     for (const std::int64_t at : {std::int64_t{0}, n / 2, n - 1}) {
       Tensor in = Tensor::full(DType::kF32, {n}, 1);
       in.data<float>()[static_cast<std::size_t>(at)] = NAN;
-      for (const ReduceOp op : {ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kSum, ReduceOp::kLogSumExp}) {
+      for (const AxisReduce op :
+           {AxisReduce::kMax, AxisReduce::kMin, AxisReduce::kSum, AxisReduce::kLogSumExp}) {
         EXPECT_TRUE(std::isnan(reduce(op, in, {0}).first.item())) << n << ' ' << at;
       }
     }
@@ -394,17 +395,17 @@ TEST(Reduction, NaNWinsWhereverItStands) {
 }
 
 TEST(Reduction, LogSumExpNeitherOverflowsNorUnderflows) {
-  EXPECT_NEAR(reduce(ReduceOp::kLogSumExp, Tensor::full(DType::kF32, {4}, 1000), {0}).first.item(),
+  EXPECT_NEAR(reduce(AxisReduce::kLogSumExp, Tensor::full(DType::kF32, {4}, 1000), {0}).first.item(),
               1000 + std::log(4.0), 1e-3);
-  EXPECT_NEAR(reduce(ReduceOp::kLogSumExp, Tensor::full(DType::kF32, {4}, -1000), {0}).first.item(),
+  EXPECT_NEAR(reduce(AxisReduce::kLogSumExp, Tensor::full(DType::kF32, {4}, -1000), {0}).first.item(),
               -1000 + std::log(4.0), 1e-3);
   for (const std::int64_t n : {3, 100'000}) {  // in one part, and in several
     Tensor in = Tensor::full(DType::kF64, {n}, -HUGE_VAL);
-    EXPECT_EQ(reduce(ReduceOp::kLogSumExp, in, {0}).first.item(), -HUGE_VAL);
+    EXPECT_EQ(reduce(AxisReduce::kLogSumExp, in, {0}).first.item(), -HUGE_VAL);
     in.data<double>()[static_cast<std::size_t>(n - 1)] = -2000;
-    EXPECT_EQ(reduce(ReduceOp::kLogSumExp, in, {0}).first.item(), -2000);
+    EXPECT_EQ(reduce(AxisReduce::kLogSumExp, in, {0}).first.item(), -2000);
     in.data<double>()[0] = HUGE_VAL;
-    EXPECT_EQ(reduce(ReduceOp::kLogSumExp, in, {0}).first.item(), HUGE_VAL);
+    EXPECT_EQ(reduce(AxisReduce::kLogSumExp, in, {0}).first.item(), HUGE_VAL);
   }
 }
 
@@ -413,7 +414,7 @@ TEST(Reduction, VarianceOfValuesFarFromZeroIsRight) {
     Dice dice(14);
     Tensor in = random_tensor(DType::kF64, shape, dice);
     for (double& x : in.data<double>()) x += 1e6;
-    const Tensor variance = reduce(ReduceOp::kMoments, in, axes).second;
+    const Tensor variance = reduce(AxisReduce::kMoments, in, axes).second;
     const std::vector<std::vector<double>> all = groups(in, axes);
     double sum = 0, squares = 0;
     for (const double x : all[0]) sum += x - 1e6;
@@ -424,7 +425,7 @@ TEST(Reduction, VarianceOfValuesFarFromZeroIsRight) {
 }
 
 TEST(Reduction, RefusesDTypesItDoesNotTake) {
-  for (const ReduceOp op : kOps) {
+  for (const AxisReduce op : kOps) {
     for (const DType dtype : kAllDTypes) {
       if (takes(op, dtype)) continue;
       EXPECT_THROW(Reduction(op, dtype, {2}, Axes{0}), InvalidArgument);

@@ -1,0 +1,55 @@
+// graph/ops/collectives.h - values that replicas make together.
+//
+//   Value total = all_reduce(ReduceOp::kSum, local);        // inside a replicated region: the same on every replica
+//
+// Inside a replicated region these take and give the values of one replica. The pass `replicate` joins the copies of such
+// a node into one, which takes the values of all replicas, replica by replica, and gives theirs: no replica ever waits
+// for another, since the joined node simply runs when its inputs are there. With one replica, or outside of replicated
+// regions, they are what they are for a group of one: the value itself.
+//
+// Sums are taken in the order of the replicas, element by element, so that bits depend on nothing else.
+//
+// The ops that lower-collectives makes of them (reduce_replicas, reduce_chunk, join_chunks, copy) have no function here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/kernels/reduce_replicas.h"
+#include "lockstep/graph/builder.h"
+#include "lockstep/graph/value.h"
+
+namespace lockstep {
+
+using ReduceOp = ReplicaReduce;
+LOCKSTEP_API ReduceOp parse_reduce_op(std::string_view text);  // any case; throws InvalidArgument
+
+// The values of all replicas combined, on every replica. The mean of integers is refused: cast first.
+LOCKSTEP_API Value all_reduce(ReduceOp op, const Operand& value);
+// Several at once: one node.
+LOCKSTEP_API std::vector<Value> all_reduce(ReduceOp op, std::span<const Value> values,
+                                           SourceSite site = SourceSite::current());
+// The values of all replicas one behind the other along an axis, on every replica. Sizes along it may differ.
+LOCKSTEP_API Value all_gather(const Operand& value, std::int64_t axis = 0);
+// The value of replica `root`, on every replica.
+LOCKSTEP_API Value broadcast_replica(const Operand& value, std::int64_t root = 0);
+
+// Outside of replicated regions: the values of all replicas (one per replica) combined into one.
+LOCKSTEP_API Value reduce_replicas(ReduceOp op, std::span<const Value> values,
+                                   SourceSite site = SourceSite::current());
+
+// What a merge function gives for one result: one value for all replicas, or one for each.
+using MergedResult = std::vector<Value>;  // 1 or `replicas` values
+using MergeFn = std::function<std::vector<MergedResult>(std::span<const std::vector<Value>> arguments)>;
+// Inside a replicated region of `replicas` replicas: leaves it for the function, which is traced once and sees the values of
+// all replicas ([argument][replica]), and hands each replica its part of what the function gives. The function may use no
+// value of the region but its arguments.
+LOCKSTEP_API std::vector<Value> merge_call(GraphBuilder& builder, std::int64_t replicas,
+                                           std::span<const Value> arguments, const MergeFn& function,
+                                           SourceSite site = SourceSite::current());
+
+}  // namespace lockstep

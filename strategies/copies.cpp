@@ -1,0 +1,88 @@
+#include "lockstep/strategies/internal/copies.h"
+
+#include <algorithm>
+
+#include "lockstep/core/device.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+template <class Visit>
+void visit_replicated(const Graph& graph, const Visit& visit) {
+  for (const Node& node : graph.nodes()) {
+    if (node.op().region_kind == RegionKind::kReplicated) {
+      visit(node);
+    } else {
+      for (const Graph& region : node.regions()) visit_replicated(region, visit);
+    }
+  }
+}
+
+}  // namespace
+
+std::unordered_set<std::string> replicated_variables(const Graph& graph) {
+  std::unordered_set<std::string> names;
+  visit_replicated(graph, [&](const Node& node) {
+    for (const VariableUse& use : variable_uses(node)) names.insert(use.name);
+  });
+  return names;
+}
+
+std::int64_t max_replicas(const Graph& graph) {
+  std::int64_t most = 0;
+  visit_replicated(graph,
+                   [&](const Node& node) { most = std::max(most, *node.find<std::int64_t>("replicas")); });
+  return most;
+}
+
+bool declare_copies(Graph& graph, const std::unordered_set<std::string>& names, std::int64_t replicas,
+                    std::span<const std::string> devices) {
+  std::vector<VariableDecl> copies;
+  for (const VariableDecl& decl : graph.variables()) {
+    if (!names.contains(decl.name) || !decl.copy_of.empty()) continue;
+    for (std::int64_t r = 1; r < replicas; ++r) {
+      VariableDecl copy = decl;
+      copy.name = copy_name(decl.name, r);
+      if (graph.find_variable(copy.name) != nullptr) continue;
+      copy.copy_of = decl.name;
+      copy.initial = Tensor();
+      copy.replica = static_cast<std::int32_t>(r);
+      if (!devices.empty())
+        copy.device = Device::parse(devices[static_cast<std::size_t>(r) % devices.size()]).to_string();
+      copies.push_back(std::move(copy));
+    }
+  }
+  for (VariableDecl& copy : copies) graph.declare_variable(std::move(copy));
+  return !copies.empty();
+}
+
+VariableCopies::VariableCopies(const Graph& outermost) : graph_(outermost) {
+  for (const VariableDecl& decl : outermost.variables()) {
+    if (decl.copy_of.empty() || decl.replica < 1) continue;
+    std::vector<std::string>& names = copies_[decl.copy_of];
+    const auto at = static_cast<std::size_t>(decl.replica);
+    if (names.size() <= at) names.resize(at + 1);
+    names[at] = decl.name;
+  }
+}
+
+const std::string& VariableCopies::name(const std::string& variable, std::int64_t replica) const {
+  const auto found = copies_.find(variable);
+  const auto at = static_cast<std::size_t>(replica);
+  if (replica < 1 || found == copies_.end() || at >= found->second.size() || found->second[at].empty())
+    return variable;
+  return found->second[at];
+}
+
+const std::string& VariableCopies::original(const std::string& name) const {
+  const VariableDecl* decl = graph_.find_variable(name);
+  return decl == nullptr || decl->copy_of.empty() ? name : decl->copy_of;
+}
+
+bool VariableCopies::is_mirrored(const std::string& name) const {
+  const VariableDecl* decl = graph_.find_variable(name);
+  return decl != nullptr && decl->synchronization != Synchronization::kOnRead;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,34 @@
+// strategies/passes/mirror_variables.h - a copy of each variable for every replica.
+//
+//   var @w                                  var @w                [device="cpu:0"]
+//   replicated[replicas=2] {        -->     var @"w/replica_1"    [device="cpu:1", copy_of=@w, replica=1]
+//     read @w ... }                         replicated[replicas=2] { read @w ... }
+//
+// Every variable that a replicated region uses gets a copy for each replica but the first, whose copy is the variable itself.
+// A copy starts with the value of the first when a program is compiled, whatever its initial value says: a broadcast, not
+// a second initialisation. Nodes still name the variable; `replicate` gives each replica its own. Slots of optimizers are
+// variables like others, so they follow. Synchronization and aggregation are copied: a copy that is synchronized on
+// write is kept equal to the others (prove-sync proves it), one that is synchronized on read belongs to its replica.
+//
+// Options: devices, one per replica (none: copies are not placed); replicas, for a graph without replicated regions, all of
+// whose variables are then copied. Linear. Changes nothing where every copy is there already.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/pass.h"
+
+namespace lockstep {
+
+struct MirrorVariablesOptions {
+  std::vector<std::string> devices = {};  // by replica; any spelling
+  std::int64_t replicas = 0;              // 0: what the replicated regions say
+};
+
+LOCKSTEP_API std::unique_ptr<Pass> make_mirror_variables(MirrorVariablesOptions options = {});
+
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+#include "lockstep/strategies/passes/register.h"
+
+#include "lockstep/strategies/passes/mirror_variables.h"
+#include "lockstep/strategies/passes/replicate.h"
+
+namespace lockstep {
+
+namespace {
+
+std::int64_t count_option(const PassOptions& options, std::string_view name) {
+  const std::int64_t value = options.get_int(name);
+  if (value < 0) throw BadOptionValue(str(name, " must be at least 0, got ", value));
+  return value;
+}
+
+void add_all(PassRegistry& registry) {
+  registry.add({.name = "mirror-variables",
+                .summary = "a copy of each variable for every replica",
+                .options = {{.name = "devices",
+                             .type = OptionType::kList,
+                             .fallback = std::vector<std::string>(),
+                             .summary = "where the copies live, by replica"},
+                            {.name = "replicas",
+                             .type = OptionType::kInt,
+                             .fallback = std::int64_t{0},
+                             .summary = "for a graph without replicated regions: how many"}}},
+               [](const PassOptions& options) {
+                 return make_mirror_variables(
+                     {.devices = options.get_list("devices"), .replicas = count_option(options, "replicas")});
+               });
+  registry.add({.name = "replicate",
+                .summary = "replicated regions become their nodes, once per replica",
+                .options = {{.name = "replicas",
+                             .type = OptionType::kInt,
+                             .fallback = std::int64_t{0},
+                             .summary = "for a graph without replicated regions: how many"},
+                            {.name = "shared",
+                             .type = OptionType::kList,
+                             .fallback = std::vector<std::string>(),
+                             .summary = "its placeholders that all replicas see"}}},
+               [](const PassOptions& options) {
+                 return make_replicate(
+                     {.replicas = count_option(options, "replicas"), .shared = options.get_list("shared")});
+               });
+}
+
+}  // namespace
+
+void register_strategy_passes(PassRegistry& registry) {
+  if (!registry.contains("replicate")) add_all(registry);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,12 @@
+// strategies/passes/register.h - the passes of this folder, by name.
+#pragma once
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/pass_registry.h"
+
+namespace lockstep {
+
+// Adds them to the registry, once: a second call changes nothing. Strategies call it for the global one.
+LOCKSTEP_API void register_strategy_passes(PassRegistry& registry = PassRegistry::global());
+
+}  // namespace lockstep
