@@ -9,6 +9,7 @@
 //   Value y = relu(matmul(x, w) + 1.0F);
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -61,6 +62,13 @@ class Operand {
         integer_ = static_cast<std::int64_t>(number);
     }
   }
+  // Whatever reads as a value where it stands: a Variable (strategies/variable.h).
+  template <class T>
+  requires requires(const T& readable, SourceSite where) {
+    { readable.read(where) } -> std::same_as<Value>;
+  }
+  Operand(const T& readable, SourceSite site = SourceSite::current())  // NOLINT(google-explicit-constructor)
+      : value_(readable.read(site)), site_(site) {}
 
   const Value& value() const { return value_; }
   // The value; throws InvalidArgument naming the op and the line where this is a number, or no value in use.
