@@ -1,0 +1,25 @@
+// strategies/internal/at_once.h - a few nodes on tensors, run where they stand.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "lockstep/core/tensor.h"
+#include "lockstep/graph/builder.h"
+#include "lockstep/graph/interpreter.h"
+
+namespace lockstep::internal {
+
+// What `make` makes of placeholders for the tensors, computed now: the ops' own rules and kernels, without a program.
+template <class Make>
+Tensor at_once(std::span<const Tensor> tensors, const Make& make) {
+  GraphBuilder builder;
+  std::vector<Value> values;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    values.push_back(builder.placeholder(str("input_", i), tensors[i].dtype(), tensors[i].shape()));
+  builder.result(make(builder, values));
+  return Interpreter(builder.finish()).run(std::vector<Tensor>(tensors.begin(), tensors.end()))[0];
+}
+
+}  // namespace lockstep::internal

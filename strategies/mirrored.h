@@ -1,0 +1,51 @@
+// strategies/mirrored.h - one replica per device, variables mirrored, gradients all-reduced.
+//
+//   MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+//
+//   cost     one all-reduce per step and bucket of gradients: 2 (P-1)/P of their bytes per device; in one memory one pass over
+//            them, and what is proven equal is computed and stored once
+//   needs    P >= 1 devices of this process; P == 1 leaves the step as it is
+//   keeps    the one-device result on the joined batch, up to the order of the sum; bits depend on P alone, not on threads or
+//            buckets
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/strategies/strategy.h"
+
+namespace lockstep {
+
+struct MirroredOptions {
+  // One per replica, in their order. Absent: every GPU, else the CPU. An empty list is an error.
+  std::optional<std::vector<std::string>> devices = std::nullopt;
+  // How values become one across devices: "auto", "shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring".
+  std::string cross_device_ops = "auto";
+  // Gradients are packed into buckets of about so many bytes, in the order in which they become ready; 0: one bucket for all.
+  std::int64_t bytes_per_pack = 4 << 20;
+  // Instead: so many buckets of about equal size; 0: by bytes.
+  std::int64_t num_packs = 0;
+  // Compute and store once what is proven equal on all replicas and lies in one memory. Off: every replica has its own.
+  bool share_mirrored = true;
+  // Run the general passes too (folding, fusing): off for graphs that are to be looked at.
+  bool optimize = true;
+  std::optional<Runtime> runtime = std::nullopt;
+  CompileOptions compile = {};
+};
+
+class LOCKSTEP_API MirroredStrategy : public Strategy {
+ public:
+  explicit MirroredStrategy(MirroredOptions options = {});
+  ~MirroredStrategy() override;
+  std::string_view name() const override { return "MirroredStrategy"; }
+  PassPipeline pipeline() const override;
+  const MirroredOptions& options() const { return options_; }
+
+ private:
+  MirroredOptions options_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,23 @@
+// strategies/one_device.h - everything on one device: a strategy to write code against, and to compare others with.
+//
+//   cost     nothing
+//   needs    one device
+//   keeps    the step as it is: collectives of a group of one are their inputs
+#pragma once
+
+#include <string>
+
+#include "lockstep/core/export.h"
+#include "lockstep/strategies/strategy.h"
+
+namespace lockstep {
+
+class LOCKSTEP_API OneDeviceStrategy : public Strategy {
+ public:
+  explicit OneDeviceStrategy(std::string device = "cpu:0", StrategyOptions options = {});
+  ~OneDeviceStrategy() override;
+  std::string_view name() const override { return "OneDeviceStrategy"; }
+  PassPipeline pipeline() const override;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+// strategies/step.h - a traced function of a strategy, distributed and compiled.
+//
+// What Strategy::function() and cross_function() give back inside their typed handles. Its graphs can be looked at:
+// step_graph() is what was traced, replicated_graph() what the strategy's passes made of it and what runs.
+// A cheap handle. Thread safety: as Program.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/pipeline.h"
+#include "lockstep/graph/program.h"
+#include "lockstep/strategies/values.h"
+
+namespace lockstep {
+
+// One input of a step.
+struct InputSpec {
+  InputSpec(TensorSpec tensor, std::string called = {},
+            bool same_for_all = false)  // NOLINT(google-explicit-constructor)
+      : spec(std::move(tensor)), name(std::move(called)), shared(same_for_all) {}
+  InputSpec(DType dtype, Shape shape, std::string called = {}, bool same_for_all = false)
+      : spec{dtype, std::move(shape)}, name(std::move(called)), shared(same_for_all) {}
+
+  TensorSpec spec;      // of one replica; the batch dimension is best left unknown
+  std::string name;     // empty: "input_<i>"
+  bool shared = false;  // all replicas see one value, fed once
+};
+
+class LOCKSTEP_API Step {
+ public:
+  // The slots that the program's results fill, by result of the function.
+  struct Slots {
+    ReplicaKind kind = ReplicaKind::kPerReplica;
+    std::size_t first = 0;  // of the program's results; as many as there are replicas, or one
+  };
+  struct Parts {
+    Graph step_graph;
+    Program program;
+    PipelineReport report;
+    std::vector<InputSpec> inputs;
+    std::vector<Slots> results;
+    std::size_t replicas = 1;
+  };
+
+  Step() = default;  // empty
+  explicit Step(Parts parts) : parts_(std::make_shared<const Parts>(std::move(parts))) {}
+
+  const Graph& step_graph() const { return parts().step_graph; }
+  const Graph& replicated_graph() const { return parts().program.graph(); }
+  const Program& program() const { return parts().program; }
+  const PipelineReport& report() const { return parts().report; }
+  const std::vector<InputSpec>& inputs() const { return parts().inputs; }
+
+  // One argument per input; a single value is given to every replica. Throws InvalidArgument for a wrong number of them or of
+  // their slots, and what Program::run throws.
+  std::vector<PerReplica<Tensor>> run(std::span<const PerReplica<Tensor>> arguments,
+                                      const RunOptions& options = {}) const;
+
+ private:
+  const Parts& parts() const;
+  std::shared_ptr<const Parts> parts_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,290 @@
+#include "lockstep/strategies/strategy.h"
+
+#include <algorithm>
+#include <set>
+
+#include "lockstep/core/device.h"
+#include "lockstep/graph/ops.h"
+#include "lockstep/strategies/internal/at_once.h"
+#include "lockstep/strategies/internal/result_kinds.h"
+#include "lockstep/strategies/one_device.h"
+#include "lockstep/strategies/passes/register.h"
+
+namespace lockstep {
+
+namespace {
+
+std::vector<std::string> canonical(const std::vector<std::string>& devices) {
+  if (devices.empty()) {
+    throw InvalidArgument(
+        "an explicit list of devices must not be empty; leave it out for every GPU, else the CPU");
+  }
+  std::vector<std::string> names;
+  std::set<std::string> seen;
+  for (const std::string& device : devices) {
+    names.push_back(Device::parse(device).to_string());
+    if (!seen.insert(names.back()).second) {
+      throw InvalidArgument(str("device '", names.back(),
+                                "' is listed twice; each replica needs its own (logical ",
+                                "devices such as cpu:0 and cpu:1 share one CPU)"));
+    }
+  }
+  return names;
+}
+
+Runtime runtime_for(const StrategyOptions& options, const std::vector<std::string>& devices) {
+  Runtime runtime = [&] {
+    if (options.runtime) return *options.runtime;
+    RuntimeOptions made;
+    for (const std::string& name : devices) {
+      const Device device = Device::parse(name);
+      if (device.kind == DeviceKind::kCpu)
+        made.cpu_devices = std::max(made.cpu_devices, static_cast<std::size_t>(device.index) + 1);
+    }
+    return Runtime(made);
+  }();
+  for (const std::string& name : devices) {
+    const Decision decision = runtime.has_device(Device::parse(name));
+    if (!decision) throw InvalidArgument(str("device '", name, "': ", decision.reason()));
+  }
+  return runtime;
+}
+
+void check_reduce_axis(ReduceOp op, const std::optional<std::int64_t>& axis, std::size_t rank) {
+  if (!axis) return;
+  if (op != ReduceOp::kSum && op != ReduceOp::kMean)
+    throw InvalidArgument(str("reduce over an axis takes sum or mean, got ", to_string(op)));
+  const auto limit = static_cast<std::int64_t>(rank);
+  if (*axis < -limit || *axis >= limit)
+    throw InvalidArgument(str("reduce: axis ", *axis, " is out of range for values of rank ", rank));
+}
+
+}  // namespace
+
+Strategy::Strategy(StrategyOptions options)
+    : devices_(canonical(options.devices)),
+      runtime_(runtime_for(options, devices_)),
+      compile_(std::move(options.compile)) {
+  if (compile_.variables == nullptr) compile_.variables = std::make_shared<VariableStore>();
+  register_strategy_passes();
+}
+
+Strategy::~Strategy() = default;
+
+Strategy::Scope Strategy::scope() {
+  const internal::ContextFrame* frame = internal::ContextFrame::current();
+  if (frame != nullptr && frame->strategy() != this) internal::require_cross_replica(this, "scope()");
+  if (in_replica_context())
+    throw FailedPrecondition(
+        "scope() cannot be entered inside the code of a replica; enter it around the function");
+  return Scope(*this);
+}
+
+// --- tracing
+
+std::vector<PerReplica<Value>> Strategy::replicate(std::span<const PerReplica<Value>> arguments,
+                                                   const TraceFn& trace, ContextKind kind, SourceSite site) {
+  internal::require_cross_replica(this, "run()");
+  GraphBuilder* builder = current_builder();
+  if (builder == nullptr) {
+    throw FailedPrecondition(
+        "run() on Values works inside cross_function() or a merge function; give it tensors here");
+  }
+  const std::int64_t replicas = num_replicas_in_sync();
+  std::vector<Value> shared;
+  std::vector<std::vector<Value>> own;
+  std::vector<std::size_t> place(arguments.size());  // in the region's parameters, those of one replica
+  for (const PerReplica<Value>& argument : arguments) {
+    if (argument.is_single()) {
+      shared.push_back(argument[0]);
+    } else {
+      if (argument.size() != static_cast<std::size_t>(replicas)) {
+        throw InvalidArgument(str("an argument has ", argument.size(), " slots for ", replicas, " replicas"));
+      }
+      own.push_back(argument.values());
+    }
+  }
+  std::size_t next_shared = 0, next_own = shared.size();
+  for (std::size_t i = 0; i < arguments.size(); ++i)
+    place[i] = arguments[i].is_single() ? next_shared++ : next_own++;
+  const auto results = lockstep::replicated(
+      *builder, replicas, shared, own,
+      [&](std::span<const Value> values) {
+        const internal::ContextFrame frame(this, kind, builder);
+        std::vector<Value> ordered;
+        for (const std::size_t at : place) ordered.push_back(values[at]);
+        return trace(ordered);
+      },
+      site);
+  if (results.empty()) return {};
+  const Graph& graph = builder->innermost().graph();
+  const Node& node = graph.node(results[0][0].id().node);
+  const auto singles = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
+  std::vector<ReplicaKind> kinds(singles, ReplicaKind::kSingle);
+  for (const PerReplica<Value>& argument : arguments) {
+    if (!argument.is_single()) kinds.push_back(argument.kind());
+  }
+  kinds = internal::result_kinds(node.regions()[0], kinds, builder->outermost().graph());
+  std::vector<PerReplica<Value>> out;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (replicas == 1 || kinds[i] == ReplicaKind::kSingle) {
+      out.emplace_back(results[i][0]);
+    } else {
+      out.emplace_back(results[i], kinds[i]);
+    }
+  }
+  return out;
+}
+
+Step Strategy::trace_cross(std::vector<InputSpec> inputs, const CrossTraceFn& trace, SourceSite site) {
+  internal::require_cross_replica(this, "function()");
+  if (current_builder() != nullptr)
+    throw FailedPrecondition("a function cannot be made while another one is being traced; make it before");
+  GraphBuilder builder;
+  const auto made_at = builder.made_at(site);
+  std::vector<PerReplica<Value>> arguments;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    InputSpec& input = inputs[i];
+    if (input.name.empty()) input.name = str("input_", i);
+    std::vector<Value> slots;
+    for (std::int64_t r = 0; r < (input.shared ? 1 : num_replicas_in_sync()); ++r) {
+      slots.push_back(
+          builder.placeholder(copy_name(input.name, r), input.spec.dtype, input.spec.shape, site));
+    }
+    // One replica's own input is per replica still: what depends on it is not the same for all.
+    arguments.push_back(input.shared ? PerReplica<Value>(slots[0]) : PerReplica<Value>(slots));
+  }
+  return finish_trace(builder, std::move(inputs), arguments, trace);
+}
+
+Step Strategy::finish_trace(GraphBuilder& builder, std::vector<InputSpec> inputs,
+                            std::span<const PerReplica<Value>> arguments, const CrossTraceFn& trace) {
+  Step::Parts parts;
+  parts.inputs = std::move(inputs);
+  parts.replicas = devices_.size();
+  {
+    const internal::ContextFrame frame(this, ContextKind::kCrossReplica, &builder);
+    std::size_t next = 0;
+    for (const PerReplica<Value>& result : trace(arguments)) {
+      // Of equal values one is enough.
+      const ReplicaKind kind = result.size() == 1 ? ReplicaKind::kSingle : result.kind();
+      const std::size_t slots = kind == ReplicaKind::kPerReplica ? result.size() : 1;
+      parts.results.push_back({kind, next});
+      for (std::size_t r = 0; r < slots; ++r) builder.result(result[r]);
+      next += slots;
+    }
+  }
+  parts.step_graph = builder.finish();
+  Graph graph = parts.step_graph;
+  PassPipeline passes = pipeline();
+  PassContext context{&runtime_};
+  parts.report = passes.run(graph, context);
+  parts.program = compile(std::move(graph), runtime_, compile_);
+  return Step(std::move(parts));
+}
+
+Step Strategy::trace_replicas(std::vector<InputSpec> inputs, const TraceFn& trace, SourceSite site) {
+  return trace_cross(
+      std::move(inputs),
+      [&](std::span<const PerReplica<Value>> arguments) {
+        return replicate(arguments, trace, ContextKind::kReplica, site);
+      },
+      site);
+}
+
+// --- values
+
+std::vector<InputSpec> Strategy::specs_of(std::span<const PerReplica<Tensor>> arguments) const {
+  std::vector<InputSpec> specs;
+  for (const PerReplica<Tensor>& argument : arguments) {
+    TensorSpec spec = argument[0].spec();
+    for (const Tensor& slot : argument) {
+      if (slot.dtype() != spec.dtype || slot.shape().rank() != spec.shape.rank())
+        throw InvalidArgument(str("the slots of an argument are ", spec, " and ", slot.spec()));
+      spec.shape = join_shapes(spec.shape, slot.shape());
+    }
+    specs.emplace_back(spec, std::string(), argument.is_single());
+  }
+  return specs;
+}
+
+Value Strategy::reduce(ReduceOp op, const PerReplica<Value>& value, std::optional<std::int64_t> axis,
+                       SourceSite site) {
+  internal::require_cross_replica(this, "reduce()");
+  if (value.empty()) throw InvalidArgument("reduce: the value is empty");
+  check_reduce_axis(op, axis, value[0].shape().rank());
+  const auto replicas = num_replicas_in_sync();
+  const bool same = value.kind() != ReplicaKind::kPerReplica;
+  if (same && replicas > 1 && op == ReduceOp::kSum) {
+    throw InvalidArgument(str("reduce: a ", to_string(value.kind()),
+                              " value cannot be summed over replicas: it is the same on ",
+                              "all of them; divide by their number first, or take the mean"));
+  }
+  if (!axis) {
+    if (value.size() == 1 || same) return value[0];
+    std::vector<Value> slots = value.values();
+    if (op == ReduceOp::kMean && !is_floating(slots[0].dtype())) {
+      for (Value& slot : slots) slot = cast(slot, DType::kF64);
+    }
+    return reduce_replicas(op, slots, site);
+  }
+  // Sum and count of each replica; a value that is the same everywhere counts once.
+  std::vector<Value> sums, counts;
+  for (const Value& slot : same ? std::vector<Value>{value[0]} : value.values()) {
+    const bool integer = !is_floating(slot.dtype());
+    sums.push_back(sum(op == ReduceOp::kMean && integer ? cast(slot, DType::kF64) : slot, {*axis}));
+    counts.push_back(gather(
+        shape_of(slot), slot.builder().constant(Tensor::scalar(
+                            *axis < 0 ? *axis + static_cast<std::int64_t>(slot.shape().rank()) : *axis))));
+  }
+  const Value total = sums.size() == 1 ? sums[0] : reduce_replicas(ReduceOp::kSum, sums, site);
+  if (op == ReduceOp::kSum) return total;
+  const Value count = counts.size() == 1 ? counts[0] : reduce_replicas(ReduceOp::kSum, counts, site);
+  return total / cast(count, total.dtype());
+}
+
+Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<std::int64_t> axis) {
+  internal::require_cross_replica(this, "reduce()");
+  if (value.empty()) throw InvalidArgument("reduce: the value is empty");
+  return internal::at_once(value.values(), [&](GraphBuilder& builder, const std::vector<Value>& slots) {
+    const internal::ContextFrame frame(this, ContextKind::kCrossReplica, &builder);
+    return reduce(
+        op, value.is_single() ? PerReplica<Value>(slots[0]) : PerReplica<Value>(slots, value.kind()), axis);
+  });
+}
+
+PerReplica<Tensor> Strategy::broadcast(const Tensor& value) {
+  internal::require_cross_replica(this, "broadcast()");
+  return mirrored(std::vector<Tensor>(devices_.size(), value));
+}
+
+PerReplica<Tensor> Strategy::distribute_values_from_function(
+    const std::function<Tensor(std::int64_t replica, std::int64_t replicas)>& f) {
+  internal::require_cross_replica(this, "distribute_values_from_function()");
+  std::vector<Tensor> values;
+  for (std::int64_t r = 0; r < num_replicas_in_sync(); ++r) values.push_back(f(r, num_replicas_in_sync()));
+  return PerReplica<Tensor>(std::move(values));
+}
+
+PerReplica<Value> Strategy::update(const Variable& variable,
+                                   const std::function<Value(const Variable&, std::span<const Value>)>& fn,
+                                   std::span<const PerReplica<Value>> arguments, SourceSite site) {
+  internal::require_cross_replica(this, "update()");
+  for (const PerReplica<Value>& argument : arguments) {
+    if (argument.kind() == ReplicaKind::kPerReplica && num_replicas_in_sync() > 1) {
+      throw InvalidArgument(str("update of '", variable.name(),
+                                "': Expected value to be mirrored across replicas: reduce it first"));
+    }
+  }
+  const std::vector<PerReplica<Value>> results = replicate(
+      arguments, [&](std::span<const Value> values) { return std::vector<Value>{fn(variable, values)}; },
+      ContextKind::kUpdate, site);
+  return results[0];
+}
+
+Strategy& default_strategy() {
+  static OneDeviceStrategy strategy;
+  return strategy;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,288 @@
+// strategies/strategy.h - distributing one step over replicas: a recipe of passes, and the API around it.
+//
+//   MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+//   auto scope = strategy.scope();                              // variables made here belong to it
+//   Variable w("w", Tensor::zeros({2, 1}));
+//   auto step = strategy.function({{DType::kF32, {kUnknown, 2}, "x"}}, [=](Value x) { return matmul(x, w); });
+//   PerReplica<Tensor> y = step(PerReplica<Tensor>({x0, x1}));
+//   Tensor total = strategy.reduce(ReduceOp::kSum, y, 0);       // over replicas and rows
+//
+// A function is traced once, when it is made; what it does outside of the graph (printing, counting) happens then and never
+// again. The traced step goes through pipeline(), which a strategy of one's own overrides, and is compiled for the
+// strategy's runtime:
+//
+//   class Compressed : public Strategy { ... PassPipeline pipeline() const override { ... } };
+//
+// Cross-replica methods (reduce, run, update, ...) work in a scope, outside of all, and inside merge and cross-replica
+// functions, where they make nodes; in the code of a replica they are errors. See strategies/context.h.
+//
+// A Strategy stays where it is (handles point at it) and outlives what was made with it. Thread safety: methods may be called
+// from any thread; scopes and tracing belong to their thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/runtime.h"
+#include "lockstep/graph/compile.h"
+#include "lockstep/graph/ops/collectives.h"
+#include "lockstep/graph/pipeline.h"
+#include "lockstep/strategies/context.h"
+#include "lockstep/strategies/nest.h"
+#include "lockstep/strategies/replica_context.h"
+#include "lockstep/strategies/step.h"
+#include "lockstep/strategies/values.h"
+#include "lockstep/strategies/variable.h"
+
+namespace lockstep {
+
+struct StrategyOptions {
+  std::vector<std::string> devices = {"cpu:0"};  // one per replica, in their order; any spelling
+  std::optional<Runtime> runtime =
+      std::nullopt;             // absent: one of its own, with as many logical CPUs as it needs
+  CompileOptions compile = {};  // `variables` absent: a store of the strategy's own
+};
+
+// A function that a strategy has distributed: call it like the one it was made from.
+template <class Out>
+class Function : public Step {
+ public:
+  Function() = default;
+  Function(Step step, std::function<Out(std::span<const PerReplica<Tensor>>)> rebuild)
+      : Step(std::move(step)), rebuild_(std::move(rebuild)) {}
+
+  // One argument per input: PerReplica<Tensor>, or a Tensor that all replicas are given.
+  template <class... Arguments>
+  requires(std::is_convertible_v<const Arguments&, PerReplica<Tensor>>&&...) Out operator()(
+      const Arguments&... arguments) const {
+    const std::vector<PerReplica<Tensor>> list{PerReplica<Tensor>(arguments)...};
+    return call(list);
+  }
+  Out call(std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {}) const {
+    return rebuild_(run(arguments, options));
+  }
+
+ private:
+  std::function<Out(std::span<const PerReplica<Tensor>>)> rebuild_;
+};
+
+class LOCKSTEP_API Strategy {
+ public:
+  virtual ~Strategy();
+  Strategy(const Strategy&) = delete;
+  Strategy& operator=(const Strategy&) = delete;
+
+  virtual std::string_view name() const = 0;
+  // The passes that make of a traced step what runs.
+  virtual PassPipeline pipeline() const = 0;
+
+  // --- properties
+  std::int64_t num_replicas_in_sync() const { return static_cast<std::int64_t>(devices_.size()); }
+  const std::vector<std::string>& worker_devices() const { return devices_; }  // canonical, by replica
+  virtual const std::vector<std::string>& parameter_devices() const { return devices_; }
+  const Runtime& runtime() const { return runtime_; }
+  VariableStore& variables() const { return *compile_.variables; }
+
+  // Makes this strategy the active one of the thread, in cross-replica context, while the guard lives. The same strategy may
+  // be entered again; another one is an error, and so is entering it inside a replica.
+  class [[nodiscard]] Scope {
+   public:
+    explicit Scope(Strategy& strategy) : frame_(&strategy, ContextKind::kCrossReplica, current_builder()) {}
+
+   private:
+    internal::ContextFrame frame_;
+  };
+  Scope scope();
+
+  // --- functions
+  // Traces `fn`, a function of Values (one per input, those of one replica), once, and clones it per replica. What it gives
+  // (nothing, a Value, or any nest of them: strategies/nest.h) comes back with PerReplica<Tensor> in place of Value.
+  template <class F>
+  auto function(std::vector<InputSpec> inputs, F fn, SourceSite site = SourceSite::current()) {
+    return make_function<Value>(std::move(inputs), std::move(fn), site,
+                                [this](std::vector<InputSpec> specs, const TraceFn& trace, SourceSite where) {
+                                  return trace_replicas(std::move(specs), trace, where);
+                                });
+  }
+  // Traces a function in cross-replica context: its inputs are PerReplica<Value>, and it calls run(), reduce() and other
+  // cross-replica methods of this strategy. A whole epoch can be one graph.
+  template <class F>
+  auto cross_function(std::vector<InputSpec> inputs, F fn, SourceSite site = SourceSite::current()) {
+    return make_function<PerReplica<Value>>(
+        std::move(inputs), std::move(fn), site,
+        [this](std::vector<InputSpec> specs, const CrossTraceFn& trace, SourceSite where) {
+          return trace_cross(std::move(specs), trace, where);
+        });
+  }
+
+  // Runs `fn` once per replica on its slots of the arguments. Inside a cross-replica function or a merge function this makes
+  // nodes, takes PerReplica<Value> and gives nests of them. Elsewhere it takes PerReplica<Tensor>, traces, compiles and runs `fn`
+  // at once, every time it is called: for what runs often make a function().
+  template <class F, class... Arguments>
+  auto run(const F& fn, const Arguments&... arguments) {
+    if constexpr ((std::is_convertible_v<const Arguments&, PerReplica<Value>> && ...) &&
+                  sizeof...(Arguments) > 0) {
+      return run_traced(fn, {PerReplica<Value>(arguments)...});
+    } else {
+      return run_now(fn, {PerReplica<Tensor>(arguments)...});
+    }
+  }
+
+  // --- across replicas
+  // The slots combined; with an axis, each replica's value is reduced over that axis first, and a mean is the total sum over the
+  // total count, however unevenly rows are spread. The sum of a value that is the same on all replicas is an error where there
+  // are several (divide first); its mean is the value. The mean of integers is f64.
+  Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value,
+                std::optional<std::int64_t> axis = std::nullopt);
+  Value reduce(ReduceOp op, const PerReplica<Value>& value, std::optional<std::int64_t> axis = std::nullopt,
+               SourceSite site = SourceSite::current());
+  // The slots of this process's replicas; of a single value the one there is.
+  template <class T>
+  static std::vector<T> local_results(const PerReplica<T>& value) {
+    return value.values();
+  }
+  // A value for every replica.
+  PerReplica<Tensor> broadcast(const Tensor& value);
+  // f(replica id, number of replicas) for each replica; never single.
+  PerReplica<Tensor> distribute_values_from_function(
+      const std::function<Tensor(std::int64_t replica, std::int64_t replicas)>& f);
+  // For each copy of the variable: fn(the copy, this copy's slots of the arguments), in update context. Arguments are single
+  // or mirrored. Inside cross-replica and merge functions; the value is that of fn, mirrored.
+  PerReplica<Value> update(const Variable& variable,
+                           const std::function<Value(const Variable&, std::span<const Value>)>& fn,
+                           std::span<const PerReplica<Value>> arguments,
+                           SourceSite site = SourceSite::current());
+
+ protected:
+  explicit Strategy(StrategyOptions options);
+
+ private:
+  friend class Variable;
+  using TraceFn = std::function<std::vector<Value>(std::span<const Value>)>;
+  using CrossTraceFn = std::function<std::vector<PerReplica<Value>>(std::span<const PerReplica<Value>>)>;
+
+  Step trace_replicas(std::vector<InputSpec> inputs, const TraceFn& trace, SourceSite site);
+  Step trace_cross(std::vector<InputSpec> inputs, const CrossTraceFn& trace, SourceSite site);
+  // A replicated region in the graph being traced.
+  std::vector<PerReplica<Value>> replicate(std::span<const PerReplica<Value>> arguments, const TraceFn& trace,
+                                           ContextKind kind, SourceSite site);
+  // Runs the trace in its context and makes a program of the graph.
+  Step finish_trace(GraphBuilder& builder, std::vector<InputSpec> inputs,
+                    std::span<const PerReplica<Value>> arguments, const CrossTraceFn& trace);
+
+  // Calls fn with the items of the list as its arguments, whose types say how many it takes.
+  template <class Argument, class F, class R, class... As>
+  static R apply(const F& fn, std::span<const Argument> list, R (*)(As...)) {
+    if constexpr (sizeof...(As) == 1 && (std::is_convertible_v<std::span<const Argument>, As> && ...)) {
+      return fn(list);
+    } else {
+      if (list.size() != sizeof...(As)) {
+        throw InvalidArgument(str("the function takes ", sizeof...(As), " values, got ", list.size(),
+                                  "; name one input for each"));
+      }
+      return [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) { return fn(list[kIndex]...); }
+      (std::index_sequence_for<As...>());
+    }
+  }
+  template <class F>
+  struct Signature;  // of a function object that is no template
+  template <class R, class C, class... As>
+  struct Signature<R (C::*)(As...) const> {
+    using Pointer = R (*)(As...);
+    using Result = R;
+  };
+  template <class R, class... As>
+  struct Signature<R (*)(As...)> {
+    using Pointer = R (*)(As...);
+    using Result = R;
+  };
+  template <class F>
+  static auto signature_of() {
+    if constexpr (std::is_pointer_v<F>) {
+      return Signature<F>();
+    } else {
+      return Signature<decltype(&F::operator())>();
+    }
+  }
+
+  // Traces fn into flat values and remembers the structure of what it gave.
+  template <class Leaf, class F>
+  static std::pair<std::vector<Leaf>, std::shared_ptr<const void>> flat_call(
+      const F& fn, std::span<const Leaf> arguments) {
+    using Sig = decltype(signature_of<F>());
+    using R = typename Sig::Result;
+    if constexpr (std::is_void_v<R>) {
+      apply<Leaf>(fn, arguments, typename Sig::Pointer());
+      return {};
+    } else {
+      auto result = std::make_shared<const R>(apply<Leaf>(fn, arguments, typename Sig::Pointer()));
+      std::vector<Leaf> flat;
+      nest::flatten(*result, [&](const auto& leaf) { flat.push_back(Leaf(leaf)); });
+      return {std::move(flat), std::move(result)};
+    }
+  }
+  template <class To, class R>
+  static auto rebuilt(const std::shared_ptr<const void>& structure, std::span<const To> flat) {
+    if constexpr (!std::is_void_v<R>) {
+      std::size_t next = 0;
+      return nest::rebuild<To>(*static_cast<const R*>(structure.get()),
+                               [&](const auto&) { return flat[next++]; });
+    }
+  }
+
+  template <class Leaf, class F, class Tracer>
+  auto make_function(std::vector<InputSpec> inputs, F fn, SourceSite site, const Tracer& tracer) {
+    using R = typename decltype(signature_of<F>())::Result;
+    using Out = nest::Rebound<R, PerReplica<Tensor>>;
+    std::shared_ptr<const void> structure;
+    Step step = tracer(
+        std::move(inputs),
+        [&](std::span<const Leaf> values) {
+          auto [flat, shape] = flat_call<Leaf>(fn, values);
+          structure = std::move(shape);
+          return std::move(flat);
+        },
+        site);
+    return Function<Out>(std::move(step), [structure](std::span<const PerReplica<Tensor>> results) {
+      return rebuilt<PerReplica<Tensor>, R>(structure, results);
+    });
+  }
+  template <class F>
+  auto run_traced(const F& fn, const std::vector<PerReplica<Value>>& arguments) {
+    using R = typename decltype(signature_of<F>())::Result;
+    std::shared_ptr<const void> structure;
+    const std::vector<PerReplica<Value>> results = replicate(
+        arguments,
+        [&](std::span<const Value> values) {
+          auto [flat, shape] = flat_call<Value>(fn, values);
+          structure = std::move(shape);
+          return std::move(flat);
+        },
+        ContextKind::kReplica, SourceSite::current());
+    return rebuilt<PerReplica<Value>, R>(structure, std::span<const PerReplica<Value>>(results));
+  }
+  template <class F>
+  auto run_now(const F& fn, const std::vector<PerReplica<Tensor>>& arguments) {
+    return function(specs_of(arguments), fn).call(arguments);
+  }
+  std::vector<InputSpec> specs_of(std::span<const PerReplica<Tensor>> arguments) const;
+
+  std::vector<std::string> devices_;
+  Runtime runtime_;
+  CompileOptions compile_;
+};
+
+// What is active where no scope was entered: one replica on the CPU.
+LOCKSTEP_API Strategy& default_strategy();
+
+}  // namespace lockstep

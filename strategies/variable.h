@@ -1,0 +1,80 @@
+// strategies/variable.h - named state of a strategy: a handle that reads as a value where a step is traced.
+//
+//   auto scope = strategy.scope();
+//   Variable w("w", Tensor::zeros({2, 1}));                              // mirrored: one copy per replica, kept equal
+//   Variable seen("seen", Tensor::scalar(0.F),
+//                 {.synchronization = Synchronization::kOnRead, .aggregation = Aggregation::kSum});
+//
+//   strategy.function({x_spec}, [=](Value x) {
+//     seen.assign_add(global_sum(x));                                    // this replica's own copy
+//     return matmul(x, w);                                               // reads this replica's copy of w
+//   });
+//   w.value();  seen.value();                                            // outside: the value; the sum of all copies
+//
+// A Variable is a cheap handle; copies of it are the same variable, so [=] is safe. It belongs to the strategy whose scope it
+// was made in (outside of all: to default_strategy()), which must outlive it. Names are unique in a strategy; inside a
+// traced function a name that is taken means the variable that has it, so that tracing twice makes it once.
+//
+// What reading and assigning mean depends on the context and on synchronization and aggregation: strategies/variable_rules.h
+// has the whole table. A wrong use is an error when the step is traced. Thread safety: as the strategy's store.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/graph/builder.h"
+#include "lockstep/graph/value.h"
+#include "lockstep/strategies/values.h"
+#include "lockstep/strategies/variable_rules.h"
+
+namespace lockstep {
+
+struct VariableOptions {
+  Synchronization synchronization = Synchronization::kAuto;  // kAuto: kOnWrite
+  Aggregation aggregation = Aggregation::kNone;  // of what replicas assign, or of the copies when read
+  // Absent: true, but false for kOnRead.
+  std::optional<bool> trainable = std::nullopt;
+};
+
+class LOCKSTEP_API Variable {
+ public:
+  // Throws InvalidArgument for a taken name, an empty value, or Synchronization::kNone with more than one replica.
+  Variable(std::string name, const Tensor& initial, const VariableOptions& options = {},
+           SourceSite site = SourceSite::current());
+
+  const std::string& name() const;
+  const TensorSpec& spec() const;
+  Synchronization synchronization() const;
+  Aggregation aggregation() const;
+  bool trainable() const;
+  Strategy& strategy() const;
+
+  // --- where a step is traced
+  Value read(SourceSite site = SourceSite::current()) const;
+  // Give the new value.
+  Value assign(const Operand& value, SourceSite site = SourceSite::current()) const;
+  Value assign_add(const Operand& delta, SourceSite site = SourceSite::current()) const;
+  Value assign_sub(const Operand& delta, SourceSite site = SourceSite::current()) const;
+  // For gradients() and optimizers.
+  operator VariableRef() const;  // NOLINT(google-explicit-constructor)
+
+  // --- at once, outside of traced functions. They wait for runs that use the variable.
+  Tensor value() const;
+  void assign(const Tensor& value) const;
+  void assign_add(const Tensor& delta) const;
+  void assign_sub(const Tensor& delta) const;
+  // The copy of every replica. Before the first function that uses the variable is compiled there is one for all.
+  PerReplica<Tensor> copies() const;
+
+ private:
+  struct State;
+  Value change(VariableAction action, const Operand& value, bool negate, SourceSite site) const;
+  void change_now(VariableAction action, const Tensor& value, bool negate) const;
+  VariableQuestion question(VariableAction action, ReplicaKind value) const;
+  VariableRef declare(GraphBuilder& builder, SourceSite site) const;
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace lockstep
