@@ -1,5 +1,6 @@
 #include "lockstep/strategies/passes/register.h"
 
+#include "lockstep/strategies/passes/insert_all_reduce.h"
 #include "lockstep/strategies/passes/mirror_variables.h"
 #include "lockstep/strategies/passes/replicate.h"
 
@@ -14,6 +15,9 @@ std::int64_t count_option(const PassOptions& options, std::string_view name) {
 }
 
 void add_all(PassRegistry& registry) {
+  registry.add({.name = "insert-all-reduce",
+                .summary = "what replicas write into shared variables becomes the same on all of them"},
+               [](const PassOptions&) { return make_insert_all_reduce(); });
   registry.add({.name = "mirror-variables",
                 .summary = "a copy of each variable for every replica",
                 .options = {{.name = "devices",

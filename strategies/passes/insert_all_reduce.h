@@ -1,0 +1,36 @@
+// strategies/passes/insert_all_reduce.h - what replicas write into the variables they share becomes the same on all of them.
+//
+//   replicated {                                replicated {
+//     g = ...             // per replica          g = ...
+//     sgd[w](g, lr)                       -->     g/all_reduce = all_reduce[sum](g)
+//   }                                             sgd[w](g/all_reduce, lr)
+//                                               }
+//
+// For every update of a variable that replicas keep equal (not one that is synchronized on read), in replicated regions and the
+// regions inside them, whose operand is per replica (strategies/sync.h):
+//
+//   a gradient (OpTraits::Update::gradient)     all_reduce of sum
+//   aggregation sum, mean                       all_reduce of sum, of mean
+//   aggregation only_first_replica              broadcast_replica from 0
+//   aggregation none                            PassError: with the node, its line, and the chain that makes replicas differ
+//
+// Rows with their numbers (Update::indices) are gathered, both of them, along axis 0 (mean: the rows are divided by the number of
+// replicas), or taken from replica 0.
+//
+// A gradient is a share of the whole: replicas sum it also where it happens to be the same on each, as that of a bias under a
+// loss that is linear. What replicas made together is left alone: the user's own all_reduce of a gradient, say, and what
+// is computed from it. Other operands that are the same on all replicas are written as they are.
+//
+// Values written by several updates are combined once. With one replica nothing is inserted. Linear.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/pass.h"
+
+namespace lockstep {
+
+LOCKSTEP_API std::unique_ptr<Pass> make_insert_all_reduce();
+
+}  // namespace lockstep
