@@ -43,6 +43,12 @@ ContextFrame::ContextFrame(Strategy* strategy, ContextKind kind, GraphBuilder* b
 
 ContextFrame::~ContextFrame() { top = outer_; }
 
+void ContextFrame::note_sum(std::uint64_t identity) const {
+  const ContextFrame* frame = this;
+  while (frame->outer_ != nullptr && frame->outer_->builder_ == builder_) frame = frame->outer_;
+  frame->sums_.push_back(identity);
+}
+
 const ContextFrame* ContextFrame::current() { return top; }
 
 void require_cross_replica(const Strategy* strategy, std::string_view method) {

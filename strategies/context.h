@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/core/export.h"
 #include "lockstep/graph/builder.h"
@@ -53,6 +54,10 @@ class LOCKSTEP_API ContextFrame {
   GraphBuilder* builder() const { return builder_; }
   const ContextFrame* outer() const { return outer_; }
   std::uint64_t serial() const { return serial_; }  // unique in the process
+  // Nodes (by identity) that add up what replicas assign, noted with the outermost frame of a trace: whether the values differ
+  // is known when all of it is there.
+  void note_sum(std::uint64_t identity) const;
+  const std::vector<std::uint64_t>& sums() const { return sums_; }
   static const ContextFrame* current();
 
  private:
@@ -61,6 +66,7 @@ class LOCKSTEP_API ContextFrame {
   GraphBuilder* builder_;
   const ContextFrame* outer_;
   std::uint64_t serial_;
+  mutable std::vector<std::uint64_t> sums_;
 };
 
 // Throw FailedPrecondition where the context is another one; `method` is what was called.

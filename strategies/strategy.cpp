@@ -9,6 +9,7 @@
 #include "lockstep/strategies/internal/result_kinds.h"
 #include "lockstep/strategies/one_device.h"
 #include "lockstep/strategies/passes/register.h"
+#include "lockstep/strategies/sync.h"
 
 namespace lockstep {
 
@@ -48,6 +49,29 @@ Runtime runtime_for(const StrategyOptions& options, const std::vector<std::strin
     if (!decision) throw InvalidArgument(str("device '", name, "': ", decision.reason()));
   }
   return runtime;
+}
+
+// A sum over replicas of a value that is the same on all of them is refused.
+void check_sums(const Graph& graph, const std::vector<std::uint64_t>& sums) {
+  if (sums.empty()) return;
+  const SyncAnalysis sync(graph);
+  for (const SyncAnalysis::Level& level : sync.levels()) {
+    for (const Node& node : level.graph->nodes()) {
+      if (std::ranges::find(sums, node.provenance().identity) == sums.end()) continue;
+      const OpTraits::Update& update = *node.op().traits.updates_variable;
+      if (sync.at(*level.graph, node.inputs()[update.operand]) == Sync::kPerReplica) continue;
+      const VariableDecl* decl = graph.find_variable(updated_variables(node)[0]);
+      VariableQuestion question;
+      question.synchronization = decl->synchronization;
+      question.aggregation = decl->aggregation;
+      question.action = VariableAction::kAssign;
+      question.value = ReplicaKind::kMirrored;
+      question.replicas = level.replicas;
+      const VariableAnswer answer = variable_rule(question);
+      if (answer.meaning == VariableMeaning::kRefused)
+        throw InvalidArgument(str("variable '", decl->name, "': ", answer.reason), place_of(node));
+    }
+  }
 }
 
 void check_reduce_axis(ReduceOp op, const std::optional<std::int64_t>& axis, std::size_t rank) {
@@ -162,6 +186,7 @@ Step Strategy::finish_trace(GraphBuilder& builder, std::vector<InputSpec> inputs
   Step::Parts parts;
   parts.inputs = std::move(inputs);
   parts.replicas = devices_.size();
+  std::vector<std::uint64_t> sums;
   {
     const internal::ContextFrame frame(this, ContextKind::kCrossReplica, &builder);
     std::size_t next = 0;
@@ -173,8 +198,10 @@ Step Strategy::finish_trace(GraphBuilder& builder, std::vector<InputSpec> inputs
       for (std::size_t r = 0; r < slots; ++r) builder.result(result[r]);
       next += slots;
     }
+    sums = frame.sums();
   }
   parts.step_graph = builder.finish();
+  check_sums(parts.step_graph, sums);
   Graph graph = parts.step_graph;
   PassPipeline passes = pipeline();
   PassContext context{&runtime_};

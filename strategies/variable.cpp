@@ -151,7 +151,14 @@ Value Variable::change(VariableAction action, const Operand& operand, bool negat
   // In a replica what is the same on all is known once the step is traced: the passes decide, and refuse a sum of equals.
   const ReplicaKind kind = in_replica_context() ? ReplicaKind::kPerReplica : ReplicaKind::kSingle;
   const VariableMeaning meaning = accepted(question(action, kind), name(), site);
-  if (current_context() != ContextKind::kCrossReplica) return apply(builder->innermost(), value);
+  if (current_context() != ContextKind::kCrossReplica) {
+    const Value made = apply(builder->innermost(), value);
+    if (meaning == VariableMeaning::kSum) {
+      const Node& node = builder->innermost().graph().node(made.id().node);
+      internal::ContextFrame::current()->note_sum(node.provenance().identity);
+    }
+    return made;
+  }
   if (meaning == VariableMeaning::kShareEach) {
     const auto replicas = static_cast<double>(state_->strategy->num_replicas_in_sync());
     value = cast(cast(value, DType::kF64) / replicas, value.dtype());

@@ -131,6 +131,10 @@ std::map<std::string, Case> all_cases() {
   cases["cast"] = of({vector}, [](Inputs x) { return real(square(cast(x[0], DType::kF32))); });
   cases["cast"].options = {.step = 1e-2, .tolerance = 1e-3, .second_order = false, .unknown_shapes = false};
 
+  // --- across replicas, of which there is one here
+  cases["all_reduce"] = of({vector}, [](Inputs x) { return all_reduce(ReduceOp::kMean, square(x[0])); });
+  cases["copy"] = of({vector}, [](Inputs x) { return x[0].builder().op1("copy", {square(x[0])}); });
+
   // --- shapes
   cases["broadcast_to"] = of({vector}, [](Inputs x) { return broadcast_to(x[0], Shape{2, 3}); });
   cases["sum_to"] = of({matrix}, [](Inputs x) { return sum_to(x[0], Shape{3}); });

@@ -205,12 +205,12 @@ TEST(Rewriter, InlinesARegion) {
       var @w : f32[]
       %x = placeholder() : f32[]
       %y = placeholder() : f32[]
-      %replica_0/n = constant[value=f32[]{2.0}]() : f32[]
-      %replica_0/s = mul(%x, %replica_0/n) : f32[]
-      %replica_0/u = assign_add[variable=@w](%replica_0/s) : f32[] after(%replica_0/n)
-      %replica_1/n = constant[value=f32[]{2.0}]() : f32[]
-      %replica_1/s = mul(%y, %replica_1/n) : f32[]
-      %replica_1/u = assign_add[variable=@w](%replica_1/s) : f32[] after(%replica_1/n, %replica_0/u)
+      %replica_0/n = constant[value=f32[]{2.0}]() : f32[] replica 0
+      %replica_0/s = mul(%x, %replica_0/n) : f32[] replica 0
+      %replica_0/u = assign_add[variable=@w](%replica_0/s) : f32[] replica 0 after(%replica_0/n)
+      %replica_1/n = constant[value=f32[]{2.0}]() : f32[] replica 1
+      %replica_1/s = mul(%y, %replica_1/n) : f32[] replica 1
+      %replica_1/u = assign_add[variable=@w](%replica_1/s) : f32[] replica 1 after(%replica_1/n, %replica_0/u)
       return %replica_0/s, %replica_1/s
     )");
   const Node& copy = graph.node(graph.find("replica_1/s"));
