@@ -1,5 +1,6 @@
 #include "lockstep/strategies/passes/register.h"
 
+#include "lockstep/strategies/passes/bucket_all_reduce.h"
 #include "lockstep/strategies/passes/insert_all_reduce.h"
 #include "lockstep/strategies/passes/mirror_variables.h"
 #include "lockstep/strategies/passes/replicate.h"
@@ -15,6 +16,20 @@ std::int64_t count_option(const PassOptions& options, std::string_view name) {
 }
 
 void add_all(PassRegistry& registry) {
+  registry.add({.name = "bucket-all-reduce",
+                .summary = "many small all-reduces become a few large ones",
+                .options = {{.name = "bytes_per_pack",
+                             .type = OptionType::kInt,
+                             .fallback = BucketAllReduceOptions::kDefaultBytes,
+                             .summary = "a pack is closed when it is larger; 0: one pack"},
+                            {.name = "num_packs",
+                             .type = OptionType::kInt,
+                             .fallback = std::int64_t{0},
+                             .summary = "above 0: that many packs of about equal bytes"}}},
+               [](const PassOptions& options) {
+                 return make_bucket_all_reduce({.bytes_per_pack = options.get_int("bytes_per_pack"),
+                                                .num_packs = options.get_int("num_packs")});
+               });
   registry.add({.name = "insert-all-reduce",
                 .summary = "what replicas write into shared variables becomes the same on all of them"},
                [](const PassOptions&) { return make_insert_all_reduce(); });
