@@ -387,6 +387,20 @@ void Graph::declare_variable(VariableDecl decl) {
   variables_.push_back(std::move(decl));
 }
 
+void Graph::redeclare_variable(VariableDecl decl) {
+  const auto found = variable_index_.find(decl.name);
+  if (found == variable_index_.end())
+    throw InvalidArgument(str("variable '", decl.name, "' is not declared, so nothing can be changed of it"));
+  VariableDecl& held = variables_[found->second];
+  if (held.spec != decl.spec || held.copy_of != decl.copy_of ||
+      (decl.initial.defined() && decl.initial.spec() != decl.spec) || (decl.shares && decl.copy_of.empty())) {
+    throw InvalidArgument(str("variable '", decl.name, "' is declared ", held.spec,
+                              held.copy_of.empty() ? "" : str(" as a copy of '", held.copy_of, "'"),
+                              ", which cannot be changed"));
+  }
+  held = std::move(decl);
+}
+
 // --- order
 
 std::vector<NodeId> Graph::topological_order(std::vector<NodeId>* cycle) const {

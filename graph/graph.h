@@ -221,6 +221,8 @@ class LOCKSTEP_API Graph {
   void set_results(std::vector<ValueId> results) { results_ = std::move(results); }
   // Throws InvalidArgument for a taken name, an unknown shape, or an initial value of another spec.
   void declare_variable(VariableDecl decl);
+  // Replaces the declaration of that name; name, spec and what it is a copy of stay. Throws InvalidArgument otherwise.
+  void redeclare_variable(VariableDecl decl);
   // Renumbers in topological order without gaps. Returns the new id of each old one (invalid: erased).
   std::vector<NodeId> compact();
   StringId intern(std::string_view text);
