@@ -1,5 +1,6 @@
 #include "lockstep/strategies/passes/register.h"
 
+#include "lockstep/strategies/internal/flat_passes.h"
 #include "lockstep/strategies/passes/bucket_all_reduce.h"
 #include "lockstep/strategies/passes/insert_all_reduce.h"
 #include "lockstep/strategies/passes/mirror_variables.h"
@@ -66,7 +67,9 @@ void add_all(PassRegistry& registry) {
 }  // namespace
 
 void register_strategy_passes(PassRegistry& registry) {
-  if (!registry.contains("replicate")) add_all(registry);
+  if (registry.contains("replicate")) return;
+  add_all(registry);
+  internal::add_flat_passes(registry);
 }
 
 }  // namespace lockstep

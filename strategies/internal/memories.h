@@ -1,0 +1,21 @@
+// strategies/internal/memories.h - where values lie.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "lockstep/graph/graph.h"
+
+namespace lockstep::internal {
+
+// The memory of a device by name: all CPUs of this process, and what is not placed, share one, whose name is empty.
+std::string memory_of(std::string_view device);
+
+// The device a value is made on. A collective leaves the values of each replica where it found them, a branch or loop where
+// its region made them.
+const std::string& device_of(const Graph& level, ValueId value);
+
+// The device on which a node wants input i; a branch or loop where the parameter of its region is.
+const std::string& wanted_device(const Node& node, std::size_t input);
+
+}  // namespace lockstep::internal

@@ -1,0 +1,95 @@
+#include "lockstep/strategies/passes/prove_sync.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "lockstep/strategies/congruence.h"
+#include "lockstep/strategies/internal/copies.h"
+#include "lockstep/strategies/internal/drift.h"
+
+namespace lockstep {
+
+namespace {
+
+class ProveSync final : public Pass {
+ public:
+  explicit ProveSync(ProveSyncOptions options) : options_(std::move(options)) {}
+  std::string_view name() const override { return "prove-sync"; }
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext&) override {
+    if (internal::max_replicas(graph) > 0)
+      throw PassError(name(), "there are replicated regions; run replicate first, which makes them flat");
+    std::unordered_set<std::string> allowed;
+    for (const std::string& variable : options_.allow) {
+      const VariableDecl* decl = graph.find_variable(variable);
+      if (decl == nullptr) throw PassError(name(), str("allow: there is no variable '", variable, "'"));
+      allowed.insert(decl->copy_of.empty() ? variable : decl->copy_of);
+    }
+    const Congruence proof(graph, allowed);
+    std::vector<std::pair<const Node*, std::size_t>> path;
+    check_agreement(proof, graph, proof.top(), path);
+    check_variables(proof);
+    return PassOutcome::kUnchanged;
+  }
+
+  // What says that its inputs are equal.
+  void check_agreement(const Congruence& proof, const Graph& level, const LevelClasses& classes,
+                       std::vector<std::pair<const Node*, std::size_t>>& path) const {
+    for (const Node& node : level.nodes()) {
+      if (node.op().traits.must_agree) {
+        for (const ValueId input : node.inputs()) {
+          if (classes.of(input) == classes.of(node.inputs()[0])) continue;
+          internal::Drift drift(proof);
+          for (const auto& [owner, region] : path) drift.enter(*owner, region);
+          drift.follow(node.inputs()[0], input);
+          throw PassError(name(),
+                          str("the inputs of '", node.name(),
+                              "' must be equal on all replicas, and are not proven to be:", drift.text(),
+                              "\nThere replicas begin to differ. A branch or loop that all replicas enter "
+                              "together needs a "
+                              "predicate that is equal on all of them: all_reduce it, or compute it from "
+                              "values that are"),
+                          place_of(node));
+        }
+      }
+      if (!classes.has_regions(node.id())) continue;
+      for (std::size_t i = 0; i < node.regions().size(); ++i) {
+        path.emplace_back(&node, i);
+        check_agreement(proof, node.regions()[i], classes.region(node.id(), i), path);
+        path.pop_back();
+      }
+    }
+  }
+
+  void check_variables(const Congruence& proof) const {
+    const std::vector<std::string> broken = proof.broken();
+    if (broken.empty()) return;
+    const std::vector<VariableDecl>& variables = proof.graph().variables();
+    std::size_t copy = 0;
+    while (variables[copy].copy_of != broken[0] || proof.final(copy) == proof.final(proof.original(copy)))
+      ++copy;
+    internal::Drift drift(proof);
+    drift.follow_variables(proof.original(copy), copy);
+    std::string message =
+        str("variable '", broken[0], "' would not stay equal on all replicas: '", variables[copy].name,
+            "' ends the step with a value that is not proven equal", drift.text(),
+            "\nThere replicas begin to differ. all_reduce the value, or give the variable an aggregation; "
+            "a branch or loop around it needs a predicate that is equal on all replicas. If copies may "
+            "drift apart, say so: allow=[",
+            broken[0], "]");
+    if (broken.size() > 1)
+      message += str("\nThe same holds for ", broken.size() - 1, " more, '", broken[1], "' among them");
+    throw PassError(name(), message, drift.start() == nullptr ? ErrorPlace{} : place_of(*drift.start()));
+  }
+
+  ProveSyncOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> make_prove_sync(ProveSyncOptions options) {
+  return std::make_unique<ProveSync>(std::move(options));
+}
+
+}  // namespace lockstep

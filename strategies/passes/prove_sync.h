@@ -1,0 +1,33 @@
+// strategies/passes/prove_sync.h - proves that replicas stay in lockstep, or says where they drift apart.
+//
+//   x0 -> grad -> assign @w                    prove-sync: variable 'w' would not stay equal on all replicas
+//   x1 -> grad -> assign @"w/replica_1"  -->     'u' and 'replica_1/u' (assign, model.cpp:12)
+//                                                from 'grad' and 'replica_1/grad' (mul, model.cpp:11)
+//                                                from 'x0' and 'x1' (placeholder, model.cpp:3): fed to each replica by itself
+//                                              all_reduce the value, ...
+//
+// Every variable with copies that are not synchronized on read must end the step with the same bits on all replicas,
+// given that it began so; slots of optimizers are variables like others, and what happens inside branches and loops counts.
+// The inputs of nodes that say their inputs agree (predicates of branches and loops that all replicas enter together) must
+// be equal as well. See strategies/congruence.h for what is proven equal. Runs on a flat graph, after `replicate`.
+//
+// Option: allow, variables that may drift apart; nothing is then concluded from their copies being equal.
+// Changes nothing. Linear.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/pass.h"
+
+namespace lockstep {
+
+struct ProveSyncOptions {
+  std::vector<std::string> allow = {};
+};
+
+LOCKSTEP_API std::unique_ptr<Pass> make_prove_sync(ProveSyncOptions options = {});
+
+}  // namespace lockstep
