@@ -1,4 +1,5 @@
 #include "lockstep/graph/pass_registry.h"
+#include "lockstep/graph/passes/clip_by_global_norm.h"
 #include "lockstep/graph/passes/common_subexpression_elimination.h"
 #include "lockstep/graph/passes/constant_folding.h"
 #include "lockstep/graph/passes/dead_node_elimination.h"
@@ -9,6 +10,15 @@
 namespace lockstep {
 
 void register_general_passes(PassRegistry& registry) {
+  registry.add({.name = "clip-by-global-norm",
+                .summary = "gradients are scaled down together where their norm is too large",
+                .options = {{.name = "norm",
+                             .type = OptionType::kFloat,
+                             .fallback = ClipByGlobalNormOptions().norm,
+                             .summary = "the largest that is left as it is"}}},
+               [](const PassOptions& options) {
+                 return make_clip_by_global_norm({.norm = options.get_float("norm")});
+               });
   registry.add({.name = "common-subexpression-elimination", .summary = "computes equal things once"},
                [](const PassOptions&) { return make_common_subexpression_elimination(); });
   registry.add({.name = "constant-folding",
