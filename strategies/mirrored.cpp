@@ -9,7 +9,7 @@ namespace {
 StrategyOptions base_options(const MirroredOptions& options) {
   StrategyOptions base;
   // There are no GPU devices yet: a runtime without any gives the CPU.
-  if (options.devices) base.devices = *options.devices;
+  if (options.devices.names()) base.devices = *options.devices.names();
   base.runtime = options.runtime;
   base.compile = options.compile;
   return base;

@@ -10,8 +10,11 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -19,9 +22,23 @@
 
 namespace lockstep {
 
+// Devices by name, {"cpu:0", "cpu:1"}, or none said ({}), which is not the same as an empty list.
+class DeviceList {
+ public:
+  DeviceList() = default;
+  DeviceList(std::initializer_list<std::string_view> names)
+      : names_(std::in_place, names.begin(), names.end()) {}
+  DeviceList(std::vector<std::string> names)
+      : names_(std::move(names)) {}  // NOLINT(google-explicit-constructor)
+  const std::optional<std::vector<std::string>>& names() const { return names_; }
+
+ private:
+  std::optional<std::vector<std::string>> names_;
+};
+
 struct MirroredOptions {
-  // One per replica, in their order. Absent: every GPU, else the CPU. An empty list is an error.
-  std::optional<std::vector<std::string>> devices = std::nullopt;
+  // One per replica, in their order. None said: every GPU, else the CPU. An empty list is an error.
+  DeviceList devices = {};
   // How values become one across devices: "auto", "shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring".
   std::string cross_device_ops = "auto";
   // Gradients are packed into buckets of about so many bytes, in the order in which they become ready; 0: one bucket for all.

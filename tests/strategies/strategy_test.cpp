@@ -108,10 +108,10 @@ TEST(Strategy, RefusesDevicesItCannotUse) {
   EXPECT_THAT(error_of([] { MirroredStrategy({.devices = std::vector<std::string>()}); }),
               HasSubstr("must not be empty"));
   EXPECT_THAT(error_of([] {
-                MirroredStrategy({.devices = {{"cpu:0", "/device:CPU:0"}}});
+                MirroredStrategy({.devices = {"cpu:0", "/device:CPU:0"}});
               }),
               HasSubstr("listed twice"));
-  EXPECT_THAT(error_of([] { MirroredStrategy({.devices = {{"gpu:0"}}}); }), HasSubstr("gpu:0"));
+  EXPECT_THAT(error_of([] { MirroredStrategy({.devices = {"gpu:0"}}); }), HasSubstr("gpu:0"));
 }
 
 TEST(StrategyScope, HasRules) {
