@@ -293,20 +293,25 @@ PerReplica<Tensor> Strategy::distribute_values_from_function(
   return PerReplica<Tensor>(std::move(values));
 }
 
+PerReplica<Value> Strategy::update_each(const std::function<Value(std::span<const Value>)>& fn,
+                                        std::span<const PerReplica<Value>> arguments, std::string_view method,
+                                        SourceSite site) {
+  internal::require_cross_replica(this, method);
+  for (const PerReplica<Value>& argument : arguments) {
+    if (argument.kind() == ReplicaKind::kPerReplica && num_replicas_in_sync() > 1)
+      throw InvalidArgument(str(method, ": Expected value to be mirrored across replicas: reduce it first"));
+  }
+  const std::vector<PerReplica<Value>> results = replicate(
+      arguments, [&](std::span<const Value> values) { return std::vector<Value>{fn(values)}; },
+      ContextKind::kUpdate, site);
+  return results[0];
+}
+
 PerReplica<Value> Strategy::update(const Variable& variable,
                                    const std::function<Value(const Variable&, std::span<const Value>)>& fn,
                                    std::span<const PerReplica<Value>> arguments, SourceSite site) {
-  internal::require_cross_replica(this, "update()");
-  for (const PerReplica<Value>& argument : arguments) {
-    if (argument.kind() == ReplicaKind::kPerReplica && num_replicas_in_sync() > 1) {
-      throw InvalidArgument(str("update of '", variable.name(),
-                                "': Expected value to be mirrored across replicas: reduce it first"));
-    }
-  }
-  const std::vector<PerReplica<Value>> results = replicate(
-      arguments, [&](std::span<const Value> values) { return std::vector<Value>{fn(variable, values)}; },
-      ContextKind::kUpdate, site);
-  return results[0];
+  return update_each([&](std::span<const Value> values) { return fn(variable, values); }, arguments,
+                     str("update() of '", variable.name(), "'"), site);
 }
 
 Strategy& default_strategy() {

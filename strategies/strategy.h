@@ -90,6 +90,12 @@ class LOCKSTEP_API Strategy {
   std::int64_t num_replicas_in_sync() const { return static_cast<std::int64_t>(devices_.size()); }
   const std::vector<std::string>& worker_devices() const { return devices_; }  // canonical, by replica
   virtual const std::vector<std::string>& parameter_devices() const { return devices_; }
+  bool is_single_tower() const { return devices_.size() == 1; }  // num_replicas_in_sync() == 1
+  bool between_graph() const { return false; }  // one process makes the graph of all replicas
+  // Who saves and initializes, where there are several processes: here this one.
+  bool should_init() const { return true; }
+  bool should_checkpoint() const { return true; }
+  bool should_save_summary() const { return true; }
   const Runtime& runtime() const { return runtime_; }
   VariableStore& variables() const { return *compile_.variables; }
 
@@ -162,6 +168,11 @@ class LOCKSTEP_API Strategy {
                            const std::function<Value(const Variable&, std::span<const Value>)>& fn,
                            std::span<const PerReplica<Value>> arguments,
                            SourceSite site = SourceSite::current());
+
+  // The same without a variable: fn once per replica's device, in update context.
+  PerReplica<Value> update_each(const std::function<Value(std::span<const Value>)>& fn,
+                                std::span<const PerReplica<Value>> arguments, std::string_view method,
+                                SourceSite site = SourceSite::current());
 
  protected:
   explicit Strategy(StrategyOptions options);

@@ -1,0 +1,167 @@
+#include "lockstep/strategies/extended.h"
+
+#include <algorithm>
+
+#include "lockstep/core/device.h"
+#include "lockstep/graph/ops.h"
+
+namespace lockstep::extended {
+
+namespace {
+
+PerReplica<Value> everywhere(const Strategy& strategy, const Value& value) {
+  if (strategy.num_replicas_in_sync() == 1) return value;
+  return mirrored(std::vector<Value>(static_cast<std::size_t>(strategy.num_replicas_in_sync()), value));
+}
+
+GraphBuilder& require_builder(Strategy& strategy, std::string_view method) {
+  internal::require_cross_replica(&strategy, method);
+  GraphBuilder* builder = current_builder();
+  if (builder == nullptr)
+    throw FailedPrecondition(str(method, " makes nodes: call it inside a cross-replica or merge function"));
+  return *builder;
+}
+
+void require_sum_or_mean(ReduceOp op, std::string_view method) {
+  if (op == ReduceOp::kSum || op == ReduceOp::kMean) return;
+  throw InvalidArgument(str(method, " takes sum or mean, got ", to_string(op)));
+}
+
+}  // namespace
+
+Destinations::Destinations(const Variable&) {}
+Destinations::Destinations(const PerReplica<Value>& value) {
+  if (value.empty()) throw InvalidArgument("destinations can not be empty");
+}
+Destinations::Destinations(std::string_view device) {
+  if (device.empty()) throw InvalidArgument("destinations can not be empty: name a device");
+  device_ = Device::parse(device).to_string();
+}
+
+PerReplica<Value> reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<Value>& value,
+                            const Destinations& destinations, SourceSite site) {
+  require_sum_or_mean(op, "reduce_to()");
+  GraphBuilder& builder = require_builder(strategy, "reduce_to()");
+  if (destinations.every_replica())
+    return everywhere(strategy, strategy.reduce(op, value, std::nullopt, site));
+  const auto device = builder.innermost().device(destinations.device());
+  return strategy.reduce(op, value, std::nullopt, site);
+}
+
+std::vector<PerReplica<Value>> batch_reduce_to(
+    Strategy& strategy, ReduceOp op, std::span<const std::pair<PerReplica<Value>, Destinations>> values,
+    SourceSite site) {
+  require_sum_or_mean(op, "batch_reduce_to()");
+  GraphBuilder& builder = require_builder(strategy, "batch_reduce_to()");
+  const auto replicas = static_cast<std::size_t>(strategy.num_replicas_in_sync());
+  std::vector<PerReplica<Value>> results(values.size());
+  std::vector<bool> done(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (done[i]) continue;
+    // All of one kind become one node: the values of each replica in turn.
+    const auto alike = [&](std::size_t j) {
+      const auto& [value, to] = values[j];
+      return !done[j] && to.every_replica() && value.size() == replicas && replicas > 1 &&
+             value.kind() == ReplicaKind::kPerReplica && value[0].dtype() == values[i].first[0].dtype() &&
+             is_floating(value[0].dtype());
+    };
+    std::vector<std::size_t> group;
+    for (std::size_t j = i; j < values.size() && alike(i); ++j) {
+      if (alike(j)) group.push_back(j);
+    }
+    if (group.size() < 2) {
+      results[i] = reduce_to(strategy, op, values[i].first, values[i].second, site);
+      done[i] = true;
+      continue;
+    }
+    std::vector<Value> inputs;
+    for (std::size_t r = 0; r < replicas; ++r) {
+      for (const std::size_t j : group) inputs.push_back(values[j].first[r]);
+    }
+    const std::vector<Value> reduced = builder.op(
+        "reduce_replicas", inputs,
+        {{"reduce", std::string(to_string(op))}, {"replicas", static_cast<std::int64_t>(replicas)}}, {},
+        site);
+    for (std::size_t k = 0; k < group.size(); ++k) {
+      results[group[k]] = everywhere(strategy, reduced[k]);
+      done[group[k]] = true;
+    }
+  }
+  return results;
+}
+
+PerReplica<Value> broadcast_to(Strategy& strategy, const Value& value, const Destinations& destinations,
+                               SourceSite site) {
+  GraphBuilder& builder = require_builder(strategy, "broadcast_to()");
+  if (destinations.every_replica()) return everywhere(strategy, value);
+  const auto device = builder.innermost().device(destinations.device());
+  return builder.op1("copy", {value}, {}, {}, site);
+}
+
+PerReplica<Value> update_non_slot(Strategy& strategy, std::span<const std::string> devices,
+                                  const std::function<Value(std::span<const Value>)>& fn,
+                                  std::span<const PerReplica<Value>> arguments, SourceSite site) {
+  require_builder(strategy, "update_non_slot()");
+  if (!std::ranges::equal(devices, strategy.worker_devices())) {
+    throw InvalidArgument(
+        "update_non_slot(): the devices must be those of the strategy: use non_slot_devices()");
+  }
+  return strategy.update_each(fn, arguments, "update_non_slot()", site);
+}
+
+const std::vector<std::string>& non_slot_devices(Strategy& strategy, std::span<const Variable>) {
+  return strategy.worker_devices();
+}
+
+ColocationScope::ColocationScope(Strategy& strategy, const Variable& variable) {
+  internal::require_cross_replica(&strategy, "colocate_vars_with()");
+  if (&variable.strategy() == &strategy) return;
+  throw InvalidArgument(str("colocate_vars_with(): variable '", variable.name(),
+                            "' belongs to another strategy; name one of this"));
+}
+
+ColocationScope colocate_vars_with(Strategy& strategy, const Variable& variable) {
+  return ColocationScope(strategy, variable);
+}
+
+Value read_var(Strategy& strategy, const Variable& variable, SourceSite site) {
+  require_builder(strategy, "read_var()");
+  return variable.read(site);
+}
+
+NodeId group(Strategy& strategy, const PerReplica<Value>& value, std::string_view name, SourceSite site) {
+  GraphBuilder& builder = require_builder(strategy, "group()");
+  if (value.size() == 1 && name.empty()) return value[0].id().node;
+  static const OpDef& op = OpRegistry::global().get("group");
+  return builder.innermost().node(op, name, value.values(), {}, {}, site);
+}
+
+std::map<std::string, std::vector<Value>> map(Strategy& strategy, std::span<const Value> items,
+                                              const std::function<Value(const Value&)>& fn) {
+  GraphBuilder& builder = require_builder(strategy, "map()");
+  std::map<std::string, std::vector<Value>> results;
+  const std::vector<std::string>& devices = strategy.worker_devices();
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const std::string& device = devices[i % devices.size()];
+    const auto placed = builder.innermost().device(device);
+    results[device].push_back(fn(items[i]));
+  }
+  return results;
+}
+
+PerReplica<Tensor> worker_device_index(const Strategy& strategy) {
+  std::vector<Tensor> ids;
+  for (std::int32_t r = 0; r < strategy.num_replicas_in_sync(); ++r) ids.push_back(Tensor::scalar(r));
+  return PerReplica<Tensor>(std::move(ids));
+}
+
+RuntimeOptions update_config(const Strategy& strategy, RuntimeOptions options) {
+  for (const std::string& name : strategy.worker_devices()) {
+    const Device device = Device::parse(name);
+    if (device.kind == DeviceKind::kCpu)
+      options.cpu_devices = std::max(options.cpu_devices, static_cast<std::size_t>(device.index) + 1);
+  }
+  return options;
+}
+
+}  // namespace lockstep::extended

@@ -1,0 +1,95 @@
+// strategies/extended.h - the lower-level methods of a strategy, as tf.distribute's `extended` (and the older tower API) has them.
+//
+// All are cross-replica: see strategies/context.h. Those on Values make nodes, inside cross-replica and merge functions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/strategies/strategy.h"
+
+namespace lockstep::extended {
+
+// Where a reduced or broadcast value should be: on a variable's devices, on those of a value, or on one device.
+class LOCKSTEP_API Destinations {
+ public:
+  Destinations(const Variable& variable);        // NOLINT(google-explicit-constructor)
+  Destinations(const PerReplica<Value>& value);  // NOLINT(google-explicit-constructor)
+  Destinations(std::string_view device);         // NOLINT(google-explicit-constructor)
+  Destinations(const char* device)
+      : Destinations(std::string_view(device)) {}  // NOLINT(google-explicit-constructor)
+  bool every_replica() const { return device_.empty(); }
+  const std::string& device() const { return device_; }  // canonical
+
+ private:
+  std::string device_;  // empty: every replica's
+};
+
+// The slots combined, and put where the destinations are: mirrored over the replicas, or a single value on one device. Takes sum
+// and mean.
+LOCKSTEP_API PerReplica<Value> reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<Value>& value,
+                                         const Destinations& destinations,
+                                         SourceSite site = SourceSite::current());
+// Several at once, in their order; those of one dtype that go to all replicas become one node.
+LOCKSTEP_API std::vector<PerReplica<Value>> batch_reduce_to(
+    Strategy& strategy, ReduceOp op, std::span<const std::pair<PerReplica<Value>, Destinations>> values,
+    SourceSite site = SourceSite::current());
+// The value on every destination.
+LOCKSTEP_API PerReplica<Value> broadcast_to(Strategy& strategy, const Value& value,
+                                            const Destinations& destinations,
+                                            SourceSite site = SourceSite::current());
+
+// fn once per device of `devices`, which must be those of the strategy, with the slots of the arguments that belong there (single
+// or mirrored ones). The value is that of fn, mirrored.
+LOCKSTEP_API PerReplica<Value> update_non_slot(Strategy& strategy, std::span<const std::string> devices,
+                                               const std::function<Value(std::span<const Value>)>& fn,
+                                               std::span<const PerReplica<Value>> arguments,
+                                               SourceSite site = SourceSite::current());
+// Where state that belongs to no variable lives: all devices.
+LOCKSTEP_API const std::vector<std::string>& non_slot_devices(Strategy& strategy,
+                                                              std::span<const Variable> variables = {});
+
+// Variables made while the guard lives get the devices of `variable`, which must be of this strategy: those of all replicas.
+class LOCKSTEP_API ColocationScope {
+ public:
+  ColocationScope(Strategy& strategy, const Variable& variable);
+};
+[[nodiscard]] LOCKSTEP_API ColocationScope colocate_vars_with(Strategy& strategy, const Variable& variable);
+
+// The variable's value where it stands: the aggregate of one that is synchronized on read.
+LOCKSTEP_API Value read_var(Strategy& strategy, const Variable& variable,
+                            SourceSite site = SourceSite::current());
+// The variable a handle stands for: handles have no copies of their own, so it is the same.
+inline const Variable& value_container(const Variable& variable) { return variable; }
+template <class T>
+const T& value_container(const T& value) {
+  return value;
+}
+
+// One node that runs when all slots are there; the value itself, where there is one.
+LOCKSTEP_API NodeId group(Strategy& strategy, const PerReplica<Value>& value, std::string_view name = {},
+                          SourceSite site = SourceSite::current());
+
+// fn(item) for each item, item i on device i mod the number of devices: by device, in the order of the items. Devices that got no
+// item have no entry. Inside cross-replica and merge functions.
+LOCKSTEP_API std::map<std::string, std::vector<Value>> map(Strategy& strategy, std::span<const Value> items,
+                                                           const std::function<Value(const Value&)>& fn);
+
+// The number of each replica, i32, as a value to hand to run().
+LOCKSTEP_API PerReplica<Tensor> worker_device_index(const Strategy& strategy);
+
+// What a runtime for this strategy needs, from what is given: as many logical CPUs as its devices name. Pure.
+LOCKSTEP_API RuntimeOptions update_config(const Strategy& strategy, RuntimeOptions options);
+
+// Hooks of the older API, with nothing to do here: variables exist when they are made.
+inline std::vector<NodeId> initialize(const Strategy&) { return {}; }
+inline std::vector<NodeId> finalize(const Strategy&) { return {}; }
+
+}  // namespace lockstep::extended
