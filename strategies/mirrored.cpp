@@ -32,8 +32,11 @@ MirroredStrategy::~MirroredStrategy() = default;
 
 PassPipeline MirroredStrategy::pipeline() const {
   const std::string devices = list_of(worker_devices());
+  const std::vector<std::string> homes(worker_devices().size(), parameter_devices()[0]);
+  const bool central = parameter_devices().size() < worker_devices().size();
   // On one replica's step, while there is one copy of it: what is inserted here is cloned along with the rest.
-  std::string passes = str("mirror-variables(devices=", devices, "),insert-all-reduce");
+  std::string passes =
+      str("mirror-variables(devices=", central ? list_of(homes) : devices, "),insert-all-reduce");
   passes += options_.num_packs > 0 ? str(",bucket-all-reduce(num_packs=", options_.num_packs, ")")
                                    : str(",bucket-all-reduce(bytes_per_pack=", options_.bytes_per_pack, ")");
   if (options_.optimize) {

@@ -63,13 +63,13 @@ LOCKSTEP_API MultiStepContext run_steps(
     const std::function<void(MultiStepContext&, std::span<const PerReplica<Value>>)>& fn,
     std::map<std::string, PerReplica<Tensor>> initial = {});
 
-// One step on the next batch of the source, by run(): fn takes the whole batch, one Value per input. Throws RunError where the
+// One step on the next batch of the source, by run(): fn takes one Value per input, or a span of all. Throws RunError where the
 // source has ended.
 template <class F>
 auto experimental_run(Strategy& strategy, const F& fn, const BatchSource& source) {
   const std::optional<std::vector<PerReplica<Tensor>>> batch = source();
   if (!batch) throw RunError(ErrorCode::kFailedPrecondition, "the source of batches has ended", {}, 0);
-  return strategy.run([&](std::span<const Value> values) { return fn(values); }, *batch);
+  return strategy.run_list(fn, *batch);
 }
 
 }  // namespace lockstep

@@ -140,8 +140,15 @@ class LOCKSTEP_API Strategy {
                   sizeof...(Arguments) > 0) {
       return run_traced(fn, {PerReplica<Value>(arguments)...});
     } else {
-      return run_now(fn, {PerReplica<Tensor>(arguments)...});
+      const std::vector<PerReplica<Tensor>> list{PerReplica<Tensor>(arguments)...};
+      return run_list(fn, list);
     }
+  }
+
+  // The same with a list of arguments; fn takes one Value for each, or a std::span<const Value>.
+  template <class F>
+  auto run_list(const F& fn, std::span<const PerReplica<Tensor>> arguments) {
+    return function(specs_of(arguments), fn).call(arguments);
   }
 
   // --- across replicas
@@ -281,10 +288,6 @@ class LOCKSTEP_API Strategy {
         },
         ContextKind::kReplica, SourceSite::current());
     return rebuilt<PerReplica<Value>, R>(structure, std::span<const PerReplica<Value>>(results));
-  }
-  template <class F>
-  auto run_now(const F& fn, const std::vector<PerReplica<Tensor>>& arguments) {
-    return function(specs_of(arguments), fn).call(arguments);
   }
   std::vector<InputSpec> specs_of(std::span<const PerReplica<Tensor>> arguments) const;
 

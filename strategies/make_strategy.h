@@ -1,0 +1,24 @@
+// strategies/make_strategy.h - strategies from text, for command lines and configuration files.
+//
+//   std::unique_ptr<Strategy> s = make_strategy("mirrored(devices=[cpu:0,cpu:1],cross_device_ops=ring)");
+//   make_strategy("one-device(device=cpu:0)");
+//   make_strategy("central-storage(devices=[cpu:0,cpu:1],parameter_device=cpu:0)");
+//
+// Options read as those of passes do (graph/pass_options.h), and are those of the strategies' own options.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/strategies/strategy.h"
+
+namespace lockstep {
+
+// Throws NotFound for an unknown name, InvalidArgument (UnknownOption, BadOptionValue, PipelineSyntaxError) for the rest.
+LOCKSTEP_API std::unique_ptr<Strategy> make_strategy(std::string_view text);
+LOCKSTEP_API std::vector<std::string> strategy_names();
+
+}  // namespace lockstep
