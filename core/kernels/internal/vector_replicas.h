@@ -44,8 +44,8 @@ HWY_INLINE V divided(D, V x, V divisor, bool scales) {
   return scales ? hn::Mul(x, divisor) : hn::Div(x, divisor);
 }
 
-// kFew: the number of inputs where it is small and known to the compiler, or 0.
-template <class Op, class S, std::size_t kFew>
+// kFew, kOut: the numbers of inputs and outputs where they are small and known to the compiler, or 0.
+template <class Op, class S, std::size_t kFew, std::size_t kOut>
 HWY_INLINE void replicas_of(const ReplicaArrays& arrays, std::int64_t begin, std::int64_t end) {
   using Memory = typename S::Memory;
   using Lane = typename S::Lane;
@@ -59,6 +59,9 @@ HWY_INLINE void replicas_of(const ReplicaArrays& arrays, std::int64_t begin, std
   const V divisor = hn::Set(d, static_cast<Lane>(scales ? 1 / arrays.divisor : arrays.divisor));
   const Memory* from[kFew > 0 ? kFew : 1];
   for (std::size_t i = 0; i < kFew; ++i) from[i] = array_at<S>(arrays, i);
+  const std::size_t outputs = kOut > 0 ? kOut : arrays.num_outputs;
+  Memory* into[kOut > 0 ? kOut : 1];
+  for (std::size_t i = 0; i < kOut; ++i) into[i] = static_cast<Memory*>(arrays.outputs[i]);
 
   std::int64_t at = begin;
   for (; at + 4 * lanes <= end; at += 4 * lanes) {
@@ -80,8 +83,8 @@ HWY_INLINE void replicas_of(const ReplicaArrays& arrays, std::int64_t begin, std
       c = divided(d, c, divisor, scales);
       e = divided(d, e, divisor, scales);
     }
-    for (std::size_t i = 0; i < arrays.num_outputs; ++i) {
-      Memory* to = static_cast<Memory*>(arrays.outputs[i]) + at;
+    for (std::size_t i = 0; i < outputs; ++i) {
+      Memory* to = (kOut > 0 ? into[i] : static_cast<Memory*>(arrays.outputs[i])) + at;
       S::store(d, a, to);
       S::store(d, b, to + lanes);
       S::store(d, c, to + 2 * lanes);
@@ -100,18 +103,25 @@ HWY_INLINE void replicas_of(const ReplicaArrays& arrays, std::int64_t begin, std
     }
     if (divides) a = divided(d, a, divisor, scales);
     S::store(d, a, few);
-    for (std::size_t i = 0; i < arrays.num_outputs; ++i)
+    for (std::size_t i = 0; i < outputs; ++i)
       std::memcpy(static_cast<Memory*>(arrays.outputs[i]) + at, few, bytes);
   }
 }
 
 template <class Op, class S>
 void replicas(const ReplicaArrays& arrays, std::int64_t begin, std::int64_t end) {
-  switch (arrays.num_inputs) {
-    case 2: return replicas_of<Op, S, 2>(arrays, begin, end);
-    case 4: return replicas_of<Op, S, 4>(arrays, begin, end);
-    default: return replicas_of<Op, S, 0>(arrays, begin, end);
+  // Sums are what most all-reduces are made of: a result for one, or for every input.
+  if constexpr (std::is_same_v<Op, AddOf>) {
+    if (arrays.num_outputs == 1) {
+      if (arrays.num_inputs == 2) return replicas_of<Op, S, 2, 1>(arrays, begin, end);
+      if (arrays.num_inputs == 4) return replicas_of<Op, S, 4, 1>(arrays, begin, end);
+    } else if (arrays.num_outputs == arrays.num_inputs) {
+      if (arrays.num_inputs == 2) return replicas_of<Op, S, 2, 2>(arrays, begin, end);
+      if (arrays.num_inputs == 4) return replicas_of<Op, S, 4, 4>(arrays, begin, end);
+      if (arrays.num_inputs == 8) return replicas_of<Op, S, 8, 8>(arrays, begin, end);
+    }
   }
+  replicas_of<Op, S, 0, 0>(arrays, begin, end);
 }
 
 template <class Op>
