@@ -21,7 +21,8 @@ constexpr std::int64_t kChunkBytes = 64 << 10;    // of one array
 constexpr std::int64_t kSmallTraffic = 64 << 10;  // bytes read and written: less than waking somebody costs
 constexpr std::int64_t kCopyBlockBytes = 8
                                          << 10;  // of one source, copied to all its places while in the cache
-constexpr auto kSpinTime = std::chrono::microseconds(20);
+constexpr int kSpins = 100;                      // a few microseconds
+constexpr auto kYieldTime = std::chrono::microseconds(50);
 
 void pause() {
 #if defined(__aarch64__)
@@ -92,6 +93,9 @@ void InProcessOperation::cut() {
   const auto size = static_cast<std::int64_t>(size_of(call_.dtype));
   const bool in_parts = call_.kind == Kind::kAllGather || call_.kind == Kind::kReduceScatter;
   elements_ = call_.kind == Kind::kBarrier ? 0 : call_.count * (in_parts ? room_.size() : 1);
+  const std::int64_t arrays = call_.is_collective() ? 2 * room_.size() : 2;
+  small_ = elements_ * size * arrays <= kSmallTraffic;
+  if (small_) return;
   chunk_ = kChunkBytes / size;
   const std::int64_t chunks = (elements_ + chunk_ - 1) / chunk_;
   const auto shares = static_cast<std::int64_t>(shares_.size());
@@ -101,8 +105,6 @@ void InProcessOperation::cut() {
     share.end = chunks * (s + 1) / shares;
   }
   left_.store(chunks, std::memory_order_relaxed);
-  const std::int64_t arrays = call_.is_collective() ? 2 * room_.size() : 2;
-  small_ = elements_ * size * arrays <= kSmallTraffic;
 }
 
 void InProcessOperation::compute(std::int64_t begin, std::int64_t end) {
@@ -154,6 +156,7 @@ void InProcessOperation::compute(std::int64_t begin, std::int64_t end) {
 }
 
 void InProcessOperation::help(int rank, std::int64_t most) {
+  if (small_) return;  // done in a moment by the last who called
   std::int64_t mine = 0;
   for (std::size_t k = 0; k < shares_.size() && mine < most; ++k) {
     Share& share = shares_[(static_cast<std::size_t>(rank) + k) % shares_.size()];
@@ -176,15 +179,18 @@ void InProcessOperation::complete() {
   }
 }
 
+// First at full speed, where everybody can have a processor; then giving way, since whoever is waited for may need this
+// one.
 bool InProcessOperation::spin_while(State state) const {
+  for (int i = 0; i < (room_.spins_ ? kSpins : 1); ++i) {
+    if (state_.load(std::memory_order_acquire) != state) return true;
+    pause();
+  }
   const auto begin = steady_clock::now();
-  if (!room_.spins_) return state_.load(std::memory_order_acquire) != state;
   do {
-    for (int i = 0; i < 32; ++i) {
-      if (state_.load(std::memory_order_acquire) != state) return true;
-      pause();
-    }
-  } while (steady_clock::now() - begin < kSpinTime);
+    std::this_thread::yield();
+    if (state_.load(std::memory_order_acquire) != state) return true;
+  } while (steady_clock::now() - begin < kYieldTime);
   return false;
 }
 
@@ -257,12 +263,16 @@ std::unique_lock<std::mutex> InProcessRoom::enter() {
 }
 
 InProcessOperation& InProcessRoom::take() {
-  if (free_.empty()) {
+  InProcessOperation* spare = spare_.exchange(nullptr, std::memory_order_acquire);
+  if (spare == nullptr && free_.empty()) {
     all_.push_back(std::make_unique<InProcessOperation>(*this));
     free_.push_back(all_.back().get());
   }
-  InProcessOperation& operation = *free_.back();
-  free_.pop_back();
+  if (spare == nullptr) {
+    spare = free_.back();
+    free_.pop_back();
+  }
+  InProcessOperation& operation = *spare;
   operation.reset();
   operation.keeps_ = shared_from_this();
   operation.users_.store(1, std::memory_order_relaxed);
@@ -272,6 +282,8 @@ InProcessOperation& InProcessRoom::take() {
 void InProcessRoom::recycle(InProcessOperation& operation) {
   // May be the last who keeps the room.
   const std::shared_ptr<InProcessRoom> keeps = std::move(operation.keeps_);
+  InProcessOperation* none = nullptr;
+  if (spare_.compare_exchange_strong(none, &operation, std::memory_order_acq_rel)) return;
   const auto lock = enter();
   free_.push_back(&operation);
 }
@@ -293,7 +305,10 @@ Pending InProcessRoom::start(int rank, const CommunicatorCall& call) {
     operation = call.is_collective() ? &meet_all(rank, call) : &meet_one(rank, call);
     begins = arrive(*operation, rank, call);
   }
-  if (begins && operation->small_) operation->help(rank);
+  if (begins && operation->small_ && operation->elements_ > 0) {
+    operation->compute(0, operation->elements_);
+    operation->complete();
+  }
   return {operation, rank};
 }
 
@@ -333,11 +348,13 @@ InProcessOperation& InProcessRoom::meet_one(int rank, const CommunicatorCall& ca
 
 bool InProcessRoom::arrive(InProcessOperation& operation, int rank, const CommunicatorCall& call) {
   const auto place = static_cast<std::size_t>(rank);
-  operation.users_.fetch_add(1, std::memory_order_relaxed);
   operation.inputs_[place] = call.in;
   operation.outputs_[place] = call.out;
   operation.arrived_[place] = true;
   ++operation.arrivals_;
+  // The last takes over the room's use. Until then users change under the mutex alone.
+  if (operation.arrivals_ < operation.expected_)
+    operation.users_.store(static_cast<int>(operation.arrivals_) + 1, std::memory_order_relaxed);
   const CommunicatorCall& first = operation.call_;
   const bool same = call.is_collective() ? agree(first, call)
                                          : operation.arrivals_ == 1 ||
@@ -367,7 +384,6 @@ bool InProcessRoom::arrive(InProcessOperation& operation, int rank, const Commun
   operation.state_.store(operation.elements_ == 0 ? State::kDone : State::kRunning);
   if (operation.sleepers_.load() > 0 && (operation.elements_ == 0 || !operation.small_))
     operation.changed_.notify_all();
-  operation.users_.fetch_sub(1, std::memory_order_relaxed);  // the row's; the caller has one of its own
   return true;
 }
 
@@ -387,10 +403,9 @@ void InProcessRoom::break_up(ErrorCode code, const InProcessOperation* at_fault,
   for (InProcessOperation* operation : waiting) {
     operation->failure_code_ = operation == at_fault ? code : ErrorCode::kUnavailable;
     operation->failure_message_ = str(operation->name(), ": ", message);
+    operation->users_.store(static_cast<int>(operation->arrivals_), std::memory_order_relaxed);
     operation->state_.store(State::kFailed);
     operation->changed_.notify_all();
-    // Somebody else uses it, too: it was in the row because a participant called.
-    operation->users_.fetch_sub(1, std::memory_order_acq_rel);
   }
 }
 

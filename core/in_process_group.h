@@ -14,9 +14,9 @@
 //   reduce_scatter   reads N B, writes B        all_gather       reads B, writes N B     (B: of the whole array)
 //   broadcast        reads B, writes (N-1) B    send, receive    reads B, writes B
 //   barrier          none
-// Besides, an operation costs about half a microsecond per participant where all run at the same time, and a wake-up by
-// the kernel (tens of microseconds) for each who has to sleep: a waiting participant spins for at most 20 us, and not at
-// all where there are more participants than processors.
+// Besides, an operation costs about a microsecond where all participants run at the same time. Who waits spins for about a
+// microsecond (not at all where there are more participants than processors), then gives way to other threads for 50 us,
+// then sleeps, which costs a wake-up by the kernel: tens of microseconds.
 //
 // Results have the bits of kernels::reduce_replicas() in the order of the ranks, whatever the timing, and are equal on all
 // participants.

@@ -125,6 +125,7 @@ class InProcessRoom : public std::enable_shared_from_this<InProcessRoom> {
   std::unordered_map<std::size_t, std::deque<InProcessOperation*>> messages_;  // by sender * size + receiver
   std::vector<std::unique_ptr<InProcessOperation>> all_;
   std::vector<InProcessOperation*> free_;
+  std::atomic<InProcessOperation*> spare_{nullptr};  // a free one more, to be had without the mutex
 
   bool is_broken_ = false;
   ErrorCode broken_code_ = ErrorCode::kUnavailable;
