@@ -46,6 +46,22 @@ double first_number_of(const char* path) {
   return number;
 }
 
+// 0 where the process is gone. Its name, in parentheses, may hold anything.
+std::uint64_t parent_of(unsigned long long process) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%llu/stat", process);
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream words(line.substr(name_end + 1));
+  char state = 0;
+  std::uint64_t parent = 0;
+  words >> state >> parent;
+  return parent;
+}
+
 }  // namespace
 
 double now() {
@@ -96,17 +112,32 @@ Neighbours::Neighbours() : last_(read()) {}
 
 Neighbours::Reading Neighbours::read() {
   Reading reading;
-  const auto self = static_cast<unsigned long long>(getpid());
-  each_number("/proc", [&](unsigned long long process) {
-    if (process == self) return;
+  std::unordered_map<std::uint64_t, std::uint64_t> parents;
+  each_number("/proc", [&](unsigned long long process) { parents.emplace(process, parent_of(process)); });
+  const auto self = static_cast<std::uint64_t>(getpid());
+  const auto is_own = [&](std::uint64_t process) {
+    for (auto at = parents.find(process); at != parents.end(); at = parents.find(at->second)) {
+      if (at->first == self) return true;
+    }
+    return false;
+  };
+  double descendants = 0;
+  for (const auto& [process, parent] : parents) {
+    if (process == self) continue;
+    const bool own = is_own(process);
     char tasks[64];
-    std::snprintf(tasks, sizeof tasks, "/proc/%llu/task", process);
+    std::snprintf(tasks, sizeof tasks, "/proc/%llu/task", static_cast<unsigned long long>(process));
     each_number(tasks, [&](unsigned long long thread) {
       char path[96];
       std::snprintf(path, sizeof path, "%s/%llu/schedstat", tasks, thread);
-      reading.threads.emplace(thread, first_number_of(path) * 1e-9);
+      const double seconds = first_number_of(path) * 1e-9;
+      if (own) {
+        descendants += seconds;
+      } else {
+        reading.threads.emplace(thread, seconds);
+      }
     });
-  });
+  }
 
   std::ifstream stat("/proc/stat");
   std::string line;
@@ -124,7 +155,7 @@ Neighbours::Reading Neighbours::read() {
       words >> reading.forks;
     }
   }
-  reading.own = cpu_now();
+  reading.own = cpu_now() + descendants;
   return reading;
 }
 

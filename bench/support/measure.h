@@ -42,11 +42,11 @@ Spread spread(std::vector<double> values);
 std::vector<double> ratios(std::span<const double> numerators, std::span<const double> denominators);
 std::vector<double> differences(std::span<const double> minuends, std::span<const double> subtrahends);
 
-// CPU time that other processes use between two moments.
+// CPU time that other processes use between two moments. Those that this one has started are its own.
 class Neighbours {
  public:
   Neighbours();
-  // Seconds of CPU time since the last call (or construction) that were not this process's.
+  // Seconds of CPU time since the last call (or construction) that were not this process's or its descendants'.
   double used();
 
  private:
@@ -54,7 +54,7 @@ class Neighbours {
     std::unordered_map<std::uint64_t, double> threads;  // of other processes: seconds run so far
     double busy = 0;                                    // of the machine, in the kernel's coarse count
     double stolen = 0;                                  // by other virtual machines
-    double own = 0;
+    double own = 0;                                     // and of its descendants
     std::uint64_t forks = 0;
   };
   static Reading read();
