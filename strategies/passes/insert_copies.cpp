@@ -1,0 +1,96 @@
+#include "lockstep/strategies/passes/insert_copies.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "lockstep/core/device.h"
+#include "lockstep/graph/rewriter.h"
+#include "lockstep/strategies/internal/memories.h"
+
+namespace lockstep {
+
+namespace {
+
+class InsertCopies final : public Pass {
+ public:
+  explicit InsertCopies(InsertCopiesOptions options) : options_(options) {}
+  std::string_view name() const override { return "insert-copies"; }
+
+ private:
+  struct Crossing {
+    NodeId node;
+    std::size_t input;
+    std::string device;
+  };
+
+  PassOutcome run_on(Graph& graph, PassContext&) override {
+    bool changed = false;
+    for_each_level(graph, [&](Graph& level) { changed = insert(level, graph) || changed; });
+    return outcome_of(changed);
+  }
+
+  const std::string& memory(const std::string& device) {
+    const auto [found, added] = memories_.emplace(device, std::string());
+    if (added) found->second = internal::memory_of(device);
+    return found->second;
+  }
+
+  bool crosses(const std::string& from, const std::string& to) {
+    if (from == to) return false;
+    if (options_.all && !from.empty() && !to.empty()) return true;
+    return memory(from) != memory(to);
+  }
+
+  // Does the node look at what this input holds, where the node is?
+  static bool looks_at(const Node& node, std::size_t input) {
+    static const OpDef& copy = OpRegistry::global().get("copy");  // crosses by itself
+    const OpTraits& traits = node.op().traits;
+    if (&node.op() == &copy || traits.collective || traits.gives_shape) return false;
+    if (traits.must_agree && input > 0) return false;
+    return std::ranges::find(node.op().shape_operands, input) == node.op().shape_operands.end();
+  }
+
+  bool insert(Graph& level, const Graph& outermost) {
+    std::vector<Crossing> crossings;
+    for (const Node& node : level.nodes()) {
+      for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+        if (!looks_at(node, i) || level.node(node.inputs()[i].node).op().traits.collective) continue;
+        const std::string& to = internal::wanted_device(node, i);
+        if (crosses(internal::device_of(level, node.inputs()[i]), to))
+          crossings.push_back({node.id(), i, to.empty() ? Device{}.to_string() : to});
+      }
+    }
+    if (crossings.empty()) return false;
+    Rewriter edit(level, name(), &outermost);
+    std::map<std::pair<ValueId, std::string>, ValueId> copies;
+    for (const Crossing& crossing : crossings) {
+      const ValueId value = level.node(crossing.node).inputs()[crossing.input];
+      ValueId& copied = copies[{value, crossing.device}];
+      if (!copied.valid()) {
+        const std::string copy_name = level.node(value.node).name() + "/copy";
+        copied = {edit.insert({.op = "copy",
+                               .name = copy_name,
+                               .inputs = {value},
+                               .origin = value.node,
+                               .replica = level.node(crossing.node).provenance().replica,
+                               .device = crossing.device,
+                               .why = "read in another memory"}),
+                  0};
+      }
+      edit.set_input(crossing.node, crossing.input, copied);
+    }
+    return true;
+  }
+
+  InsertCopiesOptions options_;
+  std::unordered_map<std::string, std::string> memories_;
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> make_insert_copies(InsertCopiesOptions options) {
+  return std::make_unique<InsertCopies>(options);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,120 @@
+#include "lockstep/strategies/passes/lower_collectives.h"
+
+#include <algorithm>
+
+#include "lockstep/graph/rewriter.h"
+
+namespace lockstep {
+
+namespace {
+
+class LowerCollectives final : public Pass {
+ public:
+  explicit LowerCollectives(LowerCollectivesOptions options) : options_(std::move(options)) {}
+  std::string_view name() const override { return "lower-collectives"; }
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext&) override {
+    bool changed = false;
+    for_each_level(graph, [&](Graph& level) { changed = lower(level, graph) || changed; });
+    return outcome_of(changed);
+  }
+
+  bool lower(Graph& level, const Graph& outermost) const {
+    // The op that this pass knows how to compute. Other collectives, a user's too, keep their kernels.
+    static const OpDef& all_reduce = OpRegistry::global().get("all_reduce");
+    std::vector<NodeId> found;
+    for (const Node& node : level.nodes()) {
+      if (&node.op() == &all_reduce) found.push_back(node.id());
+    }
+    if (found.empty()) return false;
+    drop_order(level, found);
+    std::vector<std::vector<bool>> is_read(level.id_bound());  // by node and output
+    for (const NodeId id : found) is_read[id.index()].resize(level.node(id).outputs().size());
+    const auto read = [&](ValueId value) {
+      if (!is_read[value.node.index()].empty()) is_read[value.node.index()][value.output] = true;
+    };
+    for (const Node& node : level.nodes()) {
+      for (const ValueId input : node.inputs()) read(input);
+    }
+    for (const ValueId result : level.results()) read(result);
+    Rewriter edit(level, name(), &outermost);
+    std::vector<Rewriter::Replacement> replaced;
+    std::vector<std::vector<ValueId>> given(level.id_bound());
+    for (const NodeId id : found) given[id.index()] = values_for(edit, id, std::move(is_read[id.index()]));
+    // What is given may be an output of another one that goes.
+    const auto follow = [&](ValueId value) {
+      while (value.node.index() < given.size() && !given[value.node.index()].empty())
+        value = given[value.node.index()][value.output];
+      return value;
+    };
+    for (const NodeId id : found) {
+      Rewriter::Replacement& one = replaced.emplace_back(Rewriter::Replacement{id});
+      for (const ValueId value : given[id.index()]) one.to.push_back(follow(value));
+    }
+    edit.replace_and_erase(replaced);
+    return true;
+  }
+
+  // Edges between collectives that wait for nobody.
+  static void drop_order(Graph& level, std::span<const NodeId> found) {
+    std::vector<bool> goes(level.id_bound());
+    for (const NodeId id : found) goes[id.index()] = true;
+    for (const NodeId id : found) {
+      std::vector<NodeId> controls;
+      for (const NodeId before : level.node(id).controls()) {
+        if (!goes[before.index()]) controls.push_back(before);
+      }
+      if (controls.size() != level.node(id).controls().size()) level.set_controls(id, controls);
+    }
+  }
+
+  // What stands in for each output.
+  std::vector<ValueId> values_for(Rewriter& edit, NodeId id, std::vector<bool> is_read) const {
+    LowerContext context(edit, id, std::move(is_read));
+    std::vector<ValueId> values;
+    if (context.replicas() == 1) {
+      for (std::size_t t = 0; t < context.tensors(); ++t) values.push_back(context.input(0, t));
+      return values;
+    }
+    ops_for(context)->lower(context);
+    for (std::size_t r = 0; r < context.replicas(); ++r) {
+      for (std::size_t t = 0; t < context.tensors(); ++t) {
+        ValueId value = context.given()[r * context.tensors() + t];
+        if (!value.valid()) {
+          if (context.is_read(r, t)) {
+            throw PassError(name(),
+                            str("the cross-device ops '", ops_for(context)->name(), "' give replica ", r,
+                                " no value for tensor ", t, ", which it reads"),
+                            place_of(edit.graph().node(id)));
+          }
+          value = context.input(r, t);  // which nobody looks at
+        }
+        values.push_back(value);
+      }
+    }
+    return values;
+  }
+
+  CrossDeviceOpsPtr ops_for(const LowerContext& context) const {
+    if (options_.ops != nullptr) return options_.ops;
+    std::vector<std::string> devices;
+    for (std::size_t r = 0; r < context.replicas(); ++r) devices.push_back(context.device(r));
+    std::int64_t bytes = 0;
+    for (std::size_t t = 0; t < context.tensors() && bytes >= 0; ++t) {
+      const TensorSpec& spec = context.edit().graph().spec(context.input(0, t));
+      bytes = spec.shape.is_known() ? bytes + static_cast<std::int64_t>(num_bytes(spec)) : -1;
+    }
+    return cross_device_ops(choose_cross_device_ops(devices, bytes).name);
+  }
+
+  LowerCollectivesOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> make_lower_collectives(LowerCollectivesOptions options) {
+  return std::make_unique<LowerCollectives>(std::move(options));
+}
+
+}  // namespace lockstep

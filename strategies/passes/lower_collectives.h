@@ -1,0 +1,30 @@
+// strategies/passes/lower_collectives.h - all-reduces of one process become the nodes that compute them.
+//
+//   a0 --+                                    a0 --+
+//        all_reduce[2] --> b0, b1      -->         reduce_replicas --> b0
+//   a1 --+                                    a1 --+              `--> copy --> b1     (where b1 is read)
+//
+// For every joined all-reduce, in regions too, by the cross-device ops named (strategies/cross_device_ops.h): `auto` asks
+// choose_cross_device_ops for each. One over a single replica is the value itself. Where no replica reads a tensor, nothing
+// is computed. Edges that order-collectives made between them go: nobody waits for anybody here. all_gather and
+// broadcast_replica stay, as do collectives of other ops: they have kernels that do the work of all replicas.
+//
+// Keeps every bit, but for hierarchical_copy, whose sums are grouped. Linear.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/pass.h"
+#include "lockstep/strategies/cross_device_ops.h"
+
+namespace lockstep {
+
+struct LowerCollectivesOptions {
+  CrossDeviceOpsPtr ops = nullptr;  // null: auto
+};
+
+LOCKSTEP_API std::unique_ptr<Pass> make_lower_collectives(LowerCollectivesOptions options = {});
+
+}  // namespace lockstep

@@ -1,0 +1,45 @@
+#include "lockstep/strategies/passes/order_collectives.h"
+
+#include <algorithm>
+
+#include "lockstep/graph/rewriter.h"
+
+namespace lockstep {
+
+namespace {
+
+class OrderCollectives final : public Pass {
+ public:
+  std::string_view name() const override { return "order-collectives"; }
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext&) override {
+    bool changed = false;
+    for_each_level(graph, [&](Graph& level) { changed = order(level) || changed; });
+    return outcome_of(changed);
+  }
+
+  static bool order(Graph& level) {
+    bool changed = false;
+    NodeId last;
+    for (const NodeId id : level.topological_order()) {
+      const Node& node = level.node(id);
+      if (!has(effects_of(node), Effect::kCollective)) continue;
+      const bool follows = !last.valid() ||
+                           std::ranges::find(node.controls(), last) != node.controls().end() ||
+                           std::ranges::find(node.inputs(), last, &ValueId::node) != node.inputs().end();
+      if (!follows) {
+        level.add_control(id, last);
+        changed = true;
+      }
+      last = id;
+    }
+    return changed;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> make_order_collectives() { return std::make_unique<OrderCollectives>(); }
+
+}  // namespace lockstep

@@ -1,0 +1,23 @@
+// strategies/passes/order_collectives.h - collectives run in one order that is known beforehand.
+//
+//   a -> all_reduce -> x                 a -> all_reduce -> x
+//                                  -->          |  (runs before)
+//   b -> all_reduce_1 -> y               b -> all_reduce_1 -> y
+//
+// Participants that enter collectives in different orders wait for each other for ever. So the collectives of each level
+// (Effect::kCollective; a branch or loop that holds some counts as one) get control edges along their topological order,
+// ties broken by id. It follows from the graph alone: workers that build the same graph have the same order, which they
+// compare by digest (strategies/collective_schedule.h). lower-collectives drops the edges where nobody waits for anybody.
+// Linear.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/pass.h"
+
+namespace lockstep {
+
+LOCKSTEP_API std::unique_ptr<Pass> make_order_collectives();
+
+}  // namespace lockstep

@@ -1,0 +1,79 @@
+#include "lockstep/strategies/passes/place.h"
+
+#include <unordered_set>
+
+#include "lockstep/core/device.h"
+
+namespace lockstep {
+
+namespace {
+
+class Place final : public Pass {
+ public:
+  explicit Place(PlaceOptions options) : options_(std::move(options)) {
+    if (options_.devices.empty())
+      throw InvalidArgument("place: there are no devices; name one for each replica");
+    for (std::string& device : options_.devices) device = Device::parse(device).to_string();
+    options_.fallback =
+        options_.fallback.empty() ? options_.devices[0] : Device::parse(options_.fallback).to_string();
+  }
+  std::string_view name() const override { return "place"; }
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext&) override {
+    bool changed = place_variables(graph);
+    changed = place_nodes(graph) || changed;
+    return outcome_of(changed);
+  }
+
+  const std::string& device(std::int64_t replica, const ErrorPlace& place, std::string_view what) const {
+    if (replica < 0) return options_.fallback;
+    if (static_cast<std::size_t>(replica) >= options_.devices.size()) {
+      throw PassError(name(),
+                      str(what, " is for replica ", replica, ", and there are ", options_.devices.size(),
+                          " devices; name one for each replica"),
+                      place);
+    }
+    return options_.devices[static_cast<std::size_t>(replica)];
+  }
+
+  bool place_variables(Graph& graph) const {
+    std::unordered_set<std::string> with_copies;
+    for (const VariableDecl& decl : graph.variables()) {
+      if (!decl.copy_of.empty()) with_copies.insert(decl.copy_of);
+    }
+    std::vector<VariableDecl> placed;
+    for (const VariableDecl& decl : graph.variables()) {
+      if (!decl.device.empty()) continue;
+      VariableDecl& made = placed.emplace_back(decl);
+      const std::int64_t replica = with_copies.contains(decl.name) ? 0 : decl.replica;
+      made.device = device(decl.shares ? 0 : replica, {}, str("variable '", decl.name, "'"));
+    }
+    for (VariableDecl& decl : placed) graph.redeclare_variable(std::move(decl));
+    return !placed.empty();
+  }
+
+  bool place_nodes(Graph& graph) const {
+    bool changed = false;
+    for (std::size_t i = 0; i < graph.id_bound(); ++i) {
+      const NodeId id(i);
+      if (!graph.contains(id)) continue;
+      const Node& node = graph.node(id);
+      if (node.device().empty()) {
+        graph.set_device(id, device(node.provenance().replica, place_of(node), "the node"));
+        changed = true;
+      }
+      for (std::size_t r = 0; r < node.regions().size(); ++r)
+        changed = place_nodes(graph.region(id, r)) || changed;
+    }
+    return changed;
+  }
+
+  PlaceOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Pass> make_place(PlaceOptions options) { return std::make_unique<Place>(std::move(options)); }
+
+}  // namespace lockstep

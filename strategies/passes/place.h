@@ -1,0 +1,29 @@
+// strategies/passes/place.h - every node gets a device.
+//
+//   %a = neg(%x) replica 0       -->   %a = neg(%x) on "cpu:0" replica 0
+//   %b = neg(%y) replica 1             %b = neg(%y) on "cpu:1" replica 1
+//
+// A node made for replica r goes to devices[r]; what belongs to no replica (joined nodes, what stands outside of replicated
+// regions) to `default`, which is devices[0] unless given. Variables likewise: a copy goes to the device of its replica, the
+// first copy (the variable itself) to devices[0], a variable without copies to `default`. What is placed already stays.
+// Nodes of regions are placed like others. Linear.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/pass.h"
+
+namespace lockstep {
+
+struct PlaceOptions {
+  std::vector<std::string> devices = {};  // by replica, at least one; any spelling
+  std::string fallback = {};              // "default" in text; empty: devices[0]
+};
+
+// Throws InvalidArgument for a list without devices, or for what is no device.
+LOCKSTEP_API std::unique_ptr<Pass> make_place(PlaceOptions options);
+
+}  // namespace lockstep

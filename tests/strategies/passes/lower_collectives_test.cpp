@@ -1,0 +1,280 @@
+#include "lockstep/strategies/passes/lower_collectives.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/graph/builder.h"
+#include "lockstep/graph/ops.h"
+#include "lockstep/strategies/passes/register.h"
+#include "support/pass_test.h"
+#include "support/random_replicated.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+
+class LowerCollectives : public testing::PassTest {
+ protected:
+  void SetUp() override { register_strategy_passes(); }
+};
+
+constexpr std::string_view kTwo = R"(
+      %x0 = placeholder() : f32[2]
+      %x1 = placeholder() : f32[2]
+      %t = all_reduce[reduce="mean", replicas=2](%x0, %x1) : f32[2], f32[2]
+      %a = neg(%t) : f32[2] replica 0
+      %b = neg(%t:1) : f32[2] replica 1
+      return %a, %b
+    )";
+
+TEST_F(LowerCollectives, SharedMemoryReducesOnceAndCopies) {
+  expect_rewrite("lower-collectives", kTwo, R"(
+      %x0 = placeholder() : f32[2]
+      %x1 = placeholder() : f32[2]
+      %"t/reduce" = reduce_replicas[reduce="mean", replicas=2](%x0, %x1) : f32[2]
+      %a = neg(%"t/reduce") : f32[2] replica 0
+      %"t/copy" = copy(%"t/reduce") : f32[2] replica 1
+      %b = neg(%"t/copy") : f32[2] replica 1
+      return %a, %b
+    )");
+}
+
+// After share-mirrored one replica's values are read: one output, and tensors that nobody reads are not reduced.
+TEST_F(LowerCollectives, GivesOneOutputWhereOneIsRead) {
+  expect_rewrite("lower-collectives(ops=shared_memory)", R"(
+      %x0 = placeholder() : f32[2]
+      %x1 = placeholder() : f32[2]
+      %t = all_reduce[reduce="sum", replicas=2](%x0, %x0, %x1, %x1) : f32[2], f32[2], f32[2], f32[2]
+      %b = neg(%t:3) : f32[2]
+      return %b
+    )",
+                 R"(
+      %x0 = placeholder() : f32[2]
+      %x1 = placeholder() : f32[2]
+      %"t/reduce" = reduce_replicas[reduce="sum", replicas=2](%x0, %x1) : f32[2]
+      %b = neg(%"t/reduce") : f32[2]
+      return %b
+    )");
+}
+
+TEST_F(LowerCollectives, DropsTheirOrderAndWhatNobodyReads) {
+  expect_rewrite("lower-collectives", R"(
+      %x = placeholder() : f32[2]
+      %s = all_reduce[reduce="sum", replicas=2](%x, %x) : f32[2], f32[2]
+      %t = all_reduce[reduce="sum", replicas=2](%x, %x) : f32[2], f32[2] after(%s)
+      %u = all_reduce[reduce="sum", replicas=1](%t) : f32[2] after(%t)
+      return %u
+    )",
+                 R"(
+      %x = placeholder() : f32[2]
+      %"t/reduce" = reduce_replicas[reduce="sum", replicas=2](%x, %x) : f32[2]
+      return %"t/reduce"
+    )");
+}
+
+TEST_F(LowerCollectives, ReductionToOneDeviceCopiesThereAndBack) {
+  constexpr std::string_view placed = R"(
+      %x0 = placeholder() : f32[2] on "gpu:0"
+      %x1 = placeholder() : f32[2] on "gpu:1"
+      %t = all_reduce[reduce="sum", replicas=2](%x0, %x1) : f32[2], f32[2] on "gpu:0"
+      %a = neg(%t) : f32[2] on "gpu:0" replica 0
+      %b = neg(%t:1) : f32[2] on "gpu:1" replica 1
+      return %a, %b
+    )";
+  constexpr std::string_view lowered = R"(
+      %x0 = placeholder() : f32[2] on "gpu:0"
+      %x1 = placeholder() : f32[2] on "gpu:1"
+      %"t/copy" = copy(%x1) : f32[2] on "gpu:0"
+      %"t/reduce" = reduce_replicas[reduce="sum", replicas=2](%x0, %"t/copy") : f32[2] on "gpu:0"
+      %a = neg(%"t/reduce") : f32[2] on "gpu:0" replica 0
+      %"t/copy_1" = copy(%"t/reduce") : f32[2] on "gpu:1" replica 1
+      %b = neg(%"t/copy_1") : f32[2] on "gpu:1" replica 1
+      return %a, %b
+    )";
+  expect_rewrite("lower-collectives(ops=reduction_to_one_device)", placed, lowered);
+  expect_rewrite("lower-collectives", placed, lowered);  // so does auto, for a few bytes
+  expect_rewrite("lower-collectives(ops=reduction_to_one_device,device=cpu:0)", placed, R"(
+      %x0 = placeholder() : f32[2] on "gpu:0"
+      %x1 = placeholder() : f32[2] on "gpu:1"
+      %"t/copy" = copy(%x0) : f32[2] on "cpu:0"
+      %"t/copy_1" = copy(%x1) : f32[2] on "cpu:0"
+      %"t/reduce" = reduce_replicas[reduce="sum", replicas=2](%"t/copy", %"t/copy_1") : f32[2] on "cpu:0"
+      %"t/copy_2" = copy(%"t/reduce") : f32[2] on "gpu:0" replica 0
+      %a = neg(%"t/copy_2") : f32[2] on "gpu:0" replica 0
+      %"t/copy_3" = copy(%"t/reduce") : f32[2] on "gpu:1" replica 1
+      %b = neg(%"t/copy_3") : f32[2] on "gpu:1" replica 1
+      return %a, %b
+    )");
+}
+
+TEST_F(LowerCollectives, RingReducesAPartOnEachDevice) {
+  expect_rewrite("lower-collectives(ops=ring)", kTwo, R"(
+      %x0 = placeholder() : f32[2]
+      %x1 = placeholder() : f32[2]
+      %"t/chunk" = reduce_chunk[chunk=0, chunks=2, reduce="mean", replicas=2](%x0, %x1) : f32[1] replica 0
+      %"t/chunk_1" = reduce_chunk[chunk=1, chunks=2, reduce="mean", replicas=2](%x0, %x1) : f32[1] replica 1
+      %"t/join" = join_chunks[chunks=2](%"t/chunk", %"t/chunk_1", %x0) : f32[2] replica 0
+      %a = neg(%"t/join") : f32[2] replica 0
+      %"t/join_1" = join_chunks[chunks=2](%"t/chunk", %"t/chunk_1", %x1) : f32[2] replica 1
+      %b = neg(%"t/join_1") : f32[2] replica 1
+      return %a, %b
+    )");
+}
+
+TEST_F(LowerCollectives, HierarchicalCopyKeepsTheOddOne) {
+  expect_rewrite("lower-collectives(ops=hierarchical_copy)", R"(
+      %x = placeholder() : f32[2]
+      %y = placeholder() : f32[2]
+      %z = placeholder() : f32[2]
+      %t = all_reduce[reduce="mean", replicas=3](%x, %y, %z) : f32[2], f32[2], f32[2]
+      return %t, %t:1, %t:2
+    )",
+                 R"(
+      %x = placeholder() : f32[2]
+      %y = placeholder() : f32[2]
+      %z = placeholder() : f32[2]
+      %"t/reduce" = reduce_replicas[reduce="sum", replicas=2](%x, %y) : f32[2]
+      %"t/reduce_1" = reduce_replicas[reduce="sum", replicas=2](%"t/reduce", %z) : f32[2]
+      %"t/replicas" = constant[value=f32[]{3.0}]() : f32[]
+      %"t/mean" = div(%"t/reduce_1", %"t/replicas") : f32[2]
+      %"t/copy" = copy(%"t/mean") : f32[2] replica 1
+      %"t/copy_1" = copy(%"t/mean") : f32[2] replica 2
+      return %"t/mean", %"t/copy", %"t/copy_1"
+    )");
+}
+
+TEST_F(LowerCollectives, LeavesGatheringAndBroadcastingAlone) {
+  expect_unchanged("lower-collectives", R"(
+      %x = placeholder() : f32[2]
+      %g = all_gather[replicas=2](%x, %x) : f32[4], f32[4]
+      %b = broadcast_replica[replicas=2](%x, %x) : f32[2], f32[2]
+      return %g, %b
+    )");
+}
+
+TEST_F(LowerCollectives, RefusesWhatItDoesNotKnow) {
+  EXPECT_THROW(PassRegistry::global().parse_pipeline("lower-collectives(ops=pigeons)"), BadOptionValue);
+  EXPECT_THROW(PassRegistry::global().parse_pipeline("lower-collectives(ops=ring,device=cpu:0)"),
+               BadOptionValue);
+}
+
+// A user's own ops; what it forgets is said.
+class Forgetful final : public CrossDeviceOps {
+ public:
+  std::string_view name() const override { return "forgetful"; }
+  void lower(LowerContext& c) const override { c.give(0, 0, c.input(0, 0)); }
+};
+
+TEST_F(LowerCollectives, SaysWhatTheOpsOfAUserForget) {
+  Graph graph = parse(kTwo);
+  PassPipeline passes;
+  passes.add(make_lower_collectives({.ops = std::make_shared<Forgetful>()}));
+  try {
+    passes.run(graph);
+    FAIL() << "it was lowered";
+  } catch (const PassError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("the cross-device ops 'forgetful' give replica 1 no value for tensor 0"));
+  }
+}
+
+TEST(CrossDeviceOps, TheChoiceDependsOnDevicesAndBytesAlone) {
+  const auto choice = [](std::vector<std::string> devices, std::int64_t bytes) {
+    return choose_cross_device_ops(devices, bytes).to_string();
+  };
+  EXPECT_EQ(choice({"cpu:0"}, 8), "shared_memory: there is one replica");
+  EXPECT_EQ(choice({"cpu:0", "cpu:1", ""}, 1 << 20), "shared_memory: all replicas lie in one memory");
+  EXPECT_EQ(choice({"cpu:0", "gpu:0"}, 1 << 20),
+            "reduction_to_one_device: the devices are of different kinds");
+  EXPECT_THAT(choice({"gpu:0", "gpu:1", "gpu:2"}, 100),
+              HasSubstr("reduction_to_one_device: 100 bytes are too few"));
+  EXPECT_EQ(choice({"gpu:0", "gpu:1", "gpu:2"}, 1 << 20), "ring: each of 3 devices moves its part only");
+  EXPECT_EQ(choice({"gpu:0", "gpu:1", "gpu:2"}, -1), "ring: each of 3 devices moves its part only");
+}
+
+// Every way gives the bits of the all-reduce, for all dtypes and numbers of replicas.
+TEST_F(LowerCollectives, KeepsTheBitsOfTheAllReduce) {
+  for (const std::size_t replicas : {1U, 2U, 3U, 4U, 8U}) {
+    for (const ReduceOp op : kAllReplicaReduces) {
+      for (const DType dtype : {DType::kF32, DType::kF16, DType::kF64, DType::kI32}) {
+        if (!can_reduce(op, dtype)) continue;
+        GraphBuilder b;
+        std::vector<std::vector<Value>> own(2);
+        for (std::size_t r = 0; r < replicas; ++r) {
+          own[0].push_back(b.placeholder(str("x", r), dtype, {5, 3}));
+          own[1].push_back(b.placeholder(str("y", r), dtype, {2}));
+        }
+        const auto out = replicated(b, static_cast<std::int64_t>(replicas), {}, own,
+                                    [&](std::span<const Value> in) { return all_reduce(op, in); });
+        for (const auto& result : out) {
+          for (const Value& value : result) b.result(value);
+        }
+        Graph before = b.finish();
+        PassRegistry::global().parse_pipeline("replicate").run(before);
+        for (const std::string_view ops : {"auto", "shared_memory", "reduction_to_one_device", "ring"}) {
+          SCOPED_TRACE(str(ops, ", ", replicas, " replicas, ", to_string(op), ", ", to_string(dtype)));
+          Graph after = before;
+          PassRegistry::global().parse_pipeline(str("lower-collectives(ops=", ops, ")")).run(after);
+          for (const Node& node : after.nodes()) EXPECT_FALSE(node.op().traits.collective);
+          testing::expect_same_meaning(before, after, 3);
+        }
+        if (replicas > 2) continue;
+        Graph after = before;
+        PassRegistry::global().parse_pipeline("lower-collectives(ops=hierarchical_copy)").run(after);
+        testing::expect_same_meaning(before, after, 3);
+      }
+    }
+  }
+}
+
+// Grouped sums: every replica gets the same bits, close to those of the all-reduce.
+TEST_F(LowerCollectives, HierarchicalCopyIsRightForAnyNumberOfReplicas) {
+  for (const std::size_t replicas : {3U, 4U, 5U, 7U, 8U}) {
+    GraphBuilder b;
+    std::vector<std::vector<Value>> own(1);
+    std::vector<Tensor> feeds;
+    for (std::size_t r = 0; r < replicas; ++r) {
+      own[0].push_back(b.placeholder(str("x", r), DType::kF64, {2}));
+      feeds.push_back(Tensor::from<double>({2}, {0.1 * static_cast<double>(r + 1), 1.0}));
+    }
+    const auto out = replicated(
+        b, static_cast<std::int64_t>(replicas), {}, own,
+        [&](std::span<const Value> in) { return std::vector<Value>{all_reduce(ReduceOp::kMean, in[0])}; });
+    for (const Value& value : out[0]) b.result(value);
+    Graph graph = b.finish();
+    PassRegistry::global().parse_pipeline("replicate,lower-collectives(ops=hierarchical_copy)").run(graph);
+    const std::vector<Tensor> results = Interpreter(graph).run(feeds);
+    ASSERT_EQ(results.size(), replicas);
+    EXPECT_NEAR(results[0].data<double>()[0], 0.1 * (static_cast<double>(replicas) + 1) / 2, 1e-12);
+    EXPECT_NEAR(results[0].data<double>()[1], 1.0, 1e-12);
+    for (const Tensor& result : results) EXPECT_TRUE(result.bit_equal(results[0]));
+  }
+}
+
+// The whole pipeline, on steps made at random.
+TEST_F(LowerCollectives, WholePipelinesKeepTheBitsOfRandomSteps) {
+  for (const std::size_t replicas : {1U, 2U, 3U, 4U, 8U}) {
+    std::string devices;
+    for (std::size_t r = 0; r < replicas; ++r) devices += str(r == 0 ? "" : ",", "cpu:", r);
+    for (std::uint64_t seed = 20; seed < 26; ++seed) {
+      Graph before = testing::random_replicated_step(static_cast<std::int64_t>(replicas), seed);
+      PassRegistry::global().parse_pipeline("replicate").run(before);
+      for (const std::string_view ops : {"auto", "reduction_to_one_device", "ring"}) {
+        for (const std::string_view share : {"share-mirrored,", ""}) {
+          SCOPED_TRACE(str(ops, ", ", replicas, " replicas, seed ", seed, ", ", share));
+          Graph after = before;
+          PassRegistry::global()
+              .parse_pipeline(str("place(devices=[", devices, "]),prove-sync,", share,
+                                  "order-collectives,lower-collectives(ops=", ops,
+                                  "),insert-copies(all=true)"))
+              .run(after);
+          testing::expect_same_meaning(before, after, seed);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

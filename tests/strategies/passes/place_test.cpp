@@ -1,0 +1,180 @@
+#include "lockstep/strategies/passes/place.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/strategies/passes/insert_copies.h"
+#include "lockstep/strategies/passes/register.h"
+#include "support/pass_test.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Place : public testing::PassTest {
+ protected:
+  void SetUp() override { register_strategy_passes(); }
+};
+using InsertCopies = Place;
+
+TEST_F(Place, PutsReplicasAndTheirCopiesOnTheirDevices) {
+  expect_rewrite("place(devices=[cpu:0,cpu:1])", R"(
+      var @w : f32[2]
+      var @"w/replica_1" : f32[2] [copy_of=@w, replica=1]
+      var @s : f32[2]
+      %x = placeholder() : f32[2]
+      %a = read[variable=@w]() : f32[2] replica 0
+      %b = read[variable=@"w/replica_1"]() : f32[2] replica 1
+      %c = neg(%b) : f32[2] on "cpu:3" replica 1
+      %t = all_reduce[reduce="sum", replicas=2](%a, %c) : f32[2], f32[2]
+      return %t, %x
+    )",
+                 R"(
+      var @w : f32[2] [device="cpu:0"]
+      var @"w/replica_1" : f32[2] [device="cpu:1", copy_of=@w, replica=1]
+      var @s : f32[2] [device="cpu:0"]
+      %x = placeholder() : f32[2] on "cpu:0"
+      %a = read[variable=@w]() : f32[2] on "cpu:0" replica 0
+      %b = read[variable=@"w/replica_1"]() : f32[2] on "cpu:1" replica 1
+      %c = neg(%b) : f32[2] on "cpu:3" replica 1
+      %t = all_reduce[reduce="sum", replicas=2](%a, %c) : f32[2], f32[2] on "cpu:0"
+      return %t, %x
+    )");
+}
+
+TEST_F(Place, TakesADefaultAndGoesIntoRegions) {
+  expect_rewrite("place(devices=[cpu:0,cpu:1],default=cpu:7)", R"(
+      var @w : f32[]
+      var @s : f32[]
+      var @"w/replica_1" : f32[] [copy_of=@w, replica=1]
+      %p = placeholder() : bool[]
+      %y = cond(%p) : f32[] {
+        region {
+          %a = read[variable=@w]() : f32[] replica 1
+          return %a
+        }
+        region {
+          %a = read[variable=@s]() : f32[]
+          return %a
+        }
+      }
+      return %y
+    )",
+                 R"(
+      var @w : f32[] [device="cpu:0"]
+      var @s : f32[] [device="cpu:7"]
+      var @"w/replica_1" : f32[] [device="cpu:1", copy_of=@w, replica=1]
+      %p = placeholder() : bool[] on "cpu:7"
+      %y = cond(%p) : f32[] on "cpu:7" {
+        region {
+          %a = read[variable=@w]() : f32[] on "cpu:1" replica 1
+          return %a
+        }
+        region {
+          %a = read[variable=@s]() : f32[] on "cpu:7"
+          return %a
+        }
+      }
+      return %y
+    )");
+}
+
+TEST_F(Place, RefusesAReplicaWithoutADevice) {
+  Graph graph = parse(R"(
+      %x = placeholder() : f32[2]
+      %a = neg(%x) : f32[2] replica 2
+      return %a
+    )");
+  try {
+    PassRegistry::global().parse_pipeline("place(devices=[cpu:0,cpu:1])").run(graph);
+    FAIL() << "it was placed";
+  } catch (const PassError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("is for replica 2, and there are 2 devices"));
+  }
+  EXPECT_THROW(PassRegistry::global().parse_pipeline("place"), BadOptionValue);
+  EXPECT_THROW(PassRegistry::global().parse_pipeline("place(devices=[abacus])"), BadOptionValue);
+}
+
+TEST_F(InsertCopies, OnePerValueAndDevice) {
+  expect_rewrite("insert-copies", R"(
+      %x = placeholder() : f32[2] on "gpu:0"
+      %a = neg(%x) : f32[2] on "gpu:0"
+      %b = relu(%a) : f32[2] on "gpu:1" replica 1
+      %c = square(%a) : f32[2] on "gpu:1" replica 1
+      %d = mul(%a, %b) : f32[2] on "gpu:0"
+      return %b, %c, %d
+    )",
+                 R"(
+      %x = placeholder() : f32[2] on "gpu:0"
+      %a = neg(%x) : f32[2] on "gpu:0"
+      %"a/copy" = copy(%a) : f32[2] on "gpu:1" replica 1
+      %b = relu(%"a/copy") : f32[2] on "gpu:1" replica 1
+      %c = square(%"a/copy") : f32[2] on "gpu:1" replica 1
+      %"b/copy" = copy(%b) : f32[2] on "gpu:0" replica 1
+      %d = mul(%a, %"b/copy") : f32[2] on "gpu:0"
+      return %b, %c, %d
+    )");
+}
+
+constexpr std::string_view kCpus = R"(
+      %x = placeholder() : f32[2] on "cpu:0"
+      %a = neg(%x) : f32[2] on "cpu:1"
+      %s = shape_of(%a) : i64[1] on "cpu:0"
+      %t = all_reduce[reduce="sum", replicas=2](%x, %a) : f32[2], f32[2] on "cpu:0"
+      %b = neg(%t:1) : f32[2] on "cpu:1"
+      return %b, %s
+    )";
+
+TEST_F(InsertCopies, OneMemoryNeedsNone) { expect_unchanged("insert-copies", kCpus); }
+
+TEST_F(InsertCopies, ShowsEveryCrossingWhereTold) {
+  expect_rewrite("insert-copies(all=true)", kCpus, R"(
+      %x = placeholder() : f32[2] on "cpu:0"
+      %"x/copy" = copy(%x) : f32[2] on "cpu:1"
+      %a = neg(%"x/copy") : f32[2] on "cpu:1"
+      %s = shape_of(%a) : i64[1] on "cpu:0"
+      %t = all_reduce[reduce="sum", replicas=2](%x, %a) : f32[2], f32[2] on "cpu:0"
+      %b = neg(%t:1) : f32[2] on "cpu:1"
+      return %b, %s
+    )");
+}
+
+TEST_F(InsertCopies, CopiesToWhereARegionWantsIt) {
+  expect_rewrite("insert-copies(all=true)", R"(
+      %p = placeholder() : bool[] on "cpu:0"
+      %x = placeholder() : f32[2] on "cpu:0"
+      %y = cond(%p, %x) : f32[2] on "cpu:0" {
+        region {
+          %a = placeholder() : f32[2] on "cpu:1"
+          %b = neg(%a) : f32[2] on "cpu:1"
+          return %b
+        }
+        region {
+          %a = placeholder() : f32[2] on "cpu:1"
+          return %a
+        }
+      }
+      return %y
+    )",
+                 R"(
+      %p = placeholder() : bool[] on "cpu:0"
+      %x = placeholder() : f32[2] on "cpu:0"
+      %"x/copy" = copy(%x) : f32[2] on "cpu:1"
+      %y = cond(%p, %"x/copy") : f32[2] on "cpu:0" {
+        region {
+          %a = placeholder() : f32[2] on "cpu:1"
+          %b = neg(%a) : f32[2] on "cpu:1"
+          return %b
+        }
+        region {
+          %a = placeholder() : f32[2] on "cpu:1"
+          return %a
+        }
+      }
+      return %y
+    )");
+}
+
+}  // namespace
+}  // namespace lockstep
