@@ -120,7 +120,7 @@ inline ReplicaModel random_model(std::uint64_t seed) {
           {InputSpec(DType::kF64, {kUnknown, 4}, "x")},
           {{DType::kF64, {4}}},
           [=](std::span<const Value> in) {
-            Value h = in[0];
+            Value h = matmul(in[0], v);
             std::uint64_t state = seed * 2654435761U + 7;
             for (int i = 0; i < 8; ++i) {
               state = state * 6364136223846793005U + 1442695040888963407U;
