@@ -55,19 +55,26 @@ class KeyTable {
     if (entries_.size() * 2 >= slots_.size()) grow();
     const std::uint64_t hash = hash_bytes(key.data(), key.size_bytes());
     for (std::size_t at = hash & (slots_.size() - 1);; at = (at + 1) & (slots_.size() - 1)) {
-      if (slots_[at] == kNoClass) {
-        slots_[at] = static_cast<std::uint32_t>(entries_.size());
+      if (slots_[at] == kFree) {
+        slots_[at] = slot_for(hash, entries_.size());
         entries_.push_back({hash, words_.size(), key.size(), next_});
         words_.insert(words_.end(), key.begin(), key.end());
         return next_++;
       }
-      const Entry& entry = entries_[slots_[at]];
+      if ((slots_[at] ^ hash) >> 32U != 0) continue;
+      const Entry& entry = entries_[slots_[at] & 0xFFFFFFFFU];
       if (entry.hash == hash && entry.size == key.size() &&
           std::equal(key.begin(), key.end(), words_.begin() + static_cast<std::ptrdiff_t>(entry.offset)))
         return entry.number;
     }
   }
   Class fresh() { return next_++; }
+  std::size_t size() const { return next_; }
+  void reserve(std::size_t keys) {
+    entries_.reserve(keys);
+    words_.reserve(keys * 7);
+    while (slots_.size() < keys * 2) grow();
+  }
 
  private:
   struct Entry {
@@ -76,14 +83,19 @@ class KeyTable {
     Class number;
   };
   void grow() {
-    slots_.assign(std::max<std::size_t>(slots_.size() * 2, 1024), kNoClass);
+    slots_.assign(std::max<std::size_t>(slots_.size() * 2, 1024), kFree);
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       std::size_t at = entries_[i].hash & (slots_.size() - 1);
-      while (slots_[at] != kNoClass) at = (at + 1) & (slots_.size() - 1);
-      slots_[at] = static_cast<std::uint32_t>(i);
+      while (slots_[at] != kFree) at = (at + 1) & (slots_.size() - 1);
+      slots_[at] = slot_for(entries_[i].hash, i);
     }
   }
-  std::vector<std::uint32_t> slots_;
+  static constexpr std::uint64_t kFree = ~std::uint64_t{0};
+  // The entry's place, and bits of its hash above, so that a probe that misses touches no entry.
+  static std::uint64_t slot_for(std::uint64_t hash, std::size_t entry) {
+    return (hash & 0xFFFFFFFF00000000U) | entry;
+  }
+  std::vector<std::uint64_t> slots_;
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> words_;
   Class next_ = 0;
@@ -95,6 +107,7 @@ class CongruenceMaker {
  public:
   CongruenceMaker(Congruence& made, const std::unordered_set<std::string>& diverging) : made_(made) {
     const std::vector<VariableDecl>& variables = made.graph().variables();
+    table_.reserve(made.graph().size() + variables.size());
     for (std::size_t i = 0; i < variables.size(); ++i) places_.emplace(variables[i].name, i);
     for (std::size_t i = 0; i < variables.size(); ++i) {
       const VariableDecl& decl = variables[i];
@@ -110,6 +123,7 @@ class CongruenceMaker {
     for (std::size_t i = 0; i < made.graph().parameters().size(); ++i) arguments.push_back(table_.fresh());
     number(made.graph(), arguments, made.top_);
     made.final_ = states_;
+    made.num_classes_ = table_.size();
     for (std::size_t i = 0; i < variables.size(); ++i) {
       if (variables[i].shares) made.final_[i] = states_[made.originals_[i]];
     }

@@ -69,6 +69,7 @@ class LOCKSTEP_API Congruence {
 
   const Graph& graph() const { return *graph_; }
   const LevelClasses& top() const { return top_; }
+  std::size_t num_classes() const { return num_classes_; }  // every class is below
   // What variable i of the graph holds when the step begins and when it ends.
   std::uint32_t initial(std::size_t variable) const { return initial_[variable]; }
   std::uint32_t final(std::size_t variable) const { return final_[variable]; }
@@ -80,6 +81,7 @@ class LOCKSTEP_API Congruence {
  private:
   friend class CongruenceMaker;
   const Graph* graph_;
+  std::size_t num_classes_ = 0;
   LevelClasses top_;
   std::vector<std::uint32_t> initial_, final_;
   std::vector<std::size_t> originals_;

@@ -27,7 +27,8 @@ struct LevelPlan {
 
 class Planner {
  public:
-  Planner(const Congruence& proof, const std::set<std::size_t>& copies) : proof_(proof), copies_(copies) {}
+  Planner(const Congruence& proof, const std::set<std::size_t>& copies)
+      : proof_(proof), copies_(copies), members_(proof.num_classes()) {}
 
   LevelPlan run() { return plan(proof_.graph(), proof_.top()); }
   const std::set<std::size_t>& refused() const { return refused_; }  // copies that cannot be shared
@@ -97,17 +98,12 @@ class Planner {
       for (const ValueId input : node.inputs()) is_read[classes.index(input)] = true;
     }
     for (const ValueId result : graph.results()) is_read[classes.index(result)] = true;
-    struct Members {
-      SmallVector<ValueId, 1> standing;  // that others may be merged into: one for each op, memory and spec
-      std::int32_t replica = -2;         // of the first
-      bool mixed = false;                // of several replicas
-    };
-    std::unordered_map<std::uint32_t, Members> members;  // by class
-    members.reserve(classes.size());
+    ++level_;
     for (const Node& node : graph.nodes()) {
       for (std::uint32_t i = 0; i < node.outputs().size(); ++i) {
-        Members& mine = members[classes.of({node.id(), i})];
-        if (mine.replica == -2) mine.replica = node.provenance().replica;
+        Members& mine = members_[classes.of({node.id(), i})];
+        if (mine.level != level_)
+          mine = {.standing = {}, .level = level_, .replica = node.provenance().replica};
         mine.mixed = mine.mixed || mine.replica != node.provenance().replica;
       }
     }
@@ -125,7 +121,7 @@ class Planner {
     };
     const auto stands_for = [&](ValueId value) -> std::optional<ValueId> {
       const Node& node = graph.node(value.node);
-      SmallVector<ValueId, 1>& candidates = members[classes.of(value)].standing;
+      SmallVector<ValueId, 1>& candidates = members_[classes.of(value)].standing;
       for (const ValueId other : candidates) {
         if (&graph.node(other.node).op() == &node.op() && graph.spec(other) == graph.spec(value) &&
             memory(internal::device_of(graph, other)) == memory(internal::device_of(graph, value)))
@@ -142,6 +138,7 @@ class Planner {
       make_common(target);
     };
     std::uint32_t at = 0;
+    std::vector<NodeId> owners;  // of regions, which come last: members_ is this level's
     for (const NodeId id : graph.topological_order()) {
       const Node& node = graph.node(id);
       position[id.index()] = ++at;
@@ -163,7 +160,7 @@ class Planner {
         to.push_back(other.value_or(ValueId{id, i}));
         merges = merges && other && other->node == to[0].node && other->output == i;
       }
-      if (merges && members[classes.of({id, 0})].mixed &&
+      if (merges && members_[classes.of({id, 0})].mixed &&
           controls_of(node) == controls_of(graph.node(to[0].node))) {
         erase_for(node, to[0].node);
         continue;
@@ -180,8 +177,11 @@ class Planner {
           made.moved.emplace_back(value, to[i]);
         }
       }
-      if (!classes.has_regions(id)) continue;
+      if (classes.has_regions(id)) owners.push_back(id);
+    }
+    for (const NodeId id : owners) {
       std::vector<LevelPlan> inner;
+      const Node& node = graph.node(id);
       for (std::size_t i = 0; i < node.regions().size(); ++i)
         inner.push_back(plan(node.regions()[i], classes.region(id, i)));
       made.regions.emplace(id, std::move(inner));
@@ -221,6 +221,14 @@ class Planner {
 
   const Congruence& proof_;
   const std::set<std::size_t>& copies_;
+  struct Members {
+    SmallVector<ValueId, 1> standing;  // that others may be merged into: one for each op, memory and spec
+    std::uint32_t level = 0;           // for which this holds
+    std::int32_t replica = -1;         // of the first
+    bool mixed = false;                // of several replicas
+  };
+  std::vector<Members> members_;  // by class
+  std::uint32_t level_ = 0;
   std::set<std::size_t> refused_;
   std::unordered_map<std::string, std::string> memories_;
 };

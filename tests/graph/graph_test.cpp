@@ -271,6 +271,32 @@ TEST(Graph, EditsDoWhatTheySay) {
   EXPECT_FALSE(graph.has_output({id, 1}));
 }
 
+TEST(Graph, ADeclaredVariableKeepsItsNatureWhenItIsRedeclared) {
+  Graph graph;
+  const TensorSpec spec{DType::kF32, Shape{2}};
+  graph.declare_variable({.name = "w", .spec = spec, .initial = {}});
+  graph.declare_variable({.name = "c", .spec = spec, .initial = {}, .copy_of = "w", .replica = 1});
+  VariableDecl copy = *graph.find_variable("c");
+  copy.device = "cpu:1";
+  copy.shares = true;
+  graph.redeclare_variable(copy);
+  EXPECT_EQ(graph.variables()[1].device, "cpu:1");
+  EXPECT_TRUE(graph.find_variable("c")->shares);
+  VariableDecl other = copy;
+  other.copy_of.clear();
+  EXPECT_THROW(graph.redeclare_variable(other), InvalidArgument);
+  other = copy;
+  other.spec.dtype = DType::kF64;
+  EXPECT_THROW(graph.redeclare_variable(other), InvalidArgument);
+  other = copy;
+  other.name = "nobody";
+  EXPECT_THROW(graph.redeclare_variable(other), InvalidArgument);
+  other = *graph.find_variable("w");
+  other.shares = true;
+  EXPECT_THROW(graph.redeclare_variable(other), InvalidArgument);
+  EXPECT_EQ(graph.variables().size(), 2U);
+}
+
 TEST(Graph, EffectsAndVariableUsesReachIntoRegions) {
   GraphBuilder b;
   const VariableRef v = b.variable("v", vec({1}));
