@@ -12,6 +12,7 @@ StrategyOptions base_options(const MirroredOptions& options) {
   if (options.devices.names()) base.devices = *options.devices.names();
   base.runtime = options.runtime;
   base.compile = options.compile;
+  base.checks = options.checks;
   return base;
 }
 

@@ -51,6 +51,8 @@ struct MirroredOptions {
   bool optimize = true;
   std::optional<Runtime> runtime = std::nullopt;
   CompileOptions compile = {};
+  PipelineChecks checks =
+      PipelineChecks::kAlways;  // kNever halves the time that distributing a very large step takes
 };
 
 class LOCKSTEP_API MirroredStrategy : public Strategy {

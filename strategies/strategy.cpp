@@ -88,7 +88,8 @@ void check_reduce_axis(ReduceOp op, const std::optional<std::int64_t>& axis, std
 Strategy::Strategy(StrategyOptions options)
     : devices_(canonical(options.devices)),
       runtime_(runtime_for(options, devices_)),
-      compile_(std::move(options.compile)) {
+      compile_(std::move(options.compile)),
+      checks_(options.checks) {
   if (compile_.variables == nullptr) compile_.variables = std::make_shared<VariableStore>();
   register_strategy_passes();
 }
@@ -205,7 +206,7 @@ Step Strategy::finish_trace(GraphBuilder& builder, std::vector<InputSpec> inputs
   Graph graph = parts.step_graph;
   PassPipeline passes = pipeline();
   PassContext context{&runtime_};
-  parts.report = passes.run(graph, context);
+  parts.report = passes.run(graph, context, {.verify = checks_});
   parts.program = compile(std::move(graph), runtime_, compile_);
   return Step(std::move(parts));
 }

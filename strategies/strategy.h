@@ -51,6 +51,8 @@ struct StrategyOptions {
   std::optional<Runtime> runtime =
       std::nullopt;             // absent: one of its own, with as many logical CPUs as it needs
   CompileOptions compile = {};  // `variables` absent: a store of the strategy's own
+  // How passes are checked; kNever halves the time that distributing a very large step takes.
+  PipelineChecks checks = PipelineChecks::kAlways;
 };
 
 // A function that a strategy has distributed: call it like the one it was made from.
@@ -294,6 +296,7 @@ class LOCKSTEP_API Strategy {
   std::vector<std::string> devices_;
   Runtime runtime_;
   CompileOptions compile_;
+  PipelineChecks checks_;
 };
 
 // What is active where no scope was entered: one replica on the CPU.
