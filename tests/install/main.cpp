@@ -7,6 +7,8 @@
 #include "lockstep/core/taskflow.h"
 #include "lockstep/lockstep.h"
 
+bool distributes_what_it_has_never_seen();  // strategy.cpp
+
 int main() {
   using namespace lockstep;  // NOLINT(google-build-using-namespace): a program of its own
   tf::Executor executor(2);
@@ -26,5 +28,7 @@ int main() {
   std::cout << "lockstep " << kVersion << " on " << runtime.scheduler().num_workers() << " workers: " << y
             << '\n';
   const bool right = y.data<float>()[0] == 2.0F && y.data<float>()[1] == 0.0F;
-  return right && program.variables().value("runs").item() == 1.0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  const bool distributed = distributes_what_it_has_never_seen();
+  return right && distributed && program.variables().value("runs").item() == 1.0 ? EXIT_SUCCESS
+                                                                                 : EXIT_FAILURE;
 }

@@ -1,0 +1,101 @@
+// A strategy, a pass and an op that Lockstep has never heard of, with the installed headers alone: the op is distributed right,
+// and a pass that breaks lockstep is refused with the chain of nodes.
+#include <iostream>
+#include <string>
+
+#include "lockstep/lockstep.h"
+
+using namespace lockstep;  // NOLINT(google-build-using-namespace): a program of its own
+
+namespace {
+
+// w -= sign(gradient) * 0.25: what it updates, and that its operand is a gradient, is all that strategies need to know.
+OpDef sign_step() {
+  OpDef def;
+  def.name = "consumer_sign_step";
+  def.inputs = Arity::exactly(1);
+  def.attributes = {{"variable", AttributeType::kVariable}};
+  def.effects = Effect::kReadsVariable | Effect::kWritesVariable;
+  def.traits.infallible = true;
+  def.traits.in_place = true;
+  OpTraits::Update update;
+  update.attribute = "variable";
+  update.gradient = true;
+  def.traits.updates_variable = update;
+  def.infer = [](InferContext& c) { c.add_output(c.variable(c.get<VariableRef>("variable").name)); };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+    return [](KernelContext& c) {
+      const auto w = c.input<float>(0), g = c.input<float>(1);
+      for (std::size_t i = 0; i < w.size(); ++i)
+        c.output<float>(0)[i] = w[i] - (g[i] > 0 ? 0.25F : g[i] < 0 ? -0.25F : 0.F);
+    };
+  };
+  return def;
+}
+
+// After replication, makes replica 1 update its copy with its own gradient.
+class BreakLockstep final : public Pass {
+ public:
+  std::string_view name() const override { return "consumer-break-lockstep"; }
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext&) override {
+    Rewriter edit(graph, name());
+    for (const Node& node : graph.nodes()) {
+      if (!node.op().traits.updates_variable || node.provenance().replica != 1) continue;
+      const ValueId operand = node.inputs()[0];
+      const std::size_t own = graph.node(operand.node).inputs().size() - 1;
+      edit.set_input(node.id(), 0, graph.node(operand.node).inputs()[own]);
+      return PassOutcome::kChanged;
+    }
+    return PassOutcome::kUnchanged;
+  }
+};
+
+class OwnStrategy final : public Strategy {
+ public:
+  explicit OwnStrategy(bool broken) : Strategy({.devices = {"cpu:0", "cpu:1"}}), broken_(broken) {}
+  std::string_view name() const override { return "OwnStrategy"; }
+  PassPipeline pipeline() const override {
+    return PassRegistry::global().parse_pipeline(
+        std::string("mirror-variables,insert-all-reduce,replicate,") +
+        (broken_ ? "consumer-break-lockstep," : "") + "prove-sync,share-mirrored,lower-collectives");
+  }
+
+ private:
+  bool broken_;
+};
+
+float train(bool broken) {
+  OwnStrategy strategy(broken);
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(1.F));
+  const auto step = strategy.function({InputSpec(DType::kF32, {kUnknown}, "x")}, [=](Value x) {
+    const Value loss = global_sum(x * w);
+    const Value gradient = gradients(loss, {static_cast<VariableRef>(w)})[0];
+    x.builder().innermost().op("consumer_sign_step", {{gradient}},
+                               {{"variable", static_cast<VariableRef>(w)}});
+    return loss;
+  });
+  // The sum of the gradients is 2 - 3 = -1: w goes up, although replica 0 alone would send it down.
+  step(PerReplica<Tensor>({Tensor::from({2}, {1.F, 1.F}), Tensor::from({1}, {-3.F})}));
+  return w.value().data<float>()[0];
+}
+
+}  // namespace
+
+bool distributes_what_it_has_never_seen() {
+  OpRegistry::global().add(sign_step());
+  PassRegistry::global().add({.name = "consumer-break-lockstep", .summary = "breaks lockstep"},
+                             [](const PassOptions&) { return std::make_unique<BreakLockstep>(); });
+  const float trained = train(false);
+  std::string refusal;
+  try {
+    train(true);
+  } catch (const Error& error) {
+    refusal = error.what();
+  }
+  std::cout << "w is " << trained << "; refused: " << refusal << '\n';
+  return trained == 1.25F && refusal.find("prove-sync") != std::string::npos &&
+         refusal.find("w/replica_1") != std::string::npos;
+}
