@@ -310,6 +310,12 @@ class CongruenceMaker {
     } else {
       for (const ValueId input : node.inputs()) key_.push_back(level.of(input));
     }
+    if (node.inputs().empty()) {  // so that what its maker declared may be all that decides its outputs
+      for (const TensorSpec& spec : node.outputs()) {
+        key_.push_back(static_cast<std::uint32_t>(spec.dtype));
+        for (const std::int64_t dim : spec.shape.dims()) key_.push_back(static_cast<std::uint32_t>(dim));
+      }
+    }
     if (has(effects, Effect::kRandom)) {
       key_.push_back(static_cast<std::uint32_t>(std::max(node.provenance().replica, 0)));
       key_.push_back(depth_);  // a draw may depend on the trip
