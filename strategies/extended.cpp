@@ -120,6 +120,8 @@ ColocationScope::ColocationScope(Strategy& strategy, const Variable& variable) {
                             "' belongs to another strategy; name one of this"));
 }
 
+ColocationScope::~ColocationScope() = default;
+
 ColocationScope colocate_vars_with(Strategy& strategy, const Variable& variable) {
   return ColocationScope(strategy, variable);
 }

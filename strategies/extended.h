@@ -60,6 +60,9 @@ LOCKSTEP_API const std::vector<std::string>& non_slot_devices(Strategy& strategy
 class LOCKSTEP_API ColocationScope {
  public:
   ColocationScope(Strategy& strategy, const Variable& variable);
+  ~ColocationScope();
+  ColocationScope(const ColocationScope&) = delete;
+  ColocationScope& operator=(const ColocationScope&) = delete;
 };
 [[nodiscard]] LOCKSTEP_API ColocationScope colocate_vars_with(Strategy& strategy, const Variable& variable);
 
