@@ -44,7 +44,11 @@ struct SyncAnalysis::Edges {
   std::vector<std::uint32_t> begin;     // by cell: its first entry in `ends`; set by arrange()
   std::vector<std::uint32_t> ends;
 
+  // Marks an edge along which nothing becomes per replica, while what replicas made together goes on.
+  static constexpr std::uint32_t kTogetherOnly = 0x80000000U;
+
   void add(std::uint32_t start, std::uint32_t end) { list.emplace_back(start, end); }
+  void add_together(std::uint32_t start, std::uint32_t end) { list.emplace_back(start, end | kTogetherOnly); }
 
   // Sorts the edges by where they start.
   void arrange(std::size_t cells) {
@@ -56,7 +60,7 @@ struct SyncAnalysis::Edges {
     for (const Edge& edge : list) ends[next[edge.first]++] = edge.second;
   }
 
-  // Cells that can be reached from some, each with the one it was first reached from.
+  // Cells that can be reached from some; where `from` is asked for, what they make per replica, and whence each was reached.
   std::vector<bool> reach(const std::vector<std::uint32_t>& starts, std::vector<std::uint32_t>* from) const {
     std::vector<bool> reached(begin.size() - 1);
     std::vector<std::uint32_t> queue;
@@ -68,10 +72,12 @@ struct SyncAnalysis::Edges {
     for (std::size_t head = 0; head < queue.size(); ++head) {
       const std::uint32_t at = queue[head];
       for (std::uint32_t e = begin[at]; e < begin[at + 1]; ++e) {
-        if (reached[ends[e]]) continue;
-        reached[ends[e]] = true;
-        if (from != nullptr) (*from)[ends[e]] = at;
-        queue.push_back(ends[e]);
+        if (from != nullptr && (ends[e] & kTogetherOnly) != 0) continue;
+        const std::uint32_t end = ends[e] & ~kTogetherOnly;
+        if (reached[end]) continue;
+        reached[end] = true;
+        if (from != nullptr) (*from)[end] = at;
+        queue.push_back(end);
       }
     }
     return reached;
@@ -230,8 +236,11 @@ void SyncAnalysis::connect_node(const Level& level, const Node& node, Edges& edg
   const std::uint32_t hub = outputs > 1 && node.inputs().size() > 1 ? first + outputs : kNone;
   for (std::uint32_t i = 0; hub != kNone && i < outputs; ++i) edges.add(hub, first + i);
   for (std::size_t i = 0; outputs > 0 && i < node.inputs().size(); ++i) {
-    if (kept_equal && (i == update->operand || (update->indices && i == *update->indices))) continue;
     const std::uint32_t from = cell(graph, node.inputs()[i]);
+    if (kept_equal && (i == update->operand || (update->indices && i == *update->indices))) {
+      edges.add_together(from, first);
+      continue;
+    }
     if (hub != kNone) {
       edges.add(from, hub);
     } else {

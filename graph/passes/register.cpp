@@ -1,4 +1,5 @@
 #include "lockstep/graph/pass_registry.h"
+#include "lockstep/graph/passes/accumulate_gradients.h"
 #include "lockstep/graph/passes/clip_by_global_norm.h"
 #include "lockstep/graph/passes/common_subexpression_elimination.h"
 #include "lockstep/graph/passes/constant_folding.h"
@@ -10,6 +11,12 @@
 namespace lockstep {
 
 void register_general_passes(PassRegistry& registry) {
+  registry.add({.name = "accumulate-gradients",
+                .summary = "variables change once in k steps, by the mean of the gradients of all k",
+                .options = {{.name = "steps", .type = OptionType::kInt, .summary = "k"}}},
+               [](const PassOptions& options) {
+                 return make_accumulate_gradients({.steps = options.get_int("steps")});
+               });
   registry.add({.name = "clip-by-global-norm",
                 .summary = "gradients are scaled down together where their norm is too large",
                 .options = {{.name = "norm",

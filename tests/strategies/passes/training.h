@@ -42,7 +42,7 @@ inline Tensor joined(const std::vector<Tensor>& parts) {
 }
 
 // The step of one replica.
-inline void train(const Value& x, const Value& rows, double learning_rate) {
+inline void train(const Value& x, const Value& rows, bool by_rows) {
   GraphBuilder& b = x.builder();
   const auto variable = [&](const char* name, Shape shape, std::uint64_t seed) {
     VariableDecl decl;
@@ -53,20 +53,22 @@ inline void train(const Value& x, const Value& rows, double learning_rate) {
   };
   const VariableRef w = variable("w", {3, 2}, 5), table = variable("table", {7, 2}, 7),
                     bias = variable("bias", {2}, 9);
-  const Value hidden = tanh(matmul(x, b.read(w))) * gather(b.read(table), rows);
+  const Value looked_up =
+      by_rows ? gather(b.read(table), rows) : matmul(one_hot(rows, 7, DType::kF64), b.read(table));
+  const Value hidden = tanh(matmul(x, b.read(w))) * looked_up;
   const Value loss = global_mean(hidden + b.read(bias));
-  Adam(learning_rate).minimize(loss, {w, table, bias});
+  Adam(0.1).minimize(loss, {w, table, bias});
 }
 
-inline Graph plain_step(double learning_rate = 0.1) {
+inline Graph plain_step(bool by_rows = true) {
   GraphBuilder b;
   const Value x = b.placeholder("x", DType::kF64, {kUnknown, 3});
   const Value rows = b.placeholder("rows", DType::kI64, {kUnknown});
-  train(x, rows, learning_rate);
+  train(x, rows, by_rows);
   return b.finish();
 }
 
-inline Graph replicated_step(std::int64_t replicas, double learning_rate = 0.1) {
+inline Graph replicated_step(std::int64_t replicas, bool by_rows = true) {
   GraphBuilder b;
   std::vector<std::vector<Value>> own(2);
   for (std::int64_t r = 0; r < replicas; ++r) {
@@ -74,7 +76,7 @@ inline Graph replicated_step(std::int64_t replicas, double learning_rate = 0.1) 
     own[1].push_back(b.placeholder(str("rows", r), DType::kI64, {kUnknown}));
   }
   replicated(b, replicas, {}, own, [&](std::span<const Value> in) -> std::vector<Value> {
-    train(in[0], in[1], learning_rate);
+    train(in[0], in[1], by_rows);
     return {};
   });
   return b.finish();
@@ -91,13 +93,13 @@ inline void expect_close(const Tensor& expected, const Tensor& actual, const std
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-12) << what << " at " << i;
 }
 
-// One device does `plain` passes and sees each step's whole batch; replicas do `distributed` passes. With `steps` > 1 the device
-// makes one step of as many batches, joined.
+// One device does `plain` passes and sees each step's whole batch; replicas do `distributed` passes. The device
+// makes one step of `gathered` batches, joined. Without `by_rows` the table's gradient is dense.
 inline void expect_same_training(const std::string& plain, const std::string& distributed,
-                                 std::int64_t replicas, int gathered = 1, double learning_rate = 0.1) {
-  Graph one = plain_step(learning_rate);
+                                 std::int64_t replicas, int gathered = 1, bool by_rows = true) {
+  Graph one = plain_step(by_rows);
   if (!plain.empty()) PassRegistry::global().parse_pipeline(plain).run(one);
-  Graph many = replicas > 0 ? replicated_step(replicas, learning_rate) : plain_step(learning_rate);
+  Graph many = replicas > 0 ? replicated_step(replicas, by_rows) : plain_step(by_rows);
   PassRegistry::global().parse_pipeline(distributed).run(many);
   Interpreter device(one), together(many);
   const std::int64_t parts = std::max<std::int64_t>(replicas, 1);
