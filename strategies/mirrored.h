@@ -47,6 +47,8 @@ struct MirroredOptions {
   std::int64_t num_packs = 0;
   // Compute and store once what is proven equal on all replicas and lies in one memory. Off: every replica has its own.
   bool share_mirrored = true;
+  // Passes on one replica's step before it is distributed: "accumulate-gradients(steps=4),clip-by-global-norm(norm=1)".
+  std::string step_passes = {};
   // Run the general passes too (folding, fusing): off for graphs that are to be looked at.
   bool optimize = true;
   std::optional<Runtime> runtime = std::nullopt;

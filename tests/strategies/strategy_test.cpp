@@ -272,6 +272,22 @@ TEST(StrategyVariable, UpdateRunsOnEveryCopy) {
   for (const Tensor& copy : w.copies()) EXPECT_EQ(copy.item(), 6);
 }
 
+TEST(StrategyMergeCall, IsKeptInOrderWhereItGivesNothing) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(1.F));
+  const auto f = strategy.function({InputSpec(DType::kF32, Shape{}, "x")}, [&](Value x) {
+    const Value before = identity(w);
+    replica_context().merge_call(
+        [&](Strategy& s, const PerReplica<Value>& v) { w.assign(s.reduce(ReduceOp::kSum, v)); }, x);
+    return std::pair(before, identity(w));
+  });
+  const auto [before, after] = f(PerReplica<Tensor>({Tensor::scalar(2.F), Tensor::scalar(3.F)}));
+  EXPECT_EQ(before[0].item(), 1);
+  EXPECT_EQ(after[0].item(), 5);
+  for (const Tensor& copy : w.copies()) EXPECT_EQ(copy.item(), 5);
+}
+
 TEST(StrategyRun, AtOnce) {
   MirroredStrategy strategy({.devices = cpus(2)});
   const PerReplica<Tensor> y =
