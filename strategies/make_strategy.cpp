@@ -16,6 +16,7 @@ std::vector<OptionSpec> mirrored_specs() {
           {.name = "bytes_per_pack", .type = OptionType::kInt, .fallback = defaults.bytes_per_pack},
           {.name = "num_packs", .type = OptionType::kInt, .fallback = defaults.num_packs},
           {.name = "share_mirrored", .type = OptionType::kBool, .fallback = defaults.share_mirrored},
+          {.name = "step_passes", .type = OptionType::kString, .fallback = defaults.step_passes},
           {.name = "optimize", .type = OptionType::kBool, .fallback = defaults.optimize}};
 }
 
@@ -26,6 +27,7 @@ MirroredOptions mirrored_options(const PassOptions& given) {
   options.bytes_per_pack = given.get_int("bytes_per_pack");
   options.num_packs = given.get_int("num_packs");
   options.share_mirrored = given.get_bool("share_mirrored");
+  options.step_passes = given.get_string("step_passes");
   options.optimize = given.get_bool("optimize");
   return options;
 }

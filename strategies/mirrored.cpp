@@ -36,8 +36,9 @@ PassPipeline MirroredStrategy::pipeline() const {
   const std::vector<std::string> homes(worker_devices().size(), parameter_devices()[0]);
   const bool central = parameter_devices().size() < worker_devices().size();
   // On one replica's step, while there is one copy of it: what is inserted here is cloned along with the rest.
-  std::string passes =
-      str("mirror-variables(devices=", central ? list_of(homes) : devices, "),insert-all-reduce");
+  // What the user wants of the step comes first: it may declare variables.
+  std::string passes = options_.step_passes.empty() ? "" : options_.step_passes + ",";
+  passes += str("mirror-variables(devices=", central ? list_of(homes) : devices, "),insert-all-reduce");
   passes += options_.num_packs > 0 ? str(",bucket-all-reduce(num_packs=", options_.num_packs, ")")
                                    : str(",bucket-all-reduce(bytes_per_pack=", options_.bytes_per_pack, ")");
   if (options_.optimize) {

@@ -423,8 +423,12 @@ class Replicator {
         if (replicas_ > 1) add_up(node);
       } else if (node.op().region_kind == RegionKind::kCond || node.op().region_kind == RegionKind::kWhile) {
         join_regions(node);
-      } else if (!node.regions().empty()) {
+      } else if (node.find<std::vector<std::int64_t>>("single") != nullptr) {
         merge(node);
+      } else if (!node.regions().empty()) {
+        throw PassError(kName,
+                        "its region joins replicas, and only those of cond, while_loop and merge_call may",
+                        place_of(node));
       } else {
         join_collective(node);
       }
