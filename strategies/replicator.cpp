@@ -19,17 +19,25 @@ struct Target {
   StringId made_by = graph.intern(kName);
 };
 
-// A node of the step must be one node for all replicas where what it does inside concerns all of them.
+bool joins_inside(const Graph& region, const internal::VariableCopies& copies);
+
+// Must it be one node for all replicas? Where it joins them itself, or what runs inside it does, or writes a variable that they
+// keep equal. Regions that do not run by themselves (a gradient rule, fused nodes) do not count.
+bool joins(const Node& node, const internal::VariableCopies& copies) {
+  const OpTraits& traits = node.op().traits;
+  if (traits.collective || traits.sum_over_replicas || has(node.op().effects, Effect::kCollective))
+    return true;
+  const RegionKind kind = node.op().region_kind;
+  if (kind != RegionKind::kCond && kind != RegionKind::kWhile) return false;
+  return std::ranges::any_of(node.regions(),
+                             [&](const Graph& region) { return joins_inside(region, copies); });
+}
+
 bool joins_inside(const Graph& region, const internal::VariableCopies& copies) {
   for (const Node& node : region.nodes()) {
-    const OpTraits& traits = node.op().traits;
-    if (traits.collective || traits.sum_over_replicas || has(node.op().effects, Effect::kCollective))
-      return true;
+    if (joins(node, copies)) return true;
     for (const std::string& name : updated_variables(node)) {
       if (copies.is_mirrored(name)) return true;
-    }
-    for (const Graph& inner : node.regions()) {
-      if (joins_inside(inner, copies)) return true;
     }
   }
   return false;
@@ -254,14 +262,6 @@ class Replicator {
    private:
     // --- order: see the header
 
-    bool joins(const Node& node) const {
-      const OpTraits& traits = node.op().traits;
-      if (traits.collective || traits.sum_over_replicas || has(node.op().effects, Effect::kCollective))
-        return true;
-      return std::ranges::any_of(node.regions(),
-                                 [&](const Graph& region) { return joins_inside(region, owner_.copies_); });
-    }
-
     void arrange() {
       const std::vector<NodeId> order = body_.topological_order();
       is_join_.resize(body_.id_bound());
@@ -274,7 +274,7 @@ class Replicator {
       std::uint32_t most = 0;
       for (const NodeId id : order) {
         const Node& node = body_.node(id);
-        is_join_[id.index()] = joins(node);
+        is_join_[id.index()] = joins(node, owner_.copies_);
         fixed[id.index()] = is_join_[id.index()] || effects_of(node) != Effect::kPure;
         std::uint32_t earliest = 0;
         each_before(node, [&](NodeId before) {
