@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "data.h"
-#include "participant.h"
+#include "participants.h"
+#include "support/data.h"
 
 extern "C" {
 void sgemm_(const char* transpose_a, const char* transpose_b, const int* m, const int* n, const int* k,
@@ -131,7 +131,7 @@ std::unique_ptr<Participant> make_blas_bound(const std::string& model, std::int6
   return std::make_unique<BlasBound>(static_cast<int>(batch), threads);
 }
 
-std::unique_ptr<Participant> make_halves_bound(const std::string& model, std::int64_t batch) {
+std::unique_ptr<Participant> make_halves_bound(const std::string& model, std::int64_t batch, std::size_t) {
   if (model != "mlp") return nullptr;
   return std::make_unique<HalvesBound>(static_cast<int>(batch));
 }

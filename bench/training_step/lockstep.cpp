@@ -12,10 +12,10 @@
 #include "lockstep/graph/compile.h"
 #include "lockstep/graph/optimize.h"
 #include "lockstep/graph/program.h"
-#include "models.h"
-#include "participant.h"
-#include "profile.h"
+#include "participants.h"
 #include "support/measure.h"
+#include "support/models.h"
+#include "support/profile.h"
 
 namespace lockstep::bench {
 namespace {
@@ -25,10 +25,12 @@ class Lockstep final : public Participant {
   Lockstep(const std::string& model, std::int64_t batch, std::size_t threads)
       : runtime_({.threads = threads}) {
     GraphBuilder builder;
-    TrainingStep step = make_training_step(builder, model, batch);
-    builder.result(step.loss);
+    Batch data = batch_of(model, batch);
+    Value x = builder.placeholder("x", data.inputs.dtype(), data.inputs.shape());
+    Value y = builder.placeholder("y", data.targets.dtype(), data.targets.shape());
+    builder.result(train(model, x, y));
     program_ = compile(optimize(builder.finish()), runtime_);
-    feeds_ = {std::move(step.inputs), std::move(step.targets)};
+    feeds_ = {std::move(data.inputs), std::move(data.targets)};
     results_ = {Tensor::zeros(Shape{})};
   }
 

@@ -1,6 +1,10 @@
-// bench/training_step/models.h - the models that are trained: loss and update of one step, as their users would write them.
+// bench/support/models.h - the models that are trained: loss and update of one step, as their users would write them.
 //
-// Sizes, data and initial weights are those of worker.py, so that every participant's loss is the same number.
+//   Batch batch = batch_of("mlp", 64);
+//   Value loss = train("mlp", x, y);       // of Values with the batch's dtypes and shapes: a whole batch, or a replica's part
+//
+// Sizes, data and initial weights are those of training_step/worker.py, so that every participant's loss is the same number.
+// The loss is the mean over the batches of all replicas; with several, this replica's share of it.
 #pragma once
 
 #include <cmath>
@@ -9,18 +13,19 @@
 #include <string_view>
 #include <vector>
 
-#include "data.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/builder.h"
 #include "lockstep/graph/ops.h"
 #include "lockstep/graph/optimizer.h"
+#include "support/data.h"
 
 namespace lockstep::bench {
 
-struct TrainingStep {
-  Value loss;
-  Tensor inputs, targets;  // what to feed, in the order of the placeholders
+constexpr std::int64_t kSequence = 128, kWidth = 256;  // of the transformer
+
+struct Batch {
+  Tensor inputs, targets;
 };
 
 inline Tensor uniform(const Shape& shape, std::uint32_t seed, float half) {
@@ -47,13 +52,18 @@ class Parameters {
   Value ones(std::string_view name, const Shape& shape) {
     return add(name, Tensor::full(DType::kF32, shape, 1));
   }
+  const std::vector<VariableRef>& variables() const { return variables_; }
 
  private:
   Value add(std::string_view name, const Tensor& initial) {
     ++next_seed_;
-    return builder_.read(builder_.variable(name, initial));
+    // Where a strategy traces a replica's step, variables are those of the graph around it.
+    variables_.push_back(builder_.outermost().find_or_declare(
+        {.name = std::string(name), .spec = initial.spec(), .initial = initial}));
+    return builder_.read(variables_.back());
   }
   GraphBuilder& builder_;
+  std::vector<VariableRef> variables_;
   std::uint32_t next_seed_ = 1;
 };
 
@@ -61,10 +71,8 @@ inline Value dense(const Value& x, const Value& weights, const Value& bias) {
   return matmul(x, weights) + bias;
 }
 
-inline TrainingStep mlp(GraphBuilder& b, std::int64_t batch) {
-  Value x = b.placeholder("images", DType::kF32, {batch, 784});
-  Value y = b.placeholder("labels", DType::kI64, {batch});
-  Parameters p(b);
+inline Value mlp(const Value& x, const Value& y) {
+  Parameters p(x.builder());
   Value h = x;
   std::int64_t width = 784;
   for (const auto& [layer, half] : {std::pair("1", 0.07F), std::pair("2", 0.08F)}) {
@@ -75,15 +83,13 @@ inline TrainingStep mlp(GraphBuilder& b, std::int64_t batch) {
   }
   Value w = p.random("w3", {512, 10}, 0.1F);
   Value bias = p.zeros("b3", {10});
-  Value loss = mean(softmax_cross_entropy(dense(h, w, bias), y));
-  Sgd(0.05).minimize(loss, trainable_variables(b));
-  return {loss, uniform({batch, 784}, 100, 1), labels(batch)};
+  Value loss = global_mean(softmax_cross_entropy(dense(h, w, bias), y));
+  Sgd(0.05).minimize(loss, p.variables());
+  return loss;
 }
 
-inline TrainingStep cnn(GraphBuilder& b, std::int64_t batch) {
-  Value x = b.placeholder("images", DType::kF32, {batch, 28, 28, 1});
-  Value y = b.placeholder("labels", DType::kI64, {batch});
-  Parameters p(b);
+inline Value cnn(const Value& x, const Value& y) {
+  Parameters p(x.builder());
   const Conv2dOptions same = {.padding = Padding::same()};
   Value k1 = p.random("k1", {3, 3, 1, 32}, 0.3F);
   Value b1 = p.zeros("b1", {32});
@@ -93,16 +99,15 @@ inline TrainingStep cnn(GraphBuilder& b, std::int64_t batch) {
   h = max_pool(relu(conv2d(h, k2, same) + b2), {2, 2});
   Value w = p.random("w", {7 * 7 * 64, 10}, 0.04F);
   Value bias = p.zeros("b", {10});
-  Value loss = mean(softmax_cross_entropy(dense(reshape(h, {batch, 7 * 7 * 64}), w, bias), y));
-  Sgd(0.02).minimize(loss, trainable_variables(b));
-  return {loss, uniform({batch, 28, 28, 1}, 100, 1), labels(batch)};
+  Value loss = global_mean(softmax_cross_entropy(dense(reshape(h, {x.shape()[0], 7 * 7 * 64}), w, bias), y));
+  Sgd(0.02).minimize(loss, p.variables());
+  return loss;
 }
 
-inline TrainingStep transformer(GraphBuilder& b, std::int64_t batch) {
-  constexpr std::int64_t kSequence = 128, kWidth = 256, kHeads = 4, kInner = 4 * kWidth;
-  Value x = b.placeholder("x", DType::kF32, {batch, kSequence, kWidth});
-  Value y = b.placeholder("y", DType::kF32, {batch, kSequence, kWidth});
-  Parameters p(b);
+inline Value transformer(const Value& x, const Value& y) {
+  constexpr std::int64_t kHeads = 4, kInner = 4 * kWidth;
+  const std::int64_t batch = x.shape()[0];
+  Parameters p(x.builder());
 
   Value scale1 = p.ones("scale1", {kWidth});
   Value shift1 = p.zeros("shift1", {kWidth});
@@ -129,16 +134,22 @@ inline TrainingStep transformer(GraphBuilder& b, std::int64_t batch) {
   h = gelu(dense(layer_norm(rows, scale2, shift2), w1, b1));
   rows = rows + dense(h, w2, b2);
 
-  Value loss = mean(square(rows - reshape(y, {batch * kSequence, kWidth})));
-  Adam(1e-3).minimize(loss, trainable_variables(b));
-  const Shape shape = {batch, kSequence, kWidth};
-  return {loss, uniform(shape, 100, 1), uniform(shape, 101, 1)};
+  Value loss = global_mean(square(rows - reshape(y, {batch * kSequence, kWidth})));
+  Adam(1e-3).minimize(loss, p.variables());
+  return loss;
 }
 
-inline TrainingStep make_training_step(GraphBuilder& builder, const std::string& model, std::int64_t batch) {
-  if (model == "mlp") return mlp(builder, batch);
-  if (model == "cnn") return cnn(builder, batch);
-  if (model == "transformer") return transformer(builder, batch);
+inline Batch batch_of(const std::string& model, std::int64_t batch) {
+  if (model == "mlp") return {uniform({batch, 784}, 100, 1), labels(batch)};
+  if (model == "cnn") return {uniform({batch, 28, 28, 1}, 100, 1), labels(batch)};
+  const Shape shape = {batch, kSequence, kWidth};
+  return {uniform(shape, 100, 1), uniform(shape, 101, 1)};
+}
+
+inline Value train(const std::string& model, const Value& x, const Value& y) {
+  if (model == "mlp") return mlp(x, y);
+  if (model == "cnn") return cnn(x, y);
+  if (model == "transformer") return transformer(x, y);
   throw InvalidArgument(str("no model is called '", model, "': expected mlp, cnn or transformer"));
 }
 

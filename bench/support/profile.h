@@ -1,4 +1,4 @@
-// bench/training_step/profile.h - where the time of a program's runs goes: by op and shape, and outside of kernels.
+// bench/support/profile.h - where the time of a program's runs goes: by op and shape, and outside of kernels.
 //
 //   Profile profile(program.graph());
 //   program.run_into(feeds, results, {.observer = &profile});   // many times

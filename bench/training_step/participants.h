@@ -1,4 +1,4 @@
-// bench/training_step/participant.h - who can make training steps, or what stands for them.
+// bench/training_step/participants.h - who can make training steps, or what stands for them.
 #pragma once
 
 #include <cstddef>
@@ -6,17 +6,9 @@
 #include <memory>
 #include <string>
 
-namespace lockstep::bench {
+#include "support/participant.h"
 
-class Participant {
- public:
-  virtual ~Participant() = default;
-  // Makes steps; the loss of the last one (0 for bounds, which have none).
-  virtual double run(std::size_t steps) = 0;
-  // One line about memory, and a table of where time goes; empty where there is nothing to say.
-  virtual std::string plan() { return {}; }
-  virtual std::string profile(std::size_t) { return {}; }
-};
+namespace lockstep::bench {
 
 // `model`: mlp, cnn, transformer. Throws InvalidArgument for another.
 std::unique_ptr<Participant> make_lockstep(const std::string& model, std::int64_t batch, std::size_t threads);
@@ -25,6 +17,7 @@ std::unique_ptr<Participant> make_lockstep(const std::string& model, std::int64_
 //   halves   two threads, each with BLAS to itself: half of the batch, and half of each weight gradient
 std::unique_ptr<Participant> make_blas_bound(const std::string& model, std::int64_t batch,
                                              std::size_t threads);
-std::unique_ptr<Participant> make_halves_bound(const std::string& model, std::int64_t batch);
+std::unique_ptr<Participant> make_halves_bound(const std::string& model, std::int64_t batch,
+                                               std::size_t threads);
 
 }  // namespace lockstep::bench

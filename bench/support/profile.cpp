@@ -1,4 +1,4 @@
-#include "profile.h"
+#include "support/profile.h"
 
 #include <algorithm>
 #include <cstdio>
