@@ -173,7 +173,12 @@ TEST(GlobalPassRegistry, HasTheGeneralPasses) {
   for (const PassInfo& info : PassRegistry::global().passes()) {
     names.push_back(info.name);
     EXPECT_FALSE(info.summary.empty()) << info.name;
-    EXPECT_EQ(PassRegistry::global().make(info.name)->name(), info.name);
+    std::string text = info.name;  // with what must be given
+    for (const OptionSpec& option : info.options) {
+      if (!option.fallback) text += str(text == info.name ? "(" : ",", option.name, "=2");
+    }
+    if (text != info.name) text += ")";
+    EXPECT_EQ(PassRegistry::global().make(text)->name(), info.name);
   }
   EXPECT_THAT(names, ::testing::IsSupersetOf({"common-subexpression-elimination", "constant-folding",
                                               "dead-node-elimination", "identity-removal"}));
