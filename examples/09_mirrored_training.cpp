@@ -83,6 +83,10 @@ double train(Strategy& strategy, const glyphs::Set& train, const glyphs::Set& te
 int main(int argc, char** argv) {
   const bool quick = argc > 1 && std::string_view(argv[argc - 1]) == "--quick";
   const int replicas = argc > (quick ? 2 : 1) ? std::atoi(argv[1]) : 2;
+  if (replicas < 1) {
+    std::cerr << "usage: 09_mirrored_training [replicas] [--quick]\n";
+    return 2;
+  }
   const glyphs::Set digits = glyphs::make(quick ? 640 : 16000, 1), test = glyphs::make(quick ? 200 : 4000, 2);
   const std::int64_t steps = quick ? 5 : 1000;
   std::vector<std::string> devices;

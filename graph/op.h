@@ -195,7 +195,7 @@ struct OpTraits {
   // their outputs in the same order, and says in its int attribute `replicas` how many there are.
   bool collective = false;
   bool same_on_all = false;        // of a collective: each of its outputs is equal on all replicas
-  bool gives_replica = false;       // output 0 is the number of the replica: a constant once it is known
+  bool gives_replica = false;      // output 0 is the number of the replica: a constant once it is known
   bool must_agree = false;         // all its inputs are equal: prove-sync proves it
   bool sum_over_replicas = false;  // a replica computes its part: the value is the sum over all of them
   bool replica_share = false;      // on a replica it is a share: those of all replicas add up to the value

@@ -236,7 +236,7 @@ Momentum::Momentum(LearningRate learning_rate, double momentum, bool nesterov, s
     : Optimizer(std::move(name), std::move(learning_rate),
                 op_rule("momentum", {{"velocity"}}, {{"momentum", momentum}, {"nesterov", nesterov}})) {}
 
-Adagrad::Adagrad(LearningRate learning_rate, AdagradOptions options)
+Adagrad::Adagrad(LearningRate learning_rate, const AdagradOptions& options)
     : Optimizer(options.name, std::move(learning_rate), adagrad_rule(options)) {}
 
 RmsProp::RmsProp(LearningRate learning_rate, const RmsPropOptions& options)

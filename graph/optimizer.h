@@ -158,7 +158,7 @@ struct AdagradOptions {
 // Steps that shrink with all gradients so far: for sparse features. One slot.
 class LOCKSTEP_API Adagrad : public Optimizer {
  public:
-  explicit Adagrad(LearningRate learning_rate, AdagradOptions options = {});
+  explicit Adagrad(LearningRate learning_rate, const AdagradOptions& options = {});
 };
 
 struct RmsPropOptions {

@@ -16,7 +16,7 @@ MirroredOptions sharing(MirroredOptions options) {
 
 }  // namespace
 
-CentralStorageStrategy::CentralStorageStrategy(MirroredOptions options, std::string parameter_device)
+CentralStorageStrategy::CentralStorageStrategy(MirroredOptions options, const std::string& parameter_device)
     : MirroredStrategy(sharing(std::move(options))),
       parameter_devices_{Device::parse(parameter_device).to_string()} {
   const Decision decision = runtime().has_device(Device::parse(parameter_devices_[0]));

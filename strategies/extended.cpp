@@ -113,14 +113,13 @@ const std::vector<std::string>& non_slot_devices(Strategy& strategy, std::span<c
   return strategy.worker_devices();
 }
 
-ColocationScope::ColocationScope(Strategy& strategy, const Variable& variable) {
-  internal::require_cross_replica(&strategy, "colocate_vars_with()");
+ColocationScope::ColocationScope(Strategy& strategy, const Variable& variable)
+    : frame_((internal::require_cross_replica(&strategy, "colocate_vars_with()"), &strategy),
+             ContextKind::kCrossReplica, current_builder()) {
   if (&variable.strategy() == &strategy) return;
   throw InvalidArgument(str("colocate_vars_with(): variable '", variable.name(),
                             "' belongs to another strategy; name one of this"));
 }
-
-ColocationScope::~ColocationScope() = default;
 
 ColocationScope colocate_vars_with(Strategy& strategy, const Variable& variable) {
   return ColocationScope(strategy, variable);
@@ -153,6 +152,7 @@ std::map<std::string, std::vector<Value>> map(Strategy& strategy, std::span<cons
 
 PerReplica<Tensor> worker_device_index(const Strategy& strategy) {
   std::vector<Tensor> ids;
+  ids.reserve(static_cast<std::size_t>(strategy.num_replicas_in_sync()));
   for (std::int32_t r = 0; r < strategy.num_replicas_in_sync(); ++r) ids.push_back(Tensor::scalar(r));
   return PerReplica<Tensor>(std::move(ids));
 }

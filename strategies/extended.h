@@ -56,13 +56,14 @@ LOCKSTEP_API PerReplica<Value> update_non_slot(Strategy& strategy, std::span<con
 LOCKSTEP_API const std::vector<std::string>& non_slot_devices(Strategy& strategy,
                                                               std::span<const Variable> variables = {});
 
-// Variables made while the guard lives get the devices of `variable`, which must be of this strategy: those of all replicas.
+// Variables made while the guard lives get the devices of `variable`, which must be of this strategy: those of all replicas. Enters
+// the strategy's scope.
 class LOCKSTEP_API ColocationScope {
  public:
   ColocationScope(Strategy& strategy, const Variable& variable);
-  ~ColocationScope();
-  ColocationScope(const ColocationScope&) = delete;
-  ColocationScope& operator=(const ColocationScope&) = delete;
+
+ private:
+  internal::ContextFrame frame_;
 };
 [[nodiscard]] LOCKSTEP_API ColocationScope colocate_vars_with(Strategy& strategy, const Variable& variable);
 

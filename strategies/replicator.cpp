@@ -605,6 +605,7 @@ class Replicator {
       std::vector<ValueId> flat;
       if (condition) {
         std::vector<ValueId> all;
+        all.reserve(results.size());
         for (const std::vector<ValueId>& mine : results) all.push_back(mine[0]);
         flat.push_back(owner_.agreement(target, node, all));
       } else {

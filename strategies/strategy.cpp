@@ -137,6 +137,7 @@ std::vector<PerReplica<Value>> Strategy::replicate(std::span<const PerReplica<Va
       [&](std::span<const Value> values) {
         const internal::ContextFrame frame(this, kind, builder);
         std::vector<Value> ordered;
+        ordered.reserve(place.size());
         for (const std::size_t at : place) ordered.push_back(values[at]);
         return trace(ordered);
       },

@@ -241,6 +241,7 @@ class Level {
     std::vector<ValueId> inputs = {node.inputs()[update.operand]};
     if (update.indices) inputs.push_back(node.inputs()[*update.indices]);
     std::vector<TensorSpec> specs;
+    specs.reserve(inputs.size());
     for (const ValueId input : inputs) specs.push_back(graph_.spec(input));
     const Graph region = traced(specs, node.site(), [&](GraphBuilder& b, std::span<const Value> in) {
       const Value numbers = cast(in[0], dtype);

@@ -54,8 +54,8 @@ class ConstantFolding final : public Pass {
   bool may_fold(const Node& node) const {
     if (node.inputs().empty() || !node.controls().empty() || !node.regions().empty()) return false;
     const OpTraits& traits = node.op().traits;
-    if (node.outputs().empty() || traits.per_replica_source || traits.collective || traits.sum_over_replicas ||
-        traits.replica_share)
+    if (node.outputs().empty() || traits.per_replica_source || traits.collective ||
+        traits.sum_over_replicas || traits.replica_share)
       return false;
     if (effects_of(node) != Effect::kPure) return false;
     std::int64_t bytes = 0;

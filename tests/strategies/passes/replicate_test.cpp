@@ -138,7 +138,8 @@ TEST_F(Replicate, ExpandsMergeCalls) {
   Graph graph = b.finish();
   PassRegistry::global().parse_pipeline("replicate").run(graph);
   Interpreter interpreter(graph);
-  const std::vector<Tensor> out = interpreter.run({Tensor::from<float>({2}, {5.F, 1.F}), Tensor::from<float>({2}, {2.F, 7.F})});
+  const std::vector<Tensor> out =
+      interpreter.run({Tensor::from<float>({2}, {5.F, 1.F}), Tensor::from<float>({2}, {2.F, 7.F})});
   ASSERT_EQ(out.size(), 4U);
   EXPECT_TRUE(out[0].bit_equal(Tensor::from<float>({2}, {6.F, -12.F})));
   EXPECT_TRUE(out[1].bit_equal(Tensor::from<float>({2}, {6.F, -12.F})));
