@@ -5,6 +5,7 @@
 #include "lockstep/graph/gradients.h"
 #include "lockstep/graph/internal/region_trace.h"
 #include "lockstep/graph/ops/collectives.h"
+#include "lockstep/graph/replicated_update.h"
 
 namespace lockstep {
 
@@ -123,10 +124,12 @@ std::vector<Value> merge_call(GraphBuilder& builder, std::int64_t replicas, std:
   return target.outputs_of(id);
 }
 
-std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t replicas,
-                                           std::span<const Value> shared,
-                                           std::span<const std::vector<Value>> per_replica,
-                                           const LoopBodyFn& body, SourceSite site) {
+namespace {
+
+std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, std::int64_t replicas,
+                                                std::span<const Value> shared,
+                                                std::span<const std::vector<Value>> per_replica,
+                                                const LoopBodyFn& body, bool update, SourceSite site) {
   static const OpDef& op = OpRegistry::global().get("replicated");
   const ErrorPlace place{{}, "replicated", {}, site.file, site.line, -1};
   if (replicas < 1) throw InvalidArgument("replicated: needs at least one replica", place);
@@ -162,15 +165,31 @@ std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t r
   const std::size_t results = region.results().size();
   std::vector<Graph> regions;
   regions.push_back(std::move(region));
-  const NodeId id = target.node(
-      op, {}, inputs,
-      {{"replicas", replicas}, {"shared", static_cast<std::int64_t>(own_shared + captured.size())}},
-      std::move(regions), site);
+  std::vector<Attribute> attributes = {{"replicas", replicas},
+                                       {"shared", static_cast<std::int64_t>(own_shared + captured.size())}};
+  if (update) attributes.push_back({"update", true});
+  const NodeId id = target.node(op, {}, inputs, std::move(attributes), std::move(regions), site);
   const std::vector<Value> flat = target.outputs_of(id);
   std::vector<std::vector<Value>> grouped(results);
   for (std::size_t i = 0; i < flat.size(); ++i)
     grouped[i / static_cast<std::size_t>(replicas)].push_back(flat[i]);
   return grouped;
+}
+
+}  // namespace
+
+std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t replicas,
+                                           std::span<const Value> shared,
+                                           std::span<const std::vector<Value>> per_replica,
+                                           const LoopBodyFn& body, SourceSite site) {
+  return make_replicated(builder, replicas, shared, per_replica, body, false, site);
+}
+
+std::vector<std::vector<Value>> replicated_update(GraphBuilder& builder, std::int64_t replicas,
+                                                  std::span<const Value> shared,
+                                                  std::span<const std::vector<Value>> per_replica,
+                                                  const LoopBodyFn& body, SourceSite site) {
+  return make_replicated(builder, replicas, shared, per_replica, body, true, site);
 }
 
 Value custom_gradient(std::span<const Value> inputs, const CustomForwardFn& forward,

@@ -39,8 +39,8 @@ PassPipeline MirroredStrategy::pipeline() const {
   // What the user wants of the step comes first: it may declare variables.
   std::string passes = options_.step_passes.empty() ? "" : options_.step_passes + ",";
   passes += str("mirror-variables(devices=", central ? list_of(homes) : devices, "),insert-all-reduce");
-  passes += options_.num_packs > 0 ? str(",bucket-all-reduce(num_packs=", options_.num_packs, ")")
-                                   : str(",bucket-all-reduce(bytes_per_pack=", options_.bytes_per_pack, ")");
+  passes += options_.num_packs != 0 ? str(",bucket-all-reduce(num_packs=", options_.num_packs, ")")
+                                    : str(",bucket-all-reduce(bytes_per_pack=", options_.bytes_per_pack, ")");
   if (options_.optimize) {
     passes +=
         ",recompute-checkpoints,identity-removal,constant-folding,common-subexpression-elimination,"

@@ -18,7 +18,9 @@ OneDeviceStrategy::OneDeviceStrategy(std::string device, StrategyOptions options
 OneDeviceStrategy::~OneDeviceStrategy() = default;
 
 PassPipeline OneDeviceStrategy::pipeline() const {
-  return PassRegistry::global().parse_pipeline("replicate");
+  return PassRegistry::global().parse_pipeline(
+      str("recompute-checkpoints,identity-removal,constant-folding,common-subexpression-elimination,",
+          "dead-node-elimination,fuse-elementwise,replicate,place(devices=[", worker_devices()[0], "])"));
 }
 
 }  // namespace lockstep

@@ -47,7 +47,13 @@ MultiStepContext run_steps(
           str("the source of batches ended after ", context.iterations_, " of ", iterations, " iterations"),
           {}, static_cast<std::uint64_t>(context.iterations_));
     }
-    context.last_ = step.call(*batch);
+    try {
+      context.last_ = step.call(*batch);
+    } catch (const Error& error) {
+      std::throw_with_nested(RunError(error.code(),
+                                      str("iteration ", context.iterations_, ": ", error.message()),
+                                      error.place(), static_cast<std::uint64_t>(context.iterations_)));
+    }
   }
   return context;
 }

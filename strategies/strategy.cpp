@@ -5,6 +5,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/graph/ops.h"
+#include "lockstep/graph/replicated_update.h"
 #include "lockstep/strategies/internal/at_once.h"
 #include "lockstep/strategies/internal/result_kinds.h"
 #include "lockstep/strategies/one_device.h"
@@ -132,7 +133,8 @@ std::vector<PerReplica<Value>> Strategy::replicate(std::span<const PerReplica<Va
   std::size_t next_shared = 0, next_own = shared.size();
   for (std::size_t i = 0; i < arguments.size(); ++i)
     place[i] = arguments[i].is_single() ? next_shared++ : next_own++;
-  const auto results = lockstep::replicated(
+  const auto& make = kind == ContextKind::kUpdate ? lockstep::replicated_update : lockstep::replicated;
+  const auto results = make(
       *builder, replicas, shared, own,
       [&](std::span<const Value> values) {
         const internal::ContextFrame frame(this, kind, builder);
@@ -196,6 +198,10 @@ Step Strategy::finish_trace(GraphBuilder& builder, std::vector<InputSpec> inputs
       // Of equal values one is enough.
       const ReplicaKind kind = result.size() == 1 ? ReplicaKind::kSingle : result.kind();
       const std::size_t slots = kind == ReplicaKind::kPerReplica ? result.size() : 1;
+      if (slots != 1 && slots != devices_.size()) {
+        throw InvalidArgument(str("a result has ", slots, " slots for ", devices_.size(),
+                                  " replicas; give one for each, ", "or one for all"));
+      }
       parts.results.push_back({kind, next});
       for (std::size_t r = 0; r < slots; ++r) builder.result(result[r]);
       next += slots;
@@ -243,6 +249,8 @@ Value Strategy::reduce(ReduceOp op, const PerReplica<Value>& value, std::optiona
   if (value.empty()) throw InvalidArgument("reduce: the value is empty");
   check_reduce_axis(op, axis, value[0].shape().rank());
   const auto replicas = num_replicas_in_sync();
+  if (value.size() != 1 && value.size() != static_cast<std::size_t>(replicas))
+    throw InvalidArgument(str("reduce: the value has ", value.size(), " slots for ", replicas, " replicas"));
   const bool same = value.kind() != ReplicaKind::kPerReplica;
   if (same && replicas > 1 && op == ReduceOp::kSum) {
     throw InvalidArgument(str("reduce: a ", to_string(value.kind()),
@@ -269,7 +277,9 @@ Value Strategy::reduce(ReduceOp op, const PerReplica<Value>& value, std::optiona
   const Value total = sums.size() == 1 ? sums[0] : reduce_replicas(ReduceOp::kSum, sums, site);
   if (op == ReduceOp::kSum) return total;
   const Value count = counts.size() == 1 ? counts[0] : reduce_replicas(ReduceOp::kSum, counts, site);
-  return total / cast(count, total.dtype());
+  // A count may be more than a half holds.
+  const DType dtype = total.dtype(), wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+  return cast(cast(total, wide) / cast(count, wide), dtype);
 }
 
 Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<std::int64_t> axis) {

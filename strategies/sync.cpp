@@ -43,6 +43,37 @@ struct SyncAnalysis::Edges {
   std::vector<std::uint32_t> together;  // cells that replicas make together
   std::vector<std::uint32_t> begin;     // by cell: its first entry in `ends`; set by arrange()
   std::vector<std::uint32_t> ends;
+  // By graph and node: was it made by gradients(), or does it depend on something that was? Empty where nothing was.
+  std::unordered_map<const Graph*, std::vector<bool>> from_gradients;
+
+  static bool by_gradients(const Node& node) {
+    const StringId by = node.provenance().made_by;
+    return by.valid() && node.graph().text(by) == "gradients";
+  }
+  void note_gradients(const std::vector<Level>& levels) {
+    bool any = false;
+    for (const Level& level : levels) {
+      std::vector<bool>& flags = from_gradients[level.graph];
+      flags.resize(level.graph->id_bound());
+      for (const NodeId id : level.graph->topological_order()) {
+        const Node& node = level.graph->node(id);
+        bool flag = by_gradients(node);
+        any = any || flag;
+        for (const ValueId input : node.inputs()) flag = flag || flags[input.node.index()];
+        flags[id.index()] = flag;
+      }
+    }
+    if (!any) from_gradients.clear();
+  }
+  // Does what replicas make together here reduce gradients? Not where it belongs to the forward pass, or is the way back through
+  // such a one: then each replica's gradient is still its share. A graph that does not say where gradients begin (one that was
+  // read from text) gets the benefit of the doubt.
+  bool reduces_gradients(const Node& node) const {
+    if (from_gradients.empty()) return true;
+    const std::vector<bool>& flags = from_gradients.at(&node.graph());
+    return !by_gradients(node) &&
+           std::ranges::any_of(node.inputs(), [&](ValueId input) { return flags[input.node.index()]; });
+  }
 
   // Marks an edge along which nothing becomes per replica, while what replicas made together goes on.
   static constexpr std::uint32_t kTogetherOnly = 0x80000000U;
@@ -87,6 +118,7 @@ struct SyncAnalysis::Edges {
 SyncAnalysis::SyncAnalysis(const Graph& outermost) : outermost_(outermost) {
   add_cross(outermost);
   Edges edges;
+  edges.note_gradients(levels_);
   connect_cross(outermost, nullptr, edges);
   for (const Level& level : levels_) connect_level(level, edges);
   edges.arrange(cells_.size());
@@ -158,6 +190,10 @@ void SyncAnalysis::connect_replicated(const Node& node, const Node* merge, Edges
   const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
   const auto shared = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
   const Graph& region = node.regions()[0];
+  // What an update is given is final.
+  if (const bool* update = node.find<bool>("update"); update != nullptr && *update) {
+    for (const NodeId parameter : region.parameters()) edges.together.push_back(cell(region, {parameter, 0}));
+  }
   for (std::size_t at = shared, i = shared; at < node.inputs().size(); at += replicas, ++i) {
     const std::span<const ValueId> group = node.inputs().subspan(at, replicas);
     if (same_values(group)) continue;
@@ -223,11 +259,14 @@ void SyncAnalysis::connect_node(const Level& level, const Node& node, Edges& edg
       if (!same_values(results.subspan(at, count))) edges.sources.push_back(first + i);
       at += count;
     }
-    all_outputs(edges.together);
+    if (edges.reduces_gradients(node)) all_outputs(edges.together);
     connect_cross(node.regions()[0], &node, edges);
     return;
   }
-  if (traits.collective && traits.same_on_all) return all_outputs(edges.together);
+  if (traits.collective && traits.same_on_all) {
+    if (edges.reduces_gradients(node)) all_outputs(edges.together);
+    return;
+  }
   if (traits.sum_over_replicas) return;
   if (level.replicas > 1 && is_source(node)) all_outputs(edges.sources);
   if (!node.regions().empty()) return connect_regions(node, edges);

@@ -119,7 +119,9 @@ OpDef while_op() {
 OpDef replicated_op() {
   OpDef def = region_op("replicated", "region 0 once per replica, over shared and per-replica inputs",
                         Arity::at_least(0), 1, RegionKind::kReplicated);
-  def.attributes = {{"replicas", AttributeType::kInt}, {"shared", AttributeType::kInt}};
+  def.attributes = {{"replicas", AttributeType::kInt},
+                    {"shared", AttributeType::kInt},
+                    {"update", AttributeType::kBool, false}};
   def.infer = [](InferContext& c) {
     const std::int64_t replicas = c.get<std::int64_t>("replicas");
     const std::int64_t shared = c.get<std::int64_t>("shared");

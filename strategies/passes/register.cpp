@@ -1,5 +1,7 @@
 #include "lockstep/strategies/passes/register.h"
 
+#include <mutex>
+
 #include "lockstep/strategies/internal/flat_passes.h"
 #include "lockstep/strategies/passes/bucket_all_reduce.h"
 #include "lockstep/strategies/passes/insert_all_reduce.h"
@@ -67,6 +69,8 @@ void add_all(PassRegistry& registry) {
 }  // namespace
 
 void register_strategy_passes(PassRegistry& registry) {
+  static std::mutex mutex;  // of two threads that make the first strategies, one adds them
+  const std::lock_guard<std::mutex> lock(mutex);
   if (registry.contains("replicate")) return;
   add_all(registry);
   internal::add_flat_passes(registry);

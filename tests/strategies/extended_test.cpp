@@ -1,5 +1,8 @@
 #include "lockstep/strategies/extended.h"
 
+#include <atomic>
+#include <stdexcept>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -169,6 +172,26 @@ TEST_F(Extended, RunsManySteps) {
   } catch (const RunError& error) {
     EXPECT_EQ(error.committed_steps(), 2U);
     EXPECT_THAT(error.what(), HasSubstr("ended after 2 of 3"));
+  }
+  std::atomic<int> runs = 0;
+  const auto failing = [&](MultiStepContext& context, std::span<const PerReplica<Value>> batch) {
+    const TensorSpec spec{DType::kF32, Shape{}};
+    context.set_last_step_output("y", strategy.run(
+                                          [&](Value x) {
+                                            return current_builder()->innermost().call(
+                                                "fails", {{x}}, {{spec}}, [&](KernelContext& c) {
+                                                  if (++runs > 4) throw std::domain_error("the third batch");
+                                                  c.output<float>(0)[0] = 0;
+                                                })[0];
+                                          },
+                                          batch[0]));
+  };
+  try {
+    run_steps(strategy, counting(5), 5, {kScalar}, failing);
+    ADD_FAILURE() << "the third batch fails";
+  } catch (const RunError& error) {
+    EXPECT_EQ(error.committed_steps(), 2U);
+    EXPECT_THAT(error.what(), HasSubstr("iteration 2"));
   }
   const MultiStepContext none = run_steps(strategy, counting(0), 0, {kScalar}, fn,
                                           {{"mine", scalars({7, 8})}, {"sum", Tensor::scalar(9.F)}});

@@ -288,12 +288,84 @@ TEST(StrategyMergeCall, IsKeptInOrderWhereItGivesNothing) {
   for (const Tensor& copy : w.copies()) EXPECT_EQ(copy.item(), 5);
 }
 
+// What is reduced and then handed to update() is final: it is not summed once more.
+TEST(StrategyVariable, UpdateAppliesReducedGradientsOnce) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(1.F));
+  const Sgd sgd(0.5);
+  const auto f = strategy.function({InputSpec(DType::kF32, Shape{}, "x")}, [&](Value x) {
+    replica_context().merge_call(
+        [&](Strategy& s, const PerReplica<Value>& g) {
+          const PerReplica<Value> total(s.reduce(ReduceOp::kSum, g));
+          s.update(w,
+                   [&](const Variable& copy, std::span<const Value> in) {
+                     sgd.apply_gradients({{in[0], static_cast<VariableRef>(copy)}});
+                     return in[0];
+                   },
+                   {&total, 1});
+        },
+        x);
+  });
+  f(PerReplica<Tensor>({Tensor::scalar(2.F), Tensor::scalar(4.F)}));
+  EXPECT_EQ(w.value().item(), 1 - 0.5 * 6);
+}
+
+// A value that replicas make together on the way forward leaves gradients shares, equal ones too.
+TEST(StrategyVariable, GradientsBehindForwardCollectivesAreSummed) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(1.F)), v("v", Tensor::scalar(1.F));
+  const Sgd sgd(0.5);
+  const auto f = strategy.function({kVector}, [=](Value x) {
+    const ReplicaContext replica = replica_context();
+    const Value m = replica.all_reduce(ReduceOp::kMean, mean(x));
+    const Value share = square(m * w - 1.F) / 2.F;
+    sgd.minimize(share, {w});
+    // What the user has reduced is left alone.
+    const Value g = gradients(square(m * v - 1.F) / 2.F, {static_cast<VariableRef>(v)})[0];
+    sgd.apply_gradients({{replica.all_reduce(ReduceOp::kSum, g), static_cast<VariableRef>(v)}});
+    return share;
+  });
+  f(PerReplica<Tensor>({vec({1}), vec({3})}));
+  // m = 2, and the whole loss is (m w - 1)^2: 2 (m w - 1) m = 4.
+  EXPECT_EQ(w.value().item(), 1 - 0.5 * 4);
+  EXPECT_EQ(v.value().item(), 1 - 0.5 * 4);
+}
+
+TEST(Strategy, RefusesResultsWithTheWrongNumberOfSlots) {
+  MirroredStrategy strategy({.devices = cpus(3)});
+  EXPECT_THAT(error_of([&] {
+                strategy.cross_function({kVector}, [](const PerReplica<Value>& x) {
+                  return PerReplica<Value>({x[0], x[1]});
+                });
+              }),
+              HasSubstr("2 slots for 3 replicas"));
+  EXPECT_THAT(error_of([&] {
+                strategy.reduce(ReduceOp::kSum, PerReplica<Tensor>({vec({1}), vec({2})}));
+              }),
+              HasSubstr("2 slots for 3 replicas"));
+  EXPECT_THAT(error_of([] { MirroredStrategy({.devices = cpus(2), .num_packs = -1}); }),
+              HasSubstr("num_packs"));
+}
+
 TEST(StrategyRun, AtOnce) {
   MirroredStrategy strategy({.devices = cpus(2)});
   const PerReplica<Tensor> y =
       strategy.run([](Value x) { return x + 1.F; }, PerReplica<Tensor>({vec({1}), vec({2})}));
   EXPECT_EQ(y[0].item(), 2);
   EXPECT_EQ(y[1].item(), 3);
+}
+
+TEST(OneDevice, PlacesItsNodes) {
+  OneDeviceStrategy strategy("cpu:3");
+  const auto f =
+      strategy.function({kVector}, [](Value x) { return matmul(expand_dims(x, 0), expand_dims(x, 1)); });
+  for (const Node& node : f.replicated_graph().nodes()) {
+    if (node.op().name == "matmul") {
+      EXPECT_EQ(node.device(), "cpu:3");
+    }
+  }
 }
 
 TEST(OneDevice, RunsTheSameCode) {
