@@ -43,7 +43,8 @@ struct SyncAnalysis::Edges {
   std::vector<std::uint32_t> together;  // cells that replicas make together
   std::vector<std::uint32_t> begin;     // by cell: its first entry in `ends`; set by arrange()
   std::vector<std::uint32_t> ends;
-  // By graph and node: was it made by gradients(), or does it depend on something that was? Empty where nothing was.
+  // By graph and node: was it made by gradients(), or does it depend on something that was? Graphs in which nothing was are not
+  // listed.
   std::unordered_map<const Graph*, std::vector<bool>> from_gradients;
 
   static bool by_gradients(const Node& node) {
@@ -51,10 +52,9 @@ struct SyncAnalysis::Edges {
     return by.valid() && node.graph().text(by) == "gradients";
   }
   void note_gradients(const std::vector<Level>& levels) {
-    bool any = false;
     for (const Level& level : levels) {
-      std::vector<bool>& flags = from_gradients[level.graph];
-      flags.resize(level.graph->id_bound());
+      std::vector<bool> flags(level.graph->id_bound());
+      bool any = false;
       for (const NodeId id : level.graph->topological_order()) {
         const Node& node = level.graph->node(id);
         bool flag = by_gradients(node);
@@ -62,17 +62,18 @@ struct SyncAnalysis::Edges {
         for (const ValueId input : node.inputs()) flag = flag || flags[input.node.index()];
         flags[id.index()] = flag;
       }
+      if (any) from_gradients.emplace(level.graph, std::move(flags));
     }
-    if (!any) from_gradients.clear();
   }
   // Does what replicas make together here reduce gradients? Not where it belongs to the forward pass, or is the way back through
   // such a one: then each replica's gradient is still its share. A graph that does not say where gradients begin (one that was
-  // read from text) gets the benefit of the doubt.
+  // read from text, a branch that applies what was gathered before) gets the benefit of the doubt.
   bool reduces_gradients(const Node& node) const {
-    if (from_gradients.empty()) return true;
-    const std::vector<bool>& flags = from_gradients.at(&node.graph());
-    return !by_gradients(node) &&
-           std::ranges::any_of(node.inputs(), [&](ValueId input) { return flags[input.node.index()]; });
+    const auto found = from_gradients.find(&node.graph());
+    if (found == from_gradients.end()) return true;
+    return !by_gradients(node) && std::ranges::any_of(node.inputs(), [&](ValueId input) {
+      return found->second[input.node.index()];
+    });
   }
 
   // Marks an edge along which nothing becomes per replica, while what replicas made together goes on.
