@@ -31,7 +31,7 @@ using BatchSource = std::function<std::optional<std::vector<PerReplica<Tensor>>>
 class LOCKSTEP_API MultiStepContext {
  public:
   // While the function is traced. The last call for a name counts. In cross-replica context: the value as it is, or with `reduce`
-  // combined over replicas. In replica context a reduction is needed, and the value is combined through a merge call.
+  // combined over replicas. In replica context it is refused: give the value back from run() and set it outside.
   void set_last_step_output(const std::string& name, const PerReplica<Value>& value,
                             std::optional<ReduceOp> reduce = std::nullopt);
   // Whatever it is, kept as it was given while tracing.

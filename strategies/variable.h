@@ -60,7 +60,8 @@ class LOCKSTEP_API Variable {
   // For gradients() and optimizers.
   operator VariableRef() const;  // NOLINT(google-explicit-constructor)
 
-  // --- at once, outside of traced functions. They wait for runs that use the variable.
+  // --- at once, outside of traced functions. They wait for runs that use the variable, copy by copy: make changes while no
+  // other thread runs a step with it or changes it, since a step in between would see some copies changed and others not.
   Tensor value() const;
   void assign(const Tensor& value) const;
   void assign_add(const Tensor& delta) const;
