@@ -272,11 +272,13 @@ class PlanMaker {
     call.node = work.node->id();
     call.kernel = work.kernel;
     call.arena = arena_of(*work.node);
-    call.replica = std::max(replica_ >= 0 ? replica_ : work.node->provenance().replica, 0);
+    call.replica = replica_ >= 0 ? replica_ : work.node->provenance().replica;
     call.first_arg = static_cast<std::uint32_t>(plan_->args.size());
     call.inputs = static_cast<std::uint32_t>(work.inputs.size());
     call.outputs = static_cast<std::uint32_t>(work.outputs.size());
     call.shards = work.split.shards;
+    for (const Argument& input : work.inputs) call.bytes_read += num_bytes(*input.spec);
+    for (const Argument& output : work.outputs) call.bytes_written += num_bytes(*output.spec);
     for (const std::vector<Argument>* list : {&work.inputs, &work.outputs}) {
       for (const Argument& argument : *list) {
         plan_->args.push_back({storages_[argument.storage].location, argument.spec});

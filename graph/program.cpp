@@ -1,6 +1,7 @@
 #include "lockstep/graph/program.h"
 
 #include <algorithm>
+#include <atomic>
 #include <list>
 #include <mutex>
 
@@ -75,6 +76,10 @@ class PlannedProgram {
   }
   void unlock() { unlock(locks_.size()); }
   bool is_blocked_by(std::size_t i) const { return locks_[i]->is_taken(exclusive_[i]); }
+  // The variable of a lock; empty: the random step.
+  std::string_view name_of(std::size_t i) const {
+    return i < variables_.size() ? std::string_view(variables_[i]->name()) : std::string_view();
+  }
 
  private:
   void unlock(std::size_t count) {
@@ -252,7 +257,17 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   void run_step(const Lease& lease, std::span<const Tensor> feeds, std::span<Tensor> results,
                 const RunOptions& options, std::uint64_t committed) {
     PlannedProgram& planned = lease.planned();
-    lock_variables(planned, options, committed);
+    std::optional<RunEvent> event;
+    if (options.observer != nullptr) {
+      event.emplace(
+          RunEvent{.run = next_number(),
+                   .program = number_,
+                   .graph = graph_,
+                   .step = store_->step(),
+                   .planned_bytes = planned.plan().memory.planned_bytes + planned.plan().region_planned_bytes,
+                   .worker = runtime_.scheduler().this_worker()});
+    }
+    lock_variables(planned, options, event ? &*event : nullptr, committed);
     RunContext& context = lease.context();
     for (std::size_t i = 0; i < feeds.size(); ++i) context.feeds()[i] = const_cast<void*>(feeds[i].raw());
     for (std::size_t i = 0; i < results.size(); ++i) context.results()[i] = results[i].raw();
@@ -263,7 +278,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     info.cancel = options.cancel.stop_possible() ? &options.cancel : nullptr;
     info.deadline = options.deadline ? &*options.deadline : nullptr;
     info.observer = options.observer;
-    const RunContext::Outcome outcome = context.run(planned.locks(), info);
+    const RunContext::Outcome outcome = context.run(planned.locks(), info, event ? &*event : nullptr);
     if (outcome.committed && !outcome.error && planned.plan().commits) store_->advance_step();
     planned.unlock();
     if (!outcome.error && outcome.committed) return;
@@ -345,13 +360,41 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     return fresh;
   }
 
-  void lock_variables(PlannedProgram& planned, const RunOptions& options, std::uint64_t committed) {
+  // Tells the run's observer of one wait, from the first time it is told to wait until it goes.
+  class Wait {
+   public:
+    Wait(Observer* observer, const RunEvent* run) : observer_(observer), run_(run) {}
+    ~Wait() {
+      if (waiting_) observer_->on_wait_end({*run_, variable_});
+    }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+    void wait_for(std::string_view variable) {
+      if (observer_ == nullptr || waiting_) return;
+      waiting_ = true;
+      variable_ = variable;
+      observer_->on_wait_begin({*run_, variable_});
+    }
+
+   private:
+    Observer* observer_;
+    const RunEvent* run_;
+    std::string_view variable_;
+    bool waiting_ = false;
+  };
+
+  void lock_variables(PlannedProgram& planned, const RunOptions& options, const RunEvent* event,
+                      std::uint64_t committed) {
+    if (planned.try_lock()) return;
+    Wait wait(options.observer, event);
     for (;;) {
       const std::uint32_t epoch = store_->epoch();
       if (planned.try_lock()) return;
       for (std::size_t i = 0; i < planned.locks().size(); ++i) {
+        if (!planned.is_blocked_by(i)) continue;
+        wait.wait_for(planned.name_of(i));
         // A lock that this thread holds and that is in the way: nobody else can ever give it back.
-        if (planned.is_blocked_by(i) && RunContext::held_by_this_thread(planned.locks()[i])) {
+        if (RunContext::held_by_this_thread(planned.locks()[i])) {
           throw FailedPrecondition(
               "a program was run inside a node of a run that holds a variable (or the random step) it needs; "
               "return the "
@@ -419,9 +462,15 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     }
   }
 
+  static std::uint64_t next_number() {
+    static std::atomic<std::uint64_t> last{0};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+
   Graph graph_;
   Runtime runtime_;
   CompileOptions options_;
+  const std::uint64_t number_ = next_number();  // among the programs and runs of the process
   std::shared_ptr<VariableStore> store_;
   mutable std::mutex mutex_;
   std::list<std::shared_ptr<PlannedProgram>> plans_;  // most recently used first

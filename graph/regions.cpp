@@ -96,7 +96,7 @@ class RegionProgram {
     std::ranges::copy(feeds, context->feeds().begin());
     std::ranges::copy(results, context->results().begin());
     for (std::size_t i = 0; i < uses_.size(); ++i) context->variables()[i] = variables[uses_[i]];
-    const RunContext::Outcome outcome = context->run({}, info, RunContext::Kind::kRegion);
+    const RunContext::Outcome outcome = context->run({}, info, nullptr);
     give_back(context);
     if (!outcome.error && outcome.committed) return;
     if (!outcome.error) {

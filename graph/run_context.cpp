@@ -104,7 +104,7 @@ RunContext::RunContext(const Graph& graph, const Plan& plan, const Runtime& runt
                         ? nullptr
                         : static_cast<char*>(arenas_[phase.arena].raw()) + plan.scratch_offsets[call.phase];
     context.set_shard(phase.finish ? phase.shards : call.shard, phase.shards, scratch);
-    context.set_replica(phase.replica);
+    context.set_replica(std::max(phase.replica, 0));
     instructions_.push_back({&plan.kernels[phase.kernel], &context});
   }
   if (plan.lanes < 2) return;
@@ -141,17 +141,19 @@ void RunContext::bind() {
 }
 
 RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunInfo& info,
-                                    Kind kind) noexcept {
+                                    const RunEvent* event) noexcept {
   bind();
   info_ = info;
-  Observer* const told = kind == Kind::kStep ? info.observer : nullptr;
   caller_ = Active::top;
+  event_ = event;
+  Observer* const told = event != nullptr ? info.observer : nullptr;
+  if (event == nullptr && info.observer != nullptr) event_ = caller_->context_.event_;
   locks_ = locks;
   watched_ = info.observer != nullptr || info.deadline != nullptr || info.cancel != nullptr;
   state_.store(State::kRunning, std::memory_order_relaxed);
   failing_.clear(std::memory_order_relaxed);
   outcome_ = Outcome();
-  if (told != nullptr) told->on_run_begin();
+  if (told != nullptr) told->on_run_begin(*event);
   {
     const Active active(*this);
     if (plan_.lanes > 1) {
@@ -160,7 +162,7 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
       run_inline();
     }
   }
-  if (told != nullptr) told->on_run_end();
+  if (told != nullptr) told->on_run_end(*event);
   return std::move(outcome_);
 }
 
@@ -208,11 +210,19 @@ void RunContext::run_calls(std::uint32_t begin, std::uint32_t end) {
   std::uint32_t at = begin;
   const bool committing = state_.load(std::memory_order_relaxed) == State::kCommitting;
   Observer* const observer = kWatched ? info_.observer : nullptr;
+  const int worker = observer != nullptr ? runtime_.scheduler().this_worker() : -1;
   const auto event = [&] {
     const Call& call = plan_.clusters.calls[at];
     const PhaseCall& phase = plan_.phases[call.phase];
-    return NodeEvent{graph_.node(phase.node), phase.finish ? phase.shards : call.shard, phase.shards,
-                     runtime_.scheduler().this_worker()};
+    return NodeEvent{.run = *event_,
+                     .node = graph_.node(phase.node),
+                     .shard = phase.finish ? phase.shards : call.shard,
+                     .shards = phase.shards,
+                     .worker = worker,
+                     .replica = phase.replica,
+                     .bytes_read = phase.bytes_read,
+                     .bytes_written = phase.bytes_written,
+                     .follows = at > begin};
   };
   try {
     for (; at < end; ++at) {

@@ -51,7 +51,8 @@ struct PhaseCall {
   bool finish = false;
   std::int64_t scratch = -1;  // interval
   std::uint32_t arena = 0;
-  std::int32_t replica = 0;
+  std::int32_t replica = -1;                       // -1: for none in particular
+  std::int64_t bytes_read = 0, bytes_written = 0;  // by all shards together
 };
 
 struct PlannedVariable {

@@ -48,10 +48,10 @@ class RunContext {
   std::span<void*> feeds() { return feeds_; }
   std::span<void*> results() { return results_; }
   std::span<void*> variables() { return variables_; }
-  // `locks` is what the caller holds for this run; they and what `info` points at must outlive it. A run inside a node of
-  // another run (a region) says so: observers hear of its nodes alone.
-  enum class Kind : std::uint8_t { kStep, kRegion };
-  Outcome run(std::span<RunLock* const> locks, const RunInfo& info, Kind kind = Kind::kStep) noexcept;
+  // `locks` is what the caller holds for this run; they and what the others point at must outlive it. Observers are told
+  // of the run as `event`, where they are given. A run inside a node of another run (a region) has none: observers hear of
+  // its nodes alone, as part of that run.
+  Outcome run(std::span<RunLock* const> locks, const RunInfo& info, const RunEvent* event) noexcept;
 
   const Plan& plan() const { return plan_; }
 
@@ -102,6 +102,7 @@ class RunContext {
 
   // --- one run
   RunInfo info_;
+  const RunEvent* event_ = nullptr;  // null where nobody observes
   std::span<RunLock* const> locks_;
   const Active* caller_ = nullptr;  // the runs that the calling thread was inside of
   bool watched_ = false;            // an observer, a deadline or a cancellation has to be looked at

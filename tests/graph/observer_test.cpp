@@ -1,8 +1,10 @@
 #include "lockstep/graph/observer.h"
 
+#include <latch>
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <tuple>
 
 #include "lockstep/graph/builder.h"
@@ -20,8 +22,8 @@ const CompileOptions kWays[] = {CompileOptions(), with_lanes(), with_lanes(Clust
 
 class Recorder : public Observer {
  public:
-  void on_run_begin() noexcept override { ++run_begins; }
-  void on_run_end() noexcept override {
+  void on_run_begin(const RunEvent&) noexcept override { ++run_begins; }
+  void on_run_end(const RunEvent&) noexcept override {
     ++run_ends;
     const std::lock_guard<std::mutex> lock(mutex_);
     open_at_end += open_.size();
@@ -160,6 +162,76 @@ TEST(Observer, SeesARunThatIsStopped) {
     EXPECT_EQ((recorder.ends[{"first", 0}]), 1);
     EXPECT_EQ(recorder.begins.size(), 1U);
   }
+}
+
+TEST(Observer, KnowsTheRunItsProgramAndWhatNodesMove) {
+  struct Seen final : Observer {
+    void on_run_begin(const RunEvent& event) noexcept override {
+      runs.insert(event.run);
+      programs.insert(event.program);
+      graph = &event.graph;
+    }
+    void on_node_begin(const NodeEvent& event) noexcept override {
+      in_known_run = in_known_run && runs.contains(event.run.run);
+      if (event.node.name() == "add") read = event.bytes_read, written = event.bytes_written;
+    }
+    void on_node_end(const NodeEvent&) noexcept override {}
+    std::set<std::uint64_t> runs, programs;
+    const Graph* graph = nullptr;
+    bool in_known_run = true;
+    std::int64_t read = 0, written = 0;
+  } seen;
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {kUnknown});
+  b.result(cond(
+      sum(x) < 3.0F, [&]() -> std::vector<Value> { return {x + x}; },
+      [&]() -> std::vector<Value> { return {x}; })[0]);
+  const Program program = compile(b.finish(), Runtime({.threads = 2}));
+  for (int i = 0; i < 2; ++i) program.run({{"x", vec({1, 1})}}, {.observer = &seen});
+  EXPECT_EQ(seen.runs.size(), 2U);
+  EXPECT_EQ(seen.programs.size(), 1U);
+  EXPECT_EQ(seen.graph, &program.graph());
+  EXPECT_TRUE(seen.in_known_run) << "nodes of regions belong to the run around them";
+  EXPECT_EQ(seen.read, 16) << "two inputs of two floats, known when feeds arrive";
+  EXPECT_EQ(seen.written, 8);
+}
+
+TEST(Observer, SeesARunWaitForAVariableThatAnotherHolds) {
+  std::latch held(1), seen_waiting(1);
+  const Runtime runtime({.threads = 2});
+  GraphBuilder b;
+  const VariableRef v = b.variable("v", vec({1, 2}));
+  b.call("holds", [&] {
+    held.count_down();
+    seen_waiting.wait();
+  });
+  b.assign(v, b.read(v) * 2.0F);
+  const Program holder = compile(b.finish(), runtime);
+  GraphBuilder c;
+  c.assign_add(c.variable("v", vec({1, 2})), c.constant(vec({1, 1})));
+  const Program waiter = compile(c.finish(), runtime);
+
+  struct Waits final : Observer {
+    void on_wait_begin(const WaitEvent& event) noexcept override {
+      variables.emplace_back(event.variable);
+      told->count_down();
+    }
+    void on_wait_end(const WaitEvent& event) noexcept override { ended = event.run.run; }
+    void on_run_begin(const RunEvent& event) noexcept override { ran_after_wait = ended == event.run; }
+    void on_node_begin(const NodeEvent&) noexcept override {}
+    void on_node_end(const NodeEvent&) noexcept override {}
+    std::latch* told = nullptr;
+    std::vector<std::string> variables;
+    std::uint64_t ended = 0;
+    bool ran_after_wait = false;
+  } waits;
+  waits.told = &seen_waiting;
+  std::jthread other([&] { holder.run(); });
+  held.wait();
+  waiter.run({}, {.observer = &waits});
+  EXPECT_EQ(waits.variables, std::vector<std::string>{"v"});
+  EXPECT_TRUE(waits.ran_after_wait);
+  EXPECT_EQ(runtime.variables()->value("v").data<float>()[1], 5) << "2 * 2 + 1";
 }
 
 TEST(Observer, SeesEachStepOfRunN) {
