@@ -61,8 +61,8 @@ TEST(ProgramRegions, LargeBodiesAgreeWithTheInterpreterOnAnyNumberOfThreads) {
 TEST(ProgramRegions, ObserversSeeTheNodesInside) {
   class Names : public Observer {
    public:
-    void on_run_begin() noexcept override { ++runs; }
-    void on_run_end() noexcept override {}
+    void on_run_begin(const RunEvent&) noexcept override { ++runs; }
+    void on_run_end(const RunEvent&) noexcept override {}
     void on_node_begin(const NodeEvent& event) noexcept override {
       const std::lock_guard<std::mutex> lock(mutex);
       ++begun;
