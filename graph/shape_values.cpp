@@ -22,7 +22,10 @@ void check_derivable(const Node& node) {
   if (is_derivable(node)) return;
   throw InvalidArgument(
       str("a shape operand must follow from constants and from shapes (shape_of), but it depends on '",
-          node.name(), "' (", node.op().name, "), whose contents are known only when the step runs"),
+          node.name(), "' (", node.op().name,
+          "), whose contents are known only when the step runs; make the value at the largest size there can "
+          "be, and "
+          "mask what lies beyond: where(less(iota(b, DType::kI64, largest), size), x, 0)"),
       place_of(node));
 }
 

@@ -2,6 +2,8 @@
 //
 // What a random op draws follows from the run's seed and step, the replica that runs it and its key, and from nothing
 // else. Two ops with one key draw the same numbers. Where no key is given, the builder gives each call its own.
+// The body of a loop has one key and runs in one step: every trip draws the same numbers. Draw the numbers of all trips
+// before the loop and slice them inside.
 //
 // A shape is given with the spec, or as a Value (an i64 vector that follows from constants and from shapes, see
 // OpDef::shape_operands): random_normal(shape_of(x), x.dtype()).

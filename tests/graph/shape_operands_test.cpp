@@ -125,6 +125,22 @@ TEST(ShapeOperands, RefuseWhatIsKnownOnlyWhenTheStepRuns) {
               HasSubstr("the repeats must be an i64 vector, got f32[1]"));
 }
 
+TEST(ShapeOperands, SizesKnownOnlyWhenTheStepRunsAreMaskedAsTheRefusalAdvises) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {4});  // four at most
+  const Value size = b.placeholder("size", DType::kI64, {1});
+  EXPECT_THAT(caught([&] { slice(x, b.constant(Tensor::from<std::int64_t>({1}, {0})), size); }).what,
+              HasSubstr("mask what lies beyond: where(less(iota(b, DType::kI64, largest), size), x, 0)"));
+  b.result(sum(where(less(iota(b, DType::kI64, 4), size), x, 0)));
+  const Graph graph = b.finish();
+  const Tensor values = Tensor::from<float>({4}, {1, 2, 4, 8});
+  for (const auto& [count, expected] :
+       std::vector<std::pair<std::int64_t, double>>{{0, 0}, {2, 3}, {4, 15}}) {
+    const Tensor n = Tensor::from<std::int64_t>({1}, {count});
+    EXPECT_EQ(evaluate(graph, {values, n})[0].item(), expected) << count;
+  }
+}
+
 TEST(ShapeOperands, RefuseRandomDraws) {
   OpDef def;
   def.name = "test.random_count";
