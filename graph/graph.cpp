@@ -69,9 +69,10 @@ Graph::Graph(const Graph& other)
       last_site_(other.last_site_),
       next_suffix_(other.next_suffix_) {
   chunks_.reserve(other.chunks_.size());
-  for (const auto& chunk : other.chunks_) {
-    chunks_.push_back(std::make_unique<Node[]>(kChunk));
-    std::copy(chunk.get(), chunk.get() + kChunk, chunks_.back().get());
+  for (const std::vector<Node>& chunk : other.chunks_) {
+    std::vector<Node>& copy = chunks_.emplace_back();
+    copy.reserve(kFirstChunk << (chunks_.size() - 1));
+    copy.insert(copy.end(), chunk.begin(), chunk.end());
   }
   adopt();
 }
@@ -153,8 +154,9 @@ Node& Graph::at(NodeId id) {
 }
 
 Node& Graph::append_slot() {
-  if (slots_ == chunks_.size() * kChunk) chunks_.push_back(std::make_unique<Node[]>(kChunk));
-  Node& fresh = slot(NodeId(slots_));
+  const SlotPlace place = place_of_slot(slots_);
+  if (place.chunk == chunks_.size()) chunks_.emplace_back().reserve(kFirstChunk << place.chunk);
+  Node& fresh = chunks_[place.chunk].emplace_back();
   fresh.id_ = NodeId(slots_);
   fresh.graph_ = this;
   ++slots_;
@@ -162,12 +164,11 @@ Node& Graph::append_slot() {
 }
 
 void Graph::reserve(std::size_t nodes) {
-  chunks_.reserve((nodes + kChunk - 1) / kChunk);
   if (nodes * 2 > name_index_.size()) rebuild_name_index(nodes);
 }
 
 const VariableDecl* Graph::find_variable(std::string_view name) const {
-  const auto found = variable_index_.find(std::string(name));
+  const auto found = variable_index_.find(name);
   return found == variable_index_.end() ? nullptr : &variables_[found->second];
 }
 
@@ -241,10 +242,12 @@ void Graph::rename(NodeId id, std::string name) {
 // --- strings and sites
 
 StringId Graph::intern(std::string_view text) {
-  const auto [found, fresh] =
-      string_index_.try_emplace(std::string(text), static_cast<std::uint32_t>(strings_.size()));
-  if (fresh) strings_.emplace_back(text);
-  return StringId(found->second);
+  const auto found = string_index_.find(text);
+  if (found != string_index_.end()) return StringId(found->second);
+  const auto id = static_cast<std::uint32_t>(strings_.size());
+  string_index_.emplace(text, id);
+  strings_.emplace_back(text);
+  return StringId(id);
 }
 
 std::uint32_t Graph::intern_site(const SourceSite& site) {
@@ -460,13 +463,14 @@ std::vector<NodeId> Graph::compact() {
   if (identical) return moved;
 
   const auto follow = [&](NodeId id) { return id.index() < moved.size() ? moved[id.index()] : NodeId(); };
-  std::vector<std::unique_ptr<Node[]>> old = std::move(chunks_);
+  std::vector<std::vector<Node>> old = std::move(chunks_);
   chunks_.clear();
   slots_ = 0;
   for (const NodeId from : order) {
     Node& target = append_slot();
     const NodeId id = target.id_;
-    target = std::move(old[from.index() >> kChunkBits][from.index() & (kChunk - 1)]);
+    const SlotPlace place = place_of_slot(from.index());
+    target = std::move(old[place.chunk][place.offset]);
     target.id_ = id;
     target.graph_ = this;
     for (ValueId& input : target.inputs_) input.node = follow(input.node);

@@ -15,9 +15,11 @@
 // Thread safety: any number of readers, or one writer.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -232,11 +234,25 @@ class LOCKSTEP_API Graph {
 
  private:
   friend class Node;
-  static constexpr std::size_t kChunkBits = 9;
-  static constexpr std::size_t kChunk = std::size_t{1} << kChunkBits;
+  // Chunk k holds kFirstChunk << k nodes: a small region takes little memory, a large graph few chunks.
+  static constexpr std::size_t kFirstChunk = 8;
+  struct SlotPlace {
+    std::size_t chunk, offset;
+  };
+  static SlotPlace place_of_slot(std::size_t index) {
+    const std::size_t shifted = index + kFirstChunk;
+    const std::size_t size = std::bit_floor(shifted);
+    return {static_cast<std::size_t>(std::countr_zero(size) - std::countr_zero(kFirstChunk)), shifted - size};
+  }
 
-  Node& slot(NodeId id) { return chunks_[id.index() >> kChunkBits][id.index() & (kChunk - 1)]; }
-  const Node& slot(NodeId id) const { return chunks_[id.index() >> kChunkBits][id.index() & (kChunk - 1)]; }
+  Node& slot(NodeId id) {
+    const SlotPlace place = place_of_slot(id.index());
+    return chunks_[place.chunk][place.offset];
+  }
+  const Node& slot(NodeId id) const {
+    const SlotPlace place = place_of_slot(id.index());
+    return chunks_[place.chunk][place.offset];
+  }
   Node& at(NodeId id);
   Node& append_slot();
   std::uint32_t intern_site(const SourceSite& site);
@@ -245,7 +261,14 @@ class LOCKSTEP_API Graph {
   void rebuild_name_index(std::size_t capacity);
   void adopt();  // points every node at this graph
 
-  std::vector<std::unique_ptr<Node[]>> chunks_;  // so that references to nodes survive growth
+  // So that names can be looked for without making a string of them.
+  struct TextHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+  using TextIndex = std::unordered_map<std::string, std::uint32_t, TextHash, std::equal_to<>>;
+
+  std::vector<std::vector<Node>> chunks_;  // none ever outgrows what it reserved: references to nodes survive
   std::size_t slots_ = 0;
   std::size_t live_ = 0;
   // Open addressing. Low half of an entry: node id + 1, 0 free, kTombstone; high half: bits of the name's hash, so
@@ -255,9 +278,9 @@ class LOCKSTEP_API Graph {
   std::vector<NodeId> parameters_;
   std::vector<ValueId> results_;
   std::vector<VariableDecl> variables_;
-  std::unordered_map<std::string, std::uint32_t> variable_index_;
+  TextIndex variable_index_;
   std::deque<std::string> strings_;  // a SourceSite points into them, and must survive growth
-  std::unordered_map<std::string, std::uint32_t> string_index_;
+  TextIndex string_index_;
   struct Site {
     std::uint32_t file, function, line;
     friend bool operator==(const Site&, const Site&) = default;
@@ -268,7 +291,7 @@ class LOCKSTEP_API Graph {
   std::vector<Site> sites_;  // [0] is the unknown site
   std::unordered_map<Site, std::uint32_t, SiteHash> site_index_;
   std::uint32_t last_site_ = 0;
-  mutable std::unordered_map<std::string, std::uint32_t> next_suffix_;  // for unique_name
+  mutable TextIndex next_suffix_;  // for unique_name
 };
 
 // Everything a node does, its regions' nodes included.

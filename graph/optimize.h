@@ -26,8 +26,8 @@ struct OptimizeOptions {
   FuseElementwiseOptions fusion = {};
   // Where the graph will run; null: on CPUs.
   const Runtime* runtime = nullptr;
-  // How the passes are checked; kNever saves most of the time on large graphs.
-  PipelineChecks checks = PipelineChecks::kAlways;
+  // How the passes are checked: see graph/pipeline.h.
+  PipelineChecks checks = default_checks();
 };
 
 LOCKSTEP_API Graph optimize(Graph graph, const OptimizeOptions& options = {});

@@ -76,6 +76,14 @@ void PassInstrumentation::after_pass(const Pass& /*pass*/, const Graph& /*graph*
 void PassInstrumentation::pass_failed(const Pass& /*pass*/, const Graph& /*graph*/, std::size_t /*index*/,
                                       const std::exception& /*error*/) {}
 
+PipelineChecks default_checks() {
+#ifdef NDEBUG
+  return PipelineChecks::kEnds;
+#else
+  return PipelineChecks::kAlways;
+#endif
+}
+
 PassPipeline::PassPipeline() = default;
 PassPipeline::~PassPipeline() = default;
 PassPipeline::PassPipeline(PassPipeline&&) noexcept = default;
@@ -101,7 +109,7 @@ PipelineReport PassPipeline::run(Graph& graph, PassContext& context, const Pipel
   const Stopwatch whole;
   const bool checking = options.verify == PipelineChecks::kAlways;
   PipelineReport report;
-  if (checking) verify(graph, context.runtime);
+  if (options.verify != PipelineChecks::kNever) verify(graph, context.runtime);
   if (passes_.empty()) return report;
 
   Graph work = graph;
@@ -130,9 +138,22 @@ PipelineReport PassPipeline::run(Graph& graph, PassContext& context, const Pipel
     entry.nodes_after = nodes;
     for (PassInstrumentation* observer : options.instrumentation) observer->after_pass(pass, work, i, entry);
   }
+  if (options.verify == PipelineChecks::kEnds && report.outcome == PassOutcome::kChanged)
+    check_end(work, graph, context);
   if (report.outcome == PassOutcome::kChanged) graph = std::move(work);
   report.seconds = whole.seconds();
   return report;
+}
+
+void PassPipeline::check_end(const Graph& made, const Graph& original, PassContext& context) {
+  try {
+    verify(made, context.runtime);
+  } catch (const VerifyError& error) {
+    Graph again = original;
+    run(again, context, {.verify = PipelineChecks::kAlways});
+    // The second run went well: some pass does not do the same twice.
+    std::throw_with_nested(PassError::after(passes_.back()->name(), error.message(), error.place()));
+  }
 }
 
 std::string PassPipeline::to_string() const {

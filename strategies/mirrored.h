@@ -53,8 +53,7 @@ struct MirroredOptions {
   bool optimize = true;
   std::optional<Runtime> runtime = std::nullopt;
   CompileOptions compile = {};
-  PipelineChecks checks =
-      PipelineChecks::kAlways;  // kNever halves the time that distributing a very large step takes
+  PipelineChecks checks = default_checks();  // as in StrategyOptions
 };
 
 class LOCKSTEP_API MirroredStrategy : public Strategy {

@@ -51,8 +51,8 @@ struct StrategyOptions {
   std::optional<Runtime> runtime =
       std::nullopt;             // absent: one of its own, with as many logical CPUs as it needs
   CompileOptions compile = {};  // `variables` absent: a store of the strategy's own
-  // How passes are checked; kNever halves the time that distributing a very large step takes.
-  PipelineChecks checks = PipelineChecks::kAlways;
+  // How passes are checked: see graph/pipeline.h, and bench/README.md (pipeline_scale) for what it costs.
+  PipelineChecks checks = default_checks();
 };
 
 // A function that a strategy has distributed: call it like the one it was made from.

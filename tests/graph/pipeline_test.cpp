@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <stdexcept>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -143,6 +144,44 @@ TEST(PassPipeline, WithoutChecksPassesAreTrusted) {
   Graph graph = small_graph();
   PassPipeline pipeline = one("boasts", [](Graph&) { return PassOutcome::kChanged; });
   EXPECT_EQ(pipeline.run(graph, {.verify = PipelineChecks::kNever}).outcome, PassOutcome::kChanged);
+}
+
+TEST(PassPipeline, ChecksOfTheEndsNameThePassAtFault) {
+  PassPipeline pipeline;
+  pipeline.add(make_dead_node_elimination());
+  pipeline.append(one("breaks-things", [](Graph& graph) {
+    graph.erase(graph.find("a"));
+    return PassOutcome::kChanged;
+  }));
+  pipeline.append(one("innocent", [](Graph& graph) {
+    graph.add_result({graph.find("x"), 0});
+    return PassOutcome::kChanged;
+  }));
+  const auto error = failure_of<PassError>(std::move(pipeline), {.verify = PipelineChecks::kEnds});
+  EXPECT_EQ(error.pass(), "breaks-things");
+  EXPECT_THAT(error.message(), HasSubstr("after breaks-things: "));
+}
+
+TEST(PassPipeline, ChecksOfTheEndsRefuseABrokenGraphAndTrustClaims) {
+  Graph graph = small_graph();
+  PassPipeline pipeline = one("boasts", [](Graph&) { return PassOutcome::kChanged; });
+  EXPECT_EQ(pipeline.run(graph, {.verify = PipelineChecks::kEnds}).outcome, PassOutcome::kChanged);
+  graph.erase(graph.find("a"));
+  EXPECT_THROW(pipeline.run(graph, {.verify = PipelineChecks::kEnds}), VerifyError);
+}
+
+TEST(PassPipeline, WhatBreaksAGraphOnlyOnceIsSaidOfTheLastPass) {
+  bool first = true;
+  PassPipeline pipeline = one("fickle", [&](Graph& graph) {
+    if (std::exchange(first, false)) {
+      graph.erase(graph.find("a"));
+    } else {
+      graph.rename(graph.find("a"), "b");
+    }
+    return PassOutcome::kChanged;
+  });
+  const auto error = failure_of<PassError>(std::move(pipeline), {.verify = PipelineChecks::kEnds});
+  EXPECT_THAT(error.message(), HasSubstr("after fickle: "));
 }
 
 TEST(PassPipeline, WhatAPassRefusesPassesThrough) {
