@@ -11,6 +11,7 @@ endif()
 find_package(TBB REQUIRED CONFIG COMPONENTS tbb tbbmalloc)
 find_package(cereal REQUIRED CONFIG)
 find_package(hwy REQUIRED CONFIG)  # Highway
+find_package(ZLIB REQUIRED)
 
 # OpenBLAS where nobody asked for another one. Its functions are declared where they are used: no header is needed.
 if(NOT BLA_VENDOR)

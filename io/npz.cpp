@@ -1,0 +1,300 @@
+#include "lockstep/io/npz.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include <zlib.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/io/npy.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::uint32_t kLocalHeader = 0x04034b50;
+constexpr std::uint32_t kCentralHeader = 0x02014b50;
+constexpr std::uint32_t kEnd = 0x06054b50;
+constexpr std::uint32_t kEnd64 = 0x06064b50;
+constexpr std::uint32_t kEnd64Locator = 0x07064b50;
+constexpr std::size_t kEndSize = 22;
+constexpr std::size_t kEnd64LocatorSize = 20;
+constexpr std::uint64_t kMaxRatio = 1032;  // of deflate: a match of 258 bytes in two bits
+constexpr std::uint64_t kSize32 = 0xFFFFFFFF;
+constexpr std::uint32_t kEncrypted = 1;
+constexpr std::uint32_t kStored = 0;
+constexpr std::uint32_t kDeflated = 8;
+constexpr std::uint32_t kFirstDay = 0x0021;  // 1980-01-01: the time of writing is nobody's business
+
+[[noreturn]] void damaged(const std::string& what) {
+  throw Error(ErrorCode::kDataLoss, str("this is no whole .npz file: ", what));
+}
+
+// Little-endian numbers at places that are checked.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  std::string_view bytes(std::uint64_t at, std::uint64_t size) const {
+    if (at > bytes_.size() || size > bytes_.size() - at) damaged("it points behind its own end");
+    return bytes_.substr(at, size);
+  }
+  std::uint64_t number(std::uint64_t at, std::size_t size) const {
+    std::uint64_t value = 0;
+    const std::string_view part = bytes(at, size);
+    for (std::size_t i = size; i-- > 0;) value = (value << 8U) | static_cast<unsigned char>(part[i]);
+    return value;
+  }
+  std::uint32_t u16(std::uint64_t at) const { return static_cast<std::uint32_t>(number(at, 2)); }
+  std::uint32_t u32(std::uint64_t at) const { return static_cast<std::uint32_t>(number(at, 4)); }
+  std::uint64_t u64(std::uint64_t at) const { return number(at, 8); }
+  std::uint64_t size() const { return bytes_.size(); }
+
+ private:
+  std::string_view bytes_;
+};
+
+struct Entry {
+  std::string name;
+  std::uint32_t method = kStored;
+  std::uint32_t crc = 0;
+  std::uint64_t packed = 0;
+  std::uint64_t unpacked = 0;
+  std::uint64_t header = 0;  // where its local header lies
+};
+
+// Where the list of entries begins, and how many there are.
+struct Directory {
+  std::uint64_t at = 0;
+  std::uint64_t entries = 0;
+};
+
+Directory find_directory(const Reader& file) {
+  if (file.size() < kEndSize) damaged("it is too short");
+  const std::uint64_t last = file.size() - kEndSize;
+  const std::uint64_t first = last > 0xFFFF ? last - 0xFFFF : 0;  // a comment may follow
+  for (std::uint64_t at = last + 1; at-- > first;) {
+    if (file.u32(at) != kEnd || at + kEndSize + file.u16(at + 20) != file.size()) continue;
+    Directory found{file.u32(at + 16), file.u16(at + 10)};
+    if (found.at == kSize32 || found.entries == 0xFFFF) {
+      if (at < kEnd64LocatorSize || file.u32(at - kEnd64LocatorSize) != kEnd64Locator) return found;
+      const std::uint64_t end64 = file.u64(at - kEnd64LocatorSize + 8);
+      if (file.u32(end64) != kEnd64) damaged("the end of its list of entries is not where it says");
+      found = {file.u64(end64 + 48), file.u64(end64 + 32)};
+    }
+    return found;
+  }
+  damaged("its list of entries is missing");
+}
+
+// Sizes that need more than 32 bits stand in an extra field, in a fixed order, those alone that do.
+void read_wide_sizes(const Reader& file, std::uint64_t at, std::uint64_t end, Entry& entry) {
+  while (at + 4 <= end) {
+    const std::uint64_t next = at + 4 + file.u16(at + 2);
+    if (next > end) damaged("an extra field is longer than its entry");
+    if (file.u16(at) == 1) {
+      std::uint64_t place = at + 4;
+      for (std::uint64_t* size : {&entry.unpacked, &entry.packed, &entry.header}) {
+        if (*size != kSize32) continue;
+        if (place + 8 > next) damaged("a size is missing");
+        *size = file.u64(place);
+        place += 8;
+      }
+    }
+    at = next;
+  }
+}
+
+std::vector<Entry> read_directory(const Reader& file, const NpzLimits& limits) {
+  const Directory directory = find_directory(file);
+  if (directory.entries > limits.max_entries) {
+    throw InvalidArgument(str("the .npz file says it has ", directory.entries, " entries; the limit is ",
+                              limits.max_entries, " (NpzLimits::max_entries)"));
+  }
+  std::vector<Entry> entries;
+  std::uint64_t at = directory.at, total = 0;
+  for (std::uint64_t i = 0; i < directory.entries; ++i) {
+    if (file.u32(at) != kCentralHeader) damaged(str("entry ", i, " of its list does not begin as one"));
+    const std::uint64_t name = file.u16(at + 28), extra = file.u16(at + 30), comment = file.u16(at + 32);
+    Entry entry;
+    entry.name = file.bytes(at + 46, name);
+    entry.method = file.u16(at + 10);
+    entry.crc = file.u32(at + 16);
+    entry.packed = file.u32(at + 20);
+    entry.unpacked = file.u32(at + 24);
+    entry.header = file.u32(at + 42);
+    read_wide_sizes(file, at + 46 + name, at + 46 + name + extra, entry);
+    if ((file.u16(at + 8) & kEncrypted) != 0)
+      throw InvalidArgument(
+          str("entry '", entry.name, "' of the .npz file is encrypted; write it without a password"));
+    if (entry.method != kStored && entry.method != kDeflated) {
+      throw InvalidArgument(str("entry '", entry.name, "' of the .npz file is packed by method ",
+                                entry.method, "; stored (0) and deflated (8) entries can be read"));
+    }
+    if (entry.packed > file.size() || (entry.method == kStored && entry.unpacked != entry.packed) ||
+        entry.unpacked / kMaxRatio > entry.packed + 1) {
+      damaged(str("entry '", entry.name, "' claims ", entry.unpacked, " bytes from ", entry.packed));
+    }
+    total += entry.unpacked;  // no overflow: each is at most 1032 times what is there
+    if (total > limits.max_bytes) {
+      throw InvalidArgument(str("the .npz file unpacks to more than ", limits.max_bytes,
+                                " bytes; raise NpzLimits::max_bytes where that is meant"));
+    }
+    entries.push_back(std::move(entry));
+    at += 46 + name + extra + comment;
+  }
+  return entries;
+}
+
+std::string inflated(std::string_view packed, const Entry& entry) {
+  std::string bytes(entry.unpacked, '\0');
+  z_stream stream{};
+  LOCKSTEP_CHECK(inflateInit2(&stream, -MAX_WBITS) == Z_OK);
+  // zlib counts in 32 bits: large entries go through in parts.
+  constexpr std::size_t kPart = std::size_t{1} << 30U;
+  std::size_t in = 0, out = 0;
+  int status = Z_OK;
+  while (status == Z_OK) {
+    const std::size_t in_part = std::min(kPart, packed.size() - in);
+    const std::size_t out_part = std::min(kPart, bytes.size() - out);
+    // zlib's interface is older than const; it does not write there.
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data() + in));
+    stream.avail_in = static_cast<uInt>(in_part);
+    stream.next_out = reinterpret_cast<Bytef*>(bytes.data() + out);
+    stream.avail_out = static_cast<uInt>(out_part);
+    status = inflate(&stream, Z_NO_FLUSH);
+    in += in_part - stream.avail_in;
+    out += out_part - stream.avail_out;
+  }
+  inflateEnd(&stream);
+  if (status != Z_STREAM_END || out != bytes.size() || in != packed.size())
+    damaged(str("entry '", entry.name, "' does not unpack to what it claims"));
+  return bytes;
+}
+
+std::uint32_t crc_of(std::string_view bytes) {
+  return static_cast<std::uint32_t>(
+      crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), static_cast<z_size_t>(bytes.size())));
+}
+
+Tensor read_entry(const Reader& file, const Entry& entry) {
+  if (file.u32(entry.header) != kLocalHeader)
+    damaged(str("entry '", entry.name, "' is not where the list says"));
+  const std::uint64_t begin = entry.header + 30 + file.u16(entry.header + 26) + file.u16(entry.header + 28);
+  const std::string_view packed = file.bytes(begin, entry.packed);
+  const std::string unpacked = entry.method == kDeflated ? inflated(packed, entry) : std::string();
+  const std::string_view bytes = entry.method == kDeflated ? std::string_view(unpacked) : packed;
+  if (crc_of(bytes) != entry.crc) damaged(str("the checksum of entry '", entry.name, "' is wrong"));
+  try {
+    return read_npy(bytes);
+  } catch (const Error& error) {
+    throw Error(error.code(), str("entry '", entry.name, "': ", error.message()));
+  }
+}
+
+std::string deflated(const std::string& bytes) {
+  z_stream stream{};
+  LOCKSTEP_CHECK(
+      deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+  std::string packed(deflateBound(&stream, static_cast<uLong>(bytes.size())), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  stream.avail_in = static_cast<uInt>(bytes.size());
+  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+  stream.avail_out = static_cast<uInt>(packed.size());
+  const int status = deflate(&stream, Z_FINISH);
+  packed.resize(packed.size() - stream.avail_out);
+  deflateEnd(&stream);
+  LOCKSTEP_CHECK(status == Z_STREAM_END);
+  return packed;
+}
+
+void put(std::string& bytes, std::uint64_t value, std::size_t size) {
+  for (std::size_t i = 0; i < size; ++i) bytes += static_cast<char>((value >> (8 * i)) & 0xFFU);
+}
+
+// What both headers of an entry have in common.
+void put_entry(std::string& bytes, const Entry& entry) {
+  put(bytes, 20, 2);  // the version of the format that is needed
+  put(bytes, 0, 2);   // flags
+  put(bytes, entry.method, 2);
+  put(bytes, 0, 2);  // time
+  put(bytes, kFirstDay, 2);
+  put(bytes, entry.crc, 4);
+  put(bytes, entry.packed, 4);
+  put(bytes, entry.unpacked, 4);
+  put(bytes, entry.name.size(), 2);
+  put(bytes, 0, 2);  // extra fields
+}
+
+void check_size(std::uint64_t bytes) {
+  if (bytes < kSize32) return;
+  throw InvalidArgument(
+      "an .npz file of 4 GiB or more is not written; write the tensors as .npy, one by one");
+}
+
+}  // namespace
+
+std::map<std::string, Tensor> read_npz(std::string_view bytes, const NpzLimits& limits) {
+  const Reader file(bytes);
+  std::map<std::string, Tensor> tensors;
+  for (const Entry& entry : read_directory(file, limits)) {
+    constexpr std::string_view kSuffix = ".npy";
+    if (!entry.name.ends_with(kSuffix)) {
+      throw InvalidArgument(
+          str("entry '", entry.name, "' of the .npz file is no array: its name does not end in .npy"));
+    }
+    const std::string name = entry.name.substr(0, entry.name.size() - kSuffix.size());
+    if (tensors.contains(name)) damaged(str("it has two entries '", entry.name, "'"));
+    tensors.emplace(name, read_entry(file, entry));
+  }
+  return tensors;
+}
+
+std::string write_npz(const std::map<std::string, Tensor>& tensors, const NpzOptions& options) {
+  if (tensors.size() >= 0xFFFF)
+    throw InvalidArgument(str("an .npz file cannot hold ", tensors.size(), " tensors"));
+  std::string bytes, directory;
+  for (const auto& [name, tensor] : tensors) {
+    Entry entry;
+    entry.name = name + ".npy";
+    if (entry.name.size() > 0xFFFF) throw InvalidArgument("the name of a tensor in an .npz file is too long");
+    std::string content = write_npy(tensor);
+    check_size(content.size());
+    entry.crc = crc_of(content);
+    entry.unpacked = content.size();
+    if (options.deflate) {
+      content = deflated(content);
+      entry.method = kDeflated;
+    }
+    entry.packed = content.size();
+    entry.header = bytes.size();
+    check_size(bytes.size() + content.size());
+    put(bytes, kLocalHeader, 4);
+    put_entry(bytes, entry);
+    bytes += entry.name;
+    bytes += content;
+
+    put(directory, kCentralHeader, 4);
+    put(directory, 20, 2);  // the version that wrote it
+    put_entry(directory, entry);
+    put(directory, 0, 2);  // comment
+    put(directory, 0, 2);  // disk
+    put(directory, 0, 2);  // attributes
+    put(directory, 0, 4);
+    put(directory, entry.header, 4);
+    directory += entry.name;
+  }
+  check_size(bytes.size() + directory.size() + kEndSize);
+  const std::size_t at = bytes.size();
+  bytes += directory;
+  put(bytes, kEnd, 4);
+  put(bytes, 0, 4);  // disks
+  put(bytes, tensors.size(), 2);
+  put(bytes, tensors.size(), 2);
+  put(bytes, directory.size(), 4);
+  put(bytes, at, 4);
+  put(bytes, 0, 2);  // comment
+  return bytes;
+}
+
+}  // namespace lockstep
