@@ -88,9 +88,15 @@ VariableStore::VariableStore() = default;
 VariableStore::~VariableStore() = default;
 
 StoredVariable& VariableStore::find_or_create(std::string_view name, const TensorSpec& spec,
-                                              const std::function<Tensor()>& initial) {
+                                              const std::function<Tensor()>& initial,
+                                              const VariableRole& role) {
+  const auto give_role = [&](const StoredVariable& variable) {  // under the lock
+    if (role != VariableRole()) roles_[&variable] = role;
+  };
   if (StoredVariable* variable = find(name)) {
     check_same_spec(name, variable->spec(), spec, "it is used as");
+    const std::lock_guard<std::mutex> lock(mutex_);
+    give_role(*variable);
     return *variable;
   }
   // Without the lock: the function is the caller's and may use this store. Of two threads the first to come wins.
@@ -104,7 +110,15 @@ StoredVariable& VariableStore::find_or_create(std::string_view name, const Tenso
   const std::lock_guard<std::mutex> lock(mutex_);
   StoredVariable& variable = *variables_.try_emplace(std::string(name), std::move(fresh)).first->second;
   check_same_spec(name, variable.spec(), spec, "it is used as");
+  give_role(variable);
   return variable;
+}
+
+VariableRole VariableStore::role(std::string_view name) const {
+  const StoredVariable& variable = must_find(const_cast<VariableStore&>(*this), name);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = roles_.find(&variable);
+  return it == roles_.end() ? VariableRole() : it->second;
 }
 
 StoredVariable& VariableStore::alias(std::string_view name, std::string_view target) {

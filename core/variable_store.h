@@ -50,6 +50,22 @@ class LOCKSTEP_API RunLock {
   std::atomic<std::int32_t> users_{0};  // -1: a writer; n: n readers
 };
 
+// What the copies of a variable are together, for whoever reads or sets them as one value.
+enum class CopyRule : std::uint8_t {
+  kEqual,  // every copy holds the value
+  kSum,    // the value is their sum
+  kMean,
+  kFirst,  // the value is that of the first
+  kApart,  // each replica's own; together they are no one value
+};
+
+// What a variable is beside others of its store: a copy of one, or one by itself.
+struct VariableRole {
+  std::string copy_of = {};  // empty: by itself
+  CopyRule copies = CopyRule::kEqual;
+  friend bool operator==(const VariableRole&, const VariableRole&) = default;
+};
+
 class LOCKSTEP_API StoredVariable : public RunLock {
  public:
   StoredVariable(VariableStore& store, std::string name, Tensor value);
@@ -71,16 +87,18 @@ class LOCKSTEP_API VariableStore {
   VariableStore& operator=(const VariableStore&) = delete;
 
   // The variable of that name, made with a copy of `initial` where there is none. Throws InvalidArgument where
-  // one exists with another dtype or shape. References stay valid while the store lives.
+  // one exists with another dtype or shape. References stay valid while the store lives. A role that says something
+  // replaces the one that the variable had.
   StoredVariable& find_or_create(std::string_view name, const TensorSpec& spec,
-                                 const std::function<Tensor()>& initial);
+                                 const std::function<Tensor()>& initial, const VariableRole& role = {});
   // A second name for a variable that is there: find, value and set take either. Throws NotFound where the target is
   // missing, InvalidArgument where the name belongs to a variable of its own.
   StoredVariable& alias(std::string_view name, std::string_view target);
   bool is_alias(std::string_view name) const;
   StoredVariable* find(std::string_view name);
   bool contains(std::string_view name) const;
-  std::vector<std::string> names() const;  // sorted, aliases included
+  std::vector<std::string> names() const;          // sorted, aliases included
+  VariableRole role(std::string_view name) const;  // of the variable, also by another name; throws NotFound
   // A copy of the value / a new value (same spec). Throws NotFound. They wait for runs that hold the variable: do not
   // call them for a variable from a node of a run that uses it.
   Tensor value(std::string_view name);
@@ -95,6 +113,13 @@ class LOCKSTEP_API VariableStore {
   // Held exclusively by a run that draws random numbers, so that no two runs draw from one step.
   RunLock& step_lock() { return step_lock_; }
 
+  // May a run begin? Not while somebody waits for the whole store to come to rest (core/store_at_rest.h); runs inside
+  // others go on, since those wait for them.
+  bool admits_run(bool writes) const {
+    const std::uint8_t closed = closed_to_.load(std::memory_order_relaxed);
+    return closed == kOpen || (closed == kClosedToWriters && !writes);
+  }
+
   // Changes whenever a lock is released; wait_for_change returns once it differs from `seen` or the deadline passes.
   std::uint32_t epoch() const { return epoch_.load(std::memory_order_acquire); }
   void wait_for_change(std::uint32_t seen,
@@ -102,13 +127,18 @@ class LOCKSTEP_API VariableStore {
 
  private:
   friend class RunLock;
+  friend class StoreAtRest;
+  enum : std::uint8_t { kOpen, kClosedToWriters, kClosedToAll };
   void announce_unlock();
 
   mutable std::mutex mutex_;
   std::map<std::string, std::unique_ptr<StoredVariable>, std::less<>> variables_;
+  std::map<const StoredVariable*, VariableRole> roles_;  // of those that say something
   std::map<std::string, StoredVariable*, std::less<>> aliases_;
   std::atomic<std::uint64_t> step_{0};
   RunLock step_lock_{*this};
+  std::atomic<std::uint8_t> closed_to_{kOpen};
+  std::mutex rest_mutex_;  // one at a time brings the store to rest
   std::atomic<std::uint32_t> epoch_{0};
   // Nobody touches these but waiters, and unlockers while there are waiters.
   mutable std::atomic<std::uint32_t> waiters_{0};

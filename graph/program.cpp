@@ -8,6 +8,7 @@
 #include "lockstep/graph/compile.h"
 #include "lockstep/graph/internal/plan.h"
 #include "lockstep/graph/internal/run_context.h"
+#include "lockstep/graph/variable_role.h"
 #include "lockstep/graph/verifier.h"
 
 namespace lockstep {
@@ -38,6 +39,7 @@ class PlannedProgram {
       locks_.push_back(&store.step_lock());
       exclusive_.push_back(true);
     }
+    writes_ = std::ranges::find(exclusive_, true) != exclusive_.end();
   }
 
   const Plan& plan() const { return *plan_; }
@@ -75,6 +77,7 @@ class PlannedProgram {
     return true;
   }
   void unlock() { unlock(locks_.size()); }
+  bool writes() const { return writes_; }
   bool is_blocked_by(std::size_t i) const { return locks_[i]->is_taken(exclusive_[i]); }
   // The variable of a lock; empty: the random step.
   std::string_view name_of(std::size_t i) const {
@@ -98,6 +101,7 @@ class PlannedProgram {
   std::vector<StoredVariable*> variables_;
   std::vector<RunLock*> locks_;
   std::vector<bool> exclusive_;  // by lock
+  bool writes_ = false;          // one of them is
   std::vector<RunContext*> free_;
   std::vector<std::unique_ptr<RunContext>> contexts_;
 };
@@ -129,10 +133,13 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
         throw InvalidArgument(str("variable '", decl.name, "' lies in the memory of another in this store, ",
                                   "and the graph wants it by itself; use another store"));
       }
-      store_->find_or_create(decl.name, decl.spec, [&] {
-        if (!decl.copy_of.empty()) return store_->value(decl.copy_of);  // a broadcast from the original
-        return decl.initial.defined() ? decl.initial : Tensor::zeros(decl.spec.dtype, decl.spec.shape);
-      });
+      store_->find_or_create(
+          decl.name, decl.spec,
+          [&] {
+            if (!decl.copy_of.empty()) return store_->value(decl.copy_of);  // a broadcast from the original
+            return decl.initial.defined() ? decl.initial : Tensor::zeros(decl.spec.dtype, decl.spec.shape);
+          },
+          role_of(decl));
     }
     std::vector<TensorSpec> specs;
     for (const NodeId id : graph_.parameters()) specs.push_back(graph_.node(id).outputs()[0]);
@@ -385,11 +392,12 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
 
   void lock_variables(PlannedProgram& planned, const RunOptions& options, const RunEvent* event,
                       std::uint64_t committed) {
-    if (planned.try_lock()) return;
+    const bool nested = RunContext::inside_run();
+    if ((nested || store_->admits_run(planned.writes())) && planned.try_lock()) return;
     Wait wait(options.observer, event);
     for (;;) {
       const std::uint32_t epoch = store_->epoch();
-      if (planned.try_lock()) return;
+      if ((nested || store_->admits_run(planned.writes())) && planned.try_lock()) return;
       for (std::size_t i = 0; i < planned.locks().size(); ++i) {
         if (!planned.is_blocked_by(i)) continue;
         wait.wait_for(planned.name_of(i));

@@ -1,6 +1,7 @@
 #include "lockstep/strategies/variable.h"
 
 #include "lockstep/graph/ops.h"
+#include "lockstep/graph/variable_role.h"
 #include "lockstep/strategies/internal/at_once.h"
 #include "lockstep/strategies/strategy.h"
 
@@ -42,10 +43,14 @@ Variable::Variable(std::string name, const Tensor& initial, const VariableOption
   state->decl.aggregation = options.aggregation;
   state->decl.trainable = options.trainable.value_or(options.synchronization != Synchronization::kOnRead);
   VariableStore& store = strategy.variables();
-  store.find_or_create(state->decl.name, state->decl.spec, [&] { return initial; });
+  store.find_or_create(
+      state->decl.name, state->decl.spec, [&] { return initial; }, role_of(state->decl));
   if (options.synchronization == Synchronization::kOnRead) {
+    VariableRole role = role_of(state->decl);
+    role.copy_of = state->decl.name;
     for (std::int64_t r = 1; r < strategy.num_replicas_in_sync(); ++r)
-      store.find_or_create(copy_name(state->decl.name, r), state->decl.spec, [&] { return initial; });
+      store.find_or_create(
+          copy_name(state->decl.name, r), state->decl.spec, [&] { return initial; }, role);
   }
   state_ = std::move(state);
 }
