@@ -76,7 +76,7 @@ void PassInstrumentation::after_pass(const Pass& /*pass*/, const Graph& /*graph*
 void PassInstrumentation::pass_failed(const Pass& /*pass*/, const Graph& /*graph*/, std::size_t /*index*/,
                                       const std::exception& /*error*/) {}
 
-PipelineChecks default_checks() {
+PipelineChecks default_checks() noexcept {
 #ifdef NDEBUG
   return PipelineChecks::kEnds;
 #else

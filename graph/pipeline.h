@@ -62,7 +62,7 @@ enum class PipelineChecks : std::uint8_t {
 };
 // What strategies and optimize() do where nothing was said: kAlways in a library built without NDEBUG, as for tests, and
 // kEnds in a release.
-LOCKSTEP_API PipelineChecks default_checks();
+LOCKSTEP_API PipelineChecks default_checks() noexcept;
 
 struct PipelineOptions {
   PipelineChecks verify = PipelineChecks::kAlways;
