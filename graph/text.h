@@ -27,6 +27,12 @@ struct PrintOptions {
 LOCKSTEP_API std::string print(const Graph& graph, const PrintOptions& options = {});
 LOCKSTEP_API std::string print(const AttributeValue& value);
 
+struct ParseLimits {
+  // All tensors that the text fills with one value (f32[1000]{*0.0}), together: a few bytes of text must not take all
+  // memory.
+  std::uint64_t splat_bytes = std::uint64_t{1} << 32U;
+};
+
 class LOCKSTEP_API ParseError : public Error {
  public:
   ParseError(std::string message, std::uint32_t line, std::uint32_t column, std::string_view source = {});
@@ -35,13 +41,16 @@ class LOCKSTEP_API ParseError : public Error {
   std::uint32_t column() const { return column_; }  // from 1, in bytes
 
  private:
-  friend LOCKSTEP_API Graph parse(std::string_view text, std::string_view source);
+  friend LOCKSTEP_API Graph parse(std::string_view text, std::string_view source, const ParseLimits& limits);
   std::string bare_;  // the message without line and column
   std::uint32_t line_;
   std::uint32_t column_;
 };
 // Throws ParseError: "3:14: expected ')' or ',', got '->'". Unknown ops, wrong specs and cycles parse: verify() judges.
 // `source` names the text in errors (place().file) and in creation sites (each node's site is its line there).
-LOCKSTEP_API Graph parse(std::string_view text, std::string_view source = "<text>");
+LOCKSTEP_API Graph parse(std::string_view text, std::string_view source = "<text>",
+                         const ParseLimits& limits = {});
+// One attribute's value, as print() writes it: parse_value(print(v)) is v, bit by bit. Throws ParseError.
+LOCKSTEP_API AttributeValue parse_value(std::string_view text, const ParseLimits& limits = {});
 
 }  // namespace lockstep

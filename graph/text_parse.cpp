@@ -66,7 +66,8 @@ std::uint64_t float_bits(std::string_view number, TextPlace place, DType dtype) 
 
 class Parser {
  public:
-  Parser(std::string_view text, std::string_view source) : lexer_(text), source_(source) {
+  Parser(std::string_view text, std::string_view source, const ParseLimits& limits)
+      : lexer_(text), source_(source), limits_(limits) {
     // As many as the text can hold when it reads like most do; a guess that costs nothing when it is wrong.
     constexpr std::size_t kShortLine = 24;
     expected_nodes_ = std::min<std::size_t>(static_cast<std::size_t>(std::ranges::count(text, '\n')),
@@ -77,6 +78,12 @@ class Parser {
     Graph graph = parse_graph(0);
     if (lexer_.skip_lines()) lexer_.expected("a statement or the end of the text");
     return graph;
+  }
+
+  AttributeValue parse_single_value() {
+    AttributeValue value = parse_value("<value>");
+    if (lexer_.skip_lines()) lexer_.expected("the end of the text");
+    return value;
   }
 
  private:
@@ -622,9 +629,9 @@ class Parser {
     const Stored<T> element = parse_element<T>();
     if (!lexer_.take_close('}')) lexer_.expected("'}'");
     const auto bytes = static_cast<std::uint64_t>(num_bytes(spec));
-    if (bytes > text_syntax::kMaxSplatBytes - splat_bytes_) {
+    if (bytes > limits_.splat_bytes - splat_bytes_) {
       TextLexer::fail(place, str("the tensors that this text fills with one value take more than ",
-                                 text_syntax::kMaxSplatBytes, " bytes"));
+                                 limits_.splat_bytes, " bytes"));
     }
     splat_bytes_ += bytes;
     Tensor tensor = Tensor::empty(spec.dtype, spec.shape);
@@ -634,6 +641,7 @@ class Parser {
 
   TextLexer lexer_;
   const std::string source_;
+  const ParseLimits limits_;
   std::size_t expected_nodes_ = 0;
   std::uint64_t splat_bytes_ = 0;
   const OpDef* last_op_ = nullptr;
@@ -651,9 +659,13 @@ ParseError::ParseError(std::string message, std::uint32_t line, std::uint32_t co
       column_(column) {}
 ParseError::~ParseError() = default;
 
-Graph parse(std::string_view text, std::string_view source) {
+AttributeValue parse_value(std::string_view text, const ParseLimits& limits) {
+  return Parser(text, "<value>", limits).parse_single_value();
+}
+
+Graph parse(std::string_view text, std::string_view source, const ParseLimits& limits) {
   try {
-    return Parser(text, source).parse();
+    return Parser(text, source, limits).parse();
   } catch (const ParseError& error) {
     throw ParseError(error.bare_, error.line_, error.column_, source);
   }

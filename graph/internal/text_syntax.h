@@ -12,8 +12,6 @@ namespace lockstep::text_syntax {
 
 // Regions in regions in regions ...: the parser recurses once per level.
 inline constexpr int kMaxRegionDepth = 256;
-// All splat tensors (f32[1000]{*0.0}) of one text together: a few bytes of text must not take all memory.
-inline constexpr std::uint64_t kMaxSplatBytes = std::uint64_t{1} << 32U;
 
 inline constexpr std::uint8_t kNameStart = 1;
 inline constexpr std::uint8_t kNameBody = 2;
