@@ -72,7 +72,7 @@ struct TensorRecord {
   SpecRecord spec;
   bool in_block = false;
   std::uint32_t block_crc = 0;
-  std::string contents;
+  std::string contents = {};
   template <class Archive>
   void serialize(Archive& archive) {
     archive(spec, in_block, block_crc, contents);
