@@ -41,12 +41,21 @@ ContextFrame::ContextFrame(Strategy* strategy, ContextKind kind, GraphBuilder* b
   top = this;
 }
 
-ContextFrame::~ContextFrame() { top = outer_; }
+ContextFrame::~ContextFrame() {
+  if (top == this) {
+    top = outer_;
+    return;
+  }
+  // Left before a context that was entered later: that one stays.
+  const ContextFrame* later = top;
+  while (later != nullptr && later->outer_ != this) later = later->outer_;
+  if (later != nullptr) later->outer_ = outer_;
+}
 
-void ContextFrame::note_sum(std::uint64_t identity) const {
+void ContextFrame::note_assignment(std::uint64_t identity) const {
   const ContextFrame* frame = this;
   while (frame->outer_ != nullptr && frame->outer_->builder_ == builder_) frame = frame->outer_;
-  frame->sums_.push_back(identity);
+  frame->assignments_.push_back(identity);
 }
 
 const ContextFrame* ContextFrame::current() { return top; }

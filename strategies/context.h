@@ -41,7 +41,8 @@ LOCKSTEP_API GraphBuilder* current_builder();
 
 namespace internal {
 
-// One entered context; leaves it when it goes. Contexts nest like blocks.
+// One entered context; leaves it when it goes, on the thread that made it. Contexts nest like blocks; one that goes before
+// a later one leaves that one active.
 class LOCKSTEP_API ContextFrame {
  public:
   ContextFrame(Strategy* strategy, ContextKind kind, GraphBuilder* builder);
@@ -54,19 +55,19 @@ class LOCKSTEP_API ContextFrame {
   GraphBuilder* builder() const { return builder_; }
   const ContextFrame* outer() const { return outer_; }
   std::uint64_t serial() const { return serial_; }  // unique in the process
-  // Nodes (by identity) that add up what replicas assign, noted with the outermost frame of a trace: whether the values differ
-  // is known when all of it is there.
-  void note_sum(std::uint64_t identity) const;
-  const std::vector<std::uint64_t>& sums() const { return sums_; }
+  // Nodes (by identity) that write what replicas assign, noted with the outermost frame of a trace where it matters whether the
+  // values differ, which is known when all of it is there.
+  void note_assignment(std::uint64_t identity) const;
+  const std::vector<std::uint64_t>& assignments() const { return assignments_; }
   static const ContextFrame* current();
 
  private:
   Strategy* strategy_;
   ContextKind kind_;
   GraphBuilder* builder_;
-  const ContextFrame* outer_;
+  mutable const ContextFrame* outer_;
   std::uint64_t serial_;
-  mutable std::vector<std::uint64_t> sums_;
+  mutable std::vector<std::uint64_t> assignments_;
 };
 
 // Throw FailedPrecondition where the context is another one; `method` is what was called.

@@ -8,7 +8,8 @@ namespace {
 
 bool is_source(const Node& node, const Graph& outermost) {
   const OpTraits& traits = node.op().traits;
-  if (traits.per_replica_source || traits.gives_replica) return true;
+  // A share is this replica's, also where those of all replicas are equal: they add up.
+  if (traits.per_replica_source || traits.gives_replica || traits.replica_share) return true;
   const Effect effects = effects_of(node);
   if (has(effects, Effect::kRandom | Effect::kHost | Effect::kOpaque)) return true;
   for (const VariableUse& use : variable_uses(node)) {

@@ -52,26 +52,48 @@ Runtime runtime_for(const StrategyOptions& options, const std::vector<std::strin
   return runtime;
 }
 
-// A sum over replicas of a value that is the same on all of them is refused.
-void check_sums(const Graph& graph, const std::vector<std::uint64_t>& sums) {
-  if (sums.empty()) return;
+// Refuses assignments of replicas that are wrong for what they turn out to write: a sum of what is the same on all of them, a
+// mean of integers that differ.
+void check_assignments(const Graph& graph, const std::vector<std::uint64_t>& assignments) {
+  if (assignments.empty()) return;
   const SyncAnalysis sync(graph);
   for (const SyncAnalysis::Level& level : sync.levels()) {
     for (const Node& node : level.graph->nodes()) {
-      if (std::ranges::find(sums, node.provenance().identity) == sums.end()) continue;
+      if (std::ranges::find(assignments, node.provenance().identity) == assignments.end()) continue;
       const OpTraits::Update& update = *node.op().traits.updates_variable;
-      if (sync.at(*level.graph, node.inputs()[update.operand]) == Sync::kPerReplica) continue;
+      const bool differs = sync.at(*level.graph, node.inputs()[update.operand]) == Sync::kPerReplica;
       const VariableDecl* decl = graph.find_variable(updated_variables(node)[0]);
       VariableQuestion question;
       question.synchronization = decl->synchronization;
       question.aggregation = decl->aggregation;
       question.action = VariableAction::kAssign;
-      question.value = ReplicaKind::kMirrored;
+      question.value = differs ? ReplicaKind::kPerReplica : ReplicaKind::kMirrored;
+      question.floating = is_floating(decl->spec.dtype);
       question.replicas = level.replicas;
       const VariableAnswer answer = variable_rule(question);
       if (answer.meaning == VariableMeaning::kRefused)
         throw InvalidArgument(str("variable '", decl->name, "': ", answer.reason), place_of(node));
     }
+  }
+}
+
+// Outside of replicas a node that writes a variable reaches the first copy alone, and others may run in another function.
+void check_writes(const Graph& graph) {
+  for (const Node& node : graph.nodes()) {
+    const RegionKind kind = node.op().region_kind;
+    if (kind == RegionKind::kReplicated) continue;
+    if (kind == RegionKind::kCond || kind == RegionKind::kWhile) {
+      for (const Graph& region : node.regions()) check_writes(region);
+      continue;
+    }
+    const auto written = updated_variables(node);
+    if (written.empty()) continue;
+    throw InvalidArgument(
+        str("variable '", written[0],
+            "' is written outside of the replicas, where one of its copies would change and the "
+            "others not: use Variable::assign() or Strategy::update(), which reach every copy, or ",
+            "write it inside of run()"),
+        place_of(node));
   }
 }
 
@@ -190,26 +212,27 @@ Step Strategy::finish_trace(GraphBuilder& builder, std::vector<InputSpec> inputs
   Step::Parts parts;
   parts.inputs = std::move(inputs);
   parts.replicas = devices_.size();
-  std::vector<std::uint64_t> sums;
+  std::vector<std::uint64_t> assignments;
   {
     const internal::ContextFrame frame(this, ContextKind::kCrossReplica, &builder);
     std::size_t next = 0;
     for (const PerReplica<Value>& result : trace(arguments)) {
-      // Of equal values one is enough.
-      const ReplicaKind kind = result.size() == 1 ? ReplicaKind::kSingle : result.kind();
-      const std::size_t slots = kind == ReplicaKind::kPerReplica ? result.size() : 1;
-      if (slots != 1 && slots != devices_.size()) {
-        throw InvalidArgument(str("a result has ", slots, " slots for ", devices_.size(),
+      if (!result.is_single() && result.size() != devices_.size()) {
+        throw InvalidArgument(str("a result has ", result.size(), " slots for ", devices_.size(),
                                   " replicas; give one for each, ", "or one for all"));
       }
+      // Of equal values one is enough.
+      const ReplicaKind kind = devices_.size() == 1 ? ReplicaKind::kSingle : result.kind();
+      const std::size_t slots = kind == ReplicaKind::kPerReplica ? result.size() : 1;
       parts.results.push_back({kind, next});
       for (std::size_t r = 0; r < slots; ++r) builder.result(result[r]);
       next += slots;
     }
-    sums = frame.sums();
+    assignments = frame.assignments();
   }
   parts.step_graph = builder.finish();
-  check_sums(parts.step_graph, sums);
+  check_assignments(parts.step_graph, assignments);
+  if (devices_.size() > 1) check_writes(parts.step_graph);
   Graph graph = parts.step_graph;
   PassPipeline passes = pipeline();
   PassContext context{&runtime_};
@@ -249,7 +272,7 @@ Value Strategy::reduce(ReduceOp op, const PerReplica<Value>& value, std::optiona
   if (value.empty()) throw InvalidArgument("reduce: the value is empty");
   check_reduce_axis(op, axis, value[0].shape().rank());
   const auto replicas = num_replicas_in_sync();
-  if (value.size() != 1 && value.size() != static_cast<std::size_t>(replicas))
+  if (!value.is_single() && value.size() != static_cast<std::size_t>(replicas))
     throw InvalidArgument(str("reduce: the value has ", value.size(), " slots for ", replicas, " replicas"));
   const bool same = value.kind() != ReplicaKind::kPerReplica;
   if (same && replicas > 1 && op == ReduceOp::kSum) {

@@ -20,20 +20,37 @@ Strategy& home() {
   return active == nullptr ? default_strategy() : *active;
 }
 
+// A new variable may neither have the name of a copy of another, nor may others have the names of its copies.
+void check_copy_names(const std::string& name, const Strategy& strategy, const ErrorPlace& place) {
+  for (std::int64_t r = 1; r < strategy.num_replicas_in_sync(); ++r) {
+    const std::string suffix = copy_name("", r);
+    const bool is_copy =
+        name.ends_with(suffix) && strategy.variables().contains(name.substr(0, name.size() - suffix.size()));
+    if (!is_copy && !strategy.variables().contains(name + suffix)) continue;
+    throw InvalidArgument(
+        str("variable '", is_copy ? name : name + suffix, "' would have the name of the copy of '",
+            is_copy ? name.substr(0, name.size() - suffix.size()) : name, "' for replica ", r,
+            "; give it another"),
+        place);
+  }
+}
+
 }  // namespace
 
 Variable::Variable(std::string name, const Tensor& initial, const VariableOptions& options, SourceSite site) {
   Strategy& strategy = home();
   const ErrorPlace place{name, "Variable", {}, site.file, site.line, -1};
+  if (name.empty()) throw InvalidArgument("a variable needs a name", place);
   if (!initial.defined()) throw InvalidArgument(str("variable '", name, "' needs an initial value"), place);
-  const Decision decision = can_make_variable(options.synchronization, options.aggregation);
-  if (!decision && strategy.num_replicas_in_sync() > 1)
-    throw InvalidArgument(str("variable '", name, "': ", decision.reason()), place);
+  const Decision decision =
+      can_make_variable(options.synchronization, options.aggregation, strategy.num_replicas_in_sync());
+  if (!decision) throw InvalidArgument(str("variable '", name, "': ", decision.reason()), place);
   const bool exists = strategy.variables().contains(name);
   if (exists && current_builder() == nullptr) {
     throw InvalidArgument(str("variable '", name, "' exists already in this strategy; give it another name"),
                           place);
   }
+  if (!exists) check_copy_names(name, strategy, place);
   auto state = std::make_shared<State>();
   state->strategy = &strategy;
   state->decl.name = std::move(name);
@@ -63,6 +80,7 @@ bool Variable::trainable() const { return state_->decl.trainable; }
 Strategy& Variable::strategy() const { return *state_->strategy; }
 
 VariableRef Variable::declare(GraphBuilder& builder, SourceSite site) const {
+  check_strategy();
   return builder.outermost().find_or_declare(state_->decl, site);
 }
 
@@ -71,12 +89,15 @@ Variable::operator VariableRef() const {
   return {name()};
 }
 
+void Variable::check_strategy() const {
+  if (!has_strategy() || current_strategy() == state_->strategy) return;
+  throw FailedPrecondition(str("variable '", name(),
+                               "' mixes strategies: it belongs to another one than the active '",
+                               current_strategy()->name(), "'"));
+}
+
 VariableQuestion Variable::question(VariableAction action, ReplicaKind value) const {
-  if (has_strategy() && current_strategy() != state_->strategy) {
-    throw FailedPrecondition(str("variable '", name(),
-                                 "' mixes strategies: it belongs to another one than the active '",
-                                 current_strategy()->name(), "'"));
-  }
+  check_strategy();
   VariableQuestion question;
   question.synchronization = synchronization();
   question.aggregation = aggregation();
@@ -153,17 +174,23 @@ Value Variable::change(VariableAction action, const Operand& operand, bool negat
     return action == VariableAction::kAssign ? where.assign(ref, whole, site)
                                              : where.assign_add(ref, whole, site);
   };
-  // In a replica what is the same on all is known once the step is traced: the passes decide, and refuse a sum of equals.
-  const ReplicaKind kind = in_replica_context() ? ReplicaKind::kPerReplica : ReplicaKind::kSingle;
-  const VariableMeaning meaning = accepted(question(action, kind), name(), site);
-  if (current_context() != ContextKind::kCrossReplica) {
+  if (in_replica_context()) {
+    // What is the same on all replicas is known once the step is traced: what is right for the one and wrong for the other
+    // is decided then.
+    const VariableQuestion same = question(action, ReplicaKind::kSingle),
+                           differs = question(action, ReplicaKind::kPerReplica);
+    const bool same_refused = variable_rule(same).meaning == VariableMeaning::kRefused;
+    const bool differs_refused = variable_rule(differs).meaning == VariableMeaning::kRefused;
+    if (same_refused && differs_refused) accepted(differs, name(), site);
     const Value made = apply(builder->innermost(), value);
-    if (meaning == VariableMeaning::kSum) {
+    if (same_refused != differs_refused && operand.number() != 0.0) {
       const Node& node = builder->innermost().graph().node(made.id().node);
-      internal::ContextFrame::current()->note_sum(node.provenance().identity);
+      internal::ContextFrame::current()->note_assignment(node.provenance().identity);
     }
     return made;
   }
+  const VariableMeaning meaning = accepted(question(action, ReplicaKind::kSingle), name(), site);
+  if (current_context() == ContextKind::kUpdate) return apply(builder->innermost(), value);
   if (meaning == VariableMeaning::kShareEach) {
     const auto replicas = static_cast<double>(state_->strategy->num_replicas_in_sync());
     value = cast(cast(value, DType::kF64) / replicas, value.dtype());

@@ -73,6 +73,7 @@ class LOCKSTEP_API Variable {
   struct State;
   Value change(VariableAction action, const Operand& value, bool negate, SourceSite site) const;
   void change_now(VariableAction action, const Tensor& value, bool negate) const;
+  void check_strategy() const;  // throws FailedPrecondition where another one is active
   VariableQuestion question(VariableAction action, ReplicaKind value) const;
   VariableRef declare(GraphBuilder& builder, SourceSite site) const;
   std::shared_ptr<const State> state_;

@@ -94,14 +94,18 @@ std::string_view to_string(VariableMeaning meaning) {
 }
 
 VariableAnswer variable_rule(const VariableQuestion& question) {
-  const Decision decision = can_make_variable(question.synchronization, question.aggregation);
+  const Decision decision =
+      can_make_variable(question.synchronization, question.aggregation, question.replicas);
   if (!decision) return no(decision.reason());
   if (question.context == ContextKind::kUpdate) return yes(VariableMeaning::kOwnCopy);
   return question.synchronization == Synchronization::kOnRead ? on_read(question) : on_write(question);
 }
 
-Decision can_make_variable(Synchronization synchronization, Aggregation) {
-  if (synchronization != Synchronization::kNone) return Decision::yes();
+Decision can_make_variable(Synchronization synchronization, Aggregation aggregation, std::int64_t replicas) {
+  if (synchronization > Synchronization::kOnRead)
+    return Decision::no("Invalid variable synchronization mode");
+  if (aggregation > Aggregation::kOnlyFirstReplica) return Decision::no("Invalid variable aggregation mode");
+  if (synchronization != Synchronization::kNone || replicas == 1) return Decision::yes();
   return Decision::no(
       "`NONE` variable synchronization mode is not supported by strategies with replicas: use kAuto, "
       "kOnWrite "

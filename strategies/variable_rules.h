@@ -12,10 +12,11 @@
 //   ON_READ, sum          own copy      own copy                 sum          value / replicas  refused
 //   ON_READ, mean         own copy      own copy                 mean         every copy        every copy
 //   ON_READ, only first   own copy      own copy                 copy 0       every copy        every copy
-//   NONE, any             refused when it is made
+//   NONE, any             refused when it is made, where there are several replicas
 //
-// kAuto is ON_WRITE. A replica's assignment is aggregated over the argument, not over the variable. A sum of values that are
-// the same on all replicas is refused (who meant it divides first), a mean of integers that differ too; with one replica
+// kAuto is ON_WRITE, and with one replica so is kNone. A replica's assignment is aggregated over the argument, not over the variable. A sum of values that are
+// the same on all replicas is refused (who meant it divides first; but the number 0 may be written), a mean of integers that
+// differ too; with one replica
 // nothing is. Inside Strategy::update() a variable is the copy that is being updated, whatever its row says.
 #pragma once
 
@@ -62,6 +63,7 @@ struct VariableAnswer {
 
 LOCKSTEP_API VariableAnswer variable_rule(const VariableQuestion& question);
 // Whether such a variable may be made at all.
-LOCKSTEP_API Decision can_make_variable(Synchronization synchronization, Aggregation aggregation);
+LOCKSTEP_API Decision can_make_variable(Synchronization synchronization, Aggregation aggregation,
+                                        std::int64_t replicas);
 
 }  // namespace lockstep

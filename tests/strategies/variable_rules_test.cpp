@@ -50,14 +50,15 @@ TEST(VariableRules, AnswerEveryQuestion) {
   EXPECT_GT(refused, 0);
 }
 
-TEST(VariableRules, AutoIsOnWriteAndNoneIsRefused) {
+TEST(VariableRules, AutoIsOnWriteAndNoneIsRefusedWhereThereAreReplicas) {
   for_each_question([&](VariableQuestion q) {
-    if (q.synchronization == Synchronization::kNone) {
+    if (q.synchronization == Synchronization::kNone && q.replicas > 1) {
       EXPECT_EQ(variable_rule(q).meaning, M::kRefused);
       EXPECT_THAT(variable_rule(q).reason, HasSubstr("NONE"));
       return;
     }
-    if (q.synchronization != Synchronization::kAuto) return;
+    if (q.synchronization == Synchronization::kOnWrite || q.synchronization == Synchronization::kOnRead)
+      return;
     const VariableMeaning as_auto = variable_rule(q).meaning;
     q.synchronization = Synchronization::kOnWrite;
     EXPECT_EQ(as_auto, variable_rule(q).meaning);
@@ -67,15 +68,15 @@ TEST(VariableRules, AutoIsOnWriteAndNoneIsRefused) {
 // One replica never needs another: nothing that only concerns replicas among themselves is refused.
 TEST(VariableRules, WithOneReplicaAssignmentsInItAreItsOwn) {
   for_each_question([&](const VariableQuestion& q) {
-    if (q.replicas != 1 || q.context != ContextKind::kReplica || q.synchronization == Synchronization::kNone)
-      return;
+    if (q.replicas != 1 || q.context != ContextKind::kReplica) return;
     EXPECT_EQ(variable_rule(q).meaning, M::kOwnCopy);
   });
 }
 
 TEST(VariableRules, InUpdatesAVariableIsTheCopy) {
   for_each_question([&](const VariableQuestion& q) {
-    if (q.context == ContextKind::kUpdate && q.synchronization != Synchronization::kNone) {
+    if (q.context == ContextKind::kUpdate &&
+        (q.synchronization != Synchronization::kNone || q.replicas == 1)) {
       EXPECT_EQ(variable_rule(q).meaning, M::kOwnCopy);
     }
   });

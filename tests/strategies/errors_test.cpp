@@ -1,0 +1,649 @@
+// What a strategy refuses, and what it says: contexts, scopes, devices, values, variables, reductions. One row a mistake.
+#include <functional>
+#include <memory>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/graph/gradients.h"
+#include "lockstep/graph/ops.h"
+#include "lockstep/strategies/central_storage.h"
+#include "lockstep/strategies/extended.h"
+#include "lockstep/strategies/make_strategy.h"
+#include "lockstep/strategies/mirrored.h"
+#include "lockstep/strategies/one_device.h"
+#include "lockstep/strategies/run_steps.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+
+const InputSpec kX(DType::kF32, Shape{kUnknown}, "x");
+Tensor vec(std::initializer_list<float> values) {
+  return Tensor::from(Shape{static_cast<std::int64_t>(values.size())}, values);
+}
+
+// A mistake, the kind of error and what its message says, the remedy among it.
+struct Mistake {
+  std::string what;
+  std::function<void()> make;
+  ErrorCode code;
+  std::vector<std::string> says;
+};
+
+void expect_refused(const std::vector<Mistake>& mistakes) {
+  for (const Mistake& mistake : mistakes) {
+    SCOPED_TRACE(mistake.what);
+    try {
+      mistake.make();
+      ADD_FAILURE() << "it was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), mistake.code) << error.what();
+      for (const std::string& part : mistake.says) EXPECT_THAT(error.what(), HasSubstr(part));
+    }
+  }
+}
+
+class StrategyErrors : public ::testing::Test {
+ protected:
+  // Calls `body` where one replica is traced; where all are, across them; and in an update.
+  template <class F>
+  std::function<void()> in_replica(F body) {
+    return [this, body] { strategy.function({kX}, [&](Value x) { body(x); }); };
+  }
+  template <class F>
+  std::function<void()> across(F body) {
+    return [this, body] { strategy.cross_function({kX}, [&](const PerReplica<Value>& x) { body(x); }); };
+  }
+
+  MirroredStrategy strategy{{.devices = {"cpu:0", "cpu:1", "cpu:2"}, .optimize = false}};
+  MirroredStrategy other{{.devices = {"cpu:0", "cpu:1"}, .optimize = false}};
+  const Variable w = [this] {
+    auto scope = strategy.scope();
+    return Variable("w", vec({1, 2}), {.aggregation = Aggregation::kSum});
+  }();
+  const Variable foreign = [this] {
+    auto scope = other.scope();
+    return Variable("foreign", vec({1, 2}));
+  }();
+  const PerReplica<Tensor> per_replica{std::vector<Tensor>{vec({1}), vec({2}), vec({3})}};
+  const PerReplica<Tensor> mirrored_value = mirrored(std::vector<Tensor>{vec({1}), vec({1}), vec({1})});
+};
+
+constexpr auto kContext = ErrorCode::kFailedPrecondition;
+constexpr auto kArgument = ErrorCode::kInvalidArgument;
+
+// --- the four errors of contexts
+
+TEST_F(StrategyErrors, CrossReplicaMethodsAreNoneOfOneReplica) {
+  using extended::Destinations;
+  const auto fn = [](std::span<const Value> in) { return in[0]; };
+  const std::vector<std::pair<std::string, std::function<void(Value)>>> methods = {
+      {"reduce()", [&](Value x) { strategy.reduce(ReduceOp::kSum, PerReplica<Value>(x)); }},
+      {"reduce()", [&](Value) { strategy.reduce(ReduceOp::kSum, per_replica); }},
+      {"run()", [&](Value x) { strategy.run([](Value v) { return v; }, PerReplica<Value>(x)); }},
+      {"function()", [&](Value) { strategy.function({kX}, [](Value v) { return v; }); }},
+      {"function()", [&](Value) { strategy.run([](Value v) { return v; }, per_replica); }},
+      {"broadcast()", [&](Value) { strategy.broadcast(vec({1})); }},
+      {"distribute_values_from_function()",
+       [&](Value) {
+         strategy.distribute_values_from_function([](std::int64_t, std::int64_t) { return vec({1}); });
+       }},
+      {"update() of 'w'",
+       [&](Value) {
+         strategy.update(w, [](const Variable& copy, std::span<const Value>) { return copy.read(); }, {});
+       }},
+      {"reduce_to()", [&](Value x) { extended::reduce_to(strategy, ReduceOp::kSum, x, w); }},
+      {"batch_reduce_to()",
+       [&](Value x) {
+         const std::pair<PerReplica<Value>, Destinations> pairs[] = {{x, w}};
+         extended::batch_reduce_to(strategy, ReduceOp::kSum, pairs);
+       }},
+      {"broadcast_to()", [&](Value x) { extended::broadcast_to(strategy, x, w); }},
+      {"update_non_slot()",
+       [&](Value) { extended::update_non_slot(strategy, extended::non_slot_devices(strategy), fn, {}); }},
+      {"colocate_vars_with()", [&](Value) { auto guard = extended::colocate_vars_with(strategy, w); }},
+      {"read_var()", [&](Value) { extended::read_var(strategy, w); }},
+      {"group()", [&](Value x) { extended::group(strategy, x); }},
+      {"map()",
+       [&](Value x) {
+         extended::map(strategy, {&x, 1}, [](const Value& v) { return v; });
+       }},
+      {"run_steps()",
+       [&](Value) {
+         run_steps(
+             strategy, [] { return std::nullopt; }, 1, {}, [](MultiStepContext&, auto) {});
+       }},
+  };
+  std::vector<Mistake> mistakes;
+  for (const auto& [name, call] : methods) {
+    mistakes.push_back(
+        {name, in_replica(call), kContext, {name, "requires cross-replica context", "merge_call()"}});
+  }
+  mistakes.push_back({"scope()",
+                      in_replica([&](Value) { auto scope = strategy.scope(); }),
+                      kContext,
+                      {"scope() cannot be entered inside the code of a replica", "around the function"}});
+  expect_refused(mistakes);
+}
+
+TEST_F(StrategyErrors, OneStrategyIsActiveAtATime) {
+  const auto mixed = [&](auto body) {
+    return [this, body] {
+      auto scope = strategy.scope();
+      body();
+    };
+  };
+  const std::vector<std::string> says = {"mixes strategies"};
+  expect_refused({
+      {"scope",
+       mixed([&] { auto scope = other.scope(); }),
+       kContext,
+       {"mixes strategies", "leave its scope first"}},
+      {"reduce", mixed([&] { other.reduce(ReduceOp::kSum, vec({1})); }), kContext, says},
+      {"function", mixed([&] { other.function({kX}, [](Value x) { return x; }); }), kContext, says},
+      {"broadcast", mixed([&] { other.broadcast(vec({1})); }), kContext, says},
+      {"a variable's value",
+       mixed([&] { foreign.value(); }),
+       kContext,
+       {"variable 'foreign' mixes strategies"}},
+      {"its assignment", mixed([&] {
+         foreign.assign(vec({1, 2}));
+       }),
+       kContext, says},
+      {"its read in a replica", in_replica([&](Value) { foreign.read(); }), kContext, says},
+      {"its read across", across([&](const PerReplica<Value>&) { foreign.read(); }), kContext, says},
+      {"its gradient", in_replica([&](Value x) { gradients(sum(x), {static_cast<VariableRef>(foreign)}); }),
+       kContext, says},
+      {"its update", across([&](const PerReplica<Value>&) {
+         strategy.update(foreign, [](const Variable& copy, std::span<const Value>) { return copy.read(); },
+                         {});
+       }),
+       kContext, says},
+      {"in a replica", in_replica([&](Value) { auto scope = other.scope(); }), kContext, says},
+      {"a merge function", in_replica([&](Value x) {
+         replica_context().merge_call(
+             [&](Strategy&, const PerReplica<Value>& v) { return other.reduce(ReduceOp::kSum, v); }, x);
+       }),
+       kContext, says},
+      {"colocation",
+       [&] { auto guard = extended::colocate_vars_with(strategy, foreign); },
+       kArgument,
+       {"'foreign' belongs to another strategy"}},
+  });
+  EXPECT_FALSE(has_strategy());
+}
+
+TEST_F(StrategyErrors, ReplicaMethodsNeedAReplica) {
+  const std::vector<std::string> says = {"requires replica context"};
+  std::optional<ReplicaContext> kept;
+  strategy.function({kX}, [&](Value) { kept = replica_context(); });
+  const auto in_another = [&](auto body) { return in_replica(body); };
+  const std::vector<std::string> foreign_says = {"belongs to another function", "ask replica_context()"};
+  expect_refused({
+      {"outside of all",
+       [] { replica_context(); },
+       kContext,
+       {"replica_context() requires", "default context"}},
+      {"in a scope",
+       [&] {
+         auto scope = strategy.scope();
+         replica_context();
+       },
+       kContext,
+       {"this is the cross-replica context"}},
+      {"across", across([](const PerReplica<Value>&) { replica_context(); }), kContext, says},
+      {"in a merge function", in_replica([](Value x) {
+         replica_context().merge_call(
+             [](Strategy&, const PerReplica<Value>& v) {
+               replica_context();
+               return v;
+             },
+             x);
+       }),
+       kContext, says},
+      {"in an update",
+       across([&](const PerReplica<Value>&) {
+         strategy.update(w,
+                         [](const Variable& copy, std::span<const Value>) {
+                           replica_context();
+                           return copy.read();
+                         },
+                         {});
+       }),
+       kContext,
+       {"this is the update context"}},
+      {"a kept one", [&] { kept->replica_id(); }, kContext, {"replica_id() requires replica context"}},
+      // A context of another function.
+      {"replica_id", in_another([&](Value) { kept->replica_id(); }), kContext, foreign_says},
+      {"all_reduce", in_another([&](Value x) { kept->all_reduce(ReduceOp::kSum, x); }), kContext,
+       foreign_says},
+      {"all_gather", in_another([&](Value x) { kept->all_gather(x); }), kContext, foreign_says},
+      {"num_replicas", in_another([&](Value) { kept->num_replicas_in_sync(); }), kContext, foreign_says},
+      {"strategy", in_another([&](Value) { kept->strategy(); }), kContext, foreign_says},
+      {"merge_call", in_another([&](Value x) {
+         kept->merge_call([](Strategy&, const PerReplica<Value>& v) { return v; }, x);
+       }),
+       kContext, foreign_says},
+  });
+}
+
+// --- scopes
+
+TEST_F(StrategyErrors, ScopesMayBeLeftInAnyOrder) {
+  auto outer = std::unique_ptr<Strategy::Scope>(new Strategy::Scope(strategy.scope()));
+  auto inner = std::unique_ptr<Strategy::Scope>(new Strategy::Scope(strategy.scope()));
+  auto innermost = std::unique_ptr<Strategy::Scope>(new Strategy::Scope(strategy.scope()));
+  inner.reset();
+  EXPECT_EQ(current_strategy(), &strategy);
+  outer.reset();
+  EXPECT_EQ(current_strategy(), &strategy);
+  EXPECT_TRUE(in_cross_replica_context());
+  innermost.reset();
+  EXPECT_FALSE(has_strategy());
+  auto scope = other.scope();  // nothing is left of the first
+}
+
+TEST_F(StrategyErrors, AnErrorInAFunctionLeavesItsContexts) {
+  EXPECT_THROW(strategy.function({kX},
+                                 [](Value x) -> Value {
+                                   return replica_context().merge_call(
+                                       [](Strategy&, const PerReplica<Value>&) -> Value {
+                                         throw std::out_of_range("mine");
+                                       },
+                                       x);
+                                 }),
+               std::out_of_range);
+  EXPECT_FALSE(has_strategy());
+  EXPECT_EQ(current_builder(), nullptr);
+  const auto f = strategy.function({kX}, [](Value x) { return x + 1.F; });
+  EXPECT_EQ(f(per_replica)[2].item(), 4);
+}
+
+// --- devices and options
+
+TEST_F(StrategyErrors, DevicesAndOptionsAreChecked) {
+  const auto mirrored_with = [](std::vector<std::string> devices) {
+    return [devices] { MirroredStrategy({.devices = devices}); };
+  };
+  expect_refused({
+      {"no devices", mirrored_with({}), kArgument, {"must not be empty", "leave it out"}},
+      {"a device twice", mirrored_with({"cpu:0", "cpu:1", "cpu:0"}), kArgument, {"'cpu:0' is listed twice"}},
+      {"in two spellings", mirrored_with({"cpu:1", "/device:CPU:1"}), kArgument, {"'cpu:1' is listed twice"}},
+      {"in case", mirrored_with({"/cpu:0", "CPU:0"}), kArgument, {"listed twice"}},
+      {"no such kind", mirrored_with({"abacus:0"}), kArgument, {"abacus:0"}},
+      {"another machine's",
+       mirrored_with({"cpu:0", "/job:worker/task:1/cpu:0"}),
+       kArgument,
+       {"/job:worker/task:1"}},
+      {"one device of OneDevice", [] { OneDeviceStrategy("nowhere"); }, kArgument, {"nowhere"}},
+      {"more than the runtime has",
+       [] {
+         MirroredStrategy(
+             {.devices = {"cpu:0", "cpu:1"}, .runtime = Runtime({.threads = 1, .cpu_devices = 1})});
+       },
+       kArgument,
+       {"cpu:1"}},
+      {"a parameter device",
+       [] {
+         CentralStorageStrategy({.devices = {"cpu:0", "cpu:1"}}, "cpu:x");
+       },
+       kArgument,
+       {"cpu:x"}},
+      {"unknown ways to reduce",
+       [] {
+         MirroredStrategy({.devices = {"cpu:0", "cpu:1"}, .cross_device_ops = "nccl"});
+       },
+       kArgument,
+       {"nccl", "ring"}},
+      {"negative packs",
+       [] { MirroredStrategy({.devices = {"cpu:0"}, .num_packs = -2}); },
+       kArgument,
+       {"num_packs"}},
+      {"negative bytes",
+       [] { MirroredStrategy({.devices = {"cpu:0"}, .bytes_per_pack = -1}); },
+       kArgument,
+       {"bytes_per_pack"}},
+      {"step passes",
+       [] { MirroredStrategy({.devices = {"cpu:0"}, .step_passes = "clip-by-global-nrom(norm=1)"}); },
+       ErrorCode::kNotFound,
+       {"clip-by-global-nrom"}},
+      {"a strategy that is none",
+       [] { make_strategy("parameter-server"); },
+       ErrorCode::kNotFound,
+       {"no strategy is called 'parameter-server'", "mirrored"}},
+  });
+}
+
+// --- values
+
+TEST_F(StrategyErrors, ReductionsAreChecked) {
+  const PerReplica<Tensor> one_slot(std::vector<Tensor>{vec({1})}),
+      integers(std::vector<Tensor>{Tensor::scalar(1), Tensor::scalar(2)});
+  const auto reduced = [&](ReduceOp op, const PerReplica<Tensor>& value,
+                           std::optional<std::int64_t> axis = {}) {
+    return [=, this] { strategy.reduce(op, value, axis); };
+  };
+  const std::string same = "divide by their number first, or take the mean";
+  expect_refused({
+      {"no such op",
+       [] { parse_reduce_op("median"); },
+       kArgument,
+       {"'median' is no way to reduce", "sum, mean"}},
+      {"the sum of a single value", reduced(ReduceOp::kSum, vec({1})), kArgument, {"a single value", same}},
+      {"of a mirrored one", reduced(ReduceOp::kSum, mirrored_value), kArgument, {"a mirrored value", same}},
+      {"with an axis", reduced(ReduceOp::kSum, mirrored_value, 0), kArgument, {"a mirrored value", same}},
+      {"an axis that is not there",
+       reduced(ReduceOp::kMean, per_replica, 1),
+       kArgument,
+       {"axis 1 is out of range for values of rank 1"}},
+      {"a negative one", reduced(ReduceOp::kSum, per_replica, -2), kArgument, {"axis -2 is out of range"}},
+      {"the largest along an axis",
+       reduced(ReduceOp::kMax, per_replica, 0),
+       kArgument,
+       {"over an axis takes sum or mean, got max"}},
+      {"too few slots", reduced(ReduceOp::kSum, integers), kArgument, {"2 slots for 3 replicas"}},
+      {"one slot", reduced(ReduceOp::kSum, one_slot), kArgument, {"1 slots for 3 replicas"}},
+      {"the mean of one slot", reduced(ReduceOp::kMean, one_slot), kArgument, {"1 slots for 3 replicas"}},
+      {"nothing", reduced(ReduceOp::kSum, PerReplica<Tensor>()), kArgument, {"the value is empty"}},
+      {"shapes that differ",
+       reduced(ReduceOp::kSum, PerReplica<Tensor>(std::vector<Tensor>{vec({1}), vec({1, 2}), vec({1})})),
+       kArgument,
+       {"f32[2]"}},
+      {"dtypes that differ",
+       reduced(ReduceOp::kSum, PerReplica<Tensor>(std::vector<Tensor>{Tensor::scalar(1.F), Tensor::scalar(1),
+                                                                      Tensor::scalar(1)})),
+       kArgument,
+       {"i32[]"}},
+      {"reduce_to the largest",
+       across([&](const PerReplica<Value>& x) { extended::reduce_to(strategy, ReduceOp::kMax, x, w); }),
+       kArgument,
+       {"reduce_to() takes sum or mean, got max"}},
+      {"a batch to the least",
+       across([&](const PerReplica<Value>& x) {
+         const std::pair<PerReplica<Value>, extended::Destinations> pairs[] = {{x, w}};
+         extended::batch_reduce_to(strategy, ReduceOp::kMin, pairs);
+       }),
+       kArgument,
+       {"batch_reduce_to() takes sum or mean, got min"}},
+      {"reduce_to of one slot",
+       across([&](const PerReplica<Value>& x) {
+         extended::reduce_to(strategy, ReduceOp::kSum, PerReplica<Value>(std::vector<Value>{x[0]}), w);
+       }),
+       kArgument,
+       {"1 slots for 3 replicas"}},
+      {"reduce_to of what is mirrored",
+       across([&](const PerReplica<Value>& x) {
+         const PerReplica<Value> all = extended::reduce_to(strategy, ReduceOp::kSum, x, w);
+         extended::reduce_to(strategy, ReduceOp::kSum, all, w);
+       }),
+       kArgument,
+       {"a mirrored value", same}},
+      {"nowhere", [] { extended::Destinations(""); }, kArgument, {"destinations can not be empty"}},
+      {"to an empty value",
+       [] { extended::Destinations{PerReplica<Value>()}; },
+       kArgument,
+       {"destinations can not be empty"}},
+      {"outside of functions",
+       [&] {
+         auto scope = strategy.scope();
+         extended::reduce_to(strategy, ReduceOp::kSum, PerReplica<Value>(), "cpu:0");
+       },
+       kContext,
+       {"makes nodes"}},
+      {"the mean of integers in a replica",
+       [&] {
+         strategy.function({InputSpec(DType::kI32, Shape{})},
+                           [](Value x) { return replica_context().all_reduce(ReduceOp::kMean, x); });
+       },
+       kArgument,
+       {"mean"}},
+      {"a gradient of the largest",
+       in_replica([](Value x) { gradients(sum(replica_context().all_reduce(ReduceOp::kMax, x)), {x}); }),
+       kArgument,
+       {"all_reduce of max has no gradient", "sum and mean"}},
+      {"gathering along no axis",
+       in_replica([](Value x) { replica_context().all_gather(x, 3); }),
+       kArgument,
+       {"axis"}},
+  });
+}
+
+TEST_F(StrategyErrors, FunctionsAndResultsAreChecked) {
+  const auto f = strategy.function({kX, InputSpec(DType::kF32, Shape{}, "rate", true)},
+                                   [](Value x, Value rate) { return x * rate; });
+  const Tensor rate = Tensor::scalar(1.F);
+  const std::vector<Tensor> two = {vec({1}), vec({2})};
+  expect_refused({
+      {"an argument too few", [&] { f(per_replica); }, kArgument, {"takes 2 inputs, got 1"}},
+      {"slots too few",
+       [&] { f(PerReplica<Tensor>(two), rate); },
+       kArgument,
+       {"input 'x' has 2 slots for 3 replicas"}},
+      {"a shared input per replica",
+       [&] { f(per_replica, per_replica); },
+       kArgument,
+       {"input 'rate' is shared by all replicas", "per replica"}},
+      {"another dtype", [&] { f(Tensor::scalar(1), rate); }, kArgument, {"x"}},
+      {"values and parameters",
+       [&] { strategy.function({kX}, [](Value, Value) {}); },
+       kArgument,
+       {"takes 2 values, got 1"}},
+      {"slots of several dtypes",
+       [&] {
+         strategy.run([](Value x) { return x; },
+                      PerReplica<Tensor>(std::vector<Tensor>{vec({1}), vec({1}), Tensor::scalar(1)}));
+       },
+       kArgument,
+       {"the slots of an argument are"}},
+      {"results with too few slots",
+       [&] {
+         strategy.cross_function({kX}, [](const PerReplica<Value>& x) {
+           return PerReplica<Value>(std::vector<Value>{x[0], x[1]});
+         });
+       },
+       kArgument,
+       {"2 slots for 3 replicas", "one for all"}},
+      {"results with one slot",
+       [&] {
+         strategy.cross_function(
+             {kX}, [](const PerReplica<Value>& x) { return PerReplica<Value>(std::vector<Value>{x[0]}); });
+       },
+       kArgument,
+       {"1 slots for 3 replicas"}},
+      {"mirrored ones",
+       [&] {
+         strategy.cross_function({kX}, [](const PerReplica<Value>& x) {
+           return mirrored(std::vector<Value>{x[0], x[0]});
+         });
+       },
+       kArgument,
+       {"2 slots for 3 replicas"}},
+      {"merge results",
+       in_replica([](Value x) {
+         replica_context().merge_call(
+             [](Strategy&, const PerReplica<Value>& v) {
+               return PerReplica<Value>(std::vector<Value>{v[0], v[1]});
+             },
+             x);
+       }),
+       kArgument,
+       {"merge_call", "2 values for 3 replicas"}},
+      {"a merge function that sees one replica",
+       in_replica([](Value x) {
+         replica_context().merge_call([&](Strategy&, const PerReplica<Value>&) { return x; }, x);
+       }),
+       kArgument,
+       {"hand it over as an argument"}},
+      {"an argument of run with too few slots",
+       across([&](const PerReplica<Value>& x) {
+         strategy.run([](Value v) { return v; }, PerReplica<Value>(std::vector<Value>{x[0]}));
+       }),
+       kArgument,
+       {"1 slots for 3 replicas"}},
+      {"run on Values outside",
+       [&] {
+         auto scope = strategy.scope();
+         strategy.run([](Value v) { return v; }, PerReplica<Value>(std::vector<Value>(3)));
+       },
+       kContext,
+       {"inside cross_function()"}},
+      {"a function in a function",
+       across([&](const PerReplica<Value>&) { strategy.function({kX}, [](Value x) { return x; }); }),
+       kContext,
+       {"while another one is being traced"}},
+      {"an empty function", [] { Step().run({}); }, kContext, {"this function is empty"}},
+      {"no slots", [] { PerReplica<Tensor>(std::vector<Tensor>()); }, kArgument, {"at least one slot"}},
+      {"a replica that is not there", [&] { per_replica[3]; }, kArgument, {"no replica 3; the value has 3"}},
+      {"a predicate that differs",
+       in_replica([&](Value x) {
+         cond(
+             sum(x) > 0.F,
+             [&]() -> std::vector<Value> { return {replica_context().all_reduce(ReduceOp::kSum, sum(x))}; },
+             [&]() -> std::vector<Value> { return {sum(x)}; });
+       }),
+       kArgument,
+       {"prove-sync", "must be equal on all replicas", "all_reduce it"}},
+  });
+}
+
+// --- variables and updates
+
+TEST_F(StrategyErrors, VariablesAreChecked) {
+  const auto made = [&](std::string name, Tensor initial, VariableOptions options = {}) {
+    return [=, this] {
+      auto scope = strategy.scope();
+      const Variable variable(name, initial, options);
+    };
+  };
+  {
+    auto scope = strategy.scope();
+    const Variable copy_first("late/replica_2", vec({1})), counted("counted", vec({1}));
+  }
+  expect_refused({
+      {"a taken name", made("w", vec({1})), kArgument, {"variable 'w' exists already"}},
+      {"no value", made("v", Tensor()), kArgument, {"'v' needs an initial value"}},
+      {"no name", made("", vec({1})), kArgument, {"name"}},
+      {"no synchronization",
+       made("v", vec({1}), {.synchronization = Synchronization::kNone}),
+       kArgument,
+       {"`NONE` variable synchronization mode is not supported"}},
+      {"unknown synchronization",
+       made("v", vec({1}), {.synchronization = static_cast<Synchronization>(9)}),
+       kArgument,
+       {"Invalid variable synchronization mode"}},
+      {"unknown aggregation",
+       made("v", vec({1}), {.aggregation = static_cast<Aggregation>(9)}),
+       kArgument,
+       {"Invalid variable aggregation mode"}},
+      {"the name of a copy",
+       made("counted/replica_1", vec({1})),
+       kArgument,
+       {"'counted/replica_1'", "the copy of 'counted' for replica 1"}},
+      {"a copy whose name is taken",
+       made("late", vec({1})),
+       kArgument,
+       {"'late/replica_2'", "the copy of 'late' for replica 2"}},
+      {"its value while tracing", in_replica([&](Value) { w.value(); }), kContext, {"'w'", "use read()"}},
+      {"its copies while tracing", in_replica([&](Value) { w.copies(); }), kContext, {"'w'", "use read()"}},
+      {"a tensor while tracing",
+       in_replica([&](Value) {
+         w.assign(vec({1, 2}));
+       }),
+       kContext,
+       {"'w'"}},
+      {"a read outside", [&] { w.read(); }, kContext, {"'w' reads as a Value only where", "use value()"}},
+      {"a Value outside", [&] { w.assign(Value()); }, kContext, {"'w' takes Values only where"}},
+      {"another shape outside", [&] { w.assign(vec({1})); }, kArgument, {"'w' holds f32[2], got f32[1]"}},
+      {"another shape inside",
+       in_replica([&](Value x) { w.assign(broadcast_to(sum(x), Shape{3})); }),
+       kArgument,
+       {"w"}},
+      {"a value per replica across",
+       across([&](const PerReplica<Value>& x) {
+         strategy.update(
+             w, [](const Variable& copy, std::span<const Value> in) { return copy.assign(in[0]); }, {&x, 1});
+       }),
+       kArgument,
+       {"update() of 'w'", "Expected value to be mirrored across replicas", "reduce it first"}},
+      {"an update on other devices",
+       across([&](const PerReplica<Value>&) {
+         const std::vector<std::string> devices = {"cpu:0"};
+         extended::update_non_slot(strategy, devices, [](std::span<const Value> in) { return in[0]; }, {});
+       }),
+       kArgument,
+       {"update_non_slot()", "use non_slot_devices()"}},
+  });
+  EXPECT_EQ(w.value().data<float>()[1], 2);
+}
+
+// --- many steps
+
+TEST_F(StrategyErrors, ManyStepsAreChecked) {
+  const auto nothing = [](MultiStepContext&, std::span<const PerReplica<Value>>) {};
+  const auto output = [](MultiStepContext& c, std::span<const PerReplica<Value>> in) {
+    c.set_last_step_output("y", in[0]);
+  };
+  const auto setting = [&](std::optional<ReduceOp> reduce) {
+    return [=, this](MultiStepContext& c, std::span<const PerReplica<Value>> in) {
+      strategy.run([&](Value x) { c.set_last_step_output("y", PerReplica<Value>(x), reduce); }, in[0]);
+    };
+  };
+  const BatchSource source = [&] { return std::vector{per_replica}; };
+  expect_refused({
+      {"fewer than none",
+       [&] { run_steps(strategy, source, -1, {kX}, nothing); },
+       kArgument,
+       {"-1 iterations"}},
+      {"a replica's output",
+       [&] { run_steps(strategy, source, 1, {kX}, setting(std::nullopt)); },
+       kArgument,
+       {"output 'y' is set in replica context", "say how"}},
+      {"initial values of nothing",
+       [&] {
+         run_steps(strategy, source, 1, {kX}, output, {{"z", per_replica}});
+       },
+       kArgument,
+       {"an initial value for 'z', which is no output"}},
+      {"a source that has ended",
+       [&] {
+         run_steps(
+             strategy, [] { return std::nullopt; }, 1, {kX}, output);
+       },
+       kContext,
+       {"ended after 0 of 1"}},
+      {"a batch of another kind",
+       [&] {
+         run_steps(
+             strategy,
+             [&] {
+               return std::vector{per_replica, per_replica};
+             },
+             1, {kX}, output);
+       },
+       kArgument,
+       {"iteration 0", "takes 1 inputs, got 2"}},
+      {"one step of nothing",
+       [&] {
+         experimental_run(
+             strategy, [](Value x) { return x; }, [] { return std::nullopt; });
+       },
+       kContext,
+       {"has ended"}},
+  });
+  // No steps at all: nothing is asked of the source, and outputs are the initial ones.
+  int asked = 0;
+  const BatchSource counted = [&]() -> std::optional<std::vector<PerReplica<Tensor>>> {
+    ++asked;
+    return std::nullopt;
+  };
+  const MultiStepContext none = run_steps(strategy, counted, 0, {kX}, output, {{"y", per_replica}});
+  EXPECT_EQ(asked, 0);
+  EXPECT_EQ(none.iterations(), 0);
+  EXPECT_EQ(none.last_step_outputs().at("y")[2].item(), 3);
+  EXPECT_TRUE(run_steps(strategy, counted, 0, {kX}, output).last_step_outputs().empty());
+}
+
+}  // namespace
+}  // namespace lockstep
