@@ -44,7 +44,11 @@ bool declare_copies(Graph& graph, const std::unordered_set<std::string>& names, 
     for (std::int64_t r = 1; r < replicas; ++r) {
       VariableDecl copy = decl;
       copy.name = copy_name(decl.name, r);
-      if (graph.find_variable(copy.name) != nullptr) continue;
+      if (const VariableDecl* there = graph.find_variable(copy.name)) {
+        if (there->copy_of == decl.name && there->replica == r) continue;
+        throw InvalidArgument(str("variable '", copy.name, "' has the name of the copy of '", decl.name,
+                                  "' for replica ", r, "; give it another"));
+      }
       copy.copy_of = decl.name;
       copy.initial = Tensor();
       copy.replica = static_cast<std::int32_t>(r);

@@ -507,7 +507,8 @@ class Replicator {
         acting.push_back(NodeId(i));
         for (const NodeId earlier : before) target_.graph.add_control(NodeId(i), earlier);
       }
-      const NodeId after = owner_.group(target_, node, acting, "done");
+      if (acting.empty()) acting.assign(before.begin(), before.end());
+      const NodeId after = acting.empty() ? NodeId() : owner_.group(target_, node, acting, "done");
       for (std::size_t r = 0; r < replicas_; ++r) {
         std::vector<ValueId> mine;
         std::size_t at = 0;

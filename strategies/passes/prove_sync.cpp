@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "lockstep/graph/pass_options.h"
 #include "lockstep/strategies/congruence.h"
 #include "lockstep/strategies/internal/copies.h"
 #include "lockstep/strategies/internal/drift.h"
@@ -76,8 +77,8 @@ class ProveSync final : public Pass {
             "' ends the step with a value that is not proven equal", drift.text(),
             "\nThere replicas begin to differ. all_reduce the value, or give the variable an aggregation; "
             "a branch or loop around it needs a predicate that is equal on all replicas. If copies may "
-            "drift apart, say so: allow=[",
-            broken[0], "]");
+            "drift apart, say so: allow=",
+            print_option(std::vector<std::string>{broken[0]}));
     if (broken.size() > 1)
       message += str("\nThe same holds for ", broken.size() - 1, " more, '", broken[1], "' among them");
     throw PassError(name(), message, drift.start() == nullptr ? ErrorPlace{} : place_of(*drift.start()));

@@ -176,5 +176,57 @@ TEST_F(InsertCopies, CopiesToWhereARegionWantsIt) {
     )");
 }
 
+// Updates, what is not placed, and what stands inside of regions.
+TEST_F(InsertCopies, GoesIntoRegionsAndTakesWhatIsNotPlacedForTheCpu) {
+  expect_rewrite("insert-copies", R"(
+      var @w : f32[2] [device="gpu:0"]
+      %p = placeholder() : bool[]
+      %x = placeholder() : f32[2]
+      %g = neg(%x) : f32[2] on "gpu:1"
+      %u = assign[variable=@w](%g) : f32[2] on "gpu:0"
+      %y = cond(%p, %u) : f32[2] on "gpu:0" {
+        region {
+          %a = placeholder() : f32[2] on "gpu:0"
+          %b = neg(%a) : f32[2]
+          %c = relu(%b) : f32[2] on "gpu:0"
+          return %c
+        }
+        region {
+          %a = placeholder() : f32[2] on "gpu:0"
+          return %a
+        }
+      }
+      %z = neg(%y) : f32[2] on "gpu:1"
+      return %z
+    )",
+                 R"(
+      var @w : f32[2] [device="gpu:0"]
+      %p = placeholder() : bool[]
+      %x = placeholder() : f32[2]
+      %"x/copy" = copy(%x) : f32[2] on "gpu:1"
+      %g = neg(%"x/copy") : f32[2] on "gpu:1"
+      %"g/copy" = copy(%g) : f32[2] on "gpu:0"
+      %u = assign[variable=@w](%"g/copy") : f32[2] on "gpu:0"
+      %"p/copy" = copy(%p) : bool[] on "gpu:0"
+      %y = cond(%"p/copy", %u) : f32[2] on "gpu:0" {
+        region {
+          %a = placeholder() : f32[2] on "gpu:0"
+          %"a/copy" = copy(%a) : f32[2] on "cpu:0"
+          %b = neg(%"a/copy") : f32[2]
+          %"b/copy" = copy(%b) : f32[2] on "gpu:0"
+          %c = relu(%"b/copy") : f32[2] on "gpu:0"
+          return %c
+        }
+        region {
+          %a = placeholder() : f32[2] on "gpu:0"
+          return %a
+        }
+      }
+      %"y/copy" = copy(%y) : f32[2] on "gpu:1"
+      %z = neg(%"y/copy") : f32[2] on "gpu:1"
+      return %z
+    )");
+}
+
 }  // namespace
 }  // namespace lockstep
