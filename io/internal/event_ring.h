@@ -1,0 +1,51 @@
+// io/internal/event_ring.h - the last events of one thread.
+//
+// One thread pushes, any thread may copy what is there. Slots are claimed a chunk at a time under a mutex, which is all that
+// keeps a reader from seeing a slot change: a push costs one copy and one store, but for one in kChunk of them.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+namespace lockstep::internal {
+
+template <class Event>
+class EventRing {
+ public:
+  static constexpr std::size_t kChunk = 64;
+
+  // Keeps at least the last `events`.
+  explicit EventRing(std::size_t events) : slots_(std::bit_ceil(std::max<std::size_t>(events, 1) + kChunk)) {}
+
+  void push(const Event& event) {
+    if (at_ % kChunk == 0) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      claimed_ = at_ + kChunk;
+    }
+    slots_[at_ & (slots_.size() - 1)] = event;
+    head_.store(++at_, std::memory_order_release);
+  }
+
+  // Adds what is kept, oldest first, to `events`, and returns how many came before.
+  std::uint64_t copy_to(std::vector<Event>& events) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::uint64_t end = head_.load(std::memory_order_acquire);
+    const std::uint64_t begin = claimed_ > slots_.size() ? claimed_ - slots_.size() : 0;
+    for (std::uint64_t i = begin; i < end; ++i) events.push_back(slots_[i & (slots_.size() - 1)]);
+    return begin;
+  }
+
+ private:
+  std::vector<Event> slots_;  // a power of two
+  std::uint64_t at_ = 0;      // of the next push; the pushing thread's
+  std::atomic<std::uint64_t> head_{0};
+  mutable std::mutex mutex_;
+  std::uint64_t claimed_ = 0;  // slots of events below may be written at any time, if they are not yet
+};
+
+}  // namespace lockstep::internal

@@ -1,0 +1,12 @@
+// io/internal/json_text.h - strings in JSON.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace lockstep::internal {
+
+// The text in quotes. What is not UTF-8 becomes U+FFFD, so that every reader takes it.
+std::string json_quoted(std::string_view text);
+
+}  // namespace lockstep::internal

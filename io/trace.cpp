@@ -1,0 +1,389 @@
+#include "lockstep/io/trace.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+
+#include "lockstep/core/error.h"
+#include "lockstep/io/internal/event_ring.h"
+#include "lockstep/io/internal/tick_clock.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::uint32_t kMaxDepth = 64;  // of what nests on one thread; deeper calls are dropped
+
+struct Event {
+  enum class Kind : std::uint8_t { kCall, kRun, kWait };
+  // Of a call: the address of its node. It names the node as long as the program is known, not longer.
+  const void* node = nullptr;
+  std::uint64_t begin = 0, end = 0;  // ticks
+  std::uint64_t run = 0, program = 0;
+  std::int64_t read = 0;     // of a run: the step; of a wait: the variable, in State::variables
+  std::int64_t written = 0;  // of a run: what is planned
+  std::uint32_t shard = 0, shards = 1;
+  std::int16_t replica = -1;
+  std::uint8_t depth = 0;
+  Kind kind = Kind::kCall;
+};
+
+// What is remembered of a program's graph.
+struct ProgramNodes {
+  std::uint64_t program = 0;
+  std::vector<TracedNode> nodes;
+  std::unordered_map<const void*, std::uint32_t> numbers;  // of nodes, by address
+};
+
+TracedWork work_of(const Node& node) {
+  if (node.op().traits.collective || has(node.op().effects, Effect::kCollective))
+    return TracedWork::kCollective;
+  const std::string_view pass = node.graph().text(node.provenance().made_by);
+  if (pass == "lower-collectives") return TracedWork::kCollective;
+  return pass == "insert-copies" ? TracedWork::kCopy : TracedWork::kCompute;
+}
+
+void add_nodes(const Graph& graph, bool in_region, ProgramNodes& to) {
+  std::vector<std::uint32_t> number(graph.id_bound());
+  for (const Node& node : graph.nodes()) {
+    number[node.id().index()] = static_cast<std::uint32_t>(to.nodes.size());
+    to.numbers.emplace(&node, number[node.id().index()]);
+    TracedNode& traced = to.nodes.emplace_back();
+    traced.name = node.name();
+    traced.op = node.op().name;
+    traced.device = node.device();
+    if (const SourceSite site = node.site(); site.known()) traced.site = str(site.file, ":", site.line);
+    traced.work = work_of(node);
+    traced.passes_on = node.op().traits.alias || node.op().traits.alias_if_same;
+    traced.updates_variable = node.op().traits.updates_variable.has_value();
+    traced.in_region = in_region;
+  }
+  for (const Node& node : graph.nodes()) {
+    TracedNode& traced = to.nodes[number[node.id().index()]];
+    for (const ValueId input : node.inputs()) traced.inputs.push_back(number[input.node.index()]);
+    for (const NodeId before : node.controls()) traced.controls.push_back(number[before.index()]);
+  }
+  for (const ValueId result : graph.results()) to.nodes[number[result.node.index()]].is_result = true;
+  for (const Node& node : graph.nodes()) {
+    for (const Graph& region : node.regions()) add_nodes(region, true, to);
+  }
+}
+
+}  // namespace
+
+// What one thread records.
+class TraceRecorder::Track {
+ public:
+  Track(int worker, std::string name, std::size_t events)
+      : worker_(worker), name_(std::move(name)), ring_(events) {}
+
+  void begin(std::uint64_t ticks) {
+    if (depth_ < kMaxDepth) open_[depth_] = ticks;
+    ++depth_;
+  }
+  void begin_now() { begin(internal::read_ticks()); }
+  void begin_with_last_end() { begin(last_end_); }
+  // Completes the event with its times and its depth.
+  void end(Event& event) {
+    last_end_ = internal::read_ticks();
+    --depth_;
+    if (depth_ >= kMaxDepth) {
+      too_deep_.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+    event.begin = open_[depth_];
+    event.end = last_end_;
+    event.depth = static_cast<std::uint8_t>(depth_);
+    ring_.push(event);
+  }
+
+  int worker() const { return worker_; }
+  const std::string& name() const { return name_; }
+  std::uint64_t copy_to(std::vector<Event>& events) const {
+    return ring_.copy_to(events) + too_deep_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  int worker_;
+  std::string name_;
+  std::uint32_t depth_ = 0;
+  std::uint64_t last_end_ = 0;
+  std::array<std::uint64_t, kMaxDepth> open_{};
+  std::atomic<std::uint64_t> too_deep_{0};
+  internal::EventRing<Event> ring_;
+};
+
+struct TraceRecorder::State {
+  TraceRecorderOptions options;
+  internal::TickClock clock;
+  std::atomic<std::uint64_t> last_program{0};  // one that is remembered
+  std::atomic<std::uint64_t> lost{0};          // events there was no memory for
+  std::mutex mutex;                            // of all below
+  std::map<std::thread::id, std::unique_ptr<Track>> tracks;
+  std::vector<const Track*> in_order;
+  std::deque<ProgramNodes> programs;  // the most recent last
+  std::vector<std::string> variables;
+};
+
+namespace {
+
+std::uint64_t next_recorder() {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+// Which track this thread used last, and of which recorder. Numbers of recorders are never used twice.
+struct LastTrack {
+  std::uint64_t recorder = 0;
+  void* track = nullptr;
+};
+thread_local LastTrack last_track;
+
+}  // namespace
+
+TraceRecorder::TraceRecorder(TraceRecorderOptions options)
+    : number_(next_recorder()), state_(std::make_unique<State>()) {
+  if (options.events_per_thread == 0 || options.max_programs == 0) {
+    throw InvalidArgument(str("TraceRecorder: expected at least one event a thread and one program, got ",
+                              options.events_per_thread, " and ", options.max_programs));
+  }
+  state_->options = options;
+}
+
+TraceRecorder::~TraceRecorder() = default;
+
+TraceRecorder::Track* TraceRecorder::track(int worker) noexcept {
+  if (last_track.recorder == number_) return static_cast<Track*>(last_track.track);
+  return find_track(worker);
+}
+
+TraceRecorder::Track* TraceRecorder::find_track(int worker) noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    std::unique_ptr<Track>& track = state_->tracks[std::this_thread::get_id()];
+    if (track == nullptr) {
+      const std::string base = worker >= 0 ? str("worker ", worker) : "caller";
+      state_->in_order.reserve(state_->in_order.size() + 1);
+      const auto alike = std::ranges::count(state_->in_order, worker, &Track::worker);
+      track = std::make_unique<Track>(worker, alike == 0 ? base : str(base, " (", alike + 1, ")"),
+                                      state_->options.events_per_thread);
+      state_->in_order.push_back(track.get());
+    }
+    last_track = {number_, track.get()};
+    return track.get();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void TraceRecorder::remember(const RunEvent& event) noexcept {
+  State& state = *state_;
+  try {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    const auto known = std::ranges::find(state.programs, event.program, &ProgramNodes::program);
+    if (known == state.programs.end()) {
+      ProgramNodes fresh;
+      fresh.program = event.program;
+      add_nodes(event.graph, false, fresh);
+      state.programs.push_back(std::move(fresh));
+      if (state.programs.size() > state.options.max_programs) state.programs.pop_front();
+    } else if (known + 1 != state.programs.end()) {
+      std::rotate(known, known + 1, state.programs.end());
+    }
+    state.last_program.store(event.program, std::memory_order_relaxed);
+  } catch (const std::bad_alloc&) {
+    // Its events are counted as dropped when the trace is made.
+  }
+}
+
+void TraceRecorder::on_run_begin(const RunEvent& event) noexcept {
+  if (state_->last_program.load(std::memory_order_relaxed) != event.program) remember(event);
+  if (Track* const here = track(event.worker)) here->begin_now();
+}
+
+void TraceRecorder::on_run_end(const RunEvent& event) noexcept {
+  Event run;
+  run.kind = Event::Kind::kRun;
+  run.run = event.run;
+  run.program = event.program;
+  run.read = static_cast<std::int64_t>(event.step);
+  run.written = event.planned_bytes;
+  if (Track* const here = track(event.worker)) {
+    here->end(run);
+  } else {
+    state_->lost.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void TraceRecorder::on_wait_begin(const WaitEvent& event) noexcept {
+  if (Track* const here = track(event.run.worker)) here->begin_now();
+}
+
+void TraceRecorder::on_wait_end(const WaitEvent& event) noexcept {
+  Track* const here = track(event.run.worker);
+  Event wait;
+  wait.kind = Event::Kind::kWait;
+  wait.run = event.run.run;
+  wait.program = event.run.program;
+  wait.read = -1;
+  try {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    std::vector<std::string>& names = state_->variables;
+    const auto name = std::ranges::find(names, event.variable);
+    wait.read = name - names.begin();
+    if (name == names.end()) names.emplace_back(event.variable);
+  } catch (const std::bad_alloc&) {
+    wait.read = -1;  // recorded without the name
+  }
+  if (here != nullptr) {
+    here->end(wait);
+  } else {
+    state_->lost.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void TraceRecorder::on_node_begin(const NodeEvent& event) noexcept {
+  Track* const here = track(event.worker);
+  if (here == nullptr) return;
+  if (event.follows) {
+    here->begin_with_last_end();
+  } else {
+    here->begin_now();
+  }
+}
+
+void TraceRecorder::on_node_end(const NodeEvent& event) noexcept {
+  Track* const here = track(event.worker);
+  if (here == nullptr) {
+    state_->lost.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  Event call;
+  call.node = &event.node;
+  call.run = event.run.run;
+  call.program = event.run.program;
+  call.read = event.bytes_read;
+  call.written = event.bytes_written;
+  call.shard = static_cast<std::uint32_t>(event.shard);
+  call.shards = static_cast<std::uint32_t>(event.shards);
+  call.replica = static_cast<std::int16_t>(event.replica);
+  here->end(call);
+}
+
+namespace {
+
+// Makes a Trace of the events of all tracks.
+class TraceMaker {
+ public:
+  TraceMaker(const internal::TickClock& clock, const std::deque<ProgramNodes>& programs,
+             const std::vector<std::string>& variables)
+      : first_(clock.first()),
+        scale_(clock.nanoseconds_per_tick()),
+        programs_(programs),
+        variables_(variables) {}
+
+  // A track with what it keeps; `dropped` events came before.
+  void add_track(std::string name, int worker, const std::vector<Event>& events, std::uint64_t dropped) {
+    const auto track = static_cast<std::uint32_t>(trace_.tracks.size());
+    trace_.tracks.push_back({std::move(name), worker, dropped});
+    if (dropped > 0 && !events.empty()) horizon_ = std::max(horizon_, nanoseconds(events.front().end));
+    for (const Event& event : events) {
+      const std::int64_t begin = nanoseconds(event.begin), end = nanoseconds(event.end);
+      switch (event.kind) {
+        case Event::Kind::kRun:
+          trace_.runs.push_back({event.run, event.program, track, event.depth, begin, end,
+                                 static_cast<std::uint64_t>(event.read), event.written});
+          break;
+        case Event::Kind::kWait:
+          trace_.waits.push_back(
+              {event.run, track, event.depth, begin, end,
+               event.read < 0 ? std::string() : variables_[static_cast<std::size_t>(event.read)]});
+          break;
+        case Event::Kind::kCall:
+          if (const std::optional<std::uint32_t> node = number_of(event)) {
+            trace_.calls.push_back({*node, track, event.depth, begin, end, event.run, event.shard,
+                                    event.shards, event.replica, event.read, event.written});
+          } else {
+            ++trace_.tracks.back().dropped;
+          }
+      }
+    }
+    trace_.dropped += trace_.tracks.back().dropped;
+  }
+
+  Trace finish(std::uint64_t lost) {
+    trace_.dropped += lost;
+    for (TracedRun& run : trace_.runs)
+      run.complete = run.begin >= horizon_ && lost == 0 && is_known(run.program);
+    std::ranges::sort(trace_.runs, {}, &TracedRun::begin);
+    return std::move(trace_);
+  }
+
+ private:
+  std::int64_t nanoseconds(std::uint64_t ticks) const {
+    const auto since = static_cast<std::int64_t>(ticks - first_);
+    return static_cast<std::int64_t>(static_cast<double>(since) * scale_);
+  }
+
+  bool is_known(std::uint64_t program) const {
+    return std::ranges::find(programs_, program, &ProgramNodes::program) != programs_.end();
+  }
+
+  // In the trace, which gets the nodes of a program with its first call.
+  std::optional<std::uint32_t> number_of(const Event& event) {
+    if (last_ == nullptr || last_->program != event.program) {
+      const auto found = std::ranges::find(programs_, event.program, &ProgramNodes::program);
+      if (found == programs_.end()) return std::nullopt;
+      last_ = &*found;
+      const auto [place, fresh] =
+          first_node_.try_emplace(event.program, static_cast<std::uint32_t>(trace_.nodes.size()));
+      last_first_ = place->second;
+      if (fresh) add_nodes_of(*last_);
+    }
+    const auto node = last_->numbers.find(event.node);
+    if (node == last_->numbers.end()) return std::nullopt;
+    return last_first_ + node->second;
+  }
+
+  void add_nodes_of(const ProgramNodes& program) {
+    const auto first = static_cast<std::uint32_t>(trace_.nodes.size());
+    for (const TracedNode& node : program.nodes) {
+      TracedNode& added = trace_.nodes.emplace_back(node);
+      for (std::uint32_t& input : added.inputs) input += first;
+      for (std::uint32_t& control : added.controls) control += first;
+    }
+  }
+
+  std::uint64_t first_;
+  double scale_;
+  const std::deque<ProgramNodes>& programs_;
+  const std::vector<std::string>& variables_;
+  std::unordered_map<std::uint64_t, std::uint32_t> first_node_;  // in the trace, by program
+  const ProgramNodes* last_ = nullptr;
+  std::uint32_t last_first_ = 0;
+  std::int64_t horizon_ = 0;  // runs that began before may miss calls
+  Trace trace_;
+};
+
+}  // namespace
+
+Trace TraceRecorder::trace() const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  TraceMaker maker(state_->clock, state_->programs, state_->variables);
+  std::vector<Event> events;
+  for (const Track* track : state_->in_order) {
+    events.clear();
+    const std::uint64_t dropped = track->copy_to(events);
+    maker.add_track(track->name(), track->worker(), events, dropped);
+  }
+  return maker.finish(state_->lost.load(std::memory_order_relaxed));
+}
+
+}  // namespace lockstep

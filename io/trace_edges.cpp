@@ -1,0 +1,68 @@
+#include "lockstep/io/internal/trace_edges.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <tuple>
+#include <utility>
+
+namespace lockstep::internal {
+
+TraceEdges::TraceEdges(const Trace& trace) : trace_(trace) {
+  std::vector<std::uint32_t> order(trace.calls.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::ranges::stable_sort(order, {}, [&](std::uint32_t i) {
+    const TracedCall& call = trace.calls[i];
+    return std::tuple(call.run, call.node, call.replica, call.begin);
+  });
+  std::set<std::int64_t> shards;  // of the turn being filled
+  for (const std::uint32_t i : order) {
+    const TracedCall& call = trace.calls[i];
+    const bool same = !turns_.empty() && turns_.back().run == call.run && turns_.back().node == call.node &&
+                      turns_.back().replica == call.replica;
+    if (!same || shards.contains(call.shard)) {
+      turns_.push_back({call.run, call.node, call.replica, i, i, call.begin, call.end});
+      shards.clear();
+    }
+    shards.insert(call.shard);
+    Turn& turn = turns_.back();
+    if (call.end >= turn.end) {
+      turn.last = i;
+      turn.end = call.end;
+    }
+  }
+}
+
+std::span<const TraceEdges::Turn> TraceEdges::turns_of(std::uint64_t run, std::uint32_t node) const {
+  const auto found = std::ranges::equal_range(
+      turns_, std::pair(run, node), {}, [](const Turn& turn) { return std::pair(turn.run, turn.node); });
+  return {found.begin(), found.end()};
+}
+
+const TraceEdges::Turn* TraceEdges::turn_before(std::uint64_t run, std::uint32_t node, int replica,
+                                                std::int64_t begin) const {
+  const std::span<const Turn> turns = turns_of(run, node);
+  const bool by_replica =
+      std::ranges::any_of(turns, [&](const Turn& turn) { return turn.replica == replica; });
+  const Turn* best = nullptr;
+  for (const Turn& turn : turns) {
+    if (turn.end > begin || (by_replica && turn.replica != replica)) continue;
+    if (best == nullptr || turn.end >= best->end) best = &turn;
+  }
+  return best;
+}
+
+void TraceEdges::each_before(const TracedCall& call, const Found& found) const {
+  const auto visit = [&](std::uint32_t node, bool is_data) {
+    while (turns_of(call.run, node).empty()) {  // made no call: perhaps it stands for its first input
+      const TracedNode& silent = trace_.nodes[node];
+      if (!silent.passes_on || silent.inputs.empty()) return;
+      node = silent.inputs.front();
+    }
+    if (const Turn* turn = turn_before(call.run, node, call.replica, call.begin)) found(*turn, is_data);
+  };
+  for (const std::uint32_t input : trace_.nodes[call.node].inputs) visit(input, true);
+  for (const std::uint32_t control : trace_.nodes[call.node].controls) visit(control, false);
+}
+
+}  // namespace lockstep::internal
