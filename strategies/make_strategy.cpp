@@ -1,9 +1,9 @@
 #include "lockstep/strategies/make_strategy.h"
 
-#include "lockstep/graph/pass_options.h"
 #include "lockstep/strategies/central_storage.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/one_device.h"
+#include "lockstep/strategies/strategy_registry.h"
 
 namespace lockstep {
 
@@ -11,16 +11,34 @@ namespace {
 
 std::vector<OptionSpec> mirrored_specs() {
   const MirroredOptions defaults;
-  return {{.name = "devices", .type = OptionType::kList, .fallback = std::vector<std::string>()},
-          {.name = "cross_device_ops", .type = OptionType::kString, .fallback = defaults.cross_device_ops},
-          {.name = "bytes_per_pack", .type = OptionType::kInt, .fallback = defaults.bytes_per_pack},
-          {.name = "num_packs", .type = OptionType::kInt, .fallback = defaults.num_packs},
-          {.name = "share_mirrored", .type = OptionType::kBool, .fallback = defaults.share_mirrored},
-          {.name = "step_passes", .type = OptionType::kString, .fallback = defaults.step_passes},
-          {.name = "optimize", .type = OptionType::kBool, .fallback = defaults.optimize}};
+  return {devices_option(),
+          {.name = "cross_device_ops",
+           .type = OptionType::kString,
+           .fallback = defaults.cross_device_ops,
+           .summary = "auto, shared_memory, reduction_to_one_device, hierarchical_copy or ring"},
+          {.name = "bytes_per_pack",
+           .type = OptionType::kInt,
+           .fallback = defaults.bytes_per_pack,
+           .summary = "gradients are packed into buckets of about so many bytes; 0: one bucket"},
+          {.name = "num_packs",
+           .type = OptionType::kInt,
+           .fallback = defaults.num_packs,
+           .summary = "above 0: so many buckets of about equal size instead"},
+          {.name = "share_mirrored",
+           .type = OptionType::kBool,
+           .fallback = defaults.share_mirrored,
+           .summary = "compute and store once what is equal on all replicas of one memory"},
+          {.name = "step_passes",
+           .type = OptionType::kString,
+           .fallback = defaults.step_passes,
+           .summary = "passes on one replica's step before it is distributed"},
+          {.name = "optimize",
+           .type = OptionType::kBool,
+           .fallback = defaults.optimize,
+           .summary = "run the general passes too; off for graphs that are to be looked at"}};
 }
 
-MirroredOptions mirrored_options(const PassOptions& given) {
+MirroredOptions mirrored_options(const PassOptions& given, const StrategyOptions& base) {
   MirroredOptions options;
   if (!given.get_list("devices").empty()) options.devices = given.get_list("devices");
   options.cross_device_ops = given.get_string("cross_device_ops");
@@ -29,37 +47,59 @@ MirroredOptions mirrored_options(const PassOptions& given) {
   options.share_mirrored = given.get_bool("share_mirrored");
   options.step_passes = given.get_string("step_passes");
   options.optimize = given.get_bool("optimize");
+  options.runtime = base.runtime;
+  options.compile = base.compile;
+  options.checks = base.checks;
   return options;
 }
 
 }  // namespace
 
-std::vector<std::string> strategy_names() { return {"central-storage", "mirrored", "one-device"}; }
+OptionSpec devices_option() {
+  return {.name = "devices",
+          .type = OptionType::kList,
+          .fallback = std::vector<std::string>(),
+          .summary = "one for each replica; empty: every GPU, else the CPU"};
+}
 
-std::unique_ptr<Strategy> make_strategy(std::string_view text) {
-  const std::vector<PassText> parts = parse_passes(text);
-  if (parts.size() != 1) {
-    throw PipelineSyntaxError(parts.size() < 2 ? 0 : parts[1].position,
-                              str("expected one strategy, got ", parts.size(), " in '", text, "'"));
-  }
-  const PassText& part = parts[0];
-  if (part.name == "mirrored")
-    return std::make_unique<MirroredStrategy>(mirrored_options(resolve_options(part, mirrored_specs())));
-  if (part.name == "central-storage") {
-    std::vector<OptionSpec> specs = mirrored_specs();
-    specs.push_back(
-        {.name = "parameter_device", .type = OptionType::kString, .fallback = std::string("cpu:0")});
-    const PassOptions options = resolve_options(part, specs);
-    return std::make_unique<CentralStorageStrategy>(mirrored_options(options),
-                                                    options.get_string("parameter_device"));
-  }
-  if (part.name == "one-device") {
-    const PassOptions options = resolve_options(
-        part, {{.name = "device", .type = OptionType::kString, .fallback = std::string("cpu:0")}});
-    return std::make_unique<OneDeviceStrategy>(options.get_string("device"));
-  }
-  throw NotFound(
-      str("no strategy is called '", part.name, "': there are central-storage, mirrored and one-device"));
+void register_strategies(StrategyRegistry& registry) {
+  registry.add({.name = "mirrored",
+                .summary = "one replica per device, variables mirrored, gradients all-reduced",
+                .options = mirrored_specs()},
+               [](const PassOptions& given, const StrategyOptions& base) {
+                 return std::make_unique<MirroredStrategy>(mirrored_options(given, base));
+               });
+  std::vector<OptionSpec> central = mirrored_specs();
+  central.push_back({.name = "parameter_device",
+                     .type = OptionType::kString,
+                     .fallback = std::string("cpu:0"),
+                     .summary = "where variables live"});
+  registry.add({.name = "central-storage",
+                .summary = "variables in one place, replicas that compute on their slices",
+                .options = std::move(central)},
+               [](const PassOptions& given, const StrategyOptions& base) {
+                 return std::make_unique<CentralStorageStrategy>(mirrored_options(given, base),
+                                                                 given.get_string("parameter_device"));
+               });
+  registry.add({.name = "one-device",
+                .summary = "everything on one device",
+                .options = {{.name = "device",
+                             .type = OptionType::kString,
+                             .fallback = std::string("cpu:0"),
+                             .summary = "which"}}},
+               [](const PassOptions& given, const StrategyOptions& base) {
+                 return std::make_unique<OneDeviceStrategy>(given.get_string("device"), base);
+               });
+}
+
+std::vector<std::string> strategy_names() {
+  std::vector<std::string> names;
+  for (const StrategyInfo& info : StrategyRegistry::global().strategies()) names.push_back(info.name);
+  return names;
+}
+
+std::unique_ptr<Strategy> make_strategy(std::string_view text, const StrategyOptions& base) {
+  return StrategyRegistry::global().make(text, base);
 }
 
 }  // namespace lockstep

@@ -4,7 +4,8 @@
 //   make_strategy("one-device(device=cpu:0)");
 //   make_strategy("central-storage(devices=[cpu:0,cpu:1],parameter_device=cpu:0)");
 //
-// Options read as those of passes do (graph/pass_options.h), and are those of the strategies' own options.
+// Options read as those of passes do (graph/pass_options.h), and are those of the strategies' own options. Strategies of one's
+// own are added in strategies/strategy_registry.h.
 #pragma once
 
 #include <memory>
@@ -17,8 +18,9 @@
 
 namespace lockstep {
 
-// Throws NotFound for an unknown name, InvalidArgument (UnknownOption, BadOptionValue, PipelineSyntaxError) for the rest.
-LOCKSTEP_API std::unique_ptr<Strategy> make_strategy(std::string_view text);
-LOCKSTEP_API std::vector<std::string> strategy_names();
+// Throws NotFound for an unknown name, InvalidArgument (UnknownOption, BadOptionValue, PipelineSyntaxError) for the rest. Of
+// `base`, everything but the devices is used.
+LOCKSTEP_API std::unique_ptr<Strategy> make_strategy(std::string_view text, const StrategyOptions& base = {});
+LOCKSTEP_API std::vector<std::string> strategy_names();  // by name
 
 }  // namespace lockstep

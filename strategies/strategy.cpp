@@ -7,8 +7,10 @@
 #include "lockstep/graph/ops.h"
 #include "lockstep/graph/replicated_update.h"
 #include "lockstep/strategies/internal/at_once.h"
+#include "lockstep/strategies/internal/copies.h"
 #include "lockstep/strategies/internal/result_kinds.h"
 #include "lockstep/strategies/one_device.h"
+#include "lockstep/strategies/passes/enter_replicas.h"
 #include "lockstep/strategies/passes/register.h"
 #include "lockstep/strategies/sync.h"
 
@@ -232,6 +234,10 @@ Step Strategy::finish_trace(GraphBuilder& builder, std::vector<InputSpec> inputs
   }
   parts.step_graph = builder.finish();
   check_assignments(parts.step_graph, assignments);
+  return finish_step(std::move(parts));
+}
+
+Step Strategy::finish_step(Step::Parts parts) {
   if (devices_.size() > 1) check_writes(parts.step_graph);
   Graph graph = parts.step_graph;
   PassPipeline passes = pipeline();
@@ -248,6 +254,49 @@ Step Strategy::trace_replicas(std::vector<InputSpec> inputs, const TraceFn& trac
         return replicate(arguments, trace, ContextKind::kReplica, site);
       },
       site);
+}
+
+Step Strategy::distribute(Graph step, const std::vector<std::string>& shared) {
+  internal::require_cross_replica(this, "distribute()");
+  Step::Parts parts;
+  parts.replicas = devices_.size();
+  const bool plain = internal::max_replicas(step) == 0;
+  PassPipeline enter;
+  enter.add(make_enter_replicas({.replicas = num_replicas_in_sync(), .shared = shared}));
+  enter.run(step, {.verify = checks_});
+  const auto add_input = [&](const Graph& graph, NodeId id, bool single) {
+    parts.inputs.emplace_back(graph.spec({id, 0}), graph.node(id).name(), single);
+  };
+  if (!plain) {
+    for (const NodeId id : step.parameters()) add_input(step, id, true);
+    for (std::size_t i = 0; i < step.results().size(); ++i)
+      parts.results.push_back({ReplicaKind::kSingle, i});
+  } else {
+    const auto nodes = step.nodes();
+    const auto entered = std::find_if(nodes.begin(), nodes.end(), [](const Node& node) {
+      return node.op().region_kind == RegionKind::kReplicated;
+    });
+    const Graph& region = entered->regions()[0];
+    std::vector<ReplicaKind> kinds;
+    for (std::size_t i = 0; i < region.parameters().size(); ++i) {
+      const bool single = i < shared.size();
+      add_input(region, region.parameters()[i], single);
+      kinds.push_back(single ? ReplicaKind::kSingle : ReplicaKind::kPerReplica);
+    }
+    // Of equal values one is enough.
+    const std::vector<ValueId> all = step.results();
+    std::vector<ValueId> kept;
+    kinds = internal::result_kinds(region, kinds, step);
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+      if (parts.replicas == 1) kinds[i] = ReplicaKind::kSingle;
+      parts.results.push_back({kinds[i], kept.size()});
+      const std::size_t slots = kinds[i] == ReplicaKind::kPerReplica ? parts.replicas : 1;
+      for (std::size_t r = 0; r < slots; ++r) kept.push_back(all[i * parts.replicas + r]);
+    }
+    step.set_results(std::move(kept));
+  }
+  parts.step_graph = std::move(step);
+  return finish_step(std::move(parts));
 }
 
 // --- values

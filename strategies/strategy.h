@@ -133,6 +133,12 @@ class LOCKSTEP_API Strategy {
         });
   }
 
+  // Distributes a step that comes as a graph, from a file or a builder: the plain step of one replica, which every replica gets
+  // its own placeholders of, except for those in `shared` (they come first among the inputs). A graph that has replicated
+  // regions already, for as many replicas as this strategy has, is taken as it is: each placeholder is an input of its own,
+  // each result single. Throws PassError.
+  Step distribute(Graph step, const std::vector<std::string>& shared = {});
+
   // Runs `fn` once per replica on its slots of the arguments. Inside a cross-replica function or a merge function this makes
   // nodes, takes PerReplica<Value> and gives nests of them. Elsewhere it takes PerReplica<Tensor>, traces, compiles and runs `fn`
   // at once, every time it is called: for what runs often make a function().
@@ -196,6 +202,8 @@ class LOCKSTEP_API Strategy {
   // A replicated region in the graph being traced.
   std::vector<PerReplica<Value>> replicate(std::span<const PerReplica<Value>> arguments, const TraceFn& trace,
                                            ContextKind kind, SourceSite site);
+  // Runs the strategy's passes on the step graph and compiles what they make of it.
+  Step finish_step(Step::Parts parts);
   // Runs the trace in its context and makes a program of the graph.
   Step finish_trace(GraphBuilder& builder, std::vector<InputSpec> inputs,
                     std::span<const PerReplica<Value>> arguments, const CrossTraceFn& trace);

@@ -4,6 +4,7 @@
 
 #include "lockstep/strategies/internal/flat_passes.h"
 #include "lockstep/strategies/passes/bucket_all_reduce.h"
+#include "lockstep/strategies/passes/enter_replicas.h"
 #include "lockstep/strategies/passes/insert_all_reduce.h"
 #include "lockstep/strategies/passes/mirror_variables.h"
 #include "lockstep/strategies/passes/replicate.h"
@@ -33,6 +34,18 @@ void add_all(PassRegistry& registry) {
                  return make_bucket_all_reduce({.bytes_per_pack = options.get_int("bytes_per_pack"),
                                                 .num_packs = options.get_int("num_packs")});
                });
+  registry.add(
+      {.name = "enter-replicas",
+       .summary = "the plain step of one replica becomes a replicated region",
+       .options = {{.name = "replicas", .type = OptionType::kInt, .summary = "how many there shall be"},
+                   {.name = "shared",
+                    .type = OptionType::kList,
+                    .fallback = std::vector<std::string>(),
+                    .summary = "placeholders that all replicas see"}}},
+      [](const PassOptions& options) {
+        return make_enter_replicas(
+            {.replicas = options.get_int("replicas"), .shared = options.get_list("shared")});
+      });
   registry.add({.name = "insert-all-reduce",
                 .summary = "what replicas write into shared variables becomes the same on all of them"},
                [](const PassOptions&) { return make_insert_all_reduce(); });

@@ -1,10 +1,9 @@
 #include "lockstep/strategies/passes/replicate.h"
 
-#include <algorithm>
-#include <unordered_set>
 #include <utility>
 
 #include "lockstep/strategies/internal/copies.h"
+#include "lockstep/strategies/internal/enter_replicas.h"
 #include "lockstep/strategies/internal/replicator.h"
 
 namespace lockstep {
@@ -12,83 +11,6 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kName = "replicate";
-
-// The same nodes, with these as parameters; a region declares no variables.
-Graph without_declarations(const Graph& graph, const std::vector<NodeId>& parameters) {
-  Graph region;
-  region.reserve(graph.size());
-  std::vector<NodeId> ids(graph.id_bound());
-  for (const NodeId id : graph.topological_order()) {
-    const Node& node = graph.node(id);
-    NodeInit init;
-    init.op = &node.op();
-    init.name = node.name();
-    for (const ValueId input : node.inputs()) init.inputs.push_back({ids[input.node.index()], input.output});
-    for (const NodeId before : node.controls()) init.controls.push_back(ids[before.index()]);
-    init.outputs = SmallVector<TensorSpec, 1>(node.outputs());
-    init.attributes = node.attributes();
-    init.regions.assign(node.regions().begin(), node.regions().end());
-    init.device = node.device();
-    init.site = node.site();
-    Provenance provenance = node.provenance();
-    if (provenance.made_by.valid()) provenance.made_by = region.intern(graph.text(provenance.made_by));
-    if (provenance.why.valid()) provenance.why = region.intern(graph.text(provenance.why));
-    init.provenance = provenance;
-    ids[id.index()] = region.add(std::move(init));
-  }
-  for (const NodeId id : parameters) region.add_parameter(ids[id.index()]);
-  for (const ValueId result : graph.results()) region.add_result({ids[result.node.index()], result.output});
-  return region;
-}
-
-// The whole graph as the region of one replicated node.
-Graph wrapped(const Graph& graph, const ReplicateOptions& options) {
-  Graph outer;
-  for (const VariableDecl& decl : graph.variables()) outer.declare_variable(decl);
-  std::unordered_set<std::string> shared(options.shared.begin(), options.shared.end());
-  std::vector<NodeId> order;  // of the region's parameters: shared ones first
-  std::vector<ValueId> inputs;
-  const auto placeholder = [&](const Node& node, std::int64_t replica) {
-    NodeInit init;
-    init.op = &node.op();
-    init.name = copy_name(node.name(), replica);
-    init.outputs = SmallVector<TensorSpec, 1>(node.outputs());
-    init.attributes = node.attributes();
-    init.site = node.site();
-    if (replica <= 0) init.provenance = node.provenance();
-    const NodeId id = outer.add(std::move(init));
-    outer.add_parameter(id);
-    inputs.push_back({id, 0});
-  };
-  for (const NodeId id : graph.parameters()) {
-    if (shared.erase(graph.node(id).name()) == 0) continue;
-    order.push_back(id);
-    placeholder(graph.node(id), -1);
-  }
-  if (!shared.empty()) {
-    throw PassError(kName, str("there is no placeholder '", *shared.begin(), "' to be shared"));
-  }
-  const auto singles = static_cast<std::int64_t>(order.size());
-  for (const NodeId id : graph.parameters()) {
-    if (std::ranges::find(order.begin(), order.begin() + singles, id) != order.begin() + singles) continue;
-    order.push_back(id);
-    for (std::int64_t r = 0; r < options.replicas; ++r) placeholder(graph.node(id), r);
-  }
-  Graph region = without_declarations(graph, order);
-  NodeInit init;
-  init.op = &OpRegistry::global().get("replicated");
-  init.name = outer.unique_name("replicated");
-  init.inputs = SmallVector<ValueId, 2>(std::span<const ValueId>(inputs));
-  init.attributes = {{"replicas", options.replicas}, {"shared", singles}};
-  for (const ValueId result : region.results()) {
-    for (std::int64_t r = 0; r < options.replicas; ++r) init.outputs.push_back(region.spec(result));
-  }
-  const std::size_t outputs = init.outputs.size();
-  init.regions.push_back(std::move(region));
-  const NodeId id = outer.add(std::move(init));
-  for (std::uint32_t i = 0; i < outputs; ++i) outer.add_result({id, i});
-  return outer;
-}
 
 class Replicate final : public Pass {
  public:
@@ -99,7 +21,8 @@ class Replicate final : public Pass {
   PassOutcome run_on(Graph& graph, PassContext&) override {
     if (internal::max_replicas(graph) == 0) {
       if (options_.replicas < 1) return PassOutcome::kUnchanged;
-      graph = wrapped(graph, options_);
+      graph =
+          internal::enter_replicas(graph, {.replicas = options_.replicas, .shared = options_.shared}, kName);
     }
     internal::declare_copies(graph, internal::replicated_variables(graph), internal::max_replicas(graph), {});
     graph = internal::flat_replicas(graph);

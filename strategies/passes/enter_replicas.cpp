@@ -1,0 +1,150 @@
+#include "lockstep/strategies/passes/enter_replicas.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "lockstep/graph/pass_options.h"
+#include "lockstep/strategies/internal/copies.h"
+#include "lockstep/strategies/internal/enter_replicas.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::string_view kName = "enter-replicas";
+
+// The same nodes, with these as parameters; a region declares no variables.
+Graph without_declarations(const Graph& graph, const std::vector<NodeId>& parameters) {
+  Graph region;
+  region.reserve(graph.size());
+  std::vector<NodeId> ids(graph.id_bound());
+  for (const NodeId id : graph.topological_order()) {
+    const Node& node = graph.node(id);
+    NodeInit init;
+    init.op = &node.op();
+    init.name = node.name();
+    for (const ValueId input : node.inputs()) init.inputs.push_back({ids[input.node.index()], input.output});
+    for (const NodeId before : node.controls()) init.controls.push_back(ids[before.index()]);
+    init.outputs = SmallVector<TensorSpec, 1>(node.outputs());
+    init.attributes = node.attributes();
+    init.regions.assign(node.regions().begin(), node.regions().end());
+    init.device = node.device();
+    init.site = node.site();
+    Provenance provenance = node.provenance();
+    if (provenance.made_by.valid()) provenance.made_by = region.intern(graph.text(provenance.made_by));
+    if (provenance.why.valid()) provenance.why = region.intern(graph.text(provenance.why));
+    init.provenance = provenance;
+    ids[id.index()] = region.add(std::move(init));
+  }
+  for (const NodeId id : parameters) region.add_parameter(ids[id.index()]);
+  for (const ValueId result : graph.results()) region.add_result({ids[result.node.index()], result.output});
+  return region;
+}
+
+void check_plain(const Graph& graph) {
+  for (const Node& node : graph.nodes()) {
+    if (node.provenance().replica < 0) continue;
+    throw PassError(kName,
+                    str("the node belongs to replica ", node.provenance().replica,
+                        ": the graph is replicated already; give the step as it was before"),
+                    place_of(node));
+  }
+  for (const VariableDecl& decl : graph.variables()) {
+    if (decl.copy_of.empty()) continue;
+    throw PassError(kName,
+                    str("variable '", decl.name, "' is a copy of '", decl.copy_of,
+                        "' for a replica: the graph is replicated already; give the step as it was before"));
+  }
+}
+
+class EnterReplicas final : public Pass {
+ public:
+  explicit EnterReplicas(EnterReplicasOptions options) : options_(std::move(options)) {}
+  std::string_view name() const override { return kName; }
+  std::string to_string() const override {
+    std::vector<std::pair<std::string, OptionValue>> options = {{"replicas", options_.replicas}};
+    if (!options_.shared.empty()) options.emplace_back("shared", options_.shared);
+    return print_pass(kName, options);
+  }
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext&) override {
+    const std::int64_t replicas = internal::max_replicas(graph);
+    if (replicas == 0) {
+      check_plain(graph);
+      graph = internal::enter_replicas(graph, options_, kName);
+      return PassOutcome::kChanged;
+    }
+    if (replicas != options_.replicas) {
+      throw PassError(kName,
+                      str("the graph has a region for ", replicas, " replicas, and ", options_.replicas,
+                          " are wanted; give the step as it was before, or as many devices"));
+    }
+    return PassOutcome::kUnchanged;
+  }
+
+  EnterReplicasOptions options_;
+};
+
+}  // namespace
+
+namespace internal {
+
+Graph enter_replicas(const Graph& graph, const EnterReplicasOptions& options, std::string_view pass) {
+  Graph outer;
+  for (const VariableDecl& decl : graph.variables()) outer.declare_variable(decl);
+  std::unordered_set<std::string> shared(options.shared.begin(), options.shared.end());
+  std::vector<NodeId> order;  // of the region's parameters: shared ones first
+  std::vector<ValueId> inputs;
+  const auto placeholder = [&](const Node& node, std::int64_t replica) {
+    NodeInit init;
+    init.op = &node.op();
+    init.name = copy_name(node.name(), replica);
+    init.outputs = SmallVector<TensorSpec, 1>(node.outputs());
+    init.attributes = node.attributes();
+    init.site = node.site();
+    if (replica <= 0) init.provenance = node.provenance();
+    const NodeId id = outer.add(std::move(init));
+    outer.add_parameter(id);
+    inputs.push_back({id, 0});
+  };
+  for (const NodeId id : graph.parameters()) {
+    if (shared.erase(graph.node(id).name()) == 0) continue;
+    order.push_back(id);
+    placeholder(graph.node(id), -1);
+  }
+  if (!shared.empty()) {
+    throw PassError(pass, str("there is no placeholder '", *shared.begin(), "' to be shared"));
+  }
+  const auto singles = static_cast<std::int64_t>(order.size());
+  for (const NodeId id : graph.parameters()) {
+    if (std::ranges::find(order.begin(), order.begin() + singles, id) != order.begin() + singles) continue;
+    order.push_back(id);
+    for (std::int64_t r = 0; r < options.replicas; ++r) placeholder(graph.node(id), r);
+  }
+  Graph region = without_declarations(graph, order);
+  NodeInit init;
+  init.op = &OpRegistry::global().get("replicated");
+  init.name = outer.unique_name("replicated");
+  init.inputs = SmallVector<ValueId, 2>(std::span<const ValueId>(inputs));
+  init.attributes = {{"replicas", options.replicas}, {"shared", singles}};
+  for (const ValueId result : region.results()) {
+    for (std::int64_t r = 0; r < options.replicas; ++r) init.outputs.push_back(region.spec(result));
+  }
+  const std::size_t outputs = init.outputs.size();
+  init.regions.push_back(std::move(region));
+  const NodeId id = outer.add(std::move(init));
+  for (std::uint32_t i = 0; i < outputs; ++i) outer.add_result({id, i});
+  return outer;
+}
+
+}  // namespace internal
+
+std::unique_ptr<Pass> make_enter_replicas(EnterReplicasOptions options) {
+  if (options.replicas < 1)
+    throw BadOptionValue(str("enter-replicas: replicas must be at least 1, got ", options.replicas));
+  return std::make_unique<EnterReplicas>(std::move(options));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+// strategies/passes/enter_replicas.h - the plain step of one replica becomes a replicated region.
+//
+//   x --> square --> y          x, x/replica_1 --> replicated[replicas=2] { x --> square --> y } --> y of 0, y of 1
+//
+// For steps that come as a graph (from a file, from a builder) instead of being traced by a strategy, whose passes expect
+// this form. Each placeholder becomes one per replica: x, x/replica_1, ...; those listed in `shared` stay single and come
+// first. Results come as one per replica, result by result. Variables stay declared outside.
+//
+// A graph that has replicated regions already is left as it is where they are for as many replicas. Refused: a graph with
+// regions for another number, and one whose nodes belong to replicas (replicate has been there). Linear.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/pass.h"
+
+namespace lockstep {
+
+struct EnterReplicasOptions {
+  std::int64_t replicas = 1;             // at least 1
+  std::vector<std::string> shared = {};  // placeholders that all replicas see
+};
+
+LOCKSTEP_API std::unique_ptr<Pass> make_enter_replicas(EnterReplicasOptions options);
+
+}  // namespace lockstep

@@ -1,0 +1,170 @@
+// Steps that come as graphs, and strategies that come by name.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/graph/interpreter.h"
+#include "lockstep/graph/text.h"
+#include "lockstep/strategies/make_strategy.h"
+#include "lockstep/strategies/mirrored.h"
+#include "lockstep/strategies/passes/enter_replicas.h"
+#include "lockstep/strategies/strategy_registry.h"
+
+namespace lockstep {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+template <class F>
+std::string error_of(const F& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+// w -= lr * sum over the rows of x; gives the sum.
+constexpr const char* kStep = R"(var @w : f32[2] = f32[2]{*1.0}
+%x = placeholder() : f32[?,2]
+%lr = placeholder() : f32[]
+%g = sum[axes=[0], keepdims=false](%x) : f32[2]
+%u = sgd[variable=@w](%g, %lr) : f32[2]
+%twice = add(%lr, %lr) : f32[]
+return %g, %twice
+)";
+
+Tensor rows(std::initializer_list<float> values) {
+  return Tensor::from({static_cast<std::int64_t>(values.size()) / 2, 2}, values);
+}
+
+TEST(Distribute, APlainStepTrainsAsOneDeviceDoesOnTheJoinedBatch) {
+  const Graph graph = parse(kStep);
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  const Step step = strategy.distribute(graph, {"lr"});
+  ASSERT_EQ(step.inputs().size(), 2U);
+  EXPECT_EQ(step.inputs()[0].name, "lr");
+  EXPECT_TRUE(step.inputs()[0].shared);
+  EXPECT_EQ(step.inputs()[1].name, "x");
+  const std::vector<PerReplica<Tensor>> feeds = {Tensor::scalar(0.5F),
+                                                 PerReplica<Tensor>({rows({1, 2, 3, 4}), rows({5, 6})})};
+  const std::vector<PerReplica<Tensor>> results = step.run(feeds);
+  ASSERT_EQ(results.size(), 2U);
+  EXPECT_EQ(results[0].kind(), ReplicaKind::kPerReplica);
+  EXPECT_TRUE(results[0][0].bit_equal(Tensor::from({2}, {4.0F, 6.0F})));
+  EXPECT_TRUE(results[0][1].bit_equal(Tensor::from({2}, {5.0F, 6.0F})));
+  EXPECT_EQ(results[1].kind(), ReplicaKind::kSingle) << "it depends on no replica";
+  EXPECT_EQ(results[1][0].item(), 1.0);
+
+  Interpreter alone(graph);
+  alone.run({{"x", rows({1, 2, 3, 4, 5, 6})}, {"lr", Tensor::scalar(0.5F)}});
+  EXPECT_TRUE(strategy.variables().value("w").bit_equal(alone.variables().at("w")));
+}
+
+TEST(Distribute, AGraphWithRegionsForAsManyReplicasIsTakenAsItIs) {
+  Graph entered = parse(kStep);
+  StrategyRegistry::global().parse_pipeline("enter-replicas(replicas=2,shared=[lr])").run(entered);
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  const Step step = strategy.distribute(entered);
+  std::vector<std::string> names;
+  for (const InputSpec& input : step.inputs()) names.push_back(input.name);
+  EXPECT_THAT(names, ElementsAre("lr", "x", "x/replica_1"));
+  const std::vector<PerReplica<Tensor>> feeds = {Tensor::scalar(0.5F), rows({1, 2}), rows({3, 4})};
+  const std::vector<PerReplica<Tensor>> results = step.run(feeds);
+  ASSERT_EQ(results.size(), 4U);
+  EXPECT_TRUE(results[1][0].bit_equal(Tensor::from({2}, {3.0F, 4.0F})));
+  EXPECT_TRUE(strategy.variables().value("w").bit_equal(Tensor::from({2}, {-1.0F, -2.0F})));
+
+  MirroredStrategy three({.devices = {"cpu:0", "cpu:1", "cpu:2"}});
+  EXPECT_THAT(error_of([&] { three.distribute(entered); }),
+              HasSubstr("region for 2 replicas, and 3 are wanted"));
+}
+
+TEST(Distribute, ReplicatedGraphsAndUnknownInputsAreRefused) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  EXPECT_THAT(error_of([&] { strategy.distribute(parse(kStep), {"rate"}); }),
+              HasSubstr("there is no placeholder 'rate' to be shared"));
+  const Step step = strategy.distribute(parse(kStep), {"lr"});
+  EXPECT_THAT(error_of([&] { strategy.distribute(step.replicated_graph()); }),
+              HasSubstr("replicated already"));
+  EXPECT_THAT(error_of([] { make_enter_replicas({.replicas = 0}); }), HasSubstr("at least 1, got 0"));
+}
+
+TEST(EnterReplicas, WrapsTheStepAndLeavesItThere) {
+  Graph graph = parse(R"(%x = placeholder() : f32[?]
+%n = placeholder() : f32[]
+%y = mul(%x, %n) : f32[?]
+return %y
+)");
+  PassPipeline pipeline = StrategyRegistry::global().parse_pipeline("enter-replicas(replicas=2,shared=[n])");
+  EXPECT_EQ(pipeline.to_string(), "enter-replicas(replicas=2,shared=[n])");
+  EXPECT_EQ(pipeline.run(graph).outcome, PassOutcome::kChanged);
+  EXPECT_EQ(print(graph), R"(%n = placeholder() : f32[]
+%x = placeholder() : f32[?]
+%x/replica_1 = placeholder() : f32[?]
+%replicated = replicated[replicas=2, shared=1](%n, %x, %x/replica_1) : f32[?], f32[?] {
+  region {
+    %n = placeholder() : f32[]
+    %x = placeholder() : f32[?]
+    %y = mul(%x, %n) : f32[?]
+    return %y
+  }
+}
+return %replicated, %replicated:1
+)");
+  EXPECT_EQ(pipeline.run(graph).outcome, PassOutcome::kUnchanged);
+}
+
+class Named final : public Strategy {
+ public:
+  explicit Named(StrategyOptions options) : Strategy(std::move(options)) {}
+  std::string_view name() const override { return "Named"; }
+  PassPipeline pipeline() const override {
+    return PassRegistry::global().parse_pipeline("mirror-variables,insert-all-reduce,replicate,prove-sync");
+  }
+};
+
+TEST(StrategyRegistry, TakesStrategiesOfOnesOwnAndExpandsThemInPipelines) {
+  StrategyRegistry registry;
+  registry.add({.name = "named", .summary = "for tests", .options = {devices_option()}},
+               [](const PassOptions& given, const StrategyOptions& base) {
+                 StrategyOptions options = base;
+                 options.devices = given.get_list("devices");
+                 return std::make_unique<Named>(std::move(options));
+               });
+  EXPECT_EQ(registry.make("named(devices=[cpu:0,cpu:3])")->num_replicas_in_sync(), 2);
+  EXPECT_EQ(
+      registry.parse_pipeline("identity-removal, named(devices=[cpu:0,cpu:1]) , dead-node-elimination")
+          .to_string(),
+      "identity-removal,enter-replicas(replicas=2),mirror-variables,insert-all-reduce,replicate,prove-sync,"
+      "dead-node-elimination");
+  const auto again = [&] {
+    registry.add({.name = "named", .summary = ""},
+                 [](const PassOptions&, const StrategyOptions&) { return nullptr; });
+  };
+  EXPECT_THAT(error_of(again), HasSubstr("registered already"));
+  EXPECT_THAT(error_of([&] { registry.make("mirrored"); }),
+              HasSubstr("no strategy is called 'mirrored'; there are: named"));
+  EXPECT_THAT(error_of([&] { registry.add({.name = "Bad Name", .summary = ""}, {}); }),
+              HasSubstr("kebab-case"));
+  EXPECT_THAT(error_of([&] { registry.add({.name = "none", .summary = ""}, {}); }),
+              HasSubstr("without a factory"));
+  EXPECT_THAT(error_of([&] { registry.parse_pipeline("no-such-pass"); }),
+              HasSubstr("no pass named 'no-such-pass'"));
+}
+
+TEST(StrategyRegistry, HandsTheRuntimeOn) {
+  const Runtime runtime({.cpu_devices = 2, .seed = 7});
+  StrategyOptions base;
+  base.runtime = runtime;
+  for (const std::string& name : strategy_names())
+    EXPECT_EQ(make_strategy(name, base)->runtime().seed(), 7U) << name;
+}
+
+}  // namespace
+}  // namespace lockstep
