@@ -78,6 +78,7 @@ function(lockstep_component)
   set_target_properties(${target} PROPERTIES
     EXPORT_NAME ${arg_NAME}
     LOCKSTEP_HEADERS "${headers}"
+    LOCKSTEP_LINK "${arg_LINK}"
     LOCKSTEP_INTERNAL_ROOT "${internal_root}")
 endfunction()
 
@@ -105,4 +106,41 @@ function(lockstep_umbrella)
                              "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   set_target_properties(lockstep_lockstep PROPERTIES EXPORT_NAME lockstep)
   set(LOCKSTEP_COMPONENTS ${arg_COMPONENTS} PARENT_SCOPE)
+endfunction()
+
+# lockstep_shared(COMPONENTS core graph): lockstep::shared, the objects of all components in one shared library. Programs that
+# load plugins link it, and so do the plugins: all of them then have one registry (docs/decisions/0010-one-shared-library.md).
+# With BUILD_SHARED_LIBS the components are shared already, and it is another name for all of them.
+function(lockstep_shared)
+  cmake_parse_arguments(arg "" "" "COMPONENTS" ${ARGN})
+  if(BUILD_SHARED_LIBS)
+    add_library(lockstep_shared INTERFACE)
+    target_link_libraries(lockstep_shared INTERFACE lockstep_lockstep)
+  else()
+    add_library(lockstep_shared SHARED)
+    lockstep_flags(lockstep_shared)
+    foreach(component IN LISTS arg_COMPONENTS)
+      set(target lockstep_${component})
+      get_target_property(libraries ${target} LOCKSTEP_LINK)
+      target_sources(lockstep_shared PRIVATE $<TARGET_OBJECTS:${target}>)
+      target_link_libraries(lockstep_shared PRIVATE ${libraries})
+      target_include_directories(lockstep_shared INTERFACE
+                                 "$<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include/${component}>")
+    endforeach()
+    target_include_directories(lockstep_shared INTERFACE "$<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include/lockstep>"
+                               "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+    target_compile_features(lockstep_shared INTERFACE cxx_std_20)
+    if(NOT APPLE)
+      set(exports "${PROJECT_SOURCE_DIR}/cmake/exports.map")
+      target_link_options(lockstep_shared PRIVATE "LINKER:--version-script=${exports}")
+      set_target_properties(lockstep_shared PROPERTIES LINK_DEPENDS "${exports}")
+    endif()
+    set_target_properties(lockstep_shared PROPERTIES
+      LINKER_LANGUAGE CXX
+      OUTPUT_NAME lockstep
+      VERSION ${PROJECT_VERSION}
+      SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  endif()
+  add_library(lockstep::shared ALIAS lockstep_shared)
+  set_target_properties(lockstep_shared PROPERTIES EXPORT_NAME shared)
 endfunction()

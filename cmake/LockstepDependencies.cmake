@@ -12,6 +12,9 @@ find_package(TBB REQUIRED CONFIG COMPONENTS tbb tbbmalloc)
 find_package(cereal REQUIRED CONFIG)
 find_package(hwy REQUIRED CONFIG)  # Highway
 find_package(ZLIB REQUIRED)
+if(LOCKSTEP_TOOLS)
+  find_package(CLI11 REQUIRED CONFIG)
+endif()
 
 # OpenBLAS where nobody asked for another one. Its functions are declared where they are used: no header is needed.
 if(NOT BLA_VENDOR)
