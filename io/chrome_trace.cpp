@@ -200,7 +200,7 @@ class ChromeWriter {
       return !node.in_region && !node.updates_variable && run != runs_.end() && run->second->complete;
     };
     for (const TraceEdges::Turn& turn : edges_.turns()) {
-      if (!counts(turn)) continue;
+      if (!counts(turn) || trace_.calls[turn.first].bytes_written == 0) continue;
       const bool is_result = trace_.nodes[turn.node].is_result;
       place.emplace(&turn, lives.size());
       lives.emplace_back(&turn, is_result ? runs_.at(turn.run)->end : turn.end);
