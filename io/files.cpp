@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/io/internal/input_file.h"
 
 namespace lockstep {
 namespace {
@@ -145,6 +146,41 @@ void write_file_whole(const std::filesystem::path& path, std::string_view bytes)
   file.append(bytes);
   file.commit();
 }
+
+namespace internal {
+
+InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
+  // Without waiting for somebody to write into a pipe.
+  descriptor_ = open_again(path_, O_RDONLY | O_NONBLOCK);
+  if (descriptor_ < 0) fail("cannot open", path_, errno);
+  struct stat facts = {};
+  const int error = ::fstat(descriptor_, &facts) != 0 ? errno : 0;
+  if (error == 0 && S_ISREG(facts.st_mode)) {
+    size_ = static_cast<std::uint64_t>(facts.st_size);
+    return;
+  }
+  ::close(std::exchange(descriptor_, -1));
+  if (error != 0) fail("cannot read", path_, error);
+  throw FailedPrecondition(str("cannot read ", path_, ": it is no plain file"));
+}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void InputFile::read(char* to, std::uint64_t bytes) {
+  position_ += bytes;
+  while (bytes > 0) {
+    const ssize_t count = ::read(descriptor_, to, static_cast<std::size_t>(bytes));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("cannot read", path_, errno);
+    if (count == 0) throw Error(ErrorCode::kDataLoss, str("cannot read ", path_, ": it ends early"));
+    to += count;
+    bytes -= static_cast<std::uint64_t>(count);
+  }
+}
+
+}  // namespace internal
 
 bool is_temporary_name(std::string_view filename) {
   const std::size_t mark = filename.rfind(kTemporary);

@@ -1,0 +1,171 @@
+#include "lockstep/io/internal/checkpoint_index.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "lockstep/core/error.h"
+#include "lockstep/io/crc32c.h"
+#include "lockstep/io/internal/bounded_archive.h"
+
+namespace lockstep::internal {
+namespace {
+
+constexpr std::size_t kMaxName = 4096;
+
+// What stands in the file. Fields may be added behind the last of a later version, never moved.
+struct EntryRecord {
+  std::string name;
+  std::string dtype;  // "f32"
+  std::vector<std::int64_t> dims;
+  std::uint32_t crc = 0;
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(name, dtype, dims, crc);
+  }
+};
+
+struct IndexRecord {
+  std::uint64_t step = 0;
+  std::vector<EntryRecord> entries;
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(step, entries);
+  }
+};
+
+template <class T>
+void append_number(std::string& bytes, T value) {
+  for (std::size_t i = 0; i < sizeof(T); ++i) bytes.push_back(static_cast<char>((value >> (8 * i)) & 0xFF));
+}
+
+template <class T>
+T take_number(std::string_view& bytes) {
+  T value = 0;
+  for (std::size_t i = 0; i < sizeof(T); ++i) {
+    value |= static_cast<T>(static_cast<T>(static_cast<unsigned char>(bytes[i])) << (8 * i));
+  }
+  bytes.remove_prefix(sizeof(T));
+  return value;
+}
+
+[[noreturn]] void damaged(std::string_view what, const std::string& why) {
+  throw Error(ErrorCode::kDataLoss, str(what, ": ", why, "; the file is damaged: use another one"));
+}
+
+TensorSpec spec_of(const EntryRecord& record, std::string_view what) {
+  const std::optional<DType> dtype = parse_dtype(record.dtype);
+  if (!dtype) damaged(what, str("'", record.name, "' has the unknown dtype '", record.dtype, "'"));
+  try {
+    TensorSpec spec{*dtype, Shape(record.dims)};
+    if (!spec.shape.is_known()) throw InvalidArgument("a dimension is negative");
+    num_bytes(spec);  // that it fits
+    return spec;
+  } catch (const InvalidArgument& error) {
+    damaged(what, str("the shape of '", record.name, "' is impossible: ", error.message()));
+  }
+}
+
+}  // namespace
+
+Decision is_checkpoint_name(std::string_view name) {
+  if (name.empty()) return Decision::no("a name is empty");
+  if (name.size() > kMaxName) return Decision::no(str("a name has more than ", kMaxName, " bytes"));
+  if (std::ranges::any_of(name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; })) {
+    return Decision::no("a name has control characters");
+  }
+  for (std::string_view rest = name;;) {
+    const std::size_t slash = rest.find('/');
+    const std::string_view part = rest.substr(0, slash);
+    if (part.empty() || part == "." || part == "..") {
+      return Decision::no(str("the name '", name, "' has a part that is empty, '.' or '..'"));
+    }
+    if (slash == std::string_view::npos) return Decision::yes();
+    rest.remove_prefix(slash + 1);
+  }
+}
+
+std::string write_header(const CheckpointHeader& header) {
+  std::string bytes(kCheckpointMagic);
+  append_number(bytes, header.version);
+  append_number(bytes, header.index_crc);
+  append_number(bytes, header.index_bytes);
+  append_number(bytes, header.file_bytes);
+  append_number(bytes, crc32c(bytes));
+  LOCKSTEP_CHECK(bytes.size() == kCheckpointHeaderBytes);
+  return bytes;
+}
+
+CheckpointHeader parse_header(std::string_view bytes, std::uint64_t file_bytes,
+                              const CheckpointLimits& limits, std::string_view what) {
+  if (!bytes.starts_with(kCheckpointMagic)) {
+    throw Error(ErrorCode::kDataLoss,
+                str(what, ": it is no checkpoint: its first bytes are not those of one"));
+  }
+  if (bytes.size() < kCheckpointHeaderBytes) damaged(what, "it ends within its header");
+  bytes = bytes.substr(0, kCheckpointHeaderBytes);
+  const std::uint32_t crc = crc32c(bytes.substr(0, kCheckpointHeaderBytes - sizeof(std::uint32_t)));
+  bytes.remove_prefix(kCheckpointMagic.size());
+  CheckpointHeader header;
+  header.version = take_number<std::uint32_t>(bytes);
+  header.index_crc = take_number<std::uint32_t>(bytes);
+  header.index_bytes = take_number<std::uint64_t>(bytes);
+  header.file_bytes = take_number<std::uint64_t>(bytes);
+  if (take_number<std::uint32_t>(bytes) != crc) damaged(what, "the checksum of its header is wrong");
+  if (header.version != kCheckpointVersion) {
+    throw Error(ErrorCode::kUnimplemented,
+                str(what, ": it has version ", header.version, ", and this Lockstep reads version ",
+                    kCheckpointVersion, "; read it with the Lockstep that wrote it, or a later one"));
+  }
+  if (header.file_bytes != file_bytes || file_bytes < kCheckpointHeaderBytes) {
+    damaged(what, str("it should have ", header.file_bytes, " bytes and has ", file_bytes));
+  }
+  if (header.index_bytes > file_bytes - kCheckpointHeaderBytes)
+    damaged(what, "its index is longer than the file");
+  if (header.index_bytes > limits.max_index_bytes) {
+    damaged(what, str("its index has ", header.index_bytes, " bytes, more than the limit of ",
+                      limits.max_index_bytes));
+  }
+  return header;
+}
+
+std::string write_index(const CheckpointInfo& info) {
+  IndexRecord index;
+  index.step = info.step;
+  for (const CheckpointInfo::Entry& entry : info.entries) {
+    const std::span<const std::int64_t> dims = entry.spec.shape.dims();
+    index.entries.push_back(
+        {entry.name, std::string(to_string(entry.spec.dtype)), {dims.begin(), dims.end()}, entry.crc});
+  }
+  return to_portable_bytes(index);
+}
+
+CheckpointInfo parse_index(std::string_view bytes, std::uint64_t file_bytes, std::string_view what) {
+  auto index = from_portable_bytes<IndexRecord>(bytes, what);
+  CheckpointInfo info;
+  info.version = kCheckpointVersion;
+  info.step = index.step;
+  std::uint64_t end = aligned(kCheckpointHeaderBytes + bytes.size());
+  for (EntryRecord& record : index.entries) {
+    if (const Decision decision = is_checkpoint_name(record.name); !decision)
+      damaged(what, decision.reason());
+    if (!info.entries.empty() && record.name <= info.entries.back().name) {
+      damaged(what, str("'", record.name, "' is not in order behind '", info.entries.back().name, "'"));
+    }
+    CheckpointInfo::Entry entry;
+    entry.spec = spec_of(record, what);
+    entry.bytes = static_cast<std::uint64_t>(num_bytes(entry.spec));
+    entry.offset = end;
+    entry.crc = record.crc;
+    // Before anything is added: what fits into the file cannot overflow.
+    if (end > file_bytes || entry.bytes > file_bytes - end) {
+      damaged(what, str("'", record.name, "' is ", entry.spec, ", more than the file holds"));
+    }
+    end += aligned(entry.bytes);
+    entry.name = std::move(record.name);
+    info.entries.push_back(std::move(entry));
+  }
+  if (end != file_bytes) damaged(what, str("its tensors end at byte ", end, " and the file at ", file_bytes));
+  return info;
+}
+
+}  // namespace lockstep::internal

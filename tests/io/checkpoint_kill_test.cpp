@@ -1,0 +1,121 @@
+// Kills a process that does nothing but save, again and again, and looks at what it left.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lockstep/io/checkpoint_series.h"
+#include "lockstep/io/files.h"
+#include "support/sanitizers.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+// A few variables that all hold the number of the step: a mixture of two steps would show.
+void make_variables(VariableStore& store) {
+  for (const std::int64_t rows : {1, 1000, 20'000}) {
+    const TensorSpec spec{DType::kI64, {rows}};
+    store.find_or_create(str("v", rows), spec, [&] { return Tensor::zeros(spec.dtype, spec.shape); });
+  }
+}
+
+void set_all(VariableStore& store, std::uint64_t step) {
+  for (const std::string& name : store.names()) {
+    store.set(name, Tensor::full(DType::kI64, store.find(name)->spec().shape, static_cast<double>(step)));
+  }
+  store.set_step(step);
+}
+
+void expect_whole(VariableStore& store) {
+  for (const std::string& name : store.names()) {
+    const Tensor value = store.value(name);
+    EXPECT_TRUE(
+        std::ranges::all_of(value.data<std::int64_t>(),
+                            [&](std::int64_t x) { return static_cast<std::uint64_t>(x) == store.step(); }))
+        << name << " at step " << store.step();
+  }
+}
+
+[[noreturn]] void save_for_ever(const std::filesystem::path& folder, int ready) {
+  try {
+    CheckpointSeries series(folder, {.keep = 2});
+    VariableStore store;
+    make_variables(store);
+    series.restore_latest(store);
+    if (::write(ready, "r", 1) != 1) ::_exit(2);
+    for (std::uint64_t step = store.step() + 1;; ++step) {
+      set_all(store, step);
+      series.save(store);
+    }
+  } catch (...) {
+    ::_exit(1);
+  }
+}
+
+TEST(CheckpointKill, LeavesAWholeCheckpointWheneverItComes) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer does not follow threads made after a fork";
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+  GTEST_SKIP() << "ThreadSanitizer does not follow threads made after a fork";
+#endif
+#endif
+  const TemporaryFolder folder;
+  VariableStore store;
+  make_variables(store);
+  std::uint64_t last = 1;
+  {
+    CheckpointSeries series(folder.path());
+    set_all(store, last);
+    series.save(store);
+  }
+  std::mt19937 random(20'240'917);
+  std::size_t cut_short = 0;  // kills in the middle of a write
+  for (std::size_t round = 0; round < testing::repeats(200); ++round) {
+    int pipe[2];
+    ASSERT_EQ(::pipe(pipe), 0);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) save_for_ever(folder.path(), pipe[1]);
+    ::close(pipe[1]);
+    char ready = 0;
+    ASSERT_EQ(::read(pipe[0], &ready, 1), 1) << "round " << round;
+    ::close(pipe[0]);
+    // Not to wait for something, but to be at no particular place.
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+    ASSERT_EQ(::kill(child, SIGKILL), 0);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "round " << round;
+
+    CheckpointSeries series(folder.path());
+    const auto restored = series.restore_latest(store);
+    ASSERT_TRUE(restored.has_value());
+    ASSERT_TRUE(restored->damaged.empty()) << "round " << round << ": " << restored->damaged[0].second;
+    EXPECT_EQ(restored->path, *series.latest());
+    expect_whole(store);
+    EXPECT_GE(store.step(), last) << "round " << round;
+    last = store.step();
+    for (const std::filesystem::path& path : series.list()) {  // the one before is intact as well
+      restore_checkpoint(store, path);
+      expect_whole(store);
+    }
+    cut_short += static_cast<std::size_t>(std::ranges::count_if(
+        std::filesystem::directory_iterator(folder.path()),
+        [](const auto& entry) { return is_temporary_name(entry.path().filename().string()); }));
+    ASSERT_FALSE(HasFailure());
+  }
+  EXPECT_GT(last, 1U) << "nothing was ever saved";
+  RecordProperty("cut_short", static_cast<int>(cut_short));
+}
+
+}  // namespace
+}  // namespace lockstep
