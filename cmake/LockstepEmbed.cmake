@@ -1,0 +1,17 @@
+# lockstep_embed_text(TARGET lockstep_io OUTPUT html_page.cpp NAMESPACE lockstep::internal kPageJs io/html/page.js ...)
+#
+# makes a source file with one std::string_view per text file and adds it to the target. Configuring runs again when a file changes.
+function(lockstep_embed_text)
+  cmake_parse_arguments(arg "" "TARGET;OUTPUT;NAMESPACE" "" ${ARGN})
+  set(code "#include <string_view>\n\nnamespace ${arg_NAMESPACE} {\n")
+  while(arg_UNPARSED_ARGUMENTS)
+    list(POP_FRONT arg_UNPARSED_ARGUMENTS name file)
+    file(READ "${PROJECT_SOURCE_DIR}/${file}" text)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${file}")
+    string(APPEND code "\nextern const std::string_view ${name};\nconst std::string_view ${name} = R\"text(" "${text}" ")text\";\n")
+  endwhile()
+  string(APPEND code "\n}\n")
+  set(output "${PROJECT_BINARY_DIR}/generated/${arg_OUTPUT}")
+  file(CONFIGURE OUTPUT "${output}" CONTENT "${code}" @ONLY)
+  target_sources(${arg_TARGET} PRIVATE "${output}")
+endfunction()

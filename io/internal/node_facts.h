@@ -1,0 +1,55 @@
+// io/internal/node_facts.h - what dumps say of a node besides its place in the graph.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lockstep/graph/graph.h"
+#include "lockstep/strategies/congruence.h"
+#include "lockstep/strategies/sync.h"
+
+namespace lockstep::internal {
+
+// A value of an attribute, short: large tensors and long lists say what they are.
+std::string short_text(const AttributeValue& value);
+
+// Facts about the nodes of one graph, its regions included, that need the whole graph. It must outlive them.
+class NodeFacts {
+ public:
+  explicit NodeFacts(const Graph& outermost);
+
+  // "mirrored", "per replica", "mixed" (several outputs), or "" where the node belongs to no replica.
+  std::string_view replication(const Node& node) const;
+  // Estimated work of one run; absent for nodes with regions and where the op's model needs more than specs.
+  struct Work {
+    Cost cost;
+    bool unknown = false;  // dimensions that are not known counted as 1
+  };
+  std::optional<Work> work(const Node& node) const;
+  // The name of the user's node that it stems from, where that is another one and is still there.
+  std::string origin(const Node& node) const;
+
+ private:
+  void add_level(const Graph& level, const LevelClasses& classes);
+  void remember(const Graph& level);
+
+  const Graph& outermost_;
+  NodeView::VariableSpecs variables_;
+  std::optional<SyncAnalysis> sync_;
+  std::optional<Congruence> congruence_;
+  std::unordered_map<const Graph*, std::pair<const LevelClasses*, std::vector<Replication>>> levels_;
+  std::unordered_map<std::uint64_t, const Node*> by_identity_;
+};
+
+// "model.cpp:42", or empty.
+std::string site_text(const Node& node);
+
+// Appends a JSON string, quoted; what is not UTF-8 becomes '?'. Safe inside a script element of HTML, too.
+void append_json(std::string& out, std::string_view text);
+
+}  // namespace lockstep::internal

@@ -1,0 +1,186 @@
+#include "lockstep/io/internal/scope_drawings.h"
+
+#include <algorithm>
+#include <set>
+
+#include "lockstep/core/error.h"
+#include "lockstep/io/internal/drawing.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+constexpr std::size_t kMaxOutside = 16;       // stubs in one drawing; what is more becomes one
+constexpr std::size_t kMaxLabelled = 60;      // edges: with more, shapes would push everything apart
+constexpr std::size_t kDrawingsAtOnce = 100;  // for one run of Graphviz
+
+bool is_outside(Item item) { return item.kind != Item::Kind::kNode && item.kind != Item::Kind::kScope; }
+
+// Edges by the drawing they are in: between children of the scope that holds both ends, and as stubs in every scope between
+// that one and either end.
+std::vector<DrawnEdges> edges_by_scope(const GraphView& view) {
+  std::vector<DrawnEdges> drawings(view.scopes().size());
+  const std::vector<ViewScope>& scopes = view.scopes();
+  for (std::uint32_t i = 0; i < view.edges().size(); ++i) {
+    const ViewEdge& edge = view.edges()[i];
+    std::uint32_t common = view.nodes()[edge.from].scope, other = view.nodes()[edge.to].scope;
+    while (common != other) {
+      if (scopes[common].depth >= scopes[other].depth) {
+        common = scopes[common].parent;
+      } else {
+        other = scopes[other].parent;
+      }
+    }
+    const auto item_in = [&](std::uint32_t scope, std::uint32_t node, bool outside) -> Item {
+      const std::uint32_t child = view.child_of(scope, node);
+      if (child == GraphView::kHere) return {outside ? Item::Kind::kOutsideNode : Item::Kind::kNode, node};
+      return {outside ? Item::Kind::kOutsideScope : Item::Kind::kScope, child};
+    };
+    add_edge(drawings[common], item_in(common, edge.from, false), item_in(common, edge.to, false), view, i);
+    const Item before = item_in(common, edge.from, true), behind = item_in(common, edge.to, true);
+    for (std::uint32_t at = view.nodes()[edge.from].scope; at != common; at = scopes[at].parent)
+      add_edge(drawings[at], item_in(at, edge.from, false), behind, view, i);
+    for (std::uint32_t at = view.nodes()[edge.to].scope; at != common; at = scopes[at].parent)
+      add_edge(drawings[at], before, item_in(at, edge.to, false), view, i);
+  }
+  return drawings;
+}
+
+class ScopeWriter {
+ public:
+  ScopeWriter(const GraphView& view, std::uint32_t scope, const DrawnEdges& edges)
+      : view_(view), scope_(view.scopes()[scope]), edges_(join_outside(edges)) {}
+
+  std::string dot(std::vector<ScopeDrawing::Edge>& list) {
+    out_ =
+        "digraph {\n  graph [nodesep=0.22, ranksep=0.35, bgcolor=transparent, nslimit=4, mclimit=0.7]\n"
+        "  node [fontname=\"Helvetica\", fontsize=10, height=0.3, margin=\"0.09,0.05\"]\n"
+        "  edge [fontname=\"Helvetica\", fontsize=8, arrowsize=0.6]\n";
+    for (const std::uint32_t node : scope_.nodes) write_node(node);
+    for (const std::uint32_t inner : scope_.scopes) {
+      const ViewScope& scope = view_.scopes()[inner];
+      const bool holds = scope.holder != ViewScope::kNoHolder;
+      write_box({Item::Kind::kScope, inner}, scope_label(view_, scope),
+                scope.part ? "part"
+                : holds    ? "scope holder"
+                           : "scope",
+                holds ? outline_of(ViewKind::kRegions) : "shape=folder, style=filled");
+    }
+    write_outside();
+    const bool labelled = edges_.size() <= kMaxLabelled;
+    for (const auto& [key, edge] : edges_) {
+      const auto& [from, to, control] = key;
+      out_ += str("  ", id_of(from), " -> ", id_of(to), " [id=\"e", list.size(), "\"");
+      if (control) out_ += ", class=\"control\", style=dashed, arrowhead=open";
+      if (labelled && !control) out_ += str(", label=", dot_quoted(label_of(view_, edge)));
+      out_ += "]\n";
+      list.push_back({id_of(from), id_of(to), control, edge.stages});
+    }
+    return out_ + "}\n";
+  }
+
+ private:
+  // Of very many things outside, the rest is one stub on either side.
+  static DrawnEdges join_outside(const DrawnEdges& edges) {
+    std::set<Item> outside;
+    for (const auto& [key, edge] : edges) {
+      for (const Item item : {std::get<0>(key), std::get<1>(key)}) {
+        if (is_outside(item)) outside.insert(item);
+      }
+    }
+    if (outside.size() <= kMaxOutside) return edges;
+    std::set<Item> kept(outside.begin(), std::next(outside.begin(), kMaxOutside));
+    DrawnEdges joined;
+    for (const auto& [key, edge] : edges) {
+      auto [from, to, control] = key;
+      if (is_outside(from) && !kept.contains(from)) from = {Item::Kind::kMoreBefore, 0};
+      if (is_outside(to) && !kept.contains(to)) to = {Item::Kind::kMoreBehind, 0};
+      DrawnEdge& into = joined[{from, to, control}];
+      into.stages |= edge.stages;
+      into.example = edge.example;
+      into.values.insert(into.values.end(), edge.values.begin(), edge.values.end());
+    }
+    return joined;
+  }
+
+  void write_box(Item item, std::string_view label, std::string_view css, std::string_view outline) {
+    const std::string id = id_of(item);
+    out_ += str("  ", id, " [id=\"", id, "\", class=\"", css, "\", label=", dot_quoted(label), ", ", outline,
+                "]\n");
+  }
+
+  void write_node(std::uint32_t index) {
+    const ViewNode& node = view_.nodes()[index];
+    std::uint64_t copies = 1;
+    for (const ViewAppearance& one : node.appearances) copies = std::max(copies, one.copies);
+    std::string outline(outline_of(node.kind));
+    if (node.result) outline += ", peripheries=2";
+    write_box({Item::Kind::kNode, index}, box_label(node, copies), str("box ", to_string(node.kind)),
+              outline);
+  }
+
+  void write_outside() {
+    std::set<Item> written;
+    for (const auto& [key, edge] : edges_) {
+      for (const Item item : {std::get<0>(key), std::get<1>(key)}) {
+        if (!is_outside(item) || !written.insert(item).second) continue;
+        const bool node = item.kind == Item::Kind::kOutsideNode,
+                   scope = item.kind == Item::Kind::kOutsideScope;
+        write_box(item,
+                  node    ? view_.nodes()[item.index].name
+                  : scope ? view_.scopes()[item.index].name
+                          : "more",
+                  "outside", "shape=box, style=\"rounded,dashed\", fontsize=8");
+      }
+    }
+  }
+
+  const GraphView& view_;
+  const ViewScope& scope_;
+  const DrawnEdges edges_;
+  std::string out_;
+};
+
+// What Graphviz wrote for one drawing, without what the page does not use: comments, and titles that would pop up.
+std::string trimmed(std::string_view svg) {
+  std::string out;
+  while (!svg.empty()) {
+    const std::size_t comment = svg.find("<!--"), title = svg.find("<title>");
+    const std::size_t at = std::min(comment, title);
+    out += svg.substr(0, at);
+    if (at == std::string_view::npos) break;
+    const std::string_view end = at == comment ? "-->" : "</title>";
+    const std::size_t stop = svg.find(end, at);
+    if (stop == std::string_view::npos) break;
+    svg.remove_prefix(stop + end.size());
+    if (svg.starts_with('\n')) svg.remove_prefix(1);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<ScopeDrawing> draw_scopes(const GraphView& view, const GraphvizOptions& options) {
+  const std::vector<DrawnEdges> edges = edges_by_scope(view);
+  std::vector<ScopeDrawing> drawings(view.scopes().size());
+  for (std::size_t first = 0; first < drawings.size(); first += kDrawingsAtOnce) {
+    const std::size_t last = std::min(first + kDrawingsAtOnce, drawings.size());
+    std::string dot;
+    for (std::size_t s = first; s < last; ++s)
+      dot += ScopeWriter(view, static_cast<std::uint32_t>(s), edges[s]).dot(drawings[s].edges);
+    const std::string all = run_graphviz(dot, "svg", options);
+    std::size_t at = 0;
+    for (std::size_t s = first; s < last; ++s) {
+      const std::size_t begin = all.find("<svg", at), end = all.find("</svg>", at);
+      if (begin == std::string::npos || end == std::string::npos) {
+        throw FailedPrecondition(str("Graphviz gave ", s - first, " drawings of ", last - first, "; is '",
+                                     options.program, "' Graphviz's dot?"));
+      }
+      at = end + 6;
+      drawings[s].svg = trimmed(std::string_view(all).substr(begin, at - begin));
+    }
+  }
+  return drawings;
+}
+
+}  // namespace lockstep::internal

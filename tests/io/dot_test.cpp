@@ -1,0 +1,118 @@
+#include "lockstep/io/dot.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/io/files.h"
+#include "lockstep/io/svg.h"
+#include "support/drawn_graphs.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::size_t count(std::string_view text, std::string_view what) {
+  std::size_t n = 0;
+  for (std::size_t at = text.find(what); at != std::string_view::npos; at = text.find(what, at + 1)) ++n;
+  return n;
+}
+
+TEST(Dot, MarksWhatThereIs) {
+  const Graph graph = parse(testing::kTwoReplicas);
+  const std::string dot = to_dot(graph, {.title = "two \"replicas\""});
+  EXPECT_THAT(dot, HasSubstr("label=\"two \\\"replicas\\\"\""));
+  EXPECT_THAT(dot, HasSubstr("label=\"a\\nsquare  x 2\""));   // name, op, replicas
+  EXPECT_THAT(dot, HasSubstr("shape=hexagon"));               // the collective
+  EXPECT_THAT(dot, HasSubstr("[label=\"f32[?,4]\"]"));        // a data edge
+  EXPECT_EQ(count(dot, "style=dashed, arrowhead=open"), 1U);  // both replicas' control edges are one
+  EXPECT_THAT(dot, HasSubstr("peripheries=2"));               // the result
+  EXPECT_THAT(dot, HasSubstr("cpu:0, cpu:1"));                // the legend
+  EXPECT_THAT(dot, HasSubstr("joins replicas"));
+  EXPECT_THAT(dot, Not(HasSubstr("replica_1/")));
+
+  const std::string apart = to_dot(
+      graph,
+      {.view = {.fold_replicas = false, .max_children = 0}, .colours = ColourBy::kReplica, .legend = false});
+  EXPECT_THAT(apart, HasSubstr("subgraph cluster_"));  // replica_1
+  EXPECT_THAT(apart, Not(HasSubstr("legend")));
+}
+
+TEST(Dot, IsTheSameForEqualGraphs) {
+  const Graph graph = testing::layered_graph(6, 2);
+  const Graph copy = graph;
+  EXPECT_EQ(to_dot(graph), to_dot(copy));
+  EXPECT_EQ(to_dot(graph), to_dot(testing::layered_graph(6, 2)));  // other identities
+}
+
+TEST(Dot, FoldsLayersAndStopsAtADepth) {
+  const Graph graph = testing::layered_graph(12, 2);
+  const std::string all = to_dot(graph);
+  EXPECT_THAT(all, HasSubstr("layer_0 ... layer_11 x 11, one behind the other"));
+  EXPECT_EQ(count(all, "relu  x 2"), 0U);  // the name says it
+  EXPECT_EQ(count(all, "\"relu\\nx 2\""), 1U);
+  const std::string shallow = to_dot(graph, {.max_depth = 0});
+  EXPECT_THAT(shallow, HasSubstr("label=\"model\\n72 nodes\", shape=folder"));
+  EXPECT_THAT(shallow, Not(HasSubstr("subgraph")));
+}
+
+TEST(Dot, IsDrawnByGraphvizWithoutWarnings) {
+  if (const Decision there = has_graphviz(); !there) GTEST_SKIP() << there.reason();
+  const Graph awkward = parse(R"(
+      %"a \"b\" <i> & \\N" = placeholder() : f32[]
+      %"caf\xc3\xa9/\xff" = neg(%"a \"b\" <i> & \\N") : f32[] on "cpu:0"
+      return %"caf\xc3\xa9/\xff"
+  )");
+  for (const Graph& graph : {parse(testing::kTwoReplicas), testing::layered_graph(7, 3), awkward, Graph()}) {
+    for (const std::size_t depth : {0U, 9U}) {
+      std::string warnings;
+      const std::string svg = to_svg(graph, {.max_depth = depth}, {.warnings = &warnings});
+      EXPECT_EQ(warnings, "") << to_dot(graph);
+      EXPECT_THAT(svg, HasSubstr("</svg>"));
+    }
+  }
+}
+
+TEST(Svg, SaysWhatToInstall) {
+  try {
+    to_svg(parse(testing::kTwoReplicas), {}, {.program = "no-such-graphviz"});
+    FAIL() << "there is no such program";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
+    EXPECT_THAT(error.message(), HasSubstr("no-such-graphviz"));
+    EXPECT_THAT(error.message(), HasSubstr("install Graphviz"));
+  }
+}
+
+TEST(Svg, EndsAProgramThatDoesNotFinishOrFails) {
+  const TemporaryFolder folder;
+  const auto program = [&](const char* name, const char* script) {
+    const std::filesystem::path path = folder / name;
+    write_file_whole(path, script);
+    ::chmod(path.c_str(), 0700);
+    return path.string();
+  };
+  const std::string hangs = program("hangs", "#!/bin/sh\nexec sleep 600\n");
+  try {
+    run_graphviz(std::string(1 << 20, 'x'), "svg",
+                 {.program = hangs, .limit = std::chrono::milliseconds(50)});
+    FAIL() << "it never ends";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
+  }
+  const std::string fails = program("fails", "#!/bin/sh\necho 'syntax error' >&2\nexit 3\n");
+  try {
+    run_graphviz(std::string(1 << 20, 'x'), "svg", {.program = fails});  // nobody reads what is written
+    FAIL() << "it fails";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+    EXPECT_THAT(error.message(), HasSubstr("status 3: syntax error"));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,144 @@
+#include "lockstep/io/html.h"
+
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/graph/ops.h"
+#include "lockstep/graph/optimizer.h"
+#include "lockstep/io/files.h"
+#include "lockstep/strategies/mirrored.h"
+#include "support/drawn_graphs.h"
+#include "support/json.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Json;
+using ::testing::Not;
+
+#define LOCKSTEP_NEEDS_GRAPHVIZ() \
+  if (const Decision there = has_graphviz(); !there) GTEST_SKIP() << there.reason()
+
+// The data inside a page.
+Json data_of(const std::string& page) {
+  const std::string begin = "id=\"data\">";
+  const std::size_t from = page.find(begin) + begin.size();
+  return Json::parse(std::string_view(page).substr(from, page.find("</script>", from) - from));
+}
+
+const Json& node_of(const Json& data, const std::string& name) {
+  for (const Json& node : data["nodes"].list()) {
+    if (node["n"].text() == name) return node;
+  }
+  throw NotFound("no box " + name);
+}
+
+// Of a box in its last stage.
+const Json& facts_of(const Json& data, const std::string& name) {
+  const Json& node = node_of(data, name);
+  return data["facts"][static_cast<std::size_t>(node["a"].list().back()[5].number())];
+}
+
+TEST(Html, IsOneFileWithADrawingPerScope) {
+  LOCKSTEP_NEEDS_GRAPHVIZ();
+  const Graph graph = testing::layered_graph(12, 4);
+  const std::string page = to_html(graph, {.title = "<layers> & more"});
+  EXPECT_THAT(page, HasSubstr("<title>&lt;layers&gt; &amp; more</title>"));
+  // Nothing is fetched from anywhere.
+  for (const char* link : {"src=", "href=", "@import", "fetch(", "url("})
+    EXPECT_THAT(page, Not(HasSubstr(link)));
+  const Json data = data_of(page);
+  ASSERT_EQ(data["drawings"].list().size(), data["scopes"].list().size());
+  for (const Json& drawing : data["drawings"].list()) {
+    EXPECT_THAT(drawing["svg"].text(), HasSubstr("</svg>"));
+    for (std::size_t i = 0; i < drawing["e"].list().size(); ++i)
+      EXPECT_THAT(drawing["svg"].text(), HasSubstr(str("id=\"e", i, "\"")));
+  }
+  EXPECT_EQ(data["scopes"][0]["z"].number(), static_cast<double>(graph.size()));
+  const Json& relu = node_of(data, "model/layer_0/relu");
+  EXPECT_EQ(relu["a"][0][2].number(), 4);  // replicas
+}
+
+TEST(Html, NoTextEndsTheScript) {
+  LOCKSTEP_NEEDS_GRAPHVIZ();
+  const Graph graph = parse(R"text(
+      %"</script><script>alert(1)" = placeholder() : f32[]
+      return %"</script><script>alert(1)"
+  )text");
+  const std::string page = to_html(graph, {.title = "</title><script>alert(2)</script>"});
+  EXPECT_THAT(page, Not(HasSubstr("<script>alert")));
+  EXPECT_EQ(data_of(page)["nodes"][0]["n"].text(), "</script><script>alert(1)");
+}
+
+// What a mirrored step looks like, pass by pass.
+TEST(Html, ShowsAStrategysPassesOnOneLayout) {
+  LOCKSTEP_NEEDS_GRAPHVIZ();
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .share_mirrored = false, .optimize = false});
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::zeros({4, 1}));
+  const Sgd sgd(0.1F);
+  const auto step = strategy.function({{DType::kF32, {kUnknown, 4}, "x"}}, [=](Value x) {
+    const Value loss = global_mean(square(matmul(x, w)));
+    sgd.minimize(loss, {w});
+    return loss;
+  });
+  const PipelineRecording recording = record_pipeline(strategy, step.step_graph());
+  ASSERT_GT(recording.stages.size(), 3U);
+  EXPECT_EQ(count_nodes(recording.stages.back().graph), count_nodes(step.replicated_graph()));
+
+  const Json data = data_of(to_html(recording));
+  std::map<std::string, std::size_t> stage;
+  for (std::size_t s = 0; s < data["stages"].list().size(); ++s) stage[data["stages"][s]["n"].text()] = s;
+  ASSERT_TRUE(stage.contains("insert-all-reduce") && stage.contains("replicate"));
+
+  // The product is one box from the trace to the end, first twice in a region, then cloned.
+  const Json& product = node_of(data, "matmul");
+  EXPECT_EQ(product["a"].list().size(), data["stages"].list().size());
+  const Json& cloned = product["a"][stage["replicate"]];
+  EXPECT_EQ(cloned[1].number(), static_cast<double>(ViewChange::kRemade));
+  EXPECT_EQ(cloned[2].number(), 2);
+  const Json& facts = facts_of(data, "matmul");
+  EXPECT_EQ(facts["lat"].text(), "per replica");
+  EXPECT_EQ(facts["by"].text(), "replicate");
+  EXPECT_THAT(facts["site"].text(), HasSubstr("html_test.cpp"));
+  EXPECT_GT(facts["fl"].number(), 0);
+  EXPECT_EQ(facts["dev"].list().size(), 2U);
+
+  // The all-reduce appears with its pass.
+  bool added = false;
+  for (const Json& node : data["nodes"].list()) {
+    const Json& first = node["a"][0];
+    added = added || (node["o"].text() == "all_reduce" && node["k"].text() == "collective" &&
+                      first[0].number() == static_cast<double>(stage["insert-all-reduce"]) &&
+                      first[1].number() == static_cast<double>(ViewChange::kAdded));
+  }
+  EXPECT_TRUE(added);
+}
+
+TEST(Html, ReplacesAFile) {
+  LOCKSTEP_NEEDS_GRAPHVIZ();
+  const TemporaryFolder folder;
+  const Graph before = parse("%x = placeholder() : f32[]\nreturn %x\n");
+  Graph after = before;
+  write_html(before, folder / "g.html");
+  write_html(before, after, folder / "g.html");
+  EXPECT_EQ(data_of(read_file(folder / "g.html"))["stages"].list().size(), 2U);
+  EXPECT_THROW(write_html(before, folder / "no" / "g.html"), Error);
+}
+
+TEST(Html, SaysWhatToInstall) {
+  try {
+    to_html(parse("%x = placeholder() : f32[]\n"), {.graphviz = {.program = "no-such-graphviz"}});
+    FAIL() << "there is no such program";
+  } catch (const NotFound& error) {
+    EXPECT_THAT(error.message(), HasSubstr("install Graphviz"));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
