@@ -19,6 +19,7 @@
 
 #include <cereal/cereal.hpp>
 
+#include "lockstep/core/export.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/graph.h"
 #include "lockstep/io/internal/identities.h"
@@ -241,7 +242,7 @@ struct GraphRecords {
 // Throws InvalidArgument for C++ code, naming the node and its source line.
 void check_can_be_kept(const Node& node, const Attribute& attribute);
 // The graph must be valid; throws as check_can_be_kept().
-GraphRecords make_records(const Graph& graph, RecordForm form);
+LOCKSTEP_API GraphRecords make_records(const Graph& graph, RecordForm form);
 
 // `tensors` are those of the table. `fill_bytes` bounds the tensors that JSON text fills with one value. Throws Error for
 // whatever does not fit together, and where verify() refuses the graph; only a graph that passed leaves traces in the

@@ -15,7 +15,6 @@
 #include "lockstep/io/crc32c.h"
 #include "lockstep/io/files.h"
 #include "lockstep/io/internal/bounded_archive.h"
-#include "lockstep/io/internal/bounded_json.h"
 #include "lockstep/io/internal/graph_records.h"
 #include "lockstep/strategies/mirrored.h"
 #include "support/random_graph.h"

@@ -1,0 +1,26 @@
+# Each source file here is a libFuzzer target, run for a bounded time over a small corpus; clang with the address
+# sanitizer only. What it finds new in a run stays in the build tree; an input that breaks something belongs into the
+# corpus, with the fix.
+file(GLOB fuzz_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/*.cpp")
+foreach(source IN LISTS fuzz_sources)
+  cmake_path(GET source STEM target)
+  add_executable(fuzz_${target} "${source}")
+  lockstep_flags(fuzz_${target})
+  target_link_libraries(fuzz_${target} PRIVATE lockstep::lockstep)
+  target_include_directories(fuzz_${target} PRIVATE "${CMAKE_CURRENT_LIST_DIR}/..")
+  target_compile_options(fuzz_${target} PRIVATE -fsanitize=fuzzer)
+  target_link_options(fuzz_${target} PRIVATE -fsanitize=fuzzer)
+  set(found "${CMAKE_CURRENT_BINARY_DIR}/fuzz/${target}")
+  file(MAKE_DIRECTORY "${found}")
+  # Leaks are looked for in the other tests: at the end of a process that takes seconds on 64-bit Arm.
+  add_test(NAME fuzz/${target}
+    COMMAND fuzz_${target} -max_total_time=10 -timeout=20 -rss_limit_mb=2048 -max_len=4096 -detect_leaks=0
+            -print_final_stats=1 "-artifact_prefix=${found}/found-" "${found}"
+            "${CMAKE_CURRENT_LIST_DIR}/corpus/${target}")
+  set_tests_properties(fuzz/${target} PROPERTIES LABELS fuzz TIMEOUT 120)
+endforeach()
+
+# What the targets explore counts its branches for them.
+target_compile_options(lockstep_io PRIVATE -fsanitize=fuzzer-no-link)
+set_source_files_properties(graph/text_parse.cpp graph/text_lexer.cpp DIRECTORY "${PROJECT_SOURCE_DIR}"
+                            PROPERTIES COMPILE_OPTIONS -fsanitize=fuzzer-no-link)
