@@ -195,7 +195,7 @@ struct SummaryWriter::State {
   std::filesystem::path path;
   std::mutex mutex;
   struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
+    void operator()(std::FILE* open) const { std::fclose(open); }
   };
   std::unique_ptr<std::FILE, Close> file;
   std::string buffer;

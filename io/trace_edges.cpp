@@ -34,9 +34,10 @@ TraceEdges::TraceEdges(const Trace& trace) : trace_(trace) {
 }
 
 std::span<const TraceEdges::Turn> TraceEdges::turns_of(std::uint64_t run, std::uint32_t node) const {
-  const auto found = std::ranges::equal_range(
-      turns_, std::pair(run, node), {}, [](const Turn& turn) { return std::pair(turn.run, turn.node); });
-  return {found.begin(), found.end()};
+  const auto key = [](const Turn& turn) { return std::pair(turn.run, turn.node); };
+  const auto begin = std::ranges::lower_bound(turns_, std::pair(run, node), {}, key);
+  const auto end = std::ranges::upper_bound(turns_, std::pair(run, node), {}, key);
+  return {begin, end};
 }
 
 const TraceEdges::Turn* TraceEdges::turn_before(std::uint64_t run, std::uint32_t node, int replica,
