@@ -23,5 +23,6 @@ endforeach()
 
 # What the targets explore counts its branches for them.
 target_compile_options(lockstep_io PRIVATE -fsanitize=fuzzer-no-link)
-set_source_files_properties(graph/text_parse.cpp graph/text_lexer.cpp DIRECTORY "${PROJECT_SOURCE_DIR}"
+set_source_files_properties("${PROJECT_SOURCE_DIR}/graph/text_parse.cpp" "${PROJECT_SOURCE_DIR}/graph/text_lexer.cpp"
+                            DIRECTORY "${PROJECT_SOURCE_DIR}"
                             PROPERTIES COMPILE_OPTIONS -fsanitize=fuzzer-no-link)
