@@ -129,8 +129,8 @@ class Comparison {
     return own.by_identity(identity) == &entry ? others.by_identity(identity) : nullptr;
   }
 
-  NodeRecord record(const Census::Entry& entry, const Census& others) const {
-    NodeRecord made{entry.name, node_text(*entry.node), {}};
+  OneSidedNode record(const Census::Entry& entry, const Census& others) const {
+    OneSidedNode made{entry.name, node_text(*entry.node), {}};
     const Provenance& provenance = entry.node->provenance();
     const Census::Entry* const origin =
         diff_.by == DiffBy::kIdentity ? others.by_identity(provenance.origin) : nullptr;
@@ -318,8 +318,8 @@ std::string to_text(const GraphDiff& diff) {
                          ": ", diff.added.size(), " added, ", diff.removed.size(), " removed, ",
                          diff.changed.size(), " changed, ", diff.unchanged, " unchanged\n");
   for (const std::string& line : diff.interface) text += str("* ", line, "\n");
-  for (const NodeRecord& node : diff.removed) text += str("- %", node.name, " = ", node.text, "\n");
-  for (const NodeRecord& node : diff.added) {
+  for (const OneSidedNode& node : diff.removed) text += str("- %", node.name, " = ", node.text, "\n");
+  for (const OneSidedNode& node : diff.added) {
     text += str("+ %", node.name, " = ", node.text, node.from.empty() ? "" : "  // from " + node.from, "\n");
   }
   for (const NodeChange& change : diff.changed) {

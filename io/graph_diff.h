@@ -37,7 +37,7 @@ struct NodeChange {
 };
 
 // A node that one graph has.
-struct NodeRecord {
+struct OneSidedNode {
   std::string name;
   std::string text;  // "square(%x) : f32[4] on "cpu:0""
   std::string
@@ -46,8 +46,8 @@ struct NodeRecord {
 
 struct GraphDiff {
   DiffBy by = DiffBy::kName;
-  std::vector<NodeRecord> added;       // in the order of the second graph
-  std::vector<NodeRecord> removed;     // in the order of the first
+  std::vector<OneSidedNode> added;     // in the order of the second graph
+  std::vector<OneSidedNode> removed;   // in the order of the first
   std::vector<NodeChange> changed;     // in the order of the second
   std::vector<std::string> interface;  // parameters, results and variables, one line for each difference
   std::size_t unchanged = 0;           // nodes
