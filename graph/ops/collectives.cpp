@@ -29,8 +29,10 @@ namespace {
 
 constexpr std::int64_t kGrain = 32 << 10;  // elements a shard
 
+// replicas=0: before `replicate`, where their number is not known; one replica's value stands for all.
 std::size_t replicas_of(const NodeView& node) {
-  const auto replicas = node.get_or<std::int64_t>("replicas", 1);
+  const auto given = node.get_or<std::int64_t>("replicas", 1);
+  const std::int64_t replicas = given == 0 ? 1 : given;
   if (replicas < 1 || node.num_inputs() % static_cast<std::size_t>(replicas) != 0) {
     NodeView::fail(str(node.num_inputs(), " inputs are not those of ", replicas, " replicas"));
   }
@@ -369,6 +371,7 @@ OpDef all_gather_op() {
                              "; they may differ along axis ", axis, " only"));
         }
       }
+      if (c.get_or<std::int64_t>("replicas", 1) == 0) dims[axis] = kUnknown;  // what the others add is not known
       specs.push_back({spec.dtype, Shape(std::span<const std::int64_t>(dims))});
     }
     for (std::size_t r = 0; r < replicas; ++r) {

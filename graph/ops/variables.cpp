@@ -2,6 +2,9 @@
 //
 // The kernel of an update takes the variable's current value before the node's inputs and gives the new value; it
 // may run in place, and it never fails.
+#include <optional>
+#include <string>
+
 #include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/graph/internal/builtin_ops.h"
 
@@ -74,12 +77,80 @@ OpDef assign_add_op() {
   return def;
 }
 
+// --- by rows
+
+using kernels::BinaryOp;
+
+// What `how` does to a row; absent: the row is set.
+std::optional<BinaryOp> row_op(const NodeView& node) {
+  const std::string& how = node.get<std::string>("how");
+  if (how == "set") return std::nullopt;
+  if (how == "add") return BinaryOp::kAdd;
+  if (how == "mul") return BinaryOp::kMul;
+  if (how == "div") return BinaryOp::kDiv;
+  if (how == "min") return BinaryOp::kMinimum;
+  if (how == "max") return BinaryOp::kMaximum;
+  NodeView::fail(
+      str("'", how.substr(0, 40), "' is nothing to do to rows: expected set, add, mul, div, min or max"));
+}
+
+void infer_rows(InferContext& c) {
+  const std::string& name = c.get<VariableRef>("variable").name;
+  const TensorSpec& spec = c.variable(name);
+  const TensorSpec &indices = c.input(0), &rows = c.input(1);
+  const std::optional<BinaryOp> op = row_op(c);
+  if (spec.shape.rank() == 0) NodeView::fail(str("variable '", name, "' is a scalar, which has no rows"));
+  c.require(!op || spec.dtype != DType::kBool, "has no meaning for bool, unless rows are set");
+  c.require(op != BinaryOp::kDiv || is_floating(spec.dtype), "divides rows of floating variables only");
+  if (indices.dtype != DType::kI64 || indices.shape.rank() != 1)
+    NodeView::fail(str("the indices must be an i64 vector, got ", indices));
+  bool fits = rows.dtype == spec.dtype && rows.shape.rank() == spec.shape.rank();
+  for (std::size_t axis = 1; fits && axis < spec.shape.rank(); ++axis)
+    fits = rows.shape[axis] == kUnknown || rows.shape[axis] == spec.shape[axis];
+  if (!fits) NodeView::fail(str("variable '", name, "' holds ", spec, ", got rows of ", rows));
+  if (rows.shape[0] != kUnknown && indices.shape[0] != kUnknown && rows.shape[0] != indices.shape[0])
+    NodeView::fail(str("there are ", indices.shape[0], " indices for ", rows.shape[0], " rows"));
+  c.add_output(spec);
+}
+
+OpDef assign_rows_op() {
+  OpDef def = variable_op("assign_rows", "changes the named rows of the variable; gives the new value", 2,
+                          Effect::kReadsVariable | Effect::kWritesVariable);
+  def.attributes.push_back({"how", AttributeType::kString});
+  def.traits.updates_variable = OpTraits::Update{"variable", 1, true, {}, false, 0};
+  def.infer = infer_rows;
+  // A row that is named twice is changed twice, in order: one shard.
+  def.split = nullptr;
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    const std::int64_t rows = outputs[0].shape[0], elements = outputs[0].shape.num_elements();
+    return [op = row_op(node), dtype = outputs[0].dtype, count = node.input(0).shape[0], rows, elements,
+            columns = rows == 0 ? 0 : elements / rows](KernelContext& c) {
+      if (c.output(0) != c.input(0)) kernels::copy(dtype, c.input(0), c.output(0), 0, elements);
+      const auto* indices = static_cast<const std::int64_t*>(c.input(1));
+      const std::size_t bytes = static_cast<std::size_t>(columns) * size_of(dtype);
+      const Shape row{columns};
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (indices[i] < 0 || indices[i] >= rows) continue;  // check_indices has seen to that
+        auto* to = static_cast<char*>(c.output(0)) + static_cast<std::size_t>(indices[i]) * bytes;
+        const auto* from = static_cast<const char*>(c.input(2)) + static_cast<std::size_t>(i) * bytes;
+        if (op) {
+          kernels::binary(*op, dtype, row, to, row, from, row, to, 0, columns);
+        } else {
+          kernels::copy(dtype, from, to, 0, columns);
+        }
+      }
+    };
+  };
+  return def;
+}
+
 }  // namespace
 
 void register_variable_ops(OpRegistry& registry) {
   registry.add(read_op());
   registry.add(assign_op());
   registry.add(assign_add_op());
+  registry.add(assign_rows_op());
 }
 
 }  // namespace lockstep
