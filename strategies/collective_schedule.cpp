@@ -51,9 +51,11 @@ std::string print_schedule(const std::vector<ScheduledCollective>& schedule) {
   return text;
 }
 
-std::uint64_t collective_digest(const Graph& graph) {
+std::uint64_t collective_digest(const Graph& graph) { return collective_digest(collective_schedule(graph)); }
+
+std::uint64_t collective_digest(const std::vector<ScheduledCollective>& schedule) {
   std::uint64_t digest = 0xCBF29CE484222325U;  // FNV-1a
-  for (const ScheduledCollective& entry : collective_schedule(graph)) {
+  for (const ScheduledCollective& entry : schedule) {
     for (const char c : entry.to_string() + "\n")
       digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
   }

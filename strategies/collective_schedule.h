@@ -32,6 +32,7 @@ struct ScheduledCollective {
 
 LOCKSTEP_API std::vector<ScheduledCollective> collective_schedule(const Graph& graph);
 LOCKSTEP_API std::string print_schedule(const std::vector<ScheduledCollective>& schedule);
+LOCKSTEP_API std::uint64_t collective_digest(const std::vector<ScheduledCollective>& schedule);
 LOCKSTEP_API std::uint64_t collective_digest(const Graph& graph);
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "lockstep/core/error.h"
+#include "lockstep/strategies/internal/result_kinds.h"
 #include "lockstep/strategies/strategy.h"
 
 namespace lockstep {
@@ -52,10 +53,8 @@ ContextFrame::~ContextFrame() {
   if (later != nullptr) later->outer_ = outer_;
 }
 
-void ContextFrame::note_assignment(std::uint64_t identity) const {
-  const ContextFrame* frame = this;
-  while (frame->outer_ != nullptr && frame->outer_->builder_ == builder_) frame = frame->outer_;
-  frame->assignments_.push_back(identity);
+ReplicaKind ContextFrame::kind_of(const Value& value) const {
+  return kinds_ == nullptr ? ReplicaKind::kPerReplica : kinds_->of(value);
 }
 
 const ContextFrame* ContextFrame::current() { return top; }

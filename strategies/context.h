@@ -17,11 +17,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/export.h"
 #include "lockstep/graph/builder.h"
+#include "lockstep/strategies/values.h"
 
 namespace lockstep {
 
@@ -41,6 +44,8 @@ LOCKSTEP_API GraphBuilder* current_builder();
 
 namespace internal {
 
+class RegionKinds;  // strategies/internal/result_kinds.h
+
 // One entered context; leaves it when it goes, on the thread that made it. Contexts nest like blocks; one that goes before
 // a later one leaves that one active.
 class LOCKSTEP_API ContextFrame {
@@ -55,11 +60,18 @@ class LOCKSTEP_API ContextFrame {
   GraphBuilder* builder() const { return builder_; }
   const ContextFrame* outer() const { return outer_; }
   std::uint64_t serial() const { return serial_; }  // unique in the process
-  // Nodes (by identity) that write what replicas assign, noted with the outermost frame of a trace where it matters whether the
-  // values differ, which is known when all of it is there.
-  void note_assignment(std::uint64_t identity) const;
-  const std::vector<std::uint64_t>& assignments() const { return assignments_; }
   static const ContextFrame* current();
+
+  // --- of the code of a replica
+  // How a value of it differs between replicas, as far as it is traced; per replica for one of a region inside it.
+  void set_kinds(RegionKinds* kinds) { kinds_ = kinds; }
+  ReplicaKind kind_of(const Value& value) const;
+  // A value that leaves the region beside what the function gives: `then` hears what it is outside.
+  using Leaves = std::pair<Value, std::function<void(const PerReplica<Value>&)>>;
+  void leave(const Value& value, std::function<void(const PerReplica<Value>&)> then) const {
+    leaving_.emplace_back(value, std::move(then));
+  }
+  const std::vector<Leaves>& leaving() const { return leaving_; }
 
  private:
   Strategy* strategy_;
@@ -67,7 +79,8 @@ class LOCKSTEP_API ContextFrame {
   GraphBuilder* builder_;
   mutable const ContextFrame* outer_;
   std::uint64_t serial_;
-  mutable std::vector<std::uint64_t> assignments_;
+  RegionKinds* kinds_ = nullptr;
+  mutable std::vector<Leaves> leaving_;
 };
 
 // Throw FailedPrecondition where the context is another one; `method` is what was called.

@@ -271,6 +271,10 @@ CrossDeviceOpsPtr cross_device_ops(std::string_view name, std::string_view devic
                             "'; expected shared_memory, reduction_to_one_device, hierarchical_copy or ring"));
 }
 
+std::ostream& operator<<(std::ostream& out, const CrossDeviceChoice& choice) {
+  return out << choice.to_string();
+}
+
 CrossDeviceChoice choose_cross_device_ops(std::span<const std::string> devices, std::int64_t bytes) {
   constexpr std::int64_t kSmall = 64 << 10;
   bool one_memory = true, one_kind = true;

@@ -2,7 +2,7 @@
 //
 //   lower-collectives(ops=ring)                            // by name, from text
 //   class MyOps : public CrossDeviceOps { ... lower(LowerContext& c) const override { ... } };
-//   make_lower_collectives({.ops = std::make_shared<MyOps>()})
+//   MirroredStrategy s({.custom_cross_device_ops = std::make_shared<MyOps>()});      // or make_lower_collectives({.ops = ...})
 //
 // lower() gets one all-reduce of P replicas and T tensors and says, with nodes that it makes, what each replica reads in its
 // place. All of it is ordinary nodes: seen in dumps, placed, copied between memories by insert-copies, planned like others.
@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <ostream>
 #include <span>
 #include <string>
 #include <string_view>
@@ -109,6 +110,7 @@ struct CrossDeviceChoice {
   std::string reason;
   std::string to_string() const { return name + ": " + reason; }
 };
+LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const CrossDeviceChoice& choice);  // as to_string()
 LOCKSTEP_API CrossDeviceChoice choose_cross_device_ops(std::span<const std::string> devices,
                                                        std::int64_t bytes);
 

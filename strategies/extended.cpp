@@ -32,6 +32,9 @@ void require_sum_or_mean(ReduceOp op, std::string_view method) {
 Destinations::Destinations(const Variable&) {}
 Destinations::Destinations(const PerReplica<Value>& value) {
   if (value.empty()) throw InvalidArgument("destinations can not be empty");
+  if (!value.is_single()) return;
+  const ValueId id = value[0].id();
+  device_ = value[0].builder().graph().node(id.node).device();
 }
 Destinations::Destinations(std::string_view device) {
   if (device.empty()) throw InvalidArgument("destinations can not be empty: name a device");
@@ -137,17 +140,49 @@ NodeId group(Strategy& strategy, const PerReplica<Value>& value, std::string_vie
   return builder.innermost().node(op, name, value.values(), {}, {}, site);
 }
 
-std::map<std::string, std::vector<Value>> map(Strategy& strategy, std::span<const Value> items,
-                                              const std::function<Value(const Value&)>& fn) {
+Mapped map(Strategy& strategy, std::span<const Value> items,
+           const std::function<Value(const Value&, std::span<const Value>)>& fn,
+           std::span<const PerReplica<Value>> arguments) {
   GraphBuilder& builder = require_builder(strategy, "map()");
-  std::map<std::string, std::vector<Value>> results;
+  for (const PerReplica<Value>& argument : arguments) {
+    if (argument.kind() == ReplicaKind::kPerReplica && strategy.num_replicas_in_sync() > 1)
+      throw InvalidArgument("map(): Expected value to be mirrored across replicas: reduce it first");
+  }
+  Mapped results;
   const std::vector<std::string>& devices = strategy.worker_devices();
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const std::string& device = devices[i % devices.size()];
-    const auto placed = builder.innermost().device(device);
-    results[device].push_back(fn(items[i]));
+    const std::size_t at = i % devices.size();
+    std::vector<Value> own;
+    for (const PerReplica<Value>& argument : arguments) own.push_back(argument[at]);
+    const auto placed = builder.innermost().device(devices[at]);
+    results[devices[at]].push_back(fn(items[i], own));
   }
   return results;
+}
+
+Mapped map(Strategy& strategy, std::span<const Value> items, const std::function<Value(const Value&)>& fn) {
+  return map(strategy, items, [&](const Value& item, std::span<const Value>) { return fn(item); }, {});
+}
+
+Value reduce_mapped(Strategy& strategy, ReduceOp op, const Mapped& mapped, SourceSite site) {
+  require_sum_or_mean(op, "reduce_mapped()");
+  require_builder(strategy, "reduce_mapped()");
+  std::size_t longest = 0;
+  for (const auto& [device, values] : mapped) longest = std::max(longest, values.size());
+  // Item i is the (i / devices)-th of its device: the order of the items, as map() saw them.
+  std::vector<Value> items;
+  for (std::size_t i = 0; i < longest; ++i) {
+    for (const std::string& device : strategy.worker_devices()) {
+      const auto found = mapped.find(device);
+      if (found != mapped.end() && i < found->second.size()) items.push_back(found->second[i]);
+    }
+  }
+  if (items.empty()) throw InvalidArgument("reduce_mapped(): there are no items");
+  const auto here = items[0].builder().made_at(site);
+  if (op == ReduceOp::kMean && !is_floating(items[0].dtype())) {
+    for (Value& item : items) item = cast(item, DType::kF64);
+  }
+  return items.size() == 1 ? items[0] : reduce_replicas(op, items, site);
 }
 
 PerReplica<Tensor> worker_device_index(const Strategy& strategy) {

@@ -17,7 +17,8 @@
 
 namespace lockstep::extended {
 
-// Where a reduced or broadcast value should be: on a variable's devices, on those of a value, or on one device.
+// Where a reduced or broadcast value should be: on a variable's devices, on those of a value (a single one that is placed has one
+// device), or on one device.
 class LOCKSTEP_API Destinations {
  public:
   Destinations(const Variable& variable);        // NOLINT(google-explicit-constructor)
@@ -82,9 +83,17 @@ LOCKSTEP_API NodeId group(Strategy& strategy, const PerReplica<Value>& value, st
                           SourceSite site = SourceSite::current());
 
 // fn(item) for each item, item i on device i mod the number of devices: by device, in the order of the items. Devices that got no
-// item have no entry. Inside cross-replica and merge functions.
-LOCKSTEP_API std::map<std::string, std::vector<Value>> map(Strategy& strategy, std::span<const Value> items,
-                                                           const std::function<Value(const Value&)>& fn);
+// item have no entry. Inside cross-replica and merge functions. With arguments (single or mirrored ones) fn gets the slots of
+// the item's device behind the item.
+using Mapped = std::map<std::string, std::vector<Value>>;
+LOCKSTEP_API Mapped map(Strategy& strategy, std::span<const Value> items,
+                        const std::function<Value(const Value&)>& fn);
+LOCKSTEP_API Mapped map(Strategy& strategy, std::span<const Value> items,
+                        const std::function<Value(const Value&, std::span<const Value>)>& fn,
+                        std::span<const PerReplica<Value>> arguments);
+// The items' values combined, in the order of the items: their sum, or their mean over the number of items.
+LOCKSTEP_API Value reduce_mapped(Strategy& strategy, ReduceOp op, const Mapped& mapped,
+                                 SourceSite site = SourceSite::current());
 
 // The number of each replica, i32, as a value to hand to run().
 LOCKSTEP_API PerReplica<Tensor> worker_device_index(const Strategy& strategy);

@@ -1,13 +1,32 @@
 #include "lockstep/strategies/mirrored.h"
 
 #include "lockstep/graph/pass_registry.h"
+#include "lockstep/strategies/passes/lower_collectives.h"
 
 namespace lockstep {
 
 namespace {
 
+// The devices that num_gpus stands for.
+std::optional<std::vector<std::string>> counted_devices(const MirroredOptions& options) {
+  if (options.num_gpus && options.num_gpus_per_worker) {
+    throw InvalidArgument(
+        "You cannot specify both num_gpus and num_gpus_per_worker: they are two names for one number");
+  }
+  const std::optional<std::int64_t> count = options.num_gpus ? options.num_gpus : options.num_gpus_per_worker;
+  if (!count) return std::nullopt;
+  if (options.devices.names())
+    throw InvalidArgument("Must only specify one of devices and num_gpus; name the devices, or count them");
+  if (*count < 0) throw InvalidArgument(str("num_gpus must be 0 or more, got ", *count));
+  std::vector<std::string> names;
+  for (std::int64_t i = 0; i < *count; ++i) names.push_back(str("gpu:", i));
+  if (names.empty()) names.emplace_back("cpu:0");
+  return names;
+}
+
 StrategyOptions base_options(const MirroredOptions& options) {
   StrategyOptions base;
+  if (const auto counted = counted_devices(options)) base.devices = *counted;
   // There are no GPU devices yet: a runtime without any gives the CPU.
   if (options.devices.names()) base.devices = *options.devices.names();
   base.runtime = options.runtime;
@@ -16,9 +35,10 @@ StrategyOptions base_options(const MirroredOptions& options) {
   return base;
 }
 
-std::string list_of(const std::vector<std::string>& devices) {
+template <class Names>
+std::string list_of(const Names& names) {
   std::string list;
-  for (const std::string& device : devices) list += str(list.empty() ? "" : ",", device);
+  for (const std::string& name : names) list += str(list.empty() ? "" : ",", name);
   return str("[", list, "]");
 }
 
@@ -31,6 +51,27 @@ MirroredStrategy::MirroredStrategy(MirroredOptions options)
 
 MirroredStrategy::~MirroredStrategy() = default;
 
+bool MirroredStrategy::may_drift(std::string_view variable) const {
+  return options_.may_drift.contains(std::string(variable));
+}
+
+void MirroredStrategy::check_step(const Graph& step) const {
+  Strategy::check_step(step);
+  for (const std::string& name : options_.may_drift) {
+    if (step.find_variable(name) != nullptr || variables().contains(name)) continue;
+    throw InvalidArgument(str("may_drift names '", name,
+                              "', which is no variable of this step or strategy; variables are made before ",
+                              "the functions that use them"));
+  }
+}
+
+CrossDeviceChoice MirroredStrategy::cross_device_choice(std::int64_t bytes) const {
+  if (options_.custom_cross_device_ops != nullptr)
+    return {std::string(options_.custom_cross_device_ops->name()), "it is the user's own"};
+  if (options_.cross_device_ops != "auto") return {options_.cross_device_ops, "the options name it"};
+  return choose_cross_device_ops(worker_devices(), bytes);
+}
+
 PassPipeline MirroredStrategy::pipeline() const {
   const std::string devices = list_of(worker_devices());
   const std::vector<std::string> homes(worker_devices().size(), parameter_devices()[0]);
@@ -39,6 +80,8 @@ PassPipeline MirroredStrategy::pipeline() const {
   // What the user wants of the step comes first: it may declare variables.
   std::string passes = options_.step_passes.empty() ? "" : options_.step_passes + ",";
   passes += str("mirror-variables(devices=", central ? list_of(homes) : devices, "),insert-all-reduce");
+  const bool drifts = !options_.may_drift.empty();
+  if (drifts) passes += str("(allow=", list_of(options_.may_drift), ")");
   passes += options_.num_packs != 0 ? str(",bucket-all-reduce(num_packs=", options_.num_packs, ")")
                                     : str(",bucket-all-reduce(bytes_per_pack=", options_.bytes_per_pack, ")");
   if (options_.optimize) {
@@ -46,13 +89,25 @@ PassPipeline MirroredStrategy::pipeline() const {
         ",recompute-checkpoints,identity-removal,constant-folding,common-subexpression-elimination,"
         "dead-node-elimination,fuse-elementwise";
   }
-  passes += str(",replicate,place(devices=", devices, ")");
+  passes += str(",replicate,place(devices=", devices, central ? ",variables=" + homes[0] : "", ")");
   // The proof comes before anything relies on it, and after everything that could break it.
   passes += ",prove-sync";
+  if (drifts) passes += str("(allow=", list_of(options_.may_drift), ",strict=false)");
   if (options_.share_mirrored) passes += ",share-mirrored";
   // Ordered while they are still collectives; then each becomes what its devices need, and copies where memories differ.
-  passes += str(",order-collectives,lower-collectives(ops=", options_.cross_device_ops, "),insert-copies");
-  return PassRegistry::global().parse_pipeline(passes);
+  passes += ",order-collectives";
+  const PassRegistry& registry = PassRegistry::global();
+  if (const CrossDeviceOpsPtr& own = options_.custom_cross_device_ops) {
+    if (options_.cross_device_ops != "auto" || !options_.reduce_device.empty())
+      throw InvalidArgument(
+          "custom_cross_device_ops stand in place of a name: leave cross_device_ops and reduce_device out");
+    PassPipeline pipeline = registry.parse_pipeline(passes);
+    pipeline.add(make_lower_collectives({.ops = own}));
+    return std::move(pipeline.append(registry.parse_pipeline("insert-copies")));
+  }
+  passes += str(",lower-collectives(ops=", options_.cross_device_ops);
+  if (!options_.reduce_device.empty()) passes += str(",device=", options_.reduce_device);
+  return registry.parse_pipeline(passes + "),insert-copies");
 }
 
 }  // namespace lockstep

@@ -12,12 +12,14 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "lockstep/core/export.h"
+#include "lockstep/strategies/cross_device_ops.h"
 #include "lockstep/strategies/strategy.h"
 
 namespace lockstep {
@@ -39,14 +41,26 @@ class DeviceList {
 struct MirroredOptions {
   // One per replica, in their order. None said: every GPU, else the CPU. An empty list is an error.
   DeviceList devices = {};
+  // As the older API has it, in place of devices: this many GPUs, gpu:0 and on; 0: cpu:0. num_gpus_per_worker is another name
+  // for it. Giving two of the three is an error.
+  std::optional<std::int64_t> num_gpus = std::nullopt;
+  std::optional<std::int64_t> num_gpus_per_worker = std::nullopt;
   // How values become one across devices: "auto", "shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring".
   std::string cross_device_ops = "auto";
+  // Where reduction_to_one_device reduces; empty: replica 0's device. For the other ops an error.
+  std::string reduce_device = {};
+  // Instead of a name: cross-device ops of your own (strategies/cross_device_ops.h).
+  CrossDeviceOpsPtr custom_cross_device_ops = nullptr;
   // Gradients are packed into buckets of about so many bytes, in the order in which they become ready; 0: one bucket for all.
   std::int64_t bytes_per_pack = 4 << 20;
   // Instead: so many buckets of about equal size; 0: by bytes.
   std::int64_t num_packs = 0;
   // Compute and store once what is proven equal on all replicas and lies in one memory. Off: every replica has its own.
   bool share_mirrored = true;
+  // Variables whose copies may drift apart: prove-sync leaves them out of the proof, and where they have no aggregation each
+  // replica assigns its own copy. Stands in the pipeline's text. A name that is no variable is an error when a function is made.
+  // Prefer Synchronization::kOnRead for state that is each replica's own.
+  std::set<std::string> may_drift = {};
   // Passes on one replica's step before it is distributed: "accumulate-gradients(steps=4),clip-by-global-norm(norm=1)".
   std::string step_passes = {};
   // Run the general passes too (folding, fusing): off for graphs that are to be looked at.
@@ -63,6 +77,12 @@ class LOCKSTEP_API MirroredStrategy : public Strategy {
   std::string_view name() const override { return "MirroredStrategy"; }
   PassPipeline pipeline() const override;
   const MirroredOptions& options() const { return options_; }
+  bool may_drift(std::string_view variable) const override;
+  // What lower-collectives takes for an all-reduce of so many bytes (-1: not known), and why: "ring: each of 4 devices ...".
+  CrossDeviceChoice cross_device_choice(std::int64_t bytes = -1) const;
+
+ protected:
+  void check_step(const Graph& step) const override;
 
  private:
   MirroredOptions options_;

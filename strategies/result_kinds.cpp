@@ -26,37 +26,58 @@ bool is_source(const Node& node, const Graph& outermost) {
 
 }  // namespace
 
-std::vector<ReplicaKind> result_kinds(const Graph& region, const std::vector<ReplicaKind>& parameters,
-                                      const Graph& outermost) {
-  std::vector<ReplicaKind> kinds(region.id_bound(), ReplicaKind::kSingle);
-  std::vector<std::vector<ReplicaKind>> merged(region.id_bound());  // of merge_call nodes, by output
-  const auto kind_of = [&](ValueId value) {
-    const auto& outputs = merged[value.node.index()];
-    return outputs.empty() ? kinds[value.node.index()] : outputs[value.output];
-  };
-  std::vector<bool> is_parameter(region.id_bound());
-  for (std::size_t i = 0; i < region.parameters().size(); ++i) {
-    kinds[region.parameters()[i].index()] = parameters[i];
-    is_parameter[region.parameters()[i].index()] = true;
-  }
-  for (const NodeId id : region.topological_order()) {
-    if (is_parameter[id.index()]) continue;
-    const Node& node = region.node(id);
-    ReplicaKind kind = is_source(node, outermost) ? ReplicaKind::kPerReplica : ReplicaKind::kSingle;
-    for (const ValueId input : node.inputs()) kind = std::max(kind, kind_of(input));
+void RegionKinds::set(NodeId parameter, ReplicaKind kind) {
+  const std::size_t size = std::max(kinds_.size(), parameter.index() + 1);
+  kinds_.resize(size, ReplicaKind::kSingle);
+  is_set_.resize(size);
+  kinds_[parameter.index()] = kind;
+  is_set_[parameter.index()] = true;
+}
+
+ReplicaKind RegionKinds::known(ValueId value) const {
+  const auto& outputs = merged_[value.node.index()];
+  return outputs.empty() ? kinds_[value.node.index()] : outputs[value.output];
+}
+
+// Nodes are made after their inputs, so that their numbers are an order to walk in.
+void RegionKinds::extend() {
+  const std::size_t end = region_.id_bound();
+  kinds_.resize(std::max(kinds_.size(), end), ReplicaKind::kSingle);
+  is_set_.resize(kinds_.size());
+  merged_.resize(kinds_.size());
+  for (; next_ < end; ++next_) {
+    if (is_set_[next_] || !region_.contains(NodeId(next_))) continue;
+    const Node& node = region_.node(NodeId(next_));
+    ReplicaKind kind = is_source(node, outermost_) ? ReplicaKind::kPerReplica : ReplicaKind::kSingle;
+    for (const ValueId input : node.inputs()) kind = std::max(kind, known(input));
     if (const auto* single = node.find<std::vector<std::int64_t>>("single");
         !node.regions().empty() && single) {
       for (const std::int64_t one : *single)
-        merged[id.index()].push_back(one != 0 ? ReplicaKind::kMirrored : ReplicaKind::kPerReplica);
+        merged_[next_].push_back(one != 0 ? ReplicaKind::kMirrored : ReplicaKind::kPerReplica);
       continue;
     }
     if (node.op().traits.same_on_all || node.op().traits.sum_over_replicas) {
       if (kind != ReplicaKind::kSingle) kind = ReplicaKind::kMirrored;
     }
-    kinds[id.index()] = kind;
+    kinds_[next_] = kind;
   }
+}
+
+ReplicaKind RegionKinds::of(ValueId value) {
+  if (next_ < region_.id_bound()) extend();
+  return known(value);
+}
+
+ReplicaKind RegionKinds::of(const Value& value) {
+  return builder_ == nullptr || &value.builder() != builder_ ? ReplicaKind::kPerReplica : of(value.id());
+}
+
+std::vector<ReplicaKind> result_kinds(const Graph& region, const std::vector<ReplicaKind>& parameters,
+                                      const Graph& outermost) {
+  RegionKinds kinds(region, outermost);
+  for (std::size_t i = 0; i < parameters.size(); ++i) kinds.set(region.parameters()[i], parameters[i]);
   std::vector<ReplicaKind> results;
-  for (const ValueId result : region.results()) results.push_back(kind_of(result));
+  for (const ValueId result : region.results()) results.push_back(kinds.of(result));
   return results;
 }
 

@@ -3,59 +3,117 @@
 namespace lockstep {
 
 void MultiStepContext::set_last_step_output(const std::string& name, const PerReplica<Value>& value,
-                                            std::optional<ReduceOp> reduce) {
+                                            std::optional<ReduceOp> reduce, SourceSite site) {
   if (!in_replica_context()) {
-    outputs_[name] = reduce ? PerReplica<Value>(strategy_->reduce(*reduce, value)) : value;
+    outputs_[name] =
+        reduce ? PerReplica<Value>(strategy_->reduce(*reduce, value, std::nullopt, site)) : value;
     return;
   }
   if (!reduce) {
     throw InvalidArgument(
         str("output '", name, "' is set in replica context: say how the replicas' values become one"));
   }
-  throw FailedPrecondition(
-      str("output '", name, "' is set in replica context, whose values cannot leave it by themselves: give ",
-          "it back from run() and set it outside, with the reduction"));
+  const Value combined = replica_context().merge_call(
+      [&](Strategy& strategy, const PerReplica<Value>& all) {
+        return strategy.reduce(*reduce, all, std::nullopt, site);
+      },
+      value[0], site);
+  internal::ContextFrame::current()->leave(combined, [this, name](const PerReplica<Value>& outside) {
+    outputs_[name] = PerReplica<Value>(outside[0]);
+  });
 }
 
-MultiStepContext run_steps(
-    Strategy& strategy, const BatchSource& source, std::int64_t iterations, std::vector<InputSpec> inputs,
-    const std::function<void(MultiStepContext&, std::span<const PerReplica<Value>>)>& fn,
-    std::map<std::string, PerReplica<Tensor>> initial) {
-  internal::require_cross_replica(&strategy, "run_steps()");
-  if (iterations < 0) throw InvalidArgument(str("run_steps(): ", iterations, " iterations cannot be run"));
-  MultiStepContext context;
-  context.strategy_ = &strategy;
-  const auto step = strategy.cross_function(std::move(inputs), [&](std::span<const PerReplica<Value>> batch) {
-    context.outputs_.clear();
-    fn(context, batch);
-    return context.outputs_;
-  });
-  for (const auto& [name, value] : initial) {
-    if (!context.outputs_.contains(name))
-      throw InvalidArgument(
-          str("run_steps(): there is an initial value for '", name, "', which is no output"));
+// Traces the function, and runs it.
+class MultiStepRunner {
+ public:
+  MultiStepRunner(Strategy& strategy, std::int64_t iterations, StepOutputs initial)
+      : strategy_(strategy), iterations_(iterations), initial_(std::move(initial)) {
+    internal::require_cross_replica(&strategy, "run_steps()");
+    if (iterations < 0) throw InvalidArgument(str("run_steps(): ", iterations, " iterations cannot be run"));
+    context_.strategy_ = &strategy;
   }
-  if (!initial.empty() && initial.size() != context.outputs_.size())
-    throw InvalidArgument("run_steps(): give initial values for all outputs, or for none");
-  context.outputs_.clear();
-  context.last_ = std::move(initial);
-  for (; context.iterations_ < iterations; ++context.iterations_) {
-    const std::optional<std::vector<PerReplica<Tensor>>> batch = source();
-    if (!batch) {
-      throw RunError(
-          ErrorCode::kFailedPrecondition,
-          str("the source of batches ended after ", context.iterations_, " of ", iterations, " iterations"),
-          {}, static_cast<std::uint64_t>(context.iterations_));
-    }
-    try {
-      context.last_ = step.call(*batch);
-    } catch (const Error& error) {
-      std::throw_with_nested(RunError(error.code(),
-                                      str("iteration ", context.iterations_, ": ", error.message()),
-                                      error.place(), static_cast<std::uint64_t>(context.iterations_)));
-    }
+
+  MultiStepContext nothing() {
+    context_.last_ = std::move(initial_);
+    return std::move(context_);
   }
-  return context;
+
+  MultiStepContext loop(const std::function<void(MultiStepContext&)>& fn) {
+    const auto step = strategy_.cross_function({}, [&] {
+      fn(context_);
+      return context_.outputs_;
+    });
+    begin();
+    if (iterations_ > 0) context_.last_ = step.call_n(static_cast<std::uint64_t>(iterations_), {});
+    context_.iterations_ = iterations_;
+    return std::move(context_);
+  }
+
+  MultiStepContext feed(const BatchSource& source, std::vector<InputSpec> inputs,
+                        const MultiStepContext::Fn& fn) {
+    const auto step =
+        strategy_.cross_function(std::move(inputs), [&](std::span<const PerReplica<Value>> batch) {
+          fn(context_, batch);
+          return context_.outputs_;
+        });
+    begin();
+    for (; context_.iterations_ < iterations_; ++context_.iterations_) {
+      const std::optional<std::vector<PerReplica<Tensor>>> batch = source();
+      if (!batch) internal::source_ended(context_.iterations_, iterations_);
+      try {
+        context_.last_ = step.call(*batch);
+      } catch (const Error& error) {
+        std::throw_with_nested(RunError(error.code(),
+                                        str("iteration ", context_.iterations_, ": ", error.message()),
+                                        error.place(), static_cast<std::uint64_t>(context_.iterations_)));
+      }
+    }
+    return std::move(context_);
+  }
+
+ private:
+  // The function is traced: its outputs are known.
+  void begin() {
+    for (const auto& [name, value] : initial_) {
+      if (!context_.outputs_.contains(name))
+        throw InvalidArgument(
+            str("run_steps(): there is an initial value for '", name, "', which is no output"));
+    }
+    if (!initial_.empty() && initial_.size() != context_.outputs_.size())
+      throw InvalidArgument("run_steps(): give initial values for all outputs, or for none");
+    context_.outputs_.clear();
+    context_.last_ = std::move(initial_);
+  }
+
+  Strategy& strategy_;
+  std::int64_t iterations_;
+  StepOutputs initial_;
+  MultiStepContext context_;
+};
+
+MultiStepContext run_steps(Strategy& strategy, std::int64_t iterations,
+                           const std::function<void(MultiStepContext&)>& fn, StepOutputs initial) {
+  return MultiStepRunner(strategy, iterations, std::move(initial)).loop(fn);
 }
+
+MultiStepContext run_steps(Strategy& strategy, const BatchSource& source, std::int64_t iterations,
+                           std::vector<InputSpec> inputs, const MultiStepContext::Fn& fn,
+                           StepOutputs initial) {
+  return MultiStepRunner(strategy, iterations, std::move(initial)).feed(source, std::move(inputs), fn);
+}
+
+namespace internal {
+
+MultiStepContext no_steps(Strategy& strategy, StepOutputs initial) {
+  return MultiStepRunner(strategy, 0, std::move(initial)).nothing();
+}
+
+void source_ended(std::int64_t committed, std::int64_t iterations) {
+  throw RunError(ErrorCode::kFailedPrecondition,
+                 str("the source of batches has ended after ", committed, " of ", iterations, " iterations"),
+                 {}, static_cast<std::uint64_t>(committed));
+}
+
+}  // namespace internal
 
 }  // namespace lockstep

@@ -1,75 +1,150 @@
-// strategies/run_steps.h - many steps over a source of batches.
+// strategies/run_steps.h - many steps in one call.
 //
-//   MultiStepContext last = run_steps(strategy, source, 100, specs, [&](MultiStepContext& context, std::span<const PerReplica<Value>> batch) {
-//     PerReplica<Value> loss = strategy.run(train, batch[0], batch[1]);
-//     context.set_last_step_output("loss", loss, ReduceOp::kSum);
+//   MultiStepContext last = run_steps(strategy, source, 100, [&](MultiStepContext& context, std::pair<PerReplica<Value>, PerReplica<Value>> batch) {
+//     strategy.run([&](Value x, Value y) {
+//       context.set_last_step_output("loss", train(x, y), ReduceOp::kSum);       // here, or outside of run()
+//     }, batch.first, batch.second);
 //   });
 //   last.last_step_outputs().at("loss");
 //
-// A source is any callable that gives the next batch, one PerReplica<Tensor> per input, or nothing when it has ended; strategies
-// know no datasets. The function is traced once, in cross-replica context; every iteration runs it on the next batch and
-// commits by itself, and the next one begins when it has ended.
+// The function is traced once, in cross-replica context. A source is any callable that gives the next batch (any nest of
+// PerReplica<Tensor>: strategies/nest.h), or nothing when it has ended; strategies know no datasets. Sources are C++ code of
+// the caller, so with one every iteration is a run of the program on the next batch. Without one the loop is the
+// program's own (Program::run_n), and nothing of the caller runs in between.
+//
+// Either way each iteration commits by itself, the next begins when it has ended, and an error says how many committed. A
+// while_loop in a cross-replica function is the other thing: all its iterations commit with the step they belong to.
 #pragma once
 
 #include <any>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "lockstep/core/export.h"
+#include "lockstep/strategies/element_spec.h"
 #include "lockstep/strategies/strategy.h"
 
 namespace lockstep {
 
+// The next batch, one value per input.
 using BatchSource = std::function<std::optional<std::vector<PerReplica<Tensor>>>()>;
+// Values of outputs before the first iteration. Where there are any, they name the outputs that the function sets.
+using StepOutputs = std::map<std::string, PerReplica<Tensor>>;
 
 class LOCKSTEP_API MultiStepContext {
  public:
+  using Fn = std::function<void(MultiStepContext&, std::span<const PerReplica<Value>>)>;
+
   // While the function is traced. The last call for a name counts. In cross-replica context: the value as it is, or with `reduce`
-  // combined over replicas. In replica context it is refused: give the value back from run() and set it outside.
+  // combined over replicas. In replica context it is combined, and `reduce` must be given (InvalidArgument).
   void set_last_step_output(const std::string& name, const PerReplica<Value>& value,
-                            std::optional<ReduceOp> reduce = std::nullopt);
-  // Whatever it is, kept as it was given while tracing.
+                            std::optional<ReduceOp> reduce = std::nullopt,
+                            SourceSite site = SourceSite::current());
+  // Whatever it is, kept as it was given while tracing: once, since the function is traced once.
   void set_non_tensor_output(const std::string& name, std::any value) {
     non_tensor_outputs_[name] = std::move(value);
   }
 
   // Afterwards: of the last iteration; the initial values where there was none.
-  const std::map<std::string, PerReplica<Tensor>>& last_step_outputs() const { return last_; }
+  const StepOutputs& last_step_outputs() const { return last_; }
   const std::map<std::string, std::any>& non_tensor_outputs() const { return non_tensor_outputs_; }
   std::int64_t iterations() const { return iterations_; }
 
  private:
-  friend LOCKSTEP_API MultiStepContext run_steps(
-      Strategy& strategy, const BatchSource& source, std::int64_t iterations, std::vector<InputSpec> inputs,
-      const std::function<void(MultiStepContext&, std::span<const PerReplica<Value>>)>& fn,
-      std::map<std::string, PerReplica<Tensor>> initial);
+  friend class MultiStepRunner;
   Strategy* strategy_ = nullptr;
   std::map<std::string, PerReplica<Value>> outputs_;  // while tracing
-  std::map<std::string, PerReplica<Tensor>> last_;
+  StepOutputs last_;
   std::map<std::string, std::any> non_tensor_outputs_;
   std::int64_t iterations_ = 0;
 };
 
-// Throws RunError (kFailedPrecondition) saying how many iterations committed where the source ends before `iterations`, and what
-// a run throws. `initial` is what the outputs are before the first iteration; where given, it names the same outputs.
-LOCKSTEP_API MultiStepContext run_steps(
-    Strategy& strategy, const BatchSource& source, std::int64_t iterations, std::vector<InputSpec> inputs,
-    const std::function<void(MultiStepContext&, std::span<const PerReplica<Value>>)>& fn,
-    std::map<std::string, PerReplica<Tensor>> initial = {});
+// Without a source. Throws RunError saying how many iterations committed.
+LOCKSTEP_API MultiStepContext run_steps(Strategy& strategy, std::int64_t iterations,
+                                        const std::function<void(MultiStepContext&)>& fn,
+                                        StepOutputs initial = {});
+
+// Batches as a list of values with the specs named. Throws RunError (kFailedPrecondition) saying how many iterations committed
+// where the source ends before `iterations`, and what a run throws.
+LOCKSTEP_API MultiStepContext run_steps(Strategy& strategy, const BatchSource& source,
+                                        std::int64_t iterations, std::vector<InputSpec> inputs,
+                                        const MultiStepContext::Fn& fn, StepOutputs initial = {});
+
+namespace internal {
+
+// What run_steps gives where there is nothing to run.
+LOCKSTEP_API MultiStepContext no_steps(Strategy& strategy, StepOutputs initial);
+[[noreturn]] LOCKSTEP_API void source_ended(std::int64_t committed, std::int64_t iterations);
+
+template <class N>
+std::vector<PerReplica<Tensor>> flat_batch(const N& batch) {
+  std::vector<PerReplica<Tensor>> list;
+  nest::flatten(batch, [&](const auto& leaf) { list.push_back(PerReplica<Tensor>(leaf)); });
+  return list;
+}
+
+}  // namespace internal
+
+// Batches in a nest: fn(MultiStepContext&, the nest with PerReplica<Value> in place of PerReplica<Tensor>). The first batch says
+// what inputs there are (element_spec); without iterations nothing is taken from the source and fn is not called.
+template <class Source, class F>
+requires requires(Source& source) {
+  { source().has_value() } -> std::convertible_to<bool>;
+}
+MultiStepContext run_steps(Strategy& strategy, Source&& source, std::int64_t iterations, const F& fn,
+                           StepOutputs initial = {}) {
+  if (iterations == 0) return internal::no_steps(strategy, std::move(initial));
+  const auto first = source();
+  if (!first.has_value()) internal::source_ended(0, iterations);
+  bool is_first = true;
+  const BatchSource batches = [&]() -> std::optional<std::vector<PerReplica<Tensor>>> {
+    if (std::exchange(is_first, false)) return internal::flat_batch(*first);
+    const auto next = source();
+    if (!next.has_value()) return std::nullopt;
+    return internal::flat_batch(*next);
+  };
+  return run_steps(
+      strategy, batches, iterations, element_spec(*first),
+      [&](MultiStepContext& context, std::span<const PerReplica<Value>> values) {
+        std::size_t next = 0;
+        fn(context, nest::rebuild<PerReplica<Value>>(*first, [&](const auto&) { return values[next++]; }));
+      },
+      std::move(initial));
+}
 
 // One step on the next batch of the source, by run(): fn takes one Value per input, or a span of all. Throws RunError where the
 // source has ended.
 template <class F>
-auto experimental_run(Strategy& strategy, const F& fn, const BatchSource& source) {
+auto experimental_run(Strategy& strategy, const F& fn, const BatchSource& source,
+                      SourceSite site = SourceSite::current()) {
   const std::optional<std::vector<PerReplica<Tensor>>> batch = source();
-  if (!batch) throw RunError(ErrorCode::kFailedPrecondition, "the source of batches has ended", {}, 0);
-  return strategy.run_list(fn, *batch);
+  if (!batch) internal::source_ended(0, 1);
+  return strategy.run_list(fn, *batch, {}, site);
+}
+// From a source of other nests: fn takes the whole batch, one nest of Values.
+template <class F, class Source>
+requires(!std::is_convertible_v<Source, BatchSource>) auto experimental_run(
+    Strategy& strategy, const F& fn, Source&& source, SourceSite site = SourceSite::current()) {
+  const auto batch = source();
+  if (!batch.has_value()) internal::source_ended(0, 1);
+  return strategy.run_list(
+      [&](std::span<const Value> values) {
+        std::size_t next = 0;
+        return fn(nest::rebuild<Value>(*batch, [&](const auto&) { return values[next++]; }));
+      },
+      internal::flat_batch(*batch), {}, site);
+}
+template <class F>
+auto experimental_run(Strategy& strategy, const F& fn) {
+  return strategy.run_list(fn, {});
 }
 
 }  // namespace lockstep

@@ -10,6 +10,16 @@ const Step::Parts& Step::parts() const {
 
 std::vector<PerReplica<Tensor>> Step::run(std::span<const PerReplica<Tensor>> arguments,
                                           const RunOptions& options) const {
+  return results_of(parts().program.run(feeds_of(arguments), options));
+}
+
+std::vector<PerReplica<Tensor>> Step::run_n(std::uint64_t steps,
+                                            std::span<const PerReplica<Tensor>> arguments,
+                                            const RunOptions& options) const {
+  return results_of(parts().program.run_n(steps, feeds_of(arguments), options));
+}
+
+std::vector<Tensor> Step::feeds_of(std::span<const PerReplica<Tensor>> arguments) const {
   const Parts& parts = this->parts();
   if (arguments.size() != parts.inputs.size()) {
     throw InvalidArgument(
@@ -33,7 +43,11 @@ std::vector<PerReplica<Tensor>> Step::run(std::span<const PerReplica<Tensor>> ar
     }
     for (std::size_t r = 0; r < parts.replicas; ++r) feeds.push_back(argument[r]);
   }
-  const std::vector<Tensor> values = parts.program.run(feeds, options);
+  return feeds;
+}
+
+std::vector<PerReplica<Tensor>> Step::results_of(const std::vector<Tensor>& values) const {
+  const Parts& parts = this->parts();
   std::vector<PerReplica<Tensor>> results;
   for (const Slots& result : parts.results) {
     if (result.kind == ReplicaKind::kSingle) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 #include "lockstep/core/export.h"
 #include "lockstep/graph/pipeline.h"
 #include "lockstep/graph/program.h"
+#include "lockstep/strategies/collective_schedule.h"
 #include "lockstep/strategies/values.h"
 
 namespace lockstep {
@@ -45,6 +47,7 @@ class LOCKSTEP_API Step {
     std::vector<InputSpec> inputs;
     std::vector<Slots> results;
     std::size_t replicas = 1;
+    std::vector<ScheduledCollective> schedule = {};
   };
 
   Step() = default;  // empty
@@ -55,13 +58,23 @@ class LOCKSTEP_API Step {
   const Program& program() const { return parts().program; }
   const PipelineReport& report() const { return parts().report; }
   const std::vector<InputSpec>& inputs() const { return parts().inputs; }
+  // In which order it communicates, as order-collectives left it (strategies/collective_schedule.h), and the digest that workers
+  // compare. Empty where the strategy's pipeline has no such pass.
+  const std::vector<ScheduledCollective>& collective_schedule() const { return parts().schedule; }
+  std::uint64_t collective_digest() const { return lockstep::collective_digest(parts().schedule); }
 
   // One argument per input; a single value is given to every replica. Throws InvalidArgument for a wrong number of them or of
   // their slots, and what Program::run throws.
   std::vector<PerReplica<Tensor>> run(std::span<const PerReplica<Tensor>> arguments,
                                       const RunOptions& options = {}) const;
+  // `steps` runs on the same arguments inside the program, each committing by itself; what the last gives. Throws
+  // InvalidArgument for none.
+  std::vector<PerReplica<Tensor>> run_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
+                                        const RunOptions& options = {}) const;
 
  private:
+  std::vector<Tensor> feeds_of(std::span<const PerReplica<Tensor>> arguments) const;
+  std::vector<PerReplica<Tensor>> results_of(const std::vector<Tensor>& values) const;
   const Parts& parts() const;
   std::shared_ptr<const Parts> parts_;
 };

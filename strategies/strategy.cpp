@@ -6,13 +6,14 @@
 #include "lockstep/core/device.h"
 #include "lockstep/graph/ops.h"
 #include "lockstep/graph/replicated_update.h"
+#include "lockstep/strategies/assign_check.h"
+#include "lockstep/strategies/collective_schedule.h"
 #include "lockstep/strategies/internal/at_once.h"
 #include "lockstep/strategies/internal/copies.h"
 #include "lockstep/strategies/internal/result_kinds.h"
 #include "lockstep/strategies/one_device.h"
 #include "lockstep/strategies/passes/enter_replicas.h"
 #include "lockstep/strategies/passes/register.h"
-#include "lockstep/strategies/sync.h"
 
 namespace lockstep {
 
@@ -54,30 +55,14 @@ Runtime runtime_for(const StrategyOptions& options, const std::vector<std::strin
   return runtime;
 }
 
-// Refuses assignments of replicas that are wrong for what they turn out to write: a sum of what is the same on all of them, a
-// mean of integers that differ.
-void check_assignments(const Graph& graph, const std::vector<std::uint64_t>& assignments) {
-  if (assignments.empty()) return;
-  const SyncAnalysis sync(graph);
-  for (const SyncAnalysis::Level& level : sync.levels()) {
-    for (const Node& node : level.graph->nodes()) {
-      if (std::ranges::find(assignments, node.provenance().identity) == assignments.end()) continue;
-      const OpTraits::Update& update = *node.op().traits.updates_variable;
-      const bool differs = sync.at(*level.graph, node.inputs()[update.operand]) == Sync::kPerReplica;
-      const VariableDecl* decl = graph.find_variable(updated_variables(node)[0]);
-      VariableQuestion question;
-      question.synchronization = decl->synchronization;
-      question.aggregation = decl->aggregation;
-      question.action = VariableAction::kAssign;
-      question.value = differs ? ReplicaKind::kPerReplica : ReplicaKind::kMirrored;
-      question.floating = is_floating(decl->spec.dtype);
-      question.replicas = level.replicas;
-      const VariableAnswer answer = variable_rule(question);
-      if (answer.meaning == VariableMeaning::kRefused)
-        throw InvalidArgument(str("variable '", decl->name, "': ", answer.reason), place_of(node));
-    }
+// Takes down in which order the step communicates: once it is fixed, and before collectives become other nodes.
+class ScheduleWatch final : public PassInstrumentation {
+ public:
+  void after_pass(const Pass& pass, const Graph& graph, std::size_t, const PassReport&) override {
+    if (pass.name() == "order-collectives") schedule = collective_schedule(graph);
   }
-}
+  std::vector<ScheduledCollective> schedule;
+};
 
 // Outside of replicas a node that writes a variable reaches the first copy alone, and others may run in another function.
 void check_writes(const Graph& graph) {
@@ -121,6 +106,12 @@ Strategy::Strategy(StrategyOptions options)
 
 Strategy::~Strategy() = default;
 
+bool Strategy::may_drift(std::string_view) const { return false; }
+void Strategy::check_step(const Graph& step) const {
+  if (devices_.size() > 1) check_writes(step);
+  check_assigns(step);
+}
+
 Strategy::Scope Strategy::scope() {
   const internal::ContextFrame* frame = internal::ContextFrame::current();
   if (frame != nullptr && frame->strategy() != this) internal::require_cross_replica(this, "scope()");
@@ -158,14 +149,27 @@ std::vector<PerReplica<Value>> Strategy::replicate(std::span<const PerReplica<Va
   for (std::size_t i = 0; i < arguments.size(); ++i)
     place[i] = arguments[i].is_single() ? next_shared++ : next_own++;
   const auto& make = kind == ContextKind::kUpdate ? lockstep::replicated_update : lockstep::replicated;
+  std::size_t own_results = 0;
+  std::vector<std::function<void(const PerReplica<Value>&)>> leaving;
   const auto results = make(
       *builder, replicas, shared, own,
       [&](std::span<const Value> values) {
-        const internal::ContextFrame frame(this, kind, builder);
+        internal::ContextFrame frame(this, kind, builder);
+        internal::RegionKinds known(builder->innermost(), builder->outermost().graph());
+        frame.set_kinds(&known);
         std::vector<Value> ordered;
         ordered.reserve(place.size());
-        for (const std::size_t at : place) ordered.push_back(values[at]);
-        return trace(ordered);
+        for (std::size_t i = 0; i < place.size(); ++i) {
+          ordered.push_back(values[place[i]]);
+          known.set(ordered.back().id().node, arguments[i].kind());
+        }
+        std::vector<Value> given = trace(ordered);
+        own_results = given.size();
+        for (const auto& [value, then] : frame.leaving()) {
+          given.push_back(value);
+          leaving.push_back(then);
+        }
+        return given;
       },
       site);
   if (results.empty()) return {};
@@ -185,6 +189,8 @@ std::vector<PerReplica<Value>> Strategy::replicate(std::span<const PerReplica<Va
       out.emplace_back(results[i], kinds[i]);
     }
   }
+  for (std::size_t i = own_results; i < out.size(); ++i) leaving[i - own_results](out[i]);
+  out.resize(own_results);
   return out;
 }
 
@@ -193,7 +199,6 @@ Step Strategy::trace_cross(std::vector<InputSpec> inputs, const CrossTraceFn& tr
   if (current_builder() != nullptr)
     throw FailedPrecondition("a function cannot be made while another one is being traced; make it before");
   GraphBuilder builder;
-  const auto made_at = builder.made_at(site);
   std::vector<PerReplica<Value>> arguments;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     InputSpec& input = inputs[i];
@@ -214,7 +219,6 @@ Step Strategy::finish_trace(GraphBuilder& builder, std::vector<InputSpec> inputs
   Step::Parts parts;
   parts.inputs = std::move(inputs);
   parts.replicas = devices_.size();
-  std::vector<std::uint64_t> assignments;
   {
     const internal::ContextFrame frame(this, ContextKind::kCrossReplica, &builder);
     std::size_t next = 0;
@@ -230,19 +234,19 @@ Step Strategy::finish_trace(GraphBuilder& builder, std::vector<InputSpec> inputs
       for (std::size_t r = 0; r < slots; ++r) builder.result(result[r]);
       next += slots;
     }
-    assignments = frame.assignments();
   }
   parts.step_graph = builder.finish();
-  check_assignments(parts.step_graph, assignments);
   return finish_step(std::move(parts));
 }
 
 Step Strategy::finish_step(Step::Parts parts) {
-  if (devices_.size() > 1) check_writes(parts.step_graph);
+  check_step(parts.step_graph);
   Graph graph = parts.step_graph;
   PassPipeline passes = pipeline();
   PassContext context{&runtime_};
-  parts.report = passes.run(graph, context, {.verify = checks_});
+  ScheduleWatch watch;
+  parts.report = passes.run(graph, context, {.verify = checks_, .instrumentation = {&watch}});
+  parts.schedule = std::move(watch.schedule);
   parts.program = compile(std::move(graph), runtime_, compile_);
   return Step(std::move(parts));
 }
@@ -333,10 +337,12 @@ Value Strategy::reduce(ReduceOp op, const PerReplica<Value>& value, std::optiona
     if (value.size() == 1 || same) return value[0];
     std::vector<Value> slots = value.values();
     if (op == ReduceOp::kMean && !is_floating(slots[0].dtype())) {
+      const auto here = slots[0].builder().made_at(site);
       for (Value& slot : slots) slot = cast(slot, DType::kF64);
     }
     return reduce_replicas(op, slots, site);
   }
+  const auto here = value[0].builder().made_at(site);
   // Sum and count of each replica; a value that is the same everywhere counts once.
   std::vector<Value> sums, counts;
   for (const Value& slot : same ? std::vector<Value>{value[0]} : value.values()) {
@@ -354,13 +360,15 @@ Value Strategy::reduce(ReduceOp op, const PerReplica<Value>& value, std::optiona
   return cast(cast(total, wide) / cast(count, wide), dtype);
 }
 
-Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<std::int64_t> axis) {
+Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<std::int64_t> axis,
+                        SourceSite site) {
   internal::require_cross_replica(this, "reduce()");
   if (value.empty()) throw InvalidArgument("reduce: the value is empty");
   return internal::at_once(value.values(), [&](GraphBuilder& builder, const std::vector<Value>& slots) {
     const internal::ContextFrame frame(this, ContextKind::kCrossReplica, &builder);
-    return reduce(
-        op, value.is_single() ? PerReplica<Value>(slots[0]) : PerReplica<Value>(slots, value.kind()), axis);
+    return reduce(op,
+                  value.is_single() ? PerReplica<Value>(slots[0]) : PerReplica<Value>(slots, value.kind()),
+                  axis, site);
   });
 }
 

@@ -22,7 +22,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,6 +32,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -73,9 +76,41 @@ class Function : public Step {
   Out call(std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {}) const {
     return rebuild_(run(arguments, options));
   }
+  // `steps` times on the same arguments: Step::run_n.
+  Out call_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
+             const RunOptions& options = {}) const {
+    return rebuild_(run_n(steps, arguments, options));
+  }
 
  private:
   std::function<Out(std::span<const PerReplica<Tensor>>)> rebuild_;
+};
+
+// What run() of a function without arguments gives: R with PerReplica<Value> in place of Value where a function is being traced,
+// with PerReplica<Tensor> elsewhere. Convert it to the one that it is; the other throws FailedPrecondition.
+template <class R>
+class RunResult {
+ public:
+  using Traced = nest::Rebound<R, PerReplica<Value>>;
+  using Computed = nest::Rebound<R, PerReplica<Tensor>>;
+  explicit RunResult(Traced traced) : result_(std::in_place_index<0>, std::move(traced)) {}
+  explicit RunResult(Computed computed) : result_(std::in_place_index<1>, std::move(computed)) {}
+
+  operator Traced() const {
+    return get<0>("Values: run() was called outside");
+  }  // NOLINT(google-explicit-constructor)
+  operator Computed() const {
+    return get<1>("tensors: run() was called inside");
+  }  // NOLINT(google-explicit-constructor)
+
+ private:
+  template <std::size_t kIndex>
+  const auto& get(std::string_view what) const {
+    if (result_.index() != kIndex)
+      throw FailedPrecondition(str("the result holds no ", what, " of a function that is being traced"));
+    return std::get<kIndex>(result_);
+  }
+  std::variant<Traced, Computed> result_;
 };
 
 class LOCKSTEP_API Strategy {
@@ -98,6 +133,8 @@ class LOCKSTEP_API Strategy {
   bool should_init() const { return true; }
   bool should_checkpoint() const { return true; }
   bool should_save_summary() const { return true; }
+  // May the copies of this variable drift apart? Its user says so (MirroredOptions::may_drift); never by itself.
+  virtual bool may_drift(std::string_view variable) const;
   const Runtime& runtime() const { return runtime_; }
   VariableStore& variables() const { return *compile_.variables; }
 
@@ -141,30 +178,59 @@ class LOCKSTEP_API Strategy {
 
   // Runs `fn` once per replica on its slots of the arguments. Inside a cross-replica function or a merge function this makes
   // nodes, takes PerReplica<Value> and gives nests of them. Elsewhere it takes PerReplica<Tensor>, traces, compiles and runs `fn`
-  // at once, every time it is called: for what runs often make a function().
+  // at once, every time it is called: for what runs often make a function(). Without arguments it does what the place calls for.
+  template <class F>
+  auto run(const F& fn, SourceSite site = SourceSite::current()) {
+    using R = typename decltype(signature_of<F>())::Result;
+    const bool traced = current_builder() != nullptr && current_strategy() == this;
+    if constexpr (std::is_void_v<R>) {
+      traced ? run_traced(fn, {}, site) : run_list(fn, {}, {}, site);
+    } else {
+      return traced ? RunResult<R>(run_traced(fn, {}, site)) : RunResult<R>(run_list(fn, {}, {}, site));
+    }
+  }
+  template <class F, class A>
+  auto run(const F& fn, const A& a, SourceSite site = SourceSite::current()) {
+    return run_at(site, fn, a);
+  }
+  template <class F, class A, class B>
+  auto run(const F& fn, const A& a, const B& b, SourceSite site = SourceSite::current()) {
+    return run_at(site, fn, a, b);
+  }
+  template <class F, class A, class B, class C>
+  auto run(const F& fn, const A& a, const B& b, const C& c, SourceSite site = SourceSite::current()) {
+    return run_at(site, fn, a, b, c);
+  }
+  template <class F, class A, class B, class C, class D>
+  auto run(const F& fn, const A& a, const B& b, const C& c, const D& d,
+           SourceSite site = SourceSite::current()) {
+    return run_at(site, fn, a, b, c, d);
+  }
+  // Any number of arguments, behind the line that run() is called from.
   template <class F, class... Arguments>
-  auto run(const F& fn, const Arguments&... arguments) {
-    if constexpr ((std::is_convertible_v<const Arguments&, PerReplica<Value>> && ...) &&
-                  sizeof...(Arguments) > 0) {
-      return run_traced(fn, {PerReplica<Value>(arguments)...});
+  auto run_at(SourceSite site, const F& fn, const Arguments&... arguments) {
+    if constexpr ((std::is_convertible_v<const Arguments&, PerReplica<Value>> && ...)) {
+      return run_traced(fn, {PerReplica<Value>(arguments)...}, site);
     } else {
       const std::vector<PerReplica<Tensor>> list{PerReplica<Tensor>(arguments)...};
-      return run_list(fn, list);
+      return run_list(fn, list, {}, site);
     }
   }
 
-  // The same with a list of arguments; fn takes one Value for each, or a std::span<const Value>.
+  // At once, with a list of arguments; fn takes one Value for each, or a std::span<const Value>. The options are those of the
+  // one run: its deadline, who may cancel and who watches it.
   template <class F>
-  auto run_list(const F& fn, std::span<const PerReplica<Tensor>> arguments) {
-    return function(specs_of(arguments), fn).call(arguments);
+  auto run_list(const F& fn, std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {},
+                SourceSite site = SourceSite::current()) {
+    return function(specs_of(arguments), fn, site).call(arguments, options);
   }
 
   // --- across replicas
   // The slots combined; with an axis, each replica's value is reduced over that axis first, and a mean is the total sum over the
   // total count, however unevenly rows are spread. The sum of a value that is the same on all replicas is an error where there
   // are several (divide first); its mean is the value. The mean of integers is f64.
-  Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value,
-                std::optional<std::int64_t> axis = std::nullopt);
+  Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<std::int64_t> axis = std::nullopt,
+                SourceSite site = SourceSite::current());
   Value reduce(ReduceOp op, const PerReplica<Value>& value, std::optional<std::int64_t> axis = std::nullopt,
                SourceSite site = SourceSite::current());
   // The slots of this process's replicas; of a single value the one there is.
@@ -191,6 +257,8 @@ class LOCKSTEP_API Strategy {
 
  protected:
   explicit Strategy(StrategyOptions options);
+  // Throws where a traced step does not suit the strategy, before its passes run.
+  virtual void check_step(const Graph& step) const;
 
  private:
   friend class Variable;
@@ -286,7 +354,7 @@ class LOCKSTEP_API Strategy {
     });
   }
   template <class F>
-  auto run_traced(const F& fn, const std::vector<PerReplica<Value>>& arguments) {
+  auto run_traced(const F& fn, const std::vector<PerReplica<Value>>& arguments, SourceSite site) {
     using R = typename decltype(signature_of<F>())::Result;
     std::shared_ptr<const void> structure;
     const std::vector<PerReplica<Value>> results = replicate(
@@ -296,7 +364,7 @@ class LOCKSTEP_API Strategy {
           structure = std::move(shape);
           return std::move(flat);
         },
-        ContextKind::kReplica, SourceSite::current());
+        ContextKind::kReplica, site);
     return rebuilt<PerReplica<Value>, R>(structure, std::span<const PerReplica<Value>>(results));
   }
   std::vector<InputSpec> specs_of(std::span<const PerReplica<Tensor>> arguments) const;
@@ -305,6 +373,9 @@ class LOCKSTEP_API Strategy {
   Runtime runtime_;
   CompileOptions compile_;
   PipelineChecks checks_;
+  // The variables made in this strategy, by name.
+  std::mutex made_mutex_;
+  std::map<std::string, std::shared_ptr<const internal::VariableState>, std::less<>> made_;
 };
 
 // What is active where no scope was entered: one replica on the CPU.

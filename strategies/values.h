@@ -21,6 +21,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/export.h"
 #include "lockstep/core/tensor.h"
+#include "lockstep/graph/value.h"
 
 namespace lockstep {
 
@@ -69,5 +70,7 @@ PerReplica<T> mirrored(std::vector<T> values) {
 
 // "per replica {0: f32[2]{1.0, 2.0}, 1: f32[2]{3.0, 4.0}}"
 LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const PerReplica<Tensor>& value);
+// "per replica {0: x: f32[2], 1: x/replica_1: f32[2]}"
+LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const PerReplica<Value>& value);
 
 }  // namespace lockstep

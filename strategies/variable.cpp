@@ -1,16 +1,12 @@
 #include "lockstep/strategies/variable.h"
 
 #include "lockstep/graph/ops.h"
+#include "lockstep/graph/ops/updates.h"
 #include "lockstep/graph/variable_role.h"
-#include "lockstep/strategies/internal/at_once.h"
+#include "lockstep/strategies/internal/variable_state.h"
 #include "lockstep/strategies/strategy.h"
 
 namespace lockstep {
-
-struct Variable::State {
-  VariableDecl decl;
-  Strategy* strategy = nullptr;
-};
 
 namespace {
 
@@ -35,6 +31,21 @@ void check_copy_names(const std::string& name, const Strategy& strategy, const E
   }
 }
 
+Synchronization without_auto(Synchronization synchronization) {
+  return synchronization == Synchronization::kAuto ? Synchronization::kOnWrite : synchronization;
+}
+
+std::string described(const VariableDecl& decl, const SourceSite& site) {
+  return str(decl.spec, ", synchronization ", to_string(without_auto(decl.synchronization)), ", aggregation ",
+             to_string(decl.aggregation), decl.trainable ? "" : ", not trainable", " (", site.file, ":",
+             site.line, ")");
+}
+
+bool same_options(const VariableDecl& a, const VariableDecl& b) {
+  return a.spec == b.spec && a.aggregation == b.aggregation && a.trainable == b.trainable &&
+         without_auto(a.synchronization) == without_auto(b.synchronization);
+}
+
 }  // namespace
 
 Variable::Variable(std::string name, const Tensor& initial, const VariableOptions& options, SourceSite site) {
@@ -51,14 +62,24 @@ Variable::Variable(std::string name, const Tensor& initial, const VariableOption
                           place);
   }
   if (!exists) check_copy_names(name, strategy, place);
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<internal::VariableState>();
   state->strategy = &strategy;
+  state->site = site;
   state->decl.name = std::move(name);
   state->decl.spec = initial.spec();
   state->decl.initial = initial.clone();
   state->decl.synchronization = options.synchronization;
   state->decl.aggregation = options.aggregation;
   state->decl.trainable = options.trainable.value_or(options.synchronization != Synchronization::kOnRead);
+  const std::lock_guard<std::mutex> lock(strategy.made_mutex_);
+  const auto found = strategy.made_.find(state->decl.name);
+  if (found != strategy.made_.end() && !same_options(found->second->decl, state->decl)) {
+    throw InvalidArgument(
+        str("variable '", state->decl.name, "' is made twice, as ",
+            described(found->second->decl, found->second->site), " and as ", described(state->decl, site),
+            "; give one of them another name, or both the same options"),
+        place);
+  }
   VariableStore& store = strategy.variables();
   store.find_or_create(
       state->decl.name, state->decl.spec, [&] { return initial; }, role_of(state->decl));
@@ -69,7 +90,7 @@ Variable::Variable(std::string name, const Tensor& initial, const VariableOption
       store.find_or_create(
           copy_name(state->decl.name, r), state->decl.spec, [&] { return initial; }, role);
   }
-  state_ = std::move(state);
+  state_ = strategy.made_.emplace(state->decl.name, state).first->second;
 }
 
 const std::string& Variable::name() const { return state_->decl.name; }
@@ -107,10 +128,11 @@ VariableQuestion Variable::question(VariableAction action, ReplicaKind value) co
   question.value = value;
   question.floating = is_floating(spec().dtype);
   question.replicas = state_->strategy->num_replicas_in_sync();
+  question.may_drift = state_->strategy->may_drift(name());
   return question;
 }
 
-namespace {
+namespace internal {
 
 VariableMeaning accepted(const VariableQuestion& question, const std::string& name, const SourceSite& site) {
   const VariableAnswer answer = variable_rule(question);
@@ -121,7 +143,9 @@ VariableMeaning accepted(const VariableQuestion& question, const std::string& na
   return answer.meaning;
 }
 
-}  // namespace
+}  // namespace internal
+
+using internal::accepted;
 
 // --- where a step is traced
 
@@ -161,112 +185,116 @@ Value Variable::change(VariableAction action, const Operand& operand, bool negat
         str("variable '", name(), "' takes Values only where a function is traced; give it a tensor"),
         ErrorPlace{name(), "Variable", {}, site.file, site.line, -1});
   }
+  const auto here = builder->made_at(site);
   const VariableRef ref = declare(*builder, site);
   Value value = operand.value();
-  if (operand.number()) {
-    value = builder->innermost().constant(Tensor::full(spec().dtype, Shape{}, *operand.number()), "constant",
-                                          site);
-  }
+  if (operand.number())
+    value = builder->innermost().constant(Tensor::full(spec().dtype, Shape{}, *operand.number()));
   if (!value.valid()) throw InvalidArgument(str("variable '", name(), "' is assigned an empty value"));
   if (negate) value = neg(value);
-  const auto apply = [&](GraphBuilder& where, const Value& v) {
-    const Value whole = v.shape().rank() < spec().shape.rank() ? broadcast_to(v, spec().shape) : v;
-    return action == VariableAction::kAssign ? where.assign(ref, whole, site)
-                                             : where.assign_add(ref, whole, site);
-  };
-  if (in_replica_context()) {
-    // What is the same on all replicas is known once the step is traced: what is right for the one and wrong for the other
-    // is decided then.
-    const VariableQuestion same = question(action, ReplicaKind::kSingle),
-                           differs = question(action, ReplicaKind::kPerReplica);
-    const bool same_refused = variable_rule(same).meaning == VariableMeaning::kRefused;
-    const bool differs_refused = variable_rule(differs).meaning == VariableMeaning::kRefused;
-    if (same_refused && differs_refused) accepted(differs, name(), site);
-    const Value made = apply(builder->innermost(), value);
-    if (same_refused != differs_refused && operand.number() != 0.0) {
-      const Node& node = builder->innermost().graph().node(made.id().node);
-      internal::ContextFrame::current()->note_assignment(node.provenance().identity);
-    }
-    return made;
-  }
-  const VariableMeaning meaning = accepted(question(action, ReplicaKind::kSingle), name(), site);
-  if (current_context() == ContextKind::kUpdate) return apply(builder->innermost(), value);
-  if (meaning == VariableMeaning::kShareEach) {
-    const auto replicas = static_cast<double>(state_->strategy->num_replicas_in_sync());
-    value = cast(cast(value, DType::kF64) / replicas, value.dtype());
-  }
-  const PerReplica<Value> argument(value);
-  const std::vector<PerReplica<Value>> results = state_->strategy->replicate(
-      {&argument, 1},
-      [&](std::span<const Value> values) {
-        return std::vector<Value>{apply(builder->innermost(), values[0])};
+  const VariableMeaning meaning = allowed(action, site);
+  if (meaning == VariableMeaning::kShareEach)
+    value = share_of(value, state_->strategy->num_replicas_in_sync());
+  return apply(
+      {value},
+      [&](GraphBuilder& where, std::span<const Value> v) {
+        const Value whole =
+            v[0].shape().rank() < spec().shape.rank() ? broadcast_to(v[0], spec().shape) : v[0];
+        return action == VariableAction::kAssign ? where.assign(ref, whole, site)
+                                                 : where.assign_add(ref, whole, site);
       },
+      site);
+}
+
+// In a replica it is known once the step is traced what is the same on all of them: check_assigns() decides about what is right
+// for the one and wrong for the other.
+VariableMeaning Variable::allowed(VariableAction action, const SourceSite& site) const {
+  const VariableQuestion same = question(action, ReplicaKind::kSingle);
+  if (!in_replica_context()) return accepted(same, name(), site);
+  const VariableMeaning meaning = variable_rule(same).meaning;
+  return meaning == VariableMeaning::kRefused
+             ? accepted(question(action, ReplicaKind::kPerReplica), name(), site)
+             : meaning;
+}
+
+// Integers are cut, as a cast does.
+Value Variable::share_of(const Value& value, std::int64_t replicas) {
+  const Value count = value.builder().innermost().constant(
+      Tensor::full(value.dtype(), Shape{}, static_cast<double>(replicas)));
+  return value / count;
+}
+
+Value Variable::apply(const std::vector<Value>& values,
+                      const std::function<Value(GraphBuilder&, std::span<const Value>)>& make,
+                      SourceSite site) const {
+  GraphBuilder* builder = current_builder();
+  if (current_context() != ContextKind::kCrossReplica) return make(builder->innermost(), values);
+  const std::vector<PerReplica<Value>> arguments(values.begin(), values.end());
+  const std::vector<PerReplica<Value>> results = state_->strategy->replicate(
+      arguments, [&](std::span<const Value> v) { return std::vector<Value>{make(builder->innermost(), v)}; },
       ContextKind::kUpdate, site);
   return results[0][0];
 }
 
-// --- at once
+// --- by rows
 
-namespace {
-
-void require_no_trace(const std::string& name) {
-  if (current_builder() == nullptr) return;
-  throw FailedPrecondition(str("variable '", name,
-                               "' is asked for its value while a function is traced: use read(), or do it ",
-                               "outside"));
+Value Variable::scatter_add(const Operand& indices, const Operand& rows, SourceSite site) const {
+  return scatter("add", indices, rows, false, site);
+}
+Value Variable::scatter_sub(const Operand& indices, const Operand& rows, SourceSite site) const {
+  return scatter("add", indices, rows, true, site);
+}
+Value Variable::scatter_mul(const Operand& indices, const Operand& rows, SourceSite site) const {
+  return scatter("mul", indices, rows, false, site);
+}
+Value Variable::scatter_div(const Operand& indices, const Operand& rows, SourceSite site) const {
+  return scatter("div", indices, rows, false, site);
+}
+Value Variable::scatter_update(const Operand& indices, const Operand& rows, SourceSite site) const {
+  return scatter("set", indices, rows, false, site);
+}
+Value Variable::scatter_min(const Operand& indices, const Operand& rows, SourceSite site) const {
+  return scatter("min", indices, rows, false, site);
+}
+Value Variable::scatter_max(const Operand& indices, const Operand& rows, SourceSite site) const {
+  return scatter("max", indices, rows, false, site);
 }
 
-}  // namespace
-
-PerReplica<Tensor> Variable::copies() const {
-  require_no_trace(name());
-  VariableStore& store = state_->strategy->variables();
-  std::vector<Tensor> values;
-  for (std::int64_t r = 0; r < state_->strategy->num_replicas_in_sync(); ++r) {
-    const std::string copy = copy_name(name(), r);
-    values.push_back(store.contains(copy) ? store.value(copy) : values[0]);
+Value Variable::scatter(std::string_view how, const Operand& indices, const Operand& rows, bool negate,
+                        SourceSite site) const {
+  GraphBuilder* builder = current_builder();
+  if (builder == nullptr) {
+    throw FailedPrecondition(
+        str("variable '", name(), "' takes rows only where a function is traced; assign the whole outside"),
+        ErrorPlace{name(), "Variable", {}, site.file, site.line, -1});
   }
-  if (values.size() == 1) return values[0];
-  return PerReplica<Tensor>(std::move(values), synchronization() == Synchronization::kOnRead
-                                                   ? ReplicaKind::kPerReplica
-                                                   : ReplicaKind::kMirrored);
+  const auto here = builder->made_at(site);
+  if (spec().shape.rank() == 0) {
+    throw InvalidArgument(str("variable '", name(), "' is a scalar, which has no rows: assign it"),
+                          ErrorPlace{name(), "Variable", {}, site.file, site.line, -1});
+  }
+  const VariableRef ref = declare(*builder, site);
+  const bool adds = how == "add" || how == "mul" || how == "div";
+  allowed(adds ? VariableAction::kScatter : VariableAction::kScatterSet, site);
+  const Value where = check_indices(cast(indices.value_for("scatter"), DType::kI64), spec().shape[0]);
+  const Value what = rows.value_for("scatter");
+  return apply(
+      {where, negate ? neg(what) : what},
+      [&](GraphBuilder& target, std::span<const Value> v) {
+        return target.op1("assign_rows", {v[0], v[1]}, {{"how", std::string(how)}, {"variable", ref}},
+                          name() + "/assign_rows", site);
+      },
+      site);
 }
 
-Tensor Variable::value() const {
-  require_no_trace(name());
-  const VariableMeaning meaning = accepted(question(VariableAction::kRead, ReplicaKind::kSingle), name(), {});
-  if (meaning != VariableMeaning::kSumCopies && meaning != VariableMeaning::kMeanCopies)
-    return state_->strategy->variables().value(name());
-  return state_->strategy->reduce(meaning == VariableMeaning::kSumCopies ? ReduceOp::kSum : ReduceOp::kMean,
-                                  copies());
-}
-
-void Variable::assign(const Tensor& value) const { change_now(VariableAction::kAssign, value, false); }
-void Variable::assign_add(const Tensor& delta) const { change_now(VariableAction::kAssignAdd, delta, false); }
-void Variable::assign_sub(const Tensor& delta) const { change_now(VariableAction::kAssignAdd, delta, true); }
-
-void Variable::change_now(VariableAction action, const Tensor& value, bool negate) const {
-  require_no_trace(name());
-  if (!value.defined() || value.spec() != spec()) {
-    throw InvalidArgument(str("variable '", name(), "' holds ", spec(), ", got ",
-                              value.defined() ? to_string(value.spec()) : "an empty tensor"));
-  }
-  const VariableMeaning meaning = accepted(question(action, ReplicaKind::kSingle), name(), {});
-  const std::int64_t replicas = state_->strategy->num_replicas_in_sync();
-  VariableStore& store = state_->strategy->variables();
-  for (std::int64_t r = 0; r < replicas; ++r) {
-    const std::string copy = copy_name(name(), r);
-    if (!store.contains(copy) || (r > 0 && store.is_alias(copy))) continue;
-    const Tensor operands[] = {value, store.value(copy)};
-    store.set(copy, internal::at_once(operands, [&](GraphBuilder&, const std::vector<Value>& v) {
-                Value change = negate ? neg(v[0]) : v[0];
-                if (meaning == VariableMeaning::kShareEach) {
-                  // Integers are cut, as a cast does.
-                  change = cast(cast(change, DType::kF64) / static_cast<double>(replicas), change.dtype());
-                }
-                return action == VariableAction::kAssign ? identity(change) : v[1] + change;
-              }));
-  }
+std::ostream& operator<<(std::ostream& out, const Variable& variable) {
+  out << "Variable '" << variable.name() << "' " << variable.spec() << ", "
+      << (variable.synchronization() == Synchronization::kOnRead ? "each replica's own" : "mirrored")
+      << " on " << variable.strategy().num_replicas_in_sync()
+      << (variable.strategy().num_replicas_in_sync() == 1 ? " replica" : " replicas");
+  if (variable.aggregation() != Aggregation::kNone)
+    out << ", aggregation " << to_string(variable.aggregation());
+  return out << (variable.trainable() ? "" : ", not trainable");
 }
 
 }  // namespace lockstep

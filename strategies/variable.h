@@ -19,8 +19,15 @@
 // has the whole table. A wrong use is an error when the step is traced. Thread safety: as the strategy's store.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <ostream>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "lockstep/core/export.h"
 #include "lockstep/core/tensor.h"
@@ -31,6 +38,10 @@
 
 namespace lockstep {
 
+namespace internal {
+struct VariableState;
+}
+
 struct VariableOptions {
   Synchronization synchronization = Synchronization::kAuto;  // kAuto: kOnWrite
   Aggregation aggregation = Aggregation::kNone;  // of what replicas assign, or of the copies when read
@@ -40,7 +51,8 @@ struct VariableOptions {
 
 class LOCKSTEP_API Variable {
  public:
-  // Throws InvalidArgument for a taken name, an empty value, or Synchronization::kNone with more than one replica.
+  // Throws InvalidArgument for a taken name, an empty value, or Synchronization::kNone with more than one replica; inside a
+  // traced function for a taken name with another dtype, shape, synchronization, aggregation or trainable, naming both lines.
   Variable(std::string name, const Tensor& initial, const VariableOptions& options = {},
            SourceSite site = SourceSite::current());
 
@@ -60,8 +72,27 @@ class LOCKSTEP_API Variable {
   // For gradients() and optimizers.
   operator VariableRef() const;  // NOLINT(google-explicit-constructor)
 
-  // --- at once, outside of traced functions. They wait for runs that use the variable, copy by copy: make changes while no
-  // other thread runs a step with it or changes it, since a step in between would see some copies changed and others not.
+  // Changes of some rows: row i of `rows` goes to row indices[i] (i32 or i64) along axis 0, one behind the other where a row is
+  // named twice. Give the new value. An index that is out of range fails the step. Replicas' rows are applied one replica after
+  // the other, whatever the sum or mean (whose rows are divided by the number of replicas); setting rows and taking the larger
+  // or smaller has no such meaning and is refused with those. Variables that are synchronized on read have none of them.
+  Value scatter_add(const Operand& indices, const Operand& rows,
+                    SourceSite site = SourceSite::current()) const;
+  Value scatter_sub(const Operand& indices, const Operand& rows,
+                    SourceSite site = SourceSite::current()) const;
+  Value scatter_mul(const Operand& indices, const Operand& rows,
+                    SourceSite site = SourceSite::current()) const;
+  Value scatter_div(const Operand& indices, const Operand& rows,
+                    SourceSite site = SourceSite::current()) const;
+  Value scatter_update(const Operand& indices, const Operand& rows,
+                       SourceSite site = SourceSite::current()) const;
+  Value scatter_min(const Operand& indices, const Operand& rows,
+                    SourceSite site = SourceSite::current()) const;
+  Value scatter_max(const Operand& indices, const Operand& rows,
+                    SourceSite site = SourceSite::current()) const;
+
+  // --- at once, outside of traced functions, from any thread. All copies are read or changed together: they wait for the runs
+  // that use the variable, and no run comes in between. Do not call them in a node of a run that uses the variable.
   Tensor value() const;
   void assign(const Tensor& value) const;
   void assign_add(const Tensor& delta) const;
@@ -70,13 +101,23 @@ class LOCKSTEP_API Variable {
   PerReplica<Tensor> copies() const;
 
  private:
-  struct State;
+  Value scatter(std::string_view how, const Operand& indices, const Operand& rows, bool negate,
+                SourceSite site) const;
+  // What `make` does with the value(s), on every copy where the context is cross-replica.
+  Value apply(const std::vector<Value>& values,
+              const std::function<Value(GraphBuilder&, std::span<const Value>)>& make, SourceSite site) const;
+  // What the action means here, as far as it is known; throws where it is refused whatever the value.
+  VariableMeaning allowed(VariableAction action, const SourceSite& site) const;
+  static Value share_of(const Value& value, std::int64_t replicas);
   Value change(VariableAction action, const Operand& value, bool negate, SourceSite site) const;
   void change_now(VariableAction action, const Tensor& value, bool negate) const;
   void check_strategy() const;  // throws FailedPrecondition where another one is active
   VariableQuestion question(VariableAction action, ReplicaKind value) const;
   VariableRef declare(GraphBuilder& builder, SourceSite site) const;
-  std::shared_ptr<const State> state_;
+  std::shared_ptr<const internal::VariableState> state_;
 };
+
+// "Variable 'w' f32[2,1], mirrored on 2 replicas" and, where it is not the default, its aggregation.
+LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const Variable& variable);
 
 }  // namespace lockstep

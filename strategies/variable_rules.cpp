@@ -9,7 +9,14 @@ VariableAnswer no(std::string reason) { return {VariableMeaning::kRefused, std::
 
 VariableAnswer replica_assign(const VariableQuestion& q) {
   if (q.replicas == 1) return yes(VariableMeaning::kOwnCopy);
+  if (q.may_drift) return yes(VariableMeaning::kOwnCopy);
   const bool same = q.value != ReplicaKind::kPerReplica;
+  const bool sums = q.aggregation == Aggregation::kSum || q.aggregation == Aggregation::kMean;
+  if (q.action == VariableAction::kScatterSet && sums) {
+    return no(
+        "rows that replicas set, or take the larger or smaller of, have no sum and no mean: use "
+        "Aggregation::kOnlyFirstReplica, or scatter_add");
+  }
   switch (q.aggregation) {
     case Aggregation::kNone:
       return no(
@@ -48,6 +55,8 @@ VariableAnswer on_write(const VariableQuestion& q) {
 }
 
 VariableAnswer on_read(const VariableQuestion& q) {
+  if (q.replicas > 1 && (q.action == VariableAction::kScatter || q.action == VariableAction::kScatterSet))
+    return no("SyncOnRead variables do not support changes by rows: assign the whole");
   if (q.context == ContextKind::kReplica) return yes(VariableMeaning::kOwnCopy);
   if (q.action == VariableAction::kRead) {
     switch (q.aggregation) {

@@ -14,10 +14,11 @@
 //   ON_READ, only first   own copy      own copy                 copy 0       every copy        every copy
 //   NONE, any             refused when it is made, where there are several replicas
 //
-// kAuto is ON_WRITE, and with one replica so is kNone. A replica's assignment is aggregated over the argument, not over the variable. A sum of values that are
-// the same on all replicas is refused (who meant it divides first; but the number 0 may be written), a mean of integers that
-// differ too; with one replica
-// nothing is. Inside Strategy::update() a variable is the copy that is being updated, whatever its row says.
+// kAuto is ON_WRITE, and with one replica so is kNone. A replica's assignment is aggregated over the argument, not over the
+// variable. A sum of values that are the same on all replicas is refused (who meant it divides first; but the number 0 may be
+// written), a mean of integers that differ too; with one replica nothing is. Rows are assigned as wholes are, but setting
+// rows knows no sum and no mean, and variables that are synchronized on read have no rows. Inside Strategy::update() a
+// variable is the copy that is being updated, whatever its row says.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,9 @@
 
 namespace lockstep {
 
-enum class VariableAction : std::uint8_t { kRead, kAssign, kAssignAdd };  // kAssignAdd: assign_sub as well
+// kAssignAdd: assign_sub as well. kScatter: rows are added, subtracted, multiplied or divided by; kScatterSet: rows are set, or
+// the larger or smaller is taken.
+enum class VariableAction : std::uint8_t { kRead, kAssign, kAssignAdd, kScatter, kScatterSet };
 
 struct VariableQuestion {
   Synchronization synchronization = Synchronization::kAuto;
@@ -40,6 +43,7 @@ struct VariableQuestion {
   ReplicaKind value = ReplicaKind::kPerReplica;  // of the argument
   bool floating = true;                          // the variable's dtype
   std::int64_t replicas = 2;
+  bool may_drift = false;  // its user allows copies to differ: a replica then changes its own
 };
 
 enum class VariableMeaning : std::uint8_t {

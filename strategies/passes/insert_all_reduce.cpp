@@ -1,5 +1,6 @@
 #include "lockstep/strategies/passes/insert_all_reduce.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <unordered_map>
@@ -26,8 +27,9 @@ struct Plan {
 
 class Level {
  public:
-  Level(Graph& graph, const Graph& outermost, const SyncAnalysis& sync, std::int64_t replicas)
-      : graph_(graph), outermost_(outermost), sync_(sync), replicas_(replicas) {}
+  Level(Graph& graph, const Graph& outermost, const SyncAnalysis& sync, std::int64_t replicas,
+        const std::vector<std::string>& allow)
+      : graph_(graph), outermost_(outermost), sync_(sync), replicas_(replicas), allow_(allow) {}
 
   bool run() {
     std::vector<Plan> plans;
@@ -62,6 +64,7 @@ class Level {
       case Aggregation::kOnlyFirstReplica: return Combine::kFirst;
       case Aggregation::kNone: break;
     }
+    if (std::ranges::find(allow_, decl->name) != allow_.end()) return std::nullopt;
     throw PassError(
         kName,
         str("You must specify an aggregation method for '", decl->name, "': ", replicas_,
@@ -144,6 +147,7 @@ class Level {
   const Graph& outermost_;
   const SyncAnalysis& sync_;
   std::int64_t replicas_;
+  const std::vector<std::string>& allow_;
   std::optional<Rewriter> edit_;
   std::map<std::pair<ValueId, Combine>, ValueId> made_;
   std::map<ValueId, ValueId> divided_;
@@ -151,6 +155,7 @@ class Level {
 
 class InsertAllReduce final : public Pass {
  public:
+  explicit InsertAllReduce(InsertAllReduceOptions options) : options_(std::move(options)) {}
   std::string_view name() const override { return kName; }
 
  private:
@@ -164,14 +169,19 @@ class InsertAllReduce final : public Pass {
     bool changed = false;
     for_each_level(graph, [&](Graph& level) {
       const auto found = replicas.find(&level);
-      if (found != replicas.end()) changed = Level(level, graph, sync, found->second).run() || changed;
+      if (found != replicas.end())
+        changed = Level(level, graph, sync, found->second, options_.allow).run() || changed;
     });
     return outcome_of(changed);
   }
+
+  InsertAllReduceOptions options_;
 };
 
 }  // namespace
 
-std::unique_ptr<Pass> make_insert_all_reduce() { return std::make_unique<InsertAllReduce>(); }
+std::unique_ptr<Pass> make_insert_all_reduce(InsertAllReduceOptions options) {
+  return std::make_unique<InsertAllReduce>(std::move(options));
+}
 
 }  // namespace lockstep

@@ -22,15 +22,23 @@
 // is computed from it. Other operands that are the same on all replicas are written as they are.
 //
 // Values written by several updates are combined once. With one replica nothing is inserted. Linear.
+//
+// Option: allow, variables whose copies may drift apart: what replicas assign them is left alone where they have no aggregation.
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "lockstep/core/export.h"
 #include "lockstep/graph/pass.h"
 
 namespace lockstep {
 
-LOCKSTEP_API std::unique_ptr<Pass> make_insert_all_reduce();
+struct InsertAllReduceOptions {
+  std::vector<std::string> allow = {};
+};
+
+LOCKSTEP_API std::unique_ptr<Pass> make_insert_all_reduce(InsertAllReduceOptions options = {});
 
 }  // namespace lockstep

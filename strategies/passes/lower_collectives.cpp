@@ -12,6 +12,11 @@ class LowerCollectives final : public Pass {
  public:
   explicit LowerCollectives(LowerCollectivesOptions options) : options_(std::move(options)) {}
   std::string_view name() const override { return "lower-collectives"; }
+  std::string to_string() const override {
+    const std::string text = Pass::to_string();
+    // Made by a function: the ops may be the user's own, whose name no registry knows.
+    return options_.ops == nullptr || text != name() ? text : str(name(), "(ops=", options_.ops->name(), ")");
+  }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {

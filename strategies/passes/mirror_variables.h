@@ -1,6 +1,6 @@
 // strategies/passes/mirror_variables.h - a copy of each variable for every replica.
 //
-//   var @w                                  var @w                [device="cpu:0"]
+//   var @w                                  var @w
 //   replicated[replicas=2] {        -->     var @"w/replica_1"    [device="cpu:1", copy_of=@w, replica=1]
 //     read @w ... }                         replicated[replicas=2] { read @w ... }
 //

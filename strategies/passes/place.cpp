@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "lockstep/core/device.h"
+#include "lockstep/graph/graph.h"
 
 namespace lockstep {
 
@@ -16,13 +17,14 @@ class Place final : public Pass {
     for (std::string& device : options_.devices) device = Device::parse(device).to_string();
     options_.fallback =
         options_.fallback.empty() ? options_.devices[0] : Device::parse(options_.fallback).to_string();
+    if (!options_.variables.empty()) options_.variables = Device::parse(options_.variables).to_string();
   }
   std::string_view name() const override { return "place"; }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
     bool changed = place_variables(graph);
-    changed = place_nodes(graph) || changed;
+    changed = place_nodes(graph, graph) || changed;
     return outcome_of(changed);
   }
 
@@ -47,24 +49,37 @@ class Place final : public Pass {
       if (!decl.device.empty()) continue;
       VariableDecl& made = placed.emplace_back(decl);
       const std::int64_t replica = with_copies.contains(decl.name) ? 0 : decl.replica;
-      made.device = device(decl.shares ? 0 : replica, {}, str("variable '", decl.name, "'"));
+      made.device = !options_.variables.empty()
+                        ? options_.variables
+                        : device(decl.shares ? 0 : replica, {}, str("variable '", decl.name, "'"));
     }
     for (VariableDecl& decl : placed) graph.redeclare_variable(std::move(decl));
     return !placed.empty();
   }
 
-  bool place_nodes(Graph& graph) const {
+  // Where the variable lives that the node updates; empty: it updates none.
+  static const std::string& home_of(const Node& node, const Graph& outermost) {
+    static const std::string none;
+    const auto& update = node.op().traits.updates_variable;
+    const auto* variable = update ? node.find<VariableRef>(update->attribute) : nullptr;
+    const VariableDecl* decl = variable == nullptr ? nullptr : outermost.find_variable(variable->name);
+    return decl == nullptr ? none : decl->device;
+  }
+
+  bool place_nodes(Graph& graph, const Graph& outermost) const {
     bool changed = false;
     for (std::size_t i = 0; i < graph.id_bound(); ++i) {
       const NodeId id(i);
       if (!graph.contains(id)) continue;
       const Node& node = graph.node(id);
       if (node.device().empty()) {
-        graph.set_device(id, device(node.provenance().replica, place_of(node), "the node"));
+        const std::string& home = home_of(node, outermost);
+        graph.set_device(id,
+                         home.empty() ? device(node.provenance().replica, place_of(node), "the node") : home);
         changed = true;
       }
       for (std::size_t r = 0; r < node.regions().size(); ++r)
-        changed = place_nodes(graph.region(id, r)) || changed;
+        changed = place_nodes(graph.region(id, r), outermost) || changed;
     }
     return changed;
   }

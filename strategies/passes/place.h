@@ -5,8 +5,8 @@
 //
 // A node made for replica r goes to devices[r]; what belongs to no replica (joined nodes, what stands outside of replicated
 // regions) to `default`, which is devices[0] unless given. Variables likewise: a copy goes to the device of its replica, the
-// first copy (the variable itself) to devices[0], a variable without copies to `default`. What is placed already stays.
-// Nodes of regions are placed like others. Linear.
+// first copy (the variable itself) to devices[0], a variable without copies to `default`; or all of them to one device, where
+// `variables` names it (CentralStorageStrategy). A node that updates a variable goes where the variable is. What is placed already stays. Nodes of regions are placed like others. Linear.
 #pragma once
 
 #include <memory>
@@ -21,6 +21,7 @@ namespace lockstep {
 struct PlaceOptions {
   std::vector<std::string> devices = {};  // by replica, at least one; any spelling
   std::string fallback = {};              // "default" in text; empty: devices[0]
+  std::string variables = {};             // where all variables go; empty: by replica
 };
 
 // Throws InvalidArgument for a list without devices, or for what is no device.

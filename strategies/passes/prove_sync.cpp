@@ -24,6 +24,7 @@ class ProveSync final : public Pass {
     std::unordered_set<std::string> allowed;
     for (const std::string& variable : options_.allow) {
       const VariableDecl* decl = graph.find_variable(variable);
+      if (decl == nullptr && !options_.strict) continue;
       if (decl == nullptr) throw PassError(name(), str("allow: there is no variable '", variable, "'"));
       allowed.insert(decl->copy_of.empty() ? variable : decl->copy_of);
     }
@@ -77,7 +78,7 @@ class ProveSync final : public Pass {
             "' ends the step with a value that is not proven equal", drift.text(),
             "\nThere replicas begin to differ. all_reduce the value, or give the variable an aggregation; "
             "a branch or loop around it needs a predicate that is equal on all replicas. If copies may "
-            "drift apart, say so: allow=",
+            "drift apart, say so: MirroredOptions::may_drift, or allow=",
             print_option(std::vector<std::string>{broken[0]}));
     if (broken.size() > 1)
       message += str("\nThe same holds for ", broken.size() - 1, " more, '", broken[1], "' among them");

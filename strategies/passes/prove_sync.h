@@ -11,7 +11,8 @@
 // The inputs of nodes that say their inputs agree (predicates of branches and loops that all replicas enter together) must
 // be equal as well. See strategies/congruence.h for what is proven equal. Runs on a flat graph, after `replicate`.
 //
-// Option: allow, variables that may drift apart; nothing is then concluded from their copies being equal.
+// Options: allow, variables that may drift apart; nothing is then concluded from their copies being equal. strict=false: some of
+// them may belong to other steps; by default a name that the graph does not declare is an error.
 // Changes nothing. Linear.
 #pragma once
 
@@ -26,6 +27,7 @@ namespace lockstep {
 
 struct ProveSyncOptions {
   std::vector<std::string> allow = {};
+  bool strict = true;
 };
 
 LOCKSTEP_API std::unique_ptr<Pass> make_prove_sync(ProveSyncOptions options = {});

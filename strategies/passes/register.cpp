@@ -47,8 +47,14 @@ void add_all(PassRegistry& registry) {
             {.replicas = options.get_int("replicas"), .shared = options.get_list("shared")});
       });
   registry.add({.name = "insert-all-reduce",
-                .summary = "what replicas write into shared variables becomes the same on all of them"},
-               [](const PassOptions&) { return make_insert_all_reduce(); });
+                .summary = "what replicas write into shared variables becomes the same on all of them",
+                .options = {{.name = "allow",
+                             .type = OptionType::kList,
+                             .fallback = std::vector<std::string>(),
+                             .summary = "variables whose copies may drift apart"}}},
+               [](const PassOptions& options) {
+                 return make_insert_all_reduce({.allow = options.get_list("allow")});
+               });
   registry.add({.name = "mirror-variables",
                 .summary = "a copy of each variable for every replica",
                 .options = {{.name = "devices",

@@ -49,8 +49,11 @@ void add_flat_passes(PassRegistry& registry) {
   registry.add(
       {.name = "prove-sync",
        .summary = "proves that copies of variables stay equal, or says where replicas drift apart",
-       .options = {list_option("allow", "variables whose copies may drift apart")}},
-      [](const PassOptions& options) { return make_prove_sync({.allow = options.get_list("allow")}); });
+       .options = {list_option("allow", "variables whose copies may drift apart"),
+                   flag_option("strict", true, "a name in allow that is no variable is an error")}},
+      [](const PassOptions& options) {
+        return make_prove_sync({.allow = options.get_list("allow"), .strict = options.get_bool("strict")});
+      });
   registry.add({.name = "share-mirrored",
                 .summary = "what is equal on all replicas of one memory is computed and kept once",
                 .options = {flag_option("variables", true, "share copies of variables too")}},
@@ -61,11 +64,13 @@ void add_flat_passes(PassRegistry& registry) {
       {.name = "place",
        .summary = "every node and variable gets a device, by its replica",
        .options = {list_option("devices", "one for each replica"),
-                   text_option("default", "", "for what belongs to no replica; empty: the first device")}},
+                   text_option("default", "", "for what belongs to no replica; empty: the first device"),
+                   text_option("variables", "", "where all variables live; empty: by replica")}},
       [](const PassOptions& options) {
         return checked([&] {
-          return make_place(
-              {.devices = options.get_list("devices"), .fallback = options.get_string("default")});
+          return make_place({.devices = options.get_list("devices"),
+                             .fallback = options.get_string("default"),
+                             .variables = options.get_string("variables")});
         });
       });
   registry.add(

@@ -19,7 +19,8 @@ constexpr Aggregation kAggregations[] = {Aggregation::kNone, Aggregation::kSum, 
                                          Aggregation::kOnlyFirstReplica};
 constexpr ContextKind kContexts[] = {ContextKind::kCrossReplica, ContextKind::kReplica, ContextKind::kUpdate};
 constexpr VariableAction kActions[] = {VariableAction::kRead, VariableAction::kAssign,
-                                       VariableAction::kAssignAdd};
+                                       VariableAction::kAssignAdd, VariableAction::kScatter,
+                                       VariableAction::kScatterSet};
 constexpr ReplicaKind kKinds[] = {ReplicaKind::kSingle, ReplicaKind::kMirrored, ReplicaKind::kPerReplica};
 
 template <class Visit>
@@ -31,7 +32,7 @@ void for_each_question(const Visit& visit) {
           for (const ReplicaKind kind : kKinds)
             for (const bool floating : {true, false})
               for (const std::int64_t replicas : {1, 3})
-                visit(VariableQuestion{s, a, c, action, kind, floating, replicas});
+                visit(VariableQuestion{s, a, c, action, kind, floating, replicas, false});
 }
 
 TEST(VariableRules, AnswerEveryQuestion) {
@@ -46,7 +47,7 @@ TEST(VariableRules, AnswerEveryQuestion) {
       EXPECT_TRUE(answer.reason.empty());
     }
   });
-  EXPECT_EQ(questions, 4 * 4 * 3 * 3 * 3 * 2 * 2);
+  EXPECT_EQ(questions, 4 * 4 * 3 * 5 * 3 * 2 * 2);
   EXPECT_GT(refused, 0);
 }
 
@@ -110,7 +111,7 @@ TEST(VariableRules, AreTheTable) {
   };
   for (const Cell& cell : cells) {
     const auto ask = [&](ContextKind context, VariableAction action, ReplicaKind kind) {
-      return variable_rule({cell.s, cell.a, context, action, kind, true, 2}).meaning;
+      return variable_rule({cell.s, cell.a, context, action, kind, true, 2, false}).meaning;
     };
     using enum VariableAction;
     EXPECT_EQ(ask(ContextKind::kReplica, kRead, ReplicaKind::kSingle), cell.replica_read);
@@ -122,7 +123,25 @@ TEST(VariableRules, AreTheTable) {
     EXPECT_EQ(ask(ContextKind::kCrossReplica, kRead, ReplicaKind::kSingle), cell.cross_read);
     EXPECT_EQ(ask(ContextKind::kCrossReplica, kAssign, ReplicaKind::kSingle), cell.cross_assign);
     EXPECT_EQ(ask(ContextKind::kCrossReplica, kAssignAdd, ReplicaKind::kSingle), cell.cross_add);
+    // Rows are assigned as wholes are, where there are any.
+    const bool rows = cell.s == kWrite;
+    const bool sums = cell.a == Aggregation::kSum || cell.a == Aggregation::kMean;
+    EXPECT_EQ(ask(ContextKind::kReplica, kScatter, ReplicaKind::kPerReplica),
+              rows ? cell.replica_assign_differs : M::kRefused);
+    EXPECT_EQ(ask(ContextKind::kReplica, kScatterSet, ReplicaKind::kPerReplica),
+              rows && !sums ? cell.replica_assign_differs : M::kRefused);
+    EXPECT_EQ(ask(ContextKind::kCrossReplica, kScatterSet, ReplicaKind::kSingle),
+              rows ? cell.cross_assign : M::kRefused);
   }
+}
+
+// Where its user lets copies drift apart, a replica changes its own.
+TEST(VariableRules, CopiesThatMayDriftAreTheReplicas) {
+  for_each_question([&](VariableQuestion q) {
+    if (q.context != ContextKind::kReplica || q.synchronization != Synchronization::kOnWrite) return;
+    q.may_drift = true;
+    EXPECT_EQ(variable_rule(q).meaning, M::kOwnCopy);
+  });
 }
 
 TEST(VariableRules, AMeanOfIntegersThatDifferIsRefused) {
@@ -132,7 +151,8 @@ TEST(VariableRules, AMeanOfIntegersThatDifferIsRefused) {
                            VariableAction::kAssign,
                            ReplicaKind::kPerReplica,
                            false,
-                           2};
+                           2,
+                           false};
   EXPECT_THAT(variable_rule(q).reason, HasSubstr("mean of integers"));
 }
 

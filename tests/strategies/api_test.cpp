@@ -1,0 +1,460 @@
+// What the options and methods of strategies promise beyond the first steps: placement, drift, own cross-device ops, calls
+// without arguments, kinds in merge functions, source lines, signatures, many steps, schedules.
+#include <atomic>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <stop_token>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/graph/ops.h"
+#include "lockstep/graph/text.h"
+#include "lockstep/strategies/central_storage.h"
+#include "lockstep/strategies/extended.h"
+#include "lockstep/strategies/mirrored.h"
+#include "lockstep/strategies/one_device.h"
+#include "lockstep/strategies/run_steps.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+template <class F>
+std::string error_of(const F& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+const InputSpec kScalar(DType::kF32, Shape{}, "x");
+PerReplica<Tensor> scalars(std::initializer_list<float> values) {
+  std::vector<Tensor> slots;
+  for (const float value : values) slots.push_back(Tensor::scalar(value));
+  return PerReplica<Tensor>(std::move(slots));
+}
+Tensor vec(std::initializer_list<float> values) {
+  return Tensor::from(Shape{static_cast<std::int64_t>(values.size())}, values);
+}
+
+// --- placement
+
+TEST(CentralStorage, PlacesVariablesAndTheirUpdates) {
+  CentralStorageStrategy strategy(
+      {.devices = {"cpu:0", "cpu:1"}, .runtime = Runtime(RuntimeOptions{.cpu_devices = 3})}, "cpu:2");
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(1.F), {.aggregation = Aggregation::kMean});
+  const Variable count("count", Tensor::scalar(0.F));
+  const auto f = strategy.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
+    count.assign_add(1.F);
+    return strategy.run([=](Value v) { return w.assign_add(v * w); }, x);
+  });
+  int updates = 0;
+  for (const Node& node : f.replicated_graph().nodes()) {
+    const bool update = node.op().traits.updates_variable.has_value();
+    updates += update ? 1 : 0;
+    if (update) {
+      EXPECT_EQ(node.device(), "cpu:2") << node.name();
+    }
+    if (node.op().name == "mul") {
+      EXPECT_NE(node.device(), "cpu:2") << node.name();
+    }
+  }
+  EXPECT_EQ(updates, 2);
+  for (const VariableDecl& decl : f.replicated_graph().variables())
+    EXPECT_EQ(decl.device, "cpu:2") << decl.name;
+  f(scalars({2, 4}));
+  EXPECT_EQ(w.value().item(), 4);
+}
+
+TEST(MirroredOptions, CountGpus) {
+  EXPECT_THAT(MirroredStrategy({.num_gpus = 0}).worker_devices(), ElementsAre("cpu:0"));
+  EXPECT_THAT(MirroredStrategy({.num_gpus_per_worker = 0}).worker_devices(), ElementsAre("cpu:0"));
+  EXPECT_THAT(error_of([] { MirroredStrategy({.num_gpus = 1, .num_gpus_per_worker = 1}); }),
+              HasSubstr("both num_gpus and num_gpus_per_worker"));
+  EXPECT_THAT(error_of([] { MirroredStrategy({.devices = {"cpu:0"}, .num_gpus = 0}); }),
+              HasSubstr("Must only specify one of devices and num_gpus"));
+  EXPECT_THAT(error_of([] { MirroredStrategy({.num_gpus = -1}); }), HasSubstr("0 or more"));
+  EXPECT_THAT(error_of([] { MirroredStrategy({.num_gpus = 2}); }), HasSubstr("gpu:0"));
+}
+
+// --- drift
+
+TEST(MayDrift, IsSaidAndSeen) {
+  for (const bool share : {true, false}) {
+    MirroredStrategy strategy(
+        {.devices = {"cpu:0", "cpu:1"}, .share_mirrored = share, .may_drift = {"loose"}});
+    EXPECT_THAT(strategy.pipeline().to_string(), HasSubstr("prove-sync(allow=[loose],strict=false)"));
+    auto scope = strategy.scope();
+    EXPECT_THAT(error_of([&] { strategy.function({kScalar}, [](Value x) { return x; }); }),
+                HasSubstr("may_drift names 'loose'"));
+    const Variable loose("loose", Tensor::scalar(0.F)), none("none", Tensor::scalar(0.F));
+    const Variable tight("tight", Tensor::scalar(0.F), {.aggregation = Aggregation::kMean});
+    const auto f = strategy.function({kScalar}, [=](Value x) { loose.assign(x); });
+    f(scalars({1, 2}));
+    EXPECT_EQ(loose.copies()[0].item(), 1);
+    EXPECT_EQ(loose.copies()[1].item(), 2);
+    EXPECT_THAT(error_of([&] { strategy.function({kScalar}, [=](Value x) { none.assign(x); }); }),
+                HasSubstr("You must specify an aggregation method"));
+    // Nothing is concluded from its copies.
+    EXPECT_THAT(error_of([&] { strategy.function({}, [=] { tight.assign(loose * 2.F); }); }),
+                HasSubstr("variable 'tight' would not stay equal"));
+    EXPECT_EQ(error_of([&] { strategy.function({kScalar}, [](Value x) { return x; }); }), "no error");
+  }
+}
+
+// --- cross-device ops
+
+// Adds up one after the other on replica 0's device, and says so in a name.
+class Chain final : public CrossDeviceOps {
+ public:
+  std::string_view name() const override { return "chain"; }
+  void lower(LowerContext& c) const override {
+    for (std::size_t t = 0; t < c.tensors(); ++t) {
+      ValueId total = c.input(0, t);
+      for (std::size_t r = 1; r < c.replicas(); ++r) {
+        const ValueId pair[] = {total, c.copy_to(c.device(0), c.input(r, t))};
+        total = c.reduce_on(c.device(0), ReduceOp::kSum, pair, 2)[0];
+      }
+      c.give_all(t, total, c.device(0));
+    }
+  }
+};
+
+TEST(CrossDeviceOps, OfOnesOwn) {
+  MirroredStrategy strategy(
+      {.devices = {"cpu:0", "cpu:1", "cpu:2"}, .custom_cross_device_ops = std::make_shared<Chain>()});
+  EXPECT_THAT(strategy.pipeline().to_string(), HasSubstr("lower-collectives(ops=chain),insert-copies"));
+  EXPECT_THAT(strategy.cross_device_choice().to_string(), HasSubstr("chain: "));
+  const auto f =
+      strategy.function({kScalar}, [](Value x) { return replica_context().all_reduce(ReduceOp::kSum, x); });
+  EXPECT_EQ(f(scalars({1, 2, 4}))[2].item(), 7);
+  int reductions = 0;
+  for (const Node& node : f.replicated_graph().nodes())
+    reductions += node.op().name == "reduce_replicas" ? 1 : 0;
+  EXPECT_EQ(reductions, 2);
+  EXPECT_THAT(
+      error_of([] {
+        MirroredStrategy({.cross_device_ops = "ring", .custom_cross_device_ops = std::make_shared<Chain>()});
+      }),
+      HasSubstr("in place of a name"));
+}
+
+TEST(CrossDeviceOps, ReduceWhereTheyAreTold) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"},
+                             .cross_device_ops = "reduction_to_one_device",
+                             .reduce_device = "cpu:1"});
+  const auto f =
+      strategy.function({kScalar}, [](Value x) { return replica_context().all_reduce(ReduceOp::kSum, x); });
+  for (const Node& node : f.replicated_graph().nodes()) {
+    if (node.op().name == "reduce_replicas") {
+      EXPECT_EQ(node.device(), "cpu:1");
+    }
+  }
+  EXPECT_THAT(error_of([] { MirroredStrategy({.cross_device_ops = "ring", .reduce_device = "cpu:0"}); }),
+              HasSubstr("a device is for reduction_to_one_device"));
+  std::ostringstream choice;
+  choice << MirroredStrategy({.devices = {"cpu:0", "cpu:1"}}).cross_device_choice(1 << 20);
+  EXPECT_EQ(choice.str(), "shared_memory: all replicas lie in one memory");
+}
+
+// --- calls without arguments, kinds, lines
+
+TEST(StrategyRun, TakesNoArguments) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(1.F), {.aggregation = Aggregation::kMean});
+  const auto f = strategy.cross_function({}, [&] {
+    const PerReplica<Value> ids = strategy.run([] { return replica_context().replica_id(); });
+    strategy.run([=] { w.assign(w + 1.F); });
+    return std::pair(strategy.reduce(ReduceOp::kSum, ids), w.read());
+  });
+  const auto [ids, value] = f();
+  EXPECT_EQ(ids[0].item(), 1);
+  EXPECT_EQ(value[0].item(), 2);
+  const PerReplica<Tensor> now = strategy.run([] { return replica_context().local_replica_id(); });
+  EXPECT_EQ(now[1].item(), 1);
+  strategy.run([=] { w.assign(w + 1.F); });
+  EXPECT_EQ(w.value().item(), 3);
+  EXPECT_THAT(error_of([&] { PerReplica<Value> wrong = strategy.run([=] { return w * 1.F; }); }),
+              HasSubstr("the result holds no Values"));
+}
+
+TEST(StrategyMergeCall, KnowsWhatIsTheSameOnAllReplicas) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(3.F));
+  strategy.function({kScalar}, [&](Value x) {
+    const Value all = replica_context().all_reduce(ReduceOp::kSum, x);
+    replica_context().merge_call(
+        [](Strategy& s, const PerReplica<Value>& own, const PerReplica<Value>& mirrored,
+           const PerReplica<Value>& single) {
+          EXPECT_EQ(own.kind(), ReplicaKind::kPerReplica);
+          EXPECT_EQ(mirrored.kind(), ReplicaKind::kMirrored);
+          EXPECT_EQ(single.kind(), ReplicaKind::kSingle);
+          EXPECT_THAT(error_of([&] { s.reduce(ReduceOp::kSum, mirrored); }),
+                      HasSubstr("mirrored value cannot"));
+          EXPECT_THAT(error_of([&] { s.reduce(ReduceOp::kSum, single); }), HasSubstr("single value cannot"));
+          return s.reduce(ReduceOp::kSum, own);
+        },
+        x, all, w * 2.F);
+  });
+}
+
+// Thousands of merge calls in one function: each looks at what came since the last, so that they end.
+TEST(StrategyMergeCall, ManyAreTracedInLinearTime) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .checks = PipelineChecks::kNever});
+  constexpr int kCalls = 1500;
+  const auto f = strategy.function({kScalar}, [](Value x) {
+    for (int i = 0; i < kCalls; ++i) {
+      x = x - replica_context().merge_call(
+                  [](Strategy& s, const PerReplica<Value>& v) { return s.reduce(ReduceOp::kMean, v); }, x);
+    }
+    return x;
+  });
+  EXPECT_EQ(f(scalars({1, 3}))[1].item() + 0, 1);
+}
+
+TEST(StrategyLines, AreTheUsers) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  auto scope = strategy.scope();
+  const Variable total("total", Tensor::zeros({2}), {.aggregation = Aggregation::kSum});
+  const InputSpec input(DType::kI32, Shape{kUnknown}, "x");
+  const auto f = strategy.cross_function({input}, [&](const PerReplica<Value>& x) {
+    const auto [a, b] = strategy.run(
+        [=](Value v) {
+          total.assign_sub(cast(sum(v), DType::kF32));
+          return replica_context().all_reduce(ReduceOp::kSum, std::pair(sum(v), cast(sum(v), DType::kF64)));
+        },
+        x);
+    strategy.run([=] { replica_context().merge_call([](Strategy&) {}); });
+    return std::pair(strategy.reduce(ReduceOp::kMean, x, 0),
+                     extended::reduce_to(strategy, ReduceOp::kMean, a, b));
+  });
+  const auto check = [](const auto& self, const Graph& graph) -> void {
+    for (const Node& node : graph.nodes()) {
+      if (!node.site().known()) continue;  // parameters of regions
+      EXPECT_THAT(std::string(node.site().file), EndsWith("api_test.cpp"))
+          << node.name() << " " << node.op().name;
+      for (const Graph& region : node.regions()) self(self, region);
+    }
+  };
+  check(check, f.step_graph());
+  std::set<std::uint32_t> lines;
+  for (const Node& node : f.step_graph().nodes()) lines.insert(node.site().line);
+  EXPECT_GT(lines.size(), 3U);  // each its own
+}
+
+// --- signatures
+
+TEST(ElementSpec, DescribesABatch) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  const std::pair batch(PerReplica<Tensor>({Tensor::zeros({3, 2}), Tensor::zeros({1, 2})}),
+                        PerReplica<Tensor>(Tensor::scalar(2.F)));
+  const std::vector<InputSpec> specs = element_spec(batch);
+  ASSERT_EQ(specs.size(), 2U);
+  EXPECT_EQ(specs[0].spec, (TensorSpec{DType::kF32, Shape{kUnknown, 2}}));
+  EXPECT_FALSE(specs[0].shared);
+  EXPECT_TRUE(specs[1].shared);
+  const auto f = strategy.function(specs, [](Value x, Value by) { return sum(x) * by; });
+  EXPECT_EQ(f(PerReplica<Tensor>({Tensor::zeros({3, 2}), Tensor::full(DType::kF32, {5, 2}, 1)}),
+              Tensor::scalar(2.F))[1]
+                .item(),
+            20);
+  EXPECT_THAT(error_of([] {
+                element_spec(PerReplica<Tensor>({Tensor::zeros({3}), Tensor::zeros({3, 1})}));
+              }),
+              HasSubstr("one dtype and rank"));
+}
+
+TEST(RunOptions, AreTaken) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  const std::vector<PerReplica<Tensor>> x = {scalars({1, 2})};
+  EXPECT_EQ(strategy.run_list([](Value v) { return v + 1.F; }, x, RunOptions())[1].item(), 3);
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_THAT(
+      error_of([&] { strategy.run_list([](Value v) { return v + 1.F; }, x, {.cancel = stop.get_token()}); }),
+      HasSubstr("cancelled"));
+}
+
+// --- many steps
+
+auto pairs_of(std::vector<float> values) {
+  return [values, next = std::size_t{
+                      0}]() mutable -> std::optional<std::pair<PerReplica<Tensor>, PerReplica<Tensor>>> {
+    if (next == values.size()) return std::nullopt;
+    const float v = values[next++];
+    return std::pair(scalars({v, 2 * v}), PerReplica<Tensor>(Tensor::scalar(v)));
+  };
+}
+
+TEST(RunSteps, TakesNestsAndSetsOutputsInReplicas) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  auto scope = strategy.scope();
+  const auto done =
+      run_steps(strategy, pairs_of({1, 2, 3}), 3,
+                [&](MultiStepContext& context, const std::pair<PerReplica<Value>, PerReplica<Value>>& batch) {
+                  strategy.run(
+                      [&](Value x, Value by) {
+                        context.set_last_step_output("sum", x * by, ReduceOp::kSum);
+                        context.set_non_tensor_output("traced", 1);
+                        EXPECT_THAT(error_of([&] { context.set_last_step_output("none", x); }),
+                                    HasSubstr("say how the replicas' values become one"));
+                      },
+                      batch.first, batch.second);
+                  context.set_last_step_output("x", batch.first);
+                });
+  EXPECT_EQ(done.iterations(), 3);
+  EXPECT_EQ(done.last_step_outputs().at("sum")[0].item(), 27);
+  EXPECT_EQ(done.last_step_outputs().at("x")[1].item(), 6);
+  EXPECT_EQ(std::any_cast<int>(done.non_tensor_outputs().at("traced")), 1);
+  const auto nothing = [](MultiStepContext&, const std::pair<PerReplica<Value>, PerReplica<Value>>&) {};
+  EXPECT_EQ(run_steps(strategy, pairs_of({}), 0, nothing, {{"y", Tensor::scalar(5.F)}})
+                .last_step_outputs()
+                .at("y")[0]
+                .item(),
+            5);
+  EXPECT_THAT(error_of([&] { run_steps(strategy, pairs_of({1}), 2, nothing); }),
+              HasSubstr("ended after 1 of 2"));
+  EXPECT_THAT(error_of([&] { run_steps(strategy, pairs_of({}), 2, nothing); }),
+              HasSubstr("ended after 0 of 2"));
+  EXPECT_EQ(experimental_run(
+                strategy, [](const std::pair<Value, Value>& both) { return both.first + both.second; },
+                pairs_of({4}))[1]
+                .item(),
+            12);
+}
+
+TEST(RunSteps, LoopsInsideTheProgramWithoutASource) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(0.F), {.aggregation = Aggregation::kMean});
+  const std::uint64_t before = strategy.variables().step();
+  const auto count = [&](MultiStepContext& context) {
+    strategy.run([&] { w.assign(w + 1.F); });
+    context.set_last_step_output("w", w.read());
+  };
+  const MultiStepContext done = run_steps(strategy, 7, count);
+  EXPECT_EQ(done.iterations(), 7);
+  EXPECT_EQ(done.last_step_outputs().at("w")[0].item(), 7);
+  EXPECT_EQ(strategy.variables().step() - before, 7U);  // each iteration committed
+  // One that fails says how many did.
+  std::atomic<int> runs = 0;
+  try {
+    run_steps(strategy, 5, [&](MultiStepContext& context) {
+      strategy.run([&] { w.assign(w + 1.F); });
+      const TensorSpec spec{DType::kF32, Shape{}};
+      context.set_last_step_output(
+          "y", current_builder()->innermost().call("fails", {}, {{spec}}, [&](KernelContext& c) {
+            if (++runs > 2) throw std::domain_error("third");
+            c.output<float>(0)[0] = 0;
+          })[0]);
+    });
+    ADD_FAILURE() << "the third iteration fails";
+  } catch (const RunError& error) {
+    EXPECT_EQ(error.committed_steps(), 2U);
+  }
+  EXPECT_EQ(w.value().item(), 9);
+}
+
+// --- lower-level methods
+
+TEST(ExtendedMap, TakesArgumentsAndIsReduced) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  const auto f = strategy.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
+    const Value items[] = {x[0], x[1], x[0] + x[1]};
+    const PerReplica<Value> by[] = {PerReplica<Value>(strategy.reduce(ReduceOp::kMax, x))};
+    const auto times = [](const Value& item, std::span<const Value> arguments) {
+      return item * arguments[0];
+    };
+    const extended::Mapped mapped = extended::map(strategy, items, times, by);
+    EXPECT_THAT(error_of([&] {
+                  extended::map(strategy, items, times, {&x, 1});
+                }),
+                HasSubstr("Expected value to be mirrored"));
+    return std::pair(extended::reduce_mapped(strategy, ReduceOp::kSum, mapped),
+                     extended::reduce_mapped(strategy, ReduceOp::kMean, mapped));
+  });
+  const auto [total, average] = f(scalars({1, 2}));
+  EXPECT_EQ(total[0].item(), 12);
+  EXPECT_EQ(average[0].item(), 4);  // over items, not devices
+}
+
+TEST(Destinations, AreThoseOfAValue) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  strategy.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
+    const auto guard = current_builder()->innermost().device("cpu:1");
+    const PerReplica<Value> there(x[0] * 2.F);
+    EXPECT_EQ(extended::Destinations(there).device(), "cpu:1");
+    EXPECT_TRUE(extended::Destinations(x).every_replica());
+    return extended::reduce_to(strategy, ReduceOp::kSum, x, there);
+  });
+}
+
+TEST(UpdateConfig, ChangesNothingItIsGiven) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:3"}});
+  const RuntimeOptions given{.cpu_devices = 2};
+  EXPECT_EQ(extended::update_config(strategy, given).cpu_devices, 4U);
+  EXPECT_EQ(given.cpu_devices, 2U);
+  EXPECT_EQ(extended::update_config(strategy, RuntimeOptions{.cpu_devices = 9}).cpu_devices, 9U);
+}
+
+// --- what is known of collectives
+
+TEST(AllGather, HasAnUnknownExtentUntilReplicasAreKnown) {
+  for (const std::size_t replicas : {1U, 2U}) {
+    std::vector<std::string> devices = {"cpu:0", "cpu:1"};
+    devices.resize(replicas);
+    MirroredStrategy strategy({.devices = devices});
+    const auto f = strategy.function({InputSpec(DType::kF32, Shape{2}, "x")}, [](Value x) {
+      const Value all = replica_context().all_gather(x);
+      EXPECT_EQ(all.shape()[0], kUnknown);
+      return std::pair(shape_of(all), sum(all));
+    });
+    const auto [shape, total] = f(vec({1, 2}));
+    EXPECT_EQ(shape[0].data<std::int64_t>()[0], static_cast<std::int64_t>(2 * replicas));
+    EXPECT_EQ(total[0].item(), 3. * static_cast<double>(replicas));
+  }
+}
+
+TEST(StepSchedule, IsKeptWithItsDigest) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  const auto reduced = [&](ReduceOp op) {
+    return strategy.function({kScalar}, [=](Value x) { return replica_context().all_reduce(op, x); });
+  };
+  const auto sum_step = reduced(ReduceOp::kSum), again = reduced(ReduceOp::kSum),
+             max_step = reduced(ReduceOp::kMax);
+  ASSERT_EQ(sum_step.collective_schedule().size(), 1U);
+  EXPECT_EQ(sum_step.collective_schedule()[0].to_string(), "0 all_reduce sum f32 x 1");
+  EXPECT_EQ(sum_step.collective_digest(), again.collective_digest());
+  EXPECT_NE(sum_step.collective_digest(), max_step.collective_digest());
+}
+
+TEST(CheckAssigns, SeesWhatTheBuilderAssigns) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  auto scope = strategy.scope();
+  const Variable total("total", Tensor::scalar(0.F), {.aggregation = Aggregation::kSum});
+  const auto assigned = [&](float value) {
+    return error_of([&] {
+      strategy.function({}, [&] {
+        GraphBuilder& builder = current_builder()->innermost();
+        builder.assign(total, builder.constant(value));
+      });
+    });
+  };
+  EXPECT_THAT(assigned(1), HasSubstr("same on all replicas"));
+  EXPECT_EQ(assigned(0), "no error");
+}
+
+}  // namespace
+}  // namespace lockstep
