@@ -126,7 +126,10 @@ std::uint64_t hash_of_node(const Node& node, SamePlace place) {
   }
   for (const Graph& region : node.regions()) {
     h = mix(h, region.size());
-    for (const Node& inner : region.nodes()) h = mix(h, hash_of_node(inner, place));
+    for (const Node& inner : region.nodes()) {
+      h = mix(h, hash_of_node(inner, place));
+      for (const ValueId input : inner.inputs()) h = mix(mix(h, input.node.value), input.output);
+    }
   }
   return h;
 }
@@ -167,6 +170,7 @@ class ViewMaker {
   struct Level {
     const Graph* graph = nullptr;
     std::string path = {};                  // of the scope that its nodes lie in, with a slash behind it
+    bool flat = false;                      // its names make no scopes
     std::uint64_t copies = 1;               // replicas that each of its nodes stands for
     std::vector<std::uint32_t> entry = {};  // by node; kNone: not drawn
     std::unordered_map<NodeId, Level*> inlined =
@@ -205,6 +209,7 @@ class ViewMaker {
         const std::string name = options_.fold_replicas ? without_replica(node.name()) : node.name();
         inner.path = region_path(level.path + name, node, i);
         inner.copies = level.copies;
+        inner.flat = node.op().region_kind == RegionKind::kNone;
         collect(inner);
       }
     }
@@ -290,8 +295,9 @@ class ViewMaker {
       if (found != classes_.end()) {
         entry.box = found->second;
       } else {
-        const std::string plain =
-            options_.fold_replicas ? without_replica(entry.node->name()) : entry.node->name();
+        std::string plain = options_.fold_replicas ? without_replica(entry.node->name()) : entry.node->name();
+        // What runs as one thing has no scopes inside: names there are made up.
+        if (entry.level->flat) std::ranges::replace(plain, '/', '.');
         std::string name = entry.level->path + (plain.empty() ? entry.node->name() : plain);
         if (owner_of_name.contains(name)) name = entry.level->path + entry.node->name();
         for (std::size_t i = 2; owner_of_name.contains(name); ++i)

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -73,6 +74,8 @@ void ViewFolder::make_tree() {
   }
   for (const ViewNode& node : view_.nodes_) tree_scope_.push_back(node.scope);
   for (const ViewScope& scope : view_.scopes_) {
+    const bool inside = !in_region_.empty() && in_region_[scope.parent];
+    in_region_.push_back(inside || scope.holder != ViewScope::kNoHolder);
     tree_parent_.push_back(scope.parent);
     tree_scopes_.push_back(scope.scopes);
     tree_nodes_.push_back(scope.nodes);
@@ -111,12 +114,14 @@ void ViewFolder::hash_scopes() {
   hashes_.assign(view_.scopes_.size(), 0);
   for (const ViewEdge& edge : view_.edges_) {
     const std::uint32_t in = common_scope(tree_scope_[edge.from], tree_scope_[edge.to]);
+    if (in_region_[in]) continue;  // the node that holds it counts what is in there
     std::uint64_t h = mix(hash_within(in, edge.from), hash_within(in, edge.to));
     h = mix(mix(h, edge.output), edge.stages);
     hashes_[in] += mix(h, edge.control ? 1 : 0);  // a sum: edges come in any order
   }
   for (std::uint32_t i = 0; i < view_.nodes_.size(); ++i) {
     const ViewNode& node = view_.nodes_[i];
+    if (in_region_[node.scope] && view_.scopes_[node.scope].holder != i) continue;
     std::uint64_t h =
         mix(hash_text(label_within(i)), hash_of_node(*node.last().nodes[0], SamePlace::kOtherLayer));
     for (const ViewAppearance& one : node.appearances) {
@@ -128,6 +133,7 @@ void ViewFolder::hash_scopes() {
   }
   for (std::size_t s = hashes_.size(); --s > 0;) {
     // What is a sum so far is this scope's own; only then does its parent count it.
+    if (in_region_[tree_parent_[s]]) continue;
     hashes_[s] = mix(hashes_[s], 5);
     hashes_[tree_parent_[s]] += mix(hash_text(view_.scopes_[s].label), hashes_[s]);
   }
@@ -135,6 +141,7 @@ void ViewFolder::hash_scopes() {
 
 // Nodes and scopes of equal scopes, one by one.
 void ViewFolder::pair(std::uint32_t copy, std::uint32_t with) {
+  if (in_region_[copy]) return pair_regions(copy, with);
   const auto nodes_of = [&](std::uint32_t scope) {
     std::vector<std::uint32_t> list = tree_nodes_[scope];
     std::ranges::sort(list, {}, [&](std::uint32_t node) {
@@ -158,8 +165,30 @@ void ViewFolder::pair(std::uint32_t copy, std::uint32_t with) {
   for (std::size_t i = 0; i < scopes.size(); ++i) pair(scopes[i], their_scopes[i]);
 }
 
+// Names inside regions are made up (after what they stand for outside), so that nodes are told apart by their order.
+void ViewFolder::pair_regions(std::uint32_t copy, std::uint32_t with) {
+  const std::vector<std::uint32_t> nodes = nodes_below(copy), others = nodes_below(with);
+  LOCKSTEP_CHECK(nodes.size() == others.size(), "regions in '", view_.scopes_[copy].name, "' and '",
+                 view_.scopes_[with].name, "' are not of one structure");
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (twins_[nodes[i]] == nodes[i]) twins_[nodes[i]] = others[i];
+  }
+}
+
+std::vector<std::uint32_t> ViewFolder::nodes_below(std::uint32_t scope) const {
+  std::vector<std::uint32_t> nodes = tree_nodes_[scope];
+  for (const std::uint32_t inner : tree_scopes_[scope]) {
+    const std::vector<std::uint32_t> more = nodes_below(inner);
+    nodes.insert(nodes.end(), more.begin(), more.end());
+  }
+  std::ranges::sort(nodes);
+  return nodes;
+}
+
 void ViewFolder::fold_layers() {
-  for (ViewScope& scope : view_.scopes_) {
+  for (std::size_t s = 0; s < view_.scopes_.size(); ++s) {
+    ViewScope& scope = view_.scopes_[s];
+    if (in_region_[s]) continue;
     std::map<std::pair<std::string_view, std::uint64_t>, std::uint32_t> first;
     std::vector<std::uint32_t> kept;
     for (const std::uint32_t child : scope.scopes) {
@@ -268,9 +297,11 @@ void ViewFolder::cut_into_parts() {
       items.push_back({first_node(scope), scope, true});
     std::ranges::sort(items, {},
                       [](const Item& item) { return std::tuple(item.first, item.index, item.scope); });
-    std::size_t each = limit;  // so that there are at most `limit` parts, cut again where they are large
-    while ((items.size() + each - 1) / each > limit) each *= limit;
-    const std::size_t parts = (items.size() + each - 1) / each;
+    // About as many parts as things in each, on as few levels as the limit allows.
+    std::size_t levels = 1;
+    for (std::size_t room = limit; room < items.size(); room *= limit) ++levels;
+    const double root = std::pow(static_cast<double>(items.size()), 1 / static_cast<double>(levels));
+    const std::size_t parts = std::min(limit, static_cast<std::size_t>(std::ceil(root)));
     view_.scopes_[s].nodes.clear();
     view_.scopes_[s].scopes.clear();
     for (std::size_t p = 0; p < parts; ++p) {

@@ -37,8 +37,9 @@ class PageData {
       facts_.push_back(std::make_unique<internal::NodeFacts>(*stage.graph));
   }
 
+  // Script elements: everything but the drawings, then each drawing, which the page reads when it is looked at.
   std::string take(const HtmlOptions& options, const std::vector<std::string>& left_out) {
-    out_ = "{\"title\":";
+    out_ = "<script type=\"application/json\" id=\"data\">{\"title\":";
     append_json(out_, options.title);
     write_stages();
     texts("left_out", left_out);
@@ -47,8 +48,8 @@ class PageData {
     write_scopes();
     write_nodes();
     write_facts();
+    out_ += "}</script>\n";
     write_drawings(internal::draw_scopes(view_, options.graphviz));
-    out_ += "}";
     return std::move(out_);
   }
 
@@ -219,19 +220,16 @@ class PageData {
   }
 
   void write_drawings(const std::vector<internal::ScopeDrawing>& drawings) {
-    begin("drawings");
-    for (const internal::ScopeDrawing& drawing : drawings) {
-      comma();
-      out_ += "{\"svg\":";
-      append_json(out_, drawing.svg);
+    for (std::size_t s = 0; s < drawings.size(); ++s) {
+      out_ += str("<script type=\"application/json\" id=\"drawing", s, "\">{\"svg\":");
+      append_json(out_, drawings[s].svg);
       begin("e");  // edge i has the id e<i>
-      for (const internal::ScopeDrawing::Edge& edge : drawing.edges) {
+      for (const internal::ScopeDrawing::Edge& edge : drawings[s].edges) {
         comma();
         out_ += str("[\"", edge.from, "\",\"", edge.to, "\",", edge.control ? 1 : 0, ",", edge.stages, "]");
       }
-      out_ += "]}";
+      out_ += "]}</script>\n";
     }
-    out_ += ']';
   }
 
   const GraphView& view_;
@@ -250,9 +248,8 @@ std::string make_page(std::vector<ViewStage> stages, std::vector<StageNote> note
   return str("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
              "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
              internal::markup_escaped(options.title), "</title>\n<style>\n", internal::kPageCss,
-             "</style>\n</head>\n<body>\n<noscript>This page needs JavaScript.</noscript>\n",
-             "<script type=\"application/json\" id=\"data\">", data, "</script>\n<script>\n",
-             internal::kPageJs, "</script>\n</body>\n</html>\n");
+             "</style>\n</head>\n<body>\n<noscript>This page needs JavaScript.</noscript>\n", data,
+             "<script>\n", internal::kPageJs, "</script>\n</body>\n</html>\n");
 }
 
 }  // namespace

@@ -141,19 +141,34 @@ class ScopeWriter {
   std::string out_;
 };
 
-// What Graphviz wrote for one drawing, without what the page does not use: comments, and titles that would pop up.
+// What Graphviz wrote for one drawing, without what the page does not use: comments, titles that would pop up, and what its
+// style sheet says of colours and fonts. It is about half of the whole.
 std::string trimmed(std::string_view svg) {
+  struct Span {
+    std::string_view begin, end;  // what is between goes, too; no end: `begin` alone
+  };
+  constexpr Span kUnused[] = {{"<!--", "-->\n"},
+                              {"<title>", "</title>\n"},
+                              {" fill=\"", "\""},
+                              {" stroke=\"", "\""},
+                              {" font-family=\"", "\""},
+                              {" font-size=\"", "\""},
+                              {" text-anchor=\"middle\"", ""},
+                              {" xmlns=\"http://www.w3.org/2000/svg\"", ""},
+                              {" xmlns:xlink=\"http://www.w3.org/1999/xlink\"", ""}};
   std::string out;
-  while (!svg.empty()) {
-    const std::size_t comment = svg.find("<!--"), title = svg.find("<title>");
-    const std::size_t at = std::min(comment, title);
-    out += svg.substr(0, at);
-    if (at == std::string_view::npos) break;
-    const std::string_view end = at == comment ? "-->" : "</title>";
-    const std::size_t stop = svg.find(end, at);
-    if (stop == std::string_view::npos) break;
-    svg.remove_prefix(stop + end.size());
-    if (svg.starts_with('\n')) svg.remove_prefix(1);
+  for (std::size_t at = 0; at < svg.size();) {
+    const std::string_view rest = svg.substr(at);
+    const bool may = rest[0] == ' ' || rest[0] == '<';
+    const auto* unused =
+        may ? std::ranges::find_if(kUnused, [&](const Span& one) { return rest.starts_with(one.begin); })
+            : std::end(kUnused);
+    if (unused == std::end(kUnused)) {
+      out += svg[at++];
+      continue;
+    }
+    const std::size_t end = rest.find(unused->end, unused->begin.size());
+    at += end == std::string_view::npos ? rest.size() : end + unused->end.size();
   }
   return out;
 }

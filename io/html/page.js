@@ -6,9 +6,15 @@
 //   nodes     i number, n name, o op, k kind, s scope, m stages, r a result,
 //             a appearances: [stage, change, copies, device colour, replica colour, place in facts]
 //   facts     out, in, at (attributes), dev, rep, lat (what replicas hold), site, fn, from, by, why, fl, mem, u
-//   drawings  by scope: svg, e edges [from, to, control, stages]; ids in the SVG: n<i>, s<i>, on<i>, os<i>, e<i>
+// Each scope's drawing is an element of its own (#drawing<scope>), read when it is looked at: svg, and e edges
+// [from, to, control, stages]. Ids in the SVG: n<i>, s<i>, on<i>, os<i>, e<i>.
 
 const data = JSON.parse(document.getElementById('data').textContent);
+const drawings = new Map();
+function drawing(scope) {
+  if (!drawings.has(scope)) drawings.set(scope, JSON.parse(document.getElementById('drawing' + scope).textContent));
+  return drawings.get(scope);
+}
 const nodes = new Map(data.nodes.map(node => [node.i, node]));
 const kChanges = ['', 'added', 'rewired', 'changed', 'remade'];
 const last = data.stages.length - 1;
@@ -109,7 +115,7 @@ function render() {
 
 function draw() {
   drawnScope = state.scope;
-  canvas.innerHTML = data.drawings[state.scope].svg;
+  canvas.innerHTML = drawing(state.scope).svg;
   svg = canvas.querySelector('svg');
   const box = svg.viewBox.baseVal;
   whole = {x: box.x - 12, y: box.y - 12, w: box.width + 24, h: box.height + 24};
@@ -162,7 +168,7 @@ function applyStage() {
   }
   empty.hidden = seen > 0;
   const ends = new Set();
-  data.drawings[state.scope].e.forEach((edge, i) => {
+  drawing(state.scope).e.forEach((edge, i) => {
     const line = svg.querySelector('#e' + i);
     if (!line) return;
     line.classList.remove('absent', 'added', 'removed', 'near');
@@ -413,7 +419,7 @@ const mono = text => element('span', {className: 'mono'}, text);
 
 function neighbours(id) {
   const list = [];
-  for (const [from, to, control, mask] of data.drawings[state.scope].e) {
+  for (const [from, to, control, mask] of drawing(state.scope).e) {
     if (!has(mask, state.stage) || (from !== id && to !== id)) continue;
     const other = itemOf(from === id ? to : from);
     if (!other) continue;

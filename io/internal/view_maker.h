@@ -45,6 +45,8 @@ class ViewFolder {
   void hash_scopes();
   void fold_layers();
   void pair(std::uint32_t copy, std::uint32_t with);
+  void pair_regions(std::uint32_t copy, std::uint32_t with);
+  std::vector<std::uint32_t> nodes_below(std::uint32_t scope) const;
   std::uint32_t common_scope(std::uint32_t a, std::uint32_t b) const;
   std::string_view label_within(std::uint32_t node) const;
   std::uint64_t hash_within(std::uint32_t scope, std::uint32_t node) const;
@@ -58,6 +60,7 @@ class ViewFolder {
   GraphView& view_;
   const ViewOptions& options_;
   std::unordered_map<std::string, std::uint32_t> by_name_;
+  std::vector<bool> in_region_;             // by scope: it shows regions, or lies in one that does
   std::vector<std::uint64_t> hashes_;       // by scope: its structure
   std::vector<std::uint32_t> twins_;        // by node: that of the scope it is folded into; itself otherwise
   std::vector<std::uint32_t> tree_scope_;   // by node: before anything is folded

@@ -99,6 +99,27 @@ TEST(GraphView, DrawsRepeatedLayersOnce) {
   EXPECT_EQ(GraphView(graph, {.fold_layers = false}).scopes().size(), 14U);
 }
 
+TEST(GraphView, DrawsLayersOnceThatHoldRegions) {
+  std::string text = "%p = placeholder() : bool[]\n%x = placeholder() : f32[]\n", before = "%x";
+  for (int i = 0; i < 4; ++i) {
+    // Nodes inside are named after something outside, in another layer perhaps.
+    text += str("%model/layer_", i, "/c = cond(%p, ", before, ") : f32[] {\n region {\n  %of_", i,
+                "/v = placeholder() : f32[]\n  %n = neg(%of_", i,
+                "/v) : f32[]\n  return %n\n }\n region {\n  %v_", i, " = placeholder() : f32[]\n  return %v_",
+                i, "\n }\n}\n");
+    text += str("%model/layer_", i, "/r = relu(%model/layer_", i, "/c) : f32[]\n");
+    before = str("%model/layer_", i, "/r");
+  }
+  const Graph graph = parse(text);
+  const GraphView view(graph);
+  const ViewScope* layer = find_scope(view, "model/layer_0");
+  ASSERT_NE(layer, nullptr);
+  EXPECT_EQ(layer->copies.size(), 4U);
+  const ViewNode* inner = find(view, "model/layer_3/c/else/v_3");
+  ASSERT_NE(inner, nullptr);
+  EXPECT_EQ(view.nodes()[inner->drawn_as].name, "model/layer_0/c/else/v_0");
+}
+
 TEST(GraphView, PutsRegionsIntoScopesOfTheirNode) {
   const Graph graph = parse(R"(
       %p = placeholder() : bool[]
