@@ -16,9 +16,9 @@ StoreAtRest::StoreAtRest(VariableStore& store, Access access)
     }
   }
   for (std::chrono::milliseconds patience(20);; patience *= 2) {
-    store.closed_to_ = exclusive_ ? VariableStore::kClosedToAll : VariableStore::kClosedToWriters;
+    store.gate_ = exclusive_ ? VariableStore::Gate::kClosedToAll : VariableStore::Gate::kClosedToWriters;
     bool locked = lock_until(Clock::now() + patience);
-    store.closed_to_ = VariableStore::kOpen;
+    store.gate_ = VariableStore::Gate::kOpen;
     store.announce_unlock();  // for those who were not admitted
     locked = locked || lock_until(Clock::now() + std::chrono::milliseconds(1));
     if (locked) return;
