@@ -1,0 +1,434 @@
+// The lockstep command as its users see it: what it prints where, what it writes, and its exit status.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include "lockstep/core/tensor.h"
+#include "lockstep/core/version.h"
+#include "lockstep/graph/plugin.h"
+#include "lockstep/io/npy.h"
+#include "lockstep/io/npz.h"
+#include "lockstep/io/svg.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// w -= 0.5 * sum over the rows of x; gives the sum of the squares of each row.
+constexpr const char* kStep = R"(var @w : f32[2] = f32[2]{*1.0}
+%x = placeholder() : f32[?,2]
+%rate = placeholder() : f32[]
+%copy = identity(%x) : f32[?,2]
+%squares = square(%copy) : f32[?,2]
+%y = sum[axes=[1], keepdims=false](%squares) : f32[?]
+%g = sum[axes=[0], keepdims=false](%x) : f32[2]
+%u = sgd[variable=@w](%g, %rate) : f32[2]
+return %y
+)";
+
+// Each test works in a folder of its own.
+class Tool : public testing::Test {
+ protected:
+  struct Outcome {
+    int status = -1;
+    std::string out, err;
+  };
+
+  void SetUp() override {
+    const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::path(testing::TempDir()) /
+              (std::string("lockstep_tool_") + test->name() + std::to_string(getpid()));
+    fs::create_directories(folder_);
+    write("step.lks", kStep);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  fs::path file(const std::string& name) const { return folder_ / name; }
+  void write(const std::string& name, std::string_view text) const {
+    std::ofstream(file(name), std::ios::binary) << text;
+  }
+  // Runs "lockstep <arguments>" in the folder, as a shell would, with its output in a file there.
+  Outcome lockstep(const std::string& arguments, const std::string& input = "",
+                   const std::string& out = ".out") const {
+    write(".in", input);
+    // The leak check at the end of each process takes seconds on some machines; the address checks stay.
+    const std::string line = "cd '" + folder_.string() +
+                             "' && ASAN_OPTIONS=detect_leaks=0 '" LOCKSTEP_TOOL "' " + arguments + " <.in >" +
+                             out + " 2>.err";
+    const int status = std::system(line.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(file(".out")), contents(file(".err"))};
+  }
+  std::string plugin(const std::string& name) const {
+    return std::string("--load '" LOCKSTEP_PLUGIN_DIR "/") + name + ".so'";
+  }
+
+ private:
+  fs::path folder_;
+};
+
+TEST_F(Tool, HelpAndVersionGoToStandardOutput) {
+  const Outcome version = lockstep("--version");
+  EXPECT_EQ(version.status, 0);
+  EXPECT_EQ(version.out, "lockstep " + std::string(kVersion) + "\n");
+  const Outcome help = lockstep("--help");
+  EXPECT_EQ(help.status, 0);
+  EXPECT_THAT(help.err, IsEmpty());
+  for (const char* command :
+       {"opt", "dump", "diff", "run", "profile", "info", "ops", "passes", "completion"}) {
+    EXPECT_THAT(help.out, HasSubstr(std::string("\n  ") + command));
+    const Outcome own = lockstep(std::string(command) + " --help");
+    EXPECT_EQ(own.status, 0);
+    EXPECT_THAT(own.out, HasSubstr("Exit status: 0"));
+    // The manual has a row for every option.
+    const std::string manual = contents(fs::path(LOCKSTEP_DOCS_DIR) / "cli.md");
+    const std::regex option("--[a-z-]+");
+    for (std::sregex_iterator at(own.out.begin(), own.out.end(), option), end; at != end; ++at)
+      EXPECT_THAT(manual, HasSubstr(at->str())) << command;
+  }
+}
+
+TEST_F(Tool, AWrongCommandLineIsStatus2AndSaysWhereHelpIs) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "subcommand is required"},
+      {"nonsense", "there is no command 'nonsense'; there are opt, dump,"},
+      {"opt", "graph is required"},
+      {"opt step.lks --nonsense", "--nonsense"},
+      {"opt step.lks --format png", "png"},
+      {"opt step.lks --print-after nothing", "'nothing' is neither"},
+      {"opt step.lks --run-reproducer -p identity-removal", "leave out --passes"},
+      {"dump step.lks --before step.lks --format dot", "needs --format html"},
+      {"diff - -", "only one of the graphs"},
+      {"run step.lks --feed x", "expected NAME=VALUE"},
+      {"run step.lks --feed x=1 ", "expected a file that ends in .npy"},
+      {"run step.lks --feed 'x=f32[]{1.0}' --feed 'x=f32[]{1.0}'", "'x' is fed twice"},
+      {"run step.lks --steps 0", "steps"},
+      {"run step.lks --shared x", "needs --strategy"},
+      {"run step.lks -o results.txt", "must end in .npz or .npy"},
+      {"run step.lks --strategy one-device --devices cpu:0,cpu:1", "takes one device, got 2"},
+      {"run step.lks --strategy 'mirrored(devices=[cpu:0])' --devices cpu:0", "leave out one of them"},
+      {"ops add --markdown", "leave out the name"},
+      {"completion tcsh", "tcsh"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const Outcome outcome = lockstep(arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_THAT(outcome.out, IsEmpty()) << arguments;
+    EXPECT_THAT(outcome.err, AllOf(StartsWith("lockstep: "), HasSubstr(message))) << arguments;
+  }
+  EXPECT_THAT(lockstep("opt").err, HasSubstr("Run 'lockstep opt --help'"));
+}
+
+TEST_F(Tool, WhatFailsIsStatus1AndLeavesOutputsAsTheyWere) {
+  write("broken.lks", "%y = relu(%x : f32[2]\n");
+  write("wrong.lks", "%x = placeholder() : f32[2]\n%y = no_such_op(%x) : f32[2]\nreturn %y\n");
+  write("x.npy", "no array");
+  write("kept", "as it was");
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"opt missing.lks -o kept", "missing.lks"},
+      {"opt broken.lks -o kept", "broken.lks"},
+      {"opt wrong.lks -o kept", "no_such_op"},
+      {"opt step.lks -p constnt-folding -o kept", "did you mean 'constant-folding'"},
+      {"opt step.lks -p 'constant-folding(max=1)' -o kept", "max"},
+      {"opt step.lks -p 'prove-sync(' -o kept", "at "},
+      {"opt step.lks -o no/such/folder.lks", "no/such"},
+      {"dump step.lks -p nonsense -f text -o kept", "nonsense"},
+      {"run step.lks", "placeholders without a feed: x: f32[?,2], rate: f32[]"},
+      {"run step.lks --feed x=x.npy", "x.npy: this is no whole .npy file"},
+      {"run step.lks --feed 'x=f32[1,2]{*1.0}' --feed 'rate=f32[]{0.5}' --feed 'z=f32[]{1.0}'",
+       "no placeholder 'z'; it has x: f32[?,2], rate: f32[]"},
+      {"run step.lks --feed 'x=f32[1,3]{*1.0}' --feed 'rate=f32[]{0.5}'", "x"},
+      {"run step.lks --strategy mirored", "no strategy is called 'mirored'"},
+      {"ops no_such_op", "no_such_op"},
+      {"passes no-such-pass", "no-such-pass"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const Outcome outcome = lockstep(arguments);
+    EXPECT_EQ(outcome.status, 1) << arguments;
+    EXPECT_THAT(outcome.out, IsEmpty()) << arguments;
+    EXPECT_THAT(outcome.err, AllOf(StartsWith("lockstep: "), HasSubstr(message))) << arguments;
+    EXPECT_EQ(contents(file("kept")), "as it was");
+  }
+  // A full disk shows only when the last byte is written.
+  if (fs::exists("/dev/full")) {
+    EXPECT_EQ(lockstep("opt step.lks", "", "/dev/full").status, 1);
+    EXPECT_EQ(lockstep("opt step.lks -o /dev/full").status, 1);
+    EXPECT_TRUE(fs::is_character_file("/dev/full"));
+  }
+}
+
+TEST_F(Tool, OptRunsPassesFromStandardInputToStandardOutput) {
+  const Outcome plain = lockstep("opt -", kStep);
+  EXPECT_EQ(plain.status, 0) << plain.err;
+  EXPECT_EQ(plain.out, kStep);
+  const Outcome removed =
+      lockstep("opt --passes=identity-removal --verify-each --time --print-after=changed -", kStep);
+  EXPECT_EQ(removed.status, 0) << removed.err;
+  EXPECT_THAT(removed.out, AllOf(Not(HasSubstr("identity")), HasSubstr("%squares = square(%x)")));
+  EXPECT_THAT(removed.err,
+              AllOf(HasSubstr("// after identity-removal: changed\n"), HasSubstr("%squares = square(%x)"),
+                    HasSubstr("nodes before"), HasSubstr("all passes")));
+  // A pass that changes nothing is printed where it is asked for by name, or where all are.
+  EXPECT_THAT(lockstep("opt step.lks -p constant-folding --print-after changed").err, IsEmpty());
+  EXPECT_THAT(lockstep("opt step.lks -p constant-folding --print-after constant-folding").err,
+              AllOf(StartsWith("// after constant-folding"), HasSubstr(": unchanged\nvar @w")));
+  EXPECT_THAT(lockstep("opt step.lks -p constant-folding,identity-removal --print-after all").err,
+              AllOf(HasSubstr("// after constant-folding"), HasSubstr("// after identity-removal")));
+}
+
+TEST_F(Tool, OptConvertsBetweenTheFormatsOfGraphs) {
+  ASSERT_EQ(lockstep("opt step.lks -o step.json").status, 0);
+  ASSERT_EQ(lockstep("opt step.json -o step.lkg").status, 0);
+  EXPECT_EQ(lockstep("opt step.lkg").out, kStep);
+  EXPECT_EQ(lockstep("opt step.lks --format json").out.substr(0, 1), "{");
+  EXPECT_EQ(lockstep("opt - --format text", contents(file("step.lkg"))).out, kStep);
+}
+
+TEST_F(Tool, OptDistributesByTheNameOfAStrategy) {
+  const Outcome outcome = lockstep(
+      "opt step.lks --passes='identity-removal,enter-replicas(replicas=2,shared=[rate]),"
+      "mirrored(devices=[cpu:0,cpu:1],optimize=false),dead-node-elimination' --verify-each");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("%replica_1/squares = square(%x/replica_1)"),
+                                 HasSubstr("on \"cpu:1\""), HasSubstr("copy_of=@w")));
+}
+
+TEST_F(Tool, AFailingPassLeavesAReproducer) {
+  // prove-sync refuses replicas that assign what differs between them.
+  write("drift.lks", R"(var @w : f32[]
+%x = placeholder() : f32[]
+%u = assign[variable=@w](%x) : f32[]
+)");
+  const std::string passes = "identity-removal,replicate(replicas=2),prove-sync,dead-node-elimination";
+  const Outcome failed = lockstep("opt drift.lks --passes='" + passes + "' --reproducer again.lks");
+  EXPECT_EQ(failed.status, 1);
+  EXPECT_THAT(failed.err,
+              AllOf(HasSubstr("prove-sync"), HasSubstr("what the pass was given is in again.lks")));
+  const std::string reproducer = contents(file("again.lks"));
+  EXPECT_THAT(reproducer, AllOf(HasSubstr("\n// passes: prove-sync\n"), HasSubstr("x/replica_1"),
+                                HasSubstr("lockstep opt --run-reproducer again.lks")));
+  const Outcome again = lockstep("opt --run-reproducer again.lks");
+  EXPECT_EQ(again.status, 1);
+  EXPECT_THAT(again.err, AllOf(StartsWith("lockstep: "), HasSubstr("prove-sync: ")));
+  EXPECT_EQ(lockstep("opt drift.lks -p '" + passes + "' --reproducer ''").status, 1);
+  EXPECT_FALSE(fs::exists(file("lockstep-reproducer.lks")));
+  EXPECT_THAT(lockstep("opt --run-reproducer step.lks").err, HasSubstr("this is no reproducer"));
+}
+
+TEST_F(Tool, DiffSaysWhatChangedAndHowItCompared) {
+  ASSERT_EQ(lockstep("opt step.lks -o before.json").status, 0);
+  ASSERT_EQ(lockstep("opt before.json -p identity-removal -o after.json").status, 0);
+  const Outcome same = lockstep("diff step.lks -", kStep);
+  EXPECT_EQ(same.status, 0) << same.err;
+  EXPECT_THAT(same.out,
+              AllOf(HasSubstr("compared by name"), HasSubstr("0 added, 0 removed, 0 changed, 7 unchanged")));
+  const Outcome differ = lockstep("diff before.json after.json");
+  EXPECT_EQ(differ.status, 1);
+  EXPECT_THAT(differ.out, AllOf(HasSubstr("compared by identity"), HasSubstr("- %copy = identity(%x)"),
+                                HasSubstr("input 0: %copy -> %x")));
+  EXPECT_THAT(lockstep("diff step.lks after.json").out, HasSubstr("compared by name"));
+  const Outcome quiet = lockstep("diff -q before.json after.json");
+  EXPECT_EQ(quiet.status, 1);
+  EXPECT_THAT(quiet.out + quiet.err, IsEmpty());
+  const Outcome trouble = lockstep("diff before.json missing.json");
+  EXPECT_EQ(trouble.status, 2) << "not to be taken for a difference";
+  EXPECT_THAT(trouble.err, HasSubstr("missing.json"));
+}
+
+TEST_F(Tool, DumpDrawsInEveryFormat) {
+  EXPECT_EQ(lockstep("dump step.lks").out, kStep);
+  EXPECT_THAT(lockstep("dump --sites step.lks").out, HasSubstr("// step.lks:"));
+  EXPECT_THAT(lockstep("dump step.lks -f dot --color replica --depth 0").out,
+              AllOf(HasSubstr("digraph"), HasSubstr("square")));
+  EXPECT_THAT(lockstep("dump - -f json", kStep).out, AllOf(HasSubstr("\"graphs\""), HasSubstr("squares")));
+  EXPECT_THAT(lockstep("dump step.lks -p identity-removal").out, Not(HasSubstr("identity")));
+  if (!has_graphviz()) GTEST_SKIP() << "no Graphviz";
+  ASSERT_EQ(lockstep("dump step.lks -o step.svg").status, 0);
+  EXPECT_THAT(contents(file("step.svg")), HasSubstr("<svg"));
+  ASSERT_EQ(lockstep("dump step.lks -p 'identity-removal,dead-node-elimination' -o passes.html").status, 0);
+  EXPECT_THAT(contents(file("passes.html")), AllOf(HasSubstr("<html"), HasSubstr("identity-removal")));
+  ASSERT_EQ(lockstep("opt step.lks -p identity-removal -o after.lks").status, 0);
+  ASSERT_EQ(lockstep("dump after.lks --before step.lks -o pair.html").status, 0);
+  EXPECT_THAT(contents(file("pair.html")), HasSubstr("<html"));
+  EXPECT_EQ(lockstep("diff step.lks after.lks --html diff.html").status, 1);
+  EXPECT_THAT(contents(file("diff.html")), HasSubstr("<html"));
+}
+
+TEST_F(Tool, RunFeedsTheGraphAndKeepsResults) {
+  write("x.npy", write_npy(Tensor::from({3, 2}, {1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F})));
+  write("all.npz", write_npz({{"x", Tensor::from({1, 2}, {1.0F, 2.0F})}, {"rate", Tensor::scalar(0.5F)}}));
+  const Outcome printed = lockstep("run step.lks --feed x=x.npy --feed 'rate=f32[]{0.5}'");
+  EXPECT_EQ(printed.status, 0) << printed.err;
+  EXPECT_EQ(printed.out, "y: f32[3] {5, 25, 61}\n");
+  EXPECT_EQ(lockstep("run step.lks --feed all.npz").out, "y: f32[1] {5}\n");
+  EXPECT_EQ(lockstep("run step.lks --feed x=x.npy --feed rate=all.npz -o y.npy").out, "");
+  EXPECT_TRUE(read_npy(contents(file("y.npy"))).bit_equal(Tensor::from({3}, {5.0F, 25.0F, 61.0F})));
+  const Outcome kept = lockstep(
+      "run - --feed x=x.npy --feed rate=all.npz --steps 2 -o y.npz --variables w.npz --trace t.json", kStep);
+  EXPECT_EQ(kept.status, 0) << kept.err;
+  EXPECT_TRUE(read_npz(contents(file("y.npz"))).at("y").bit_equal(Tensor::from({3}, {5.0F, 25.0F, 61.0F})));
+  EXPECT_TRUE(read_npz(contents(file("w.npz"))).at("w").bit_equal(Tensor::from({2}, {-8.0F, -11.0F})));
+  EXPECT_THAT(contents(file("t.json")), AllOf(HasSubstr("traceEvents"), HasSubstr("squares")));
+}
+
+TEST_F(Tool, RunSplitsFeedsOverReplicasAndTrainsAsOneDevice) {
+  write("x.npy", write_npy(Tensor::from({3, 2}, {1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F})));
+  const std::string feeds = " --feed x=x.npy --feed 'rate=f32[]{0.5}' ";
+  const Outcome outcome = lockstep("run step.lks --devices cpu:0,cpu:1 --strategy mirrored" + feeds +
+                                   "-o y.npz --variables w.npz");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const std::map<std::string, Tensor> results = read_npz(contents(file("y.npz")));
+  ASSERT_EQ(results.size(), 2U);
+  EXPECT_TRUE(results.at("y").bit_equal(Tensor::from({2}, {5.0F, 25.0F}))) << "two rows, then one";
+  EXPECT_TRUE(results.at("y/replica_1").bit_equal(Tensor::from({1}, {61.0F})));
+  EXPECT_TRUE(read_npz(contents(file("w.npz"))).at("w").bit_equal(Tensor::from({2}, {-3.5F, -5.0F})));
+  EXPECT_EQ(
+      lockstep("run step.lks --devices cpu:0,cpu:1 --strategy 'mirrored(cross_device_ops=ring)'" + feeds).out,
+      "y: per replica {0: f32[2] {5, 25}, 1: f32[1] {61}}\n");
+  // More replicas than rows: the last ones run on none.
+  EXPECT_THAT(lockstep("run step.lks --devices cpu:0,cpu:1,cpu:2,cpu:3 --strategy mirrored" + feeds).out,
+              HasSubstr("3: f32[0] {}"));
+  EXPECT_EQ(lockstep("run step.lks --devices cpu:0 --strategy one-device" + feeds).out,
+            "y: f32[3] {5, 25, 61}\n");
+  EXPECT_THAT(lockstep("run step.lks --devices cpu:0,cpu:1 --strategy mirrored --shared x" + feeds).out,
+              HasSubstr("y: f32[3] {5, 25, 61}"));
+  EXPECT_THAT(lockstep("run step.lks --devices cpu:0,cpu:1 --strategy mirrored --shared z" + feeds).err,
+              HasSubstr("no placeholder 'z'"));
+  EXPECT_THAT(lockstep("run step.lks --devices cpu:0,cpu:1 --strategy mirrored -o y.npy" + feeds).err,
+              HasSubstr("an .npy file holds one tensor, and there are 2"));
+  // What opt distributed runs by itself, fed replica by replica.
+  ASSERT_EQ(lockstep("opt step.lks -p "
+                     "'enter-replicas(replicas=2,shared=[rate]),mirrored(devices=[cpu:0,cpu:1])' -o two.lks")
+                .status,
+            0);
+  EXPECT_THAT(lockstep("run two.lks --feed 'x=f32[1,2]{*1.0}' --feed 'x/replica_1=f32[1,2]{*2.0}' --feed "
+                       "'rate=f32[]{0.5}'")
+                  .out,
+              AllOf(HasSubstr("f32[1] {2}"), HasSubstr("f32[1] {8}")));
+}
+
+TEST_F(Tool, ProfileSaysWhereTimeGoes) {
+  const Outcome outcome = lockstep(
+      "profile step.lks --runs 3 --warmup 1 --feed 'x=f32[8,2]{*1.0}' --feed 'rate=f32[]{0.5}' --trace "
+      "t.json");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("milliseconds a run: least"), HasSubstr("(3 runs"),
+                                 HasSubstr("plan: "), HasSubstr("square")));
+  EXPECT_THAT(contents(file("t.json")), HasSubstr("traceEvents"));
+}
+
+TEST_F(Tool, InfoNamesVersionsAndDevices) {
+  const Outcome outcome = lockstep("info");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr(std::string(kVersion)), HasSubstr("Taskflow"), HasSubstr("cpu:0"),
+                                 HasSubstr("central-storage, mirrored, one-device")));
+}
+
+TEST_F(Tool, TheReferencePagesAreWhatTheToolWrites) {
+  for (const std::string command : {"ops", "passes"}) {
+    const Outcome outcome = lockstep(command + " --markdown");
+    EXPECT_EQ(outcome.status, 0);
+    EXPECT_EQ(outcome.out, contents(fs::path(LOCKSTEP_DOCS_DIR) / ("reference_" + command + ".md")))
+        << "write it anew: lockstep " << command << " --markdown > docs/reference_" << command << ".md";
+  }
+  EXPECT_THAT(lockstep("ops").out, AllOf(HasSubstr("\nmatmul "), HasSubstr("\nsgd ")));
+  EXPECT_THAT(lockstep("ops sgd").out,
+              AllOf(StartsWith("sgd: "), HasSubstr("updates a variable"), HasSubstr("writes_variable")));
+  EXPECT_THAT(lockstep("passes").out, AllOf(HasSubstr("\nprove-sync "), HasSubstr("\nmirrored ")));
+  EXPECT_THAT(lockstep("passes bucket-all-reduce").out,
+              AllOf(HasSubstr("(pass)"), HasSubstr("bytes_per_pack")));
+  EXPECT_THAT(lockstep("passes central-storage").out,
+              AllOf(HasSubstr("(strategy)"), HasSubstr("parameter_device")));
+}
+
+TEST_F(Tool, PluginsBringOpsPassesAndStrategies) {
+  write("relus.lks", R"(%x = placeholder() : f32[2]
+%a = relu(%x) : f32[2]
+%b = relu(%a) : f32[2]
+%c = thrice(%b) : f32[2]
+return %c
+)");
+  EXPECT_EQ(lockstep("opt relus.lks").status, 1) << "nobody knows thrice";
+  const Outcome outcome =
+      lockstep("opt relus.lks --passes=remove-double-relu --verify-each " + plugin("good"));
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("%c = thrice(%a)"), Not(HasSubstr("%b"))));
+  EXPECT_EQ(
+      lockstep("run relus.lks --feed 'x=f32[2]{1.0, -1.0}' " + plugin("good") + " " + plugin("good")).out,
+      "c: f32[2] {3, 0}\n")
+      << "loading it again changes nothing";
+  EXPECT_THAT(lockstep("run relus.lks --feed 'x=f32[2]{*2.0}' --strategy plain --devices cpu:0,cpu:1 " +
+                       plugin("good"))
+                  .err,
+              HasSubstr("f32[1]"))
+      << "two elements, one for each replica, do not fit a placeholder of two";
+  EXPECT_THAT(lockstep("passes " + plugin("good")).out,
+              AllOf(HasSubstr("remove-double-relu"), HasSubstr("plain")));
+  EXPECT_THAT(lockstep("ops thrice " + plugin("good")).out, HasSubstr("three times its input"));
+}
+
+TEST_F(Tool, PluginsThatDoNotFitAreRefusedWithTheReason) {
+  write("text.so", "this is no library");
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {plugin("no_entry"), "is no Lockstep plugin"},
+      {plugin("other_format"), "has format 2, this program reads format 1"},
+      {plugin("other_build"), "was built for Lockstep 0.0.7 with libstdc++, this is Lockstep"},
+      {plugin("other_registry"), "brings a Lockstep of its own"},
+      {plugin("failing"), "'constant-folding' is registered already"},
+      {"--load text.so", "cannot be loaded"},
+      {"--load missing.so", "there is no plugin 'missing.so'"},
+  };
+  for (const auto& [load, message] : cases) {
+    const Outcome outcome = lockstep("opt step.lks " + load);
+    EXPECT_EQ(outcome.status, 1) << load;
+    EXPECT_THAT(outcome.out, IsEmpty());
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+}
+
+TEST_F(Tool, CompletionScriptsAreSoundAndComplete) {
+  const auto shell = [&](const std::string& line) {
+    return std::system(("cd '" + file("").string() + "' && " + line + " >/dev/null 2>&1").c_str()) == 0;
+  };
+  for (const std::string name : {"bash", "zsh", "fish"}) {
+    const Outcome script = lockstep("completion " + name);
+    EXPECT_EQ(script.status, 0);
+    for (const char* word : {"opt", "diff", "print-after", "verify-each", "markdown"})
+      EXPECT_THAT(script.out, HasSubstr(word)) << name;
+    write("script." + name, script.out);
+    if (shell("command -v " + name)) {
+      EXPECT_TRUE(shell(name + (name == "fish" ? " --no-execute" : " -n") + " script." + name)) << name;
+    }
+  }
+  const std::string ask = R"(bash -c 'source script.bash
+COMP_WORDS=(lockstep "$@"); COMP_CWORD=$#; _lockstep; test "${COMPREPLY[*]}" = "$0"' )";
+  EXPECT_TRUE(shell(ask + "'dump diff' d")) << "commands";
+  EXPECT_TRUE(shell(ask + "'--verify-each' opt --ver")) << "options";
+  EXPECT_TRUE(shell(ask + "'json' dump --format j")) << "values";
+  EXPECT_TRUE(shell(ask + "'step.lks' dump st")) << "files";
+  EXPECT_TRUE(shell(ask + "'zsh' completion z")) << "arguments";
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,118 @@
+// tools/command_line.h - what the user asked for, as plain structs: one per subcommand.
+//
+// parse_command_line() is the one place that knows the command line's library. It prints help and version itself, and
+// says by throwing UsageError what is wrong with a command line. docs/cli.md has a row for each option.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace lockstep::tools {
+
+// Graphs and other inputs are paths, or "-" for standard input; outputs are paths, or "-" for standard output.
+
+struct OptCommand {
+  std::string input;
+  std::string output = "-";
+  std::string format;  // of the output: text, json or binary; empty: by the extension, else text
+  std::string passes;
+  std::vector<std::string> print_after;  // "changed", "all", or names of passes
+  bool verify_each = false;
+  bool time = false;
+  std::string reproducer = "lockstep-reproducer.lks";  // empty: none
+  bool run_reproducer = false;
+};
+
+struct DumpCommand {
+  std::string input;
+  std::string output = "-";
+  std::string format;  // dot, svg, html, json or text; empty: by the extension, else text
+  std::string before;  // another graph; html only
+  std::string passes;
+  std::string color = "device";  // or replica
+  std::int64_t depth = -1;       // scopes that lie deeper are boxes; -1: none do
+  bool sites = false;
+  bool provenance = false;
+};
+
+struct DiffCommand {
+  std::string before;
+  std::string after;
+  std::string html;  // a page to write; empty: none
+  bool quiet = false;
+};
+
+// How a graph is fed and run: for run and profile alike.
+struct RunSettings {
+  std::string input;
+  std::vector<std::string> feeds;  // "name=file.npy", "name=file.npz", "name=f32[2]{1.0, 2.0}", "file.npz"
+  std::vector<std::string> devices;
+  std::string strategy;
+  std::vector<std::string> shared;
+  std::uint64_t threads = 0;
+  std::uint64_t seed = 0;
+  std::string trace;  // a file to write; empty: none
+};
+
+struct RunCommand {
+  RunSettings settings;
+  std::uint64_t steps = 1;
+  std::string output;     // .npy or .npz; empty: print
+  std::string variables;  // .npz with the variables after the last step; empty: none
+};
+
+struct ProfileCommand {
+  RunSettings settings;
+  std::uint64_t runs = 20;
+  std::uint64_t warmup = 3;
+};
+
+struct InfoCommand {};
+struct OpsCommand {
+  std::string name;  // empty: all
+  bool markdown = false;
+};
+struct PassesCommand {
+  std::string name;  // empty: all
+  bool markdown = false;
+};
+struct CompletionCommand {
+  std::string shell;
+};
+// Help or version was asked for, and printed.
+struct NoCommand {};
+
+struct CommandLine {
+  std::vector<std::string> plugins;  // loaded before anything else, in this order
+  std::variant<NoCommand, OptCommand, DumpCommand, DiffCommand, RunCommand, ProfileCommand, InfoCommand,
+               OpsCommand, PassesCommand, CompletionCommand>
+      command;
+};
+
+// Exits with status 2: the message, which names the subcommand's --help.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+CommandLine parse_command_line(int argc, const char* const* argv);
+
+// The commands and their options, for shells to complete.
+struct OptionDescription {
+  std::vector<std::string> names;  // "-o", "--output"
+  std::string summary;             // the first sentence of its help
+  bool takes_value = false;
+  std::vector<std::string> values;  // those it can have; empty: anything, files included
+};
+struct CommandDescription {
+  std::string name;
+  std::string summary;
+  std::vector<OptionDescription> options;
+  std::vector<std::string> values;  // what its argument can be; empty: a file
+};
+std::vector<CommandDescription> describe_commands();
+
+}  // namespace lockstep::tools

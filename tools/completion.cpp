@@ -1,0 +1,141 @@
+// lockstep completion: scripts for shells, made from the command line's own description.
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "commands.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::tools {
+
+namespace {
+
+std::string joined(const std::vector<std::string>& words, const char* separator = " ") {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : separator) + word;
+  return text;
+}
+
+// Inside single quotes of a shell.
+std::string quoted(const std::string& text) {
+  std::string inside;
+  for (const char c : text) inside += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return "'" + inside + "'";
+}
+
+void print_bash(const std::vector<CommandDescription>& commands) {
+  std::string names;
+  for (const CommandDescription& command : commands) names += command.name + " ";
+  std::cout << "# bash completion of lockstep: source <(lockstep completion bash)\n"
+               "_lockstep() {\n"
+               "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n"
+               "  COMPREPLY=()\n"
+               "  if [[ $COMP_CWORD -eq 1 ]]; then\n"
+               "    mapfile -t COMPREPLY < <(compgen -W "
+            << quoted(names + "--help --version")
+            << " -- \"$word\")\n"
+               "    return\n"
+               "  fi\n"
+               "  case ${COMP_WORDS[1]} in\n";
+  for (const CommandDescription& command : commands) {
+    std::cout << "    " << command.name << ")\n      case $before in\n";
+    std::vector<std::string> all;
+    for (const OptionDescription& option : command.options) {
+      all.insert(all.end(), option.names.begin(), option.names.end());
+      if (!option.takes_value) continue;
+      std::cout << "        " << joined(option.names, "|") << ") mapfile -t COMPREPLY < <(compgen "
+                << (option.values.empty() ? "-f" : "-W " + quoted(joined(option.values)))
+                << " -- \"$word\"); return ;;\n";
+    }
+    std::cout << "      esac\n"
+                 "      if [[ $word == -* ]]; then\n"
+                 "        mapfile -t COMPREPLY < <(compgen -W "
+              << quoted(joined(all))
+              << " -- \"$word\")\n"
+                 "      else\n"
+                 "        mapfile -t COMPREPLY < <(compgen "
+              << (command.values.empty() ? "-f" : "-W " + quoted(joined(command.values)))
+              << " -- \"$word\")\n"
+                 "      fi ;;\n";
+  }
+  std::cout << "  esac\n}\ncomplete -o filenames -F _lockstep lockstep\n";
+}
+
+// What zsh's _arguments reads as an option: brackets and colons belong to its grammar.
+std::string zsh_summary(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '[' || c == ']' || c == ':') escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+void print_zsh(const std::vector<CommandDescription>& commands) {
+  std::cout << "#compdef lockstep\n"
+               "# zsh completion of lockstep: put it into a folder of $fpath, as _lockstep\n"
+               "_lockstep() {\n"
+               "  local -a commands=(\n";
+  for (const CommandDescription& command : commands)
+    std::cout << "    " << quoted(command.name + ":" + zsh_summary(command.summary)) << "\n";
+  std::cout << "  )\n"
+               "  if (( CURRENT == 2 )); then\n"
+               "    _describe command commands\n"
+               "    return\n"
+               "  fi\n"
+               "  local command=$words[2]\n"
+               "  shift words\n"
+               "  (( CURRENT-- ))\n"
+               "  case $command in\n";
+  for (const CommandDescription& command : commands) {
+    std::cout << "    " << command.name << ")\n      _arguments";
+    for (const OptionDescription& option : command.options) {
+      std::string value;
+      if (option.takes_value)
+        value = option.values.empty() ? ":value:_files" : ":value:(" + joined(option.values) + ")";
+      for (const std::string& name : option.names)
+        std::cout << " \\\n        " << quoted(str("*", name, "[", zsh_summary(option.summary), "]", value));
+    }
+    std::cout << " \\\n        "
+              << quoted(command.values.empty() ? "*:file:_files" : "1:value:(" + joined(command.values) + ")")
+              << " ;;\n";
+  }
+  std::cout << "  esac\n}\n_lockstep \"$@\"\n";
+}
+
+void print_fish(const std::vector<CommandDescription>& commands) {
+  std::cout << "# fish completion of lockstep: lockstep completion fish | source\n";
+  for (const CommandDescription& command : commands) {
+    std::cout << "complete -c lockstep -n __fish_use_subcommand -f -a " << command.name << " -d "
+              << quoted(command.summary) << '\n';
+  }
+  for (const CommandDescription& command : commands) {
+    const std::string when = quoted("__fish_seen_subcommand_from " + command.name);
+    if (!command.values.empty())
+      std::cout << "complete -c lockstep -n " << when << " -f -a " << quoted(joined(command.values)) << '\n';
+    for (const OptionDescription& option : command.options) {
+      std::cout << "complete -c lockstep -n " << when;
+      for (const std::string& name : option.names)
+        std::cout << (name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1));
+      if (option.takes_value && option.values.empty()) std::cout << " -r -F";
+      if (!option.values.empty()) std::cout << " -x -a " << quoted(joined(option.values));
+      std::cout << " -d " << quoted(option.summary) << '\n';
+    }
+  }
+}
+
+}  // namespace
+
+int run_command(const CompletionCommand& command) {
+  const std::vector<CommandDescription> commands = describe_commands();
+  if (command.shell == "bash") {
+    print_bash(commands);
+  } else if (command.shell == "zsh") {
+    print_zsh(commands);
+  } else {
+    print_fish(commands);
+  }
+  return kSuccess;
+}
+
+}  // namespace lockstep::tools

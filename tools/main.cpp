@@ -1,0 +1,68 @@
+// The `lockstep` command: docs/cli.md.
+#include <exception>
+#include <iostream>
+#include <string>
+#include <type_traits>
+#include <variant>
+
+#include "commands.h"
+#include "lockstep/core/error.h"
+#include "lockstep/graph/plugin.h"
+#include "lockstep/strategies/passes/register.h"
+
+namespace lockstep::tools {
+
+namespace {
+
+// The message, and those of nested exceptions where they say something new.
+void print_error(const std::exception& error, const std::string& said = {}) {
+  const auto* const ours = dynamic_cast<const Error*>(&error);
+  const std::string message = ours != nullptr ? ours->message() : error.what();
+  if (said.empty()) {
+    std::cerr << "lockstep: " << error.what() << '\n';
+  } else if (said.find(message) == std::string::npos) {
+    std::cerr << "  caused by: " << error.what() << '\n';
+  }
+  try {
+    std::rethrow_if_nested(error);
+  } catch (const std::exception& cause) {
+    print_error(cause, said + message);
+  }
+}
+
+int run(const CommandLine& line) {
+  register_strategy_passes();
+  for (const std::string& plugin : line.plugins) load_plugin(plugin);
+  return std::visit(
+      [](const auto& command) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(command)>, NoCommand>) {
+          return kSuccess;
+        } else {
+          const int status = run_command(command);
+          // A full disk or a closed pipe shows when the last byte is written.
+          if (!std::cout.flush()) throw Error(ErrorCode::kUnavailable, "standard output cannot be written");
+          return status;
+        }
+      },
+      line.command);
+}
+
+}  // namespace
+
+}  // namespace lockstep::tools
+
+int main(int argc, char** argv) {
+  using namespace lockstep::tools;
+  bool comparing = false;
+  try {
+    const CommandLine line = parse_command_line(argc, argv);
+    comparing = std::holds_alternative<DiffCommand>(line.command);
+    return run(line);
+  } catch (const UsageError& error) {
+    std::cerr << "lockstep: " << error.what() << '\n';
+    return kWrongUsage;
+  } catch (const std::exception& error) {
+    print_error(error);
+    return comparing ? kWrongUsage : kFailure;
+  }
+}

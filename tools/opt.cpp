@@ -1,0 +1,157 @@
+// lockstep opt: passes on a graph.
+#include <algorithm>
+#include <iomanip>
+#include <iostream>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "commands.h"
+#include "graph_input.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/version.h"
+#include "lockstep/graph/pipeline.h"
+#include "lockstep/graph/text.h"
+#include "lockstep/io/graph_file.h"
+#include "lockstep/strategies/strategy_registry.h"
+#include "progress.h"
+
+namespace lockstep::tools {
+
+namespace {
+
+constexpr std::string_view kPassesLine = "// passes: ";
+
+// Says where the work is, prints graphs, and keeps what a failing pass was given.
+class Watch final : public PassInstrumentation {
+ public:
+  Watch(const OptCommand& command, const PassPipeline& pipeline)
+      : keep_(!command.reproducer.empty()),
+        names_(command.print_after.begin(), command.print_after.end()),
+        progress_("pass", pipeline.size()) {
+    std::set<std::string> known = {"changed", "all"};
+    for (std::size_t i = 0; i < pipeline.size(); ++i) known.insert(std::string(pipeline.pass(i).name()));
+    for (const std::string& name : names_) {
+      if (!known.contains(name))
+        throw UsageError(
+            str("--print-after: '", name, "' is neither 'changed' nor 'all' nor a pass that runs"));
+    }
+  }
+
+  struct Failure {
+    Graph graph;         // before the pass
+    std::string passes;  // it alone
+    std::string error;
+  };
+  std::optional<Failure> failure;
+
+  void before_pass(const Pass& pass, const Graph& graph, std::size_t index) override {
+    progress_.at(index + 1, pass.name());
+    if (keep_) before_ = graph;
+  }
+  void after_pass(const Pass& pass, const Graph& graph, std::size_t /*index*/,
+                  const PassReport& report) override {
+    const bool changed = report.outcome == PassOutcome::kChanged;
+    if (!names_.contains("all") && !(changed && names_.contains("changed")) &&
+        !names_.contains(std::string(pass.name())))
+      return;
+    progress_.clear();
+    std::cerr << "// after " << pass.to_string() << ": " << to_string(report.outcome) << '\n'
+              << print(graph) << '\n';
+  }
+  void pass_failed(const Pass& pass, const Graph& /*graph*/, std::size_t /*index*/,
+                   const std::exception& error) override {
+    if (keep_) failure = Failure{before_, pass.to_string(), error.what()};
+  }
+
+ private:
+  bool keep_;
+  std::set<std::string> names_;
+  Progress progress_;
+  Graph before_;
+};
+
+std::string one_line(std::string text) {
+  std::ranges::replace(text, '\n', ' ');
+  return text;
+}
+
+void write_reproducer(const std::string& path, const Watch::Failure& failure) {
+  std::string quoted;
+  for (const char c : failure.passes) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  const std::string text =
+      str("// Written by lockstep ", kVersion,
+          ": the graph that a failing pass was given. To see it fail again:\n",
+          "//   lockstep opt --run-reproducer ", path, "\n", "//   lockstep opt --verify-each --passes='",
+          quoted, "' ", path, "\n", "// error: ", one_line(failure.error), "\n", kPassesLine, failure.passes,
+          "\n", print(failure.graph));
+  write_output(path, text);
+  std::cerr << "lockstep: what the pass was given is in " << path << '\n';
+}
+
+std::string passes_of_reproducer(const std::string& text, const std::string& path) {
+  const std::size_t begin = text.find(kPassesLine);
+  if (begin == std::string::npos || (begin != 0 && text[begin - 1] != '\n'))
+    throw InvalidArgument(str(path, ": this is no reproducer: it has no line '", kPassesLine, "...'"));
+  const std::size_t end = text.find('\n', begin);
+  return text.substr(begin + kPassesLine.size(), end - begin - kPassesLine.size());
+}
+
+GraphFormat format_of(const OptCommand& command) {
+  std::string name = command.format;
+  if (name.empty()) {
+    const std::string extension = extension_of(command.output);
+    name = extension == "json" ? "json" : extension == "lkg" ? "binary" : "text";
+  }
+  return name == "json" ? GraphFormat::kJson : name == "binary" ? GraphFormat::kBinary : GraphFormat::kText;
+}
+
+void print_times(const PipelineReport& report) {
+  std::cerr << std::fixed << std::setprecision(3) << "   seconds  nodes before   after  pass\n";
+  double passes = 0;
+  for (const PassReport& pass : report.passes) {
+    std::cerr << std::setw(10) << pass.seconds << std::setw(14) << pass.nodes_before << std::setw(8)
+              << pass.nodes_after << "  " << pass.name
+              << (pass.outcome == PassOutcome::kChanged ? "" : " (changed nothing)") << '\n';
+    passes += pass.seconds;
+  }
+  std::cerr << std::setw(10) << passes << "  all passes; with checks and copies " << report.seconds << '\n';
+}
+
+}  // namespace
+
+int run_command(const OptCommand& command) {
+  OptCommand asked = command;
+  Graph graph;
+  if (asked.run_reproducer) {
+    if (!asked.passes.empty())
+      throw UsageError("--run-reproducer takes the passes from the file: leave out --passes");
+    const std::string text = read_input(asked.input);
+    asked.passes = passes_of_reproducer(text, asked.input);
+    asked.verify_each = true;
+    asked.reproducer.clear();
+    graph = parse(text, asked.input);
+  } else {
+    graph = read_graph_input(asked.input);
+  }
+  PassPipeline pipeline = StrategyRegistry::global().parse_pipeline(asked.passes);
+  std::optional<Watch> watch(std::in_place, asked, pipeline);
+  PipelineOptions options;
+  options.verify = asked.verify_each ? PipelineChecks::kAlways : PipelineChecks::kEnds;
+  options.instrumentation = {&*watch};
+  PipelineReport report;
+  try {
+    report = pipeline.run(graph, options);
+  } catch (...) {
+    const std::optional<Watch::Failure> failure = std::move(watch->failure);
+    watch.reset();  // takes the progress line away
+    if (failure) write_reproducer(asked.reproducer, *failure);
+    throw;
+  }
+  watch.reset();
+  if (asked.time) print_times(report);
+  write_output(asked.output, write_graph(graph, format_of(asked)));
+  return kSuccess;
+}
+
+}  // namespace lockstep::tools

@@ -1,0 +1,70 @@
+// lockstep profile: many runs of a graph, and where their time goes.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <iomanip>
+#include <iostream>
+#include <vector>
+
+#include "commands.h"
+#include "graph_input.h"
+#include "lockstep/io/trace.h"
+#include "lockstep/io/trace_summary.h"
+#include "progress.h"
+#include "runner.h"
+
+namespace lockstep::tools {
+
+namespace {
+
+double seconds_of_run(const Runner& runner, Observer* observer) {
+  const auto start = std::chrono::steady_clock::now();
+  runner.run(observer);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void print_times(std::vector<double> seconds) {
+  std::ranges::sort(seconds);
+  const auto at = [&](double share) {
+    return seconds[static_cast<std::size_t>(std::lround(share * static_cast<double>(seconds.size() - 1)))] *
+           1e3;
+  };
+  std::cout << std::fixed << std::setprecision(3) << "milliseconds a run: least " << at(0) << ", median "
+            << at(0.5) << ", 90% below " << at(0.9) << ", most " << at(1) << " (" << seconds.size()
+            << " runs, not traced)\n";
+}
+
+void print_plan(const PlanSummary& plan) {
+  std::cout << "plan: " << plan.nodes << " nodes, " << plan.calls << " kernel calls in " << plan.clusters
+            << " clusters on up to " << plan.lanes << " threads, " << plan.planned_bytes
+            << " bytes for intermediate values\n\n";
+}
+
+}  // namespace
+
+int run_command(const ProfileCommand& command) {
+  const Runner runner(command.settings);
+  std::vector<double> seconds;
+  TraceRecorder recorder;
+  {
+    // Timed first without anybody looking on, then traced.
+    Progress progress("run", command.warmup + 2 * command.runs);
+    for (std::uint64_t i = 0; i < command.warmup + command.runs; ++i) {
+      progress.at(i + 1);
+      const double took = seconds_of_run(runner, nullptr);
+      if (i >= command.warmup) seconds.push_back(took);
+    }
+    for (std::uint64_t i = 0; i < command.runs; ++i) {
+      progress.at(command.warmup + command.runs + i + 1);
+      runner.run(&recorder);
+    }
+  }
+  const Trace trace = recorder.trace();
+  print_times(std::move(seconds));
+  print_plan(runner.plan());
+  std::cout << to_text(summarize(trace));
+  if (!command.settings.trace.empty()) write_output(command.settings.trace, to_chrome_trace(trace));
+  return kSuccess;
+}
+
+}  // namespace lockstep::tools

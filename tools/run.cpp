@@ -1,0 +1,88 @@
+// lockstep run: a graph on given feeds.
+#include <iostream>
+#include <map>
+#include <string>
+
+#include "commands.h"
+#include "graph_input.h"
+#include "lockstep/core/error.h"
+#include "lockstep/io/npy.h"
+#include "lockstep/io/npz.h"
+#include "lockstep/io/trace.h"
+#include "progress.h"
+#include "runner.h"
+
+namespace lockstep::tools {
+
+namespace {
+
+std::map<std::string, Tensor> by_name(const std::vector<Runner::Result>& results) {
+  std::map<std::string, Tensor> tensors;
+  for (const Runner::Result& result : results) {
+    for (std::size_t r = 0; r < result.value.size(); ++r)
+      tensors.emplace(copy_name(result.name, static_cast<std::int64_t>(r)), result.value.values()[r]);
+  }
+  return tensors;
+}
+
+void write_results(const std::string& path, const std::vector<Runner::Result>& results) {
+  const std::map<std::string, Tensor> tensors = by_name(results);
+  if (extension_of(path) == "npz") {
+    write_output(path, write_npz(tensors));
+    return;
+  }
+  if (tensors.size() != 1) {
+    throw InvalidArgument(
+        str("an .npy file holds one tensor, and there are ", tensors.size(), "; write them to an .npz file"));
+  }
+  write_output(path, write_npy(tensors.begin()->second));
+}
+
+void write_variables(const std::string& path, VariableStore& store) {
+  std::map<std::string, Tensor> values;
+  for (const std::string& name : store.names()) {
+    if (!store.is_alias(name)) values.emplace(name, store.value(name));
+  }
+  write_output(path, write_npz(values));
+}
+
+void check_extension(const char* option, const std::string& path, bool npy) {
+  const std::string extension = extension_of(path);
+  if (path.empty() || extension == "npz" || (npy && extension == "npy")) return;
+  throw UsageError(str(option, ": '", path, "' must end in .npz", npy ? " or .npy" : ""));
+}
+
+}  // namespace
+
+int run_command(const RunCommand& command) {
+  check_extension("--output", command.output, true);
+  check_extension("--variables", command.variables, false);
+  const Runner runner(command.settings);
+  std::vector<Runner::Result> results;
+  const bool traced = !command.settings.trace.empty();
+  TraceRecorder recorder;
+  {
+    Progress progress("step", command.steps);
+    for (std::uint64_t i = 0; i < command.steps; ++i) {
+      progress.at(i + 1);
+      results = runner.run(traced ? &recorder : nullptr);
+    }
+  }
+  if (!command.output.empty()) {
+    write_results(command.output, results);
+  } else {
+    for (const Runner::Result& result : results) {
+      std::cout << result.name << ": ";
+      if (result.value.is_single()) {
+        std::cout << result.value[0] << '\n';
+      } else {
+        std::cout << result.value << '\n';
+      }
+    }
+  }
+  if (traced) write_output(command.settings.trace, to_chrome_trace(recorder.trace()));
+  if (!command.variables.empty()) write_variables(command.variables, runner.variables());
+  return kSuccess;
+}
+
+}  // namespace lockstep::tools

@@ -1,0 +1,188 @@
+#include "runner.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "graph_input.h"
+#include "lockstep/core/device.h"
+#include "lockstep/core/error.h"
+#include "lockstep/graph/compile.h"
+#include "lockstep/graph/pass_options.h"
+#include "lockstep/strategies/strategy_registry.h"
+
+namespace lockstep::tools {
+
+namespace {
+
+void note_cpu(const std::string& device, std::size_t& count) {
+  const Device parsed = Device::parse(device);
+  if (parsed.kind == DeviceKind::kCpu) count = std::max(count, static_cast<std::size_t>(parsed.index) + 1);
+}
+
+// As many logical CPUs as the nodes of a graph are placed on.
+void note_devices(const Graph& graph, std::size_t& count) {
+  for (const Node& node : graph.nodes()) {
+    if (!node.device().empty()) note_cpu(node.device(), count);
+    for (const Graph& region : node.regions()) note_devices(region, count);
+  }
+  for (const VariableDecl& decl : graph.variables()) {
+    if (!decl.device.empty()) note_cpu(decl.device, count);
+  }
+}
+
+Runtime make_runtime(const RunSettings& settings, std::size_t cpus) {
+  for (const std::string& device : settings.devices) note_cpu(device, cpus);
+  return Runtime({.threads = settings.threads, .cpu_devices = cpus, .seed = settings.seed});
+}
+
+// What --strategy and --devices say together, as the text that makes the strategy.
+std::string strategy_text(const RunSettings& settings, std::size_t& cpus) {
+  const std::vector<PassText> parts = parse_passes(settings.strategy);
+  if (parts.size() != 1)
+    throw UsageError(str("--strategy: expected one strategy, got '", settings.strategy, "'"));
+  std::vector<std::pair<std::string, OptionValue>> options;
+  for (const OptionText& option : parts[0].options) {
+    if (option.name == "devices" || option.name.ends_with("device")) {
+      if (!settings.devices.empty() && option.name.starts_with("device"))
+        throw UsageError("--strategy names devices, and so does --devices: leave out one of them");
+      for (const std::string& device : option.values) note_cpu(device, cpus);
+    }
+    if (option.is_list) {
+      options.emplace_back(option.name, option.values);
+    } else {
+      options.emplace_back(option.name, option.values.front());
+    }
+  }
+  if (settings.devices.empty()) return print_pass(parts[0].name, options);
+  const std::vector<StrategyInfo> infos = StrategyRegistry::global().strategies();
+  const auto info = std::ranges::find(infos, parts[0].name, &StrategyInfo::name);
+  if (info == infos.end()) return parts[0].name;  // making it says what there is
+  const auto takes = [&](std::string_view option) {
+    return std::ranges::find(info->options, option, &OptionSpec::name) != info->options.end();
+  };
+  if (takes("devices")) {
+    options.emplace_back("devices", settings.devices);
+  } else if (takes("device") && settings.devices.size() == 1) {
+    options.emplace_back("device", settings.devices[0]);
+  } else {
+    throw UsageError(str("--devices: strategy '", info->name, "' ",
+                         takes("device") ? "takes one device" : "takes no devices", ", got ",
+                         settings.devices.size()));
+  }
+  return print_pass(info->name, options);
+}
+
+std::vector<std::string> result_names(const Graph& graph) {
+  std::vector<std::string> names;
+  std::set<std::string> taken;
+  for (const ValueId result : graph.results()) {
+    std::string name = graph.node(result.node).name();
+    if (result.output != 0) name += str(":", result.output);
+    std::string unique = name;
+    for (std::size_t i = 1; !taken.insert(unique).second; ++i) unique = str(name, "_", i);
+    names.push_back(std::move(unique));
+  }
+  return names;
+}
+
+// Every input has its feed, and every feed its input.
+void check_feeds(const Feeds& feeds, const std::vector<std::pair<std::string, TensorSpec>>& inputs) {
+  std::string missing, known;
+  std::set<std::string, std::less<>> names;
+  for (const auto& [name, spec] : inputs) {
+    names.insert(name);
+    known += str(known.empty() ? "" : ", ", name, ": ", spec);
+    if (!feeds.contains(name)) missing += str(missing.empty() ? "" : ", ", name, ": ", spec);
+  }
+  if (!missing.empty())
+    throw InvalidArgument(str("placeholders without a feed: ", missing, "; give --feed NAME=FILE.npy"));
+  for (const auto& [name, value] : feeds) {
+    if (!names.contains(name)) {
+      throw InvalidArgument(
+          str("the graph has no placeholder '", name, "'; it has ", known.empty() ? "none" : known));
+    }
+  }
+}
+
+}  // namespace
+
+Runner::Runner(const RunSettings& settings) {
+  Graph graph = read_graph_input(settings.input);
+  const Feeds feeds = read_feeds(settings.feeds);
+  names_ = result_names(graph);
+  if (settings.strategy.empty()) {
+    if (!settings.shared.empty()) throw UsageError("--shared says how feeds are split: it needs --strategy");
+    compile_plain(settings, std::move(graph), feeds);
+  } else {
+    distribute(settings, std::move(graph), feeds);
+  }
+}
+
+void Runner::distribute(const RunSettings& settings, Graph graph, const Feeds& feeds) {
+  std::size_t cpus = 1;
+  const std::string text = strategy_text(settings, cpus);
+  StrategyOptions base;
+  base.runtime = make_runtime(settings, cpus);
+  strategy_ = StrategyRegistry::global().make(text, base);
+
+  std::vector<std::string> shared;
+  const bool plain = std::ranges::none_of(
+      graph.nodes(), [](const Node& node) { return node.op().region_kind == RegionKind::kReplicated; });
+  for (const NodeId id : plain ? graph.parameters() : std::vector<NodeId>()) {
+    const std::string& name = graph.node(id).name();
+    if (graph.spec({id, 0}).shape.rank() == 0 ||
+        std::ranges::find(settings.shared, name) != settings.shared.end())
+      shared.push_back(name);
+  }
+  for (const std::string& name : settings.shared) {
+    if (std::ranges::find(shared, name) == shared.end())
+      throw InvalidArgument(str("--shared: the graph has no placeholder '", name, "' that could be"));
+  }
+  step_ = strategy_->distribute(std::move(graph), shared);
+
+  std::vector<std::pair<std::string, TensorSpec>> inputs;
+  for (const InputSpec& input : step_->inputs()) inputs.emplace_back(input.name, input.spec);
+  check_feeds(feeds, inputs);
+  const auto replicas = static_cast<std::size_t>(strategy_->num_replicas_in_sync());
+  for (const InputSpec& input : step_->inputs()) {
+    const Tensor& value = feeds.find(input.name)->second;
+    arguments_.push_back(input.shared ? PerReplica<Tensor>(value)
+                                      : PerReplica<Tensor>(split_rows(value, replicas)));
+  }
+}
+
+void Runner::compile_plain(const RunSettings& settings, Graph graph, const Feeds& feeds) {
+  std::size_t cpus = 1;
+  note_devices(graph, cpus);
+  std::vector<std::pair<std::string, TensorSpec>> inputs;
+  for (const NodeId id : graph.parameters()) inputs.emplace_back(graph.node(id).name(), graph.spec({id, 0}));
+  check_feeds(feeds, inputs);
+  program_ = compile(std::move(graph), make_runtime(settings, cpus));
+  for (const auto& [name, spec] : inputs) ordered_.push_back(feeds.find(name)->second);
+}
+
+std::vector<Runner::Result> Runner::run(Observer* observer) const {
+  RunOptions options;
+  options.observer = observer;
+  std::vector<Result> results;
+  if (step_) {
+    std::vector<PerReplica<Tensor>> values = step_->run(arguments_, options);
+    for (std::size_t i = 0; i < values.size(); ++i) results.push_back({names_[i], std::move(values[i])});
+  } else {
+    std::vector<Tensor> values = program_.run(ordered_, options);
+    for (std::size_t i = 0; i < values.size(); ++i) results.push_back({names_[i], std::move(values[i])});
+  }
+  return results;
+}
+
+PlanSummary Runner::plan() const {
+  if (!step_) return program_.plan(ordered_);
+  std::vector<Tensor> feeds;
+  for (const PerReplica<Tensor>& argument : arguments_)
+    feeds.insert(feeds.end(), argument.values().begin(), argument.values().end());
+  return step_->program().plan(feeds);
+}
+
+}  // namespace lockstep::tools
