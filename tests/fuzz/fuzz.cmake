@@ -13,10 +13,16 @@ foreach(source IN LISTS fuzz_sources)
   target_link_options(fuzz_${target} PRIVATE -fsanitize=fuzzer)
   set(found "${CMAKE_CURRENT_BINARY_DIR}/fuzz/${target}")
   file(MAKE_DIRECTORY "${found}")
+  set(dictionary "${CMAKE_CURRENT_LIST_DIR}/${target}.dict")
+  if(EXISTS "${dictionary}")
+    set(dictionary "-dict=${dictionary}")
+  else()
+    set(dictionary "")
+  endif()
   # Leaks are looked for in the other tests: at the end of a process that takes seconds on 64-bit Arm.
   add_test(NAME fuzz/${target}
     COMMAND fuzz_${target} -max_total_time=10 -timeout=20 -rss_limit_mb=2048 -max_len=4096 -detect_leaks=0
-            -print_final_stats=1 "-artifact_prefix=${found}/found-" "${found}"
+            -print_final_stats=1 ${dictionary} "-artifact_prefix=${found}/found-" "${found}"
             "${CMAKE_CURRENT_LIST_DIR}/corpus/${target}")
   set_tests_properties(fuzz/${target} PROPERTIES LABELS fuzz TIMEOUT 120 ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
 endforeach()
