@@ -270,6 +270,7 @@ class PlanMaker {
     const auto phase = static_cast<std::uint32_t>(plan_->phases.size());
     PhaseCall call;
     call.node = work.node->id();
+    call.source = work.node;
     call.kernel = work.kernel;
     call.arena = arena_of(*work.node);
     call.replica = replica_ >= 0 ? replica_ : work.node->provenance().replica;

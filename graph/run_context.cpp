@@ -182,7 +182,8 @@ void RunContext::stop(ErrorCode why) {
 }
 
 bool RunContext::should_stop() {
-  const State state = state_.load(std::memory_order_acquire);
+  // What a lane that failed left behind is read when the run has ended, not here.
+  const State state = state_.load(std::memory_order_relaxed);
   if (state == State::kFailed) return true;
   if (!watched_ || state == State::kCommitting) return false;  // nothing interrupts the commit
   if (info_.cancel != nullptr && info_.cancel->stop_requested()) {
@@ -205,46 +206,54 @@ bool RunContext::pass_gate() {
 
 // --- calls
 
+void RunContext::run_call(std::uint32_t at) {
+  const Instruction& instruction = instructions_[at];
+  if (instruction.context == nullptr) {
+    (*static_cast<const std::function<void()>*>(instruction.target))();
+  } else {
+    (*static_cast<const KernelFn*>(instruction.target))(*instruction.context);
+  }
+}
+
+void RunContext::run_observed_call(std::uint32_t at, int worker, bool follows) {
+  const Call& call = plan_.clusters.calls[at];
+  const PhaseCall& phase = plan_.phases[call.phase];
+  const NodeEvent event{.run = *event_,
+                        .node = *phase.source,
+                        .shard = phase.finish ? phase.shards : call.shard,
+                        .shards = phase.shards,
+                        .worker = worker,
+                        .replica = phase.replica,
+                        .bytes_read = phase.bytes_read,
+                        .bytes_written = phase.bytes_written,
+                        .follows = follows};
+  info_.observer->on_node_begin(event);
+  try {
+    run_call(at);
+  } catch (...) {
+    info_.observer->on_node_end(event);
+    throw;
+  }
+  info_.observer->on_node_end(event);
+}
+
 template <bool kWatched>
 void RunContext::run_calls(std::uint32_t begin, std::uint32_t end) {
   std::uint32_t at = begin;
   const bool committing = state_.load(std::memory_order_relaxed) == State::kCommitting;
-  Observer* const observer = kWatched ? info_.observer : nullptr;
-  const int worker = observer != nullptr ? runtime_.scheduler().this_worker() : -1;
-  const auto event = [&] {
-    const Call& call = plan_.clusters.calls[at];
-    const PhaseCall& phase = plan_.phases[call.phase];
-    return NodeEvent{.run = *event_,
-                     .node = graph_.node(phase.node),
-                     .shard = phase.finish ? phase.shards : call.shard,
-                     .shards = phase.shards,
-                     .worker = worker,
-                     .replica = phase.replica,
-                     .bytes_read = phase.bytes_read,
-                     .bytes_written = phase.bytes_written,
-                     .follows = at > begin};
-  };
+  const bool observed = kWatched && info_.observer != nullptr;
+  const int worker = observed ? runtime_.scheduler().this_worker() : -1;
   try {
     for (; at < end; ++at) {
-      if constexpr (kWatched) {
-        if (!committing && should_stop()) return;
-        if (observer != nullptr) observer->on_node_begin(event());
-      }
-      const Instruction& instruction = instructions_[at];
-      if (instruction.context == nullptr) {
-        (*static_cast<const std::function<void()>*>(instruction.target))();
+      if (kWatched && !committing && should_stop()) return;
+      if (observed) {
+        run_observed_call(at, worker, at > begin);
       } else {
-        (*static_cast<const KernelFn*>(instruction.target))(*instruction.context);
-      }
-      if constexpr (kWatched) {
-        if (observer != nullptr) observer->on_node_end(event());
+        run_call(at);
       }
     }
   } catch (...) {
     fail(at);
-    if constexpr (kWatched) {
-      if (observer != nullptr) observer->on_node_end(event());
-    }
   }
 }
 

@@ -90,18 +90,21 @@ class TraceRecorder::Track {
   }
   void begin_now() { begin(internal::read_ticks()); }
   void begin_with_last_end() { begin(last_end_); }
-  // Completes the event with its times and its depth.
-  void end(Event& event) {
+  // Adds the event that began last; `fill` says what it was.
+  template <class Fill>
+  void end(const Fill& fill) {
     last_end_ = internal::read_ticks();
     --depth_;
     if (depth_ >= kMaxDepth) {
       too_deep_.fetch_add(1, std::memory_order_relaxed);
       return;
     }
+    Event& event = ring_.next();
     event.begin = open_[depth_];
     event.end = last_end_;
     event.depth = static_cast<std::uint8_t>(depth_);
-    ring_.push(event);
+    fill(event);
+    ring_.publish();
   }
 
   int worker() const { return worker_; }
@@ -164,6 +167,28 @@ TraceRecorder::Track* TraceRecorder::track(int worker) noexcept {
   return find_track(worker);
 }
 
+template <class Fill>
+void TraceRecorder::end(int worker, const Fill& fill) noexcept {
+  if (Track* const here = track(worker)) {
+    here->end(fill);
+  } else {
+    state_->lost.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+// In State::variables; -1 where there is no memory for the name.
+std::int64_t TraceRecorder::number_of(std::string_view variable) noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    std::vector<std::string>& names = state_->variables;
+    const std::int64_t number = std::ranges::find(names, variable) - names.begin();
+    if (number == static_cast<std::int64_t>(names.size())) names.emplace_back(variable);
+    return number;
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+}
+
 TraceRecorder::Track* TraceRecorder::find_track(int worker) noexcept {
   try {
     const std::lock_guard<std::mutex> lock(state_->mutex);
@@ -209,17 +234,13 @@ void TraceRecorder::on_run_begin(const RunEvent& event) noexcept {
 }
 
 void TraceRecorder::on_run_end(const RunEvent& event) noexcept {
-  Event run;
-  run.kind = Event::Kind::kRun;
-  run.run = event.run;
-  run.program = event.program;
-  run.read = static_cast<std::int64_t>(event.step);
-  run.written = event.planned_bytes;
-  if (Track* const here = track(event.worker)) {
-    here->end(run);
-  } else {
-    state_->lost.fetch_add(1, std::memory_order_relaxed);
-  }
+  end(event.worker, [&](Event& run) {
+    run.kind = Event::Kind::kRun;
+    run.run = event.run;
+    run.program = event.program;
+    run.read = static_cast<std::int64_t>(event.step);
+    run.written = event.planned_bytes;
+  });
 }
 
 void TraceRecorder::on_wait_begin(const WaitEvent& event) noexcept {
@@ -227,26 +248,13 @@ void TraceRecorder::on_wait_begin(const WaitEvent& event) noexcept {
 }
 
 void TraceRecorder::on_wait_end(const WaitEvent& event) noexcept {
-  Track* const here = track(event.run.worker);
-  Event wait;
-  wait.kind = Event::Kind::kWait;
-  wait.run = event.run.run;
-  wait.program = event.run.program;
-  wait.read = -1;
-  try {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
-    std::vector<std::string>& names = state_->variables;
-    const auto name = std::ranges::find(names, event.variable);
-    wait.read = name - names.begin();
-    if (name == names.end()) names.emplace_back(event.variable);
-  } catch (const std::bad_alloc&) {
-    wait.read = -1;  // recorded without the name
-  }
-  if (here != nullptr) {
-    here->end(wait);
-  } else {
-    state_->lost.fetch_add(1, std::memory_order_relaxed);
-  }
+  const std::int64_t variable = number_of(event.variable);
+  end(event.run.worker, [&](Event& wait) {
+    wait.kind = Event::Kind::kWait;
+    wait.run = event.run.run;
+    wait.program = event.run.program;
+    wait.read = variable;
+  });
 }
 
 void TraceRecorder::on_node_begin(const NodeEvent& event) noexcept {
@@ -260,21 +268,17 @@ void TraceRecorder::on_node_begin(const NodeEvent& event) noexcept {
 }
 
 void TraceRecorder::on_node_end(const NodeEvent& event) noexcept {
-  Track* const here = track(event.worker);
-  if (here == nullptr) {
-    state_->lost.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
-  Event call;
-  call.node = &event.node;
-  call.run = event.run.run;
-  call.program = event.run.program;
-  call.read = event.bytes_read;
-  call.written = event.bytes_written;
-  call.shard = static_cast<std::uint32_t>(event.shard);
-  call.shards = static_cast<std::uint32_t>(event.shards);
-  call.replica = static_cast<std::int16_t>(event.replica);
-  here->end(call);
+  end(event.worker, [&](Event& call) {
+    call.kind = Event::Kind::kCall;
+    call.node = &event.node;
+    call.run = event.run.run;
+    call.program = event.run.program;
+    call.read = event.bytes_read;
+    call.written = event.bytes_written;
+    call.shard = static_cast<std::uint32_t>(event.shard);
+    call.shards = static_cast<std::uint32_t>(event.shards);
+    call.replica = static_cast<std::int16_t>(event.replica);
+  });
 }
 
 namespace {

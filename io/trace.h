@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -121,6 +122,9 @@ class LOCKSTEP_API TraceRecorder final : public Observer {
   Track* track(int worker) noexcept;
   Track* find_track(int worker) noexcept;
   void remember(const RunEvent& event) noexcept;
+  std::int64_t number_of(std::string_view variable) noexcept;
+  template <class Fill>
+  void end(int worker, const Fill& fill) noexcept;
 
   const std::uint64_t number_;  // of this recorder in the process
   std::unique_ptr<State> state_;

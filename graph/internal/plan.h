@@ -43,6 +43,7 @@ struct PlannedArg {
 // What one phase calls: a node's kernel, or a copy that the plan put in.
 struct PhaseCall {
   NodeId node;
+  const Node* source = nullptr;  // the node itself: what an observer is told of, without looking at it
   std::uint32_t kernel = 0;
   std::uint32_t first_arg = 0;
   std::uint32_t inputs = 0;

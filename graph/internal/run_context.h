@@ -70,6 +70,8 @@ class RunContext {
   static bool is_held(const RunLock* lock, const Active* active);
 
   void bind();
+  void run_call(std::uint32_t at);
+  void run_observed_call(std::uint32_t at, int worker, bool follows);
   template <bool kWatched>
   void run_calls(std::uint32_t begin, std::uint32_t end);
   void run_range(std::uint32_t begin, std::uint32_t end);

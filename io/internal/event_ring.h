@@ -1,7 +1,7 @@
 // io/internal/event_ring.h - the last events of one thread.
 //
-// One thread pushes, any thread may copy what is there. Slots are claimed a chunk at a time under a mutex, which is all that
-// keeps a reader from seeing a slot change: a push costs one copy and one store, but for one in kChunk of them.
+// One thread adds events, any thread may copy what is there. Slots are claimed a chunk at a time under a mutex, which is all
+// that keeps a reader from seeing a slot change: but for one event in kChunk, adding one costs its own stores and one more.
 #pragma once
 
 #include <algorithm>
@@ -22,14 +22,12 @@ class EventRing {
   // Keeps at least the last `events`.
   explicit EventRing(std::size_t events) : slots_(std::bit_ceil(std::max<std::size_t>(events, 1) + kChunk)) {}
 
-  void push(const Event& event) {
-    if (at_ % kChunk == 0) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      claimed_ = at_ + kChunk;
-    }
-    slots_[at_ & (slots_.size() - 1)] = event;
-    head_.store(++at_, std::memory_order_release);
+  // The slot of the next event, to be filled by the adding thread; publish() adds it.
+  Event& next() {
+    if (at_ % kChunk == 0) claim();
+    return slots_[at_ & (slots_.size() - 1)];
   }
+  void publish() { head_.store(++at_, std::memory_order_release); }
 
   // Adds what is kept, oldest first, to `events`, and returns how many came before.
   std::uint64_t copy_to(std::vector<Event>& events) const {
@@ -41,8 +39,13 @@ class EventRing {
   }
 
  private:
+  void claim() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    claimed_ = at_ + kChunk;
+  }
+
   std::vector<Event> slots_;  // a power of two
-  std::uint64_t at_ = 0;      // of the next push; the pushing thread's
+  std::uint64_t at_ = 0;      // of the next event; the adding thread's
   std::atomic<std::uint64_t> head_{0};
   mutable std::mutex mutex_;
   std::uint64_t claimed_ = 0;  // slots of events below may be written at any time, if they are not yet

@@ -210,7 +210,10 @@ TEST(TraceRecorder, RefusesToKeepNothing) {
 TEST(EventRing, KeepsTheLastInOrderAndCountsTheRest) {
   for (const std::uint64_t pushed : {0U, 1U, 64U, 127U, 128U, 129U, 1000U}) {
     internal::EventRing<std::uint64_t> ring(64);
-    for (std::uint64_t i = 0; i < pushed; ++i) ring.push(i);
+    for (std::uint64_t i = 0; i < pushed; ++i) {
+      ring.next() = i;
+      ring.publish();
+    }
     std::vector<std::uint64_t> events;
     const std::uint64_t before = ring.copy_to(events);
     EXPECT_EQ(before + events.size(), pushed);
