@@ -107,15 +107,16 @@ GraphFormat format_of(const OptCommand& command) {
 }
 
 void print_times(const PipelineReport& report) {
-  std::cerr << std::fixed << std::setprecision(3) << "   seconds  nodes before   after  pass\n";
+  std::cerr << std::fixed << std::setprecision(3) << "        ms  nodes before   after  pass\n";
   double passes = 0;
   for (const PassReport& pass : report.passes) {
-    std::cerr << std::setw(10) << pass.seconds << std::setw(14) << pass.nodes_before << std::setw(8)
+    std::cerr << std::setw(10) << pass.seconds * 1e3 << std::setw(14) << pass.nodes_before << std::setw(8)
               << pass.nodes_after << "  " << pass.name
               << (pass.outcome == PassOutcome::kChanged ? "" : " (changed nothing)") << '\n';
-    passes += pass.seconds;
+    passes += pass.seconds * 1e3;
   }
-  std::cerr << std::setw(10) << passes << "  all passes; with checks and copies " << report.seconds << '\n';
+  std::cerr << std::setw(10) << passes << "  all passes; with checks and copies " << report.seconds * 1e3
+            << '\n';
 }
 
 }  // namespace
