@@ -367,18 +367,30 @@ std::vector<ValueId> Rewriter::inline_region(const Graph& region, std::span<cons
 
 // --- changing what is there
 
-void Rewriter::replace_uses(ValueId from, ValueId to) {
-  if (from == to) return;
+void Rewriter::replace_uses(ValueId from, ValueId to) { replace_uses({{from, to}}); }
+
+void Rewriter::replace_uses(std::vector<std::pair<ValueId, ValueId>> moves) {
+  std::ranges::sort(moves);
   std::vector<std::pair<std::uint32_t, ValueId>> results;
-  std::uint32_t next = kNone;
-  for (std::uint32_t r = data_head_[from.node.index()]; r != kNone; r = next) {
-    next = records_[r].next;
-    if (value_at(records_[r]) != from || records_[r].user == to.node) continue;
-    if (records_[r].user.valid()) {
-      move_use(r, to);
-    } else {
-      results.emplace_back(records_[r].index, to);
+  for (auto first = moves.begin(); first != moves.end();) {
+    const NodeId node = first->first.node;
+    const auto last =
+        std::find_if(first, moves.end(), [&](const auto& move) { return move.first.node != node; });
+    std::uint32_t next = kNone;
+    for (std::uint32_t r = data_head_[node.index()]; r != kNone; r = next) {
+      next = records_[r].next;
+      const ValueId from = value_at(records_[r]);
+      const auto move = std::ranges::lower_bound(first, last, from, {}, &std::pair<ValueId, ValueId>::first);
+      if (move == last || move->first != from) continue;
+      const ValueId to = move->second;
+      if (from == to || records_[r].user == to.node) continue;
+      if (records_[r].user.valid()) {
+        move_use(r, to);
+      } else {
+        results.emplace_back(records_[r].index, to);
+      }
     }
+    first = last;
   }
   move_results(results);
 }

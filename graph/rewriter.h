@@ -81,6 +81,8 @@ class LOCKSTEP_API Rewriter {
   void become(NodeId node, NewNode what);
   // Readers and results follow, except that `to`'s own node keeps reading `from` (so that a value can be wrapped).
   void replace_uses(ValueId from, ValueId to);
+  // The same for many values, first to second, linear in the uses of their nodes. No second value is among the first.
+  void replace_uses(std::vector<std::pair<ValueId, ValueId>> moves);
   // Data uses of every output follow `to`; whoever ran after `from` runs after `to`'s nodes and what `from` was told to
   // run after. A reader no longer waits for `from`'s controls: put them on the replacement where they matter.
   void replace_node(NodeId from, std::span<const ValueId> to);

@@ -175,10 +175,8 @@ class Planner {
   }
 
   void refuse(const std::string& name) {
-    const std::vector<VariableDecl>& variables = proof_.graph().variables();
-    for (std::size_t i = 0; i < variables.size(); ++i) {
-      if (variables[i].name == name) refused_.insert(i);
-    }
+    const VariableDecl* decl = proof_.graph().find_variable(name);
+    if (decl != nullptr) refused_.insert(static_cast<std::size_t>(decl - proof_.graph().variables().data()));
   }
 
   // Whoever had to run before the copy's update now has to run before the variable's.

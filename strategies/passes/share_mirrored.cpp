@@ -137,7 +137,7 @@ class ShareMirrored final : public Pass {
     for (const NodeId id : plan.common) make_common(level, id);
     if (plan.erased.empty() && plan.moved.empty()) return;
     Rewriter rewriter(level, name(), &outermost);
-    for (const auto& [from, to] : plan.moved) rewriter.replace_uses(from, to);
+    rewriter.replace_uses(plan.moved);
     for (const auto& [node, before] : plan.order) rewriter.add_control(node, before);
     rewriter.replace_and_erase(plan.erased);
   }

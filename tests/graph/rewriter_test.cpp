@@ -66,6 +66,28 @@ TEST(Rewriter, ReplacedUsesFollowAtOnce) {
     )");
 }
 
+TEST(Rewriter, ManyUsesFollowAtOnceEachItsOwn) {
+  Graph graph = parse(R"(
+      %x = placeholder() : f32[4]
+      %s = all_reduce[reduce="sum", replicas=2](%x, %x) : f32[4], f32[4]
+      %a = relu(%s:0) : f32[4]
+      %b = add(%s:1, %a) : f32[4]
+      return %s:1, %b, %a
+    )");
+  Rewriter edit(graph, "test");
+  const NodeId x = graph.find("x"), s = graph.find("s"), a = graph.find("a");
+  edit.replace_uses({{{s, 1}, {s, 0}}, {{a, 0}, {x, 0}}});
+  EXPECT_TRUE(edit.uses({s, 1}).empty());
+  EXPECT_THAT(edit.uses({s, 0}), ElementsAre(Use{a, 0}, Use{graph.find("b"), 0}, Use{NodeId(), 0}));
+  edit.erase(a);
+  expect_text(graph, R"(
+      %x = placeholder() : f32[4]
+      %s = all_reduce[reduce="sum", replicas=2](%x, %x) : f32[4], f32[4]
+      %b = add(%s, %x) : f32[4]
+      return %s, %b, %x
+    )");
+}
+
 TEST(Rewriter, ErasingWhatIsReadIsRefused) {
   Graph graph = diamond();
   Rewriter edit(graph, "test");
