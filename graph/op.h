@@ -186,7 +186,7 @@ using GradientFn = std::function<std::vector<Gradient>(GradientContext&)>;
 struct OpTraits {
   bool elementwise = false;         // output element i depends on element i of the (broadcast) inputs alone
   bool commutative = false;         // the first two inputs may be swapped
-  bool in_place = false;            // an output may share the memory of an input of equal spec
+  bool in_place = false;            // the output may lie in an input of equal spec; of several, i in input i
   bool alias = false;               // output 0 is input 0 under another name or shape: nothing runs
   bool alias_if_same = false;       // as alias, where input 0 and output 0 turn out to have one spec
   bool infallible = false;          // its kernel never throws: allowed in the commit stage

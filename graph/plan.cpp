@@ -5,9 +5,10 @@
 #include <map>
 #include <unordered_map>
 
-#include "lockstep/graph/internal/evaluator.h"
 #include "lockstep/graph/internal/regions.h"
+#include "lockstep/graph/internal/resolved_graph.h"
 #include "lockstep/graph/internal/shape_values.h"
+#include "lockstep/graph/internal/variable_stages.h"
 
 namespace lockstep {
 
@@ -34,20 +35,19 @@ class PlanMaker {
         options_(options),
         variable_specs_(std::move(variables)),
         replica_(replica),
-        plan_(std::make_unique<Plan>()) {
+        plan_(std::make_unique<Plan>()),
+        resolved_(graph, feeds, variable_specs_, plan_->specs) {
     plan_->feeds.assign(feeds.begin(), feeds.end());
   }
 
   std::unique_ptr<const Plan> run() {
-    order_ = graph_.topological_order();
-    live_ = live_nodes(graph_, order_);
-    find_running();
-    resolve_shapes();
     list_variables();
+    for (std::uint32_t i = 0; i < graph_.parameters().size(); ++i)
+      parameters_.emplace(graph_.parameters()[i], i);
     values_.resize(graph_.id_bound());
     done_.resize(graph_.id_bound());
-    for (const NodeId id : order_) {
-      if (live_[id.index()]) add_node(graph_.node(id));
+    for (const NodeId id : resolved_.order()) {
+      if (resolved_.is_live(id)) add_node(graph_.node(id));
     }
     commit_shadows();
     add_results();
@@ -56,167 +56,30 @@ class PlanMaker {
   }
 
  private:
-  // --- what runs, and on which shapes
-
-  // Nodes that are looked at for their shape alone, or as shape operands, which the plan computes, need not run.
-  void find_running() {
-    runs_.assign(graph_.id_bound(), false);
-    for (const ValueId result : graph_.results()) runs_[result.node.index()] = true;
-    for (auto id = order_.rbegin(); id != order_.rend(); ++id) {
-      const Node& node = graph_.node(*id);
-      if (live_[id->index()] && must_run(effects_of(node))) runs_[id->index()] = true;
-      if (!runs_[id->index()]) continue;
-      for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-        if (reads_contents(node, i)) runs_[node.inputs()[i].node.index()] = true;
-      }
-      for (const NodeId control : node.controls()) runs_[control.index()] = true;
-    }
-  }
-
-  static bool is_shape_operand(const Node& node, std::size_t i) {
-    const std::vector<std::size_t>& operands = node.op().shape_operands;
-    return std::ranges::find(operands, i) != operands.end();
-  }
-  // Does the node need input i to be computed when it runs?
-  static bool reads_contents(const Node& node, std::size_t i) {
-    return !node.op().traits.gives_shape && !is_shape_operand(node, i);
-  }
-
-  void resolve_shapes() {
-    specs_.resize(graph_.id_bound(), nullptr);
-    const auto keep = [&](NodeId id, std::span<const TensorSpec> outputs) {
-      auto block = std::make_unique<TensorSpec[]>(outputs.size());
-      std::ranges::copy(outputs, block.get());
-      specs_[id.index()] = block.get();
-      plan_->specs.push_back(std::move(block));
-    };
-    for (std::uint32_t i = 0; i < graph_.parameters().size(); ++i) {
-      keep(graph_.parameters()[i], {&plan_->feeds[i], 1});
-      parameters_.emplace(graph_.parameters()[i], i);
-    }
-    std::vector<TensorSpec> inputs;
-    for (const NodeId id : order_) {
-      const Node& node = graph_.node(id);
-      if (!live_[id.index()] || specs_[id.index()] != nullptr) continue;
-      const auto known = [](const TensorSpec& spec) { return spec.shape.is_known(); };
-      // What was known when the graph was made was checked then. An output may have been known although an input was
-      // not (a sum with a matrix of known shape): only now can it be seen whether they fit.
-      const bool inputs_known =
-          std::ranges::all_of(node.inputs(), [&](ValueId input) { return known(graph_.spec(input)); });
-      if (inputs_known && std::ranges::all_of(node.outputs(), known) && node.op().shape_operands.empty()) {
-        keep(id, node.outputs());
-        continue;
-      }
-      inputs.clear();
-      for (const ValueId input : node.inputs()) inputs.push_back(spec_of(input));
-      const NodeView::ShapeValues shape_values = host_values_.for_node(node);
-      const auto outputs = node.op().region_kind == RegionKind::kNone
-                               ? infer_outputs(node, inputs, variable_specs_, &shape_values)
-                               : infer_region_outputs(node, inputs, variable_specs_);
-      for (std::size_t i = 0; i < outputs.size(); ++i) {
-        if (!known(outputs[i])) {
-          throw InvalidArgument(
-              str(node.op().name, ": an output is still ", outputs[i],
-                  " with the feeds' shapes known; its shape must follow from the shapes of its inputs"),
-              place_of(node));
-        }
-        if (!node.outputs()[i].shape.admits(outputs[i].shape)) {
-          throw InvalidArgument(str(node.op().name, ": output ", i, " is ", node.outputs()[i],
-                                    " in the graph and ", outputs[i], " with the feeds' shapes"),
-                                place_of(node));
-        }
-      }
-      keep(id, outputs);
-    }
-  }
-
-  const TensorSpec& spec_of(ValueId value) const { return specs_[value.node.index()][value.output]; }
-  std::span<const TensorSpec> outputs_of(const Node& node) const {
-    return {specs_[node.id().index()], node.outputs().size()};
-  }
-
   // --- variables
-  //
-  // An update that nothing in the step looks at afterwards runs in the commit stage, in place. Any other writes a
-  // shadow, which later reads see and which the commit stage copies.
 
   struct VariableState {
     std::uint32_t index = 0;    // in the plan
     std::uint32_t storage = 0;  // of its current value at this point of the program
     std::uint32_t live_storage = 0;
+    NodeId in_commit;  // the update that writes it in place, in the commit stage
     bool shadowed = false;
     std::vector<std::uint32_t> writers;  // phases of the shadow's last write
   };
 
   void list_variables() {
-    std::map<std::string, std::size_t> accesses_after_write;
-    std::map<std::string, std::size_t> writes;
-    for (const NodeId id : order_) {
-      if (!live_[id.index()]) continue;
-      const Node& node = graph_.node(id);
-      const Effect effects = effects_of(node);
-      plan_->draws_random = plan_->draws_random || has(effects, Effect::kRandom);
-      if (!has(effects, Effect::kReadsVariable | Effect::kWritesVariable)) continue;
-      for (const VariableUse& use : variable_uses(node)) {
-        variables_.try_emplace(use.name);
-        if (writes[use.name] > 0) ++accesses_after_write[use.name];
-        if (use.writes) ++writes[use.name];
-      }
-    }
-    plan_->commits =
-        plan_->draws_random || !std::ranges::all_of(writes, [](const auto& w) { return w.second == 0; });
-    for (auto& [name, state] : variables_) {
+    const VariableStages stages = find_variable_stages(resolved_);
+    plan_->draws_random = stages.draws_random;
+    plan_->commits = stages.commits;
+    for (const auto& [name, stage] : stages.variables) {
+      VariableState& state = variables_[name];
       state.index = static_cast<std::uint32_t>(plan_->variables.size());
-      plan_->variables.push_back({name, writes[name] > 0});
+      state.in_commit = stage.in_commit;
+      plan_->variables.push_back({name, stage.written});
       const std::int64_t bytes = num_bytes(*variable_specs_(name));
       state.live_storage = add_storage({{Location::Kind::kVariable, state.index, 0}, bytes, -1});
       state.storage = state.live_storage;
-      if (accesses_after_write[name] == 0 && writes[name] == 1) in_commit_.insert({name, NodeId()});
     }
-    decide_stages();
-  }
-
-  // Which single updates may really wait for the commit?
-  void decide_stages() {
-    std::vector<bool> read(graph_.id_bound(), false);
-    for (const NodeId id : order_) {
-      if (!live_[id.index()]) continue;
-      for (const ValueId input : graph_.node(id).inputs()) read[input.node.index()] = true;
-      for (const NodeId control : graph_.node(id).controls()) read[control.index()] = true;
-    }
-    for (const NodeId id : order_) {
-      const Node& node = graph_.node(id);
-      if (!live_[id.index()] || !node.op().traits.updates_variable) continue;
-      const SmallVector<std::string, 1> names = updated_variables(node);
-      // Others look at a new value or must run after it, or an operand is memory that the commit stage changes: shadow.
-      bool fits = node.op().traits.infallible && node.op().traits.in_place && !read[id.index()];
-      fits = fits &&
-             std::ranges::all_of(names, [&](const std::string& name) { return in_commit_.contains(name); });
-      // Element by element an operand may be the updated variable itself.
-      const bool plain = names.size() == 1 && !node.op().traits.updates_variable->indices;
-      for (const ValueId input : node.inputs()) {
-        fits = fits && !is_written_variable(input, plain ? std::string_view(names[0]) : std::string_view());
-      }
-      for (const std::string& name : names) {
-        if (fits) {
-          in_commit_[name] = id;
-        } else {
-          in_commit_.erase(name);
-        }
-      }
-    }
-    std::erase_if(in_commit_,
-                  [](const auto& entry) { return !entry.second.valid(); });  // written inside a region
-  }
-
-  // Is the value the memory of another variable that this step writes, under whatever alias?
-  bool is_written_variable(ValueId value, std::string_view except) const {
-    const Node* node = &graph_.node(value.node);
-    while (is_alias(*node)) node = &graph_.node(node->inputs()[0].node);
-    const auto& attribute = node->op().traits.reads_variable;
-    if (!attribute) return false;
-    const std::string& name = node->find<VariableRef>(*attribute)->name;
-    return name != except && plan_->variables[variables_.at(name).index].written;
   }
 
   // --- storage and phases
@@ -356,7 +219,7 @@ class PlanMaker {
       after.insert(after.end(), done.begin(), done.end());
     };
     for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-      if (reads_contents(node, i)) add(node.inputs()[i].node);
+      if (ResolvedGraph::reads_contents(node, i)) add(node.inputs()[i].node);
     }
     for (const NodeId control : node.controls()) add(control);
     // Each once: a node that is no call of its own hands the list on.
@@ -368,15 +231,16 @@ class PlanMaker {
   void add_node(const Node& node) {
     const OpDef& op = node.op();
     std::vector<std::uint32_t>& values = values_[node.id().index()];
-    if (!runs_[node.id().index()]) return;  // and nobody that runs waits for it
-    if (const std::vector<Tensor>* known = host_values_.find(node.id())) {
+    if (!resolved_.runs(node.id())) return;  // and nobody that runs waits for it
+    if (const std::vector<Tensor>* known = resolved_.host_values().find(node.id())) {
       for (const Tensor& value : *known) values.push_back(add_constant(value));
       done_[node.id().index()] = predecessors(node);
       return;
     }
     if (const auto parameter = parameters_.find(node.id()); parameter != parameters_.end()) {
       const std::uint32_t index = parameter->second;
-      values = {add_storage({{Location::Kind::kFeed, index, 0}, num_bytes(outputs_of(node)[0]), -1})};
+      values = {
+          add_storage({{Location::Kind::kFeed, index, 0}, num_bytes(resolved_.outputs_of(node)[0]), -1})};
       done_[node.id().index()] = predecessors(node);
       return;
     }
@@ -386,11 +250,11 @@ class PlanMaker {
       return;
     }
     if (op.traits.gives_shape) {
-      values = {add_constant(internal::shape_tensor(spec_of(node.inputs()[0]).shape))};
+      values = {add_constant(internal::shape_tensor(resolved_.spec_of(node.inputs()[0]).shape))};
       done_[node.id().index()] = {};
       return;
     }
-    if (is_alias(node)) {
+    if (resolved_.is_alias(node)) {
       values = {storage_of(node.inputs()[0])};
       done_[node.id().index()] = predecessors(node);
       return;
@@ -412,13 +276,6 @@ class PlanMaker {
     return add_storage({{Location::Kind::kConstant, index, 0}, num_bytes(value.spec()), -1});
   }
 
-  // Is output 0 the memory of input 0?
-  bool is_alias(const Node& node) const {
-    const OpTraits& traits = node.op().traits;
-    if (node.inputs().empty()) return false;
-    return traits.alias || (traits.alias_if_same && spec_of(node.inputs()[0]) == outputs_of(node)[0]);
-  }
-
   // Constants need no kernel call.
   static const Tensor* constant_of(const Node& node) {
     const auto& attribute = node.op().traits.gives_attribute;
@@ -434,10 +291,10 @@ class PlanMaker {
     work.after = predecessors(node);
     const bool has_regions = op.region_kind != RegionKind::kNone;
     std::vector<TensorSpec> specs;
-    for (const ValueId input : node.inputs()) specs.push_back(spec_of(input));
-    const NodeView::ShapeValues shape_values = host_values_.for_node(node);
+    for (const ValueId input : node.inputs()) specs.push_back(resolved_.spec_of(input));
+    const NodeView::ShapeValues shape_values = resolved_.host_values().for_node(node);
     const NodeView view = view_of(node, specs, variable_specs_, &shape_values);
-    const std::span<const TensorSpec> outputs = outputs_of(node);
+    const std::span<const TensorSpec> outputs = resolved_.outputs_of(node);
 
     // Variables: an update takes the current value first; a node with regions takes and gives those they use last.
     const SmallVector<std::string, 1> updated = updated_variables(node);
@@ -446,9 +303,10 @@ class PlanMaker {
     for (const std::string& name : updated) take_variable(work, variables_.at(name));
     for (std::size_t i = 0; i < node.inputs().size(); ++i) {
       const ValueId input = node.inputs()[i];
-      const std::uint32_t storage =
-          is_shape_operand(node, i) ? add_constant(host_values_.of(input)) : storage_of(input);
-      work.inputs.push_back({storage, &spec_of(input)});
+      const std::uint32_t storage = ResolvedGraph::is_shape_operand(node, i)
+                                        ? add_constant(resolved_.host_values().of(input))
+                                        : storage_of(input);
+      work.inputs.push_back({storage, &resolved_.spec_of(input)});
     }
     if (has_regions) {
       for (const VariableUse& use : uses) take_variable(work, variables_.at(use.name));
@@ -481,8 +339,7 @@ class PlanMaker {
     bool in_place_update = false;
     if (!updated.empty()) {
       LOCKSTEP_CHECK(outputs.size() == updated.size(), op.name, " gives ", outputs.size(), " outputs");
-      const auto commit = in_commit_.find(updated[0]);
-      in_place_update = commit != in_commit_.end() && commit->second == node.id();
+      in_place_update = variables_.at(updated[0]).in_commit == node.id();
       work.commit = in_place_update;
     }
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -550,18 +407,32 @@ class PlanMaker {
     return bytes;
   }
 
-  // The first input that has memory of its own and the output's spec may be written over. An update by rows reads its rows in
-  // another order than it writes them: it may write over the variable alone.
+  // Which inputs may be written over: see OpTraits::in_place. Kernels over a region take care of output 0, over any input.
   void offer_in_place(const Work& work) {
+    if (work.outputs.size() > 1 && work.node->regions().empty()) return offer_pairs(work);
+    // An update by rows reads its rows in another order than it writes them: it may write over the variable alone.
     const auto& update = work.node->op().traits.updates_variable;
     const std::size_t count = update && update->indices ? 1 : work.inputs.size();
-    for (const Argument& input : std::span(work.inputs).first(count)) {
-      const std::int64_t interval = storages_[input.storage].interval;
-      if (interval < 0 || !(*input.spec == *work.outputs[0].spec)) continue;
-      intervals_[static_cast<std::size_t>(storages_[work.outputs[0].storage].interval)].in_place_of =
-          interval;
-      return;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (offer(work.inputs[i], work.outputs[0])) return;
     }
+  }
+
+  // Output i over input i, where no other input is the same memory: it may be read after output i is written.
+  void offer_pairs(const Work& work) {
+    std::unordered_map<std::uint32_t, std::size_t> uses;
+    for (const Argument& input : work.inputs) ++uses[input.storage];
+    for (std::size_t i = 0; i < std::min(work.inputs.size(), work.outputs.size()); ++i) {
+      if (uses[work.inputs[i].storage] == 1) offer(work.inputs[i], work.outputs[i]);
+    }
+  }
+
+  // Only memory of its own can be taken over.
+  bool offer(const Argument& input, const Argument& output) {
+    const std::int64_t interval = storages_[input.storage].interval;
+    if (interval < 0 || !(*input.spec == *output.spec)) return false;
+    intervals_[static_cast<std::size_t>(storages_[output.storage].interval)].in_place_of = interval;
+    return true;
   }
 
   // --- the end of a step
@@ -600,7 +471,7 @@ class PlanMaker {
     std::vector<bool> given(storages_.size(), false);
     for (std::uint32_t i = 0; i < graph_.results().size(); ++i) {
       const ValueId value = graph_.results()[i];
-      const TensorSpec& spec = spec_of(value);
+      const TensorSpec& spec = resolved_.spec_of(value);
       plan_->results.push_back(spec);
       const std::uint32_t from = storage_of(value);
       const Location result{Location::Kind::kResult, i, 0};
@@ -688,17 +559,11 @@ class PlanMaker {
   NodeView::VariableSpecs variable_specs_;
   int replica_;  // that a region runs for; -1: each node says
   std::unique_ptr<Plan> plan_;
-  std::vector<NodeId> order_;
-  std::vector<bool> live_;
-  std::vector<bool> runs_;
-  std::vector<const TensorSpec*> specs_;  // by node
-  internal::HostValues host_values_{graph_,
-                                    [this](ValueId value) -> const TensorSpec& { return spec_of(value); }};
+  ResolvedGraph resolved_;
   std::unordered_map<NodeId, std::uint32_t> parameters_;
   std::vector<std::vector<std::uint32_t>> values_;  // by node and output: storage
   std::vector<std::vector<std::uint32_t>> done_;    // by node: the phases behind which it is done
   std::map<std::string, VariableState> variables_;
-  std::map<std::string, NodeId> in_commit_;  // variables updated in place in the commit stage, and by whom
   std::vector<Storage> storages_;
   std::vector<Interval> intervals_;
   std::vector<std::uint32_t> arg_storage_;  // by argument

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstddef>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "lockstep/core/kernels/elementwise.h"
@@ -79,29 +81,23 @@ void check_reducible(const NodeView& node, ReduceOp op) {
 
 // Elements of several tensors, counted through: a shard takes a range of all of them.
 struct Flat {
-  std::vector<std::int64_t> sizes;
-  std::int64_t total = 0;
+  std::vector<std::int64_t> ends;  // by tensor: elements up to its end
 
-  explicit Flat(std::vector<std::int64_t> elements) : sizes(std::move(elements)) {
-    for (const std::int64_t size : sizes) total += size;
+  explicit Flat(std::span<const TensorSpec> tensors) {
+    std::int64_t total = 0;
+    for (const TensorSpec& spec : tensors) ends.push_back(total += spec.shape.num_elements());
   }
+  std::int64_t total() const { return ends.empty() ? 0 : ends.back(); }
   // Calls visit(tensor, begin, end) for the parts of [begin, end) of the whole.
   template <class Visit>
   void each(std::int64_t begin, std::int64_t end, const Visit& visit) const {
-    std::int64_t first = 0;
-    for (std::size_t t = 0; t < sizes.size() && first < end; first += sizes[t++]) {
-      const std::int64_t from = std::max<std::int64_t>(begin - first, 0);
-      const std::int64_t to = std::min(end - first, sizes[t]);
-      if (from < to) visit(t, from, to);
+    auto t = static_cast<std::size_t>(std::ranges::upper_bound(ends, begin) - ends.begin());
+    for (; begin < end; begin = ends[t++]) {
+      const std::int64_t first = t == 0 ? 0 : ends[t - 1];
+      if (begin < ends[t]) visit(t, begin - first, std::min(end, ends[t]) - first);
     }
   }
 };
-
-Flat flat_inputs(const NodeView& node, std::size_t tensors) {
-  std::vector<std::int64_t> sizes;
-  for (std::size_t t = 0; t < tensors; ++t) sizes.push_back(node.input(t).shape.num_elements());
-  return Flat(std::move(sizes));
-}
 
 Cost moving_cost(const NodeView& node, std::span<const TensorSpec> outputs) {
   Cost cost;
@@ -116,6 +112,47 @@ Cost moving_cost(const NodeView& node, std::span<const TensorSpec> outputs) {
 constexpr std::size_t kFew = 16;  // replicas whose addresses are gathered without allocating
 using Addresses = SmallVector<const void*, kFew>;
 using Places = SmallVector<void*, kFew>;
+
+// The values of replicas combined, tensor by tensor, in one pass over memory; each result is written to all of its outputs.
+class Reduction {
+ public:
+  Reduction(const NodeView& node, std::span<const TensorSpec> outputs)
+      : op_(reduce_of(node)),
+        replicas_(replicas_of(node)),
+        tensors_(node.num_inputs() / replicas_),
+        outputs_(outputs.size() / tensors_),
+        flat_(outputs.first(tensors_)) {
+    for (const TensorSpec& spec : outputs.first(tensors_)) dtypes_.push_back(spec.dtype);
+  }
+  // Of tensor t, reads inputs from so many bytes on.
+  void set_offsets(std::vector<std::int64_t> offsets) { offsets_ = std::move(offsets); }
+
+  void operator()(KernelContext& c) const {
+    const auto [begin, end] = c.range(flat_.total());
+    flat_.each(begin, end, [&](std::size_t t, std::int64_t from, std::int64_t to) {
+      const std::int64_t offset = offsets_.empty() ? 0 : offsets_[t];
+      Addresses inputs;
+      Places places;
+      for (std::size_t r = 0; r < replicas_; ++r)
+        inputs.push_back(static_cast<const std::byte*>(c.input(r * tensors_ + t)) + offset);
+      for (std::size_t r = 0; r < outputs_; ++r) places.push_back(c.output(r * tensors_ + t));
+      kernels::reduce_replicas(op_, dtypes_[t], inputs, places, from, to);
+    });
+  }
+
+  static Split split(const NodeView& node, std::span<const TensorSpec> outputs) {
+    const std::size_t tensors = node.num_inputs() / replicas_of(node);
+    return {shards_for(Flat(outputs.first(tensors)).total(), kGrain), 0, false};
+  }
+
+ private:
+  ReduceOp op_;
+  std::size_t replicas_, tensors_;
+  std::size_t outputs_;  // of each tensor
+  std::vector<DType> dtypes_;
+  std::vector<std::int64_t> offsets_;
+  Flat flat_;
+};
 
 OpDef collective_op(std::string name, std::string summary) {
   OpDef def;
@@ -134,6 +171,7 @@ OpDef collective_op(std::string name, std::string summary) {
 OpDef all_reduce_op() {
   OpDef def = collective_op("all_reduce", "the values of all replicas combined, on every replica");
   def.attributes.push_back({"reduce", AttributeType::kString});
+  def.traits.in_place = true;
   def.infer = [](InferContext& c) {
     const std::size_t replicas = replicas_of(c), tensors = c.num_inputs() / replicas;
     check_reducible(c, reduce_of(c));
@@ -154,27 +192,9 @@ OpDef all_reduce_op() {
     const std::vector<Value> back = all_reduce(op, flows);
     return {back.begin(), back.end()};
   };
-  def.split = [](const NodeView& node, std::span<const TensorSpec>) {
-    return Split{shards_for(flat_inputs(node, node.num_inputs() / replicas_of(node)).total, kGrain), 0,
-                 false};
-  };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
-    const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
-    std::vector<DType> dtypes;
-    for (std::size_t t = 0; t < tensors; ++t) dtypes.push_back(node.input(t).dtype);
-    return [op = reduce_of(node), replicas, tensors, dtypes,
-            flat = flat_inputs(node, tensors)](KernelContext& c) {
-      const auto [begin, end] = c.range(flat.total);
-      flat.each(begin, end, [&](std::size_t t, std::int64_t from, std::int64_t to) {
-        Addresses inputs;
-        Places outputs;
-        for (std::size_t r = 0; r < replicas; ++r) {
-          inputs.push_back(c.input(r * tensors + t));
-          outputs.push_back(c.output(r * tensors + t));
-        }
-        kernels::reduce_replicas(op, dtypes[t], inputs, outputs, from, to);
-      });
-    };
+  def.split = Reduction::split;
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return Reduction(node, outputs);
   };
   return def;
 }
@@ -184,29 +204,16 @@ OpDef reduce_replicas_op() {
   def.effects = Effect::kPure;
   def.traits.collective = false;
   def.traits.same_on_all = false;
+  def.traits.in_place = true;
   def.attributes = {{"reduce", AttributeType::kString}, {"replicas", AttributeType::kInt}};
   def.infer = [](InferContext& c) {
     const std::size_t tensors = c.num_inputs() / replicas_of(c);
     check_reducible(c, reduce_of(c));
     for (std::size_t t = 0; t < tensors; ++t) c.add_output(joined_spec(c, t, tensors));
   };
-  def.split = [](const NodeView& node, std::span<const TensorSpec>) {
-    return Split{shards_for(flat_inputs(node, node.num_inputs() / replicas_of(node)).total, kGrain), 0,
-                 false};
-  };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
-    const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
-    std::vector<DType> dtypes;
-    for (std::size_t t = 0; t < tensors; ++t) dtypes.push_back(node.input(t).dtype);
-    return [op = reduce_of(node), replicas, tensors, dtypes,
-            flat = flat_inputs(node, tensors)](KernelContext& c) {
-      const auto [begin, end] = c.range(flat.total);
-      flat.each(begin, end, [&](std::size_t t, std::int64_t from, std::int64_t to) {
-        Addresses inputs;
-        for (std::size_t r = 0; r < replicas; ++r) inputs.push_back(c.input(r * tensors + t));
-        kernels::reduce_replicas(op, dtypes[t], inputs, c.output(t), from, to);
-      });
-    };
+  def.split = Reduction::split;
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return Reduction(node, outputs);
   };
   return def;
 }
@@ -233,6 +240,7 @@ OpDef reduce_chunk_op() {
   OpDef def = reduce_replicas_op();
   def.name = "reduce_chunk";
   def.summary = "one of several equal parts of the combined values of all replicas, flat";
+  def.traits.in_place = false;
   def.attributes.push_back({"chunk", AttributeType::kInt});
   def.attributes.push_back({"chunks", AttributeType::kInt});
   def.infer = [](InferContext& c) {
@@ -249,30 +257,15 @@ OpDef reduce_chunk_op() {
       c.add_output(spec.dtype, Shape{last - first});
     }
   };
-  def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
-    std::int64_t total = 0;
-    for (const TensorSpec& spec : outputs) total += spec.shape.num_elements();
-    return Split{shards_for(total, kGrain), 0, false};
-  };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
-    std::vector<std::int64_t> offsets, sizes;
-    std::vector<DType> dtypes;
-    for (std::size_t t = 0; t < tensors; ++t) {
-      dtypes.push_back(node.input(t).dtype);
-      offsets.push_back(chunk_of(node).of(node.input(t).shape.num_elements()).first *
-                        static_cast<std::int64_t>(size_of(dtypes[t])));
-      sizes.push_back(outputs[t].shape.num_elements());
+    std::vector<std::int64_t> offsets;
+    for (std::size_t t = 0; t < outputs.size(); ++t) {
+      const std::int64_t first = chunk_of(node).of(node.input(t).shape.num_elements()).first;
+      offsets.push_back(first * static_cast<std::int64_t>(size_of(outputs[t].dtype)));
     }
-    return [op = reduce_of(node), replicas, tensors, dtypes, offsets, flat = Flat(sizes)](KernelContext& c) {
-      const auto [begin, end] = c.range(flat.total);
-      flat.each(begin, end, [&](std::size_t t, std::int64_t from, std::int64_t to) {
-        Addresses inputs;
-        for (std::size_t r = 0; r < replicas; ++r)
-          inputs.push_back(static_cast<const char*>(c.input(r * tensors + t)) + offsets[t]);
-        kernels::reduce_replicas(op, dtypes[t], inputs, c.output(t), from, to);
-      });
-    };
+    Reduction reduction(node, outputs);
+    reduction.set_offsets(std::move(offsets));
+    return reduction;
   };
   return def;
 }

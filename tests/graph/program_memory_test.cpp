@@ -45,5 +45,39 @@ TEST(ProgramMemory, LargeValuesAreReusedInParallelPlans) {
   EXPECT_LE(plan.planned_bytes, 2 * plan.live_set_bytes);
 }
 
+// The sums of replicas lie where the values of the first replica lay, each where its own did.
+TEST(ProgramMemory, SumsOfReplicasLieWhereTheirValuesLay) {
+  constexpr std::int64_t kElements = 100'000, kBytes = 4 * kElements;
+  for (const char* op : {"reduce_replicas", "all_reduce"}) {
+    GraphBuilder b;
+    const Value x = b.placeholder("x", DType::kF32, {kElements});
+    const std::vector<Value> values = {x + 1, x * 2, x + 3, x * 4};  // two of each replica
+    const std::vector<Value> sums =
+        b.op(op, values, {{"reduce", std::string("sum")}, {"replicas", std::int64_t{2}}});
+    for (const Value& one : sums) b.result(sum(relu(one)));
+    const Program program = compile(b.finish(), Runtime({.threads = 2}), with_lanes());
+    const Tensor feed = Tensor::full(DType::kF32, {kElements}, 1);
+    const PlanSummary plan = program.plan(std::vector<Tensor>{feed});
+    EXPECT_LT(plan.planned_bytes, 5 * kBytes) << op;  // the four values and what sums need
+    const std::vector<Tensor> results = program.run({{"x", feed}});
+    for (std::size_t i = 0; i < results.size(); ++i)
+      EXPECT_EQ(results[i].data<float>()[0], static_cast<float>(6 * kElements)) << op << " " << i;
+  }
+}
+
+// A value that stands for two tensors is read for the second after the first is written: it stays.
+TEST(ProgramMemory, AValueThatIsReducedTwiceIsNotWrittenOver) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {64});
+  const Value y = x + 1, z = x + 2;
+  for (const Value& one : b.op("reduce_replicas", std::vector<Value>{y, y, z, x * 5},
+                               {{"reduce", std::string("sum")}, {"replicas", std::int64_t{2}}}))
+    b.result(one + 0.5);
+  const Program program = compile(b.finish(), Runtime());
+  const std::vector<Tensor> results = program.run({{"x", Tensor::full(DType::kF32, {64}, 1)}});
+  EXPECT_EQ(results[0].data<float>()[63], 5.5F);
+  EXPECT_EQ(results[1].data<float>()[63], 7.5F);
+}
+
 }  // namespace
 }  // namespace lockstep
