@@ -406,10 +406,32 @@ void Graph::redeclare_variable(VariableDecl decl) {
 
 // --- order
 
+namespace {
+
+// Does every node of the graph come after what it names? Nodes that are not there do not count.
+bool ids_in_order(const Graph& graph) {
+  for (const Node& node : graph.nodes()) {
+    const auto comes_later = [&](NodeId before) { return before >= node.id() && graph.contains(before); };
+    for (const ValueId input : node.inputs()) {
+      if (comes_later(input.node)) return false;
+    }
+    for (const NodeId before : node.controls()) {
+      if (comes_later(before)) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 std::vector<NodeId> Graph::topological_order(std::vector<NodeId>* cycle) const {
   if (cycle != nullptr) cycle->clear();
   std::vector<NodeId> order;
   order.reserve(live_);
+  if (ids_in_order(*this)) {
+    for (const Node& node : nodes()) order.push_back(node.id_);
+    return order;
+  }
   enum : std::uint8_t { kNew, kOpen, kDone };
   std::vector<std::uint8_t> state(slots_, kNew);
   struct Frame {
@@ -498,17 +520,11 @@ Effect effects_of(const Node& node) {
 
 namespace {
 
+// In the order of the nodes; a name may come several times.
 void collect_uses(const Node& node, std::vector<VariableUse>& uses) {
   const auto use = [&](const std::string& attribute, bool reads, bool writes) {
-    const auto* variable = node.find<VariableRef>(attribute);
-    if (variable == nullptr) return;
-    const auto found = std::ranges::lower_bound(uses, variable->name, {}, &VariableUse::name);
-    if (found != uses.end() && found->name == variable->name) {
-      found->reads = found->reads || reads;
-      found->writes = found->writes || writes;
-    } else {
-      uses.insert(found, {variable->name, reads, writes});
-    }
+    if (const auto* variable = node.find<VariableRef>(attribute))
+      uses.push_back({variable->name, reads, writes});
   };
   const OpTraits& traits = node.op().traits;
   if (traits.reads_variable) use(*traits.reads_variable, true, false);
@@ -526,6 +542,17 @@ void collect_uses(const Node& node, std::vector<VariableUse>& uses) {
 std::vector<VariableUse> variable_uses(const Node& node) {
   std::vector<VariableUse> uses;
   collect_uses(node, uses);
+  std::ranges::sort(uses, {}, &VariableUse::name);
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    if (kept > 0 && uses[kept - 1].name == uses[i].name) {
+      uses[kept - 1].reads = uses[kept - 1].reads || uses[i].reads;
+      uses[kept - 1].writes = uses[kept - 1].writes || uses[i].writes;
+    } else if (kept++ != i) {
+      uses[kept - 1] = std::move(uses[i]);
+    }
+  }
+  uses.resize(kept);
   return uses;
 }
 
