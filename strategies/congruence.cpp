@@ -168,11 +168,14 @@ class CongruenceMaker {
   // --- variables
 
   std::size_t place(const std::string& variable) {
+    if (variable == last_name_) return last_place_;  // a node's variable is asked for again and again
     const auto found = places_.find(variable);
     if (found == places_.end())
       throw Error(ErrorCode::kInternal, str("variable '", variable, "' is not declared"));
     const bool shares = made_.graph().variables()[found->second].shares;
-    return shares ? made_.originals_[found->second] : found->second;
+    last_name_ = variable;
+    last_place_ = shares ? made_.originals_[found->second] : found->second;
+    return last_place_;
   }
   void write(std::size_t variable, Class after, NodeId node, LevelClasses& level) {
     level.updates_.push_back({static_cast<std::uint32_t>(variable), node, states_[variable], after});
@@ -199,7 +202,10 @@ class CongruenceMaker {
   }
   static std::uint64_t hash_held(const std::string& held) { return hash_bytes(held.data(), held.size()); }
   static std::uint64_t hash_held(const Shape& held) { return hash_held(held.dims()); }
-  std::uint64_t hash_held(const VariableRef& held) { return made_.originals_[place(held.name)]; }
+  std::uint64_t hash_held(const VariableRef& held) {
+    variables_.push_back(static_cast<std::uint32_t>(made_.originals_[place(held.name)]));
+    return variables_.back();
+  }
   static std::uint64_t hash_held(const Lambda&) { return 0; }
   std::uint64_t hash_held(const Tensor& held) {
     if (!held.defined() || held.num_bytes() == 0) return 0;
@@ -223,11 +229,9 @@ class CongruenceMaker {
     }
   }
 
-  bool same(const AttributeValue& a, const AttributeValue& b) {
-    const auto* first = std::get_if<VariableRef>(&a);
-    const auto* second = std::get_if<VariableRef>(&b);
-    if (first != nullptr && second != nullptr)
-      return made_.originals_[place(first->name)] == made_.originals_[place(second->name)];
+  // Variables aside.
+  static bool same(const AttributeValue& a, const AttributeValue& b) {
+    if (std::holds_alternative<VariableRef>(a)) return std::holds_alternative<VariableRef>(b);
     const auto* x = std::get_if<Tensor>(&a);
     const auto* y = std::get_if<Tensor>(&b);
     if (x != nullptr && y != nullptr && x->defined() && y->defined() && x->raw() == y->raw())
@@ -239,17 +243,21 @@ class CongruenceMaker {
   std::uint32_t attributes_of(const Node& node) {
     const std::vector<Attribute>& list = node.attributes();
     if (list.empty()) return 0;
+    variables_.clear();
     std::uint64_t hash = list.size();
     for (const Attribute& attribute : list)
       hash = mixed(mixed(hash, hash_held(attribute.name)), hash_of(attribute.value));
-    for (const auto& [known, number] : attributes_[hash]) {
-      const bool equal = std::ranges::equal(list, *known, [&](const Attribute& a, const Attribute& b) {
-        return a.name == b.name && same(a.value, b.value);
-      });
-      if (equal) return number;
+    std::vector<AttributeList>& alike = attributes_[hash];
+    for (const AttributeList& known : alike) {
+      const bool equal = std::ranges::equal(variables_, known.variables) &&
+                         std::ranges::equal(list, *known.list, [](const Attribute& a, const Attribute& b) {
+                           return a.name == b.name && same(a.value, b.value);
+                         });
+      if (equal) return known.number;
     }
     const std::uint32_t number = ++attribute_lists_;
-    attributes_[hash].emplace_back(&list, number);
+    alike.push_back(
+        {&list, number, SmallVector<std::uint32_t, 1>(std::span<const std::uint32_t>(variables_))});
     return number;
   }
 
@@ -498,11 +506,18 @@ class CongruenceMaker {
   Congruence& made_;
   KeyTable table_;
   std::unordered_map<std::string, std::size_t> places_;
+  std::string last_name_;  // that was looked for; empty, which none is called: none
+  std::size_t last_place_ = 0;
   std::vector<Class> states_;                       // of variables, now
   std::vector<std::pair<std::size_t, Class>> log_;  // what they were before
   std::unordered_map<const void*, std::uint64_t> tensor_hashes_;
-  std::unordered_map<std::uint64_t, std::vector<std::pair<const std::vector<Attribute>*, std::uint32_t>>>
-      attributes_;
+  struct AttributeList {
+    const std::vector<Attribute>* list;
+    std::uint32_t number;
+    SmallVector<std::uint32_t, 1> variables;  // that its attributes name, each as what it is a copy of
+  };
+  std::unordered_map<std::uint64_t, std::vector<AttributeList>> attributes_;  // by hash
+  std::vector<std::uint32_t> variables_;                                      // of the list at hand
   std::uint32_t attribute_lists_ = 0;
   std::unordered_map<std::string, std::uint32_t> kinds_;
   std::vector<std::uint32_t> key_;

@@ -38,6 +38,8 @@ std::int64_t max_replicas(const Graph& graph) {
 
 bool declare_copies(Graph& graph, const std::unordered_set<std::string>& names, std::int64_t replicas,
                     std::span<const std::string> devices) {
+  std::vector<std::string> homes;
+  for (const std::string& device : devices) homes.push_back(Device::parse(device).to_string());
   std::vector<VariableDecl> copies;
   for (const VariableDecl& decl : graph.variables()) {
     if (!names.contains(decl.name) || !decl.copy_of.empty()) continue;
@@ -52,8 +54,7 @@ bool declare_copies(Graph& graph, const std::unordered_set<std::string>& names, 
       copy.copy_of = decl.name;
       copy.initial = Tensor();
       copy.replica = static_cast<std::int32_t>(r);
-      if (!devices.empty())
-        copy.device = Device::parse(devices[static_cast<std::size_t>(r) % devices.size()]).to_string();
+      if (!homes.empty()) copy.device = homes[static_cast<std::size_t>(r) % homes.size()];
       copies.push_back(std::move(copy));
     }
   }

@@ -46,6 +46,7 @@ std::vector<std::vector<ValueId>> Clones::make(std::span<const std::vector<Value
   bases_.resize(replicas_ * body_.id_bound());
   target_.graph.reserve(target_.graph.id_bound() + replicas_ * body_.size());
   for (std::size_t r = 0; r < replicas_; ++r) {
+    owner_.take_arguments(target_, arguments[r]);
     for (std::size_t i = 0; i < body_.parameters().size(); ++i)
       base(r, body_.parameters()[i]) = arguments[r][i];
   }
@@ -165,7 +166,8 @@ void Clones::clone(const Node& node, std::size_t replica) {
   }
   const auto r = static_cast<std::int64_t>(replica);
   NodeInit init = owner_.copied(node);
-  init.name = target_.graph.unique_name(name_for(node, replica));
+  init.name = name_for(node, replica);
+  if (target_.graph.find(init.name).valid()) init.name = target_.graph.unique_name(init.name);
   init.provenance = owner_.made_from(target_, node, r);
   if (node.op().traits.gives_replica) {
     make_constant(init, r);
@@ -178,7 +180,7 @@ void Clones::clone(const Node& node, std::size_t replica) {
     for (const Graph& region : node.regions()) init.regions.push_back(own_region(region, r));
   }
   add_controls(node, replica, init.controls);
-  const NodeId made = owner_.add(target_, std::move(init), node);
+  const NodeId made = owner_.add(target_, std::move(init), node, true);
   base(replica, node.id()) = {made, 0};
   note_effects(made);
 }

@@ -57,24 +57,40 @@ Provenance Replicator::made_from(const Target& target, const Node& node, std::in
 
 // Specs are inferred anew where inputs turn out to be known better, or differently, than they were, and of collectives, which now
 // have all their replicas.
-NodeId Replicator::add(Target& target, NodeInit init, const Node& origin) {
+NodeId Replicator::add(Target& target, NodeInit init, const Node& origin, bool same_regions) {
   bool same = init.op == &origin.op() && init.inputs.size() == origin.inputs().size() &&
-              init.regions.empty() && init.op->shape_operands.empty() && !init.op->traits.collective;
+              (init.regions.empty() || same_regions) && (init.op->shape_operands.empty() || knows_as_much_) &&
+              !init.op->traits.collective;
   for (std::size_t i = 0; same && i < init.inputs.size(); ++i)
     same = target.graph.spec(init.inputs[i]) == origin.graph().spec(origin.inputs()[i]);
   const NodeId id = target.graph.add(std::move(init));
   if (same || origin.op().region_kind == RegionKind::kReplicated) return id;
   const Node& made = target.graph.node(id);
-  if (made.op().traits.gives_attribute || made.inputs().empty()) return id;
+  infer(target, made, origin);
+  bool as_before = &made.op() == &origin.op() && !origin.outputs().empty();
+  for (std::size_t i = 0; as_before && i < made.outputs().size(); ++i)
+    as_before = made.outputs()[i] == origin.outputs()[i % origin.outputs().size()];
+  knows_as_much_ = knows_as_much_ && as_before;
+  return id;
+}
+
+void Replicator::infer(Target& target, const Node& made, const Node& origin) {
+  if (made.op().traits.gives_attribute || made.inputs().empty()) return;
   try {
     const SmallVector<TensorSpec, 1> specs =
         infer_outputs(made, input_specs(target.graph, made), variable_specs(to_));
-    target.graph.set_outputs(id, specs);
+    target.graph.set_outputs(made.id(), specs);
   } catch (const Error& error) {
     std::throw_with_nested(
         PassError(kReplicate, str("cannot replicate: ", error.message()), place_of(origin), error.code()));
   }
-  return id;
+}
+
+// Contents of a parameter are not known; those of what is given for it may be, and then shapes that follow from them are.
+void Replicator::take_arguments(const Target& target, std::span<const ValueId> arguments) {
+  static const OpDef& placeholder = OpRegistry::global().get("placeholder");
+  for (const ValueId value : arguments)
+    knows_as_much_ = knows_as_much_ && &target.graph.node(value.node).op() == &placeholder;
 }
 
 // --- outside of replicated regions
@@ -82,6 +98,7 @@ NodeId Replicator::add(Target& target, NodeInit init, const Node& origin) {
 // Makes the nodes of a graph that is no replica's; gives the values of its results. `enter` run before what has effects.
 std::vector<ValueId> Replicator::cross(Target& target, const Graph& body, std::span<const ValueId> arguments,
                                        std::string_view scope) {
+  take_arguments(target, arguments);
   std::vector<std::vector<ValueId>> values(body.id_bound());
   std::vector<NodeId> last(body.id_bound());  // who runs after a node runs after this one
   for (std::size_t i = 0; i < arguments.size(); ++i) {

@@ -247,7 +247,10 @@ Step Strategy::finish_step(Step::Parts parts) {
   ScheduleWatch watch;
   parts.report = passes.run(graph, context, {.verify = checks_, .instrumentation = {&watch}});
   parts.schedule = std::move(watch.schedule);
-  parts.program = compile(std::move(graph), runtime_, compile_);
+  // What the pipeline has verified is not verified again.
+  CompileOptions options = compile_;
+  options.verify = compile_.verify && checks_ == PipelineChecks::kNever;
+  parts.program = compile(std::move(graph), runtime_, options);
   return Step(std::move(parts));
 }
 

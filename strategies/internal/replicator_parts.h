@@ -37,7 +37,10 @@ class Replicator {
   NodeId keep(Target& target, const Node& node, std::span<const ValueId> inputs,
               std::span<const NodeId> controls, std::vector<Graph> regions = {});
   Provenance made_from(const Target& target, const Node& node, std::int64_t replica) const;
-  NodeId add(Target& target, NodeInit init, const Node& origin);
+  // `same_regions`: those of the node, if it has any, do what the origin's do.
+  NodeId add(Target& target, NodeInit init, const Node& origin, bool same_regions = false);
+  void infer(Target& target, const Node& made, const Node& origin);
+  void take_arguments(const Target& target, std::span<const ValueId> arguments);
   std::vector<ValueId> cross(Target& target, const Graph& body, std::span<const ValueId> arguments,
                              std::string_view scope);
   NodeId merged(Target& target, const Node& node, std::span<const ValueId> inputs,
@@ -51,6 +54,8 @@ class Replicator {
   const Graph& from_;
   Graph& to_;
   VariableCopies copies_;
+  bool knows_as_much_ =
+      true;  // nothing made so far is known better, or differently, than what it was made from
 };
 
 // The nodes of one body, for all replicas.

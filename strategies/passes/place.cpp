@@ -28,15 +28,17 @@ class Place final : public Pass {
     return outcome_of(changed);
   }
 
-  const std::string& device(std::int64_t replica, const ErrorPlace& place, std::string_view what) const {
-    if (replica < 0) return options_.fallback;
-    if (static_cast<std::size_t>(replica) >= options_.devices.size()) {
-      throw PassError(name(),
-                      str(what, " is for replica ", replica, ", and there are ", options_.devices.size(),
-                          " devices; name one for each replica"),
-                      place);
-    }
-    return options_.devices[static_cast<std::size_t>(replica)];
+  // The device for a replica; null where there is none.
+  const std::string* device(std::int64_t replica) const {
+    if (replica < 0) return &options_.fallback;
+    const auto at = static_cast<std::size_t>(replica);
+    return at < options_.devices.size() ? &options_.devices[at] : nullptr;
+  }
+  [[noreturn]] void fail(std::int64_t replica, const std::string& what, ErrorPlace place) const {
+    throw PassError(name(),
+                    str(what, " is for replica ", replica, ", and there are ", options_.devices.size(),
+                        " devices; name one for each replica"),
+                    std::move(place));
   }
 
   bool place_variables(Graph& graph) const {
@@ -48,10 +50,10 @@ class Place final : public Pass {
     for (const VariableDecl& decl : graph.variables()) {
       if (!decl.device.empty()) continue;
       VariableDecl& made = placed.emplace_back(decl);
-      const std::int64_t replica = with_copies.contains(decl.name) ? 0 : decl.replica;
-      made.device = !options_.variables.empty()
-                        ? options_.variables
-                        : device(decl.shares ? 0 : replica, {}, str("variable '", decl.name, "'"));
+      const std::int64_t replica = decl.shares || with_copies.contains(decl.name) ? 0 : decl.replica;
+      const std::string* home = options_.variables.empty() ? device(replica) : &options_.variables;
+      if (home == nullptr) fail(replica, str("variable '", decl.name, "'"), {});
+      made.device = *home;
     }
     for (VariableDecl& decl : placed) graph.redeclare_variable(std::move(decl));
     return !placed.empty();
@@ -73,9 +75,10 @@ class Place final : public Pass {
       if (!graph.contains(id)) continue;
       const Node& node = graph.node(id);
       if (node.device().empty()) {
-        const std::string& home = home_of(node, outermost);
-        graph.set_device(id,
-                         home.empty() ? device(node.provenance().replica, place_of(node), "the node") : home);
+        const std::string& own = home_of(node, outermost);
+        const std::string* home = own.empty() ? device(node.provenance().replica) : &own;
+        if (home == nullptr) fail(node.provenance().replica, "the node", place_of(node));
+        graph.set_device(id, *home);
         changed = true;
       }
       for (std::size_t r = 0; r < node.regions().size(); ++r)
