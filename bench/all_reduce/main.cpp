@@ -1,4 +1,5 @@
-// bench_all_reduce - the sum of N arrays of floats on every participant: Lockstep, by hand, MPI, Gloo.
+// bench_all_reduce - the sum of N arrays of floats on every participant: Lockstep, by hand, MPI, Gloo; and as a node of a
+// program.
 //
 //   bench_all_reduce [--quick] [--json FILE]
 //
@@ -67,6 +68,7 @@ class Bench {
         std::printf(" %-19s", ("of " + rivals[i]->name()).c_str());
       std::printf(" GB/s\n");
       for (const std::int64_t bytes : sizes) row(arrays, rivals, bytes);
+      nodes(arrays, sizes);
     }
     std::printf("\n%zu rounds kept, %zu discarded, %zu disturbed\n", kept_, discarded_, noisy_);
     verdicts_.print();
@@ -77,14 +79,60 @@ class Bench {
   static std::unique_ptr<Rival> mpi(const Arrays& arrays) { return make_mpi(arrays.participants()); }
   static std::unique_ptr<Rival> gloo(const Arrays& arrays) { return make_gloo(arrays); }
 
-  void row(const Arrays& arrays, const std::vector<std::unique_ptr<Rival>>& rivals, std::int64_t bytes) {
+  // The same inside a program, where nobody waits for threads of his own.
+  void nodes(const Arrays& arrays, const std::vector<std::int64_t>& sizes) {
+    const int n = arrays.participants();
+    enum : std::size_t { kCopied, kShared, kWithout, kHand, kCopiedAlone, kSharedAlone };
+    std::vector<std::unique_ptr<Rival>> rivals;
+    for (const ProgramKind kind : {ProgramKind::kCopied, ProgramKind::kShared, ProgramKind::kWithout})
+      rivals.push_back(make_program(n, kind));
+    rivals.push_back(make_by_hand(arrays));
+    for (const ProgramKind kind : {ProgramKind::kCopied, ProgramKind::kShared})
+      rivals.push_back(make_sum_alone(arrays, kind));
+    std::printf("\nas a node of a program\n%-8s", "bytes");
+    for (const auto& rival : rivals) std::printf(" %-28s", rival->name().c_str());
+    std::printf(" %-19s %-19s adds, us: copied, shared\n", "copied, of hand", "shared, of hand");
+    for (const std::int64_t bytes : sizes) {
+      const Samples samples = measure(arrays, rivals, bytes);
+      const std::string where = place(n, bytes, samples);
+      const Spread copied = spread(ratios(samples.seconds[kHand], samples.seconds[kCopied]));
+      const Spread shared = spread(ratios(samples.seconds[kHand], samples.seconds[kShared]));
+      show(copied, 1, 19);
+      show(shared, 1, 19);
+      // Beside the arithmetic and the memory's work, which any way of summing has.
+      const auto added = [&](std::size_t node, std::size_t alone) {
+        const std::vector<double> all = differences(samples.seconds[node], samples.seconds[kWithout]);
+        return 1e6 * spread(differences(all, samples.seconds[alone])).median;
+      };
+      const double adds_copied = added(kCopied, kCopiedAlone), adds_shared = added(kShared, kSharedAlone);
+      std::printf(" %.2f, %.2f%s\n", adds_copied, adds_shared, samples.noisy ? " NOISY" : "");
+      std::fflush(stdout);
+      if (bytes < (64 << 10)) {
+        verdicts_.at_most("a node adds to the sum itself, below 64 KiB, us", where + " copied", adds_copied,
+                          2);
+        verdicts_.at_most("a node adds to the sum itself, below 64 KiB, us", where + " shared", adds_shared,
+                          2);
+      } else if (bytes >= (1 << 20)) {
+        verdicts_.at_least("node with a shared result, of the speed by hand, from 1 MiB", where,
+                           shared.median, 1);
+      }
+    }
+  }
+
+  static std::string place(int participants, std::int64_t bytes, const Samples& samples) {
+    return std::to_string(participants) + "x" + text_of(bytes) + (samples.noisy ? " (noisy)" : "");
+  }
+
+  // Checks and measures all of them at this size, and prints their times.
+  Samples measure(const Arrays& arrays, const std::vector<std::unique_ptr<Rival>>& rivals,
+                  std::int64_t bytes) {
     const int n = arrays.participants();
     const std::int64_t floats = bytes / 4;
     std::vector<Contender> contenders;
     for (const auto& rival : rivals) {
       arrays.fill(floats);
       rival->run(floats, 1);
-      if (rival->name() != "MPI" && !arrays.are_all(floats, static_cast<float>(n * (n + 1) / 2))) {
+      if (rival->in_place() && !arrays.are_all(floats, static_cast<float>(n * (n + 1) / 2))) {
         std::fprintf(stderr, "wrong results: %s\n", rival->name().c_str());
         std::exit(1);
       }
@@ -98,18 +146,24 @@ class Bench {
     if (options_.quick || bytes >= (16 << 20)) sampling.rounds = sampling.patience = 7;
     if (bytes >= (256 << 20)) sampling.rounds = sampling.patience = 3;
     Sampler sampler(sampling);
-    const Samples samples = sampler.alternate(contenders);
+    Samples samples = sampler.alternate(contenders);
     kept_ += sampler.kept();
     discarded_ += sampler.discarded();
     noisy_ += sampler.noisy();
-
     std::printf("%-8s", text_of(bytes).c_str());
     for (const std::vector<double>& seconds : samples.seconds) show(spread(seconds), 1e6, 28);
-    const std::string where = std::to_string(n) + "x" + text_of(bytes) + (samples.noisy ? " (noisy)" : "");
+    for (std::size_t i = 0; i < contenders.size(); ++i) record(n, bytes, contenders[i].name, samples, i);
+    return samples;
+  }
+
+  void row(const Arrays& arrays, const std::vector<std::unique_ptr<Rival>>& rivals, std::int64_t bytes) {
+    const int n = arrays.participants();
+    const Samples samples = measure(arrays, rivals, bytes);
+    const std::string where = place(n, bytes, samples);
     for (std::size_t i = 1; i < rivals.size(); ++i) {
       const Spread speed = spread(ratios(samples.seconds[i], samples.seconds[0]));
       show(speed, 1, 19);
-      const std::string& rival = contenders[i].name;
+      const std::string rival = rivals[i]->name();
       if (rival != "by hand") {
         verdicts_.at_least("of " + rival + "'s speed, every size", where, speed.median, 1);
       } else if (bytes >= (1 << 20)) {
@@ -120,7 +174,6 @@ class Bench {
     std::printf(" %.1f%s\n", 2e-9 * n * static_cast<double>(bytes) / spread(samples.seconds[0]).median,
                 samples.noisy ? " NOISY" : "");
     std::fflush(stdout);
-    for (std::size_t i = 0; i < contenders.size(); ++i) record(n, bytes, contenders[i].name, samples, i);
   }
 
   static std::string text_of(std::int64_t bytes) {

@@ -45,6 +45,7 @@ class Mpi final : public Rival {
   }
 
   std::string name() const override { return "MPI"; }
+  bool in_place() const override { return false; }
 
   void run(std::int64_t floats, std::size_t times) override {
     for (const int pipe : orders_) tell(pipe, {floats, static_cast<std::int64_t>(times)});

@@ -35,6 +35,8 @@ class Rival {
   virtual ~Rival() = default;
   virtual std::string name() const = 0;
   virtual void run(std::int64_t floats, std::size_t times) = 0;
+  // Whether it works on the arrays of all, in place, so that they can be looked at.
+  virtual bool in_place() const { return true; }
 };
 
 // Null where the rival was not found when this was built, or cannot run here.
@@ -43,6 +45,12 @@ std::unique_ptr<Rival> make_communicator(const Arrays& arrays);
 std::unique_ptr<Rival> make_gloo(const Arrays& arrays);
 std::unique_ptr<Rival> make_mpi(
     int participants);  // has arrays of its own, and checks its first sum of every size
-// To come: a compiled Program with an all_reduce node, as make_program(arrays), beside make_communicator.
+
+// A compiled program in which a node sums the arrays of all replicas; it has arrays of its own, and checks its first sum of
+// every size. kWithout: the same program without that node.
+enum class ProgramKind { kCopied, kShared, kWithout };
+std::unique_ptr<Rival> make_program(int participants, ProgramKind kind);
+// The sum alone, by one thread that waits for nobody: what no node can do without.
+std::unique_ptr<Rival> make_sum_alone(const Arrays& arrays, ProgramKind kind);
 
 }  // namespace lockstep::bench
