@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/builder.h"
+#include "lockstep/graph/compile.h"
 #include "lockstep/graph/ops.h"
+#include "lockstep/strategies/collective_schedule.h"
 #include "lockstep/strategies/passes/register.h"
 #include "support/pass_test.h"
 #include "support/random_replicated.h"
@@ -249,6 +251,49 @@ TEST_F(LowerCollectives, HierarchicalCopyIsRightForAnyNumberOfReplicas) {
     EXPECT_NEAR(results[0].data<double>()[0], 0.1 * (static_cast<double>(replicas) + 1) / 2, 1e-12);
     EXPECT_NEAR(results[0].data<double>()[1], 1.0, 1e-12);
     for (const Tensor& result : results) EXPECT_TRUE(result.bit_equal(results[0]));
+  }
+}
+
+// Hundreds of them in one order: each keeps its own sums, nobody waits for ever, and the order is the same every time.
+TEST_F(LowerCollectives, ManyBucketsGiveEachItsOwnSums) {
+  constexpr std::size_t kBuckets = 400, kReplicas = 4;
+  GraphBuilder b;
+  std::vector<Value> x;
+  std::vector<Tensor> feeds;
+  for (std::size_t r = 0; r < kReplicas; ++r) {
+    x.push_back(b.placeholder(str("x", r), DType::kF64, {3}));
+    feeds.push_back(Tensor::full(DType::kF64, {3}, static_cast<double>(r + 1)));
+  }
+  for (std::size_t i = 0; i < kBuckets; ++i) {
+    std::vector<Value> values;  // two tensors of each replica
+    for (const Value& own : x) {
+      values.push_back(own * static_cast<double>(i));
+      values.push_back(own - static_cast<double>(i));
+    }
+    const std::vector<Value> sums =
+        b.op("all_reduce", values,
+             {{"reduce", std::string("sum")}, {"replicas", static_cast<std::int64_t>(kReplicas)}});
+    b.result(sums[2 * (i % kReplicas)]);
+    b.result(sums[2 * (i % kReplicas) + 1]);
+  }
+  Graph graph = b.finish();
+  Graph again = graph;
+  for (Graph* one : {&graph, &again}) PassRegistry::global().parse_pipeline("order-collectives").run(*one);
+  ASSERT_EQ(collective_schedule(graph).size(), kBuckets);
+  EXPECT_EQ(collective_digest(graph), collective_digest(again));
+  for (const std::string_view ops :
+       {"shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring"}) {
+    Graph lowered = graph;
+    PassRegistry::global().parse_pipeline(str("lower-collectives(ops=", ops, ")")).run(lowered);
+    EXPECT_TRUE(collective_schedule(lowered).empty()) << ops;
+    for (const std::size_t threads : {1U, 2U}) {
+      const std::vector<Tensor> results = compile(lowered, Runtime({.threads = threads})).run(feeds);
+      for (std::size_t i = 0; i < kBuckets; ++i) {
+        ASSERT_EQ(results[2 * i].data<double>()[2], 10.0 * static_cast<double>(i)) << ops << " " << i;
+        ASSERT_EQ(results[2 * i + 1].data<double>()[0], 10.0 - 4.0 * static_cast<double>(i))
+            << ops << " " << i;
+      }
+    }
   }
 }
 
