@@ -76,6 +76,7 @@ class Child {
     std::vector<std::string> words{program};
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
+    argv.reserve(words.size() + 1);
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
     const int error = posix_spawnp(&pid_, program.c_str(), &actions, nullptr, argv.data(), environ);

@@ -100,7 +100,10 @@ function readAddress() {
 function openScope(scope) { go({scope, selected: null}); }
 function select(id) { go({selected: id}, true); }
 function setStage(stage) { go({stage: Math.max(0, Math.min(last, stage))}, true); }
-function reveal(nodeNumber) { go({scope: nodes.get(nodeNumber).s, selected: 'n' + nodeNumber}); }
+function reveal(nodeNumber) {
+  go({scope: nodes.get(nodeNumber).s, selected: 'n' + nodeNumber});
+  bringIntoView(state.selected);
+}
 
 let drawnScope = -1;
 function render() {
@@ -143,6 +146,13 @@ function itemOf(id) {
   return thing ? {outside: match[1] !== '', isNode: match[2] === 'n', number, thing} : null;
 }
 
+// The node whose regions a scope shows, while it is there or just gone: it stands for the scope.
+function holderOf(scope) {
+  const node = nodes.get(scope.b);
+  const there = node && (has(node.m, state.stage) || (has(node.m, state.stage - 1) && !has(scope.m, state.stage)));
+  return there ? node : null;
+}
+
 function applyStage() {
   const changes = changesByScope(state.stage);
   let seen = 0;
@@ -152,7 +162,7 @@ function applyStage() {
     for (let i = 0; i < 10; ++i) box.classList.remove('c' + i);
     if (!item) continue;
     let what;
-    const node = item.isNode ? item.thing : nodes.get(item.thing.b);
+    const node = item.isNode ? item.thing : holderOf(item.thing);
     if (node) {
       what = nodeFate(node, state.stage);
       const now = appearance(node, state.stage) || node.a[node.a.length - 1];
@@ -327,7 +337,8 @@ function showPath() {
 function showLegend() {
   const colours = new Set(), kinds = new Set();
   for (const box of svg.querySelectorAll('g.node:is(.box, .holder):not(.absent)')) {
-    const item = itemOf(box.id), node = item.isNode ? item.thing : nodes.get(item.thing.b);
+    const item = itemOf(box.id), node = item.isNode ? item.thing : holderOf(item.thing);
+    if (!node) continue;
     const now = appearance(node, state.stage);
     if (now) colours.add(now[state.colour === 'device' ? 3 : 4]);
     kinds.add(node.k);
@@ -482,7 +493,7 @@ function matches(text) {
   const limit = 60;
   data.scopes.forEach((scope, i) => {
     if (i > 0 && hits.length < limit && [scope.n, ...(scope.c || [])].some(name => name.toLowerCase().includes(text)))
-      hits.push({name: scope.n, note: scope.c ? 'x ' + scope.c.length : 'scope', act: () => go({scope: data.scopes[i].p, selected: 's' + i})});
+      hits.push({name: scope.n, note: scope.c ? 'x ' + scope.c.length : 'scope', act: () => { go({scope: data.scopes[i].p, selected: 's' + i}); bringIntoView(state.selected); }});
   });
   // A name inside a copy that is not drawn is found in the one that is.
   const wanted = [text];
@@ -513,7 +524,6 @@ function take(i) {
   closeSearch();
   if (!hit) return;
   hit.act();
-  bringIntoView(state.selected);
 }
 function closeSearch() {
   found = [];
