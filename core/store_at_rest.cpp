@@ -16,9 +16,9 @@ StoreAtRest::StoreAtRest(VariableStore& store, Access access)
     }
   }
   for (std::chrono::milliseconds patience(20);; patience *= 2) {
-    store.gate_ = exclusive_ ? VariableStore::Gate::kClosedToAll : VariableStore::Gate::kClosedToWriters;
+    store.gate_ = exclusive_ ? VariableStore::Gate::kNobodyMay : VariableStore::Gate::kReadersMay;
     bool locked = lock_until(Clock::now() + patience);
-    store.gate_ = VariableStore::Gate::kOpen;
+    store.gate_ = VariableStore::Gate::kAllMay;
     store.announce_unlock();  // for those who were not admitted
     locked = locked || lock_until(Clock::now() + std::chrono::milliseconds(1));
     if (locked) return;

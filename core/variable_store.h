@@ -117,7 +117,7 @@ class LOCKSTEP_API VariableStore {
   // others go on, since those wait for them.
   bool admits_run(bool writes) const {
     const Gate gate = gate_.load(std::memory_order_relaxed);
-    return gate == Gate::kOpen || (gate == Gate::kClosedToWriters && !writes);
+    return gate == Gate::kAllMay || (gate == Gate::kReadersMay && !writes);
   }
 
   // Changes whenever a lock is released; wait_for_change returns once it differs from `seen` or the deadline passes.
@@ -128,7 +128,7 @@ class LOCKSTEP_API VariableStore {
  private:
   friend class RunLock;
   friend class StoreAtRest;
-  enum class Gate : std::uint8_t { kOpen, kClosedToWriters, kClosedToAll };
+  enum class Gate : std::uint8_t { kAllMay, kReadersMay, kNobodyMay };
   void announce_unlock();
 
   mutable std::mutex mutex_;
@@ -137,7 +137,7 @@ class LOCKSTEP_API VariableStore {
   std::map<std::string, StoredVariable*, std::less<>> aliases_;
   std::atomic<std::uint64_t> step_{0};
   RunLock step_lock_{*this};
-  std::atomic<Gate> gate_{Gate::kOpen};
+  std::atomic<Gate> gate_{Gate::kAllMay};
   std::mutex rest_mutex_;  // one at a time brings the store to rest
   std::atomic<std::uint32_t> epoch_{0};
   // Nobody touches these but waiters, and unlockers while there are waiters.
