@@ -130,7 +130,7 @@ void BoundedJsonInput::take(std::uint64_t& number) {
 bool is_utf8(std::string_view text) {
   json::MemoryStream in(text.data(), text.size());
   struct Nowhere {
-    void Put(char /*unused*/) {}
+    void Put(char /*unused*/) {}  // NOLINT(readability-identifier-naming): RapidJSON's name for it
   } nowhere;
   while (in.Tell() < text.size()) {
     if (!json::UTF8<>::Validate(in, nowhere)) return false;
