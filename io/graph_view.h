@@ -75,7 +75,7 @@ struct ViewAppearance {
   std::vector<const Node*> nodes;  // one per replica; one for all replicas of a replicated region
 };
 
-struct ViewNode {
+struct LOCKSTEP_API ViewNode {
   std::string name;   // "encoder/layer_0/matmul": of the first replica, regions' scopes included
   std::string label;  // what is left of it inside its scope
   const OpDef* op = nullptr;

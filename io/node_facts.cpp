@@ -5,7 +5,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/graph/text.h"
-#include "lockstep/io/internal/drawing.h"
+#include "lockstep/io/internal/json_text.h"
 
 namespace lockstep::internal {
 
@@ -123,18 +123,13 @@ std::string NodeFacts::origin(const Node& node) const {
 }
 
 void append_json(std::string& out, std::string_view text) {
-  out += '"';
-  for (const char c : valid_utf8(text)) {
-    switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\t': out += "\\t"; break;
-      case '<': out += "\\u003c"; break;  // no text can end the script element that holds it
-      default: out += c;
+  for (const char c : json_quoted(text)) {
+    if (c == '<') {
+      out += "\\u003c";  // no text can end the script element that holds it
+    } else {
+      out += c;
     }
   }
-  out += '"';
 }
 
 }  // namespace lockstep::internal

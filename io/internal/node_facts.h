@@ -49,7 +49,7 @@ class NodeFacts {
 // "model.cpp:42", or empty.
 std::string site_text(const Node& node);
 
-// Appends a JSON string, quoted; what is not UTF-8 becomes '?'. Safe inside a script element of HTML, too.
+// Appends a JSON string, quoted. Safe inside a script element of HTML, too.
 void append_json(std::string& out, std::string_view text);
 
 }  // namespace lockstep::internal
