@@ -4,9 +4,11 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/export.h"
+
 namespace lockstep::internal {
 
 // The text in quotes. What is not UTF-8 becomes U+FFFD, so that every reader takes it.
-std::string json_quoted(std::string_view text);
+LOCKSTEP_API std::string json_quoted(std::string_view text);
 
 }  // namespace lockstep::internal
