@@ -28,7 +28,7 @@ std::string attributes_text(const OpDef& op, std::string_view quote) {
   return text;
 }
 
-// What strategies, passes and the compiler read of an op, in words.
+// What passes and strategies read of an op, in words; not what only its own kernels are concerned with.
 std::vector<std::string> traits_of(const OpDef& op) {
   const OpTraits& t = op.traits;
   std::vector<std::string> words;
@@ -37,7 +37,6 @@ std::vector<std::string> traits_of(const OpDef& op) {
   };
   say(t.elementwise, "element-wise");
   say(t.commutative, "commutative");
-  say(t.in_place, "may run in place");
   say(t.alias, "alias: nothing runs");
   say(t.alias_if_same, "alias where specs are equal");
   say(t.infallible, "never fails");
