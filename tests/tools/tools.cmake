@@ -2,6 +2,7 @@
 file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/*.cpp")
 add_executable(test_tools ${sources})
 lockstep_flags(test_tools)
+target_compile_options(test_tools PRIVATE $<$<NOT:$<CONFIG:Release>>:-O0>)
 target_link_libraries(test_tools PRIVATE lockstep_test_support)
 add_dependencies(test_tools lockstep_tool)
 target_compile_definitions(test_tools PRIVATE
