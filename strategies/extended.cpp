@@ -153,6 +153,7 @@ Mapped map(Strategy& strategy, std::span<const Value> items,
   for (std::size_t i = 0; i < items.size(); ++i) {
     const std::size_t at = i % devices.size();
     std::vector<Value> own;
+    own.reserve(arguments.size());
     for (const PerReplica<Value>& argument : arguments) own.push_back(argument[at]);
     const auto placed = builder.innermost().device(devices[at]);
     results[devices[at]].push_back(fn(items[i], own));

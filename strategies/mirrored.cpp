@@ -19,6 +19,7 @@ std::optional<std::vector<std::string>> counted_devices(const MirroredOptions& o
     throw InvalidArgument("Must only specify one of devices and num_gpus; name the devices, or count them");
   if (*count < 0) throw InvalidArgument(str("num_gpus must be 0 or more, got ", *count));
   std::vector<std::string> names;
+  names.reserve(static_cast<std::size_t>(*count));
   for (std::int64_t i = 0; i < *count; ++i) names.push_back(str("gpu:", i));
   if (names.empty()) names.emplace_back("cpu:0");
   return names;

@@ -74,6 +74,7 @@ std::vector<Value> ReplicaContext::merge_call_list(const MergeListFn& merge, std
   check("merge_call()");
   GraphBuilder& builder = *current_builder();
   std::vector<ReplicaKind> kinds;
+  kinds.reserve(arguments.size());
   for (const Value& argument : arguments)
     kinds.push_back(internal::ContextFrame::current()->kind_of(argument));
   return lockstep::merge_call(
