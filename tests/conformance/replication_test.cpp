@@ -6,7 +6,6 @@
 
 #include "lockstep/core/runtime.h"
 #include "lockstep/strategies/mirrored.h"
-#include "lockstep/strategies/one_device.h"
 #include "support/replica_models.h"
 
 namespace lockstep {
@@ -28,7 +27,12 @@ const std::vector<MakeModel> kModels = {testing::mlp_model,
 
 std::unique_ptr<Optimizer> make_optimizer(const std::string& name) {
   if (name == "sgd") return std::make_unique<Sgd>(0.05);
-  if (name == "momentum") return std::make_unique<Momentum>(0.02, 0.9, true);
+  if (name == "momentum") return std::make_unique<Momentum>(0.02, 0.9);
+  if (name == "nesterov") return std::make_unique<Momentum>(0.02, 0.9, true);
+  if (name == "adagrad") return std::make_unique<Adagrad>(0.05);
+  if (name == "rmsprop")
+    return std::make_unique<RmsProp>(0.01, RmsPropOptions{.momentum = 0.5, .centered = true});
+  if (name == "adamw") return std::make_unique<AdamW>(0.01);
   return std::make_unique<Adam>(0.01);
 }
 
@@ -57,9 +61,22 @@ struct Trained {
   std::vector<double> losses;
 };
 
+// All copies that replicas keep equal, slots of optimizers too, are; gives their number.
+int expect_equal_copies(Strategy& strategy, const Graph& graph, const std::string& when) {
+  int copies = 0;
+  for (const VariableDecl& decl : graph.variables()) {
+    if (decl.copy_of.empty() || decl.synchronization == Synchronization::kOnRead) continue;
+    EXPECT_TRUE(strategy.variables().value(decl.name).bit_equal(strategy.variables().value(decl.copy_of)))
+        << decl.name << " differs " << when;
+    ++copies;
+  }
+  return copies;
+}
+
 // Trains on the joined batches of `replicas` replicas.
-Trained train_joined(const MakeModel& make, const std::string& optimizer, std::size_t replicas) {
-  OneDeviceStrategy strategy;
+Trained train_joined(const MakeModel& make, const std::string& optimizer, std::size_t replicas,
+                     const std::string& step_passes = {}) {
+  MirroredStrategy strategy({.devices = {"cpu:0"}, .step_passes = step_passes});
   auto scope = strategy.scope();
   const ReplicaModel model = make();
   const auto step = train_function(strategy, model, optimizer);
@@ -106,11 +123,9 @@ Trained train_mirrored(const MakeModel& make, const std::string& optimizer, std:
     }
     const PerReplica<Tensor> loss = step.call(feeds);
     run.losses.push_back(replicas == 1 ? loss[0].item() : strategy.reduce(ReduceOp::kSum, loss).item());
-    for (const Variable& variable : model.variables) {
-      const PerReplica<Tensor> copies = variable.copies();
-      for (const Tensor& copy : copies)
-        EXPECT_TRUE(copy.bit_equal(copies[0])) << variable.name() << " differs after step " << s;
-    }
+    const int copies =
+        expect_equal_copies(strategy, step.replicated_graph(), "after step " + std::to_string(s));
+    EXPECT_GE(copies, static_cast<int>((replicas - 1) * model.variables.size()));
   }
   for (const Variable& variable : model.variables) run.variables.push_back(variable.value());
   return run;
@@ -145,8 +160,12 @@ class Replication : public ::testing::TestWithParam<std::tuple<std::size_t, std:
 
 TEST_P(Replication, EqualsOneDeviceOnTheJoinedBatch) {
   const auto& [model, replicas] = GetParam();
-  for (const std::string optimizer : {"sgd", "momentum", "adam"}) {
-    const double tolerance = optimizer == "adam" ? 1e-8 : 1e-12;
+  // The small one is trained by all of them.
+  std::vector<std::string> optimizers = {"sgd", "nesterov", "adam"};
+  if (model == 0) optimizers.insert(optimizers.end(), {"momentum", "adagrad", "rmsprop", "adamw"});
+  for (const std::string& optimizer : optimizers) {
+    const bool plain = optimizer == "sgd" || optimizer == "momentum" || optimizer == "nesterov";
+    const double tolerance = plain ? 1e-12 : 1e-8;
     const Trained joined = train_joined(kModels[model], optimizer, replicas);
     const Trained shared = train_mirrored(kModels[model], optimizer, replicas, {});
     expect_close(joined, shared, tolerance, optimizer + ", shared");
@@ -195,15 +214,134 @@ INSTANTIATE_TEST_SUITE_P(Models, Replication,
 
 // More replicas than threads: nobody waits for anybody.
 TEST(ManyReplicas, RunOnFewThreads) {
+  const Trained joined = train_joined(testing::mlp_model, "sgd", 32);
   for (const std::size_t threads : {1U, 2U}) {
-    MirroredOptions options;
-    options.runtime = Runtime({.threads = threads, .cpu_devices = 32});
-    options.compile.inline_seconds = 0;
-    const Trained many = train_mirrored(testing::mlp_model, "sgd", 32, options);
-    expect_close(train_joined(testing::mlp_model, "sgd", 32), many, 1e-12,
-                 std::to_string(threads) + " threads");
+    const Runtime runtime({.threads = threads, .cpu_devices = 32});
+    for (const std::string ops : {"shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring"}) {
+      MirroredOptions options{.cross_device_ops = ops, .share_mirrored = threads == 2};
+      options.runtime = runtime;
+      options.compile.inline_seconds = 0;
+      expect_close(joined, train_mirrored(testing::mlp_model, "sgd", 32, options), 1e-12,
+                   ops + " on " + std::to_string(threads) + " threads");
+    }
   }
 }
+
+// Passes on the step before it is distributed: the norm is that of the whole batch, and what is gathered over steps is
+// reduced once.
+TEST(StepPasses, AreThoseOfOneDevice) {
+  for (const std::string passes : {"clip-by-global-norm(norm=0.05)", "accumulate-gradients(steps=3)",
+                                   "accumulate-gradients(steps=2),clip-by-global-norm(norm=0.05)",
+                                   "clip-by-global-norm(norm=0.05),accumulate-gradients(steps=2)"}) {
+    for (const std::string optimizer : {"sgd", "nesterov", "adam"}) {
+      const double tolerance = optimizer == "adam" ? 1e-8 : 1e-12;
+      const Trained joined = train_joined(testing::mlp_model, optimizer, 3, passes);
+      for (const bool share : {true, false}) {
+        expect_close(joined,
+                     train_mirrored(testing::mlp_model, optimizer, 3,
+                                    {.share_mirrored = share, .step_passes = passes}),
+                     tolerance, passes + ", " + optimizer + (share ? ", shared" : ", apart"));
+      }
+    }
+  }
+  // They do something: a norm that is never reached changes no bits, this one does.
+  const Trained plain = train_joined(testing::mlp_model, "sgd", 3);
+  expect_same_bits(plain, train_joined(testing::mlp_model, "sgd", 3, "clip-by-global-norm(norm=1e9)"),
+                   "no clipping");
+  EXPECT_FALSE(plain.variables[0].bit_equal(
+      train_joined(testing::mlp_model, "sgd", 3, "clip-by-global-norm(norm=0.05)").variables[0]));
+}
+
+// Several steps with the reductions between them in one graph, written out and as a loop: an outer function that calls run() and
+// reduce().
+class Epoch : public ::testing::TestWithParam<std::tuple<bool, std::string>> {
+ protected:
+  static constexpr std::int64_t kBatches = 4;
+  enum class As { kOneByOne, kGraph, kLoop };
+
+  // What the variables are in the end, and the sum of the losses.
+  static Trained train(As as, bool share, const std::string& optimizer) {
+    MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1", "cpu:2"}, .share_mirrored = share});
+    auto scope = strategy.scope();
+    const ReplicaModel model = testing::mlp_model();
+    const auto step = [&](Value x, Value y) {
+      const Value in[] = {x, y};
+      const Value loss = model.loss(in);
+      const std::vector<VariableRef> variables(model.variables.begin(), model.variables.end());
+      make_optimizer(optimizer)->minimize(loss, variables);
+      return loss;
+    };
+    // All batches of a replica in one tensor; the first replica's are empty.
+    std::vector<PerReplica<Tensor>> data;
+    std::vector<InputSpec> inputs;
+    for (std::size_t i = 0; i < 2; ++i) {
+      std::vector<Tensor> slots;
+      for (std::int64_t r = 0; r < 3; ++r) {
+        const Shape shape = model.rows[i].shape.with_inserted(0, r).with_inserted(0, kBatches);
+        slots.push_back(random_f64(shape, static_cast<std::uint64_t>(r) * 2 + i));
+      }
+      data.emplace_back(std::move(slots));
+      const Shape& batch = model.inputs[i].spec.shape;
+      inputs.emplace_back(DType::kF64, batch.with_inserted(0, kBatches), model.inputs[i].name);
+    }
+    const auto batch_of = [](const PerReplica<Value>& all, const Value& number) {
+      std::vector<Value> slots;
+      for (const Value& slot : all) slots.push_back(gather(slot, number));
+      return PerReplica<Value>(std::move(slots));
+    };
+    Trained run;
+    if (as == As::kOneByOne) {
+      const auto one = strategy.function(model.inputs, step);
+      double total = 0;
+      for (std::int64_t b = 0; b < kBatches; ++b) {
+        std::vector<PerReplica<Tensor>> fed;
+        for (const PerReplica<Tensor>& all : data) {
+          std::vector<Tensor> slots;
+          for (const Tensor& slot : all) {
+            const Tensor batch = slot.slice(b, b + 1);
+            slots.push_back(batch.reshape(batch.shape().without_dim(0)));
+          }
+          fed.emplace_back(std::move(slots));
+        }
+        total += strategy.reduce(ReduceOp::kSum, one.call(fed)).item();
+      }
+      run.losses = {total};
+    } else {
+      const auto epoch = strategy.cross_function(inputs, [&](std::span<const PerReplica<Value>> in) {
+        GraphBuilder& b = *current_builder();
+        const auto trained = [&](const Value& total, const Value& number) {
+          const PerReplica<Value> loss = strategy.run(step, batch_of(in[0], number), batch_of(in[1], number));
+          return total + strategy.reduce(ReduceOp::kSum, loss);
+        };
+        Value total = b.constant(0.0);
+        if (as == As::kGraph) {
+          for (std::int64_t i = 0; i < kBatches; ++i) total = trained(total, b.constant(Tensor::scalar(i)));
+          return total;
+        }
+        const Value initial[] = {b.constant(Tensor::scalar(std::int64_t{0})), total};
+        return while_loop(
+            initial, [](std::span<const Value> c) { return c[0] < kBatches; },
+            [&](std::span<const Value> c) -> std::vector<Value> {
+              return {c[0] + 1, trained(c[1], c[0])};
+            })[1];
+      });
+      run.losses = {epoch.call(data)[0].item()};
+      EXPECT_GT(expect_equal_copies(strategy, epoch.replicated_graph(), "after the epoch"), 0);
+    }
+    for (const Variable& variable : model.variables) run.variables.push_back(variable.value());
+    return run;
+  }
+};
+
+TEST_P(Epoch, AsOneGraphIsItsStepsOneByOne) {
+  const auto& [share, optimizer] = GetParam();
+  const Trained steps = train(As::kOneByOne, share, optimizer);
+  expect_same_bits(steps, train(As::kGraph, share, optimizer), "written out");
+  expect_same_bits(steps, train(As::kLoop, share, optimizer), "as a loop");
+}
+
+INSTANTIATE_TEST_SUITE_P(Sharing, Epoch,
+                         ::testing::Combine(::testing::Bool(), ::testing::Values("sgd", "adam")));
 
 }  // namespace
 }  // namespace lockstep

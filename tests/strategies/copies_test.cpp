@@ -166,7 +166,8 @@ TEST_P(Copies, GlobalMeansNeedNoInputsOfReplicas) {
   EXPECT_NEAR(strategy.reduce(ReduceOp::kSum, total).item(), 3 * (0.5 + 1.5), 1e-5);
 }
 
-// A loop that all replicas run together, with collectives that read each other's results, for every way to reduce.
+// A loop that all replicas run together, with collectives that read each other's results and a merge function, for every way to
+// reduce.
 TEST_P(Copies, LoopsHoldCollectives) {
   for (const std::size_t replicas : {1U, 3U}) {
     for (const std::string ops : {"shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring"}) {
@@ -186,7 +187,9 @@ TEST_P(Copies, LoopsHoldCollectives) {
             initial, [](std::span<const Value> c) { return c[0] < 3.F; },
             [&](std::span<const Value> c) -> std::vector<Value> {
               const Value total = all_reduce(ReduceOp::kSum, c[1]);
-              const Value again = all_reduce(ReduceOp::kMean, all_reduce(ReduceOp::kMax, total));
+              const Value again = replica_context().merge_call(
+                  [](Strategy& s, const PerReplica<Value>& v) { return s.reduce(ReduceOp::kMean, v); },
+                  all_reduce(ReduceOp::kMean, all_reduce(ReduceOp::kMax, total)));
               b.innermost().assign_add(static_cast<VariableRef>(seen), again);
               return {c[0] + 1.F, c[1] + again};
             });
