@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/graph/internal/builtin_ops.h"
@@ -367,12 +368,14 @@ std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef
   struct Wanted {
     std::vector<std::size_t> places;  // in `of`: a variable may be named twice
     bool written = false;
+    bool outdated = false;  // its sources are: the graph around has written it since
   };
   std::unordered_map<std::string, Wanted> wanted;
   for (std::size_t i = 0; i < of.size(); ++i) wanted[of[i].name].places.push_back(i);
   Sources sources(of.size());
   std::vector<Refused> refused(levels.size());
   for (std::size_t level = levels.size(); level-- > 0;) {  // in program order: what is around comes first
+    for (auto& [name, one] : wanted) one.outdated = std::exchange(one.written, false) || one.outdated;
     for (const Node& node : levels[level]->graph().nodes()) {
       if (level == 0 && node.id().index() > target.id().node.index()) break;
       if (!has(effects_of(node), Effect::kReadsVariable | Effect::kWritesVariable)) continue;
@@ -381,8 +384,12 @@ std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef
         if (found == wanted.end()) continue;
         if (use.reads && !found->second.written) {
           if (node.op().region_kind != RegionKind::kNone) refused[level].emplace(node.id(), use.name);
-          for (const std::size_t i : found->second.places) {
-            if (node.op().traits.reads_variable) sources[i].push_back({levels[level], {node.id(), 0}});
+          if (node.op().traits.reads_variable) {
+            for (const std::size_t i : found->second.places) {
+              if (found->second.outdated) sources[i].clear();
+              sources[i].push_back({levels[level], {node.id(), 0}});
+            }
+            found->second.outdated = false;
           }
         }
         found->second.written = found->second.written || use.writes;

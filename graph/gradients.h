@@ -120,7 +120,8 @@ inline std::vector<Gradient> gradients(const Value& target, std::initializer_lis
                                        SourceSite site = SourceSite::current()) {
   return gradients(target, std::span<const Value>(of.begin(), of.size()), options, site);
 }
-// Of variables: of what the step reads of each before it first writes it.
+// Of variables: of what the step reads of each before it first writes it. A region that reads one which the graph around it has
+// written begins anew, with the value it finds: so does each step of a loop, or of several in one graph.
 LOCKSTEP_API std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef> of,
                                              const GradientOptions& options = {},
                                              SourceSite site = SourceSite::current());

@@ -203,6 +203,7 @@ Graph Clones::joined_region(const Node& node, const Graph& region, std::span<con
     for (const std::vector<ValueId>& mine : results) flat.insert(flat.end(), mine.begin(), mine.end());
   }
   made.set_results(std::move(flat));
+  Replicator::order(target);
   return made;
 }
 

@@ -17,6 +17,7 @@ void Replicator::run() {
     parameters.push_back({made, 0});
   }
   to_.set_results(cross(target, from_, parameters, {}));
+  order(target);
 }
 
 // --- single nodes
@@ -160,6 +161,7 @@ Graph Replicator::cross_region(const Graph& region) {
     parameters.push_back({parameter, 0});
   }
   made.set_results(cross(target, region, parameters, {}));
+  order(target);
   return made;
 }
 
@@ -188,6 +190,7 @@ std::vector<ValueId> Replicator::expand(Target& target, const Node& node, std::s
 
 NodeId Replicator::group(Target& target, const Node& node, std::span<const NodeId> controls,
                          std::string_view what) {
+  target.has_groups = true;
   if (controls.size() == 1) return controls[0];
   static const OpDef& op = OpRegistry::global().get("group");
   NodeInit init;

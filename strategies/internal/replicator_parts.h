@@ -11,6 +11,7 @@
 
 #include "lockstep/graph/graph.h"
 #include "lockstep/strategies/internal/copies.h"
+#include "lockstep/strategies/internal/variable_order.h"
 
 namespace lockstep::internal {
 
@@ -20,6 +21,7 @@ inline constexpr std::string_view kReplicate = "replicate";
 struct Target {
   Graph& graph;
   StringId made_by = graph.intern(kReplicate);
+  bool has_groups = false;  // which order what was one node before
 };
 
 // Copies a graph, with the nodes of each replicated region once per replica.
@@ -49,6 +51,10 @@ class Replicator {
   std::vector<ValueId> expand(Target& target, const Node& node, std::span<const ValueId> inputs,
                               std::span<const NodeId> controls, std::vector<NodeId>& effects);
   NodeId group(Target& target, const Node& node, std::span<const NodeId> controls, std::string_view what);
+  // Nodes that use a variable are told directly whom they follow, not through groups alone.
+  static void order(const Target& target) {
+    if (target.has_groups) order_variable_uses(target.graph);
+  }
   ValueId agreement(Target& target, const Node& node, std::span<const ValueId> values);
 
   const Graph& from_;

@@ -301,6 +301,21 @@ TEST_F(VariableReadInside, MustNotBeWrittenBeforeTheWayBack) {
   EXPECT_THAT(caught([&] { gradients(y, {x}); }).what, HasSubstr("has written since"));
 }
 
+// What a region reads of a variable that the graph around it has written is another value than what was read before.
+TEST_F(VariableReadInside, BeginsAnewWhereItWasWrittenBefore) {
+  const Value old = b.read(w);
+  b.assign(w, x);
+  EXPECT_THAT(caught([&] { gradients(b.read(w) * x, {w}, {.unconnected = Unconnected::kError}); }).what,
+              HasSubstr("does not depend on variable 'w'"));
+  const auto inside = [&]() -> Branch {
+    const Value now = b.read(w);
+    return {Value(gradients(now * now * old, {w})[0])};
+  };
+  b.result(cond(p, inside, [&]() -> Branch { return {x}; })[0]);
+  const Tensor gradient = Interpreter(b.finish()).run({Tensor::scalar(true), Tensor::scalar(3.0)})[0];
+  EXPECT_EQ(gradient.item(), 2 * 3.0 * 2.0);
+}
+
 TEST_F(VariableReadInside, DoesNotMatterElsewhere) {
   b.result(branch());
   const Value y = square(b.read(w));
