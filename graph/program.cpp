@@ -25,9 +25,8 @@ namespace {
 // A plan with the variables it binds and the contexts that run it.
 class PlannedProgram {
  public:
-  PlannedProgram(const Graph& graph, const Runtime& runtime, VariableStore& store,
-                 std::unique_ptr<const Plan> plan)
-      : graph_(graph), runtime_(runtime), plan_(std::move(plan)) {
+  PlannedProgram(const Runtime& runtime, VariableStore& store, std::unique_ptr<const Plan> plan)
+      : runtime_(runtime), plan_(std::move(plan)) {
     for (const PlannedVariable& variable : plan_->variables) {
       StoredVariable* stored = store.find(variable.name);
       LOCKSTEP_CHECK(stored != nullptr, "variable '", variable.name, "' is not in the store");
@@ -59,9 +58,7 @@ class PlannedProgram {
     free_.reserve(contexts_.size());
     return contexts_.back().get();
   }
-  std::unique_ptr<RunContext> make_context() const {
-    return std::make_unique<RunContext>(graph_, *plan_, runtime_);
-  }
+  std::unique_ptr<RunContext> make_context() const { return std::make_unique<RunContext>(*plan_, runtime_); }
 
   // All of them or none. Looks first: a lock that is taken and given back for nothing wakes everyone who waits, this run
   // included.
@@ -95,7 +92,6 @@ class PlannedProgram {
     }
   }
 
-  const Graph& graph_;
   const Runtime& runtime_;
   std::unique_ptr<const Plan> plan_;
   std::vector<StoredVariable*> variables_;
@@ -348,8 +344,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (auto found = find()) return found;
     }
-    auto fresh = std::make_shared<PlannedProgram>(graph_, runtime_, *store_,
-                                                  make_plan(graph_, runtime_, specs, options_));
+    auto fresh =
+        std::make_shared<PlannedProgram>(runtime_, *store_, make_plan(graph_, runtime_, specs, options_));
     std::shared_ptr<PlannedProgram> dropped;
     {
       const std::lock_guard<std::mutex> lock(mutex_);

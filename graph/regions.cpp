@@ -116,7 +116,7 @@ class RegionProgram {
         return context;
       }
     }
-    auto fresh = std::make_unique<RunContext>(region_, *plan_, runtime_);
+    auto fresh = std::make_unique<RunContext>(*plan_, runtime_);
     const std::lock_guard<std::mutex> lock(mutex_);
     contexts_.push_back(std::move(fresh));
     free_.reserve(contexts_.size());

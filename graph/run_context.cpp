@@ -61,9 +61,8 @@ bool RunContext::inside_run() { return Active::top != nullptr; }
 
 bool RunContext::held_by_this_thread(const RunLock* lock) { return is_held(lock, Active::top); }
 
-RunContext::RunContext(const Graph& graph, const Plan& plan, const Runtime& runtime)
-    : graph_(graph),
-      plan_(plan),
+RunContext::RunContext(const Plan& plan, const Runtime& runtime)
+    : plan_(plan),
       runtime_(runtime),
       feeds_(plan.feeds.size()),
       results_(plan.results.size()),

@@ -32,7 +32,7 @@ namespace lockstep {
 
 class RunContext {
  public:
-  RunContext(const Graph& graph, const Plan& plan, const Runtime& runtime);
+  RunContext(const Plan& plan, const Runtime& runtime);
   ~RunContext();
   RunContext(const RunContext&) = delete;
   RunContext& operator=(const RunContext&) = delete;
@@ -88,7 +88,6 @@ class RunContext {
   void stop(ErrorCode why);
   bool pass_gate();
 
-  const Graph& graph_;
   const Plan& plan_;
   Runtime runtime_;
   std::vector<Tensor> arenas_;

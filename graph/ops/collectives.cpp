@@ -364,7 +364,8 @@ OpDef all_gather_op() {
                              "; they may differ along axis ", axis, " only"));
         }
       }
-      if (c.get_or<std::int64_t>("replicas", 1) == 0) dims[axis] = kUnknown;  // what the others add is not known
+      if (c.get_or<std::int64_t>("replicas", 1) == 0)
+        dims[axis] = kUnknown;  // what the others add is not known
       specs.push_back({spec.dtype, Shape(std::span<const std::int64_t>(dims))});
     }
     for (std::size_t r = 0; r < replicas; ++r) {

@@ -79,7 +79,7 @@ class BreakLockstep final : public Pass {
   PassOutcome run_on(Graph& graph, PassContext&) override {
     Rewriter edit(graph, name());
     for (const Node& node : graph.nodes()) {
-      if (!node.op().traits.updates_variable || node.provenance().replica != 1) continue;
+      if (node.op().name != "consumer_sign_step" || node.provenance().replica != 1) continue;
       const ValueId operand = node.inputs()[0];
       const std::size_t own = graph.node(operand.node).inputs().size() - 1;
       edit.set_input(node.id(), 0, graph.node(operand.node).inputs()[own]);
@@ -123,8 +123,7 @@ Trained train(bool broken) {
   // The sum of the gradients is 2 - 3 = -1: w goes up, although replica 0 alone would send it down.
   step(PerReplica<Tensor>({Tensor::from({2}, {1.F, 1.F}), Tensor::from({1}, {-3.F})}));
   int scaled = 0;
-  for (const Node& node : step.replicated_graph().nodes())
-    scaled += node.name().ends_with("/scaled") ? 1 : 0;
+  for (const Node& node : step.replicated_graph().nodes()) scaled += node.name().ends_with("/scaled") ? 1 : 0;
   return {w.value().data<float>()[0], v.value().data<float>()[0], scaled};
 }
 
