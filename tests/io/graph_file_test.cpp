@@ -186,7 +186,7 @@ TEST(GraphFile, ReadsFilesOfVersion1) {
 }
 
 TEST(GraphFile, GivesNodesOfOtherProcessesNumbersOfTheirOwn) {
-  any_attributes_op();  // the files have one
+  testing::any_attributes_op();  // the files have one
   const Graph binary = load_graph(kFiles / "version_1.lkg");
   const Graph json = load_graph(kFiles / "version_1.json");  // both were written by one process
   EXPECT_EQ(identities_of(binary), identities_of(json));
