@@ -43,7 +43,7 @@ std::string site_text(const Node& node) {
   return node.site().known() ? str(node.site().file, ":", node.site().line) : std::string();
 }
 
-NodeFacts::NodeFacts(const Graph& outermost) : outermost_(outermost), variables_(variable_specs(outermost)) {
+NodeFacts::NodeFacts(const Graph& outermost) : variables_(variable_specs(outermost)) {
   remember(outermost);
   // A graph that breaks rules can still be looked at, without what needs them.
   try {

@@ -38,7 +38,6 @@ class NodeFacts {
   void add_level(const Graph& level, const LevelClasses& classes);
   void remember(const Graph& level);
 
-  const Graph& outermost_;
   NodeView::VariableSpecs variables_;
   std::optional<SyncAnalysis> sync_;
   std::optional<Congruence> congruence_;
