@@ -1,6 +1,7 @@
 #include "lockstep/core/kernels/gemm.h"
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <thread>
@@ -49,12 +50,16 @@ void check_against_naive(DType dtype, const Case& c, Dice& dice) {
   const Tensor before = random_tensor(dtype, {c.m, ldc}, dice);
   Tensor out = before.clone();
   gemm(dtype, c.transpose_a, c.transpose_b, c.m, c.n, c.k, a.raw(), lda, b.raw(), ldb, out.raw(), ldc);
+  const auto at = [](const std::vector<double>& values, std::int64_t i) {
+    return values[static_cast<std::size_t>(i)];
+  };
+  const std::vector<double> as = elements(a), bs = elements(b);
   for (std::int64_t i = 0; i < c.m; ++i) {
     for (std::int64_t j = 0; j < c.n; ++j) {
       double sum = 0, magnitude = 0;
       for (std::int64_t l = 0; l < c.k; ++l) {
-        const double product = element(a, c.transpose_a ? l * lda + i : i * lda + l) *
-                               element(b, c.transpose_b ? j * ldb + l : l * ldb + j);
+        const double product = at(as, c.transpose_a ? l * lda + i : i * lda + l) *
+                               at(bs, c.transpose_b ? j * ldb + l : l * ldb + j);
         sum += product;
         magnitude += std::abs(product);
       }

@@ -55,6 +55,21 @@ inline double element(const Tensor& tensor, std::int64_t i) {
   return tensor.reshape({tensor.num_elements()}).slice(i, i + 1).item();
 }
 
+// All of them at once.
+inline std::vector<double> elements(const Tensor& tensor) {
+  std::vector<double> result;
+  visit_dtype(tensor.dtype(), [&]<class T>(T) {
+    for (const T value : tensor.data<T>()) {
+      if constexpr (std::is_class_v<T>) {
+        result.push_back(static_cast<double>(static_cast<float>(value)));
+      } else {
+        result.push_back(static_cast<double>(value));
+      }
+    }
+  });
+  return result;
+}
+
 // Cuts [0, total) at random places; the pieces in order.
 inline std::vector<std::int64_t> random_cuts(std::int64_t total, Dice& dice) {
   std::vector<std::int64_t> cuts = {0};
