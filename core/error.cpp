@@ -79,6 +79,15 @@ NotFound::NotFound(std::string message, ErrorPlace place)
     : Error(ErrorCode::kNotFound, std::move(message), std::move(place)) {}
 NotFound::~NotFound() = default;
 
+void throw_error(ErrorCode code, std::string message, ErrorPlace place) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument: throw InvalidArgument(std::move(message), std::move(place));
+    case ErrorCode::kFailedPrecondition: throw FailedPrecondition(std::move(message), std::move(place));
+    case ErrorCode::kNotFound: throw NotFound(std::move(message), std::move(place));
+    default: throw Error(code, std::move(message), std::move(place));
+  }
+}
+
 std::string describe(const std::exception& error) {
   std::string text = error.what();
   describe_nested(error, text);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <locale>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -81,13 +82,17 @@ class LOCKSTEP_API NotFound : public Error {
   ~NotFound() override;
 };
 
+// Throws the kind that goes with the code, so that those who catch by type catch it.
+[[noreturn]] LOCKSTEP_API void throw_error(ErrorCode code, std::string message, ErrorPlace place = {});
+
 // The text of an exception and of everything nested in it, innermost last, joined by ": caused by: ".
 LOCKSTEP_API std::string describe(const std::exception& error);
 
-// Joins its arguments with operator<<: str("expected ", n, " inputs").
+// Joins its arguments with operator<<: str("expected ", n, " inputs"). Numbers look the same whatever the global locale.
 template <class... Parts>
 std::string str(const Parts&... parts) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());
   (out << ... << parts);
   return std::move(out).str();
 }

@@ -32,11 +32,6 @@ void pause() {
 #endif
 }
 
-[[noreturn]] void raise(ErrorCode code, const std::string& message) {
-  if (code == ErrorCode::kInvalidArgument) throw InvalidArgument(message);
-  throw Error(code, message);
-}
-
 bool agree(const CommunicatorCall& a, const CommunicatorCall& b) {
   return a.kind == b.kind && a.op == b.op && a.dtype == b.dtype && a.count == b.count && a.peer == b.peer;
 }
@@ -228,7 +223,7 @@ bool InProcessOperation::done(int rank) {
 void InProcessOperation::wait(int rank) {
   if (state_.load(std::memory_order_acquire) == State::kGathering) await_begin();
   if (state_.load(std::memory_order_acquire) == State::kRunning) await_end(rank);
-  if (state_.load(std::memory_order_acquire) == State::kFailed) raise(failure_code_, failure_message_);
+  if (state_.load(std::memory_order_acquire) == State::kFailed) throw_error(failure_code_, failure_message_);
 }
 
 void InProcessOperation::release(int rank) noexcept {

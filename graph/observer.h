@@ -25,6 +25,7 @@ struct RunEvent {
   std::uint64_t step = 0;          // the store's step counter when the run asked for its variables
   std::int64_t planned_bytes = 0;  // memory that the plan has for intermediate values
   int worker = -1;                 // of the scheduler, that called run; -1: another thread
+  int workers = 0;                 // that the scheduler has
 };
 
 struct NodeEvent {

@@ -268,7 +268,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
                    .graph = graph_,
                    .step = store_->step(),
                    .planned_bytes = planned.plan().memory.planned_bytes + planned.plan().region_planned_bytes,
-                   .worker = runtime_.scheduler().this_worker()});
+                   .worker = runtime_.scheduler().this_worker(),
+                   .workers = static_cast<int>(runtime_.scheduler().num_workers())});
     }
     lock_variables(planned, options, event ? &*event : nullptr, committed);
     RunContext& context = lease.context();

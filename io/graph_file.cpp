@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "lockstep/core/utf8.h"
 #include "lockstep/graph/text.h"
 #include "lockstep/graph/verifier.h"
 #include "lockstep/io/crc32c.h"

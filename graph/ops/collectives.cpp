@@ -161,6 +161,7 @@ OpDef collective_op(std::string name, std::string summary) {
   def.inputs = Arity::at_least(1);
   def.effects = Effect::kCollective;
   def.traits.collective = true;
+  def.traits.joins_replicas = true;
   def.traits.same_on_all = true;
   def.traits.infallible = true;
   def.attributes = {{"replicas", AttributeType::kInt, false}};
@@ -277,6 +278,7 @@ OpDef join_chunks_op() {
   def.summary = "tensors out of their chunks, in the shapes of the last inputs, whose contents are not read";
   def.inputs = Arity::at_least(2);
   def.attributes = {{"chunks", AttributeType::kInt}};
+  def.traits.joins_replicas = true;
   def.traits.infallible = true;
   def.cost = moving_cost;
   def.infer = [](InferContext& c) {
@@ -317,6 +319,7 @@ OpDef copy_op() {
   def.name = "copy";
   def.summary = "the value in memory of its own, on the node's device";
   def.inputs = Arity::exactly(1);
+  def.traits.transfers = true;
   def.traits.infallible = true;
   def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
   def.cost = moving_cost;

@@ -127,15 +127,4 @@ void BoundedJsonInput::take(std::uint64_t& number) {
   number = next_of(&Json::IsUint64, "an integer that is not negative").GetUint64();
 }
 
-bool is_utf8(std::string_view text) {
-  json::MemoryStream in(text.data(), text.size());
-  struct Nowhere {
-    void Put(char /*unused*/) {}  // NOLINT(readability-identifier-naming): RapidJSON's name for it
-  } nowhere;
-  while (in.Tell() < text.size()) {
-    if (!json::UTF8<>::Validate(in, nowhere)) return false;
-  }
-  return in.Tell() == text.size();
-}
-
 }  // namespace lockstep

@@ -73,9 +73,6 @@ class BoundedJsonInput : public cereal::InputArchive<BoundedJsonInput>, public c
   const char* next_name_ = nullptr;
 };
 
-// Is the text UTF-8 throughout?
-bool is_utf8(std::string_view text);
-
 // --- what Cereal looks up by name
 
 template <class T>

@@ -44,9 +44,8 @@ class InsertCopies final : public Pass {
 
   // Does the node look at what this input holds, where the node is?
   static bool looks_at(const Node& node, std::size_t input) {
-    static const OpDef& copy = OpRegistry::global().get("copy");  // crosses by itself
     const OpTraits& traits = node.op().traits;
-    if (&node.op() == &copy || traits.collective || traits.gives_shape) return false;
+    if (traits.transfers || traits.collective || traits.gives_shape) return false;
     if (traits.must_agree && input > 0) return false;
     return std::ranges::find(node.op().shape_operands, input) == node.op().shape_operands.end();
   }

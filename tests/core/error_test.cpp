@@ -1,6 +1,7 @@
 #include "lockstep/core/error.h"
 
 #include <exception>
+#include <locale>
 #include <stdexcept>
 #include <string>
 
@@ -133,6 +134,33 @@ TEST(SourceSite, IsTheCallersLine) {
   EXPECT_THAT(site.file, HasSubstr("error_test.cpp"));
   EXPECT_TRUE(site.known());
   EXPECT_FALSE(SourceSite{}.known());
+}
+
+TEST(Error, IsThrownAsTheKindOfItsCode) {
+  EXPECT_THROW(throw_error(ErrorCode::kInvalidArgument, "x"), InvalidArgument);
+  EXPECT_THROW(throw_error(ErrorCode::kFailedPrecondition, "x"), FailedPrecondition);
+  EXPECT_THROW(throw_error(ErrorCode::kNotFound, "x"), NotFound);
+  ErrorPlace place;
+  place.node = "n";
+  try {
+    throw_error(ErrorCode::kDataLoss, "half a file", place);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+    EXPECT_EQ(error.message(), "half a file");
+    EXPECT_EQ(error.place().node, "n");
+  }
+}
+
+TEST(Str, WritesNumbersAlikeWhateverTheLocale) {
+  struct Grouped : std::numpunct<char> {
+    char do_thousands_sep() const override { return '.'; }
+    char do_decimal_point() const override { return ','; }
+    std::string do_grouping() const override { return "\3"; }
+  };
+  const std::locale before = std::locale::global(std::locale(std::locale::classic(), new Grouped));
+  const std::string text = str(1234567, " ", 0.5);
+  std::locale::global(before);
+  EXPECT_EQ(text, "1234567 0.5");
 }
 
 }  // namespace

@@ -1,0 +1,17 @@
+// core/utf8.h - is this text UTF-8?
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "lockstep/core/export.h"
+
+namespace lockstep {
+
+// Bytes of the well-formed UTF-8 sequence that the text starts with; 0 where it starts with none. The text is not empty.
+LOCKSTEP_API std::size_t utf8_length(std::string_view text);
+
+// Is all of it?
+LOCKSTEP_API bool is_utf8(std::string_view text);
+
+}  // namespace lockstep
