@@ -42,12 +42,20 @@ const std::string& Node::device() const {
   return device_.valid() ? graph_->strings_[device_.index()] : kNone;
 }
 
-std::span<const Graph> Node::regions() const { return regions_; }
+const std::vector<Attribute>& Node::no_attributes() {
+  static const std::vector<Attribute> kNone;
+  return kNone;
+}
 
 SourceSite Node::site() const {
   if (site_ == 0) return {};
   const Graph::Site& site = graph_->sites_[site_];
   return {graph_->strings_[site.file].c_str(), graph_->strings_[site.function].c_str(), site.line};
+}
+
+std::vector<Attribute>& NodeInit::own_attributes() {
+  if (const Node* from = std::exchange(attributes_of, nullptr)) attributes = from->attributes();
+  return attributes;
 }
 
 Graph::Graph() : sites_(1) {}
@@ -143,14 +151,8 @@ std::uint64_t Graph::new_identity() {
   return next.fetch_add(1, std::memory_order_relaxed);
 }
 
-const Node& Graph::node(NodeId id) const {
-  LOCKSTEP_CHECK(contains(id), "no node with id ", id.value);
-  return slot(id);
-}
-
-Node& Graph::at(NodeId id) {
-  LOCKSTEP_CHECK(contains(id), "no node with id ", id.value);
-  return slot(id);
+void Graph::throw_missing(NodeId id) {
+  throw Error(ErrorCode::kInternal, str("there is no node with id ", id.value));
 }
 
 Node& Graph::append_slot() {
@@ -206,6 +208,15 @@ void Graph::index_name(NodeId id) {
   while (name_index_[at] != 0 && low_half(name_index_[at]) != kTombstone) at = (at + 1) & mask;
   if (name_index_[at] == 0) ++name_index_used_;
   name_index_[at] = (hash >> 32U << 32U) | (id.value + 1U);
+}
+
+// Nodes were moved, names were not: every entry keeps its place.
+void Graph::renumber_name_index(std::span<const NodeId> moved) {
+  if (live_ * 8 < name_index_.size()) return rebuild_name_index(live_);  // mostly graves, or far too large
+  for (std::uint64_t& entry : name_index_) {
+    if (entry == 0 || low_half(entry) == kTombstone) continue;
+    entry = (entry >> 32U << 32U) | (moved[low_half(entry) - 1U].value + 1U);
+  }
 }
 
 void Graph::unindex_name(NodeId id) {
@@ -282,8 +293,12 @@ NodeId Graph::add(NodeInit init) {
   node.inputs_ = std::move(init.inputs);
   node.controls_ = std::move(init.controls);
   node.outputs_ = std::move(init.outputs);
-  node.attributes_ = std::move(init.attributes);
-  if (node.attributes_.size() > 1) std::ranges::sort(node.attributes_, {}, &Attribute::name);
+  if (init.attributes_of != nullptr) {
+    node.attributes_ = init.attributes_of->attributes_;
+  } else if (!init.attributes.empty()) {
+    if (init.attributes.size() > 1) std::ranges::sort(init.attributes, {}, &Attribute::name);
+    node.attributes_ = std::make_shared<const std::vector<Attribute>>(std::move(init.attributes));
+  }
   node.regions_ = std::move(init.regions);
   node.device_ = init.device.empty() ? StringId() : intern(init.device);
   node.site_ = intern_site(init.site);
@@ -334,17 +349,23 @@ void Graph::set_outputs(NodeId id, std::span<const TensorSpec> outputs) {
 }
 
 void Graph::set_attribute(NodeId id, std::string_view name, AttributeValue value) {
-  std::vector<Attribute>& attributes = at(id).attributes_;
+  Node& node = at(id);
+  std::vector<Attribute> attributes = node.attributes();
   const auto place = std::ranges::lower_bound(attributes, name, {}, &Attribute::name);
   if (place != attributes.end() && place->name == name) {
     place->value = std::move(value);
   } else {
     attributes.insert(place, Attribute{std::string(name), std::move(value)});
   }
+  node.attributes_ = std::make_shared<const std::vector<Attribute>>(std::move(attributes));
 }
 
 void Graph::remove_attribute(NodeId id, std::string_view name) {
-  std::erase_if(at(id).attributes_, [&](const Attribute& attribute) { return attribute.name == name; });
+  Node& node = at(id);
+  if (find_attribute(node.attributes(), name) == nullptr) return;
+  std::vector<Attribute> kept = node.attributes();
+  std::erase_if(kept, [&](const Attribute& attribute) { return attribute.name == name; });
+  node.attributes_ = kept.empty() ? nullptr : std::make_shared<const std::vector<Attribute>>(std::move(kept));
 }
 
 void Graph::set_device(NodeId id, std::string_view device) {
@@ -501,7 +522,7 @@ std::vector<NodeId> Graph::compact() {
   for (NodeId& parameter : parameters_) parameter = follow(parameter);
   std::erase_if(parameters_, [](NodeId id) { return !id.valid(); });
   for (ValueId& result : results_) result.node = follow(result.node);
-  rebuild_name_index(live_);
+  renumber_name_index(moved);
   return moved;
 }
 

@@ -83,7 +83,10 @@ class LOCKSTEP_API Node {
   const OpDef& op() const { return *op_; }
   std::span<const ValueId> inputs() const { return inputs_; }
   std::span<const NodeId> controls() const { return controls_; }
-  const std::vector<Attribute>& attributes() const { return attributes_; }
+  // Sorted by name.
+  const std::vector<Attribute>& attributes() const {
+    return attributes_ == nullptr ? no_attributes() : *attributes_;
+  }
   std::span<const TensorSpec> outputs() const { return outputs_; }
   // Canonical device name; empty: not placed.
   const std::string& device() const;
@@ -93,26 +96,29 @@ class LOCKSTEP_API Node {
 
   template <class T>
   const T* find(std::string_view attribute) const {
-    const AttributeValue* value = find_attribute(attributes_, attribute);
+    const AttributeValue* value = find_attribute(attributes(), attribute);
     return value == nullptr ? nullptr : std::get_if<T>(value);
   }
 
  private:
   friend class Graph;
   bool alive() const { return op_ != nullptr; }
+  static const std::vector<Attribute>& no_attributes();
 
-  const Graph* graph_ = nullptr;
+  // Walks over large graphs wait for memory: what most of them look at comes first.
   const OpDef* op_ = nullptr;  // null: erased
-  std::string name_;
-  SmallVector<ValueId, 2> inputs_;
-  SmallVector<NodeId, 2> controls_;
-  SmallVector<TensorSpec, 1> outputs_;
-  std::vector<Attribute> attributes_;
-  std::vector<Graph> regions_;
+  const Graph* graph_ = nullptr;
   Provenance provenance_;
   NodeId id_;
   StringId device_;
   std::uint32_t site_ = 0;
+  SmallVector<ValueId, 2> inputs_;
+  SmallVector<NodeId, 2> controls_;
+  std::vector<Graph> regions_;
+  std::shared_ptr<const std::vector<Attribute>>
+      attributes_;  // null: none; shared by copies, so never changed
+  SmallVector<TensorSpec, 1> outputs_;
+  std::string name_;
 };
 
 // Everything needed to make a node. Name and outputs are taken as they are.
@@ -122,11 +128,15 @@ struct NodeInit {
   SmallVector<ValueId, 2> inputs;
   SmallVector<NodeId, 2> controls;
   SmallVector<TensorSpec, 1> outputs;
-  std::vector<Attribute> attributes;  // any order
+  std::vector<Attribute> attributes;    // any order
+  const Node* attributes_of = nullptr;  // where it is given: those of that node instead, without a copy
   std::vector<Graph> regions;
   std::string_view device;
   SourceSite site;
   std::optional<Provenance> provenance;  // absent: a new identity, which is its own origin
+
+  // `attributes`, with a copy of those of `attributes_of` where that was given: to change them.
+  std::vector<Attribute>& own_attributes();
 };
 
 class LOCKSTEP_API Graph {
@@ -142,7 +152,11 @@ class LOCKSTEP_API Graph {
   std::size_t size() const { return live_; }       // live nodes
   std::size_t id_bound() const { return slots_; }  // every id is below
   bool contains(NodeId id) const { return id.index() < slots_ && slot(id).alive(); }
-  const Node& node(NodeId id) const;         // Internal error where it is not there
+  const Node& node(NodeId id) const {  // Internal error where it is not there
+    if (!contains(id)) [[unlikely]]
+      throw_missing(id);
+    return slot(id);
+  }
   NodeId find(std::string_view name) const;  // invalid where there is none
   bool has_output(ValueId value) const {
     return contains(value.node) && value.output < node(value.node).outputs().size();
@@ -253,12 +267,18 @@ class LOCKSTEP_API Graph {
     const SlotPlace place = place_of_slot(id.index());
     return chunks_[place.chunk][place.offset];
   }
-  Node& at(NodeId id);
+  Node& at(NodeId id) {
+    if (!contains(id)) [[unlikely]]
+      throw_missing(id);
+    return slot(id);
+  }
+  [[noreturn]] static void throw_missing(NodeId id);
   Node& append_slot();
   std::uint32_t intern_site(const SourceSite& site);
   void index_name(NodeId id);
   void unindex_name(NodeId id);
   void rebuild_name_index(std::size_t capacity);
+  void renumber_name_index(std::span<const NodeId> moved);
   void adopt();  // points every node at this graph
 
   // So that names can be looked for without making a string of them.
@@ -293,6 +313,8 @@ class LOCKSTEP_API Graph {
   std::uint32_t last_site_ = 0;
   mutable TextIndex next_suffix_;  // for unique_name
 };
+
+inline std::span<const Graph> Node::regions() const { return regions_; }
 
 // Everything a node does, its regions' nodes included.
 LOCKSTEP_API Effect effects_of(const Node& node);

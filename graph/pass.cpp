@@ -32,6 +32,7 @@ std::string Pass::to_string() const { return text_.empty() ? std::string(name())
 PassOutcome Pass::run(Graph& graph, PassContext& context) {
   const PassOutcome outcome = run_on(graph, context);
   if (outcome == PassOutcome::kChanged) {
+    if (context.analyses != nullptr) context.analyses->clear();
     for_each_level(graph, [](Graph& level) { level.compact(); });
   }
   return outcome;

@@ -10,8 +10,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <typeindex>
+#include <utility>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/export.h"
@@ -44,9 +48,29 @@ class LOCKSTEP_API PassError : public Error {
   std::string pass_;
 };
 
+// What passes found out about a graph and a later one may ask, one of a type. A pipeline keeps them as long as passes leave
+// the graph as it is.
+class LOCKSTEP_API Analyses {
+ public:
+  template <class T>
+  std::shared_ptr<const T> find() const {
+    const auto found = kept_.find(typeid(T));
+    return found == kept_.end() ? nullptr : std::static_pointer_cast<const T>(found->second);
+  }
+  template <class T>
+  void keep(std::shared_ptr<const T> made) {
+    kept_[typeid(T)] = std::move(made);
+  }
+  void clear() { kept_.clear(); }
+
+ private:
+  std::map<std::type_index, std::shared_ptr<const void>> kept_;
+};
+
 // What a pass may use besides the graph.
 struct PassContext {
   const Runtime* runtime = nullptr;  // where the graph will run, if that is known
+  Analyses* analyses = nullptr;      // of the graph; null: nobody keeps them
 };
 
 class LOCKSTEP_API Pass {

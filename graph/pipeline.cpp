@@ -105,8 +105,11 @@ PipelineReport PassPipeline::run(Graph& graph, const PipelineOptions& options) {
   return run(graph, context, options);
 }
 
-PipelineReport PassPipeline::run(Graph& graph, PassContext& context, const PipelineOptions& options) {
+PipelineReport PassPipeline::run(Graph& graph, PassContext& given, const PipelineOptions& options) {
   const Stopwatch whole;
+  Analyses analyses;
+  PassContext context = given;
+  context.analyses = &analyses;
   const bool checking = options.verify == PipelineChecks::kAlways;
   PipelineReport report;
   if (options.verify != PipelineChecks::kNever) verify(graph, context.runtime);

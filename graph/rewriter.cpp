@@ -287,7 +287,7 @@ NodeId Rewriter::clone(NodeId id, std::string_view name, std::span<const ValueId
   init.name = graph_.unique_name(name.empty() ? std::string_view(node.name()) : name);
   init.inputs = SmallVector<ValueId, 2>(inputs);
   init.controls = SmallVector<NodeId, 2>(node.controls());
-  init.attributes = node.attributes();
+  init.attributes_of = &node;
   init.regions.assign(node.regions().begin(), node.regions().end());
   init.device = node.device();
   init.site = node.site();
@@ -342,7 +342,7 @@ std::vector<ValueId> Rewriter::inline_region(const Graph& region, std::span<cons
         if (std::ranges::find(init.controls, before) == init.controls.end()) init.controls.push_back(before);
       }
     }
-    init.attributes = node.attributes();
+    init.attributes_of = &node;
     init.regions.assign(node.regions().begin(), node.regions().end());
     init.device = node.device();
     init.site = node.site();

@@ -173,9 +173,15 @@ void Clones::clone(const Node& node, std::size_t replica) {
     make_constant(init, r);
   } else {
     init.inputs = inputs_of(node, replica);
-    for (Attribute& attribute : init.attributes) {
-      if (auto* variable = std::get_if<VariableRef>(&attribute.value))
-        variable->name = owner_.copies_.name(variable->name, r);
+    const auto names_a_copy = [&](const Attribute& attribute) {
+      const auto* variable = std::get_if<VariableRef>(&attribute.value);
+      return variable != nullptr && owner_.copies_.name(variable->name, r) != variable->name;
+    };
+    if (std::ranges::any_of(node.attributes(), names_a_copy)) {
+      for (Attribute& attribute : init.own_attributes()) {
+        if (auto* variable = std::get_if<VariableRef>(&attribute.value))
+          variable->name = owner_.copies_.name(variable->name, r);
+      }
     }
     for (const Graph& region : node.regions()) init.regions.push_back(own_region(region, r));
   }
@@ -188,7 +194,7 @@ void Clones::clone(const Node& node, std::size_t replica) {
 void Clones::make_constant(NodeInit& init, std::int64_t replica) {
   static const OpDef& op = OpRegistry::global().get("constant");
   init.op = &op;
-  init.attributes = {
+  init.own_attributes() = {
       {"value", Tensor::full(init.outputs[0].dtype, init.outputs[0].shape, static_cast<double>(replica))}};
 }
 

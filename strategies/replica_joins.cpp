@@ -37,8 +37,9 @@ void Clones::join_collective(const Node& node) {
   for (std::size_t r = 0; r < replicas_; ++r) {
     for (const ValueId input : node.inputs()) init.inputs.push_back(value(r, input));
   }
-  std::erase_if(init.attributes, [](const Attribute& a) { return a.name == "replicas"; });
-  init.attributes.push_back({"replicas", static_cast<std::int64_t>(replicas_)});
+  std::vector<Attribute>& attributes = init.own_attributes();
+  std::erase_if(attributes, [](const Attribute& a) { return a.name == "replicas"; });
+  attributes.push_back({"replicas", static_cast<std::int64_t>(replicas_)});
   if (replicas_ > 1) init.outputs.clear();
   for (std::size_t r = 0; replicas_ > 1 && r < replicas_; ++r) {
     for (const TensorSpec& spec : node.outputs()) init.outputs.push_back(spec);
@@ -158,7 +159,7 @@ void Clones::join_regions(const Node& node) {
       where[r][outputs - 1] = static_cast<std::uint32_t>(init.outputs.size());
     init.outputs.push_back(node.outputs()[outputs - 1]);
   }
-  for (Attribute& attribute : init.attributes) {
+  for (Attribute& attribute : init.own_attributes()) {
     if (attribute.name == "carried") attribute.value = static_cast<std::int64_t>(carried * replicas_);
   }
   const NodeId made = owner_.add(target_, std::move(init), node);

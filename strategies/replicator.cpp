@@ -26,7 +26,7 @@ NodeInit Replicator::copied(const Node& node) const {
   NodeInit init;
   init.op = &node.op();
   init.outputs = SmallVector<TensorSpec, 1>(node.outputs());
-  init.attributes = node.attributes();
+  init.attributes_of = &node;
   init.device = node.device();
   init.site = node.site();
   return init;

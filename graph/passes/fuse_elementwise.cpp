@@ -334,7 +334,7 @@ class FuseElementwise final : public Pass {
       init.name = region.unique_name(node.name());
       init.inputs = std::move(arguments);
       init.outputs = SmallVector<TensorSpec, 1>(node.outputs());
-      init.attributes = node.attributes();
+      init.attributes_of = &node;
       init.site = node.site();
       init.provenance = node.provenance();
       return region.add(std::move(init));

@@ -1,6 +1,7 @@
 #include "lockstep/strategies/passes/prove_sync.h"
 
 #include <algorithm>
+#include <memory>
 #include <unordered_set>
 
 #include "lockstep/graph/pass_options.h"
@@ -18,7 +19,7 @@ class ProveSync final : public Pass {
   std::string_view name() const override { return "prove-sync"; }
 
  private:
-  PassOutcome run_on(Graph& graph, PassContext&) override {
+  PassOutcome run_on(Graph& graph, PassContext& context) override {
     if (internal::max_replicas(graph) > 0)
       throw PassError(name(), "there are replicated regions; run replicate first, which makes them flat");
     std::unordered_set<std::string> allowed;
@@ -28,10 +29,13 @@ class ProveSync final : public Pass {
       if (decl == nullptr) throw PassError(name(), str("allow: there is no variable '", variable, "'"));
       allowed.insert(decl->copy_of.empty() ? variable : decl->copy_of);
     }
-    const Congruence proof(graph, allowed);
+    const auto made = std::make_shared<const Congruence>(graph, allowed);
+    const Congruence& proof = *made;
     std::vector<std::pair<const Node*, std::size_t>> path;
     check_agreement(proof, graph, proof.top(), path);
     check_variables(proof);
+    // What it shows of all variables, others need not show again.
+    if (context.analyses != nullptr && allowed.empty()) context.analyses->keep(made);
     return PassOutcome::kUnchanged;
   }
 

@@ -1,6 +1,7 @@
 #include "lockstep/strategies/passes/share_mirrored.h"
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -33,13 +34,15 @@ class ShareMirrored final : public Pass {
   std::string_view name() const override { return "share-mirrored"; }
 
  private:
-  PassOutcome run_on(Graph& graph, PassContext&) override {
+  PassOutcome run_on(Graph& graph, PassContext& context) override {
     std::set<std::size_t> copies;
     SharingPlan plan;
     {
-      const Congruence proof = consistent_congruence(graph);
-      if (options_.variables) copies = candidates(proof);
-      plan = fitting_plan(proof, copies);
+      std::shared_ptr<const Congruence> proof;
+      if (context.analyses != nullptr) proof = context.analyses->find<Congruence>();
+      if (proof == nullptr) proof = std::make_shared<const Congruence>(consistent_congruence(graph));
+      if (options_.variables) copies = candidates(*proof);
+      plan = fitting_plan(*proof, copies);
     }
     if (copies.empty() && is_empty(plan)) return PassOutcome::kUnchanged;
     if (!is_risky(plan)) {

@@ -68,6 +68,38 @@ TEST(Graph, CopiesOutliveTheOriginal) {
   verify(copy);
 }
 
+TEST(Graph, AttributesOfAnotherNodeAreTakenWithoutACopyUntilTheyChange) {
+  Graph graph;
+  NodeInit init;
+  init.op = &OpRegistry::global().get("constant");
+  init.name = "a";
+  init.attributes = {{"value", Tensor::scalar(1.0F)}};
+  init.outputs = {{DType::kF32, {}}};
+  const NodeId a = graph.add(init);
+  NodeInit like = init;
+  like.name = "b";
+  like.attributes.clear();
+  like.attributes_of = &graph.node(a);
+  const NodeId b = graph.add(like);
+  const Graph copy = graph;
+  EXPECT_EQ(&graph.node(a).attributes(), &graph.node(b).attributes());
+  EXPECT_EQ(&graph.node(a).attributes(), &copy.node(a).attributes());
+  graph.set_attribute(b, "value", Tensor::scalar(2.0F));
+  EXPECT_EQ(graph.node(a).find<Tensor>("value")->item(), 1);
+  EXPECT_EQ(graph.node(b).find<Tensor>("value")->item(), 2);
+  EXPECT_EQ(copy.node(b).find<Tensor>("value")->item(), 1);
+  graph.remove_attribute(a, "value");
+  EXPECT_TRUE(graph.node(a).attributes().empty());
+  EXPECT_EQ(copy.node(a).find<Tensor>("value")->item(), 1);
+
+  like.attributes_of = &graph.node(b);
+  like.own_attributes()[0].value = Tensor::scalar(3.0F);
+  like.name = "c";
+  const NodeId c = graph.add(like);
+  EXPECT_EQ(graph.node(c).find<Tensor>("value")->item(), 3);
+  EXPECT_EQ(graph.node(b).find<Tensor>("value")->item(), 2);
+}
+
 TEST(Graph, MovedFromGraphsAreEmptyAndUsable) {
   Graph graph = sample();
   const std::string before = print(graph);

@@ -1,8 +1,10 @@
 #include "lockstep/graph/pipeline.h"
 
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -248,6 +250,37 @@ TEST(PassPipeline, InstrumentationSeesEveryPass) {
   EXPECT_THAT(recorder.events,
               ElementsAre("before 0 dead-node-elimination 3", "after 0 dead-node-elimination 2 changed",
                           "before 1 refuses 2", "failed 1 refuses 2"));
+}
+
+// Keeps a number for those who come after it, and notes which number it finds.
+class Remembers final : public Pass {
+ public:
+  Remembers(int number, std::vector<int>& found) : number_(number), found_(found) {}
+  std::string_view name() const override { return "remembers"; }
+
+ private:
+  PassOutcome run_on(Graph& /*graph*/, PassContext& context) override {
+    const auto before = context.analyses->find<int>();
+    found_.push_back(before == nullptr ? 0 : *before);
+    context.analyses->keep(std::make_shared<const int>(number_));
+    return PassOutcome::kUnchanged;
+  }
+  int number_;
+  std::vector<int>& found_;
+};
+
+TEST(PassPipeline, WhatPassesFindOutLastsUntilTheGraphChanges) {
+  std::vector<int> found;
+  PassPipeline pipeline;
+  pipeline.add(std::make_unique<Remembers>(1, found));
+  pipeline.add(std::make_unique<Remembers>(2, found));
+  pipeline.add(make_dead_node_elimination());
+  pipeline.add(std::make_unique<Remembers>(3, found));
+  for (int run = 0; run < 2; ++run) {
+    Graph graph = small_graph();
+    pipeline.run(graph);
+  }
+  EXPECT_THAT(found, ElementsAre(0, 1, 0, 0, 1, 0));
 }
 
 TEST(PassPipeline, IdsHaveNoGapsAfterAPass) {
