@@ -73,6 +73,7 @@ void InProcessOperation::reset() {
   std::fill(arrived_.begin(), arrived_.end(), false);
   arrivals_ = 0;
   failure_message_.clear();
+  deadline_.store(kNoDeadline, std::memory_order_relaxed);
   state_.store(State::kGathering, std::memory_order_relaxed);
 }
 
@@ -194,9 +195,9 @@ void InProcessOperation::await_begin() {
   std::unique_lock lock(room_.mutex_);
   sleepers_.fetch_add(1);
   while (state_.load() == State::kGathering) {
-    if (!call_.deadline) {
+    if (const auto deadline = deadline_.load(); deadline == kNoDeadline) {
       changed_.wait(lock);
-    } else if (const auto deadline = *call_.deadline; steady_clock::now() >= deadline) {
+    } else if (steady_clock::now() >= deadline) {
       room_.pass_deadline(*this);
     } else {
       changed_.wait_until(lock, deadline);
@@ -214,7 +215,16 @@ void InProcessOperation::await_end(int rank) {
   sleepers_.fetch_sub(1);
 }
 
+// Nobody may be waiting who would see the deadline pass.
+void InProcessOperation::look_at_clock() {
+  const auto deadline = deadline_.load(std::memory_order_relaxed);
+  if (deadline == kNoDeadline || steady_clock::now() < deadline) return;
+  const auto lock = room_.enter();
+  if (state_.load() == State::kGathering) room_.pass_deadline(*this);
+}
+
 bool InProcessOperation::done(int rank) {
+  if (state_.load(std::memory_order_acquire) == State::kGathering) look_at_clock();
   if (state_.load(std::memory_order_acquire) == State::kRunning) help(rank, 1);
   const State state = state_.load(std::memory_order_acquire);
   return state == State::kDone || state == State::kFailed;
@@ -362,8 +372,8 @@ bool InProcessRoom::arrive(InProcessOperation& operation, int rank, const Commun
                  "; all participants have to make the same calls in the same order"));
     return false;
   }
-  if (call.deadline && (!first.deadline || *call.deadline < *first.deadline)) {
-    operation.call_.deadline = call.deadline;
+  if (call.deadline && *call.deadline < operation.deadline_.load()) {
+    operation.deadline_.store(*call.deadline);
     if (operation.sleepers_.load() > 0) operation.changed_.notify_all();
   }
   if (operation.arrivals_ < operation.expected_) return false;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -46,6 +47,8 @@ class InProcessOperation final : public PendingState {
     std::int64_t end = 0;
   };
 
+  static constexpr auto kNoDeadline = std::chrono::steady_clock::time_point::max();
+
   void reset();
   std::string name() const;
   void cut();
@@ -55,6 +58,7 @@ class InProcessOperation final : public PendingState {
   void complete();
   // True where the state changed; false where it takes too long to go on looking.
   bool spin_while(State state) const;
+  void look_at_clock();
   void await_begin();
   void await_end(int rank);
   void let_go();
@@ -63,8 +67,11 @@ class InProcessOperation final : public PendingState {
   std::shared_ptr<InProcessRoom> keeps_;  // while it is in use
   std::atomic<int> users_{0};
 
+  // The earliest that anybody gave; max where nobody did. Written under the room's mutex, looked at without.
+  std::atomic<std::chrono::steady_clock::time_point> deadline_{kNoDeadline};
+
   // Guarded by the room's mutex while gathering, and constant afterwards.
-  CommunicatorCall call_;  // of the first who called, with the earliest deadline of all
+  CommunicatorCall call_;  // of the first who called
   int first_ = 0;          // its rank
   std::uint64_t number_ = 0;
   std::size_t sender_ = 0, receiver_ = 0;  // of messages

@@ -480,6 +480,27 @@ TEST(CommunicatorDeadline, ReachesOneThatIsAsleepAlready) {
   EXPECT_THAT(asleep.message, HasSubstr("participant 2"));
 }
 
+// Whoever asks instead of waiting learns of it too: no loop around done() goes on for ever.
+TEST(CommunicatorDeadline, IsSeenByDone) {
+  Team team(2);
+  float x = 1;
+  Pending asked = small_sum(team[0], &x, deadline_in(1ms));
+  while (!asked.done()) std::this_thread::yield();
+  const Failure failure = failure_of(std::move(asked));
+  EXPECT_EQ(failure.code, ErrorCode::kDeadlineExceeded);
+  EXPECT_THAT(failure.message, HasSubstr("before participant 1 of 2 had called it"));
+  // One that has not passed, or that nobody gave, leaves the call open however often it is asked.
+  for (const Deadline deadline : {Deadline(), deadline_in(1h)}) {
+    Team patient(2);
+    float mine = 1, other = 2;
+    Pending open = small_sum(patient[0], &mine, deadline);
+    for (int i = 0; i < 3; ++i) EXPECT_FALSE(open.done());
+    small_sum(patient[1], &other).wait();
+    open.wait();
+    EXPECT_EQ(mine, 3);
+  }
+}
+
 TEST(CommunicatorDeadline, DoesNotMatterOnceAllHaveArrived) {
   Team team(2);
   float x = 1, y = 2;
