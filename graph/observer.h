@@ -42,10 +42,10 @@ struct NodeEvent {
   bool follows = false;
 };
 
-// A run that cannot start because other runs hold a variable.
+// A run that cannot start: other runs hold a variable, or a checkpoint is being taken.
 struct WaitEvent {
   const RunEvent& run;
-  std::string_view variable;  // empty: the random step, which one run at a time draws from
+  std::string_view variable;  // empty: the random step, which one run at a time draws from; "*": a checkpoint
 };
 
 class LOCKSTEP_API Observer {

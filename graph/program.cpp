@@ -395,6 +395,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     for (;;) {
       const std::uint32_t epoch = store_->epoch();
       if ((nested || store_->admits_run(planned.writes())) && planned.try_lock()) return;
+      if (!nested && !store_->admits_run(planned.writes())) wait.wait_for("*");
       for (std::size_t i = 0; i < planned.locks().size(); ++i) {
         if (!planned.is_blocked_by(i)) continue;
         wait.wait_for(planned.name_of(i));

@@ -7,6 +7,7 @@
 #include <thread>
 #include <tuple>
 
+#include "lockstep/core/store_at_rest.h"
 #include "lockstep/graph/builder.h"
 #include "lockstep/graph/ops.h"
 #include "support/program_test.h"
@@ -232,6 +233,40 @@ TEST(Observer, SeesARunWaitForAVariableThatAnotherHolds) {
   EXPECT_EQ(waits.variables, std::vector<std::string>{"v"});
   EXPECT_TRUE(waits.ran_after_wait);
   EXPECT_EQ(runtime.variables()->value("v").data<float>()[1], 5) << "2 * 2 + 1";
+}
+
+// While a store comes to rest, runs wait that need nothing which others hold.
+TEST(Observer, SeesARunWaitForACheckpoint) {
+  std::latch held(1), seen_waiting(1);
+  const Runtime runtime({.threads = 2});
+  GraphBuilder b;
+  const VariableRef v = b.variable("v", vec({1, 2}));
+  b.call("holds", [&] {
+    held.count_down();
+    seen_waiting.wait();
+  });
+  b.assign(v, b.read(v) * 2.0F);
+  const Program holder = compile(b.finish(), runtime);
+  GraphBuilder c;
+  c.assign_add(c.variable("u", vec({1, 2})), c.constant(vec({1, 1})));
+  const Program waiter = compile(c.finish(), runtime);
+
+  struct Waits final : Observer {
+    void on_wait_begin(const WaitEvent& event) noexcept override {
+      if (variables.empty()) told->count_down();
+      variables.emplace_back(event.variable);
+    }
+    void on_node_begin(const NodeEvent&) noexcept override {}
+    void on_node_end(const NodeEvent&) noexcept override {}
+    std::latch* told = nullptr;
+    std::vector<std::string> variables;
+  } waits;
+  waits.told = &seen_waiting;
+  std::jthread runs([&] { holder.run(); });
+  held.wait();
+  std::jthread saves([&] { const StoreAtRest rest(*runtime.variables(), StoreAtRest::Access::kRead); });
+  while (waits.variables.empty()) waiter.run({}, {.observer = &waits});  // once the other has begun to wait
+  EXPECT_EQ(waits.variables[0], "*");
 }
 
 TEST(Observer, SeesEachStepOfRunN) {
