@@ -90,8 +90,9 @@ class ChromeWriter {
   }
 
   void write_wait(const TracedWait& wait) {
-    const std::string what =
-        wait.variable.empty() ? "wait for the random step" : str("wait for variable ", wait.variable);
+    const std::string what = wait.variable.empty()  ? "wait for the random step"
+                             : wait.variable == "*" ? "wait for a checkpoint"
+                                                    : str("wait for variable ", wait.variable);
     slice(wait.track, wait.begin, wait.end, what, "wait",
           str("\"run\": ", wait.run, ", \"variable\": ", json_quoted(wait.variable)));
   }
@@ -190,6 +191,28 @@ class ChromeWriter {
     }
   }
 
+  // Nodes whose values may be results under another name, each with such a result.
+  std::unordered_multimap<std::uint32_t, std::uint32_t> aliases_of_results() const {
+    std::unordered_multimap<std::uint32_t, std::uint32_t> aliases;
+    for (std::uint32_t result = 0; result < trace_.nodes.size(); ++result) {
+      if (!trace_.nodes[result].is_result) continue;
+      std::uint32_t at = result;
+      while (trace_.nodes[at].passes_on && !trace_.nodes[at].inputs.empty()) {
+        at = trace_.nodes[at].inputs.front();
+        aliases.emplace(at, result);
+      }
+    }
+    return aliases;
+  }
+
+  // Whether all from `alias` down to the node whose value it may be made no call: then it is that value.
+  bool is_silent_between(std::uint64_t run, std::uint32_t alias, std::uint32_t node) const {
+    for (; alias != node; alias = trace_.nodes[alias].inputs.front()) {
+      if (edges_.made_calls(run, alias)) return false;
+    }
+    return true;
+  }
+
   // For each turn of a node of a step's graph in a run that is all there: when the last reader of what it made had ended.
   std::vector<std::pair<const TraceEdges::Turn*, std::int64_t>> lives() const {
     std::vector<std::pair<const TraceEdges::Turn*, std::int64_t>> lives;
@@ -199,9 +222,14 @@ class ChromeWriter {
       const auto run = runs_.find(turn.run);
       return !node.in_region && !node.updates_variable && run != runs_.end() && run->second->complete;
     };
+    const std::unordered_multimap<std::uint32_t, std::uint32_t> aliases = aliases_of_results();
     for (const TraceEdges::Turn& turn : edges_.turns()) {
       if (!counts(turn) || trace_.calls[turn.first].bytes_written == 0) continue;
-      const bool is_result = trace_.nodes[turn.node].is_result;
+      const auto [begin, end] = aliases.equal_range(turn.node);
+      const bool is_result =
+          trace_.nodes[turn.node].is_result || std::any_of(begin, end, [&](const auto& alias) {
+            return is_silent_between(turn.run, alias.second, turn.node);
+          });
       place.emplace(&turn, lives.size());
       lives.emplace_back(&turn, is_result ? runs_.at(turn.run)->end : turn.end);
     }

@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "lockstep/core/error.h"
+#include "lockstep/io/internal/communication.h"
 #include "lockstep/io/internal/event_ring.h"
 #include "lockstep/io/internal/tick_clock.h"
 
@@ -43,11 +44,12 @@ struct ProgramNodes {
 };
 
 TracedWork work_of(const Node& node) {
-  if (node.op().traits.collective || has(node.op().effects, Effect::kCollective))
-    return TracedWork::kCollective;
-  const std::string_view pass = node.graph().text(node.provenance().made_by);
-  if (pass == "lower-collectives") return TracedWork::kCollective;
-  return pass == "insert-copies" ? TracedWork::kCopy : TracedWork::kCompute;
+  switch (internal::communication_of(node)) {
+    case internal::Communication::kNone: return TracedWork::kCompute;
+    case internal::Communication::kJoinsReplicas: return TracedWork::kCollective;
+    case internal::Communication::kTransfers: return TracedWork::kCopy;
+  }
+  return TracedWork::kCompute;
 }
 
 void add_nodes(const Graph& graph, bool in_region, ProgramNodes& to) {
@@ -126,9 +128,10 @@ class TraceRecorder::Track {
 struct TraceRecorder::State {
   TraceRecorderOptions options;
   internal::TickClock clock;
-  std::atomic<std::uint64_t> last_program{0};  // one that is remembered
-  std::atomic<std::uint64_t> lost{0};          // events there was no memory for
-  std::mutex mutex;                            // of all below
+  std::atomic<std::uint64_t> forgotten{0};  // programs, so far
+  std::atomic<int> workers{0};              // of the largest scheduler that was seen
+  std::atomic<std::uint64_t> lost{0};       // events there was no memory for
+  std::mutex mutex;                         // of all below
   std::map<std::thread::id, std::unique_ptr<Track>> tracks;
   std::vector<const Track*> in_order;
   std::deque<ProgramNodes> programs;  // the most recent last
@@ -148,6 +151,22 @@ struct LastTrack {
   void* track = nullptr;
 };
 thread_local LastTrack last_track;
+
+// Programs that this thread knows a recorder to remember, so that it need not ask.
+struct KnownPrograms {
+  std::uint64_t recorder = 0, forgotten = 0;  // of which, and as of when
+  std::array<std::uint64_t, 8> programs{};
+  std::size_t next = 0;  // to be replaced
+
+  bool contains(std::uint64_t program) const {
+    return std::ranges::find(programs, program) != programs.end();
+  }
+  void add(std::uint64_t program) {
+    programs[next] = program;
+    next = (next + 1) % programs.size();
+  }
+};
+thread_local KnownPrograms known_programs;
 
 }  // namespace
 
@@ -218,18 +237,31 @@ void TraceRecorder::remember(const RunEvent& event) noexcept {
       fresh.program = event.program;
       add_nodes(event.graph, false, fresh);
       state.programs.push_back(std::move(fresh));
-      if (state.programs.size() > state.options.max_programs) state.programs.pop_front();
+      if (state.programs.size() > state.options.max_programs) {
+        state.programs.pop_front();
+        state.forgotten.fetch_add(1, std::memory_order_relaxed);
+      }
     } else if (known + 1 != state.programs.end()) {
       std::rotate(known, known + 1, state.programs.end());
     }
-    state.last_program.store(event.program, std::memory_order_relaxed);
+    const std::uint64_t forgotten = state.forgotten.load(std::memory_order_relaxed);
+    if (known_programs.recorder != number_ || known_programs.forgotten != forgotten)
+      known_programs = {number_, forgotten};
+    known_programs.add(event.program);
   } catch (const std::bad_alloc&) {
     // Its events are counted as dropped when the trace is made.
   }
 }
 
 void TraceRecorder::on_run_begin(const RunEvent& event) noexcept {
-  if (state_->last_program.load(std::memory_order_relaxed) != event.program) remember(event);
+  const KnownPrograms& known = known_programs;
+  const bool is_known = known.recorder == number_ &&
+                        known.forgotten == state_->forgotten.load(std::memory_order_relaxed) &&
+                        known.contains(event.program);
+  if (!is_known) remember(event);
+  for (int most = state_->workers.load(std::memory_order_relaxed); most < event.workers;) {
+    if (state_->workers.compare_exchange_weak(most, event.workers, std::memory_order_relaxed)) break;
+  }
   if (Track* const here = track(event.worker)) here->begin_now();
 }
 
@@ -386,6 +418,11 @@ Trace TraceRecorder::trace() const {
     events.clear();
     const std::uint64_t dropped = track->copy_to(events);
     maker.add_track(track->name(), track->worker(), events, dropped);
+  }
+  // Workers that had nothing to do have a track, too.
+  for (int worker = 0; worker < state_->workers.load(std::memory_order_relaxed); ++worker) {
+    if (std::ranges::find(state_->in_order, worker, &Track::worker) == state_->in_order.end())
+      maker.add_track(str("worker ", worker), worker, {}, 0);
   }
   return maker.finish(state_->lost.load(std::memory_order_relaxed));
 }

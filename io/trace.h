@@ -71,13 +71,13 @@ struct TracedRun {
   bool complete = true;  // false: some of its calls may have made room for later ones
 };
 
-// A run that waited for a variable that other runs held.
+// A run that waited: for a variable that other runs held, or for a checkpoint.
 struct TracedWait {
   std::uint64_t run = 0;
   std::uint32_t track = 0;
   std::uint32_t depth = 0;
   std::int64_t begin = 0, end = 0;
-  std::string variable = {};  // empty: the random step
+  std::string variable = {};  // empty: the random step; "*": all of them, for a checkpoint to be taken
 };
 
 struct TraceTrack {
@@ -87,7 +87,7 @@ struct TraceTrack {
 };
 
 struct Trace {
-  std::vector<TraceTrack> tracks;
+  std::vector<TraceTrack> tracks;  // of threads that worked, then of workers that had nothing to do
   std::vector<TracedNode> nodes;
   std::vector<TracedCall> calls;
   std::vector<TracedRun> runs;

@@ -15,17 +15,20 @@ TraceEdges::TraceEdges(const Trace& trace) : trace_(trace) {
     const TracedCall& call = trace.calls[i];
     return std::tuple(call.run, call.node, call.replica, call.begin);
   });
+  turn_of_call_.resize(trace.calls.size());
   std::set<std::int64_t> shards;  // of the turn being filled
   for (const std::uint32_t i : order) {
     const TracedCall& call = trace.calls[i];
     const bool same = !turns_.empty() && turns_.back().run == call.run && turns_.back().node == call.node &&
                       turns_.back().replica == call.replica;
     if (!same || shards.contains(call.shard)) {
-      turns_.push_back({call.run, call.node, call.replica, i, i, call.begin, call.end});
+      turns_.push_back({call.run, call.node, call.replica, i, i, call.begin, call.end, i});
       shards.clear();
     }
     shards.insert(call.shard);
     Turn& turn = turns_.back();
+    turn_of_call_[i] = static_cast<std::uint32_t>(turns_.size() - 1);
+    if (call.shard < call.shards && call.end >= trace.calls[turn.last_shard].end) turn.last_shard = i;
     if (call.end >= turn.end) {
       turn.last = i;
       turn.end = call.end;
@@ -40,15 +43,32 @@ std::span<const TraceEdges::Turn> TraceEdges::turns_of(std::uint64_t run, std::u
   return {begin, end};
 }
 
+const TracedCall* TraceEdges::shard_before(const TracedCall& call) const {
+  if (call.shard != call.shards) return nullptr;
+  const auto index = static_cast<std::size_t>(&call - trace_.calls.data());
+  const TracedCall& shard = trace_.calls[turns_[turn_of_call_[index]].last_shard];
+  return &shard == &call ? nullptr : &shard;
+}
+
 const TraceEdges::Turn* TraceEdges::turn_before(std::uint64_t run, std::uint32_t node, int replica,
                                                 std::int64_t begin) const {
+  // Of one replica: turns come one after the other, so the last that began by then, or one shortly before it.
+  const auto of_replica = [&](std::span<const Turn> turns) -> const Turn* {
+    auto at = std::ranges::upper_bound(turns, begin, {}, &Turn::begin);
+    while (at != turns.begin()) {
+      if ((--at)->end <= begin) return &*at;
+    }
+    return nullptr;
+  };
   const std::span<const Turn> turns = turns_of(run, node);
-  const bool by_replica =
-      std::ranges::any_of(turns, [&](const Turn& turn) { return turn.replica == replica; });
+  const auto own = std::ranges::equal_range(turns, replica, {}, &Turn::replica);
+  if (!own.empty()) return of_replica({own.begin(), own.end()});
   const Turn* best = nullptr;
-  for (const Turn& turn : turns) {
-    if (turn.end > begin || (by_replica && turn.replica != replica)) continue;
-    if (best == nullptr || turn.end >= best->end) best = &turn;
+  for (auto first = turns.begin(); first != turns.end();) {
+    const auto end = std::ranges::upper_bound(first, turns.end(), first->replica, {}, &Turn::replica);
+    const Turn* const turn = of_replica({first, end});
+    if (turn != nullptr && (best == nullptr || turn->end >= best->end)) best = turn;
+    first = end;
   }
   return best;
 }

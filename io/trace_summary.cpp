@@ -100,17 +100,18 @@ class Summarizer {
     out_.runs_left_out = others.size();
   }
 
+  // Whether a call that began before another, in the order of calls_, is not around it.
+  static bool is_over(const TracedCall& open, const TracedCall& call) {
+    return open.track != call.track || open.depth >= call.depth || open.end <= call.begin;
+  }
+
   // The time of each call (in the order of calls_) without those inside of it on its thread.
   std::vector<std::int64_t> own_times() const {
     std::vector<std::int64_t> own(calls_.size());
     std::vector<std::size_t> around;  // calls that are open where we are
     for (std::size_t k = 0; k < calls_.size(); ++k) {
       const TracedCall& call = trace_.calls[calls_[k]];
-      const auto is_over = [&](std::size_t i) {
-        const TracedCall& open = trace_.calls[calls_[i]];
-        return open.track != call.track || open.depth >= call.depth || open.end <= call.begin;
-      };
-      while (!around.empty() && is_over(around.back())) around.pop_back();
+      while (!around.empty() && is_over(trace_.calls[calls_[around.back()]], call)) around.pop_back();
       own[k] = call.end - call.begin;
       if (!around.empty()) own[around.back()] -= own[k];
       around.push_back(k);
@@ -168,9 +169,7 @@ class Summarizer {
     std::vector<std::uint32_t> around;
     for (const std::uint32_t i : calls_) {
       const TracedCall& call = trace_.calls[i];
-      while (!around.empty() && (trace_.calls[around.back()].track != call.track ||
-                                 trace_.calls[around.back()].depth >= call.depth))
-        around.pop_back();
+      while (!around.empty() && is_over(trace_.calls[around.back()], call)) around.pop_back();
       if (!around.empty()) has_inner_.insert(trace_.calls[around.back()].node);
       around.push_back(i);
     }
@@ -212,14 +211,16 @@ class Summarizer {
     for (;;) {
       const TracedCall& call = trace_.calls[at];
       const TracedCall* cause = nullptr;
-      const auto consider = [&](std::uint32_t i) {
-        const TracedCall& other = trace_.calls[i];
+      const auto consider = [&](const TracedCall& other) {
         if (other.end > call.begin || &other == &call) return;
         if (cause != nullptr && other.end <= cause->end) return;
         cause = &other;
       };
-      edges_.each_before(call, [&](const TraceEdges::Turn& turn, bool) { consider(turn.last); });
-      if (const auto neighbour = before.find(at); neighbour != before.end()) consider(neighbour->second);
+      edges_.each_before(call,
+                         [&](const TraceEdges::Turn& turn, bool) { consider(trace_.calls[turn.last]); });
+      if (const TracedCall* const shard = edges_.shard_before(call)) consider(*shard);
+      if (const auto neighbour = before.find(at); neighbour != before.end())
+        consider(trace_.calls[neighbour->second]);
       const TracedNode& node = trace_.nodes[call.node];
       const std::int64_t time = call.end - call.begin;
       out_.path_time += time;
@@ -253,7 +254,14 @@ std::string format(const char* pattern, Args... args) {
   return text;
 }
 
-std::string milliseconds(std::int64_t ns) { return format("%10.3f ms", static_cast<double>(ns) * 1e-6); }
+// In the unit that shows digits.
+std::string duration(std::int64_t ns) {
+  const auto time = static_cast<double>(ns);
+  if (ns < 1'000) return format("%10.0f ns", time);
+  if (ns < 1'000'000) return format("%10.3f us", time * 1e-3);
+  if (ns < 1'000'000'000) return format("%10.3f ms", time * 1e-6);
+  return format("%10.3f s ", time * 1e-9);
+}
 
 std::string percent(std::int64_t part, std::int64_t whole) {
   return format("%5.1f%%", whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole));
@@ -266,7 +274,7 @@ std::string rows(const std::string& title, const std::vector<TraceSummary::Row>&
     const TraceSummary::Row& row = rows[i];
     const double gigabytes =
         row.time == 0 ? 0 : static_cast<double>(row.bytes) / static_cast<double>(row.time);
-    text += str("  ", padded(row.name, 24), milliseconds(row.time), "  ", percent(row.time, whole),
+    text += str("  ", padded(row.name, 24), duration(row.time), "  ", percent(row.time, whole),
                 format("  %8zu calls  %7.2f GB/s\n", row.calls, gigabytes));
   }
   if (rows.size() > max_rows) text += str("  ... and ", rows.size() - max_rows, " more\n");
@@ -274,8 +282,8 @@ std::string rows(const std::string& title, const std::vector<TraceSummary::Row>&
 }
 
 std::string path(const TraceSummary& summary, std::size_t max_rows) {
-  std::string text = str("\ncritical path of run ", summary.path_run, ":", milliseconds(summary.path_time),
-                         " in ", summary.critical_path.size(), " calls of", milliseconds(summary.path_length),
+  std::string text = str("\ncritical path of run ", summary.path_run, ":", duration(summary.path_time),
+                         " in ", summary.critical_path.size(), " calls of", duration(summary.path_length),
                          " (", percent(summary.path_time, summary.path_length), ")\n");
   std::vector<const TraceSummary::Step*> longest;
   for (const TraceSummary::Step& step : summary.critical_path) longest.push_back(&step);
@@ -283,8 +291,8 @@ std::string path(const TraceSummary& summary, std::size_t max_rows) {
                            [](const TraceSummary::Step* step) { return step->time + step->gap; });
   for (std::size_t i = 0; i < std::min(longest.size(), max_rows); ++i) {
     const TraceSummary::Step& step = *longest[i];
-    text += str("  ", padded(step.op, 24), milliseconds(step.time), " after", milliseconds(step.gap), "  ",
-                step.name);
+    text +=
+        str("  ", padded(step.op, 24), duration(step.time), " after", duration(step.gap), "  ", step.name);
     if (step.replica >= 0) text += str(" (replica ", step.replica, ")");
     if (!step.site.empty()) text += str(" ", step.site);
     text += "\n";
@@ -298,8 +306,8 @@ std::string path(const TraceSummary& summary, std::size_t max_rows) {
 TraceSummary summarize(const Trace& trace) { return Summarizer(trace).run(); }
 
 std::string to_text(const TraceSummary& summary, const TraceTextOptions& options) {
-  std::string text = str(summary.runs, " runs in", milliseconds(summary.wall), ", calls took",
-                         milliseconds(summary.busy), " on ", summary.workers.size(), " threads\n");
+  std::string text = str(summary.runs, " runs in", duration(summary.wall), ", calls took",
+                         duration(summary.busy), " on ", summary.workers.size(), " threads\n");
   if (summary.runs_left_out > 0) text += str(summary.runs_left_out, " runs are not all there and left out\n");
   if (summary.dropped > 0)
     text +=
@@ -307,14 +315,13 @@ std::string to_text(const TraceSummary& summary, const TraceTextOptions& options
   text += rows("time by op", summary.by_op, summary.busy, options.max_rows);
   text += rows("time by replica", summary.by_replica, summary.busy, summary.by_replica.size());
   if (!summary.critical_path.empty()) text += path(summary, options.max_rows);
-  text += str("\ncommunication:", milliseconds(summary.communication), ", of which",
-              milliseconds(summary.overlapped), " (", percent(summary.overlapped, summary.communication),
-              ") while something was computed\n");
+  text += str("\ncommunication:", duration(summary.communication), ", of which", duration(summary.overlapped),
+              " (", percent(summary.overlapped, summary.communication), ") while something was computed\n");
   if (summary.lock_wait > 0)
-    text += str("waiting for variables that other runs held:", milliseconds(summary.lock_wait), "\n");
+    text += str("waiting for variables that others held:", duration(summary.lock_wait), "\n");
   text += "\nidle while runs were under way\n";
   for (const TraceSummary::Worker& worker : summary.workers) {
-    text += str("  ", padded(worker.name, 24), milliseconds(worker.idle), "  ",
+    text += str("  ", padded(worker.name, 24), duration(worker.idle), "  ",
                 percent(worker.idle, summary.wall), "\n");
   }
   return text;

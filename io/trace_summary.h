@@ -33,7 +33,7 @@ struct TraceSummary {
   std::vector<Row> by_replica;  // in order
 
   // Of the run of median length: the chain of calls that ended last, each behind the one that held it up (a node whose value
-  // it reads or that it runs after, or the call before it on its thread), up to the begin of the run.
+  // it reads or that it runs after, a shard that it finishes, or the call before it on its thread), up to the begin of the run.
   struct Step {
     std::uint32_t node = 0;  // in Trace::nodes
     std::string name, op, site;

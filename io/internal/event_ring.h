@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -20,21 +19,24 @@ class EventRing {
   static constexpr std::size_t kChunk = 64;
 
   // Keeps at least the last `events`.
-  explicit EventRing(std::size_t events) : slots_(std::bit_ceil(std::max<std::size_t>(events, 1) + kChunk)) {}
+  explicit EventRing(std::size_t events) : slots_(std::max<std::size_t>(events, 1) + kChunk) {}
 
   // The slot of the next event, to be filled by the adding thread; publish() adds it.
   Event& next() {
     if (at_ % kChunk == 0) claim();
-    return slots_[at_ & (slots_.size() - 1)];
+    return slots_[slot_];
   }
-  void publish() { head_.store(++at_, std::memory_order_release); }
+  void publish() {
+    if (++slot_ == slots_.size()) slot_ = 0;
+    head_.store(++at_, std::memory_order_release);
+  }
 
   // Adds what is kept, oldest first, to `events`, and returns how many came before.
   std::uint64_t copy_to(std::vector<Event>& events) const {
     const std::lock_guard<std::mutex> lock(mutex_);
     const std::uint64_t end = head_.load(std::memory_order_acquire);
     const std::uint64_t begin = claimed_ > slots_.size() ? claimed_ - slots_.size() : 0;
-    for (std::uint64_t i = begin; i < end; ++i) events.push_back(slots_[i & (slots_.size() - 1)]);
+    for (std::uint64_t i = begin; i < end; ++i) events.push_back(slots_[i % slots_.size()]);
     return begin;
   }
 
@@ -44,8 +46,9 @@ class EventRing {
     claimed_ = at_ + kChunk;
   }
 
-  std::vector<Event> slots_;  // a power of two
-  std::uint64_t at_ = 0;      // of the next event; the adding thread's
+  std::vector<Event> slots_;
+  std::uint64_t at_ = 0;  // of the next event; the adding thread's
+  std::size_t slot_ = 0;  // the same, among the slots
   std::atomic<std::uint64_t> head_{0};
   mutable std::mutex mutex_;
   std::uint64_t claimed_ = 0;  // slots of events below may be written at any time, if they are not yet

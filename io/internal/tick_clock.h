@@ -23,7 +23,7 @@ inline std::uint64_t read_ticks() {
 
 class TickClock {
  public:
-  TickClock() : began_(std::chrono::steady_clock::now()), first_(read_ticks()) {}
+  TickClock() : began_(now()) {}
 
   // Takes the rate from the CPU where it says, else from the time since this clock was made (a few milliseconds at least).
   double nanoseconds_per_tick() const {
@@ -34,18 +34,38 @@ class TickClock {
 #else
     constexpr auto kEnough = std::chrono::milliseconds(5);
     for (;;) {
-      const auto passed = std::chrono::steady_clock::now() - began_;
-      const std::uint64_t ticks = read_ticks() - first_;
+      const Moment at = now();
+      const auto passed = at.time - began_.time;
+      const std::uint64_t ticks = at.ticks - began_.ticks;
       if (passed < kEnough || ticks == 0) continue;
       return static_cast<double>(std::chrono::nanoseconds(passed).count()) / static_cast<double>(ticks);
     }
 #endif
   }
-  std::uint64_t first() const { return first_; }
+  std::uint64_t first() const { return began_.ticks; }
 
  private:
-  std::chrono::steady_clock::time_point began_;
-  std::uint64_t first_;
+  struct Moment {
+    std::chrono::steady_clock::time_point time;
+    std::uint64_t ticks = 0;
+  };
+  // The same moment on both clocks: the thread may be put aside between two readings, but hardly so each time.
+  static Moment now() {
+    constexpr int kTries = 8;
+    Moment best;
+    std::uint64_t narrowest = ~std::uint64_t{0};
+    for (int i = 0; i < kTries; ++i) {
+      const std::uint64_t before = read_ticks();
+      const auto time = std::chrono::steady_clock::now();
+      const std::uint64_t width = read_ticks() - before;
+      if (width >= narrowest) continue;
+      narrowest = width;
+      best = {time, before + width / 2};
+    }
+    return best;
+  }
+
+  Moment began_;
 };
 
 }  // namespace lockstep::internal

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/io/internal/trace_edges.h"
+
 namespace lockstep {
 namespace {
 
@@ -99,6 +101,61 @@ TEST(TraceSummary, TheCriticalPathGoesThroughAThreadThatWasBusy) {
   EXPECT_EQ(summary.path_time, 190);
 }
 
+// shard 0 on the caller until 50, shard 1 on a worker until 100, then the caller finishes.
+TEST(TraceSummary, TheCriticalPathGoesThroughTheShardThatWasWaitedFor) {
+  Trace trace;
+  trace.tracks = {{"caller", -1, 0}, {"worker 0", 0, 0}};
+  trace.nodes = {{.name = "sum", .op = "sum"}};
+  trace.runs.push_back({.run = 1, .begin = 0, .end = 101});
+  trace.calls = {
+      {.node = 0, .track = 0, .depth = 1, .begin = 0, .end = 50, .run = 1, .shard = 0, .shards = 2},
+      {.node = 0, .track = 1, .depth = 0, .begin = 0, .end = 100, .run = 1, .shard = 1, .shards = 2},
+      {.node = 0, .track = 0, .depth = 1, .begin = 100, .end = 101, .run = 1, .shard = 2, .shards = 2}};
+  const TraceSummary summary = summarize(trace);
+  ASSERT_EQ(summary.critical_path.size(), 2U);
+  EXPECT_EQ(summary.critical_path[0].time, 100) << "the shard on the worker";
+  EXPECT_EQ(summary.critical_path[1].gap, 0);
+  EXPECT_EQ(summary.path_time, 101);
+}
+
+// A node in a loop has a turn for each trip; what reads it reads that of its own trip.
+TEST(TraceSummary, TripsOfLoopsAreToldApart) {
+  Trace trace;
+  trace.tracks = {{"caller", -1, 0}};
+  trace.nodes = {{.name = "a", .op = "neg"}, {.name = "b", .op = "relu"}};
+  trace.nodes[1].inputs = {0};
+  constexpr std::int64_t kTrips = 1000;
+  for (std::int64_t i = 0; i < kTrips; ++i) {
+    for (std::uint32_t node = 0; node < 2; ++node)
+      trace.calls.push_back(
+          {.node = node, .begin = 20 * i + 10 * node, .end = 20 * i + 10 * node + 5, .run = 1});
+  }
+  const internal::TraceEdges edges(trace);
+  for (std::int64_t i = 0; i < kTrips; ++i) {
+    const internal::TraceEdges::Turn* const turn = edges.turn_before(1, 0, -1, 20 * i + 10);
+    ASSERT_NE(turn, nullptr);
+    EXPECT_EQ(turn->begin, 20 * i);
+  }
+  EXPECT_EQ(edges.turn_before(1, 0, -1, 4), nullptr);
+  EXPECT_NE(edges.turn_before(1, 0, 3, 5), nullptr) << "it ran for no replica in particular";
+}
+
+// On one thread, the second a level deeper than the first, which has ended: a node that runs a program of its own between.
+TEST(TraceSummary, ACallThatHasEndedIsAroundNothing) {
+  Trace trace;
+  trace.tracks = {{"caller", -1, 0}};
+  trace.nodes = {{.name = "a", .op = "matmul"}, {.name = "b", .op = "relu"}};
+  trace.nodes.push_back({.name = "c", .op = "all_reduce"});
+  trace.nodes[2].work = TracedWork::kCollective;
+  trace.runs.push_back({.run = 1, .begin = 0, .end = 100});
+  trace.calls = {{.node = 0, .depth = 1, .begin = 0, .end = 10, .run = 1},
+                 {.node = 1, .depth = 2, .begin = 20, .end = 30, .run = 1},
+                 {.node = 2, .track = 0, .depth = 3, .begin = 5, .end = 9, .run = 1}};
+  trace.tracks.push_back({"worker 0", 0, 0});
+  trace.calls[2].track = 1;
+  EXPECT_EQ(summarize(trace).overlapped, 4) << "the product is computed beside the collective";
+}
+
 TEST(TraceSummary, SaysWhatCommunicationOverlapsAndWhoIsIdle) {
   Trace trace = two_replicas();
   trace.waits.push_back({.run = 7, .track = 0, .begin = -50, .end = 0, .variable = "w"});
@@ -145,34 +202,47 @@ TEST(TraceSummary, LeavesOutRunsThatAreNotAllThere) {
   EXPECT_EQ(summarize(Trace()).wall, 0);
 }
 
-TEST(TraceSummary, ReadsAsText) {
+TEST(TraceSummary, ReadsAsTextInUnitsThatShowDigits) {
   Trace trace = two_replicas();
   trace.dropped = 12;
+  // Stretched, so that all units come up.
+  const auto stretch = [](auto& span) {
+    span.begin *= 34'567;
+    span.end *= 34'567;
+  };
+  for (TracedCall& call : trace.calls) {
+    stretch(call);
+    call.bytes_read *= 34'567;
+    call.bytes_written *= 34'567;
+  }
+  for (TracedRun& run : trace.runs) stretch(run);
+  trace.calls[2].end = trace.calls[2].begin + 321;
+  trace.calls[3].begin = trace.calls[3].end - 45'678;
   const std::string text = to_text(summarize(trace), {.max_rows = 2});
   EXPECT_EQ(text,
-            "1 runs in     0.000 ms, calls took     0.000 ms on 2 threads\n"
+            "1 runs in     6.913 ms, calls took     6.268 ms on 2 threads\n"
             "12 events made room for later ones: record with a larger events_per_thread\n"
             "\n"
             "time by op\n"
-            "  matmul                       0.000 ms   58.3%         2 calls    28.57 GB/s\n"
-            "  sgd                          0.000 ms   16.7%         1 calls     0.25 GB/s\n"
+            "  matmul                       4.839 ms   77.2%         2 calls    28.57 GB/s\n"
+            "  sgd                          1.383 ms   22.1%         1 calls     0.25 GB/s\n"
             "  ... and 2 more\n"
             "\n"
             "time by replica\n"
-            "  all replicas                 0.000 ms   29.2%         2 calls     1.86 GB/s\n"
-            "  replica 0                    0.000 ms   41.7%         1 calls    20.00 GB/s\n"
-            "  replica 1                    0.000 ms   29.2%         2 calls    28.86 GB/s\n"
+            "  all replicas                 1.383 ms   22.1%         2 calls     3.25 GB/s\n"
+            "  replica 0                    3.457 ms   55.1%         1 calls    20.00 GB/s\n"
+            "  replica 1                    1.428 ms   22.8%         2 calls    48.89 GB/s\n"
             "\n"
-            "critical path of run 7:     0.000 ms in 3 calls of     0.000 ms ( 55.0%)\n"
-            "  relu                         0.000 ms after     0.000 ms  r1/b (replica 1)\n"
-            "  matmul                       0.000 ms after     0.000 ms  r1/a (replica 1) model.cpp:3\n"
+            "critical path of run 7:     2.811 ms in 3 calls of     6.913 ms ( 40.7%)\n"
+            "  relu                        45.678 us after     3.757 ms  r1/b (replica 1)\n"
+            "  matmul                       1.383 ms after         0 ns  r1/a (replica 1) model.cpp:3\n"
             "  ... and 1 shorter ones\n"
             "\n"
-            "communication:     0.000 ms, of which     0.000 ms ( 33.3%) while something was computed\n"
+            "communication:       321 ns, of which         0 ns (  0.0%) while something was computed\n"
             "\n"
             "idle while runs were under way\n"
-            "  caller                       0.000 ms   15.0%\n"
-            "  worker 0                     0.000 ms   65.0%\n");
+            "  caller                       2.074 ms   30.0%\n"
+            "  worker 0                     5.485 ms   79.3%\n");
 }
 
 }  // namespace

@@ -12,8 +12,11 @@
 #include "lockstep/graph/builder.h"
 #include "lockstep/graph/ops.h"
 #include "lockstep/graph/optimizer.h"
+#include "lockstep/graph/text.h"
+#include "lockstep/io/graph_view.h"
 #include "lockstep/io/internal/event_ring.h"
 #include "lockstep/io/internal/json_text.h"
+#include "lockstep/io/trace_summary.h"
 #include "lockstep/strategies/mirrored.h"
 #include "support/program_test.h"
 
@@ -142,8 +145,9 @@ TEST(TraceRecorder, ForgetsTheOldestAndSaysHowMany) {
   EXPECT_GE(kept, 100U);
   EXPECT_LE(kept, 256U);
   EXPECT_EQ(trace.dropped + kept, kEvents);
-  ASSERT_EQ(trace.tracks.size(), 1U);
+  ASSERT_EQ(trace.tracks.size(), 2U) << "the caller, and the worker that had nothing to do";
   EXPECT_EQ(trace.tracks[0].dropped, trace.dropped);
+  EXPECT_EQ(trace.tracks[1].dropped, 0U);
   // Whatever is called complete is.
   std::map<std::uint64_t, int> calls_of;
   for (const TracedCall& call : trace.calls) ++calls_of[call.run];
@@ -170,6 +174,61 @@ TEST(TraceRecorder, RemembersTheNodesOfTheLastPrograms) {
   ASSERT_EQ(trace.runs.size(), 2U);
   EXPECT_FALSE(trace.runs[0].complete);
   EXPECT_TRUE(trace.runs[1].complete);
+}
+
+TEST(TraceRecorder, RemembersAProgramAgainThatWasForgotten) {
+  TraceRecorder recorder({.max_programs = 1});
+  std::vector<Program> programs;
+  for (const char* name : {"first", "second"}) {
+    GraphBuilder b;
+    b.call(name, [] {});
+    programs.push_back(compile(b.finish(), Runtime({.threads = 1})));
+  }
+  for (const int turn : {0, 1, 0}) programs[static_cast<std::size_t>(turn)].run({}, {.observer = &recorder});
+  EXPECT_EQ(called_nodes(recorder.trace()), (std::vector<std::string>{"first", "first"}));
+}
+
+// By what their ops do, whoever made them.
+TEST(TraceRecorder, TellsWhatMovesValuesFromWhatComputes) {
+  const Graph graph = parse(R"(
+      %x = placeholder() : f32[2]
+      %y = copy(%x) : f32[2]
+      %sum = reduce_replicas[reduce="sum", replicas=2](%x, %y) : f32[2]
+      %z = relu(%sum) : f32[2]
+      return %z
+  )");
+  TraceRecorder recorder;
+  compile(graph, Runtime({.threads = 1})).run({{"x", vec({1, 2})}}, {.observer = &recorder});
+  std::map<std::string, TracedWork> works;
+  for (const TracedNode& node : recorder.trace().nodes) works[node.name] = node.work;
+  EXPECT_EQ(works["y"], TracedWork::kCopy);
+  EXPECT_EQ(works["sum"], TracedWork::kCollective);
+  EXPECT_EQ(works["z"], TracedWork::kCompute);
+  std::map<std::string, ViewKind> kinds;
+  const GraphView view(graph);
+  for (const ViewNode& node : view.nodes()) kinds[node.name] = node.kind;
+  EXPECT_EQ(kinds["y"], ViewKind::kCopy) << "drawings say the same";
+  EXPECT_EQ(kinds["sum"], ViewKind::kCollective);
+  EXPECT_EQ(kinds["x"], ViewKind::kParameter);
+}
+
+TEST(TraceRecorder, WorkersThatHadNothingToDoAreIdle) {
+  GraphBuilder b;
+  b.call("node", [] {});
+  TraceRecorder recorder;
+  compile(b.finish(), Runtime({.threads = 3}), with_lanes()).run({}, {.observer = &recorder});
+  const Trace trace = recorder.trace();
+  std::set<int> workers;
+  for (const TraceTrack& track : trace.tracks) {
+    if (track.worker < 0) continue;
+    EXPECT_TRUE(workers.insert(track.worker).second);
+  }
+  EXPECT_EQ(workers, (std::set<int>{0, 1, 2}));
+  const TraceSummary summary = summarize(trace);
+  std::size_t idle = 0;
+  for (const TraceSummary::Worker& worker : summary.workers)
+    idle += worker.busy == 0 && worker.idle == summary.wall ? 1U : 0U;
+  EXPECT_GE(idle, 2U) << "one call is on one thread";
 }
 
 TEST(TraceRecorder, CanBeReadWhileRunsAreUnderWay) {
@@ -209,7 +268,7 @@ TEST(TraceRecorder, RefusesToKeepNothing) {
 
 TEST(EventRing, KeepsTheLastInOrderAndCountsTheRest) {
   for (const std::uint64_t pushed : {0U, 1U, 64U, 127U, 128U, 129U, 1000U}) {
-    internal::EventRing<std::uint64_t> ring(64);
+    internal::EventRing<std::uint64_t> ring(65);
     for (std::uint64_t i = 0; i < pushed; ++i) {
       ring.next() = i;
       ring.publish();
@@ -217,7 +276,8 @@ TEST(EventRing, KeepsTheLastInOrderAndCountsTheRest) {
     std::vector<std::uint64_t> events;
     const std::uint64_t before = ring.copy_to(events);
     EXPECT_EQ(before + events.size(), pushed);
-    EXPECT_GE(events.size(), std::min<std::uint64_t>(pushed, 64));
+    EXPECT_GE(events.size(), std::min<std::uint64_t>(pushed, 65));
+    EXPECT_LE(events.size(), 65 + ring.kChunk) << "no more memory than was asked for";
     for (std::uint64_t i = 0; i < events.size(); ++i) ASSERT_EQ(events[i], before + i);
   }
 }
@@ -392,6 +452,21 @@ TEST(ChromeTrace, MarksWaitsForVariablesAndForValues) {
   const ParsedTrace bare(to_chrome_trace(trace, {.flows = false, .min_wait_ns = 1'000'000}));
   EXPECT_FALSE(bare.of_phase.contains('s'));
   EXPECT_EQ(bare.of_phase.at('X').size(), 4U);
+}
+
+// return reshape(relu(x)): what relu made is the result, and lives as long as the run.
+TEST(ChromeTrace, CountsAResultUnderAnotherNameUntilTheRunEnds) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {4});
+  b.result(reshape(relu(x), {2, 2}));
+  TraceRecorder recorder;
+  compile(b.finish(), Runtime({.threads = 1})).run({{"x", vec({1, 2, 3, 4})}}, {.observer = &recorder});
+  const Trace recorded = recorder.trace();
+  ASSERT_EQ(called_nodes(recorded), std::vector<std::string>{"relu"});
+  const ParsedTrace trace(to_chrome_trace(recorded));
+  ASSERT_EQ(trace.of_phase.at('C').size(), 2U);
+  EXPECT_EQ((*trace.of_phase.at('C')[0])["args"]["bytes"].GetInt64(), 16);
+  EXPECT_EQ(ParsedTrace::ns(*trace.of_phase.at('C')[1], "ts"), recorded.runs[0].end);
 }
 
 TEST(ChromeTrace, OfNothingIsValid) {
