@@ -62,7 +62,7 @@ class DotWriter {
       out_ += str("subgraph cluster_", inner, " {\n");
       indent(depth + 1);
       const ViewScope& child = view_.scopes()[inner];
-      std::string label = child.copies.empty() ? child.label : internal::scope_label(view_, child);
+      std::string label = child.copies.empty() ? child.label : internal::scope_label(view_, child, 0);
       std::ranges::replace(label, '\n', ' ');
       out_ += str("label=", internal::dot_quoted(label), "; labeljust=l; fontcolor=\"#555555\"\n");
       write_scope(inner, depth + 1);
@@ -78,7 +78,7 @@ class DotWriter {
     const int colour = colours_.of(now);
     used_.insert(colour);
     indent(depth);
-    out_ += str("n", index, " [label=", internal::dot_quoted(internal::box_label(node, now.copies)), ", ",
+    out_ += str("n", index, " [label=", internal::dot_quoted(internal::box_label(node, 0)), ", ",
                 internal::outline_of(node.kind), ", fillcolor=\"", internal::Colours::fill(colour), "\"");
     if (node.result) {
       out_ += ", peripheries=2";
@@ -99,7 +99,7 @@ class DotWriter {
       boxes_ = true;
     }
     indent(depth);
-    out_ += str("s", scope, " [label=", internal::dot_quoted(internal::scope_label(view_, one)), ", ",
+    out_ += str("s", scope, " [label=", internal::dot_quoted(internal::scope_label(view_, one, 0)), ", ",
                 holds ? internal::outline_of(ViewKind::kRegions) : "shape=folder, style=filled",
                 ", fillcolor=\"", holds ? internal::Colours::fill(colour) : "#ffffff", "\"");
     if (holds && view_.nodes()[one.holder].result) {
@@ -130,7 +130,7 @@ class DotWriter {
         controls_ = true;
         out_ += " [style=dashed, arrowhead=open, color=\"#999999\"]";
       } else if (options_.shapes) {
-        out_ += str(" [label=", internal::dot_quoted(internal::label_of(view_, edge)), "]");
+        out_ += str(" [label=", internal::dot_quoted(internal::label_of(view_, edge, 0)), "]");
       }
       out_ += "\n";
     }

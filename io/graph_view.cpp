@@ -5,9 +5,11 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/io/internal/communication.h"
 #include "lockstep/io/internal/view_maker.h"
 
 namespace lockstep {
@@ -37,22 +39,6 @@ std::string_view to_string(ViewChange change) {
   return "?";
 }
 
-ViewKind kind_of(const Node& node) {
-  const OpDef& op = node.op();
-  if (op.region_kind != RegionKind::kNone) return ViewKind::kRegions;
-  // Lowered collectives say how many replicas they join, too.
-  const bool joins =
-      op.traits.collective || has(op.effects, Effect::kCollective) || node.find<std::int64_t>("replicas");
-  if (joins) return ViewKind::kCollective;
-  if (op.traits.updates_variable) return ViewKind::kUpdate;
-  if (op.traits.reads_variable) return ViewKind::kRead;
-  if (op.traits.gives_attribute) return ViewKind::kConstant;
-  if (op.name == "copy") return ViewKind::kCopy;
-  if (std::ranges::find(node.graph().parameters(), node.id()) != node.graph().parameters().end())
-    return ViewKind::kParameter;
-  return node.regions().empty() ? ViewKind::kCompute : ViewKind::kRegions;
-}
-
 const ViewAppearance* ViewNode::at(std::size_t stage) const {
   for (const ViewAppearance& one : appearances) {
     if (one.stage == stage) return &one;
@@ -60,79 +46,41 @@ const ViewAppearance* ViewNode::at(std::size_t stage) const {
   return nullptr;
 }
 
-// --- what tells nodes apart
-
-std::string without_replica(std::string_view name) {
-  constexpr std::string_view kPrefix = "replica_";
-  std::string out;
-  while (!name.empty()) {
-    const std::size_t slash = name.find('/');
-    const std::string_view part = name.substr(0, slash);
-    name = slash == std::string_view::npos ? std::string_view() : name.substr(slash + 1);
-    const bool numbered = part.starts_with(kPrefix) && part.size() > kPrefix.size() &&
-                          part.find_first_not_of("0123456789", kPrefix.size()) == std::string_view::npos;
-    if (numbered) continue;
-    if (!out.empty()) out += '/';
-    out += part;
-  }
-  return out;
-}
+namespace internal {
 
 namespace {
 
-std::uint64_t hash_of_spec(const TensorSpec& spec, std::uint64_t seed) {
-  std::uint64_t h = mix(seed, static_cast<std::uint64_t>(spec.dtype));
-  for (const std::int64_t dim : spec.shape.dims()) h = mix(h, static_cast<std::uint64_t>(dim));
-  return mix(h, spec.shape.rank());
+ViewKind kind_of(const Node& node, bool is_parameter) {
+  const OpTraits& traits = node.op().traits;
+  if (node.op().region_kind != RegionKind::kNone) return ViewKind::kRegions;
+  const Communication communication = communication_of(node);
+  if (communication == Communication::kJoinsReplicas) return ViewKind::kCollective;
+  if (traits.updates_variable) return ViewKind::kUpdate;
+  if (traits.reads_variable) return ViewKind::kRead;
+  if (traits.gives_attribute) return ViewKind::kConstant;
+  if (communication == Communication::kTransfers) return ViewKind::kCopy;
+  if (is_parameter) return ViewKind::kParameter;
+  return node.regions().empty() ? ViewKind::kCompute : ViewKind::kRegions;
 }
 
-std::uint64_t hash_of_attribute(const AttributeValue& value, SamePlace place) {
-  return std::visit(
-      [&]<class T>(const T& one) -> std::uint64_t {
-        if constexpr (std::is_same_v<T, Tensor>) {
-          return one.defined() ? hash_of_spec(one.spec(), 1) : 0;
-        } else if constexpr (std::is_same_v<T, VariableRef>) {
-          if (place == SamePlace::kOtherLayer) return 4;
-          return hash_text(place == SamePlace::kOtherReplica ? without_replica(one.name) : one.name);
-        } else if constexpr (std::is_same_v<T, Lambda>) {
-          return 2;
-        } else if constexpr (std::is_same_v<T, std::string>) {
-          return hash_text(one);
-        } else if constexpr (std::is_same_v<T, Shape>) {
-          return hash_of_spec({DType::kF32, one}, 3);
-        } else if constexpr (std::is_same_v<T, double>) {
-          return std::hash<double>()(one);
-        } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
-          return static_cast<std::uint64_t>(one);
-        } else {
-          std::uint64_t h = one.size();
-          for (const auto& element : one) h = mix(h, hash_of_attribute(AttributeValue(element), place));
-          return h;
-        }
-      },
-      value);
+// The identities of a graph's nodes, those in regions included.
+void collect_identities(const Graph& graph, std::unordered_set<std::uint64_t>& into) {
+  for (const Node& node : graph.nodes()) {
+    into.insert(node.provenance().identity);
+    for (const Graph& region : node.regions()) collect_identities(region, into);
+  }
+}
+
+bool stems_from(const Graph& graph, const std::unordered_set<std::uint64_t>& identities) {
+  return std::ranges::any_of(graph.nodes(), [&](const Node& node) {
+    if (identities.contains(node.provenance().identity) || identities.contains(node.provenance().origin))
+      return true;
+    return std::ranges::any_of(node.regions(),
+                               [&](const Graph& region) { return stems_from(region, identities); });
+  });
 }
 
 }  // namespace
-
-std::uint64_t hash_of_node(const Node& node, SamePlace place) {
-  std::uint64_t h = hash_text(node.op().name);
-  for (const TensorSpec& spec : node.outputs()) h = hash_of_spec(spec, h);
-  const bool any_key = place == SamePlace::kOtherLayer && has(node.op().effects, Effect::kRandom);
-  for (const Attribute& attribute : node.attributes()) {
-    h = mix(h, hash_text(attribute.name));
-    if (!any_key || type_of(attribute.value) != AttributeType::kInt)
-      h = mix(h, hash_of_attribute(attribute.value, place));
-  }
-  for (const Graph& region : node.regions()) {
-    h = mix(h, region.size());
-    for (const Node& inner : region.nodes()) {
-      h = mix(h, hash_of_node(inner, place));
-      for (const ValueId input : inner.inputs()) h = mix(mix(h, input.node.value), input.output);
-    }
-  }
-  return h;
-}
 
 // --- boxes and edges
 
@@ -143,9 +91,9 @@ class ViewMaker {
   void run() {
     for (std::size_t s = 0; s < view_.stages_.size(); ++s) {
       stage_ = static_cast<std::uint32_t>(s);
+      view_.compared_by_.push_back(how_to_compare());
       levels_.clear();
       entries_.clear();
-      classes_.clear();
       Level& top = levels_.emplace_back();
       top.graph = view_.stages_[s].graph;
       collect(top);
@@ -153,6 +101,7 @@ class ViewMaker {
       connect();
       mark_results(top);
       compare();
+      remember_stage();
     }
     for (const auto& [key, stages] : edges_) {
       const auto& [from, to, output, control] = key;
@@ -173,6 +122,7 @@ class ViewMaker {
     bool flat = false;                      // its names make no scopes
     std::uint64_t copies = 1;               // replicas that each of its nodes stands for
     std::vector<std::uint32_t> entry = {};  // by node; kNone: not drawn
+    std::vector<bool> is_parameter = {};    // by node
     std::unordered_map<NodeId, Level*> inlined =
         {};  // replicated regions that are drawn in place of their nodes
     // Of an inlined region: where its parameters' values come from.
@@ -185,6 +135,19 @@ class ViewMaker {
     std::uint64_t group = 0;  // equal for equal nodes of several replicas
     std::uint32_t box = 0;
   };
+  // The nodes of this stage that become one box.
+  struct Class {
+    std::string name = {};  // no other class of this stage has it
+    std::vector<std::uint32_t> entries = {};
+    std::uint32_t box = kNone;
+  };
+
+  DiffBy how_to_compare() const {
+    if (stage_ == 0) return DiffBy::kIdentity;
+    std::unordered_set<std::uint64_t> identities;
+    collect_identities(*view_.stages_[stage_ - 1].graph, identities);
+    return stems_from(*view_.stages_[stage_].graph, identities) ? DiffBy::kIdentity : DiffBy::kName;
+  }
 
   static std::string region_path(const std::string& owner, const Node& node, std::size_t region) {
     if (node.regions().size() == 1) return owner + "/";
@@ -197,6 +160,8 @@ class ViewMaker {
   void collect(Level& level) {
     const Graph& graph = *level.graph;
     level.entry.assign(graph.id_bound(), kNone);
+    level.is_parameter.assign(graph.id_bound(), false);
+    for (const NodeId id : graph.parameters()) level.is_parameter[id.index()] = true;
     for (const NodeId id : graph.topological_order()) {
       const Node& node = graph.node(id);
       if (level.parameters.contains(id)) continue;
@@ -286,53 +251,132 @@ class ViewMaker {
     return h;
   }
 
-  // Nodes of one class become one box; boxes of earlier stages with the same name and op are found again.
+  // Nodes of one class become one box: one of an earlier stage, where that can be told, or a new one.
   void make_boxes() {
-    std::unordered_map<std::string_view, std::uint64_t> owner_of_name;  // the class that has it in this stage
-    std::deque<std::string> names;
-    for (Entry& entry : entries_) {
-      const auto found = classes_.find(entry.group);
-      if (found != classes_.end()) {
-        entry.box = found->second;
-      } else {
-        std::string plain = options_.fold_replicas ? without_replica(entry.node->name()) : entry.node->name();
-        // What runs as one thing has no scopes inside: names there are made up.
-        if (entry.level->flat) std::ranges::replace(plain, '/', '.');
-        std::string name = entry.level->path + (plain.empty() ? entry.node->name() : plain);
-        if (owner_of_name.contains(name)) name = entry.level->path + entry.node->name();
-        for (std::size_t i = 2; owner_of_name.contains(name); ++i)
-          name = str(entry.level->path, entry.node->name(), "'", i);
-        owner_of_name.emplace(names.emplace_back(name), entry.group);
-        entry.box = box_of(name, *entry.node);
-        classes_.emplace(entry.group, entry.box);
-      }
-      ViewNode& box = view_.nodes_[entry.box];
-      if (box.appearances.empty() || box.appearances.back().stage != stage_) {
-        box.appearances.push_back({stage_, ViewChange::kNone, 0, {}});
-        box.stages |= std::uint64_t{1} << stage_;
-      }
-      box.appearances.back().nodes.push_back(entry.node);
-      box.appearances.back().copies += entry.level->copies;
+    classes_.clear();
+    std::unordered_map<std::uint64_t, std::size_t> class_of_group;
+    std::unordered_set<std::string> names;  // taken in this stage
+    for (std::uint32_t e = 0; e < entries_.size(); ++e) {
+      const Entry& entry = entries_[e];
+      const auto [found, made] = class_of_group.try_emplace(entry.group, classes_.size());
+      if (made) classes_.push_back({name_for(entry, names)});
+      classes_[found->second].entries.push_back(e);
     }
-    for (ViewNode& box : view_.nodes_) {
-      if (box.appearances.back().stage != stage_) continue;
-      std::ranges::sort(box.appearances.back().nodes, [](const Node* a, const Node* b) {
+    find_boxes();
+    for (Class& one : classes_) {
+      const Entry& first = entries_[one.entries[0]];
+      if (one.box == kNone) one.box = new_box(one.name, first);
+      ViewNode& box = view_.nodes_[one.box];
+      ViewAppearance& now = box.appearances.emplace_back();
+      now = {stage_, ViewChange::kNone, 0, {}, one.name == box.name ? std::string() : one.name};
+      box.stages |= std::uint64_t{1} << stage_;
+      for (const std::uint32_t e : one.entries) {
+        entries_[e].box = one.box;
+        now.nodes.push_back(entries_[e].node);
+        now.copies += entries_[e].level->copies;
+      }
+      std::ranges::sort(now.nodes, [](const Node* a, const Node* b) {
         return std::pair(a->provenance().replica, a->id()) < std::pair(b->provenance().replica, b->id());
       });
+      boxes_[str(one.name, '\n', box.op->name)] = one.box;
+      level_of_box_[one.box] = first.level->path;
     }
   }
 
-  std::uint32_t box_of(const std::string& name, const Node& node) {
-    const auto [found, made] =
-        boxes_.try_emplace(str(name, '\n', node.op().name), static_cast<std::uint32_t>(view_.nodes_.size()));
-    if (made) {
-      ViewNode box;
-      box.name = name;
-      box.op = &node.op();
-      box.kind = kind_of(node);
-      view_.nodes_.push_back(std::move(box));
+  std::string name_for(const Entry& entry, std::unordered_set<std::string>& taken) const {
+    std::string plain = options_.fold_replicas ? without_replica(entry.node->name()) : entry.node->name();
+    // What runs as one thing has no scopes inside: names there are made up.
+    if (entry.level->flat) std::ranges::replace(plain, '/', '.');
+    std::string name = entry.level->path + (plain.empty() ? entry.node->name() : plain);
+    if (taken.contains(name)) name = entry.level->path + entry.node->name();
+    for (std::size_t i = 2; taken.contains(name); ++i)
+      name = str(entry.level->path, entry.node->name(), "'", i);
+    taken.insert(name);
+    return name;
+  }
+
+  std::uint32_t new_box(const std::string& name, const Entry& entry) {
+    ViewNode box;
+    box.name = name;
+    box.op = &entry.node->op();
+    box.kind = kind_of(*entry.node, entry.level->is_parameter[entry.node->id().index()]);
+    view_.nodes_.push_back(std::move(box));
+    level_of_box_.emplace_back();
+    return static_cast<std::uint32_t>(view_.nodes_.size() - 1);
+  }
+
+  // --- boxes found again
+
+  // The boxes of classes that earlier stages had: by the identity of their nodes in the stage before, then by their origin, then
+  // by name; a box is found once. What moves into a region or out of one gets another box, since it is drawn elsewhere.
+  void find_boxes() {
+    std::vector<bool> taken(view_.nodes_.size());
+    const auto take = [&](Class& one, std::uint32_t box) {
+      const Entry& entry = entries_[one.entries[0]];
+      const bool fits = !taken[box] && view_.nodes_[box].op->name == entry.node->op().name &&
+                        level_of_box_[box].empty() == entry.level->path.empty();
+      if (fits) {
+        one.box = box;
+        taken[box] = true;
+      }
+      return fits;
+    };
+    if (stage_ > 0 && view_.compared_by_[stage_] == DiffBy::kIdentity) {
+      for (Class& one : classes_) {
+        for (const std::uint32_t e : one.entries) {
+          const auto found = by_identity_.find(entries_[e].node->provenance().identity);
+          if (found != by_identity_.end() && take(one, found->second)) break;
+        }
+      }
+      find_by_origin(taken, take);
     }
-    return found->second;
+    for (Class& one : classes_) {
+      if (one.box != kNone) continue;
+      const auto found = boxes_.find(str(one.name, '\n', entries_[one.entries[0]].node->op().name));
+      if (found != boxes_.end()) take(one, found->second);
+    }
+  }
+
+  // Clones stem from what their model stems from. Of several with one origin and op (a node and its gradient, say) names tell
+  // which is which; where one is left on either side, that is it.
+  template <class Take>
+  void find_by_origin(const std::vector<bool>& taken, const Take& take) {
+    std::map<std::pair<std::uint64_t, std::string_view>, std::vector<Class*>> lost;  // by origin and op
+    for (Class& one : classes_) {
+      const Node& node = *entries_[one.entries[0]].node;
+      if (one.box == kNone) lost[{node.provenance().origin, node.op().name}].push_back(&one);
+    }
+    for (auto& [key, classes] : lost) {
+      const auto found = by_origin_.find(key.first);
+      if (found == by_origin_.end()) continue;
+      std::vector<std::uint32_t> left;
+      for (const std::uint32_t box : found->second) {
+        if (taken[box] || view_.nodes_[box].op->name != key.second) continue;
+        const auto same = std::ranges::find_if(classes, [&](const Class* one) {
+          return one->box == kNone && one->name == current_name(view_.nodes_[box]);
+        });
+        if (same == classes.end() || !take(**same, box)) left.push_back(box);
+      }
+      std::erase_if(classes, [](const Class* one) { return one->box != kNone; });
+      if (left.size() == 1 && classes.size() == 1) take(*classes[0], left[0]);
+    }
+  }
+
+  static const std::string& current_name(const ViewNode& box) {
+    return box.last().name.empty() ? box.name : box.last().name;
+  }
+
+  void remember_stage() {
+    by_identity_.clear();
+    by_origin_.clear();
+    for (const Class& one : classes_) {
+      for (const std::uint32_t e : one.entries) {
+        const Provenance& provenance = entries_[e].node->provenance();
+        by_identity_.try_emplace(provenance.identity, one.box);
+        std::vector<std::uint32_t>& boxes = by_origin_[provenance.origin];
+        if (boxes.empty() || boxes.back() != one.box) boxes.push_back(one.box);
+      }
+    }
   }
 
   void connect() {
@@ -370,33 +414,36 @@ class ViewMaker {
 
   // --- what became of boxes
 
-  // What a node is wired to, by identity.
-  static std::vector<std::uint64_t> wires(const Node& node) {
+  // What tells a node from the others of its graph.
+  std::uint64_t key_of(const Node& node) const {
+    const bool by_identity = view_.compared_by_[stage_] == DiffBy::kIdentity;
+    return by_identity ? node.provenance().identity : hash_text(node.name());
+  }
+
+  std::vector<std::uint64_t> wires(const Node& node) const {
     std::vector<std::uint64_t> out;
     const Graph& graph = node.graph();
-    const auto identity = [&](NodeId id) {
-      return graph.contains(id) ? graph.node(id).provenance().identity : 0;
-    };
+    const auto key = [&](NodeId id) { return graph.contains(id) ? key_of(graph.node(id)) : 0; };
     for (const ValueId input : node.inputs()) {
-      out.push_back(identity(input.node));
+      out.push_back(key(input.node));
       out.push_back(input.output);
     }
     std::vector<std::uint64_t> controls;
-    for (const NodeId control : node.controls()) controls.push_back(identity(control));
+    for (const NodeId control : node.controls()) controls.push_back(key(control));
     std::ranges::sort(controls);
     out.insert(out.end(), controls.begin(), controls.end());
     return out;
   }
 
-  static ViewChange change_between(const ViewAppearance& before, const ViewAppearance& now) {
+  ViewChange change_between(const ViewAppearance& before, const ViewAppearance& now) const {
     if (before.nodes.size() != now.nodes.size() || before.copies != now.copies) return ViewChange::kRemade;
     bool rewired = false, changed = false;
     for (std::size_t i = 0; i < now.nodes.size(); ++i) {
       const Node &a = *before.nodes[i], &b = *now.nodes[i];
-      if (a.provenance().identity != b.provenance().identity) return ViewChange::kRemade;
+      if (key_of(a) != key_of(b)) return ViewChange::kRemade;
       rewired = rewired || wires(a) != wires(b);
-      changed = changed || a.device() != b.device() || a.provenance().replica != b.provenance().replica ||
-                hash_of_node(a, SamePlace::kNode) != hash_of_node(b, SamePlace::kNode);
+      changed = changed || a.name() != b.name() || a.device() != b.device() ||
+                a.provenance().replica != b.provenance().replica || !same_but_for_wires(a, b);
     }
     return rewired ? ViewChange::kRewired : changed ? ViewChange::kChanged : ViewChange::kNone;
   }
@@ -420,10 +467,16 @@ class ViewMaker {
   std::uint32_t stage_ = 0;
   std::deque<Level> levels_;
   std::vector<Entry> entries_;
-  std::unordered_map<std::uint64_t, std::uint32_t> classes_;  // of this stage, to boxes
-  std::unordered_map<std::string, std::uint32_t> boxes_;
+  std::vector<Class> classes_;
+  std::unordered_map<std::string, std::uint32_t> boxes_;  // of all stages so far, by name and op
+  std::vector<std::string> level_of_box_;  // by box: the path of its level in the last stage it was in
+  // Of the stage before: boxes by the identity of their nodes, and by what those stem from.
+  std::unordered_map<std::uint64_t, std::uint32_t> by_identity_;
+  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> by_origin_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, bool>, std::uint64_t> edges_;
 };
+
+}  // namespace internal
 
 // --- the view
 
@@ -439,20 +492,15 @@ GraphView::GraphView(std::vector<ViewStage> stages, const ViewOptions& options) 
   for (const ViewStage& stage : stages_) {
     if (stage.graph == nullptr) throw InvalidArgument(str("stage '", stage.name, "' has no graph"));
   }
-  ViewMaker(*this, options).run();
-  ViewFolder(*this, options).run();
+  internal::ViewMaker(*this, options).run();
+  internal::ViewFolder(*this, options).run();
 }
 
-std::string GraphView::spec_of(const ViewEdge& edge) const {
-  if (edge.control) return {};
-  std::size_t stage = stages_.size();
-  while (stage-- > 0) {
-    if ((edge.stages >> stage & 1U) == 0) continue;
-    const ViewAppearance* from = nodes_[edge.from].at(stage);
-    if (from == nullptr || from->nodes[0]->outputs().size() <= edge.output) break;
-    return lockstep::to_string(from->nodes[0]->outputs()[edge.output]);
-  }
-  return {};
+std::string GraphView::spec_of(const ViewEdge& edge, std::size_t stage) const {
+  if (edge.control || (edge.stages >> stage & 1U) == 0) return {};
+  const ViewAppearance* from = nodes_[edge.from].at(stage);
+  if (from == nullptr || from->nodes[0]->outputs().size() <= edge.output) return {};
+  return lockstep::to_string(from->nodes[0]->outputs()[edge.output]);
 }
 
 std::uint32_t GraphView::child_of(std::uint32_t ancestor, std::uint32_t node) const {

@@ -13,7 +13,8 @@
 //   parts      a scope with very many things in it is cut into parts, in topological order.
 //   stages     of several states of one graph (before and after, one per pass) the view holds the union: each box says in which
 //              stages it is there, and what became of it. That follows from the identities that nodes keep
-//              (Provenance), never from guesses.
+//              (Provenance), renamed ones included, where two stages share an origin; else, as with graphs from text files,
+//              which keep none, from names: compared_by() says which.
 //
 // Linear in nodes and edges of all stages, but for sorting. Broken graphs (nodes that read erased ones) can be viewed.
 // The graphs must outlive the view, unchanged. Thread safety: constant after construction.
@@ -28,8 +29,14 @@
 
 #include "lockstep/core/export.h"
 #include "lockstep/graph/graph.h"
+#include "lockstep/io/graph_diff.h"
 
 namespace lockstep {
+
+namespace internal {
+class ViewMaker;
+class ViewFolder;
+}  // namespace internal
 
 struct ViewOptions {
   bool fold_replicas = true;       // off: every replica by itself, replicated regions as scopes
@@ -55,14 +62,13 @@ enum class ViewKind : std::uint8_t {
   kRegions,     // holds graphs
 };
 LOCKSTEP_API std::string_view to_string(ViewKind kind);  // "compute", "parameter", ...
-LOCKSTEP_API ViewKind kind_of(const Node& node);
 
 // What became of a box, from the stage before to this one.
 enum class ViewChange : std::uint8_t {
   kNone,     // nothing, or there is no stage before
   kAdded,    // it is new
   kRewired,  // the same nodes read other values, or run after others
-  kChanged,  // the same nodes have other attributes, specs or another device
+  kChanged,  // the same nodes have other attributes or specs, another device or name
   kRemade,   // other nodes stand in its place: cloned, fewer or more of them
 };
 LOCKSTEP_API std::string_view to_string(ViewChange change);  // "none", "added", ...
@@ -73,10 +79,11 @@ struct ViewAppearance {
   ViewChange change = ViewChange::kNone;
   std::uint64_t copies = 1;        // replicas that it stands for
   std::vector<const Node*> nodes;  // one per replica; one for all replicas of a replicated region
+  std::string name = {};           // in this stage, where it is another than the box has
 };
 
 struct LOCKSTEP_API ViewNode {
-  std::string name;   // "encoder/layer_0/matmul": of the first replica, regions' scopes included
+  std::string name;   // "encoder/layer_0/matmul": of the first replica and stage, regions' scopes included
   std::string label;  // what is left of it inside its scope
   const OpDef* op = nullptr;
   ViewKind kind = ViewKind::kCompute;
@@ -103,7 +110,7 @@ struct ViewScope {
   std::uint32_t holder = kNoHolder;  // the box whose regions it shows
   bool chained = false;              // these copies feed one another
   bool part = false;                 // not a scope of names: one of the parts of its parent
-  std::size_t size = 0;              // nodes of all stages' graphs in it, replicas and copies counted
+  std::vector<std::size_t> sizes;    // by stage: nodes in it, replicas and copies counted
   std::uint64_t stages = 0;
 };
 
@@ -132,16 +139,19 @@ class LOCKSTEP_API GraphView {
   }                                                              // [0] is the root; parents before children
   const std::vector<ViewEdge>& edges() const { return edges_; }  // sorted
 
-  // "f32[?,784]": what flows along a data edge, in the last stage in which it does.
-  std::string spec_of(const ViewEdge& edge) const;
+  // How this stage and the one before were compared; the first one counts as compared by identity.
+  DiffBy compared_by(std::size_t stage) const { return compared_by_[stage]; }
+  // "f32[?,784]": what flows along a data edge in this stage, or empty.
+  std::string spec_of(const ViewEdge& edge, std::size_t stage) const;
   // The child scope of `ancestor` that a box lies in, or kHere where it lies in `ancestor` itself, or kElsewhere.
   static constexpr std::uint32_t kHere = 0xFFFFFFFFU, kElsewhere = 0xFFFFFFFEU;
   std::uint32_t child_of(std::uint32_t ancestor, std::uint32_t node) const;
 
  private:
-  friend class ViewMaker;
-  friend class ViewFolder;
+  friend class internal::ViewMaker;
+  friend class internal::ViewFolder;
   std::vector<ViewStage> stages_;
+  std::vector<DiffBy> compared_by_;  // by stage
   std::vector<ViewNode> nodes_;
   std::vector<ViewScope> scopes_;
   std::vector<ViewEdge> edges_;

@@ -8,7 +8,7 @@
 #include "lockstep/io/graph_view.h"
 #include "lockstep/io/internal/view_maker.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 namespace {
 
@@ -231,14 +231,21 @@ void ViewFolder::fold_edges() {
   }
 }
 
+void ViewFolder::add_size(ViewScope& scope, const ViewNode& node) const {
+  scope.sizes.resize(view_.stages_.size());
+  for (const ViewAppearance& one : node.appearances)
+    scope.sizes[one.stage] += static_cast<std::size_t>(one.copies);
+}
+
 void ViewFolder::count() {
+  view_.scopes_[0].sizes.resize(view_.stages_.size());
   for (std::uint32_t i = 0; i < view_.nodes_.size(); ++i) {
     ViewNode& node = view_.nodes_[i];
     node.drawn_as = twins_[i];
     node.scope = tree_scope_[node.drawn_as];
     // Every scope around the one it is drawn in counts it.
     for (std::uint32_t at = node.scope;; at = tree_parent_[at]) {
-      view_.scopes_[at].size += static_cast<std::size_t>(node.last().copies);
+      add_size(view_.scopes_[at], node);
       view_.scopes_[at].stages |= node.stages;
       if (at == 0) break;
     }
@@ -311,18 +318,20 @@ void ViewFolder::cut_into_parts() {
       part.name = view_.scopes_[s].name.empty() ? part.label : view_.scopes_[s].name + "/" + part.label;
       part.parent = s;
       part.part = true;
+      part.sizes.resize(view_.stages_.size());
       const std::size_t begin = items.size() * p / parts, end = items.size() * (p + 1) / parts;
       for (std::size_t i = begin; i < end; ++i) {
         const Item& item = items[i];
         if (item.scope) {
           part.scopes.push_back(item.index);
           view_.scopes_[item.index].parent = made;
-          part.size += view_.scopes_[item.index].size;
+          for (std::size_t stage = 0; stage < part.sizes.size(); ++stage)
+            part.sizes[stage] += view_.scopes_[item.index].sizes[stage];
           part.stages |= view_.scopes_[item.index].stages;
         } else {
           part.nodes.push_back(item.index);
           view_.nodes_[item.index].scope = made;
-          part.size += static_cast<std::size_t>(view_.nodes_[item.index].last().copies);
+          add_size(part, view_.nodes_[item.index]);
           part.stages |= view_.nodes_[item.index].stages;
         }
       }
@@ -359,4 +368,4 @@ void ViewFolder::number() {
   for (ViewNode& node : view_.nodes_) node.scope = view_.nodes_[node.drawn_as].scope;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -9,6 +9,7 @@
 #include "lockstep/io/files.h"
 #include "lockstep/io/internal/drawing.h"
 #include "lockstep/io/internal/html_page.h"
+#include "lockstep/io/internal/json_text.h"
 #include "lockstep/io/internal/node_facts.h"
 #include "lockstep/io/internal/scope_drawings.h"
 
@@ -20,7 +21,7 @@ using internal::append_json;
 
 // What the page says of a stage besides its graph.
 struct StageNote {
-  std::string pass = {};
+  std::string pass = {};  // or several
   std::string error = {};
   double seconds = 0;
 };
@@ -32,22 +33,26 @@ class PageData {
       : view_(view),
         notes_(std::move(notes)),
         devices_(view, ColourBy::kDevice),
-        replicas_(view, ColourBy::kReplica) {
-    for (const ViewStage& stage : view.stages())
+        replicas_(view, ColourBy::kReplica),
+        facts_of_(view.scopes().size()) {
+    for (const ViewStage& stage : view.stages()) {
       facts_.push_back(std::make_unique<internal::NodeFacts>(*stage.graph));
+      remember_names(*stage.graph);
+    }
   }
 
-  // Script elements: everything but the drawings, then each drawing, which the page reads when it is looked at.
+  // Script elements: what is needed to find things, then for each scope its drawing and what is said of its nodes, which the
+  // page reads when it is looked at.
   std::string take(const HtmlOptions& options, const std::vector<std::string>& left_out) {
     out_ = "<script type=\"application/json\" id=\"data\">{\"title\":";
     append_json(out_, options.title);
     write_stages();
     texts("left_out", left_out);
     texts("devices", devices_.names());
+    texts("all_devices", devices_.whole_names());
     texts("replicas", replicas_.names());
     write_scopes();
     write_nodes();
-    write_facts();
     out_ += "}</script>\n";
     write_drawings(internal::draw_scopes(view_, options.graphviz));
     return std::move(out_);
@@ -67,6 +72,21 @@ class PageData {
     }
     out_ += ']';
   }
+  // Names of nodes by identity, in the first stage that has them.
+  void remember_names(const Graph& graph) {
+    for (const Node& node : graph.nodes()) {
+      names_.try_emplace(node.provenance().identity, node.name());
+      for (const Graph& region : node.regions()) remember_names(region);
+    }
+  }
+  // Of the user's node that it stems from, where that is another one.
+  std::string origin(const Node& node) const {
+    const Provenance& provenance = node.provenance();
+    const auto found = names_.find(provenance.origin);
+    const bool other = provenance.origin != provenance.identity && found != names_.end();
+    return other ? std::string(found->second) : std::string();
+  }
+
   void texts(std::string_view name, const std::vector<std::string>& list) {
     begin(name);
     for (const std::string& text : list) {
@@ -86,6 +106,7 @@ class PageData {
       append_json(out_, notes_[s].pass);
       out_ += ",\"e\":";
       append_json(out_, notes_[s].error);
+      if (view_.compared_by(s) == DiffBy::kName) out_ += ",\"b\":1";
       out_ += str(",\"t\":", notes_[s].seconds, ",\"z\":", count_nodes(*view_.stages()[s].graph), "}");
     }
     out_ += ']';
@@ -99,7 +120,8 @@ class PageData {
       append_json(out_, scope.name);
       out_ += ",\"l\":";
       append_json(out_, scope.label);
-      out_ += str(",\"p\":", scope.parent, ",\"z\":", scope.size, ",\"m\":", scope.stages);
+      out_ += str(",\"p\":", scope.parent, ",\"m\":", scope.stages);
+      numbers("z", scope.sizes);
       if (!scope.copies.empty()) texts("c", scope.copies);
       if (scope.holder != ViewScope::kNoHolder) out_ += str(",\"b\":", scope.holder);
       if (scope.chained) out_ += ",\"h\":1";
@@ -109,6 +131,12 @@ class PageData {
   }
 
   void write_nodes() {
+    std::unordered_map<const OpDef*, std::size_t> places;
+    std::vector<std::string> ops;
+    for (const ViewNode& node : view_.nodes()) {
+      if (places.try_emplace(node.op, ops.size()).second) ops.push_back(node.op->name);
+    }
+    texts("ops", ops);
     begin("nodes");
     for (std::uint32_t i = 0; i < view_.nodes().size(); ++i) {
       const ViewNode& node = view_.nodes()[i];
@@ -116,30 +144,34 @@ class PageData {
       comma();
       out_ += str("{\"i\":", i, ",\"n\":");
       append_json(out_, node.name);
-      out_ += ",\"o\":";
-      append_json(out_, node.op->name);
-      out_ += str(",\"k\":\"", to_string(node.kind), "\",\"s\":", node.scope, ",\"m\":", node.stages);
+      out_ += str(",\"o\":", places.at(node.op), ",\"s\":", node.scope, ",\"m\":", node.stages);
+      if (node.kind != ViewKind::kCompute) out_ += str(",\"k\":\"", to_string(node.kind), "\"");
       if (node.result) out_ += ",\"r\":1";
       begin("a");
       for (const ViewAppearance& one : node.appearances) {
         comma();
         out_ += str("[", one.stage, ",", static_cast<int>(one.change), ",", one.copies, ",", devices_.of(one),
-                    ",", replicas_.of(one), ",", fact(one), "]");
+                    ",", replicas_.of(one), ",", fact(node, one));
+        if (!one.name.empty()) {
+          out_ += ',';
+          append_json(out_, one.name);
+        }
+        out_ += ']';
       }
       out_ += "]}";
     }
     out_ += ']';
   }
 
-  // Its place among the facts; equal ones are there once.
-  std::size_t fact(const ViewAppearance& one) {
-    std::string text = facts_text(one);
-    const auto [found, made] = fact_index_.try_emplace(std::move(text), fact_list_.size());
-    if (made) fact_list_.push_back(&found->first);
+  // Its place among the facts of its scope; equal ones are there once.
+  std::size_t fact(const ViewNode& node, const ViewAppearance& one) {
+    ScopeFacts& scope = facts_of_[node.scope];
+    const auto [found, made] = scope.places.try_emplace(facts_text(node, one), scope.list.size());
+    if (made) scope.list.push_back(&found->first);
     return found->second;
   }
 
-  std::string facts_text(const ViewAppearance& one) {
+  std::string facts_text(const ViewNode& box, const ViewAppearance& one) {
     const internal::NodeFacts& facts = *facts_[one.stage];
     const Node& node = *one.nodes[0];
     const Graph& graph = node.graph();
@@ -197,10 +229,13 @@ class PageData {
       }
       out += ']';
     }
-    text("lat", facts.replication(node));
+    const std::string_view replication = facts.replication(node);
+    // Feeds belong to no replica by themselves, but one of several is each replica's own.
+    const bool own = replication.empty() && box.kind == ViewKind::kParameter && one.nodes.size() > 1;
+    text("lat", own ? "per replica" : replication);
     text("site", internal::site_text(node));
     if (node.site().known()) text("fn", node.site().function);
-    text("from", facts.origin(node));
+    text("from", origin(node));
     text("by", graph.text(node.provenance().made_by));
     text("why", graph.text(node.provenance().why));
     if (const auto work = facts.work(node)) {
@@ -210,23 +245,46 @@ class PageData {
     return out + "}";
   }
 
-  void write_facts() {
-    begin("facts");
-    for (const std::string* text : fact_list_) {
+  // A text, or where it is not the same in all stages a list of from which stage on it is which.
+  void labels(const internal::StageLabels& list) {
+    if (list.size() < 2) return append_json(out_, list.empty() ? std::string_view() : list[0].second);
+    out_ += '[';
+    for (const auto& [stage, text] : list) {
       comma();
-      out_ += *text;
+      out_ += str("[", stage, ",");
+      append_json(out_, text);
+      out_ += ']';
     }
     out_ += ']';
   }
 
   void write_drawings(const std::vector<internal::ScopeDrawing>& drawings) {
     for (std::size_t s = 0; s < drawings.size(); ++s) {
+      const internal::ScopeDrawing& drawing = drawings[s];
       out_ += str("<script type=\"application/json\" id=\"drawing", s, "\">{\"svg\":");
-      append_json(out_, drawings[s].svg);
+      append_json(out_, drawing.svg);
       begin("e");  // edge i has the id e<i>
-      for (const internal::ScopeDrawing::Edge& edge : drawings[s].edges) {
+      for (const internal::ScopeDrawing::Edge& edge : drawing.edges) {
         comma();
-        out_ += str("[\"", edge.from, "\",\"", edge.to, "\",", edge.control ? 1 : 0, ",", edge.stages, "]");
+        out_ += str("[\"", edge.from, "\",\"", edge.to, "\",", edge.control ? 1 : 0, ",", edge.stages, ",");
+        labels(edge.labels);
+        out_ += ']';
+      }
+      out_ += ']';
+      begin("t");
+      for (const auto& [id, list] : drawing.labels) {
+        comma();
+        out_ += str("[\"", id, "\",");
+        labels(list);
+        out_ += ']';
+      }
+      out_ += ']';
+      texts("mb", drawing.more_before);
+      texts("ma", drawing.more_behind);
+      begin("f");
+      for (const std::string* text : facts_of_[s].list) {
+        comma();
+        out_ += *text;
       }
       out_ += "]}</script>\n";
     }
@@ -235,9 +293,13 @@ class PageData {
   const GraphView& view_;
   const std::vector<StageNote> notes_;
   const internal::Colours devices_, replicas_;
-  std::vector<std::unique_ptr<internal::NodeFacts>> facts_;  // by stage
-  std::unordered_map<std::string, std::size_t> fact_index_;
-  std::vector<const std::string*> fact_list_;
+  std::vector<std::unique_ptr<internal::NodeFacts>> facts_;    // by stage
+  std::unordered_map<std::uint64_t, std::string_view> names_;  // of nodes, by identity
+  struct ScopeFacts {
+    std::unordered_map<std::string, std::size_t> places;
+    std::vector<const std::string*> list;
+  };
+  std::vector<ScopeFacts> facts_of_;  // by scope
   std::string out_;
 };
 
@@ -249,7 +311,8 @@ std::string make_page(std::vector<ViewStage> stages, std::vector<StageNote> note
              "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
              internal::markup_escaped(options.title), "</title>\n<style>\n", internal::kPageCss,
              "</style>\n</head>\n<body>\n<noscript>This page needs JavaScript.</noscript>\n", data,
-             "<script>\n", internal::kPageJs, "</script>\n</body>\n</html>\n");
+             "<script>\n", internal::kPageJs, internal::kPageDrawingJs, internal::kPageDetailsJs,
+             internal::kPageSearchJs, internal::kPageInputJs, "</script>\n</body>\n</html>\n");
 }
 
 }  // namespace
@@ -263,10 +326,24 @@ std::string to_html(const Graph& before, const Graph& after, const HtmlOptions& 
 }
 
 std::string to_html(const PipelineRecording& recording, const HtmlOptions& options) {
+  // More stages than a view has are joined, about as many into each, but for the first and the last.
+  const std::size_t count = recording.stages.size(), shown = std::min(count, GraphView::kMaxStages);
+  std::vector<ViewStage> views;
   std::vector<StageNote> notes;
-  for (const PipelineRecording::Stage& stage : recording.stages)
-    notes.push_back({stage.pass, stage.error, stage.report.seconds});
-  return make_page(recording.views(), std::move(notes), recording.left_out, options);
+  for (std::size_t s = 0, next = 0; s < shown; ++s) {
+    const std::size_t last = shown < 2 ? 0 : s * (count - 1) / (shown - 1), joined = last - next;
+    StageNote note;
+    for (; next <= last; ++next) {
+      const PipelineRecording::Stage& stage = recording.stages[next];
+      note.pass += str(note.pass.empty() ? "" : ", ", stage.pass);
+      note.seconds += stage.report.seconds;
+      note.error = stage.error;
+    }
+    const PipelineRecording::Stage& stage = recording.stages[last];
+    views.push_back({joined == 0 ? stage.name : str(stage.name, " and ", joined, " before"), &stage.graph});
+    notes.push_back(std::move(note));
+  }
+  return make_page(std::move(views), std::move(notes), recording.left_out, options);
 }
 
 void write_html(const Graph& graph, const std::filesystem::path& file, const HtmlOptions& options) {

@@ -33,8 +33,10 @@ struct HtmlOptions {
 };
 
 LOCKSTEP_API std::string to_html(const Graph& graph, const HtmlOptions& options = {});
-// Exact where `after` was made from `before` (or a copy of it) by passes: nodes are told apart by identity.
+// Exact where `after` was made from `before` (or a copy of it) by passes: nodes are told apart by identity. Else, as with
+// graphs from text files, by name; the page says which.
 LOCKSTEP_API std::string to_html(const Graph& before, const Graph& after, const HtmlOptions& options = {});
+// Of more stages than GraphView::kMaxStages, neighbours are joined.
 LOCKSTEP_API std::string to_html(const PipelineRecording& recording, const HtmlOptions& options = {});
 
 // The same into a file, which is replaced whole.

@@ -29,4 +29,14 @@ std::string json_quoted(std::string_view text) {
   return out;
 }
 
+void append_json(std::string& out, std::string_view text) {
+  for (const char c : json_quoted(text)) {
+    if (c == '<') {
+      out += "\\u003c";
+    } else {
+      out += c;
+    }
+  }
+}
+
 }  // namespace lockstep::internal

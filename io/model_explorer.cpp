@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/io/graph_view.h"
-#include "lockstep/io/internal/drawing.h"
+#include "lockstep/io/internal/communication.h"
+#include "lockstep/io/internal/json_text.h"
 #include "lockstep/io/internal/node_facts.h"
 
 namespace lockstep {
@@ -13,6 +13,7 @@ namespace lockstep {
 namespace {
 
 using internal::append_json;
+using internal::Communication;
 
 class Writer {
  public:
@@ -114,10 +115,11 @@ class Writer {
   }
 
   void write_style(const Node& node) {
-    const ViewKind kind = kind_of(node);
-    if (kind != ViewKind::kCollective && kind != ViewKind::kCopy) return;
+    const Communication kind = internal::communication_of(node);
+    if (kind == Communication::kNone) return;
     field("style");
-    out_ += kind == ViewKind::kCollective ? "{\"borderColor\":\"#c2410c\"}" : "{\"borderColor\":\"#1d4ed8\"}";
+    out_ += kind == Communication::kJoinsReplicas ? "{\"borderColor\":\"#c2410c\"}"
+                                                  : "{\"borderColor\":\"#1d4ed8\"}";
   }
 
   void pair(std::string_view key, std::string_view value) {

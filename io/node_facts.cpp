@@ -5,7 +5,6 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/graph/text.h"
-#include "lockstep/io/internal/json_text.h"
 
 namespace lockstep::internal {
 
@@ -44,7 +43,6 @@ std::string site_text(const Node& node) {
 }
 
 NodeFacts::NodeFacts(const Graph& outermost) : variables_(variable_specs(outermost)) {
-  remember(outermost);
   // A graph that breaks rules can still be looked at, without what needs them.
   try {
     sync_.emplace(outermost);
@@ -57,13 +55,6 @@ NodeFacts::NodeFacts(const Graph& outermost) : variables_(variable_specs(outermo
     add_level(outermost, congruence_->top());
   } catch (const Error&) {
     levels_.clear();
-  }
-}
-
-void NodeFacts::remember(const Graph& level) {
-  for (const Node& node : level.nodes()) {
-    by_identity_.try_emplace(node.provenance().identity, &node);
-    for (const Graph& region : node.regions()) remember(region);
   }
 }
 
@@ -113,23 +104,6 @@ std::optional<NodeFacts::Work> NodeFacts::work(const Node& node) const {
     return std::nullopt;
   }
   return work;
-}
-
-std::string NodeFacts::origin(const Node& node) const {
-  const Provenance& provenance = node.provenance();
-  if (provenance.origin == provenance.identity) return {};
-  const auto found = by_identity_.find(provenance.origin);
-  return found == by_identity_.end() ? std::string() : found->second->name();
-}
-
-void append_json(std::string& out, std::string_view text) {
-  for (const char c : json_quoted(text)) {
-    if (c == '<') {
-      out += "\\u003c";  // no text can end the script element that holds it
-    } else {
-      out += c;
-    }
-  }
 }
 
 }  // namespace lockstep::internal

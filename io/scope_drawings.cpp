@@ -4,14 +4,13 @@
 #include <set>
 
 #include "lockstep/core/error.h"
-#include "lockstep/io/internal/drawing.h"
 
 namespace lockstep::internal {
 
 namespace {
 
 constexpr std::size_t kMaxOutside = 16;       // stubs in one drawing; what is more becomes one
-constexpr std::size_t kMaxLabelled = 60;      // edges: with more, shapes would push everything apart
+constexpr std::size_t kMaxLabelled = 150;     // edges: with more, shapes would push everything apart
 constexpr std::size_t kDrawingsAtOnce = 100;  // for one run of Graphviz
 
 bool is_outside(Item item) { return item.kind != Item::Kind::kNode && item.kind != Item::Kind::kScope; }
@@ -48,40 +47,24 @@ std::vector<DrawnEdges> edges_by_scope(const GraphView& view) {
 
 class ScopeWriter {
  public:
-  ScopeWriter(const GraphView& view, std::uint32_t scope, const DrawnEdges& edges)
-      : view_(view), scope_(view.scopes()[scope]), edges_(join_outside(edges)) {}
+  ScopeWriter(const GraphView& view, std::uint32_t scope, const DrawnEdges& edges, ScopeDrawing& drawing)
+      : view_(view), scope_(view.scopes()[scope]), drawing_(drawing), edges_(join_outside(edges, drawing)) {}
 
-  std::string dot(std::vector<ScopeDrawing::Edge>& list) {
+  std::string dot() {
     out_ =
         "digraph {\n  graph [nodesep=0.22, ranksep=0.35, bgcolor=transparent, nslimit=4, mclimit=0.7]\n"
         "  node [fontname=\"Helvetica\", fontsize=10, height=0.3, margin=\"0.09,0.05\"]\n"
         "  edge [fontname=\"Helvetica\", fontsize=8, arrowsize=0.6]\n";
     for (const std::uint32_t node : scope_.nodes) write_node(node);
-    for (const std::uint32_t inner : scope_.scopes) {
-      const ViewScope& scope = view_.scopes()[inner];
-      const bool holds = scope.holder != ViewScope::kNoHolder;
-      write_box({Item::Kind::kScope, inner}, scope_label(view_, scope),
-                scope.part ? "part"
-                : holds    ? "scope holder"
-                           : "scope",
-                holds ? outline_of(ViewKind::kRegions) : "shape=folder, style=filled");
-    }
+    for (const std::uint32_t inner : scope_.scopes) write_scope(inner);
     write_outside();
-    const bool labelled = edges_.size() <= kMaxLabelled;
-    for (const auto& [key, edge] : edges_) {
-      const auto& [from, to, control] = key;
-      out_ += str("  ", id_of(from), " -> ", id_of(to), " [id=\"e", list.size(), "\"");
-      if (control) out_ += ", class=\"control\", style=dashed, arrowhead=open";
-      if (labelled && !control) out_ += str(", label=", dot_quoted(label_of(view_, edge)));
-      out_ += "]\n";
-      list.push_back({id_of(from), id_of(to), control, edge.stages});
-    }
+    for (const auto& [key, edge] : edges_) write_edge(key, edge);
     return out_ + "}\n";
   }
 
  private:
   // Of very many things outside, the rest is one stub on either side.
-  static DrawnEdges join_outside(const DrawnEdges& edges) {
+  static DrawnEdges join_outside(const DrawnEdges& edges, ScopeDrawing& drawing) {
     std::set<Item> outside;
     for (const auto& [key, edge] : edges) {
       for (const Item item : {std::get<0>(key), std::get<1>(key)}) {
@@ -89,34 +72,67 @@ class ScopeWriter {
       }
     }
     if (outside.size() <= kMaxOutside) return edges;
-    std::set<Item> kept(outside.begin(), std::next(outside.begin(), kMaxOutside));
+    const std::set<Item> kept(outside.begin(), std::next(outside.begin(), kMaxOutside));
     DrawnEdges joined;
+    std::set<Item> before, behind;
     for (const auto& [key, edge] : edges) {
       auto [from, to, control] = key;
-      if (is_outside(from) && !kept.contains(from)) from = {Item::Kind::kMoreBefore, 0};
-      if (is_outside(to) && !kept.contains(to)) to = {Item::Kind::kMoreBehind, 0};
+      if (is_outside(from) && !kept.contains(from)) {
+        before.insert(from);
+        from = {Item::Kind::kMoreBefore, 0};
+      }
+      if (is_outside(to) && !kept.contains(to)) {
+        behind.insert(to);
+        to = {Item::Kind::kMoreBehind, 0};
+      }
       DrawnEdge& into = joined[{from, to, control}];
       into.stages |= edge.stages;
-      into.example = edge.example;
-      into.values.insert(into.values.end(), edge.values.begin(), edge.values.end());
+      into.edges.insert(into.edges.end(), edge.edges.begin(), edge.edges.end());
     }
+    for (const Item item : before) drawing.more_before.push_back(id_of(item));
+    for (const Item item : behind) drawing.more_behind.push_back(id_of(item));
     return joined;
   }
 
-  void write_box(Item item, std::string_view label, std::string_view css, std::string_view outline) {
+  void write_box(Item item, const StageLabels& labels, std::string_view css, std::string_view outline) {
     const std::string id = id_of(item);
-    out_ += str("  ", id, " [id=\"", id, "\", class=\"", css, "\", label=", dot_quoted(label), ", ", outline,
-                "]\n");
+    out_ += str("  ", id, " [id=\"", id, "\", class=\"", css, "\", label=", dot_quoted(widest(labels)), ", ",
+                outline, "]\n");
+    if (labels.size() > 1) drawing_.labels.emplace_back(id, labels);
   }
 
   void write_node(std::uint32_t index) {
     const ViewNode& node = view_.nodes()[index];
-    std::uint64_t copies = 1;
-    for (const ViewAppearance& one : node.appearances) copies = std::max(copies, one.copies);
     std::string outline(outline_of(node.kind));
     if (node.result) outline += ", peripheries=2";
-    write_box({Item::Kind::kNode, index}, box_label(node, copies), str("box ", to_string(node.kind)),
-              outline);
+    const StageLabels labels =
+        labels_over(view_, node.stages, [&](std::size_t stage) { return box_label(node, stage); });
+    write_box({Item::Kind::kNode, index}, labels, str("box ", to_string(node.kind)), outline);
+  }
+
+  void write_scope(std::uint32_t index) {
+    const ViewScope& scope = view_.scopes()[index];
+    const bool holds = scope.holder != ViewScope::kNoHolder;
+    const StageLabels labels =
+        labels_over(view_, scope.stages, [&](std::size_t stage) { return scope_label(view_, scope, stage); });
+    write_box({Item::Kind::kScope, index}, labels,
+              scope.part ? "part"
+              : holds    ? "scope holder"
+                         : "scope",
+              holds ? outline_of(ViewKind::kRegions) : "shape=folder, style=filled");
+  }
+
+  void write_edge(const DrawnEdges::key_type& key, const DrawnEdge& edge) {
+    const auto& [from, to, control] = key;
+    StageLabels labels;
+    if (!control)
+      labels =
+          labels_over(view_, edge.stages, [&](std::size_t stage) { return label_of(view_, edge, stage); });
+    out_ += str("  ", id_of(from), " -> ", id_of(to), " [id=\"e", drawing_.edges.size(), "\"");
+    if (control) out_ += ", class=\"control\", style=dashed, arrowhead=open";
+    if (!control && edges_.size() <= kMaxLabelled) out_ += str(", label=", dot_quoted(widest(labels)));
+    out_ += "]\n";
+    drawing_.edges.push_back({id_of(from), id_of(to), control, edge.stages, std::move(labels)});
   }
 
   void write_outside() {
@@ -126,10 +142,12 @@ class ScopeWriter {
         if (!is_outside(item) || !written.insert(item).second) continue;
         const bool node = item.kind == Item::Kind::kOutsideNode,
                    scope = item.kind == Item::Kind::kOutsideScope;
+        const bool before = item.kind == Item::Kind::kMoreBefore;
+        const std::size_t joined = before ? drawing_.more_before.size() : drawing_.more_behind.size();
         write_box(item,
-                  node    ? view_.nodes()[item.index].name
-                  : scope ? view_.scopes()[item.index].name
-                          : "more",
+                  {{0, node    ? view_.nodes()[item.index].name
+                       : scope ? view_.scopes()[item.index].name
+                               : str("and ", joined, " more")}},
                   "outside", "shape=box, style=\"rounded,dashed\", fontsize=8");
       }
     }
@@ -137,12 +155,13 @@ class ScopeWriter {
 
   const GraphView& view_;
   const ViewScope& scope_;
+  ScopeDrawing& drawing_;
   const DrawnEdges edges_;
   std::string out_;
 };
 
-// What Graphviz wrote for one drawing, without what the page does not use: comments, titles that would pop up, and what its
-// style sheet says of colours and fonts. It is about half of the whole.
+// What Graphviz wrote for one drawing, without what the page does not use: comments, titles that would pop up, what its
+// style sheet says of colours and fonts, decimals of coordinates that nobody can see. It is more than half of the whole.
 std::string trimmed(std::string_view svg) {
   struct Span {
     std::string_view begin, end;  // what is between goes, too; no end: `begin` alone
@@ -156,9 +175,18 @@ std::string trimmed(std::string_view svg) {
                               {" text-anchor=\"middle\"", ""},
                               {" xmlns=\"http://www.w3.org/2000/svg\"", ""},
                               {" xmlns:xlink=\"http://www.w3.org/1999/xlink\"", ""}};
+  constexpr std::string_view kDigits = "0123456789";
+  const auto is_digit = [&](char c) { return kDigits.find(c) != std::string_view::npos; };
   std::string out;
+  bool in_tag = false;
   for (std::size_t at = 0; at < svg.size();) {
     const std::string_view rest = svg.substr(at);
+    in_tag = rest[0] == '<' || (in_tag && rest[0] != '>');
+    if (in_tag && rest[0] == '.' && at > 0 && is_digit(svg[at - 1]) && rest.size() > 2 && is_digit(rest[1])) {
+      out += rest.substr(0, 2);
+      at += std::min(rest.find_first_not_of(kDigits, 1), rest.size());
+      continue;
+    }
     const bool may = rest[0] == ' ' || rest[0] == '<';
     const auto* unused =
         may ? std::ranges::find_if(kUnused, [&](const Span& one) { return rest.starts_with(one.begin); })
@@ -182,7 +210,7 @@ std::vector<ScopeDrawing> draw_scopes(const GraphView& view, const GraphvizOptio
     const std::size_t last = std::min(first + kDrawingsAtOnce, drawings.size());
     std::string dot;
     for (std::size_t s = first; s < last; ++s)
-      dot += ScopeWriter(view, static_cast<std::uint32_t>(s), edges[s]).dot(drawings[s].edges);
+      dot += ScopeWriter(view, static_cast<std::uint32_t>(s), edges[s], drawings[s]).dot();
     const std::string all = run_graphviz(dot, "svg", options);
     std::size_t at = 0;
     for (std::size_t s = first; s < last; ++s) {

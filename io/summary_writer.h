@@ -31,8 +31,8 @@
 
 namespace lockstep {
 
-// A distribution in TensorFlow's buckets: limits grow by a tenth from 1e-12 to 1e20, the same below zero, one bucket for what
-// is smaller than the smallest. Finer for small values, about 5 % wide everywhere.
+// A distribution in TensorFlow's buckets: limits grow by a tenth from 1e-12 to 1e20, then comes the largest double; the same
+// below zero, and zero is a limit. So a bucket is a tenth of its lower limit wide, but for the two at zero and the two at the ends.
 class LOCKSTEP_API Histogram {
  public:
   Histogram();

@@ -22,8 +22,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kRemedy =
-    "install Graphviz (the package 'graphviz' of Debian, Ubuntu, Fedora and Homebrew), or say where it is in "
-    "GraphvizOptions::program";
+    "install Graphviz (on Debian, Ubuntu and Fedora the package 'graphviz'), or put its 'dot' on the PATH";
 
 [[noreturn]] void fail(const char* what) {
   throw Error(ErrorCode::kUnavailable,
@@ -145,9 +144,8 @@ std::string run_graphviz(std::string_view dot, std::string_view format, const Gr
     const int ready = left <= 0 ? 0 : ::poll(polled.data(), polled.size(), static_cast<int>(left));
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) {
-      throw Error(ErrorCode::kDeadlineExceeded,
-                  str("Graphviz was not done after ", options.limit.count(),
-                      " ms; fold more, limit the depth, or allow more time in GraphvizOptions::limit"));
+      throw Error(ErrorCode::kDeadlineExceeded, str("Graphviz was not done after ", options.limit.count(),
+                                                    " ms; fold more, limit the depth, or allow more time"));
     }
     if (polled[0].revents != 0) read_some(child.output, output);
     if (polled[1].revents != 0) read_some(child.errors, errors);

@@ -1,4 +1,5 @@
 // lockstep dump: a graph as a drawing, a page or text.
+#include <iostream>
 #include <limits>
 #include <string>
 
@@ -39,6 +40,17 @@ HtmlOptions html_options(const DumpCommand& command) {
   return options;
 }
 
+// The stages up to the pass that failed are what helps to see why: its error is the one to report, whatever happens here.
+void write_failed_passes(const DumpCommand& command, const std::string& format,
+                         const PipelineRecording& recording) {
+  if (format != "html" || recording.stages.empty()) return;
+  try {
+    write_output(command.output, to_html(recording, html_options(command)));
+  } catch (const Error& error) {
+    std::cerr << "lockstep: no page of the passes up to the one that failed: " << error.message() << "\n";
+  }
+}
+
 }  // namespace
 
 int run_command(const DumpCommand& command) {
@@ -52,8 +64,14 @@ int run_command(const DumpCommand& command) {
 
   Graph graph = read_graph_input(command.input);
   PipelineRecorder recorder;
-  if (!command.passes.empty())
-    StrategyRegistry::global().parse_pipeline(command.passes).run(graph, {.instrumentation = {&recorder}});
+  if (!command.passes.empty()) {
+    try {
+      StrategyRegistry::global().parse_pipeline(command.passes).run(graph, {.instrumentation = {&recorder}});
+    } catch (const Error&) {
+      write_failed_passes(command, format, recorder.recording());
+      throw;
+    }
+  }
 
   std::string text;
   if (format == "dot") {

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "lockstep/io/dot.h"
@@ -32,35 +33,54 @@ std::string id_of(Item item);  // "n12", "s3", ...
 // Edges of a view between the same two items are one.
 struct DrawnEdge {
   std::uint64_t stages = 0;
-  std::vector<std::pair<std::uint32_t, std::uint32_t>>
-      values;                 // (box, output) that flow; empty for control edges
-  std::uint32_t example = 0;  // one of the view's edges
+  std::vector<std::uint32_t> edges;  // of the view
 };
 using DrawnEdges = std::map<std::tuple<Item, Item, bool>, DrawnEdge>;  // from, to, control
 void add_edge(DrawnEdges& edges, Item from, Item to, const GraphView& view, std::uint32_t edge);
-// "f32[4]", or "3 values".
-std::string label_of(const GraphView& view, const DrawnEdge& edge);
+// A line for each kind of value that flows at this stage, up to three: "f32[4]", "2 of f32[8,8]", "and 3 more".
+std::string label_of(const GraphView& view, const DrawnEdge& edge, std::size_t stage);
 
-// Which colour boxes have: one for each set of devices, and of replicas, that occurs. By stage, since both change.
+// A label over all stages: from which stage on it reads how. Where the thing is not there it keeps what it said last.
+using StageLabels = std::vector<std::pair<std::uint32_t, std::string>>;
+template <class LabelAt>
+StageLabels labels_over(const GraphView& view, std::uint64_t stages, const LabelAt& label_at) {
+  StageLabels labels;
+  for (std::uint32_t s = 0; s < view.stages().size(); ++s) {
+    if ((stages >> s & 1U) == 0) continue;
+    std::string label = label_at(s);
+    if (labels.empty()) {
+      labels.emplace_back(0, std::move(label));
+    } else if (labels.back().second != label) {
+      labels.emplace_back(s, std::move(label));
+    }
+  }
+  return labels;
+}
+// The longest of each line, so that there is room for all of them.
+std::string widest(const StageLabels& labels);
+
+// Which colour boxes have: one for each set of devices, and of replicas, that occurs. By stage, since both change. In natural
+// order: cpu:2 comes before cpu:10.
 class Colours {
  public:
   Colours(const GraphView& view, ColourBy by);
   // Place in names(); -1: not placed, or of no replica.
   int of(const ViewAppearance& appearance) const;
-  const std::vector<std::string>& names() const { return names_; }
-  static constexpr int kCount = 10;  // then they begin again
-  static std::string_view fill(int colour);
+  const std::vector<std::string>& names() const { return names_; }              // short, no two alike
+  const std::vector<std::string>& whole_names() const { return whole_names_; }  // all devices of the set
+  // "#cfe3f7"; no two of the first hundred are alike.
+  static std::string fill(int colour);
 
  private:
   static std::string key(const ViewAppearance& appearance, ColourBy by);
   ColourBy by_;
-  std::vector<std::string> names_;
-  std::map<std::string, int> index_;
+  std::vector<std::string> names_, whole_names_;
+  std::map<std::string, int> index_;  // by the whole name
 };
 
-// Lines of the label: name, op where the name does not say it, "x 8".
-std::string box_label(const ViewNode& node, std::uint64_t copies);
-std::string scope_label(const GraphView& view, const ViewScope& scope);
+// Lines of the label at a stage in which it is there: name, op where the name does not say it, "x 8".
+std::string box_label(const ViewNode& node, std::size_t stage);
+std::string scope_label(const GraphView& view, const ViewScope& scope, std::size_t stage);
 // shape="..." and what else marks a kind.
 std::string_view outline_of(ViewKind kind);
 

@@ -1,7 +1,6 @@
 // io/internal/node_facts.h - what dumps say of a node besides its place in the graph.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,24 +30,17 @@ class NodeFacts {
     bool unknown = false;  // dimensions that are not known counted as 1
   };
   std::optional<Work> work(const Node& node) const;
-  // The name of the user's node that it stems from, where that is another one and is still there.
-  std::string origin(const Node& node) const;
 
  private:
   void add_level(const Graph& level, const LevelClasses& classes);
-  void remember(const Graph& level);
 
   NodeView::VariableSpecs variables_;
   std::optional<SyncAnalysis> sync_;
   std::optional<Congruence> congruence_;
   std::unordered_map<const Graph*, std::pair<const LevelClasses*, std::vector<Replication>>> levels_;
-  std::unordered_map<std::uint64_t, const Node*> by_identity_;
 };
 
 // "model.cpp:42", or empty.
 std::string site_text(const Node& node);
-
-// Appends a JSON string, quoted. Safe inside a script element of HTML, too.
-void append_json(std::string& out, std::string_view text);
 
 }  // namespace lockstep::internal

@@ -1,4 +1,4 @@
-// io/internal/view_maker.h - the two steps that make a GraphView: boxes and edges of all stages, then scopes and folding.
+// io/internal/view_maker.h - the second step that makes a GraphView of boxes and edges (graph_view.cpp): scopes and folding.
 #pragma once
 
 #include <cstdint>
@@ -8,29 +8,9 @@
 #include <vector>
 
 #include "lockstep/io/graph_view.h"
+#include "lockstep/io/internal/view_likeness.h"
 
-namespace lockstep {
-
-// Mixes a value into a hash: well, and the same in every process.
-inline std::uint64_t mix(std::uint64_t seed, std::uint64_t value) {
-  std::uint64_t x = seed * 0x9E3779B97F4A7C15U + value + 0x632BE59BD9B4E019U;
-  x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
-  x = (x ^ (x >> 27U)) * 0x94D049BB133111EBU;
-  return x ^ (x >> 31U);
-}
-inline std::uint64_t hash_text(std::string_view text, std::uint64_t seed = 0) {
-  std::uint64_t h = 0xCBF29CE484222325U ^ seed;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
-  return mix(h, text.size());
-}
-
-// What a node is besides its name and what it reads: op, specs, attributes (the contents of tensors aside), the ops in its
-// regions. Nodes in the same place differ between replicas in which copy of a variable they name, and between layers in which
-// variable they name and which random key they have.
-enum class SamePlace : std::uint8_t { kNode, kOtherReplica, kOtherLayer };
-std::uint64_t hash_of_node(const Node& node, SamePlace place);
-// The name without components that say which replica: "replica_1/a", "a/replica_1" and "a" are "a".
-std::string without_replica(std::string_view name);
+namespace lockstep::internal {
 
 class ViewFolder {
  public:
@@ -53,6 +33,7 @@ class ViewFolder {
   void fold_edges();
   void leave_out_single();
   void count();
+  void add_size(ViewScope& scope, const ViewNode& node) const;
   void cut_into_parts();
   void number();
   std::uint32_t first_node(std::uint32_t scope) const;
@@ -69,4 +50,4 @@ class ViewFolder {
   mutable std::vector<std::uint32_t> first_;                          // by scope: its first node
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -1,4 +1,4 @@
-// Makes the pages that browser_test.py opens: graph.html, passes.html, large.html, unnamed.html in the folder given.
+// Makes the pages that browser_test.py opens: graph.html, passes.html, pair.html, large.html, unnamed.html in the folder given.
 #include <filesystem>
 #include <iostream>
 
@@ -59,6 +59,19 @@ Graph unnamed() {
   return parse(text);
 }
 
+// Two graphs that know nothing of each other, with a scope that very much leads into.
+Graph one_of_a_pair(bool after) {
+  std::string text = "%x = placeholder() : f32[4]\n";
+  text += str("%rate = constant[value=f32[]{", after ? "2.0" : "1.0", "}]() : f32[]\n");
+  text += "%scaled = mul(%x, %rate) : f32[4]\n%same = neg(%scaled) : f32[4]\n";
+  text += after ? "%extra = tanh(%same) : f32[4]\n" : "%gone = exp(%same) : f32[4]\n";
+  text += str("%out = relu(%", after ? "extra" : "gone", ") : f32[4]\n");
+  for (int i = 0; i < 20; ++i)
+    text += str("%feed_", i, " = placeholder() : f32[", i + 1, "]\n%wide/n", i, " = neg(%feed_", i,
+                ") : f32[", i + 1, "]\n");
+  return parse(text + "return %out\n");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -71,6 +84,7 @@ int main(int argc, char** argv) {
   const HtmlOptions patient = {.graphviz = {.limit = std::chrono::minutes(5)}};
   write_html(recording.stages.back().graph, folder / "graph.html", {.title = "A graph"});
   write_html(recording, folder / "passes.html", {.title = "Pass by pass"});
+  write_html(one_of_a_pair(false), one_of_a_pair(true), folder / "pair.html", {.title = "Before and after"});
   write_html(large(), folder / "large.html", patient);
   write_html(unnamed(), folder / "unnamed.html", patient);
 }

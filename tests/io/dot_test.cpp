@@ -1,5 +1,7 @@
 #include "lockstep/io/dot.h"
 
+#include <set>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -40,6 +42,49 @@ TEST(Dot, MarksWhatThereIs) {
       {.view = {.fold_replicas = false, .max_children = 0}, .colours = ColourBy::kReplica, .legend = false});
   EXPECT_THAT(apart, HasSubstr("subgraph cluster_"));  // replica_1
   EXPECT_THAT(apart, Not(HasSubstr("legend")));
+}
+
+TEST(Dot, EdgesOfScopesSayWhatFlows) {
+  const Graph graph = parse(R"(
+      %x = placeholder() : f32[1]
+      %a/p = neg(%x) : f32[1]
+      %a/q = concat[axis=0](%x, %x) : f32[2]
+      %a/r = relu(%x) : f32[1]
+      %b/s = concat[axis=0](%a/p, %a/q, %a/r) : f32[4]
+      %b/t = neg(%b/s) : f32[4]
+      return %b/t
+  )");
+  EXPECT_THAT(to_dot(graph, {.max_depth = 0}), HasSubstr("[label=\"2 of f32[1]\\nf32[2]\"]"));
+}
+
+TEST(Dot, EverySetOfDevicesHasAColourOfItsOwn) {
+  std::string text = "%x = placeholder() : f32[]\n", results;
+  for (int i = 0; i < 30; ++i) {
+    text += str("%n", i, " = neg(%x) : f32[] on \"cpu:", i, "\"\n");
+    results += str(i == 0 ? "" : ", ", "%n", i);
+  }
+  const Graph graph = parse(text + "return " + results + "\n");
+  const std::string dot = to_dot(graph);
+  std::set<std::string> fills;
+  const std::string key = "fillcolor=\"";
+  for (std::size_t at = dot.find(key); at != std::string::npos; at = dot.find(key, at + 1))
+    fills.insert(dot.substr(at + key.size(), 7));
+  EXPECT_EQ(fills.size(), 31U) << "30 devices, and the feed, which is on none";
+  EXPECT_LT(dot.find("cpu:2<"), dot.find("cpu:10<")) << "in the legend";
+
+  // Sets that begin alike are not the same.
+  std::string sets = "%x = placeholder() : f32[]\n";
+  for (const int last : {3, 4}) {
+    for (int r = 0; r < 4; ++r) {
+      const std::string scope = r == 0 ? "" : str("replica_", r, "/");
+      sets += str("%\"", scope, "n", last, "\" = neg(%x) : f32[] on \"cpu:", r < 3 ? r : last, "\" replica ",
+                  r, "\n");
+    }
+  }
+  const Graph unlike = parse(sets);
+  const std::string two = to_dot(unlike);
+  EXPECT_THAT(two, HasSubstr("cpu:0, cpu:1, cpu:2, cpu:3"));
+  EXPECT_THAT(two, HasSubstr("cpu:0, cpu:1, cpu:2, cpu:4"));
 }
 
 TEST(Dot, IsTheSameForEqualGraphs) {

@@ -84,8 +84,8 @@ TEST(GraphView, DrawsRepeatedLayersOnce) {
   ASSERT_NE(layer, nullptr);
   EXPECT_EQ(layer->copies.size(), 11U);  // all but the odd one, which stands by itself
   EXPECT_TRUE(layer->chained);
-  EXPECT_EQ(layer->size, 11U * 3);
-  EXPECT_EQ(view.scopes()[0].size, graph.size());
+  EXPECT_THAT(layer->sizes, ElementsAre(11U * 3));
+  EXPECT_THAT(view.scopes()[0].sizes, ElementsAre(graph.size()));
   const ViewScope* odd = find_scope(view, "model/layer_5");
   ASSERT_NE(odd, nullptr);
   EXPECT_TRUE(odd->copies.empty());
@@ -162,7 +162,7 @@ TEST(GraphView, CutsLargeScopesIntoParts) {
     }
   }
   EXPECT_EQ(seen.size(), flat.size());
-  EXPECT_EQ(view.scopes()[0].size, flat.size());
+  EXPECT_THAT(view.scopes()[0].sizes, ElementsAre(flat.size()));
 }
 
 TEST(GraphView, TellsWhatEachPassDid) {
@@ -198,6 +198,101 @@ TEST(GraphView, TellsWhatEachPassDid) {
     if (node.at(2) != nullptr && node.at(2)->change == ViewChange::kAdded) added.insert(node.op->name);
   }
   EXPECT_THAT(added, ElementsAre("constant"));
+}
+
+// Two graphs from text: their nodes have identities of their own, which say nothing.
+TEST(GraphView, ComparesByNameWhereGraphsShareNoOrigin) {
+  const std::string text = R"(
+      %x = placeholder() : f32[2]
+      %one = constant[value=f32[2]{*1.0}]() : f32[2]
+      %a = add(%x, %one) : f32[2]
+      %b = neg(%a) : f32[2]
+      %c = relu(%b) : f32[2]
+      return %c
+  )";
+  std::string other = text;
+  const auto replace = [&](std::string_view what, std::string_view with) {
+    other.replace(other.find(what), what.size(), with);
+  };
+  replace("{*1.0}", "{*2.0}");
+  replace("relu(%b)", "relu(%a)");
+  replace("%b = neg(%a)", "%d = neg(%a)");
+  const Graph before = parse(text), after = parse(other), same = parse(text);
+  const GraphView view({{"before", &before}, {"after", &after}});
+  EXPECT_EQ(view.compared_by(1), DiffBy::kName);
+  const auto change = [&](const char* name) { return find(view, name)->at(1)->change; };
+  EXPECT_EQ(change("x"), ViewChange::kNone);
+  EXPECT_EQ(change("a"), ViewChange::kNone);
+  EXPECT_EQ(change("one"), ViewChange::kChanged);
+  EXPECT_EQ(change("c"), ViewChange::kRewired);
+  EXPECT_EQ(change("d"), ViewChange::kAdded);
+  EXPECT_EQ(find(view, "b")->stages, 0b01U);
+  const GraphView equal({{"before", &before}, {"same", &same}});
+  for (const ViewNode& node : equal.nodes()) EXPECT_EQ(node.at(1)->change, ViewChange::kNone) << node.name;
+}
+
+TEST(GraphView, FollowsNodesThatGetOtherNames) {
+  const Graph before = parse(R"(
+      %x = placeholder() : f32[2]
+      %a = neg(%x) : f32[2]
+      %b = neg(%a) : f32[2]
+      return %b
+  )");
+  Graph after = before;
+  // Names go round: what is called "a" now was "b".
+  const NodeId a = after.find("a"), b = after.find("b");
+  after.rename(a, "c");
+  after.rename(b, "a");
+  const GraphView view({{"before", &before}, {"after", &after}});
+  EXPECT_EQ(view.compared_by(1), DiffBy::kIdentity);
+  EXPECT_EQ(view.nodes().size(), 3U);
+  ASSERT_NE(find(view, "b"), nullptr);
+  ASSERT_NE(find(view, "b")->at(1), nullptr);
+  EXPECT_EQ(find(view, "b")->at(1)->name, "a");
+  EXPECT_EQ(find(view, "a")->at(1)->name, "c");
+  EXPECT_EQ(find(view, "x")->at(1)->name, "");
+  EXPECT_EQ(find(view, "a")->at(1)->change, ViewChange::kChanged);
+  EXPECT_EQ(find(view, "x")->at(1)->change, ViewChange::kNone);
+}
+
+TEST(GraphView, TellsConstantsApartByWhatIsInThem) {
+  std::string text, results;
+  for (int r = 0; r < 3; ++r) {
+    const std::string scope = r == 0 ? "" : str("replica_", r, "/");
+    text += str("%\"", scope, "id\" = constant[value=f32[]{", r, ".0}]() : f32[] replica ", r, "\n");
+    text += str("%\"", scope, "one\" = constant[value=f32[]{1.0}]() : f32[] replica ", r, "\n");
+    results += str(r == 0 ? "" : ", ", "%\"", scope, "id\", %\"", scope, "one\"");
+  }
+  const Graph graph = parse(text + "return " + results + "\n");
+  const GraphView view(graph);
+  EXPECT_EQ(copies_by_name(view), (std::map<std::string, std::uint64_t>{
+                                      {"id", 1}, {"replica_1/id", 1}, {"replica_2/id", 1}, {"one", 3}}));
+  // Between stages every bit counts, of large ones too.
+  const auto large = [](std::string_view last) {
+    std::string values;
+    for (int i = 0; i < 4000; ++i) values += "0.0, ";
+    return parse(str("%c = constant[value=f32[4001]{", values, last, "}]() : f32[4001]\nreturn %c\n"));
+  };
+  const Graph zeros = large("0.0"), almost = large("1.0");
+  const GraphView changed({{"before", &zeros}, {"after", &almost}});
+  EXPECT_EQ(find(changed, "c")->at(1)->change, ViewChange::kChanged);
+}
+
+TEST(GraphView, CountsScopesStageByStage) {
+  Graph graph = parse(R"(
+      %x = placeholder() : f32[2]
+      %m/same = identity(%x) : f32[2]
+      %m/y = neg(%m/same) : f32[2]
+      %m/unread = neg(%m/y) : f32[2]
+      return %m/y
+  )");
+  PipelineRecorder recorder;
+  PassRegistry::global()
+      .parse_pipeline("identity-removal,dead-node-elimination")
+      .run(graph, {.instrumentation = {&recorder}});
+  const GraphView view(recorder.recording().views());
+  ASSERT_NE(find_scope(view, "m"), nullptr);
+  EXPECT_THAT(find_scope(view, "m")->sizes, ElementsAre(3U, 2U, 1U));
 }
 
 TEST(GraphView, RefusesWhatItCannotShow) {

@@ -8,6 +8,8 @@
 #include "lockstep/core/error.h"
 #include "lockstep/graph/ops.h"
 #include "lockstep/graph/optimizer.h"
+#include "lockstep/graph/pass_registry.h"
+#include "lockstep/graph/pipeline.h"
 #include "lockstep/io/files.h"
 #include "lockstep/strategies/mirrored.h"
 #include "support/drawn_graphs.h"
@@ -39,9 +41,11 @@ const Json& node_of(const Json& data, const std::string& name) {
 }
 
 // Of a box in its last stage.
-const Json& facts_of(const Json& data, const std::string& name) {
+Json facts_of(const std::string& page, const std::string& name) {
+  const Json data = data_of(page);
   const Json& node = node_of(data, name);
-  return data["facts"][static_cast<std::size_t>(node["a"].list().back()[5].number())];
+  const Json drawing = data_of(page, str("drawing", static_cast<int>(node["s"].number())));
+  return drawing["f"][static_cast<std::size_t>(node["a"].list().back()[5].number())];
 }
 
 TEST(Html, IsOneFileWithADrawingPerScope) {
@@ -59,7 +63,7 @@ TEST(Html, IsOneFileWithADrawingPerScope) {
     for (std::size_t i = 0; i < drawing["e"].list().size(); ++i)
       EXPECT_THAT(drawing["svg"].text(), HasSubstr(str("id=\"e", i, "\"")));
   }
-  EXPECT_EQ(data["scopes"][0]["z"].number(), static_cast<double>(graph.size()));
+  EXPECT_EQ(data["scopes"][0]["z"][0].number(), static_cast<double>(graph.size()));
   const Json& relu = node_of(data, "model/layer_0/relu");
   EXPECT_EQ(relu["a"][0][2].number(), 4);  // replicas
 }
@@ -91,7 +95,8 @@ TEST(Html, ShowsAStrategysPassesOnOneLayout) {
   ASSERT_GT(recording.stages.size(), 3U);
   EXPECT_EQ(count_nodes(recording.stages.back().graph), count_nodes(step.replicated_graph()));
 
-  const Json data = data_of(to_html(recording));
+  const std::string page = to_html(recording);
+  const Json data = data_of(page);
   std::map<std::string, std::size_t> stage;
   for (std::size_t s = 0; s < data["stages"].list().size(); ++s) stage[data["stages"][s]["n"].text()] = s;
   ASSERT_TRUE(stage.contains("insert-all-reduce") && stage.contains("replicate"));
@@ -102,22 +107,86 @@ TEST(Html, ShowsAStrategysPassesOnOneLayout) {
   const Json& cloned = product["a"][stage["replicate"]];
   EXPECT_EQ(cloned[1].number(), static_cast<double>(ViewChange::kRemade));
   EXPECT_EQ(cloned[2].number(), 2);
-  const Json& facts = facts_of(data, "matmul");
+  const Json facts = facts_of(page, "matmul");
   EXPECT_EQ(facts["lat"].text(), "per replica");
   EXPECT_EQ(facts["by"].text(), "replicate");
   EXPECT_THAT(facts["site"].text(), HasSubstr("html_test.cpp"));
   EXPECT_GT(facts["fl"].number(), 0);
   EXPECT_EQ(facts["dev"].list().size(), 2U);
+  // Each replica has a feed of its own. What a clone stems from is gone by now: an earlier stage knows its name.
+  EXPECT_EQ(facts_of(page, "x")["lat"].text(), "per replica");
+  EXPECT_EQ(facts["from"].text(), "matmul");
 
   // The all-reduce appears with its pass.
   bool added = false;
   for (const Json& node : data["nodes"].list()) {
     const Json& first = node["a"][0];
-    added = added || (node["o"].text() == "all_reduce" && node["k"].text() == "collective" &&
+    const std::string& op = data["ops"][static_cast<std::size_t>(node["o"].number())].text();
+    added = added || (op == "all_reduce" && node["k"].text() == "collective" &&
                       first[0].number() == static_cast<double>(stage["insert-all-reduce"]) &&
                       first[1].number() == static_cast<double>(ViewChange::kAdded));
   }
   EXPECT_TRUE(added);
+}
+
+TEST(Html, SaysThatGraphsFromTextAreComparedByName) {
+  LOCKSTEP_NEEDS_GRAPHVIZ();
+  const Graph before = parse(testing::kTwoReplicas), after = parse(testing::kTwoReplicas);
+  const Json data = data_of(to_html(before, after));
+  EXPECT_TRUE(data["stages"][1].contains("b"));
+  for (const Json& node : data["nodes"].list())
+    EXPECT_EQ(node["a"][1][1].number(), static_cast<double>(ViewChange::kNone)) << node["n"].text();
+  const Graph copy = before;
+  EXPECT_FALSE(data_of(to_html(before, copy))["stages"][1].contains("b"));
+}
+
+TEST(Html, LabelsSayWhatHoldsAtEachStage) {
+  LOCKSTEP_NEEDS_GRAPHVIZ();
+  Graph graph = parse(R"(
+      %x = placeholder() : f32[2]
+      %m/same = identity(%x) : f32[2]
+      %m/y = neg(%m/same) : f32[2]
+      %m/z = add(%m/y, %m/y) : f32[2]
+      return %m/z
+  )");
+  const Graph before = graph;
+  PassRegistry::global().parse_pipeline("identity-removal").run(graph);
+  const std::string page = to_html(before, graph);
+  const Json drawing = data_of(page, "drawing0");
+  ASSERT_EQ(drawing["t"].list().size(), 1U);
+  const Json& labels = drawing["t"][0][1];
+  EXPECT_EQ(labels[0][1].text(), "m\n3 nodes");
+  EXPECT_EQ(labels[1][0].number(), 1);
+  EXPECT_EQ(labels[1][1].text(), "m\n2 nodes");
+}
+
+TEST(Html, StubsThatAreJoinedSayWhatTheyStandFor) {
+  LOCKSTEP_NEEDS_GRAPHVIZ();
+  std::string text;
+  for (int i = 0; i < 20; ++i) {
+    const std::string spec = str(" : f32[", i + 1, "]\n");
+    text += str("%x", i, " = placeholder()", spec, "%m/n", i, " = neg(%x", i, ")", spec);
+  }
+  const Graph graph = parse(text);
+  const Json drawing = data_of(to_html(graph), "drawing1");
+  EXPECT_EQ(drawing["mb"].list().size(), 4U);
+  EXPECT_THAT(drawing["svg"].text(), HasSubstr("and 4 more"));
+  // Every edge says what flows.
+  for (const Json& edge : drawing["e"].list()) EXPECT_THAT(edge[4].text(), HasSubstr("f32["));
+}
+
+TEST(Html, JoinsStagesWhereThereAreTooMany) {
+  LOCKSTEP_NEEDS_GRAPHVIZ();
+  PipelineRecording recording;
+  const Graph graph = parse("%x = placeholder() : f32[]\nreturn %x\n");
+  for (int i = 0; i < 100; ++i) recording.stages.push_back({str("pass-", i), str("pass-", i), graph});
+  const Json data = data_of(to_html(recording));
+  ASSERT_EQ(data["stages"].list().size(), GraphView::kMaxStages);
+  EXPECT_EQ(data["stages"][0]["n"].text(), "pass-0");
+  EXPECT_THAT(data["stages"].list().back()["n"].text(), HasSubstr("pass-99"));
+  std::string passes;
+  for (const Json& stage : data["stages"].list()) passes += stage["p"].text() + ",";
+  for (int i = 0; i < 100; ++i) EXPECT_THAT(passes, HasSubstr(str("pass-", i, ",")));
 }
 
 TEST(Html, ReplacesAFile) {

@@ -233,6 +233,10 @@ TEST_F(Tool, AFailingPassLeavesAReproducer) {
   EXPECT_THAT(again.err, AllOf(StartsWith("lockstep: "), HasSubstr("prove-sync: ")));
   EXPECT_EQ(lockstep("opt drift.lks -p '" + passes + "' --reproducer ''").status, 1);
   EXPECT_FALSE(fs::exists(file("lockstep-reproducer.lks")));
+  if (has_graphviz()) {  // a page of the passes up to that one, as far as they got
+    EXPECT_EQ(lockstep("dump drift.lks -p '" + passes + "' -o failed.html").status, 1);
+    EXPECT_THAT(contents(file("failed.html")), HasSubstr("prove-sync (failed)"));
+  }
   EXPECT_THAT(lockstep("opt --run-reproducer step.lks").err, HasSubstr("this is no reproducer"));
 }
 
@@ -273,6 +277,10 @@ TEST_F(Tool, DumpDrawsInEveryFormat) {
   EXPECT_THAT(contents(file("pair.html")), HasSubstr("<html"));
   EXPECT_EQ(lockstep("diff step.lks after.lks --html diff.html").status, 1);
   EXPECT_THAT(contents(file("diff.html")), HasSubstr("<html"));
+  // Text files keep no identities: names tell that all is the same, and nothing remade.
+  write("again.lks", kStep);
+  EXPECT_EQ(lockstep("diff step.lks again.lks --html same.html").status, 0);
+  EXPECT_THAT(contents(file("same.html")), AllOf(HasSubstr("\"b\":1"), Not(HasSubstr(",[1,4,"))));
 }
 
 TEST_F(Tool, RunFeedsTheGraphAndKeepsResults) {
