@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/large_pages.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -64,7 +65,9 @@ void* MemoryPool::take(std::size_t bytes) {
   void* block = nullptr;
   return posix_memalign(&block, kAlignment, std::max<std::size_t>(bytes, 1)) == 0 ? block : nullptr;
 #else
-  return scalable_aligned_malloc(std::max<std::size_t>(bytes, 1), kAlignment);
+  void* const block = scalable_aligned_malloc(std::max<std::size_t>(bytes, 1), kAlignment);
+  if (block != nullptr) prefer_large_pages(block, bytes);
+  return block;
 #endif
 }
 

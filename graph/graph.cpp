@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "lockstep/core/large_pages.h"
 #include "lockstep/graph/internal/shape_values.h"
 
 namespace lockstep {
@@ -14,6 +15,14 @@ std::uint32_t low_half(std::uint64_t entry) { return static_cast<std::uint32_t>(
 
 // Cheap and well mixed: names differ mostly in their last characters.
 std::size_t hash_name(std::string_view name) { return std::hash<std::string_view>{}(name); }
+
+// A chunk for so many nodes, behind the others.
+std::vector<Node>& add_chunk(std::vector<std::vector<Node>>& chunks, std::size_t nodes) {
+  std::vector<Node>& chunk = chunks.emplace_back();
+  chunk.reserve(nodes);
+  prefer_large_pages(chunk.data(), nodes * sizeof(Node));
+  return chunk;
+}
 
 }  // namespace
 
@@ -78,8 +87,7 @@ Graph::Graph(const Graph& other)
       next_suffix_(other.next_suffix_) {
   chunks_.reserve(other.chunks_.size());
   for (const std::vector<Node>& chunk : other.chunks_) {
-    std::vector<Node>& copy = chunks_.emplace_back();
-    copy.reserve(kFirstChunk << (chunks_.size() - 1));
+    std::vector<Node>& copy = add_chunk(chunks_, kFirstChunk << chunks_.size());
     copy.insert(copy.end(), chunk.begin(), chunk.end());
   }
   adopt();
@@ -157,7 +165,7 @@ void Graph::throw_missing(NodeId id) {
 
 Node& Graph::append_slot() {
   const SlotPlace place = place_of_slot(slots_);
-  if (place.chunk == chunks_.size()) chunks_.emplace_back().reserve(kFirstChunk << place.chunk);
+  if (place.chunk == chunks_.size()) add_chunk(chunks_, kFirstChunk << place.chunk);
   Node& fresh = chunks_[place.chunk].emplace_back();
   fresh.id_ = NodeId(slots_);
   fresh.graph_ = this;

@@ -129,9 +129,14 @@ class Planner {
     std::set<std::pair<std::int64_t, std::int64_t>> by_size;  // bytes, offset
   };
 
+  // Large blocks of equal size would begin at addresses that caches cannot tell apart well: they get a few lines more, so that
+  // streams over several of them do not drive each other out.
   static std::int64_t rounded(const Interval& interval) {
-    const auto alignment = static_cast<std::int64_t>(kAlignment);
-    return std::max<std::int64_t>((interval.bytes + alignment - 1) / alignment * alignment, alignment);
+    constexpr std::int64_t kLarge = std::int64_t{1} << 20U;
+    constexpr auto kLine = static_cast<std::int64_t>(kAlignment);
+    constexpr std::int64_t kColour = 17 * kLine;
+    const std::int64_t lines = std::max<std::int64_t>((interval.bytes + kLine - 1) / kLine, 1);
+    return lines * kLine + (interval.bytes >= kLarge ? kColour : 0);
   }
 
   std::uint32_t end_of(const Interval& interval) const {
