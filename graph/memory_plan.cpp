@@ -132,11 +132,10 @@ class Planner {
   // Large blocks of equal size would begin at addresses that caches cannot tell apart well: they get a few lines more, so that
   // streams over several of them do not drive each other out.
   static std::int64_t rounded(const Interval& interval) {
-    constexpr std::int64_t kLarge = std::int64_t{1} << 20U;
     constexpr auto kLine = static_cast<std::int64_t>(kAlignment);
-    constexpr std::int64_t kColour = 17 * kLine;
     const std::int64_t lines = std::max<std::int64_t>((interval.bytes + kLine - 1) / kLine, 1);
-    return lines * kLine + (interval.bytes >= kLarge ? kColour : 0);
+    const std::int64_t more = interval.bytes >= (64 << 10) ? 17 : interval.bytes >= (16 << 10) ? 5 : 0;
+    return (lines + more) * kLine;
   }
 
   std::uint32_t end_of(const Interval& interval) const {
