@@ -2,16 +2,19 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <map>
 #include <utility>
 
 #include "lockstep/core/device.h"
+#include "lockstep/strategies/internal/key_table.h"
 
 namespace lockstep {
 
 namespace {
 
+using internal::hash_bytes;
+using internal::KeyTable;
+using internal::mixed;
 using Class = std::uint32_t;
 constexpr Class kNoClass = 0xFFFFFFFFU;
 constexpr int kMaxRounds = 64;  // of one loop; then its carried values are all told apart
@@ -28,77 +31,6 @@ enum Tag : std::uint32_t {
   kKept,
   kTrips,
   kShapeOf
-};
-
-std::uint64_t mixed(std::uint64_t state, std::uint64_t value) {
-  state = (state ^ value) * 0x9E3779B97F4A7C15U;
-  return state ^ (state >> 29U);
-}
-
-std::uint64_t hash_bytes(const void* data, std::size_t size) {
-  const auto* at = static_cast<const char*>(data);
-  std::uint64_t state = mixed(0x2545F4914F6CDD1DU, size);
-  for (; size >= 8; size -= 8, at += 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, at, 8);
-    state = mixed(state, word);
-  }
-  std::uint64_t rest = 0;
-  if (size > 0) std::memcpy(&rest, at, size);
-  return mixed(state, rest);
-}
-
-// Equal sequences of words get equal numbers.
-class KeyTable {
- public:
-  Class number(std::span<const std::uint32_t> key) {
-    if (entries_.size() * 2 >= slots_.size()) grow();
-    const std::uint64_t hash = hash_bytes(key.data(), key.size_bytes());
-    for (std::size_t at = hash & (slots_.size() - 1);; at = (at + 1) & (slots_.size() - 1)) {
-      if (slots_[at] == kFree) {
-        slots_[at] = slot_for(hash, entries_.size());
-        entries_.push_back({hash, words_.size(), key.size(), next_});
-        words_.insert(words_.end(), key.begin(), key.end());
-        return next_++;
-      }
-      if ((slots_[at] ^ hash) >> 32U != 0) continue;
-      const Entry& entry = entries_[slots_[at] & 0xFFFFFFFFU];
-      if (entry.hash == hash && entry.size == key.size() &&
-          std::equal(key.begin(), key.end(), words_.begin() + static_cast<std::ptrdiff_t>(entry.offset)))
-        return entry.number;
-    }
-  }
-  Class fresh() { return next_++; }
-  std::size_t size() const { return next_; }
-  void reserve(std::size_t keys) {
-    entries_.reserve(keys);
-    words_.reserve(keys * 7);
-    while (slots_.size() < keys * 2) grow();
-  }
-
- private:
-  struct Entry {
-    std::uint64_t hash;
-    std::size_t offset, size;
-    Class number;
-  };
-  void grow() {
-    slots_.assign(std::max<std::size_t>(slots_.size() * 2, 1024), kFree);
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      std::size_t at = entries_[i].hash & (slots_.size() - 1);
-      while (slots_[at] != kFree) at = (at + 1) & (slots_.size() - 1);
-      slots_[at] = slot_for(entries_[i].hash, i);
-    }
-  }
-  static constexpr std::uint64_t kFree = ~std::uint64_t{0};
-  // The entry's place, and bits of its hash above, so that a probe that misses touches no entry.
-  static std::uint64_t slot_for(std::uint64_t hash, std::size_t entry) {
-    return (hash & 0xFFFFFFFF00000000U) | entry;
-  }
-  std::vector<std::uint64_t> slots_;
-  std::vector<Entry> entries_;
-  std::vector<std::uint32_t> words_;
-  Class next_ = 0;
 };
 
 }  // namespace
