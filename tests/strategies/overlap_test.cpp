@@ -1,8 +1,10 @@
 // A bucket of gradients is reduced while the rest of the backward pass still runs; what is shared is computed by all cores.
-#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -15,33 +17,41 @@
 namespace lockstep {
 namespace {
 
-// The order in which nodes ended and began.
-class Order final : public Observer {
+// Holds the first reduction of gradients where it begins, until another thread is inside a product: both are then under way at
+// once, which no schedule of one thread has.
+class Meeting final : public Observer {
  public:
-  void on_node_begin(const NodeEvent& event) noexcept override { note(event, true); }
-  void on_node_end(const NodeEvent& event) noexcept override { note(event, false); }
-  struct Entry {
-    std::string name, op;
-    std::int32_t replica;
-    bool begins;
-    std::string updates;  // the variable; empty: none
-    std::int64_t shards;
-  };
-  std::vector<Entry> entries;
+  void on_node_begin(const NodeEvent& event) noexcept override {
+    const std::string& op = event.node.op().name;
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (op == "matmul") {
+      ++products_;
+      changed_.notify_all();
+    } else if (op == "reduce_replicas" && event.node.name().find("gradients") != std::string::npos &&
+               !std::exchange(reduces_, true)) {
+      constexpr std::chrono::seconds kFarTooLong(30);  // only where they never meet
+      met_ = changed_.wait_for(lock, kFarTooLong, [&] { return products_ > 0; });
+    }
+  }
+  void on_node_end(const NodeEvent& event) noexcept override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (event.node.op().name == "matmul") --products_;
+  }
+  bool reduced() const { return reduces_; }
+  bool met() const { return met_; }
 
  private:
-  void note(const NodeEvent& event, bool begins) {
-    const auto written = updated_variables(event.node);
-    const Node& node = event.node;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    entries.push_back({node.name(), node.op().name, node.provenance().replica, begins,
-                       written.empty() ? std::string() : written[0], event.shards});
-  }
   std::mutex mutex_;
+  std::condition_variable changed_;
+  int products_ = 0;  // under way
+  bool reduces_ = false, met_ = false;
 };
 
 TEST(Overlap, ABucketIsReducedWhileTheBackwardPassRuns) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .bytes_per_pack = 1, .optimize = false});
+  MirroredOptions options{.devices = {"cpu:0", "cpu:1"}, .bytes_per_pack = 1, .optimize = false};
+  options.runtime = Runtime({.threads = 2, .cpu_devices = 2});
+  options.compile.inline_seconds = 0;
+  MirroredStrategy strategy(options);
   auto scope = strategy.scope();
   std::vector<Variable> weights;
   for (int i = 0; i < 6; ++i)
@@ -55,21 +65,33 @@ TEST(Overlap, ABucketIsReducedWhileTheBackwardPassRuns) {
   });
   const PerReplica<Tensor> x(
       {Tensor::full(DType::kF32, {256, 256}, 1), Tensor::full(DType::kF32, {256, 256}, 2)});
-  Order order;
-  RunOptions options;
-  options.observer = &order;
-  step.call({&x, 1}, options);
-  // Where the first reduction began, and where the last product of a backward pass ended.
-  std::size_t first_reduction = order.entries.size(), last_product = 0;
-  for (std::size_t i = 0; i < order.entries.size(); ++i) {
-    const Order::Entry& entry = order.entries[i];
-    if (entry.op == "reduce_replicas" && entry.begins && entry.name.find("gradients") != std::string::npos)
-      first_reduction = std::min(first_reduction, i);
-    if (entry.op == "matmul" && !entry.begins) last_product = i;
-  }
-  ASSERT_LT(first_reduction, order.entries.size());
-  EXPECT_LT(first_reduction, last_product);
+  Meeting meeting;
+  RunOptions run;
+  run.observer = &meeting;
+  step.call({&x, 1}, run);
+  ASSERT_TRUE(meeting.reduced());
+  EXPECT_TRUE(meeting.met()) << "the reduction waited for all products";
 }
+
+// Which nodes wrote variables.
+class Updates final : public Observer {
+ public:
+  void on_node_begin(const NodeEvent& event) noexcept override {
+    const auto written = updated_variables(event.node);
+    if (written.empty()) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    entries.push_back({event.node.name(), written[0], event.shards});
+  }
+  void on_node_end(const NodeEvent&) noexcept override {}
+  struct Entry {
+    std::string name, variable;
+    std::int64_t shards;
+  };
+  std::vector<Entry> entries;
+
+ private:
+  std::mutex mutex_;
+};
 
 // One update for all replicas, cut over their cores; without sharing there is one for each.
 TEST(SharedUpdate, RunsInShards) {
@@ -84,16 +106,16 @@ TEST(SharedUpdate, RunsInShards) {
       Sgd(0.5).minimize(loss, {w});
       return loss;
     });
-    Order order;
+    Updates seen;
     RunOptions run;
-    run.observer = &order;
+    run.observer = &seen;
     const PerReplica<Tensor> x(
         {Tensor::full(DType::kF32, {1 << 20}, 1), Tensor::full(DType::kF32, {1 << 20}, 2)});
     step.call({&x, 1}, run);
     std::set<std::string> updates;
     std::int64_t fewest = 1 << 20;
-    for (const Order::Entry& entry : order.entries) {
-      if (!entry.updates.starts_with('w')) continue;
+    for (const Updates::Entry& entry : seen.entries) {
+      if (!entry.variable.starts_with('w')) continue;
       updates.insert(entry.name);
       fewest = std::min(fewest, entry.shards);
     }
