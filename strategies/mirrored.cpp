@@ -1,5 +1,6 @@
 #include "lockstep/strategies/mirrored.h"
 
+#include "lockstep/graph/pass_options.h"
 #include "lockstep/graph/pass_registry.h"
 #include "lockstep/strategies/passes/lower_collectives.h"
 
@@ -36,8 +37,7 @@ StrategyOptions base_options(const MirroredOptions& options) {
   return base;
 }
 
-template <class Names>
-std::string list_of(const Names& names) {
+std::string list_of(const std::vector<std::string>& names) {
   std::string list;
   for (const std::string& name : names) list += str(list.empty() ? "" : ",", name);
   return str("[", list, "]");
@@ -82,7 +82,9 @@ PassPipeline MirroredStrategy::pipeline() const {
   std::string passes = options_.step_passes.empty() ? "" : options_.step_passes + ",";
   passes += str("mirror-variables(devices=", central ? list_of(homes) : devices, "),insert-all-reduce");
   const bool drifts = !options_.may_drift.empty();
-  if (drifts) passes += str("(allow=", list_of(options_.may_drift), ")");
+  const std::string drifting =
+      print_option(std::vector<std::string>(options_.may_drift.begin(), options_.may_drift.end()));
+  if (drifts) passes += str("(allow=", drifting, ")");
   passes += options_.num_packs != 0 ? str(",bucket-all-reduce(num_packs=", options_.num_packs, ")")
                                     : str(",bucket-all-reduce(bytes_per_pack=", options_.bytes_per_pack, ")");
   if (options_.optimize) {
@@ -93,7 +95,7 @@ PassPipeline MirroredStrategy::pipeline() const {
   passes += str(",replicate,place(devices=", devices, central ? ",variables=" + homes[0] : "", ")");
   // The proof comes before anything relies on it, and after everything that could break it.
   passes += ",prove-sync";
-  if (drifts) passes += str("(allow=", list_of(options_.may_drift), ",strict=false)");
+  if (drifts) passes += str("(allow=", drifting, ",strict=false)");
   if (options_.share_mirrored) passes += ",share-mirrored";
   // Ordered while they are still collectives; then each becomes what its devices need, and copies where memories differ.
   passes += ",order-collectives";

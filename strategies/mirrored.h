@@ -57,9 +57,9 @@ struct MirroredOptions {
   std::int64_t num_packs = 0;
   // Compute and store once what is proven equal on all replicas and lies in one memory. Off: every replica has its own.
   bool share_mirrored = true;
-  // Variables whose copies may drift apart: prove-sync leaves them out of the proof, and where they have no aggregation each
-  // replica assigns its own copy. Stands in the pipeline's text. A name that is no variable is an error when a function is made.
-  // Prefer Synchronization::kOnRead for state that is each replica's own.
+  // Variables whose copies may drift apart: a replica reads and changes its own, whatever the aggregation says, by its own gradients
+  // too (name the optimizer's slots as well). Steps declare them as synchronized on read, and the pipeline's text names them. A name
+  // that is no variable is an error when a function is made. Prefer Synchronization::kOnRead for what is each replica's own.
   std::set<std::string> may_drift = {};
   // Passes on one replica's step before it is distributed: "accumulate-gradients(steps=4),clip-by-global-norm(norm=1)".
   std::string step_passes = {};

@@ -11,6 +11,7 @@
 #include "lockstep/strategies/internal/at_once.h"
 #include "lockstep/strategies/internal/copies.h"
 #include "lockstep/strategies/internal/result_kinds.h"
+#include "lockstep/strategies/internal/variable_state.h"
 #include "lockstep/strategies/one_device.h"
 #include "lockstep/strategies/passes/enter_replicas.h"
 #include "lockstep/strategies/passes/register.h"
@@ -91,6 +92,16 @@ void check_reduce_axis(ReduceOp op, const std::optional<std::int64_t>& axis, std
   const auto limit = static_cast<std::int64_t>(rank);
   if (*axis < -limit || *axis >= limit)
     throw InvalidArgument(str("reduce: axis ", *axis, " is out of range for values of rank ", rank));
+}
+
+// As Variable declares them; for what a graph declares, or an optimizer for its slots.
+void let_drift(Graph& step, const Strategy& strategy) {
+  std::vector<std::string> names;
+  for (const VariableDecl& decl : step.variables()) {
+    if (strategy.may_drift(decl.name)) names.push_back(decl.name);
+  }
+  for (const std::string& name : names)
+    step.redeclare_variable(internal::as_step_has_it(*step.find_variable(name), strategy));
 }
 
 }  // namespace
@@ -236,6 +247,7 @@ Step Strategy::finish_trace(GraphBuilder& builder, std::vector<InputSpec> inputs
     }
   }
   parts.step_graph = builder.finish();
+  let_drift(parts.step_graph, *this);
   return finish_step(std::move(parts));
 }
 
@@ -265,6 +277,7 @@ Step Strategy::trace_replicas(std::vector<InputSpec> inputs, const TraceFn& trac
 
 Step Strategy::distribute(Graph step, const std::vector<std::string>& shared) {
   internal::require_cross_replica(this, "distribute()");
+  let_drift(step, *this);
   Step::Parts parts;
   parts.replicas = devices_.size();
   const bool plain = internal::max_replicas(step) == 0;

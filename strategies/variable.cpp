@@ -102,7 +102,7 @@ Strategy& Variable::strategy() const { return *state_->strategy; }
 
 VariableRef Variable::declare(GraphBuilder& builder, SourceSite site) const {
   check_strategy();
-  return builder.outermost().find_or_declare(state_->decl, site);
+  return builder.outermost().find_or_declare(internal::as_step_has_it(state_->decl, *state_->strategy), site);
 }
 
 Variable::operator VariableRef() const {
@@ -133,6 +133,19 @@ VariableQuestion Variable::question(VariableAction action, ReplicaKind value) co
 }
 
 namespace internal {
+
+VariableDecl as_step_has_it(VariableDecl decl, const Strategy& strategy) {
+  if (strategy.num_replicas_in_sync() == 1 || !strategy.may_drift(decl.name)) return decl;
+  if (decl.synchronization == Synchronization::kOnRead) return decl;
+  decl.synchronization = Synchronization::kOnRead;
+  decl.aggregation = Aggregation::kOnlyFirstReplica;
+  return decl;
+}
+
+bool is_own(const Variable& variable) {
+  return variable.synchronization() == Synchronization::kOnRead ||
+         variable.strategy().may_drift(variable.name());
+}
 
 VariableMeaning accepted(const VariableQuestion& question, const std::string& name, const SourceSite& site) {
   const VariableAnswer answer = variable_rule(question);
@@ -289,8 +302,8 @@ Value Variable::scatter(std::string_view how, const Operand& indices, const Oper
 
 std::ostream& operator<<(std::ostream& out, const Variable& variable) {
   out << "Variable '" << variable.name() << "' " << variable.spec() << ", "
-      << (variable.synchronization() == Synchronization::kOnRead ? "each replica's own" : "mirrored")
-      << " on " << variable.strategy().num_replicas_in_sync()
+      << (internal::is_own(variable) ? "each replica's own" : "mirrored") << " on "
+      << variable.strategy().num_replicas_in_sync()
       << (variable.strategy().num_replicas_in_sync() == 1 ? " replica" : " replicas");
   if (variable.aggregation() != Aggregation::kNone)
     out << ", aggregation " << to_string(variable.aggregation());

@@ -78,9 +78,8 @@ PerReplica<Tensor> Variable::copies() const {
     values.push_back(copy == nullptr ? values[0].clone() : copy->storage().clone());
   }
   if (values.size() == 1) return values[0];
-  return PerReplica<Tensor>(std::move(values), synchronization() == Synchronization::kOnRead
-                                                   ? ReplicaKind::kPerReplica
-                                                   : ReplicaKind::kMirrored);
+  return PerReplica<Tensor>(std::move(values),
+                            internal::is_own(*this) ? ReplicaKind::kPerReplica : ReplicaKind::kMirrored);
 }
 
 Tensor Variable::value() const {

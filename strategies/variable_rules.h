@@ -18,7 +18,7 @@
 // variable. A sum of values that are the same on all replicas is refused (who meant it divides first; but the number 0 may be
 // written), a mean of integers that differ too; with one replica nothing is. Rows are assigned as wholes are, but setting
 // rows knows no sum and no mean, and variables that are synchronized on read have no rows. Inside Strategy::update() a
-// variable is the copy that is being updated, whatever its row says.
+// variable is the copy that is being updated, whatever its row says; what may_drift is each replica's own.
 #pragma once
 
 #include <cstdint>

@@ -13,6 +13,7 @@
 namespace lockstep {
 
 class Strategy;
+class Variable;
 
 namespace internal {
 
@@ -21,6 +22,13 @@ struct VariableState {
   Strategy* strategy = nullptr;
   SourceSite site;  // where it was made first
 };
+
+// The declaration in the graph of a step. A variable that the strategy lets drift apart is there what it is for replicas: each
+// one's own, and represented by the first.
+VariableDecl as_step_has_it(VariableDecl decl, const Strategy& strategy);
+
+// Has each replica a value of its own in it?
+bool is_own(const Variable& variable);
 
 // Throws InvalidArgument where the table refuses.
 VariableMeaning accepted(const VariableQuestion& question, const std::string& name, const SourceSite& site);
