@@ -1,5 +1,10 @@
 // One graph, the same bits: 1, 2 and 8 threads, inline or in lanes, any clustering, as the interpreter has them.
+#include "lockstep/graph/builder.h"
 #include "lockstep/graph/interpreter.h"
+#include "lockstep/graph/ops.h"
+#include "lockstep/graph/optimizer.h"
+#include "lockstep/graph/pass_registry.h"
+#include "lockstep/strategies/passes/register.h"
 #include "support/program_test.h"
 #include "support/random_graph.h"
 #include "support/sanitizers.h"
@@ -29,7 +34,7 @@ std::vector<Kind>& kinds() {
   static std::vector<Kind> all = [] {
     std::vector<Kind> made;
     for (const std::size_t threads : {1U, 2U, 8U}) {
-      const Runtime runtime({.threads = threads, .seed = 11});
+      const Runtime runtime({.threads = threads, .cpu_devices = 3, .seed = 11});
       made.push_back({str(threads, " threads, inline"), runtime, CompileOptions()});
       if (threads == 1) continue;
       made.push_back({str(threads, " threads, clustered"), runtime, with_lanes()});
@@ -41,8 +46,7 @@ std::vector<Kind>& kinds() {
 }
 
 // Runs every kind of program `steps` times beside the interpreter.
-void expect_same_bits(const RandomGraphOptions& options, std::size_t steps) {
-  const Graph graph = random_graph(options);
+void expect_same_bits(const Graph& graph, std::size_t steps, const std::string& what) {
   Interpreter interpreter(graph, {.seed = 11});
   std::vector<std::vector<Tensor>> expected;
   std::vector<Values> values;
@@ -58,10 +62,48 @@ void expect_same_bits(const RandomGraphOptions& options, std::size_t steps) {
     for (std::size_t step = 0; step < steps; ++step) {
       expect_same_tensors(program.run(feeds_for(graph, step)), expected[step]);
       expect_same_values(variables_of(*compile_options.variables), values[step]);
-      ASSERT_FALSE(::testing::Test::HasFailure())
-          << kind.name << ", seed " << options.seed << ", step " << step;
+      ASSERT_FALSE(::testing::Test::HasFailure()) << kind.name << ", " << what << ", step " << step;
     }
     EXPECT_EQ(compile_options.variables->step(), interpreter.step());
+  }
+}
+
+void expect_same_bits(const RandomGraphOptions& options, std::size_t steps) {
+  expect_same_bits(random_graph(options), steps, str("seed ", options.seed));
+}
+
+// The step of several replicas, with every collective as one node or as what it becomes.
+Graph replicated_graph(std::int64_t replicas, const std::string& lowering) {
+  register_strategy_passes();
+  GraphBuilder b;
+  const VariableRef w = b.variable("w", Tensor::full(DType::kF32, {16, 16}, 0.03)),
+                    bias = b.variable("bias", Tensor::full(DType::kF32, {16}, 0.1));
+  std::vector<std::vector<Value>> own(1);
+  for (std::int64_t r = 0; r < replicas; ++r)
+    own[0].push_back(b.placeholder(str("x", r), DType::kF32, Shape{8 + r, 16}));
+  const auto results = replicated(b, replicas, {}, own, [&](std::span<const Value> in) -> std::vector<Value> {
+    GraphBuilder& inner = in[0].builder();
+    const Value drawn = dropout(in[0], 0.25);
+    const Value h = tanh(matmul(drawn, inner.read(w)) + inner.read(bias));
+    const Value loss = global_mean(square(h - all_reduce(ReduceOp::kMean, mean(h))));
+    Adam(0.01).minimize(loss, {w, bias});
+    return {loss};
+  });
+  for (const Value& loss : results[0]) b.result(loss);
+  Graph graph = b.finish();
+  PassRegistry::global()
+      .parse_pipeline(
+          str("mirror-variables,insert-all-reduce,bucket-all-reduce(bytes_per_pack=1),replicate,", lowering))
+      .run(graph);
+  return graph;
+}
+
+TEST(Determinism, ReplicasOfOneStep) {
+  for (const std::string lowering : {"prove-sync", "prove-sync,share-mirrored",
+                                     "place(devices=[cpu:0,cpu:1,cpu:2]),prove-sync,"
+                                     "order-collectives,lower-collectives(ops=ring),insert-copies"}) {
+    expect_same_bits(replicated_graph(3, lowering), 5, lowering);
+    if (HasFatalFailure()) return;
   }
 }
 

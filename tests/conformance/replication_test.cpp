@@ -208,6 +208,27 @@ TEST_P(Replication, HoldsForEveryWayToReduce) {
   }
 }
 
+// Every way to reduce has bits of its own, whatever the threads and the buckets.
+TEST(WaysToReduce, DoNotDependOnBucketsOrThreads) {
+  constexpr std::size_t kReplicas = 3;
+  for (const std::string ops : {"shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring"}) {
+    const auto train = [&](MirroredOptions options) {
+      options.cross_device_ops = ops;
+      return train_mirrored(testing::mlp_model, "momentum", kReplicas, std::move(options));
+    };
+    const Trained plain = train({});
+    for (const std::int64_t bytes : {0, 1, 100})
+      expect_same_bits(plain, train({.bytes_per_pack = bytes}),
+                       ops + ", bytes_per_pack " + std::to_string(bytes));
+    for (const std::size_t threads : {1U, 3U}) {
+      MirroredOptions options;
+      options.runtime = Runtime({.threads = threads, .cpu_devices = kReplicas});
+      options.compile.inline_seconds = 0;
+      expect_same_bits(plain, train(std::move(options)), ops + ", " + std::to_string(threads) + " threads");
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Replication,
                          ::testing::Combine(::testing::Range<std::size_t>(0, 7),
                                             ::testing::Values<std::size_t>(1, 2, 3, 4, 8)));
