@@ -7,6 +7,7 @@
 #include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/graph/internal/builtin_ops.h"
 #include "lockstep/graph/internal/flow_back.h"
+#include "lockstep/graph/internal/gradient_nodes.h"
 #include "lockstep/graph/internal/region_trace.h"
 #include "lockstep/graph/ops.h"
 
@@ -53,7 +54,7 @@ Value sum_to_like(const Value& value, const Value& like) {
 
 namespace {
 
-constexpr std::string_view kGradients = "gradients";  // Provenance::made_by of what is made here
+using internal::kGradients;  // Provenance::made_by of what is made here
 
 // One list of values is one thing to differentiate by: a value, or all reads of a variable.
 using Sources = std::vector<std::vector<Value>>;

@@ -2,6 +2,7 @@
 #include <unordered_map>
 
 #include "lockstep/core/device.h"
+#include "lockstep/graph/internal/gradient_nodes.h"
 #include "lockstep/graph/internal/text_lexer.h"
 #include "lockstep/graph/internal/text_syntax.h"
 #include "lockstep/graph/internal/text_values.h"
@@ -182,11 +183,15 @@ class Parser {
       device = canonical_device(lexer_.take_string());
       init.device = device;
     }
-    if (lexer_.take_word("replica")) {
-      init.provenance = Provenance{};
-      init.provenance->identity = init.provenance->origin = Graph::new_identity();
-      init.provenance->replica = parse_replica();
-    }
+    const auto provenance = [&]() -> Provenance& {
+      if (!init.provenance) {
+        init.provenance = Provenance{};
+        init.provenance->identity = init.provenance->origin = Graph::new_identity();
+      }
+      return *init.provenance;
+    };
+    if (lexer_.take_word("replica")) provenance().replica = parse_replica();
+    if (lexer_.take_word("gradient")) provenance().made_by = graph.intern(internal::kGradients);
     if (lexer_.take_word("after")) {
       lexer_.expect_open('(', "'('");
       do {

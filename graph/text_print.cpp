@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "lockstep/core/utf8.h"
+#include "lockstep/graph/internal/gradient_nodes.h"
 #include "lockstep/graph/internal/text_syntax.h"
 #include "lockstep/graph/text.h"
 
@@ -348,6 +349,7 @@ class Printer {
       out_ += " replica ";
       append_integer(out_, node.provenance().replica);
     }
+    if (internal::made_by_gradients(node)) out_ += " gradient";
     if (!node.controls().empty()) {
       out_ += " after(";
       append_list(out_, node.controls(), [&](NodeId id) { print_use(graph, id, 0); });

@@ -1,9 +1,8 @@
 #include "lockstep/strategies/assign_check.h"
 
 #include <algorithm>
-#include <unordered_set>
 
-#include "lockstep/strategies/sync.h"
+#include "lockstep/graph/sync.h"
 #include "lockstep/strategies/variable_rules.h"
 
 namespace lockstep {
@@ -31,15 +30,8 @@ bool is_aggregated(const VariableDecl& decl) {
 void check_assigns(const Graph& step) {
   if (std::ranges::none_of(step.variables(), is_aggregated)) return;
   const SyncAnalysis sync(step);
-  std::unordered_set<const Graph*> final;  // regions of update() and those inside them
   for (const SyncAnalysis::Level& level : sync.levels()) {
-    const bool updates = level.owner != nullptr && (level.owner->find<bool>("update") != nullptr ||
-                                                    final.contains(&level.owner->graph()));
-    if (updates) {
-      final.insert(level.graph);
-      continue;
-    }
-    if (level.replicas < 2) continue;
+    if (level.replicas < 2 || level.final) continue;
     for (const Node& node : level.graph->nodes()) {
       const auto& update = node.op().traits.updates_variable;
       if (!update || update->gradient) continue;

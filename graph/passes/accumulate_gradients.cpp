@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "lockstep/graph/builder.h"
-#include "lockstep/graph/internal/replica_shares.h"
 #include "lockstep/graph/ops.h"
 #include "lockstep/graph/pass_options.h"
 #include "lockstep/graph/rewriter.h"
+#include "lockstep/graph/sync.h"
 
 namespace lockstep {
 
@@ -69,8 +69,9 @@ Graph traced(std::span<const TensorSpec> inputs, SourceSite site, const Make& ma
 
 class Level {
  public:
-  Level(Graph& outermost, const internal::SharedLevel& level, std::int64_t steps)
-      : outermost_(outermost), level_(level), graph_(level.graph), steps_(steps) {}
+  // `sync` is of the graph before the pass.
+  Level(Graph& outermost, const SyncAnalysis& sync, Graph& level, std::int64_t steps)
+      : outermost_(outermost), sync_(sync), graph_(level), steps_(steps) {}
 
   bool run() {
     find_items();
@@ -175,25 +176,46 @@ class Level {
     return taken;
   }
 
+  // Which variables change together, and how seldom: the name of what gathers for them, so that other functions with the same
+  // store (those of a generator and of its critic) count and gather by themselves. FNV-1a, the same in every process.
+  std::string tag() const {
+    std::vector<std::string> served = {str(steps_)};
+    for (const Item& item : items_) {
+      const Node& node = graph_.node(item.node);
+      if (update_of(node).gradient) served.push_back(variable_of(node)->name);
+    }
+    std::sort(served.begin() + 1, served.end());
+    std::uint64_t hash = 0xCBF29CE484222325U;
+    for (const std::string& name : served) {
+      for (const char letter : name + '\n')
+        hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001B3U;
+    }
+    std::string digits;
+    for (int shift = 60; shift >= 0; shift -= 4) digits += "0123456789abcdef"[(hash >> shift) & 15U];
+    return digits;
+  }
+
   void declare() {
+    const std::string tag = this->tag();
     for (Item& item : items_) {
       const Node& node = graph_.node(item.node);
       const OpTraits::Update& update = update_of(node);
       if (!update.gradient) continue;
       const VariableDecl variable = *variable_of(node);  // a copy: declaring moves them
-      const internal::Share share = level_.shares[node.inputs()[update.operand].node.index()];
-      const bool whole = level_.replicas > 1 && share == internal::Share::kWhole;
+      const ValueId operand = node.inputs()[update.operand];
+      const bool whole = sync_.covers(graph_) && sync_.level_of(graph_).replicas > 1 &&
+                         sync_.is_summed(graph_, operand) && sync_.at(graph_, operand) == Sync::kMirrored;
       const Synchronization synchronization = whole ? Synchronization::kAuto : Synchronization::kOnRead;
-      const DType gradient = graph_.spec(node.inputs()[update.operand]).dtype;
+      const DType gradient = graph_.spec(operand).dtype;
       const DType dtype = gradient == DType::kF64 ? DType::kF64 : DType::kF32;
-      item.sum = declare(variable.name + "/accumulated", {dtype, variable.spec.shape}, synchronization,
-                         Aggregation::kSum);
+      item.sum = declare(str(variable.name, "/accumulated_", tag), {dtype, variable.spec.shape},
+                         synchronization, Aggregation::kSum);
       if (update.indices) {
-        item.rows = declare(variable.name + "/accumulated_rows", {DType::kI64, {variable.spec.shape[0]}},
-                            synchronization, Aggregation::kSum);
+        item.rows = declare(str(variable.name, "/accumulated_rows_", tag),
+                            {DType::kI64, {variable.spec.shape[0]}}, synchronization, Aggregation::kSum);
       }
     }
-    counter_ = declare("accumulate_gradients/steps", {DType::kI64, {}}, Synchronization::kAuto,
+    counter_ = declare("accumulate_gradients/steps_" + tag, {DType::kI64, {}}, Synchronization::kAuto,
                        Aggregation::kOnlyFirstReplica);
   }
 
@@ -395,7 +417,7 @@ class Level {
   }
 
   Graph& outermost_;
-  const internal::SharedLevel& level_;
+  const SyncAnalysis& sync_;
   Graph& graph_;
   std::int64_t steps_;
   std::optional<Rewriter> edit_;
@@ -412,10 +434,10 @@ class AccumulateGradients final : public Pass {
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
     if (options_.steps == 1) return PassOutcome::kUnchanged;
+    const SyncAnalysis sync(graph);
     bool changed = false;
-    internal::visit_shares(graph, [&](const internal::SharedLevel& level) {
-      changed = Level(graph, level, options_.steps).run() || changed;
-    });
+    for_each_level(
+        graph, [&](Graph& level) { changed = Level(graph, sync, level, options_.steps).run() || changed; });
     return outcome_of(changed);
   }
 

@@ -9,8 +9,10 @@
 // stays with its replica (synchronization on read); insert-all-reduce then puts the reduction into the branch, so that
 // replicas talk once in k steps. Gradients that replicas have reduced before are gathered in variables that stay equal.
 //
-// New variables, none trainable: "<variable>/accumulated" for each update (f32 for 16-bit gradients), for rows also
-// "<variable>/accumulated_rows", and one counter of steps for each level, "accumulate_gradients/steps".
+// New variables, none trainable: "<variable>/accumulated_<tag>" for each update (f32 for 16-bit gradients), for rows also
+// "<variable>/accumulated_rows_<tag>", and one counter of steps for each level, "accumulate_gradients/steps_<tag>". The tag
+// stands for k and the names of the variables that are updated there: functions with one store that train different variables
+// gather and count by themselves, and those that train the same ones do it together.
 //
 // What else the branch holds, so that it happens once for each time the variables change: counters, that is additions of a constant
 // to an integer scalar which the other inputs of an update (learning rate, number of the step) depend on, or which is

@@ -6,9 +6,9 @@
 
 #include "lockstep/graph/builder.h"
 #include "lockstep/graph/clipping.h"
-#include "lockstep/graph/internal/replica_shares.h"
 #include "lockstep/graph/pass_options.h"
 #include "lockstep/graph/rewriter.h"
+#include "lockstep/graph/sync.h"
 
 namespace lockstep {
 
@@ -18,51 +18,62 @@ constexpr std::string_view kName = "clip-by-global-norm";
 
 class Clipper {
  public:
-  Clipper(Graph& outermost, double norm) : outermost_(outermost), norm_(norm) {}
+  Clipper(Graph& outermost, double norm) : outermost_(outermost), norm_(norm), sync_(outermost) {}
 
   bool run() {
-    internal::visit_shares(outermost_, [&](const internal::SharedLevel& level) {
-      clip_level(level.graph, level.replicas, level.shares);
-    });
+    for_each_level(outermost_, [&](Graph& level) { clip_level(level); });
     return changed_;
   }
 
  private:
-  using Shares = std::vector<internal::Share>;
-
-  void clip_level(Graph& level, std::int64_t replicas, const Shares& shares) {
+  void clip_level(Graph& level) {
+    const bool replicated = sync_.covers(level) && sync_.level_of(level).replicas > 1;
     std::vector<NodeId> common, own;  // updates of variables that replicas keep equal, and of others
     for (const Node& node : level.nodes()) {
       const auto& update = node.op().traits.updates_variable;
       if (!update || !update->gradient) continue;
       const auto* variable = node.find<VariableRef>(update->attribute);
-      const bool apart =
-          replicas > 1 && variable != nullptr && internal::is_own_variable(outermost_, variable->name);
+      const bool apart = replicated && variable != nullptr && sync_.is_own(variable->name);
       (apart ? own : common).push_back(node.id());
     }
     if (common.empty() && own.empty()) return;
     changed_ = true;
+    const std::vector<NodeId> shares = replicated ? unsummed(level, common) : std::vector<NodeId>();
     Rewriter edit(level, kName, &outermost_);
-    if (replicas > 1) sum_shares(edit, common, shares);
+    sum_shares(edit, shares);
     for (const std::vector<NodeId>& updates : {common, own}) {
       if (!updates.empty()) clip(edit, updates);
     }
   }
 
-  static void sum_shares(Rewriter& edit, std::span<const NodeId> updates, const Shares& shares) {
+  // Those whose gradients are but a replica's share.
+  std::vector<NodeId> unsummed(const Graph& level, std::span<const NodeId> updates) const {
+    std::vector<NodeId> shares;
+    for (const NodeId id : updates) {
+      const Node& node = level.node(id);
+      if (!sync_.is_summed(level, node.inputs()[node.op().traits.updates_variable->operand]))
+        shares.push_back(id);
+    }
+    return shares;
+  }
+
+  static void sum_shares(Rewriter& edit, std::span<const NodeId> updates) {
     std::map<ValueId, ValueId> summed, gathered;
     const auto whole = [&](ValueId value, std::string_view op, std::map<ValueId, ValueId>& made) {
       const auto found = made.find(value);
       if (found != made.end()) return found->second;
       const std::string name = str(edit.graph().node(value.node).name(), "/", op);
       Rewriter::NewNode node{.op = op, .name = name, .inputs = {value}, .origin = value.node};
-      if (&made == &summed) node.attributes = {{"reduce", std::string("sum")}};
+      if (&made == &summed) {
+        node.attributes = {{"reduce", std::string("sum")}};
+      } else {
+        node.attributes = {{"replicas", std::int64_t{0}}};  // what the others add is not known yet
+      }
       return made.emplace(value, ValueId{edit.insert(std::move(node)), 0}).first->second;
     };
     for (const NodeId id : updates) {
       const OpTraits::Update& update = *edit.graph().node(id).op().traits.updates_variable;
       const ValueId operand = edit.graph().node(id).inputs()[update.operand];
-      if (shares[operand.node.index()] == internal::Share::kWhole) continue;
       if (update.indices) {
         const ValueId indices = edit.graph().node(id).inputs()[*update.indices];
         edit.set_input(id, *update.indices, whole(indices, "all_gather", gathered));
@@ -97,6 +108,7 @@ class Clipper {
 
   Graph& outermost_;
   double norm_;
+  SyncAnalysis sync_;  // of the graph before the pass
   bool changed_ = false;
 };
 

@@ -8,8 +8,8 @@
 // clip_by_global_norm() of graph/clipping.h does to them, bit by bit; slices count by their rows.
 //
 // Inside a replicated region of several replicas a gradient is but a share of the whole. It is summed over the replicas first
-// (all_reduce; rows and their numbers: all_gather), unless it was computed from such sums already, so that the norm is that
-// of the whole batch. Variables that are synchronized on read belong to one replica: they are clipped by themselves, with the
+// (all_reduce; rows and their numbers: all_gather), unless it is such a sum already (SyncAnalysis::is_summed), so that the
+// norm is that of the whole batch. Variables that are synchronized on read belong to one replica: they are clipped by themselves, with the
 // norm of their own gradients.
 //
 // Run it once: a second run clips what is clipped. Linear.

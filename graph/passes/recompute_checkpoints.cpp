@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "lockstep/graph/internal/gradient_nodes.h"
 #include "lockstep/graph/rewriter.h"
 
 namespace lockstep {
@@ -25,7 +26,7 @@ class Recompute {
   }
 
  private:
-  bool is_gradient(const Node& node) const { return graph_.text(node.provenance().made_by) == "gradients"; }
+  static bool is_gradient(const Node& node) { return internal::made_by_gradients(node); }
 
   // Forward nodes that lead to a checkpoint, and that may run twice.
   void find_candidates(const std::vector<NodeId>& order) {

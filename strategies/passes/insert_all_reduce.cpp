@@ -1,14 +1,12 @@
 #include "lockstep/strategies/passes/insert_all_reduce.h"
 
-#include <algorithm>
 #include <map>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "lockstep/graph/rewriter.h"
-#include "lockstep/strategies/sync.h"
+#include "lockstep/graph/sync.h"
 
 namespace lockstep {
 
@@ -27,9 +25,8 @@ struct Plan {
 
 class Level {
  public:
-  Level(Graph& graph, const Graph& outermost, const SyncAnalysis& sync, std::int64_t replicas,
-        const std::vector<std::string>& allow)
-      : graph_(graph), outermost_(outermost), sync_(sync), replicas_(replicas), allow_(allow) {}
+  Level(Graph& graph, const Graph& outermost, const SyncAnalysis& sync)
+      : graph_(graph), outermost_(outermost), sync_(sync), replicas_(sync.level_of(graph).replicas) {}
 
   bool run() {
     std::vector<Plan> plans;
@@ -48,10 +45,10 @@ class Level {
     if (!update) return std::nullopt;
     const auto* variable = node.find<VariableRef>(update->attribute);
     const VariableDecl* decl = variable == nullptr ? nullptr : outermost_.find_variable(variable->name);
-    if (decl == nullptr || decl->synchronization == Synchronization::kOnRead) return std::nullopt;
+    if (decl == nullptr || sync_.is_own(decl->name)) return std::nullopt;
     ValueId differs = node.inputs()[update->operand];
-    bool equal = sync_.at(graph_, differs) == Sync::kMirrored;
-    if (equal && update->gradient) equal = sync_.made_together(graph_, differs);
+    bool equal =
+        update->gradient ? sync_.is_summed(graph_, differs) : sync_.at(graph_, differs) == Sync::kMirrored;
     if (equal && update->indices) {
       differs = node.inputs()[*update->indices];
       equal = sync_.at(graph_, differs) == Sync::kMirrored;
@@ -64,7 +61,6 @@ class Level {
       case Aggregation::kOnlyFirstReplica: return Combine::kFirst;
       case Aggregation::kNone: break;
     }
-    if (std::ranges::find(allow_, decl->name) != allow_.end()) return std::nullopt;
     throw PassError(
         kName,
         str("You must specify an aggregation method for '", decl->name, "': ", replicas_,
@@ -105,7 +101,10 @@ class Level {
         node.attributes = {{"reduce", std::string(combine == Combine::kSum ? "sum" : "mean")}};
         break;
       case Combine::kFirst: node.op = "broadcast_replica"; break;
-      case Combine::kGather: node.op = "all_gather"; break;
+      case Combine::kGather:
+        node.op = "all_gather";
+        node.attributes = {{"replicas", std::int64_t{0}}};  // what the others add is not known yet
+        break;
     }
     const std::string base = str(name, "/", node.op);
     node.name = base;
@@ -147,7 +146,6 @@ class Level {
   const Graph& outermost_;
   const SyncAnalysis& sync_;
   std::int64_t replicas_;
-  const std::vector<std::string>& allow_;
   std::optional<Rewriter> edit_;
   std::map<std::pair<ValueId, Combine>, ValueId> made_;
   std::map<ValueId, ValueId> divided_;
@@ -160,17 +158,12 @@ class InsertAllReduce final : public Pass {
 
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
-    const SyncAnalysis sync(graph);
-    std::unordered_map<const Graph*, std::int64_t> replicas;
-    for (const SyncAnalysis::Level& level : sync.levels()) {
-      if (level.replicas > 1) replicas.emplace(level.graph, level.replicas);
-    }
-    if (replicas.empty()) return PassOutcome::kUnchanged;
+    const SyncAnalysis sync(graph, options_.allow);
     bool changed = false;
     for_each_level(graph, [&](Graph& level) {
-      const auto found = replicas.find(&level);
-      if (found != replicas.end())
-        changed = Level(level, graph, sync, found->second, options_.allow).run() || changed;
+      if (!sync.covers(level)) return;
+      const SyncAnalysis::Level& seen = sync.level_of(level);
+      if (seen.replicas > 1 && !seen.final) changed = Level(level, graph, sync).run() || changed;
     });
     return outcome_of(changed);
   }

@@ -7,7 +7,7 @@
 //                                               }
 //
 // For every update of a variable that replicas keep equal (not one that is synchronized on read), in replicated regions and the
-// regions inside them, whose operand is per replica (strategies/sync.h):
+// regions inside them, whose operand is per replica (graph/sync.h):
 //
 //   a gradient (OpTraits::Update::gradient)     all_reduce of sum
 //   aggregation sum, mean                       all_reduce of sum, of mean
@@ -18,12 +18,14 @@
 // replicas), or taken from replica 0.
 //
 // A gradient is a share of the whole: replicas sum it also where it happens to be the same on each, as that of a bias under a
-// loss that is linear. What replicas made together is left alone: the user's own all_reduce of a gradient, say, and what
-// is computed from it. Other operands that are the same on all replicas are written as they are.
+// loss that is linear, or behind an all_reduce of the forward pass. One that replicas have summed is left alone
+// (SyncAnalysis::is_summed): the user's own all_reduce of a gradient, say, and what is computed from it. Other operands that
+// are the same on all replicas are written as they are, and so is all that the regions of Strategy::update() write.
 //
 // Values written by several updates are combined once. With one replica nothing is inserted. Linear.
 //
-// Option: allow, variables whose copies may drift apart: what replicas assign them is left alone where they have no aggregation.
+// Option: allow, variables whose copies may drift apart: each replica changes its own, by its own gradient too, whatever the
+// aggregation says.
 #pragma once
 
 #include <memory>

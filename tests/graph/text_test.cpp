@@ -8,6 +8,8 @@
 
 #include "graph/random_text_graph.h"
 #include "lockstep/graph/builder.h"
+#include "lockstep/graph/gradients.h"
+#include "lockstep/graph/ops.h"
 #include "lockstep/graph/structure.h"
 
 namespace lockstep {
@@ -69,6 +71,7 @@ TEST(Text, VariablesPrintOnlyWhatIsNotDefault) {
       "var @w : f32[2] [device=\"cpu:0\"]\n"
       "var @w/replica_1 : f32[2] [device=\"cpu:1\", copy_of=@w, replica=1, shares=true]\n");
   expect_canonical("%a = op() : f32[] on \"cpu:0\" replica 3\n%b = op(%a) replica 0 after(%a)\n");
+  expect_canonical("%a = op() : f32[] gradient\n%b = op(%a) replica 0 gradient after(%a)\n");
   expect_canonical(
       "var @\"odd name\" : bool[1] = bool[1]{true} [trainable=false, synchronization=none, "
       "aggregation=sum]\n");
@@ -79,6 +82,23 @@ TEST(Text, VariablesPrintOnlyWhatIsNotDefault) {
   EXPECT_TRUE(w->trainable);
   EXPECT_EQ(w->synchronization, Synchronization::kOnWrite);
   EXPECT_EQ(w->aggregation, Aggregation::kMean);
+}
+
+// Passes ask who made a node: what gradients() made is marked, and is so after reading.
+TEST(Text, GradientsAreMarked) {
+  GraphBuilder b;
+  const VariableRef w = b.variable("w", Tensor::scalar(2.F));
+  b.result(gradients(square(b.read(w)) * 3.F, {w})[0].dense());
+  const Graph graph = b.finish();
+  const Graph read = parse(print(graph));
+  int marked = 0;
+  for (const Node& node : graph.nodes()) {
+    const bool made = graph.text(node.provenance().made_by) == "gradients";
+    const Node& other = read.node(read.find(node.name()));
+    EXPECT_EQ(read.text(other.provenance().made_by), made ? "gradients" : "") << node.name();
+    marked += made ? 1 : 0;
+  }
+  EXPECT_GT(marked, 0);
 }
 
 TEST(Text, AttributesOfEveryType) {

@@ -28,27 +28,27 @@ TEST_F(AccumulateGradients, PutsTheUpdateIntoABranch) {
     )",
                  R"(
       var @w : f32[2]
-      var @w/accumulated : f32[2] [trainable=false, synchronization=on_read, aggregation=sum]
-      var @accumulate_gradients/steps : i64[] [trainable=false, aggregation=only_first_replica]
+      var @w/accumulated_007c77d8fe2747fa : f32[2] [trainable=false, synchronization=on_read, aggregation=sum]
+      var @accumulate_gradients/steps_007c77d8fe2747fa : i64[] [trainable=false, aggregation=only_first_replica]
       %g = placeholder() : f32[2]
       %w = read[variable=@w]() : f32[2]
       %lr = constant[value=f32[]{0.1}]() : f32[]
-      %accumulate_gradients/steps = read[variable=@accumulate_gradients/steps]() : i64[]
+      %accumulate_gradients/steps_007c77d8fe2747fa = read[variable=@accumulate_gradients/steps_007c77d8fe2747fa]() : i64[]
       %accumulate_gradients/constant = constant[value=i64[]{4}]() : i64[]
-      %accumulate_gradients/mod = mod(%accumulate_gradients/steps, %accumulate_gradients/constant) : i64[]
+      %accumulate_gradients/mod = mod(%accumulate_gradients/steps_007c77d8fe2747fa, %accumulate_gradients/constant) : i64[]
       %accumulate_gradients/constant_1 = constant[value=i64[]{3}]() : i64[]
       %accumulate_gradients/equal = equal(%accumulate_gradients/mod, %accumulate_gradients/constant_1) : bool[]
       %accumulate_gradients/full = constant[value=i64[]{1}]() : i64[]
-      %accumulate_gradients/steps/count = assign_add[variable=@accumulate_gradients/steps](%accumulate_gradients/full) : i64[] after(%accumulate_gradients/steps)
-      %w/accumulated = assign_add[variable=@w/accumulated](%g) : f32[2]
-      %accumulate_gradients/apply = cond(%accumulate_gradients/equal, %w/accumulated, %lr) after(%w) {
+      %accumulate_gradients/steps_007c77d8fe2747fa/count = assign_add[variable=@accumulate_gradients/steps_007c77d8fe2747fa](%accumulate_gradients/full) : i64[] after(%accumulate_gradients/steps_007c77d8fe2747fa)
+      %w/accumulated_007c77d8fe2747fa = assign_add[variable=@w/accumulated_007c77d8fe2747fa](%g) : f32[2]
+      %accumulate_gradients/apply = cond(%accumulate_gradients/equal, %w/accumulated_007c77d8fe2747fa, %lr) after(%w) {
         region {
           %in_0 = placeholder() : f32[2]
           %in_1 = placeholder() : f32[]
           %u/mean/constant = constant[value=f32[]{4.0}]() : f32[]
           %u/mean/div = div(%in_0, %u/mean/constant) : f32[2]
-          %w/accumulated/full = constant[value=f32[2]{*0.0}]() : f32[2]
-          %w/accumulated/clear = assign[variable=@w/accumulated](%w/accumulated/full) : f32[2]
+          %w/accumulated_007c77d8fe2747fa/full = constant[value=f32[2]{*0.0}]() : f32[2]
+          %w/accumulated_007c77d8fe2747fa/clear = assign[variable=@w/accumulated_007c77d8fe2747fa](%w/accumulated_007c77d8fe2747fa/full) : f32[2]
           %u = sgd[variable=@w](%u/mean/div, %in_1) : f32[2]
         }
         region {
@@ -136,7 +136,8 @@ TEST_F(AccumulateGradients, StepsAddUpToOneWithTheJoinedBatch) {
         for (std::size_t i = 0; i < value.data<double>().size(); ++i)
           EXPECT_NEAR(value.data<double>()[i], actual.data<double>()[i], 1e-12) << name << " at " << i;
       }
-      for (const char* name : {"w/accumulated", "table/accumulated", "table/accumulated_rows"}) {
+      for (const char* name : {"w/accumulated_c31cf5f1464e4f9f", "table/accumulated_c31cf5f1464e4f9f",
+                               "table/accumulated_rows_c31cf5f1464e4f9f"}) {
         const Tensor& sum = small.variables().at(name);
         EXPECT_TRUE(sum.bit_equal(Tensor::zeros(sum.dtype(), sum.shape()))) << name;
       }
@@ -152,7 +153,7 @@ TEST_F(AccumulateGradients, HalvesAreGatheredInFloats) {
       %u = sgd[variable=@w](%g, %lr) : f16[2]
     )"),
                                   4);
-  EXPECT_EQ(graph.find_variable("w/accumulated")->spec.dtype, DType::kF32);
+  EXPECT_EQ(graph.find_variable("w/accumulated_007c77d8fe2747fa")->spec.dtype, DType::kF32);
   Interpreter interpreter(graph);
   // 2048 + 1 is 2048 in f16.
   for (const double g : {2048.0, 1.0, 1.0, 2.0}) interpreter.run({Tensor::full(DType::kF16, {2}, g)});
@@ -212,9 +213,10 @@ TEST_F(AccumulateGradients, KnowsSharesFromSums) {
         }
       })"),
                                   2);
-  EXPECT_EQ(graph.find_variable("w/accumulated")->synchronization, Synchronization::kOnRead);
-  EXPECT_EQ(graph.find_variable("v/accumulated")->synchronization, Synchronization::kAuto);
-  EXPECT_EQ(graph.find_variable("accumulate_gradients/steps")->aggregation, Aggregation::kOnlyFirstReplica);
+  EXPECT_EQ(graph.find_variable("w/accumulated_5d4afd59bb2c0d88")->synchronization, Synchronization::kOnRead);
+  EXPECT_EQ(graph.find_variable("v/accumulated_5d4afd59bb2c0d88")->synchronization, Synchronization::kAuto);
+  EXPECT_EQ(graph.find_variable("accumulate_gradients/steps_5d4afd59bb2c0d88")->aggregation,
+            Aggregation::kOnlyFirstReplica);
 }
 
 }  // namespace

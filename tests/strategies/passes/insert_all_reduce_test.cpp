@@ -94,6 +94,35 @@ TEST_F(InsertAllReduce, LeavesEqualValuesAndOwnVariablesAlone) {
                  "var @a : f32[4] [aggregation=sum]\nvar @own : f32[4] [synchronization=on_read]");
 }
 
+// Allowed to drift: own copies for whatever is written, gradients included, and their values differ elsewhere.
+TEST_F(InsertAllReduce, LeavesWhatMayDriftAlone) {
+  const std::string variables =
+      "var @a : f32[4] [aggregation=sum]\nvar @b : f32[4]\nvar @c : f32[4] [aggregation=mean]";
+  const std::string writes = R"(
+          %u = assign[variable=@a](%x) : f32[4]
+          %r = read[variable=@b]() : f32[4]
+          %v = sgd[variable=@b](%x, %lr) : f32[4] after(%r))";
+  expect_rewrite("insert-all-reduce(allow=[a,b])",
+                 region(writes + "\n%w = assign[variable=@c](%r) : f32[4]", variables),
+                 region(writes + R"(
+          %r/all_reduce = all_reduce[reduce="mean"](%r) : f32[4]
+          %w = assign[variable=@c](%r/all_reduce) : f32[4])",
+                        variables),
+                 {.same_meaning = false});
+}
+
+TEST_F(InsertAllReduce, LeavesUpdatesAlone) {
+  expect_unchanged("insert-all-reduce", R"(
+      var @w : f32[4] [aggregation=sum]
+      %step = replicated[replicas=2, shared=0, update=true]() {
+        region {
+          %lr = constant[value=f32[]{0.5}]() : f32[]
+          %r = read[variable=@w]() : f32[4]
+          %u = sgd[variable=@w](%r, %lr) : f32[4] after(%r)
+        }
+      })");
+}
+
 TEST_F(InsertAllReduce, AValueWrittenTwiceIsCombinedOnce) {
   expect_inserted(R"(
           %u = assign[variable=@a](%x) : f32[4]
@@ -122,8 +151,8 @@ TEST_F(InsertAllReduce, GathersRows) {
           %u = sgd_sparse[variable=@w](%i, %x, %lr) : f32[9])",
                   R"(
           %i = constant[value=i64[4]{0, 1, 2, 0}]() : i64[4]
-          %i/all_gather = all_gather(%i) : i64[4]
-          %x/all_gather = all_gather(%x) : f32[4]
+          %i/all_gather = all_gather[replicas=0](%i) : i64[?]
+          %x/all_gather = all_gather[replicas=0](%x) : f32[?]
           %u = sgd_sparse[variable=@w](%i/all_gather, %x/all_gather, %lr) : f32[9])",
                   "var @w : f32[9]");
 }
@@ -150,10 +179,10 @@ TEST_F(InsertAllReduce, TakesOpsOfOnesOwn) {
           %u = test_assign_rows[into=@w](%i, %x) : f32[9])";
   expect_inserted(before, R"(
           %i = constant[value=i64[4]{0, 1, 2, 0}]() : i64[4]
-          %i/all_gather = all_gather(%i) : i64[4]
-          %x/all_gather = all_gather(%x) : f32[4]
+          %i/all_gather = all_gather[replicas=0](%i) : i64[?]
+          %x/all_gather = all_gather[replicas=0](%x) : f32[?]
           %x/all_gather/replicas = constant[value=f32[]{2.0}]() : f32[]
-          %x/all_gather/mean = div(%x/all_gather, %x/all_gather/replicas) : f32[4]
+          %x/all_gather/mean = div(%x/all_gather, %x/all_gather/replicas) : f32[?]
           %u = test_assign_rows[into=@w](%i/all_gather, %x/all_gather/mean) : f32[9])",
                   "var @w : f32[9] [aggregation=mean]");
   expect_inserted(before, R"(

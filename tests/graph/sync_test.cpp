@@ -1,4 +1,4 @@
-#include "lockstep/strategies/sync.h"
+#include "lockstep/graph/sync.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,9 +27,9 @@ class Answers {
     const auto [level, id] = find(name);
     return sync_.explain(*level, {id, output});
   }
-  bool together(std::string_view name) const {
+  bool summed(std::string_view name) const {
     const auto [level, id] = find(name);
-    return sync_.made_together(*level, {id, 0});
+    return sync_.is_summed(*level, {id, 0});
   }
 
  private:
@@ -89,9 +89,66 @@ TEST(SyncAnalysis, CollectivesMakeEqual) {
   EXPECT_EQ(a.of("v"), Sync::kPerReplica);
   EXPECT_EQ(a.of("n"), Sync::kMirrored);
   EXPECT_EQ(a.of("m"), Sync::kPerReplica);
-  EXPECT_TRUE(a.together("u"));
-  EXPECT_FALSE(a.together("s"));
-  EXPECT_FALSE(a.together("n"));
+  EXPECT_TRUE(a.summed("u"));
+  EXPECT_FALSE(a.summed("s"));
+  EXPECT_FALSE(a.summed("n"));
+}
+
+// Shares stay shares until a collective takes them; those of the forward pass, and the way back through them, do not count.
+TEST(SyncAnalysis, KnowsGradientsThatAreSummed) {
+  const Answers a = region(R"(
+      %forward = all_reduce[reduce="mean"](%x) : f32[4]
+      %loss = square(%forward) : f32[4]
+      %g = mul(%loss, %forward) : f32[4] gradient
+      %back = all_reduce[reduce="mean"](%g) : f32[4] gradient
+      %scaled = mul(%back, %forward) : f32[4]
+      %total = all_reduce[reduce="sum"](%scaled) : f32[4]
+      %clipped = mul(%total, %forward) : f32[4]
+      %half = add(%total, %g) : f32[4]
+      %kept = assign_add[variable=@kept](%total) : f32[4]
+      %own = assign_add[variable=@own](%g) : f32[4]
+      %yes = constant[value=bool[]{true}]() : bool[]
+      %c = cond(%yes, %kept, %own) {
+        region {
+          %kept_in = placeholder() : f32[4]
+          %own_in = placeholder() : f32[4]
+          %own_total = all_reduce[reduce="sum"](%own_in) : f32[4]
+        }
+        region {
+          %p = placeholder() : f32[4]
+          %q = placeholder() : f32[4]
+        }
+      }
+      %by_hand = mul(%forward, %s) : f32[4]
+    )",
+                           "var @kept : f32[4]\nvar @own : f32[4] [synchronization=on_read]");
+  EXPECT_EQ(a.of("scaled"), Sync::kMirrored);
+  for (const char* share : {"s", "x", "g", "back", "scaled", "half", "own", "own_in"})
+    EXPECT_FALSE(a.summed(share)) << share;
+  for (const char* whole : {"total", "clipped", "kept", "kept_in", "own_total", "by_hand"})
+    EXPECT_TRUE(a.summed(whole)) << whole;
+}
+
+TEST(SyncAnalysis, WhatAnUpdateHasIsFinal) {
+  const Answers a(R"(
+      var @w : f32[4]
+      %s = placeholder() : f32[4]
+      %step = replicated[replicas=2, shared=1, update=true](%s) {
+        region {
+          %in = placeholder() : f32[4]
+          %yes = constant[value=bool[]{true}]() : bool[]
+          %c = cond(%yes, %in) {
+            region {
+              %inner = placeholder() : f32[4]
+              %w = read[variable=@w]() : f32[4]
+            }
+            region {
+              %other = placeholder() : f32[4]
+            }
+          }
+        }
+      })");
+  for (const char* name : {"in", "inner", "w"}) EXPECT_TRUE(a.summed(name)) << name;
 }
 
 TEST(SyncAnalysis, KnowsTheSources) {
@@ -303,7 +360,7 @@ TEST(SyncAnalysis, MergeFunctionsGiveOneOrMany) {
   EXPECT_EQ(sync.at(region, region.results()[0]), Sync::kMirrored);
   EXPECT_EQ(sync.at(region, region.results()[1]), Sync::kPerReplica);
   EXPECT_EQ(sync.at(region, region.results()[2]), Sync::kMirrored);
-  EXPECT_TRUE(sync.made_together(region, region.results()[0]));
+  EXPECT_TRUE(sync.is_summed(region, region.results()[0]));
   EXPECT_THAT(sync.explain(region, region.results()[1]), HasSubstr("merge function"));
 }
 

@@ -1,8 +1,9 @@
-#include "lockstep/strategies/sync.h"
+#include "lockstep/graph/sync.h"
 
 #include <algorithm>
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/internal/gradient_nodes.h"
 
 namespace lockstep {
 
@@ -29,52 +30,20 @@ bool same_values(std::span<const ValueId> values) {
   return std::ranges::all_of(values, [&](ValueId value) { return value == values[0]; });
 }
 
-bool on_read(const Graph& outermost, const Node& node, const std::string& attribute) {
-  const auto* variable = node.find<VariableRef>(attribute);
-  const VariableDecl* decl = variable == nullptr ? nullptr : outermost.find_variable(variable->name);
-  return decl != nullptr && decl->synchronization == Synchronization::kOnRead;
+bool is_update(const Node& node) {
+  const bool* update = node.find<bool>("update");
+  return update != nullptr && *update;
 }
 
 }  // namespace
 
 struct SyncAnalysis::Edges {
   std::vector<Edge> list;
-  std::vector<std::uint32_t> sources;   // cells that are per replica by themselves
-  std::vector<std::uint32_t> together;  // cells that replicas make together
-  std::vector<std::uint32_t> begin;     // by cell: its first entry in `ends`; set by arrange()
+  std::vector<std::uint32_t> sources;    // cells that are per replica by themselves
+  std::vector<std::uint32_t> gradients;  // cells that gradients() made
+  std::vector<std::uint32_t> together;   // cells that replicas make together
+  std::vector<std::uint32_t> begin;      // by cell: its first entry in `ends`; set by arrange()
   std::vector<std::uint32_t> ends;
-  // By graph and node: was it made by gradients(), or does it depend on something that was? Graphs in which nothing was are not
-  // listed.
-  std::unordered_map<const Graph*, std::vector<bool>> from_gradients;
-
-  static bool by_gradients(const Node& node) {
-    const StringId by = node.provenance().made_by;
-    return by.valid() && node.graph().text(by) == "gradients";
-  }
-  void note_gradients(const std::vector<Level>& levels) {
-    for (const Level& level : levels) {
-      std::vector<bool> flags(level.graph->id_bound());
-      bool any = false;
-      for (const NodeId id : level.graph->topological_order()) {
-        const Node& node = level.graph->node(id);
-        bool flag = by_gradients(node);
-        any = any || flag;
-        for (const ValueId input : node.inputs()) flag = flag || flags[input.node.index()];
-        flags[id.index()] = flag;
-      }
-      if (any) from_gradients.emplace(level.graph, std::move(flags));
-    }
-  }
-  // Does what replicas make together here reduce gradients? Not where it belongs to the forward pass, or is the way back through
-  // such a one: then each replica's gradient is still its share. A graph that does not say where gradients begin (one that was
-  // read from text, a branch that applies what was gathered before) gets the benefit of the doubt.
-  bool reduces_gradients(const Node& node) const {
-    const auto found = from_gradients.find(&node.graph());
-    if (found == from_gradients.end()) return true;
-    return !by_gradients(node) && std::ranges::any_of(node.inputs(), [&](ValueId input) {
-      return found->second[input.node.index()];
-    });
-  }
 
   // Marks an edge along which nothing becomes per replica, while what replicas made together goes on.
   static constexpr std::uint32_t kTogetherOnly = 0x80000000U;
@@ -92,8 +61,11 @@ struct SyncAnalysis::Edges {
     for (const Edge& edge : list) ends[next[edge.first]++] = edge.second;
   }
 
-  // Cells that can be reached from some; where `from` is asked for, what they make per replica, and whence each was reached.
-  std::vector<bool> reach(const std::vector<std::uint32_t>& starts, std::vector<std::uint32_t>* from) const {
+  // Cells that can be reached from some, along all edges or without those for what replicas made together; and, where it is
+  // asked for, whence each was reached.
+  enum class Along : std::uint8_t { kAll, kOwn };
+  std::vector<bool> reach(const std::vector<std::uint32_t>& starts, Along along,
+                          std::vector<std::uint32_t>* from = nullptr) const {
     std::vector<bool> reached(begin.size() - 1);
     std::vector<std::uint32_t> queue;
     for (const std::uint32_t start : starts) {
@@ -104,7 +76,7 @@ struct SyncAnalysis::Edges {
     for (std::size_t head = 0; head < queue.size(); ++head) {
       const std::uint32_t at = queue[head];
       for (std::uint32_t e = begin[at]; e < begin[at + 1]; ++e) {
-        if (from != nullptr && (ends[e] & kTogetherOnly) != 0) continue;
+        if (along == Along::kOwn && (ends[e] & kTogetherOnly) != 0) continue;
         const std::uint32_t end = ends[e] & ~kTogetherOnly;
         if (reached[end]) continue;
         reached[end] = true;
@@ -116,16 +88,18 @@ struct SyncAnalysis::Edges {
   }
 };
 
-SyncAnalysis::SyncAnalysis(const Graph& outermost) : outermost_(outermost) {
+SyncAnalysis::SyncAnalysis(const Graph& outermost, std::span<const std::string> drifting)
+    : outermost_(outermost), drifting_(drifting.begin(), drifting.end()) {
   add_cross(outermost);
   Edges edges;
-  edges.note_gradients(levels_);
   connect_cross(outermost, nullptr, edges);
   for (const Level& level : levels_) connect_level(level, edges);
   edges.arrange(cells_.size());
   from_.assign(cells_.size(), kNone);
-  per_replica_ = edges.reach(edges.sources, &from_);
-  together_ = edges.reach(edges.together, nullptr);
+  per_replica_ = edges.reach(edges.sources, Edges::Along::kOwn, &from_);
+  together_ = edges.reach(edges.together, Edges::Along::kAll);
+  edges.sources.insert(edges.sources.end(), edges.gradients.begin(), edges.gradients.end());
+  share_ = edges.reach(edges.sources, Edges::Along::kOwn);
 }
 
 // --- levels and cells
@@ -135,7 +109,7 @@ void SyncAnalysis::add_cross(const Graph& graph) {
     const bool replicated = node.op().region_kind == RegionKind::kReplicated;
     for (const Graph& region : node.regions()) {
       if (replicated) {
-        add_level(region, *node.find<std::int64_t>("replicas"), &node);
+        add_level(region, *node.find<std::int64_t>("replicas"), is_update(node));
       } else {
         add_cross(region);
       }
@@ -143,10 +117,10 @@ void SyncAnalysis::add_cross(const Graph& graph) {
   }
 }
 
-void SyncAnalysis::add_level(const Graph& graph, std::int64_t replicas, const Node* owner) {
+void SyncAnalysis::add_level(const Graph& graph, std::int64_t replicas, bool final) {
   const auto level = static_cast<std::uint32_t>(levels_.size());
   index_.emplace(&graph, level);
-  levels_.push_back({&graph, replicas, owner});
+  levels_.push_back({&graph, replicas, final});
   std::vector<std::uint32_t> first(graph.id_bound(), kNone);
   for (const Node& node : graph.nodes()) {
     first[node.id().index()] = static_cast<std::uint32_t>(cells_.size());
@@ -162,7 +136,7 @@ void SyncAnalysis::add_level(const Graph& graph, std::int64_t replicas, const No
       if (leaves) {
         add_cross(region);
       } else {
-        add_level(region, replicas, &node);
+        add_level(region, replicas, final);
       }
     }
   }
@@ -191,10 +165,6 @@ void SyncAnalysis::connect_replicated(const Node& node, const Node* merge, Edges
   const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
   const auto shared = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
   const Graph& region = node.regions()[0];
-  // What an update is given is final.
-  if (const bool* update = node.find<bool>("update"); update != nullptr && *update) {
-    for (const NodeId parameter : region.parameters()) edges.together.push_back(cell(region, {parameter, 0}));
-  }
   for (std::size_t at = shared, i = shared; at < node.inputs().size(); at += replicas, ++i) {
     const std::span<const ValueId> group = node.inputs().subspan(at, replicas);
     if (same_values(group)) continue;
@@ -233,14 +203,25 @@ void SyncAnalysis::connect_level(const Level& level, Edges& edges) {
   for (const Node& node : level.graph->nodes()) connect_node(level, node, edges);
 }
 
+bool SyncAnalysis::is_own(const std::string& variable) const {
+  const VariableDecl* decl = outermost_.find_variable(variable);
+  if (decl == nullptr) return false;
+  return decl->synchronization == Synchronization::kOnRead || drifting_.contains(variable);
+}
+
+bool SyncAnalysis::names_own(const Node& node, const std::string& attribute) const {
+  const auto* variable = node.find<VariableRef>(attribute);
+  return variable != nullptr && is_own(variable->name);
+}
+
 bool SyncAnalysis::is_source(const Node& node) const {
   const OpTraits& traits = node.op().traits;
   const Effect effects = own_effects(node);
   if (traits.per_replica_source || traits.gives_replica) return true;
   if (has(effects, Effect::kRandom | Effect::kOpaque | Effect::kHost)) return true;
-  if (traits.reads_variable && on_read(outermost_, node, *traits.reads_variable)) return true;
+  if (traits.reads_variable && names_own(node, *traits.reads_variable)) return true;
   const auto& update = traits.updates_variable;
-  return update && update->uses_old_value && on_read(outermost_, node, update->attribute);
+  return update && update->uses_old_value && names_own(node, update->attribute);
 }
 
 void SyncAnalysis::connect_node(const Level& level, const Node& node, Edges& edges) {
@@ -251,6 +232,7 @@ void SyncAnalysis::connect_node(const Level& level, const Node& node, Edges& edg
   const auto all_outputs = [&](std::vector<std::uint32_t>& list) {
     for (std::uint32_t i = 0; i < outputs; ++i) list.push_back(first + i);
   };
+  if (internal::made_by_gradients(node)) all_outputs(edges.gradients);
   if (const std::vector<std::int64_t>* single = merges(node)) {
     std::size_t at = 0;
     const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
@@ -260,19 +242,19 @@ void SyncAnalysis::connect_node(const Level& level, const Node& node, Edges& edg
       if (!same_values(results.subspan(at, count))) edges.sources.push_back(first + i);
       at += count;
     }
-    if (edges.reduces_gradients(node)) all_outputs(edges.together);
+    all_outputs(edges.together);
     connect_cross(node.regions()[0], &node, edges);
     return;
   }
   if (traits.collective && traits.same_on_all) {
-    if (edges.reduces_gradients(node)) all_outputs(edges.together);
+    all_outputs(edges.together);
     return;
   }
   if (traits.sum_over_replicas) return;
   if (level.replicas > 1 && is_source(node)) all_outputs(edges.sources);
   if (!node.regions().empty()) return connect_regions(node, edges);
   const auto& update = traits.updates_variable;
-  const bool kept_equal = update && !on_read(outermost_, node, update->attribute);
+  const bool kept_equal = update && !names_own(node, update->attribute);
   const std::uint32_t hub = outputs > 1 && node.inputs().size() > 1 ? first + outputs : kNone;
   for (std::uint32_t i = 0; hub != kNone && i < outputs; ++i) edges.add(hub, first + i);
   for (std::size_t i = 0; outputs > 0 && i < node.inputs().size(); ++i) {
@@ -350,8 +332,9 @@ Sync SyncAnalysis::at(const Graph& level, ValueId value) const {
   return per_replica_[cell(level, value)] ? Sync::kPerReplica : Sync::kMirrored;
 }
 
-bool SyncAnalysis::made_together(const Graph& level, ValueId value) const {
-  return together_[cell(level, value)];
+bool SyncAnalysis::is_summed(const Graph& level, ValueId gradient) const {
+  const std::uint32_t at = cell(level, gradient);
+  return level_of(level).final || (together_[at] && !share_[at]);
 }
 
 std::vector<SyncAnalysis::Link> SyncAnalysis::chain(const Graph& level, ValueId value) const {
@@ -375,9 +358,9 @@ std::string SyncAnalysis::reason(const Node& node) const {
     return ref == nullptr ? std::string() : ref->name;
   };
   if (traits.gives_replica) return "the number of the replica";
-  if (traits.reads_variable && on_read(outermost_, node, *traits.reads_variable))
+  if (traits.reads_variable && names_own(node, *traits.reads_variable))
     return str("variable '", variable(*traits.reads_variable), "' is synchronized on read");
-  if (traits.updates_variable && on_read(outermost_, node, traits.updates_variable->attribute))
+  if (traits.updates_variable && names_own(node, traits.updates_variable->attribute))
     return str("variable '", variable(traits.updates_variable->attribute), "' is synchronized on read");
   if (merges(node) != nullptr) return "what a merge function gives each replica for itself";
   if (has(effects, Effect::kRandom)) return "random numbers, drawn by each replica";

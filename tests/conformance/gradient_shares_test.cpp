@@ -1,0 +1,256 @@
+// Gradients are summed over replicas once, however a step came by them: behind collectives of the forward pass, reduced by the
+// user, applied in update(); with the passes that change training, and after the step was text.
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/graph/ops.h"
+#include "lockstep/graph/optimizer.h"
+#include "lockstep/graph/pass_registry.h"
+#include "lockstep/graph/text.h"
+#include "lockstep/strategies/mirrored.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t kRows = 4;  // of the joined batch
+
+// Trains w, and v beside it, on this replica's rows. The flag is true.
+using TrainFn = std::function<void(const Value& x, const Value& flag, const Variable& w, const Variable& v)>;
+
+const Sgd& sgd() {
+  static const Sgd optimizer(0.125);
+  return optimizer;
+}
+Value mean_over_replicas(const Value& x) { return replica_context().all_reduce(ReduceOp::kMean, mean(x)); }
+// Both variables behind one value that all replicas have.
+void train_behind(const Value& m, const Variable& w, const Variable& v) {
+  sgd().minimize(global_mean(square(m * w - 1.0) + v * v), {w, v});
+}
+Value gradient_of(const Value& loss, const Variable& w) {
+  return gradients(loss, {static_cast<VariableRef>(w)})[0].dense();
+}
+
+struct Model {
+  std::string name;
+  TrainFn train;
+};
+
+std::vector<Model> models() {
+  return {
+      {"own rows",
+       [](const Value& x, const Value&, const Variable& w, const Variable& v) {
+         sgd().minimize(global_mean(square(x * w - 1.0) + v), {w, v});
+       }},
+      {"forward collective", [](const Value& x, const Value&, const Variable& w,
+                                const Variable& v) { train_behind(mean_over_replicas(x), w, v); }},
+      {"forward collective in a branch",
+       [](const Value& x, const Value& flag, const Variable& w, const Variable& v) {
+         const std::vector<Value> m = cond(
+             flag, [&] { return std::vector<Value>{mean_over_replicas(x)}; },
+             [&] { return std::vector<Value>{cast(flag, DType::kF64)}; });
+         train_behind(m[0], w, v);
+       }},
+      {"forward collective in a loop",
+       [](const Value& x, const Value&, const Variable& w, const Variable& v) {
+         GraphBuilder& b = x.builder();
+         const Value initial[] = {b.constant(Tensor::scalar(std::int64_t{0})), b.constant(0.0)};
+         const std::vector<Value> m = while_loop(
+             initial, [](std::span<const Value> c) { return c[0] < 2; },
+             [&](std::span<const Value> c) -> std::vector<Value> {
+               return {c[0] + 1, c[1] + mean_over_replicas(x)};
+             });
+         train_behind(m[1], w, v);
+       }},
+      {"forward merge function",
+       [](const Value& x, const Value&, const Variable& w, const Variable& v) {
+         const Value m = replica_context().merge_call(
+             [](Strategy& s, const PerReplica<Value>& own) { return s.reduce(ReduceOp::kMean, own); },
+             mean(x));
+         train_behind(m, w, v);
+       }},
+      {"gradients that the user reduced",
+       [](const Value& x, const Value&, const Variable& w, const Variable& v) {
+         const Value m = mean_over_replicas(x);
+         const Value loss = global_mean(square(m * w - 1.0) + x * v);
+         const ReplicaContext replica = replica_context();
+         sgd().apply_gradients({{replica.all_reduce(ReduceOp::kSum, gradient_of(loss, w)), w},
+                                {replica.all_reduce(ReduceOp::kSum, gradient_of(loss, v)) * m, v}});
+       }},
+      // Equal on all replicas by chance, and scaled by what they made together.
+      {"shares over a number of all replicas",
+       [](const Value& x, const Value&, const Variable& w, const Variable& v) {
+         const double replicas = static_cast<double>(replica_context().num_replicas_in_sync());
+         const Value total = replica_context().all_reduce(ReduceOp::kSum, sum(x));
+         const Value loss = w * (2.0 / replicas) - v * (3.0 / replicas);
+         sgd().apply_gradients({{gradient_of(loss, w) / total, w}, {gradient_of(loss, v) / total, v}});
+       }},
+      {"update() with reduced gradients",
+       [](const Value& x, const Value&, const Variable& w, const Variable& v) {
+         const Value loss = global_mean(square(x * w - 1.0) + x * v);
+         replica_context().merge_call(
+             [&](Strategy& s, const PerReplica<Value>& gw, const PerReplica<Value>& gv) {
+               for (const auto& [gradient, variable] : {std::pair(gw, w), std::pair(gv, v)}) {
+                 const PerReplica<Value> whole(s.reduce(ReduceOp::kSum, gradient));
+                 s.update(variable,
+                          [](const Variable& copy, std::span<const Value> in) {
+                            sgd().apply_gradients({{in[0], copy}});
+                            return in[0];
+                          },
+                          {&whole, 1});
+               }
+             },
+             gradient_of(loss, w), gradient_of(loss, v));
+       }},
+      {"update() by the variable itself",
+       [](const Value&, const Value&, const Variable& w, const Variable& v) {
+         replica_context().merge_call([&](Strategy& s) {
+           for (const Variable& variable : {w, v}) {
+             s.update(variable,
+                      [](const Variable& copy, std::span<const Value>) {
+                        const Value decay = copy.read() * 0.5;
+                        sgd().apply_gradients({{decay, copy}});
+                        return decay;
+                      },
+                      {});
+           }
+         });
+       }},
+  };
+}
+
+std::vector<std::string> cpus(std::int64_t count) {
+  std::vector<std::string> names;
+  for (std::int64_t r = 0; r < count; ++r) names.push_back(str("cpu:", r));
+  return names;
+}
+
+// w and v after four steps.
+std::vector<double> trained(const Model& model, std::int64_t replicas, const std::string& step_passes,
+                            bool share = true) {
+  MirroredStrategy strategy({.devices = cpus(replicas), .share_mirrored = share, .step_passes = step_passes});
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(1.5)), v("v", Tensor::scalar(2.0));
+  const auto step = strategy.function(
+      {InputSpec(DType::kF64, Shape{kRows / replicas}, "x"), InputSpec(DType::kBool, Shape{}, "flag", true)},
+      [&](Value x, Value flag) { model.train(x, flag, w, v); });
+  for (int s = 0; s < 4; ++s) {
+    std::vector<Tensor> slots;
+    for (std::int64_t r = 0; r < replicas; ++r) {
+      Tensor rows = Tensor::empty(DType::kF64, Shape{kRows / replicas});
+      for (std::int64_t i = 0; i < kRows / replicas; ++i)
+        rows.data<double>()[static_cast<std::size_t>(i)] =
+            0.25 * static_cast<double>(r * (kRows / replicas) + i) + 0.5 * s + 0.125;
+      slots.push_back(std::move(rows));
+    }
+    step(PerReplica<Tensor>(std::move(slots)), Tensor::scalar(true));
+  }
+  return {w.value().item(), v.value().item()};
+}
+
+TEST(GradientShares, AreSummedOnceWithEveryPass) {
+  for (const Model& model : models()) {
+    for (const std::string passes :
+         {"", "clip-by-global-norm(norm=0.25)", "clip-by-global-norm(norm=1000)",
+          "accumulate-gradients(steps=2)", "clip-by-global-norm(norm=1000),accumulate-gradients(steps=2)"}) {
+      const std::vector<double> one = trained(model, 1, passes);
+      EXPECT_NE(one[0], 1.5) << model.name << ", " << passes;
+      for (const std::int64_t replicas : {2, 4}) {
+        if (replicas == 4 && !passes.empty()) continue;  // so that it stays cheap
+        const std::vector<double> many = trained(model, replicas, passes, replicas == 2);
+        for (std::size_t i = 0; i < one.size(); ++i)
+          EXPECT_NEAR(many[i], one[i], 1e-12)
+              << model.name << ", " << passes << ", variable " << i << " of " << replicas << " replicas";
+      }
+    }
+  }
+}
+
+// What decides about sums survives printing: both graphs become the same.
+TEST(GradientShares, AreKnownFromTextToo) {
+  for (const Model& model : models()) {
+    MirroredStrategy strategy({.devices = cpus(2)});
+    auto scope = strategy.scope();
+    const Variable w("w", Tensor::scalar(1.5)), v("v", Tensor::scalar(2.0));
+    const auto step = strategy.function(
+        {InputSpec(DType::kF64, Shape{2}, "x"), InputSpec(DType::kBool, Shape{}, "flag", true)},
+        [&](Value x, Value flag) { model.train(x, flag, w, v); });
+    for (const std::string passes : {"insert-all-reduce", "clip-by-global-norm(norm=0.25),insert-all-reduce",
+                                     "accumulate-gradients(steps=2),insert-all-reduce"}) {
+      Graph traced = step.step_graph();
+      Graph read = parse(print(traced));
+      EXPECT_EQ(print(read), print(traced));
+      PassRegistry::global().parse_pipeline(passes).run(traced);
+      PassRegistry::global().parse_pipeline(passes).run(read);
+      EXPECT_EQ(print(read), print(traced)) << model.name << ", " << passes;
+    }
+  }
+}
+
+// Functions of one strategy that train different variables, as a generator and its critic, gather by themselves; one that
+// trains some of them beside others too.
+TEST(GradientShares, FunctionsGatherByThemselves) {
+  MirroredStrategy strategy({.devices = cpus(2), .step_passes = "accumulate-gradients(steps=2)"});
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(0.0)), v("v", Tensor::scalar(0.0)), u("u", Tensor::scalar(0.0));
+  const InputSpec input(DType::kF64, Shape{1}, "x");
+  const Sgd optimizer(1.0);
+  const auto trains = [&](const std::vector<Variable>& variables) {
+    return strategy.function({input}, [&](Value x) {
+      Value loss = x.builder().constant(0.0);
+      for (const Variable& variable : variables) loss = loss + global_mean(x) * variable;
+      optimizer.minimize(loss, std::vector<VariableRef>(variables.begin(), variables.end()));
+    });
+  };
+  const auto generator = trains({w}), critic = trains({v}), both = trains({v, u});
+  const auto feed = [](double a, double b) {
+    return PerReplica<Tensor>({Tensor::from<double>({1}, {a}), Tensor::from<double>({1}, {b})});
+  };
+  const auto expect_values = [&](double of_w, double of_v, double of_u) {
+    EXPECT_DOUBLE_EQ(w.value().item(), of_w);
+    EXPECT_DOUBLE_EQ(v.value().item(), of_v);
+    EXPECT_DOUBLE_EQ(u.value().item(), of_u);
+  };
+  // Gradients are the means 2, 4, 8 of what is fed, and then 6, 12, 24.
+  generator(feed(1, 3));
+  critic(feed(3, 5));
+  both(feed(7, 9));
+  expect_values(0, 0, 0);
+  generator(feed(5, 7));
+  expect_values(-4, 0, 0);
+  critic(feed(11, 13));
+  expect_values(-4, -8, 0);
+  both(feed(23, 25));
+  expect_values(-4, -8 - 16, -16);
+}
+
+// What update() writes is final; whether it keeps copies equal is for the proof to say.
+TEST(GradientShares, UpdateIsLeftToTheProof) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(1.0), {.aggregation = Aggregation::kSum});
+  const Variable own("own", Tensor::scalar(1.0),
+                     {.synchronization = Synchronization::kOnRead, .aggregation = Aggregation::kSum});
+  const auto make = [&](const Variable& from) {
+    return strategy.cross_function({}, [&] {
+      strategy.update(
+          w, [&](const Variable& copy, std::span<const Value>) { return copy.assign(from.read() * 3.0); },
+          {});
+    });
+  };
+  make(w)();
+  EXPECT_EQ(w.value().item(), 3);
+  try {
+    make(own);
+    FAIL() << "accepted";
+  } catch (const PassError& error) {
+    EXPECT_NE(std::string(error.what()).find("variable 'w' would not stay equal"), std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
