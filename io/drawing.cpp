@@ -176,8 +176,8 @@ Colours::Colours(const GraphView& view, ColourBy by) : by_(by) {
   for (const std::string& whole : whole_names_) ++alike[short_name(whole)];
   for (const std::string& whole : whole_names_) {
     index_.emplace(whole, static_cast<int>(names_.size()));
-    std::string name = short_name(whole);
-    names_.push_back(alike[name] == 1 ? std::move(name) : whole);
+    const std::string name = short_name(whole);
+    names_.push_back(alike[name] == 1 ? name : whole);
   }
 }
 
@@ -215,7 +215,7 @@ std::string Colours::fill(int colour) {
   for (const double offset : {0.0, 4.0, 2.0}) {  // red, green, blue
     const double place = std::fmod(hue + offset, 6.0), distance = std::abs(place - 3) - 1;
     const auto level =
-        static_cast<unsigned>(255 * (kDark + (kLight - kDark) * std::clamp(distance, 0.0, 1.0)) + 0.5);
+        static_cast<unsigned>(255 * (kDark + (kLight - kDark) * std::clamp(distance, 0.0, 1.0)));
     constexpr std::string_view kHex = "0123456789abcdef";
     out += {kHex[level / 16], kHex[level % 16]};
   }

@@ -61,8 +61,9 @@ const TraceEdges::Turn* TraceEdges::turn_before(std::uint64_t run, std::uint32_t
     return nullptr;
   };
   const std::span<const Turn> turns = turns_of(run, node);
-  const auto own = std::ranges::equal_range(turns, replica, {}, &Turn::replica);
-  if (!own.empty()) return of_replica({own.begin(), own.end()});
+  const auto own = std::ranges::lower_bound(turns, replica, {}, &Turn::replica);
+  const auto behind = std::ranges::upper_bound(turns, replica, {}, &Turn::replica);
+  if (own != behind) return of_replica({own, behind});
   const Turn* best = nullptr;
   for (auto first = turns.begin(); first != turns.end();) {
     const auto end = std::ranges::upper_bound(first, turns.end(), first->replica, {}, &Turn::replica);
