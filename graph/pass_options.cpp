@@ -21,7 +21,7 @@ bool ends_bare_value(char c) {
 
 class Parser {
  public:
-  explicit Parser(std::string_view text) : text_(text) {}
+  Parser(std::string_view text, std::string_view noun) : text_(text), noun_(noun) {}
 
   std::vector<PassText> passes() {
     std::vector<PassText> result;
@@ -39,7 +39,7 @@ class Parser {
     PassText result;
     skip_space();
     result.position = at_;
-    result.name = word("the name of a pass");
+    result.name = word(str("the name of a ", noun_));
     if (!accept('(')) return result;
     if (accept(')')) return result;
     do {
@@ -91,7 +91,7 @@ class Parser {
     return result;
   }
 
-  std::string word(const char* what) {
+  std::string word(std::string_view what) {
     skip_space();
     const std::size_t start = at_;
     while (!at_end() && is_word(text_[at_])) ++at_;
@@ -111,7 +111,7 @@ class Parser {
   void expect(char c, const char* what) {
     if (!accept(c)) fail(what);
   }
-  [[noreturn]] void fail(const char* expected) const {
+  [[noreturn]] void fail(std::string_view expected) const {
     throw PipelineSyntaxError(
         at_, str("expected ", expected, ", got ", at_end() ? "the end" : str("'", text_[at_], "'"), " in '",
                  text_, "'"));
@@ -122,6 +122,7 @@ class Parser {
   bool at_end() const { return at_ >= text_.size(); }
 
   std::string_view text_;
+  std::string_view noun_;
   std::size_t at_ = 0;
 };
 
@@ -265,36 +266,41 @@ std::string print_pass(std::string_view name,
   return options.empty() ? text : text + ")";
 }
 
-std::vector<PassText> parse_passes(std::string_view text) { return Parser(text).passes(); }
+std::vector<PassText> parse_passes(std::string_view text, std::string_view noun) {
+  return Parser(text, noun).passes();
+}
 
-PassOptions resolve_options(const PassText& pass, const std::vector<OptionSpec>& specs) {
+PassOptions resolve_options(const PassText& pass, const std::vector<OptionSpec>& specs,
+                            std::string_view noun) {
   std::map<std::string, OptionValue, std::less<>> values;
   for (const OptionText& option : pass.options) {
     const auto spec = std::ranges::find(specs, option.name, &OptionSpec::name);
     if (spec == specs.end()) {
       throw UnknownOption(
-          str("pass '", pass.name, "' has no option '", option.name, "'; ", list_options(specs)));
+          str(noun, " '", pass.name, "' has no option '", option.name, "'; ", list_options(specs)));
     }
     std::optional<OptionValue> value = convert(option, spec->type);
     if (!value) {
       const std::string given =
           option.is_list ? print_option(option.values) : str("'", option.values.front(), "'");
-      throw BadOptionValue(str("option '", option.name, "' of pass '", pass.name, "' takes ",
+      throw BadOptionValue(str("option '", option.name, "' of ", noun, " '", pass.name, "' takes ",
                                accepted(spec->type), ", got ", given));
     }
     if (!values.emplace(option.name, std::move(*value)).second) {
-      throw BadOptionValue(str("option '", option.name, "' of pass '", pass.name, "' is given twice"));
+      throw BadOptionValue(str("option '", option.name, "' of ", noun, " '", pass.name, "' is given twice"));
     }
   }
+  std::set<std::string, std::less<>> given;
+  for (const auto& [name, value] : values) given.insert(name);
   for (const OptionSpec& spec : specs) {
-    if (values.contains(spec.name)) continue;
+    if (given.contains(spec.name)) continue;
     if (!spec.fallback) {
       throw UnknownOption(
-          str("pass '", pass.name, "' needs its option '", spec.name, "'; ", list_options(specs)));
+          str(noun, " '", pass.name, "' needs its option '", spec.name, "'; ", list_options(specs)));
     }
     values.emplace(spec.name, *spec.fallback);
   }
-  return PassOptions(std::move(values));
+  return PassOptions(std::move(values), std::move(given));
 }
 
 }  // namespace lockstep

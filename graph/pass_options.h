@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -66,8 +67,13 @@ class LOCKSTEP_API PipelineSyntaxError : public InvalidArgument {
 class LOCKSTEP_API PassOptions {
  public:
   PassOptions() = default;
-  explicit PassOptions(std::map<std::string, OptionValue, std::less<>> values) : values_(std::move(values)) {}
+  // `given` are the options that the text has; the others have their defaults.
+  explicit PassOptions(std::map<std::string, OptionValue, std::less<>> values,
+                       std::set<std::string, std::less<>> given = {})
+      : values_(std::move(values)), given_(std::move(given)) {}
 
+  // Does the text say it? Where it does not, the value is the default.
+  bool is_given(std::string_view name) const { return given_.contains(name); }
   // Asking for an option that was not declared, or by another type, is a bug in the pass: Error(kInternal).
   std::int64_t get_int(std::string_view name) const;
   double get_float(std::string_view name) const;
@@ -79,6 +85,7 @@ class LOCKSTEP_API PassOptions {
   template <class T>
   const T& get(std::string_view name) const;
   std::map<std::string, OptionValue, std::less<>> values_;
+  std::set<std::string, std::less<>> given_;
 };
 
 // "name(option=value,...)", or the name alone where there are no options: text that makes the pass again.
@@ -99,9 +106,10 @@ struct PassText {
   std::vector<OptionText> options;
   std::size_t position = 0;
 };
-// Throws PipelineSyntaxError. Empty text is no passes.
-LOCKSTEP_API std::vector<PassText> parse_passes(std::string_view text);
+// Throws PipelineSyntaxError. Empty text is no passes. `noun` is what errors call them.
+LOCKSTEP_API std::vector<PassText> parse_passes(std::string_view text, std::string_view noun = "pass");
 // Throws UnknownOption or BadOptionValue.
-LOCKSTEP_API PassOptions resolve_options(const PassText& pass, const std::vector<OptionSpec>& specs);
+LOCKSTEP_API PassOptions resolve_options(const PassText& pass, const std::vector<OptionSpec>& specs,
+                                         std::string_view noun = "pass");
 
 }  // namespace lockstep

@@ -9,25 +9,19 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
-#include <shared_mutex>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/core/export.h"
+#include "lockstep/graph/named_factories.h"
 #include "lockstep/graph/pass.h"
 #include "lockstep/graph/pass_options.h"
 #include "lockstep/graph/pipeline.h"
 
 namespace lockstep {
 
-struct PassInfo {
-  std::string name;     // kebab-case
-  std::string summary;  // one line
-  std::vector<OptionSpec> options = {};
-};
+using PassInfo = FactoryInfo;
 // Makes the pass; throws InvalidArgument (BadOptionValue) for a value it refuses.
 using PassFactory = std::function<std::unique_ptr<Pass>(const PassOptions&)>;
 
@@ -52,14 +46,9 @@ class LOCKSTEP_API PassRegistry {
   PassPipeline parse_pipeline(std::string_view text) const;
 
  private:
-  struct Entry {
-    PassInfo info;
-    PassFactory factory;
-  };
   std::unique_ptr<Pass> make(const PassText& text) const;
 
-  mutable std::shared_mutex mutex_;
-  std::map<std::string, Entry, std::less<>> entries_;
+  NamedFactories<Pass, UnknownPass> factories_{"pass"};
 };
 
 // Called once by PassRegistry::global(); adds the passes of graph/passes to any registry.

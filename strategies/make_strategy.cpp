@@ -16,6 +16,18 @@ std::vector<OptionSpec> mirrored_specs() {
            .type = OptionType::kString,
            .fallback = defaults.cross_device_ops,
            .summary = "auto, shared_memory, reduction_to_one_device, hierarchical_copy or ring"},
+          {.name = "reduce_device",
+           .type = OptionType::kString,
+           .fallback = defaults.reduce_device,
+           .summary = "where reduction_to_one_device reduces; empty: replica 0's device"},
+          {.name = "num_gpus",
+           .type = OptionType::kInt,
+           .fallback = std::int64_t{-1},
+           .summary = "in place of devices: so many GPUs, gpu:0 and on; 0: cpu:0; not given: by devices"},
+          {.name = "num_gpus_per_worker",
+           .type = OptionType::kInt,
+           .fallback = std::int64_t{-1},
+           .summary = "another name for num_gpus"},
           {.name = "bytes_per_pack",
            .type = OptionType::kInt,
            .fallback = defaults.bytes_per_pack,
@@ -28,6 +40,10 @@ std::vector<OptionSpec> mirrored_specs() {
            .type = OptionType::kBool,
            .fallback = defaults.share_mirrored,
            .summary = "compute and store once what is equal on all replicas of one memory"},
+          {.name = "may_drift",
+           .type = OptionType::kList,
+           .fallback = std::vector<std::string>(),
+           .summary = "variables whose copies may drift apart"},
           {.name = "step_passes",
            .type = OptionType::kString,
            .fallback = defaults.step_passes,
@@ -40,11 +56,17 @@ std::vector<OptionSpec> mirrored_specs() {
 
 MirroredOptions mirrored_options(const PassOptions& given, const StrategyOptions& base) {
   MirroredOptions options;
-  if (!given.get_list("devices").empty()) options.devices = given.get_list("devices");
+  if (given.is_given("devices")) options.devices = given.get_list("devices");
+  if (given.is_given("num_gpus")) options.num_gpus = given.get_int("num_gpus");
+  if (given.is_given("num_gpus_per_worker"))
+    options.num_gpus_per_worker = given.get_int("num_gpus_per_worker");
   options.cross_device_ops = given.get_string("cross_device_ops");
+  options.reduce_device = given.get_string("reduce_device");
   options.bytes_per_pack = given.get_int("bytes_per_pack");
   options.num_packs = given.get_int("num_packs");
   options.share_mirrored = given.get_bool("share_mirrored");
+  const std::vector<std::string>& drifting = given.get_list("may_drift");
+  options.may_drift = {drifting.begin(), drifting.end()};
   options.step_passes = given.get_string("step_passes");
   options.optimize = given.get_bool("optimize");
   options.runtime = base.runtime;
@@ -59,7 +81,7 @@ OptionSpec devices_option() {
   return {.name = "devices",
           .type = OptionType::kList,
           .fallback = std::vector<std::string>(),
-          .summary = "one for each replica; empty: every GPU, else the CPU"};
+          .summary = "one for each replica; not given: every GPU, else the CPU"};
 }
 
 void register_strategies(StrategyRegistry& registry) {

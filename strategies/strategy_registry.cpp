@@ -1,23 +1,11 @@
 #include "lockstep/strategies/strategy_registry.h"
 
-#include <algorithm>
-#include <mutex>
 #include <utility>
 
 #include "lockstep/strategies/passes/enter_replicas.h"
 #include "lockstep/strategies/passes/register.h"
 
 namespace lockstep {
-
-namespace {
-
-bool is_kebab_case(std::string_view name) {
-  if (name.empty() || name.front() == '-' || name.back() == '-') return false;
-  return std::ranges::all_of(
-      name, [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-'; });
-}
-
-}  // namespace
 
 StrategyRegistry::StrategyRegistry() = default;
 StrategyRegistry::~StrategyRegistry() = default;
@@ -32,51 +20,15 @@ StrategyRegistry& StrategyRegistry::global() {
 }
 
 void StrategyRegistry::add(StrategyInfo info, StrategyFactory factory) {
-  if (!is_kebab_case(info.name)) {
-    throw InvalidArgument(
-        str("strategy name '", info.name, "' must be kebab-case: a-z, 0-9 and '-' between them"));
-  }
-  if (!factory) throw InvalidArgument(str("strategy '", info.name, "' is registered without a factory"));
-  const std::unique_lock lock(mutex_);
-  if (entries_.contains(info.name))
-    throw InvalidArgument(str("strategy '", info.name, "' is registered already; choose another name"));
-  std::string name = info.name;
-  entries_.emplace(std::move(name), Entry{std::move(info), std::move(factory)});
+  factories_.add(std::move(info), std::move(factory));
 }
 
-bool StrategyRegistry::contains(std::string_view name) const {
-  const std::shared_lock lock(mutex_);
-  return entries_.find(name) != entries_.end();
-}
+bool StrategyRegistry::contains(std::string_view name) const { return factories_.contains(name); }
 
-std::vector<StrategyInfo> StrategyRegistry::strategies() const {
-  const std::shared_lock lock(mutex_);
-  std::vector<StrategyInfo> infos;
-  for (const auto& [name, entry] : entries_) infos.push_back(entry.info);
-  return infos;
-}
+std::vector<StrategyInfo> StrategyRegistry::strategies() const { return factories_.infos(); }
 
 std::unique_ptr<Strategy> StrategyRegistry::make(std::string_view text, const StrategyOptions& base) const {
-  const std::vector<PassText> parts = parse_passes(text);
-  if (parts.size() != 1) {
-    throw PipelineSyntaxError(parts.size() < 2 ? 0 : parts[1].position,
-                              str("expected one strategy, got ", parts.size(), " in '", text, "'"));
-  }
-  const Entry* entry = nullptr;
-  std::string known;
-  {
-    const std::shared_lock lock(mutex_);
-    const auto found = entries_.find(parts[0].name);
-    if (found != entries_.end())
-      entry = &found->second;  // entries stay where they are, and are never taken out
-    for (const auto& [name, unused] : entries_) known += str(known.empty() ? "" : ", ", name);
-  }
-  if (entry == nullptr)
-    throw NotFound(str("no strategy is called '", parts[0].name, "'; there are: ", known));
-  std::unique_ptr<Strategy> strategy = entry->factory(resolve_options(parts[0], entry->info.options), base);
-  if (strategy == nullptr)
-    throw InvalidArgument(str("the factory of strategy '", parts[0].name, "' made nothing"));
-  return strategy;
+  return factories_.make(factories_.read(text), base);
 }
 
 PassPipeline StrategyRegistry::parse_pipeline(std::string_view text, const PassRegistry& passes) const {

@@ -11,25 +11,20 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
-#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/core/export.h"
+#include "lockstep/graph/named_factories.h"
 #include "lockstep/graph/pass_options.h"
 #include "lockstep/graph/pass_registry.h"
 #include "lockstep/strategies/strategy.h"
 
 namespace lockstep {
 
-struct StrategyInfo {
-  std::string name;     // kebab-case
-  std::string summary;  // one line
-  std::vector<OptionSpec> options = {};
-};
+using StrategyInfo = FactoryInfo;
 // Throws InvalidArgument (BadOptionValue) for a value it refuses.
 using StrategyFactory =
     std::function<std::unique_ptr<Strategy>(const PassOptions& options, const StrategyOptions& base)>;
@@ -44,13 +39,13 @@ class LOCKSTEP_API StrategyRegistry {
   StrategyRegistry(const StrategyRegistry&) = delete;
   StrategyRegistry& operator=(const StrategyRegistry&) = delete;
 
-  // Throws InvalidArgument for a taken or malformed name, or no factory.
+  // Throws InvalidArgument for a taken or malformed name, no factory, two options of one name, or a default of another type.
   void add(StrategyInfo info, StrategyFactory factory);
   bool contains(std::string_view name) const;
   std::vector<StrategyInfo> strategies() const;  // by name
 
-  // One strategy from "name" or "name(option=value,...)". Throws NotFound for an unknown name, UnknownOption,
-  // BadOptionValue or PipelineSyntaxError for the rest.
+  // One strategy from "name" or "name(option=value,...)". Throws NotFound for an unknown name, with the closest ones;
+  // UnknownOption, BadOptionValue or PipelineSyntaxError for the rest.
   std::unique_ptr<Strategy> make(std::string_view text, const StrategyOptions& base = {}) const;
 
   // Passes and strategies, separated by commas: a strategy stands for enter-replicas and the passes of its pipeline.
@@ -58,15 +53,11 @@ class LOCKSTEP_API StrategyRegistry {
                               const PassRegistry& passes = PassRegistry::global()) const;
 
  private:
-  struct Entry {
-    StrategyInfo info;
-    StrategyFactory factory;
-  };
-  mutable std::shared_mutex mutex_;
-  std::map<std::string, Entry, std::less<>> entries_;
+  NamedFactories<Strategy, NotFound, const StrategyOptions&> factories_{"strategy"};
 };
 
-// The option that most strategies have: a list, empty by default.
+// The option that most strategies have: a list, empty by default. Where the text gives an empty one
+// (PassOptions::is_given), that is for the factory to refuse, as Strategy's constructor does.
 LOCKSTEP_API OptionSpec devices_option();
 
 // Called once by StrategyRegistry::global(); adds the strategies of this folder to any registry.

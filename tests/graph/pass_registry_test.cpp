@@ -65,6 +65,10 @@ TEST_F(PassRegistryTest, WhatIsNotGivenHasItsDefault) {
   EXPECT_TRUE(given.get_bool("overlap"));
   EXPECT_EQ(given.get_string("order"), "size");
   EXPECT_TRUE(given.get_list("devices").empty());
+  EXPECT_FALSE(given.is_given("devices"));
+  registry.make("bucket(devices=[])");
+  EXPECT_TRUE(given.is_given("devices"));  // empty, and said to be
+  EXPECT_FALSE(given.is_given("bytes"));
 }
 
 TEST_F(PassRegistryTest, OptionsParseByTheirType) {

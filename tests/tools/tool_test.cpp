@@ -159,7 +159,8 @@ TEST_F(Tool, WhatFailsIsStatus1AndLeavesOutputsAsTheyWere) {
       {"run step.lks --feed 'x=f32[1,2]{*1.0}' --feed 'rate=f32[]{0.5}' --feed 'z=f32[]{1.0}'",
        "no placeholder 'z'; it has x: f32[?,2], rate: f32[]"},
       {"run step.lks --feed 'x=f32[1,3]{*1.0}' --feed 'rate=f32[]{0.5}'", "x"},
-      {"run step.lks --strategy mirored", "no strategy is called 'mirored'"},
+      {"run step.lks --strategy mirored",
+       "no strategy named 'mirored' is registered; did you mean 'mirrored'"},
       {"ops no_such_op", "no_such_op"},
       {"passes no-such-pass", "no-such-pass"},
   };
