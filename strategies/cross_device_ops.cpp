@@ -42,7 +42,8 @@ std::vector<std::size_t> LowerContext::read_tensors() const {
 }
 
 std::vector<ValueId> LowerContext::reduce_on(const std::string& device, ReduceOp op,
-                                             std::span<const ValueId> values, std::size_t replicas) const {
+                                             std::span<const ValueId> values, std::size_t replicas,
+                                             std::int32_t replica) const {
   const std::string base = edit_.graph().node(node_).name() + "/reduce";
   const NodeId made = edit_.insert({.op = "reduce_replicas",
                                     .name = base,
@@ -50,6 +51,7 @@ std::vector<ValueId> LowerContext::reduce_on(const std::string& device, ReduceOp
                                     .attributes = {{"reduce", std::string(to_string(op))},
                                                    {"replicas", static_cast<std::int64_t>(replicas)}},
                                     .origin = node_,
+                                    .replica = replica,
                                     .device = device});
   std::vector<ValueId> results;
   for (std::uint32_t i = 0; i < values.size() / replicas; ++i) results.push_back({made, i});
@@ -209,24 +211,55 @@ class Ring final : public CrossDeviceOps {
     if (tensors.empty()) return;
     const auto chunks = static_cast<std::int64_t>(c.replicas());
     const std::string base = c.edit().graph().node(c.node()).name();
+    const bool one_memory = in_one_memory(c);
     std::vector<ValueId> parts;  // chunk by chunk
     for (std::size_t owner = 0; owner < c.replicas(); ++owner) {
-      const NodeId made = c.edit().insert({.op = "reduce_chunk",
-                                           .name = base + "/chunk",
-                                           .inputs = inputs_of(c, tensors, 0, c.replicas()),
-                                           .attributes = {{"chunk", static_cast<std::int64_t>(owner)},
-                                                          {"chunks", chunks},
-                                                          {"reduce", std::string(to_string(c.reduce()))},
-                                                          {"replicas", chunks}},
-                                           .origin = c.node(),
-                                           .replica = static_cast<std::int32_t>(owner),
-                                           .device = c.device(owner)});
-      for (std::uint32_t i = 0; i < tensors.size(); ++i) parts.push_back({made, i});
+      const std::vector<ValueId> own = one_memory ? chunk(c, "/chunk", owner, owner, tensors, 0, c.replicas())
+                                                  : gathered_chunk(c, owner, tensors);
+      parts.insert(parts.end(), own.begin(), own.end());
     }
     for (std::size_t r = 0; r < c.replicas(); ++r) join(c, r, tensors, parts, chunks, base);
   }
 
  private:
+  static bool in_one_memory(const LowerContext& c) {
+    for (std::size_t r = 1; r < c.replicas(); ++r) {
+      if (internal::memory_of(c.device(r)) != internal::memory_of(c.device(0))) return false;
+    }
+    return true;
+  }
+
+  // A part of the values of replicas [first, last), combined where replica `at` is.
+  static std::vector<ValueId> chunk(LowerContext& c, std::string_view name, std::size_t index, std::size_t at,
+                                    std::span<const std::size_t> tensors, std::size_t first,
+                                    std::size_t last) {
+    const NodeId made =
+        c.edit().insert({.op = "reduce_chunk",
+                         .name = str(c.edit().graph().node(c.node()).name(), name),
+                         .inputs = inputs_of(c, tensors, first, last),
+                         .attributes = {{"chunk", static_cast<std::int64_t>(index)},
+                                        {"chunks", static_cast<std::int64_t>(c.replicas())},
+                                        {"reduce", std::string(to_string(c.reduce()))},
+                                        {"replicas", static_cast<std::int64_t>(last - first)}},
+                         .origin = c.node(),
+                         .replica = static_cast<std::int32_t>(at),
+                         .device = c.device(at)});
+    std::vector<ValueId> outputs;
+    for (std::uint32_t i = 0; i < tensors.size(); ++i) outputs.push_back({made, i});
+    return outputs;
+  }
+
+  // Between memories a part is cut out where it lies (the chunk of one replica), so that only parts travel.
+  static std::vector<ValueId> gathered_chunk(LowerContext& c, std::size_t owner,
+                                             std::span<const std::size_t> tensors) {
+    std::vector<ValueId> slices;  // replica by replica
+    for (std::size_t r = 0; r < c.replicas(); ++r) {
+      const std::vector<ValueId> own = chunk(c, "/slice", owner, r, tensors, r, r + 1);
+      slices.insert(slices.end(), own.begin(), own.end());
+    }
+    return c.reduce_on(c.device(owner), c.reduce(), slices, c.replicas(), static_cast<std::int32_t>(owner));
+  }
+
   static void join(LowerContext& c, std::size_t replica, std::span<const std::size_t> tensors,
                    std::span<const ValueId> parts, std::int64_t chunks, const std::string& base) {
     std::vector<std::size_t> wanted;  // of `tensors`

@@ -14,7 +14,8 @@
 //   hierarchical_copy         two groups, each reduced on its first device; both sums       half of that over each of the two
 //                             combined; copied back the same way
 //   ring                      each device reduces its 1/P of every tensor (reduce_chunk),   2 (P-1)/P N over each device
-//                             then the parts are joined on each (join_chunks)
+//                             then the parts are joined on each (join_chunks); between
+//                             memories parts are cut first, so that nothing else travels
 //
 // All give the bits of the all-reduce: elements are combined in the order of the replicas; a mean is their sum and one
 // division. Except hierarchical_copy from three replicas on, whose sums are those of the groups' sums: ((0 + 1) + (2 + 3));
@@ -59,9 +60,9 @@ class LOCKSTEP_API LowerContext {
   std::vector<std::size_t> read_tensors() const;               // by anybody
 
   // --- nodes that stem from the all-reduce
-  // The values combined, one output for each tensor; values are replica by replica.
+  // The values combined, one output for each tensor; values are replica by replica. `replica` is whose node it is; -1: nobody's.
   std::vector<ValueId> reduce_on(const std::string& device, ReduceOp op, std::span<const ValueId> values,
-                                 std::size_t replicas) const;
+                                 std::size_t replicas, std::int32_t replica = -1) const;
   // The value on another device; itself where it is there already.
   ValueId copy_to(const std::string& device, ValueId value, std::int32_t replica = -1) const;
   ValueId copy(const std::string& device, ValueId value, std::int32_t replica) const;  // in any case

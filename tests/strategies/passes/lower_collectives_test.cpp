@@ -1,5 +1,8 @@
 #include "lockstep/strategies/passes/lower_collectives.h"
 
+#include <algorithm>
+#include <map>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +17,9 @@
 namespace lockstep {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 class LowerCollectives : public testing::PassTest {
  protected:
@@ -124,6 +129,66 @@ TEST_F(LowerCollectives, RingReducesAPartOnEachDevice) {
     )");
 }
 
+// Between memories no copy is larger than a part: each device reads two parts of the others' values to reduce its own, and two
+// reduced parts.
+TEST_F(LowerCollectives, RingMovesPartsOnlyBetweenMemories) {
+  const std::string before = R"(
+      %x0 = placeholder() : f32[7] on "gpu:0"
+      %x1 = placeholder() : f32[7] on "gpu:1"
+      %x2 = placeholder() : f32[7] on "gpu:2"
+      %t = all_reduce[reduce="mean", replicas=3](%x0, %x1, %x2) : f32[7], f32[7], f32[7]
+      %a = neg(%t) : f32[7] on "gpu:0" replica 0
+      %b = neg(%t:1) : f32[7] on "gpu:1" replica 1
+      %c = neg(%t:2) : f32[7] on "gpu:2" replica 2
+      return %a, %b, %c
+    )";
+  expect_rewrite("lower-collectives(ops=ring),insert-copies", before, R"(
+      %x0 = placeholder() : f32[7] on "gpu:0"
+      %x1 = placeholder() : f32[7] on "gpu:1"
+      %x2 = placeholder() : f32[7] on "gpu:2"
+      %t/slice = reduce_chunk[chunk=0, chunks=3, reduce="mean", replicas=1](%x0) : f32[2] on "gpu:0" replica 0
+      %t/slice_1 = reduce_chunk[chunk=0, chunks=3, reduce="mean", replicas=1](%x1) : f32[2] on "gpu:1" replica 1
+      %t/slice_2 = reduce_chunk[chunk=0, chunks=3, reduce="mean", replicas=1](%x2) : f32[2] on "gpu:2" replica 2
+      %t/slice_1/copy = copy(%t/slice_1) : f32[2] on "gpu:0" replica 0
+      %t/slice_2/copy = copy(%t/slice_2) : f32[2] on "gpu:0" replica 0
+      %t/reduce = reduce_replicas[reduce="mean", replicas=3](%t/slice, %t/slice_1/copy, %t/slice_2/copy) : f32[2] on "gpu:0" replica 0
+      %t/slice_3 = reduce_chunk[chunk=1, chunks=3, reduce="mean", replicas=1](%x0) : f32[2] on "gpu:0" replica 0
+      %t/slice_4 = reduce_chunk[chunk=1, chunks=3, reduce="mean", replicas=1](%x1) : f32[2] on "gpu:1" replica 1
+      %t/slice_5 = reduce_chunk[chunk=1, chunks=3, reduce="mean", replicas=1](%x2) : f32[2] on "gpu:2" replica 2
+      %t/slice_3/copy = copy(%t/slice_3) : f32[2] on "gpu:1" replica 1
+      %t/slice_5/copy = copy(%t/slice_5) : f32[2] on "gpu:1" replica 1
+      %t/reduce_1 = reduce_replicas[reduce="mean", replicas=3](%t/slice_3/copy, %t/slice_4, %t/slice_5/copy) : f32[2] on "gpu:1" replica 1
+      %t/slice_6 = reduce_chunk[chunk=2, chunks=3, reduce="mean", replicas=1](%x0) : f32[3] on "gpu:0" replica 0
+      %t/slice_7 = reduce_chunk[chunk=2, chunks=3, reduce="mean", replicas=1](%x1) : f32[3] on "gpu:1" replica 1
+      %t/slice_8 = reduce_chunk[chunk=2, chunks=3, reduce="mean", replicas=1](%x2) : f32[3] on "gpu:2" replica 2
+      %t/slice_6/copy = copy(%t/slice_6) : f32[3] on "gpu:2" replica 2
+      %t/slice_7/copy = copy(%t/slice_7) : f32[3] on "gpu:2" replica 2
+      %t/reduce_2 = reduce_replicas[reduce="mean", replicas=3](%t/slice_6/copy, %t/slice_7/copy, %t/slice_8) : f32[3] on "gpu:2" replica 2
+      %t/reduce_1/copy = copy(%t/reduce_1) : f32[2] on "gpu:0" replica 0
+      %t/reduce_2/copy = copy(%t/reduce_2) : f32[3] on "gpu:0" replica 0
+      %t/join = join_chunks[chunks=3](%t/reduce, %t/reduce_1/copy, %t/reduce_2/copy, %x0) : f32[7] on "gpu:0" replica 0
+      %a = neg(%t/join) : f32[7] on "gpu:0" replica 0
+      %t/reduce/copy = copy(%t/reduce) : f32[2] on "gpu:1" replica 1
+      %t/reduce_2/copy_1 = copy(%t/reduce_2) : f32[3] on "gpu:1" replica 1
+      %t/join_1 = join_chunks[chunks=3](%t/reduce/copy, %t/reduce_1, %t/reduce_2/copy_1, %x1) : f32[7] on "gpu:1" replica 1
+      %b = neg(%t/join_1) : f32[7] on "gpu:1" replica 1
+      %t/reduce/copy_1 = copy(%t/reduce) : f32[2] on "gpu:2" replica 2
+      %t/reduce_1/copy_1 = copy(%t/reduce_1) : f32[2] on "gpu:2" replica 2
+      %t/join_2 = join_chunks[chunks=3](%t/reduce/copy_1, %t/reduce_1/copy_1, %t/reduce_2, %x2) : f32[7] on "gpu:2" replica 2
+      %c = neg(%t/join_2) : f32[7] on "gpu:2" replica 2
+      return %a, %b, %c
+    )");
+  Graph graph = parse(before);
+  PassRegistry::global().parse_pipeline("lower-collectives(ops=ring),insert-copies").run(graph);
+  std::map<std::string, std::int64_t> received;  // elements, by device
+  for (const Node& node : graph.nodes()) {
+    if (node.op().name == "copy") received[node.device()] += node.outputs()[0].shape.num_elements();
+  }
+  // Parts are of 2, 2 and 3 elements: 2 of its own from each of the others, then the others' parts.
+  EXPECT_THAT(received,
+              ElementsAre(Pair("gpu:0", 2 * 2 + 5), Pair("gpu:1", 2 * 2 + 5), Pair("gpu:2", 2 * 3 + 4)));
+}
+
 TEST_F(LowerCollectives, HierarchicalCopyKeepsTheOddOne) {
   expect_rewrite("lower-collectives(ops=hierarchical_copy)", R"(
       %x = placeholder() : f32[2]
@@ -207,8 +272,11 @@ TEST_F(LowerCollectives, KeepsTheBitsOfTheAllReduce) {
           own[0].push_back(b.placeholder(str("x", r), dtype, {5, 3}));
           own[1].push_back(b.placeholder(str("y", r), dtype, {2}));
         }
-        const auto out = replicated(b, static_cast<std::int64_t>(replicas), {}, own,
-                                    [&](std::span<const Value> in) { return all_reduce(op, in); });
+        const auto out =
+            replicated(b, static_cast<std::int64_t>(replicas), {}, own, [&](std::span<const Value> in) {
+              const Value values[] = {identity(in[0]), identity(in[1])};
+              return all_reduce(op, values);
+            });
         for (const auto& result : out) {
           for (const Value& value : result) b.result(value);
         }
@@ -220,6 +288,20 @@ TEST_F(LowerCollectives, KeepsTheBitsOfTheAllReduce) {
           PassRegistry::global().parse_pipeline(str("lower-collectives(ops=", ops, ")")).run(after);
           for (const Node& node : after.nodes()) EXPECT_FALSE(node.op().traits.collective);
           testing::expect_same_meaning(before, after, 3);
+        }
+        if (replicas > 1) {
+          std::string devices;
+          for (std::size_t r = 0; r < replicas; ++r) devices += str(r == 0 ? "" : ",", "gpu:", r);
+          SCOPED_TRACE(
+              str("ring between memories, ", replicas, " replicas, ", to_string(op), ", ", to_string(dtype)));
+          Graph apart = before;
+          PassRegistry::global()
+              .parse_pipeline(str("place(devices=[", devices, "]),lower-collectives(ops=ring),insert-copies"))
+              .run(apart);
+          EXPECT_TRUE(std::ranges::any_of(apart.nodes(), [](const Node& node) {
+            return node.op().name == "reduce_chunk" && *node.find<std::int64_t>("replicas") == 1;
+          }));
+          testing::expect_same_meaning(before, apart, 3);
         }
         if (replicas > 2) continue;
         Graph after = before;
