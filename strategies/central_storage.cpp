@@ -1,6 +1,7 @@
 #include "lockstep/strategies/central_storage.h"
 
 #include "lockstep/core/device.h"
+#include "lockstep/strategies/internal/memories.h"
 
 namespace lockstep {
 
@@ -19,8 +20,7 @@ MirroredOptions sharing(MirroredOptions options) {
 CentralStorageStrategy::CentralStorageStrategy(MirroredOptions options, const std::string& parameter_device)
     : MirroredStrategy(sharing(std::move(options))),
       parameter_devices_{Device::parse(parameter_device).to_string()} {
-  const Decision decision = runtime().has_device(Device::parse(parameter_devices_[0]));
-  if (!decision) throw InvalidArgument(str("device '", parameter_devices_[0], "': ", decision.reason()));
+  internal::check_device(runtime(), parameter_devices_[0]);
 }
 
 CentralStorageStrategy::~CentralStorageStrategy() = default;

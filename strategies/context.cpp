@@ -59,6 +59,10 @@ ReplicaKind ContextFrame::kind_of(const Value& value) const {
 
 const ContextFrame* ContextFrame::current() { return top; }
 
+ContextKind kind_of_scope() {
+  return current_context() == ContextKind::kUpdate ? ContextKind::kUpdate : ContextKind::kCrossReplica;
+}
+
 void require_cross_replica(const Strategy* strategy, std::string_view method) {
   if (top == nullptr) return;
   if (top->strategy() != strategy) {
@@ -71,6 +75,13 @@ void require_cross_replica(const Strategy* strategy, std::string_view method) {
                                  " requires cross-replica context, and this is the code of one replica: use ",
                                  "replica_context().merge_call()"));
   }
+}
+
+void require_no_update(std::string_view method) {
+  if (current_context() != ContextKind::kUpdate) return;
+  throw FailedPrecondition(
+      str(method, " requires cross-replica context, and this is the code of one copy, in an update: ",
+          "call it before the update and hand its result over as an argument"));
 }
 
 void require_replica(std::string_view method) {

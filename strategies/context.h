@@ -5,10 +5,12 @@
 //                  replicas together
 //   replica        inside a function that is traced once and cloned per replica
 //   update         inside the function of Strategy::update(): a variable means the copy that is being updated; counts as
-//                  cross-replica
+//                  cross-replica, but what makes nodes for all replicas (run(), update(), ...) has no place there; a scope
+//                  that is entered in it leaves it an update
 //
 // A call in the wrong context is an error of its own kind (FailedPrecondition):
 //   a cross-replica method in replica context    "requires cross-replica context: use merge_call()"
+//                                                (so is one that makes nodes for all replicas in an update)
 //   another strategy is active                   "mixes strategies"
 //   a replica method outside of a replica        "requires replica context"
 //   a ReplicaContext of another function         "this ReplicaContext belongs to another ..."
@@ -43,6 +45,9 @@ LOCKSTEP_API bool in_replica_context();
 LOCKSTEP_API GraphBuilder* current_builder();
 
 namespace internal {
+
+// What a scope that is entered here is: cross-replica, but an update stays one.
+LOCKSTEP_API ContextKind kind_of_scope();
 
 class RegionKinds;  // strategies/internal/result_kinds.h
 
@@ -85,6 +90,7 @@ class LOCKSTEP_API ContextFrame {
 
 // Throw FailedPrecondition where the context is another one; `method` is what was called.
 LOCKSTEP_API void require_cross_replica(const Strategy* strategy, std::string_view method);
+LOCKSTEP_API void require_no_update(std::string_view method);  // of what makes nodes for all replicas
 LOCKSTEP_API void require_replica(std::string_view method);
 
 }  // namespace internal

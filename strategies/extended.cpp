@@ -14,6 +14,12 @@ PerReplica<Value> everywhere(const Strategy& strategy, const Value& value) {
   return mirrored(std::vector<Value>(static_cast<std::size_t>(strategy.num_replicas_in_sync()), value));
 }
 
+// Said so, or listed one by one.
+bool on_every_replica(const Strategy& strategy, const Destinations& destinations) {
+  return destinations.every_replica() ||
+         (!strategy.is_single_tower() && destinations.devices() == strategy.worker_devices());
+}
+
 GraphBuilder& require_builder(Strategy& strategy, std::string_view method) {
   internal::require_cross_replica(&strategy, method);
   GraphBuilder* builder = current_builder();
@@ -29,26 +35,58 @@ void require_sum_or_mean(ReduceOp op, std::string_view method) {
 
 }  // namespace
 
-Destinations::Destinations(const Variable&) {}
+Destinations::Destinations(const Variable& variable) : variable_(variable) {}
 Destinations::Destinations(const PerReplica<Value>& value) {
   if (value.empty()) throw InvalidArgument("destinations can not be empty");
   if (!value.is_single()) return;
   const ValueId id = value[0].id();
-  device_ = value[0].builder().graph().node(id.node).device();
+  if (const std::string& device = value[0].builder().graph().node(id.node).device(); !device.empty())
+    devices_ = {device};
 }
 Destinations::Destinations(std::string_view device) {
   if (device.empty()) throw InvalidArgument("destinations can not be empty: name a device");
-  device_ = Device::parse(device).to_string();
+  devices_ = {Device::parse(device).to_string()};
+}
+Destinations::Destinations(const std::vector<std::string>& devices) {
+  if (devices.empty()) throw InvalidArgument("destinations can not be empty: list at least one device");
+  for (const std::string& device : devices) {
+    std::string name = Device::parse(device).to_string();
+    if (std::ranges::find(devices_, name) != devices_.end())
+      throw InvalidArgument(str("destinations: device '", name, "' is listed twice"));
+    devices_.push_back(std::move(name));
+  }
+}
+
+void Destinations::check_strategy(const Strategy& strategy, std::string_view method) const {
+  if (!variable_ || &variable_->strategy() == &strategy) return;
+  throw InvalidArgument(str(method, ": the destination is variable '", variable_->name(),
+                            "', which belongs to another strategy; name one of this"));
 }
 
 PerReplica<Value> reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<Value>& value,
                             const Destinations& destinations, SourceSite site) {
   require_sum_or_mean(op, "reduce_to()");
   GraphBuilder& builder = require_builder(strategy, "reduce_to()");
-  if (destinations.every_replica())
+  destinations.check_strategy(strategy, "reduce_to()");
+  if (on_every_replica(strategy, destinations))
     return everywhere(strategy, strategy.reduce(op, value, std::nullopt, site));
-  const auto device = builder.innermost().device(destinations.device());
-  return strategy.reduce(op, value, std::nullopt, site);
+  const auto device = builder.innermost().device(destinations.devices()[0]);
+  const Value reduced = strategy.reduce(op, value, std::nullopt, site);
+  // Combined on the first device; copies go to the others, and to the one where nothing had to be combined.
+  const bool is_there = reduced.id() != value[0].id() && destinations.devices().size() == 1;
+  return is_there ? PerReplica<Value>(reduced) : broadcast_to(strategy, reduced, destinations, site);
+}
+
+PerReplica<Value> first_replica_to(Strategy& strategy, const PerReplica<Value>& value,
+                                   const Destinations& destinations, SourceSite site) {
+  require_builder(strategy, "first_replica_to()");
+  const auto replicas = static_cast<std::size_t>(strategy.num_replicas_in_sync());
+  if (value.empty() || (!value.is_single() && value.size() != replicas)) {
+    throw InvalidArgument(
+        str("first_replica_to(): the value has ", value.size(), " slots for ", replicas, " replicas"));
+  }
+  destinations.check_strategy(strategy, "first_replica_to()");
+  return broadcast_to(strategy, value[0], destinations, site);
 }
 
 std::vector<PerReplica<Value>> batch_reduce_to(
@@ -56,6 +94,7 @@ std::vector<PerReplica<Value>> batch_reduce_to(
     SourceSite site) {
   require_sum_or_mean(op, "batch_reduce_to()");
   GraphBuilder& builder = require_builder(strategy, "batch_reduce_to()");
+  for (const auto& [value, to] : values) to.check_strategy(strategy, "batch_reduce_to()");
   const auto replicas = static_cast<std::size_t>(strategy.num_replicas_in_sync());
   std::vector<PerReplica<Value>> results(values.size());
   std::vector<bool> done(values.size());
@@ -64,7 +103,7 @@ std::vector<PerReplica<Value>> batch_reduce_to(
     // All of one kind become one node: the values of each replica in turn.
     const auto alike = [&](std::size_t j) {
       const auto& [value, to] = values[j];
-      return !done[j] && to.every_replica() && value.size() == replicas && replicas > 1 &&
+      return !done[j] && on_every_replica(strategy, to) && value.size() == replicas && replicas > 1 &&
              value.kind() == ReplicaKind::kPerReplica && value[0].dtype() == values[i].first[0].dtype() &&
              is_floating(value[0].dtype());
     };
@@ -96,9 +135,14 @@ std::vector<PerReplica<Value>> batch_reduce_to(
 PerReplica<Value> broadcast_to(Strategy& strategy, const Value& value, const Destinations& destinations,
                                SourceSite site) {
   GraphBuilder& builder = require_builder(strategy, "broadcast_to()");
-  if (destinations.every_replica()) return everywhere(strategy, value);
-  const auto device = builder.innermost().device(destinations.device());
-  return builder.op1("copy", {value}, {}, {}, site);
+  destinations.check_strategy(strategy, "broadcast_to()");
+  if (on_every_replica(strategy, destinations)) return everywhere(strategy, value);
+  std::vector<Value> copies;
+  for (const std::string& name : destinations.devices()) {
+    const auto device = builder.innermost().device(name);
+    copies.push_back(builder.op1("copy", {value}, {}, {}, site));
+  }
+  return copies.size() == 1 ? PerReplica<Value>(copies[0]) : mirrored(std::move(copies));
 }
 
 PerReplica<Value> update_non_slot(Strategy& strategy, std::span<const std::string> devices,
@@ -113,12 +157,13 @@ PerReplica<Value> update_non_slot(Strategy& strategy, std::span<const std::strin
 }
 
 const std::vector<std::string>& non_slot_devices(Strategy& strategy, std::span<const Variable>) {
+  internal::require_cross_replica(&strategy, "non_slot_devices()");
   return strategy.worker_devices();
 }
 
 ColocationScope::ColocationScope(Strategy& strategy, const Variable& variable)
     : frame_((internal::require_cross_replica(&strategy, "colocate_vars_with()"), &strategy),
-             ContextKind::kCrossReplica, current_builder()) {
+             internal::kind_of_scope(), current_builder()) {
   if (&variable.strategy() == &strategy) return;
   throw InvalidArgument(str("colocate_vars_with(): variable '", variable.name(),
                             "' belongs to another strategy; name one of this"));
@@ -187,6 +232,7 @@ Value reduce_mapped(Strategy& strategy, ReduceOp op, const Mapped& mapped, Sourc
 }
 
 PerReplica<Tensor> worker_device_index(const Strategy& strategy) {
+  internal::require_cross_replica(&strategy, "worker_device_index()");
   std::vector<Tensor> ids;
   ids.reserve(static_cast<std::size_t>(strategy.num_replicas_in_sync()));
   for (std::int32_t r = 0; r < strategy.num_replicas_in_sync(); ++r) ids.push_back(Tensor::scalar(r));

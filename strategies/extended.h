@@ -6,10 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -17,24 +18,29 @@
 
 namespace lockstep::extended {
 
-// Where a reduced or broadcast value should be: on a variable's devices, on those of a value (a single one that is placed has one
-// device), or on one device.
+// Where a reduced or broadcast value should be: on a variable's devices (one of the strategy: another's is InvalidArgument), on
+// those of a value (a single one that is placed has one device), on one device, or on several that are listed.
 class LOCKSTEP_API Destinations {
  public:
   Destinations(const Variable& variable);        // NOLINT(google-explicit-constructor)
   Destinations(const PerReplica<Value>& value);  // NOLINT(google-explicit-constructor)
   Destinations(std::string_view device);         // NOLINT(google-explicit-constructor)
-  Destinations(const char* device)
-      : Destinations(std::string_view(device)) {}  // NOLINT(google-explicit-constructor)
-  bool every_replica() const { return device_.empty(); }
-  const std::string& device() const { return device_; }  // canonical
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Destinations(const char* device) : Destinations(std::string_view(device)) {}
+  Destinations(const std::vector<std::string>& devices);  // NOLINT(google-explicit-constructor)
+
+  bool every_replica() const { return devices_.empty(); }
+  const std::vector<std::string>& devices() const { return devices_; }  // canonical; empty: every replica's
+  // Throws InvalidArgument where they are those of a variable of another strategy.
+  void check_strategy(const Strategy& strategy, std::string_view method) const;
 
  private:
-  std::string device_;  // empty: every replica's
+  std::vector<std::string> devices_;
+  std::optional<Variable> variable_;
 };
 
-// The slots combined, and put where the destinations are: mirrored over the replicas, or a single value on one device. Takes sum
-// and mean.
+// The slots combined, and put where the destinations are: mirrored over the replicas, a single value on one device, or, on a list of
+// several, mirrored with one slot for each device of the list. Takes sum and mean.
 LOCKSTEP_API PerReplica<Value> reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<Value>& value,
                                          const Destinations& destinations,
                                          SourceSite site = SourceSite::current());
@@ -42,7 +48,11 @@ LOCKSTEP_API PerReplica<Value> reduce_to(Strategy& strategy, ReduceOp op, const 
 LOCKSTEP_API std::vector<PerReplica<Value>> batch_reduce_to(
     Strategy& strategy, ReduceOp op, std::span<const std::pair<PerReplica<Value>, Destinations>> values,
     SourceSite site = SourceSite::current());
-// The value on every destination.
+// ONLY_FIRST_TOWER, ONLY_FIRST_REPLICA: replica 0's slot on every destination.
+LOCKSTEP_API PerReplica<Value> first_replica_to(Strategy& strategy, const PerReplica<Value>& value,
+                                                const Destinations& destinations,
+                                                SourceSite site = SourceSite::current());
+// The value on every destination, with slots as reduce_to gives them.
 LOCKSTEP_API PerReplica<Value> broadcast_to(Strategy& strategy, const Value& value,
                                             const Destinations& destinations,
                                             SourceSite site = SourceSite::current());

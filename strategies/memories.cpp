@@ -10,6 +10,11 @@ std::string memory_of(std::string_view device) {
   return parsed.kind == DeviceKind::kCpu && parsed.job.empty() ? std::string() : parsed.to_string();
 }
 
+void check_device(const Runtime& runtime, const std::string& name) {
+  const Decision decision = runtime.has_device(Device::parse(name));
+  if (!decision) throw InvalidArgument(str("device '", name, "': ", decision.reason()));
+}
+
 const std::string& device_of(const Graph& level, ValueId value) {
   const Node& node = level.node(value.node);
   if (node.op().traits.collective && node.inputs().size() == node.outputs().size() &&

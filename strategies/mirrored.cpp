@@ -2,6 +2,8 @@
 
 #include "lockstep/graph/pass_options.h"
 #include "lockstep/graph/pass_registry.h"
+#include "lockstep/strategies/internal/memories.h"
+#include "lockstep/strategies/passes/bucket_all_reduce.h"
 #include "lockstep/strategies/passes/lower_collectives.h"
 
 namespace lockstep {
@@ -48,6 +50,7 @@ std::string list_of(const std::vector<std::string>& names) {
 MirroredStrategy::MirroredStrategy(MirroredOptions options)
     : Strategy(base_options(options)), options_(std::move(options)) {
   pipeline();  // so that a wrong option is refused here
+  if (!options_.reduce_device.empty()) internal::check_device(runtime(), options_.reduce_device);
 }
 
 MirroredStrategy::~MirroredStrategy() = default;
@@ -76,7 +79,7 @@ CrossDeviceChoice MirroredStrategy::cross_device_choice(std::int64_t bytes) cons
 PassPipeline MirroredStrategy::pipeline() const {
   const std::string devices = list_of(worker_devices());
   const std::vector<std::string> homes(worker_devices().size(), parameter_devices()[0]);
-  const bool central = parameter_devices().size() < worker_devices().size();
+  const bool central = parameter_devices() != worker_devices();
   // On one replica's step, while there is one copy of it: what is inserted here is cloned along with the rest.
   // What the user wants of the step comes first: it may declare variables.
   std::string passes = options_.step_passes.empty() ? "" : options_.step_passes + ",";
@@ -85,8 +88,12 @@ PassPipeline MirroredStrategy::pipeline() const {
   const std::string drifting =
       print_option(std::vector<std::string>(options_.may_drift.begin(), options_.may_drift.end()));
   if (drifts) passes += str("(allow=", drifting, ")");
-  passes += options_.num_packs != 0 ? str(",bucket-all-reduce(num_packs=", options_.num_packs, ")")
-                                    : str(",bucket-all-reduce(bytes_per_pack=", options_.bytes_per_pack, ")");
+  passes += ",bucket-all-reduce(";
+  // Both, where the user says both: the pass refuses them.
+  if (options_.num_packs == 0 || options_.bytes_per_pack != BucketAllReduceOptions::kDefaultBytes)
+    passes += str("bytes_per_pack=", options_.bytes_per_pack, options_.num_packs == 0 ? "" : ",");
+  if (options_.num_packs != 0) passes += str("num_packs=", options_.num_packs);
+  passes += ")";
   if (options_.optimize) {
     passes +=
         ",recompute-checkpoints,identity-removal,constant-folding,common-subexpression-elimination,"

@@ -30,8 +30,8 @@ class DeviceList {
   DeviceList() = default;
   DeviceList(std::initializer_list<std::string_view> names)
       : names_(std::in_place, names.begin(), names.end()) {}
-  DeviceList(std::vector<std::string> names)
-      : names_(std::move(names)) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  DeviceList(std::vector<std::string> names) : names_(std::move(names)) {}
   const std::optional<std::vector<std::string>>& names() const { return names_; }
 
  private:
@@ -47,13 +47,13 @@ struct MirroredOptions {
   std::optional<std::int64_t> num_gpus_per_worker = std::nullopt;
   // How values become one across devices: "auto", "shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring".
   std::string cross_device_ops = "auto";
-  // Where reduction_to_one_device reduces; empty: replica 0's device. For the other ops an error.
+  // Where reduction_to_one_device reduces, a device of the runtime; empty: replica 0's. For the other ops an error.
   std::string reduce_device = {};
   // Instead of a name: cross-device ops of your own (strategies/cross_device_ops.h).
   CrossDeviceOpsPtr custom_cross_device_ops = nullptr;
   // Gradients are packed into buckets of about so many bytes, in the order in which they become ready; 0: one bucket for all.
   std::int64_t bytes_per_pack = 4 << 20;
-  // Instead: so many buckets of about equal size; 0: by bytes.
+  // Instead: so many buckets of about equal size; 0: by bytes. Giving both is an error.
   std::int64_t num_packs = 0;
   // Compute and store once what is proven equal on all replicas and lies in one memory. Off: every replica has its own.
   bool share_mirrored = true;

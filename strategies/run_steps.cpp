@@ -41,7 +41,7 @@ class MultiStepRunner {
   MultiStepContext loop(const std::function<void(MultiStepContext&)>& fn) {
     const auto step = strategy_.cross_function({}, [&] {
       fn(context_);
-      return context_.outputs_;
+      return outputs();
     });
     begin();
     if (iterations_ > 0) context_.last_ = step.call_n(static_cast<std::uint64_t>(iterations_), {});
@@ -54,7 +54,7 @@ class MultiStepRunner {
     const auto step =
         strategy_.cross_function(std::move(inputs), [&](std::span<const PerReplica<Value>> batch) {
           fn(context_, batch);
-          return context_.outputs_;
+          return outputs();
         });
     begin();
     for (; context_.iterations_ < iterations_; ++context_.iterations_) {
@@ -72,15 +72,41 @@ class MultiStepRunner {
   }
 
  private:
-  // The function is traced: its outputs are known.
-  void begin() {
+  // What the traced function has set, held against the initial values while the graph is there.
+  const std::map<std::string, PerReplica<Value>>& outputs() const {
     for (const auto& [name, value] : initial_) {
-      if (!context_.outputs_.contains(name))
+      const auto found = context_.outputs_.find(name);
+      if (found == context_.outputs_.end())
         throw InvalidArgument(
             str("run_steps(): there is an initial value for '", name, "', which is no output"));
+      check_initial(name, value, found->second);
     }
     if (!initial_.empty() && initial_.size() != context_.outputs_.size())
       throw InvalidArgument("run_steps(): give initial values for all outputs, or for none");
+    return context_.outputs_;
+  }
+
+  void check_initial(const std::string& name, const PerReplica<Tensor>& value,
+                     const PerReplica<Value>& output) const {
+    const std::string subject = str("run_steps(): the initial value for '", name, "' is ");
+    if (value.empty()) throw InvalidArgument(subject + "empty");
+    const auto replicas = static_cast<std::size_t>(strategy_.num_replicas_in_sync());
+    const bool own = replicas > 1 && output.kind() == ReplicaKind::kPerReplica;
+    const bool fits =
+        own ? value.size() == replicas : replicas == 1 || value.kind() != ReplicaKind::kPerReplica;
+    if (!fits) {
+      throw InvalidArgument(
+          str(subject, to_string(value.kind()), ", the output ", to_string(output.kind()),
+              own ? "; give a slot for each replica, as broadcast() does" : "; give the one value"));
+    }
+    const TensorSpec& wanted = output[0].spec();
+    for (const Tensor& slot : value) {
+      if (slot.dtype() == wanted.dtype && wanted.shape.admits(slot.shape())) continue;
+      throw InvalidArgument(str(subject, slot.spec(), ", the output ", wanted));
+    }
+  }
+
+  void begin() {
     context_.outputs_.clear();
     context_.last_ = std::move(initial_);
   }

@@ -8,9 +8,10 @@
 //   last.last_step_outputs().at("loss");
 //
 // The function is traced once, in cross-replica context. A source is any callable that gives the next batch (any nest of
-// PerReplica<Tensor>: strategies/nest.h), or nothing when it has ended; strategies know no datasets. Sources are C++ code of
-// the caller, so with one every iteration is a run of the program on the next batch. Without one the loop is the
-// program's own (Program::run_n), and nothing of the caller runs in between.
+// PerReplica<Tensor>: strategies/nest.h), or nothing when it has ended; strategies know no datasets. A source is C++ code of
+// the caller that may block, throw or be tied to its thread; in a task of the executor it would hold a thread that the step
+// needs. So with one the loop is here, on the caller's thread: every iteration is a run of the one compiled program on the
+// next batch. Without one the loop is the program's own (Program::run_n), and nothing of the caller runs in between.
 //
 // Either way each iteration commits by itself, the next begins when it has ended, and an error says how many committed. A
 // while_loop in a cross-replica function is the other thing: all its iterations commit with the step they belong to.
@@ -36,7 +37,9 @@ namespace lockstep {
 
 // The next batch, one value per input.
 using BatchSource = std::function<std::optional<std::vector<PerReplica<Tensor>>>()>;
-// Values of outputs before the first iteration. Where there are any, they name the outputs that the function sets.
+// Values of outputs before the first iteration. Where there are any, they name the outputs that the function sets, and are of
+// their dtypes, shapes and kinds: a slot for each replica where the output differs between them (broadcast() gives such), one
+// value where it does not.
 using StepOutputs = std::map<std::string, PerReplica<Tensor>>;
 
 class LOCKSTEP_API MultiStepContext {

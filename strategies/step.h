@@ -22,8 +22,8 @@ namespace lockstep {
 
 // One input of a step.
 struct InputSpec {
-  InputSpec(TensorSpec tensor, std::string called = {},
-            bool same_for_all = false)  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  InputSpec(TensorSpec tensor, std::string called = {}, bool same_for_all = false)
       : spec(std::move(tensor)), name(std::move(called)), shared(same_for_all) {}
   InputSpec(DType dtype, Shape shape, std::string called = {}, bool same_for_all = false)
       : spec{dtype, std::move(shape)}, name(std::move(called)), shared(same_for_all) {}

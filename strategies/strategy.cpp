@@ -10,6 +10,7 @@
 #include "lockstep/strategies/collective_schedule.h"
 #include "lockstep/strategies/internal/at_once.h"
 #include "lockstep/strategies/internal/copies.h"
+#include "lockstep/strategies/internal/memories.h"
 #include "lockstep/strategies/internal/result_kinds.h"
 #include "lockstep/strategies/internal/variable_state.h"
 #include "lockstep/strategies/one_device.h"
@@ -49,10 +50,7 @@ Runtime runtime_for(const StrategyOptions& options, const std::vector<std::strin
     }
     return Runtime(made);
   }();
-  for (const std::string& name : devices) {
-    const Decision decision = runtime.has_device(Device::parse(name));
-    if (!decision) throw InvalidArgument(str("device '", name, "': ", decision.reason()));
-  }
+  for (const std::string& name : devices) internal::check_device(runtime, name);
   return runtime;
 }
 
@@ -135,12 +133,14 @@ Strategy::Scope Strategy::scope() {
 // --- tracing
 
 std::vector<PerReplica<Value>> Strategy::replicate(std::span<const PerReplica<Value>> arguments,
-                                                   const TraceFn& trace, ContextKind kind, SourceSite site) {
-  internal::require_cross_replica(this, "run()");
+                                                   const TraceFn& trace, ContextKind kind,
+                                                   std::string_view method, SourceSite site) {
+  internal::require_cross_replica(this, method);
+  internal::require_no_update(method);
   GraphBuilder* builder = current_builder();
   if (builder == nullptr) {
-    throw FailedPrecondition(
-        "run() on Values works inside cross_function() or a merge function; give it tensors here");
+    throw FailedPrecondition(str(method, " makes nodes: call it inside cross_function() or a merge function",
+                                 kind == ContextKind::kReplica ? "; elsewhere give run() tensors" : ""));
   }
   const std::int64_t replicas = num_replicas_in_sync();
   std::vector<Value> shared;
@@ -205,10 +205,13 @@ std::vector<PerReplica<Value>> Strategy::replicate(std::span<const PerReplica<Va
   return out;
 }
 
-Step Strategy::trace_cross(std::vector<InputSpec> inputs, const CrossTraceFn& trace, SourceSite site) {
-  internal::require_cross_replica(this, "function()");
-  if (current_builder() != nullptr)
-    throw FailedPrecondition("a function cannot be made while another one is being traced; make it before");
+Step Strategy::trace_cross(std::vector<InputSpec> inputs, const CrossTraceFn& trace, std::string_view method,
+                           SourceSite site) {
+  internal::require_cross_replica(this, method);
+  if (current_builder() != nullptr) {
+    throw FailedPrecondition(
+        str(method, ": a function cannot be made while another one is being traced; make it before"));
+  }
   GraphBuilder builder;
   std::vector<PerReplica<Value>> arguments;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -266,13 +269,14 @@ Step Strategy::finish_step(Step::Parts parts) {
   return Step(std::move(parts));
 }
 
-Step Strategy::trace_replicas(std::vector<InputSpec> inputs, const TraceFn& trace, SourceSite site) {
+Step Strategy::trace_replicas(std::vector<InputSpec> inputs, const TraceFn& trace, std::string_view method,
+                              SourceSite site) {
   return trace_cross(
       std::move(inputs),
       [&](std::span<const PerReplica<Value>> arguments) {
-        return replicate(arguments, trace, ContextKind::kReplica, site);
+        return replicate(arguments, trace, ContextKind::kReplica, method, site);
       },
-      site);
+      method, site);
 }
 
 Step Strategy::distribute(Graph step, const std::vector<std::string>& shared) {
@@ -344,10 +348,12 @@ Value Strategy::reduce(ReduceOp op, const PerReplica<Value>& value, std::optiona
   if (!value.is_single() && value.size() != static_cast<std::size_t>(replicas))
     throw InvalidArgument(str("reduce: the value has ", value.size(), " slots for ", replicas, " replicas"));
   const bool same = value.kind() != ReplicaKind::kPerReplica;
-  if (same && replicas > 1 && op == ReduceOp::kSum) {
-    throw InvalidArgument(str("reduce: a ", to_string(value.kind()),
-                              " value cannot be summed over replicas: it is the same on ",
-                              "all of them; divide by their number first, or take the mean"));
+  if (same && replicas > 1 && (op == ReduceOp::kSum || op == ReduceOp::kProd)) {
+    const bool sums = op == ReduceOp::kSum;
+    throw InvalidArgument(
+        str("reduce: a ", to_string(value.kind()), " value cannot be ", sums ? "summed" : "multiplied",
+            " over replicas: it is the same on all of them; ",
+            sums ? "divide by their number first, or take the mean" : "take the mean, or the value itself"));
   }
   if (!axis) {
     if (value.size() == 1 || same) return value[0];
@@ -390,7 +396,8 @@ Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optio
 
 PerReplica<Tensor> Strategy::broadcast(const Tensor& value) {
   internal::require_cross_replica(this, "broadcast()");
-  return mirrored(std::vector<Tensor>(devices_.size(), value));
+  if (!value.defined()) throw InvalidArgument("broadcast(): the tensor is empty");
+  return mirrored(std::vector<Tensor>(devices_.size(), value.clone()));
 }
 
 PerReplica<Tensor> Strategy::distribute_values_from_function(
@@ -411,7 +418,7 @@ PerReplica<Value> Strategy::update_each(const std::function<Value(std::span<cons
   }
   const std::vector<PerReplica<Value>> results = replicate(
       arguments, [&](std::span<const Value> values) { return std::vector<Value>{fn(values)}; },
-      ContextKind::kUpdate, site);
+      ContextKind::kUpdate, method, site);
   return results[0];
 }
 

@@ -96,12 +96,10 @@ class RunResult {
   explicit RunResult(Traced traced) : result_(std::in_place_index<0>, std::move(traced)) {}
   explicit RunResult(Computed computed) : result_(std::in_place_index<1>, std::move(computed)) {}
 
-  operator Traced() const {
-    return get<0>("Values: run() was called outside");
-  }  // NOLINT(google-explicit-constructor)
-  operator Computed() const {
-    return get<1>("tensors: run() was called inside");
-  }  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  operator Traced() const { return get<0>("Values: run() was called outside"); }
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  operator Computed() const { return get<1>("tensors: run() was called inside"); }
 
  private:
   template <std::size_t kIndex>
@@ -139,10 +137,11 @@ class LOCKSTEP_API Strategy {
   VariableStore& variables() const { return *compile_.variables; }
 
   // Makes this strategy the active one of the thread, in cross-replica context, while the guard lives. The same strategy may
-  // be entered again; another one is an error, and so is entering it inside a replica.
+  // be entered again, which changes nothing (an update stays one); another one is an error, and so is entering it inside a
+  // replica.
   class [[nodiscard]] Scope {
    public:
-    explicit Scope(Strategy& strategy) : frame_(&strategy, ContextKind::kCrossReplica, current_builder()) {}
+    explicit Scope(Strategy& strategy) : frame_(&strategy, internal::kind_of_scope(), current_builder()) {}
 
    private:
     internal::ContextFrame frame_;
@@ -154,10 +153,7 @@ class LOCKSTEP_API Strategy {
   // (nothing, a Value, or any nest of them: strategies/nest.h) comes back with PerReplica<Tensor> in place of Value.
   template <class F>
   auto function(std::vector<InputSpec> inputs, F fn, SourceSite site = SourceSite::current()) {
-    return make_function<Value>(std::move(inputs), std::move(fn), site,
-                                [this](std::vector<InputSpec> specs, const TraceFn& trace, SourceSite where) {
-                                  return trace_replicas(std::move(specs), trace, where);
-                                });
+    return named_function(std::move(inputs), std::move(fn), "function()", site);
   }
   // Traces a function in cross-replica context: its inputs are PerReplica<Value>, and it calls run(), reduce() and other
   // cross-replica methods of this strategy. A whole epoch can be one graph.
@@ -166,7 +162,7 @@ class LOCKSTEP_API Strategy {
     return make_function<PerReplica<Value>>(
         std::move(inputs), std::move(fn), site,
         [this](std::vector<InputSpec> specs, const CrossTraceFn& trace, SourceSite where) {
-          return trace_cross(std::move(specs), trace, where);
+          return trace_cross(std::move(specs), trace, "cross_function()", where);
         });
   }
 
@@ -222,13 +218,13 @@ class LOCKSTEP_API Strategy {
   template <class F>
   auto run_list(const F& fn, std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {},
                 SourceSite site = SourceSite::current()) {
-    return function(specs_of(arguments), fn, site).call(arguments, options);
+    return named_function(specs_of(arguments), fn, "run()", site).call(arguments, options);
   }
 
   // --- across replicas
   // The slots combined; with an axis, each replica's value is reduced over that axis first, and a mean is the total sum over the
-  // total count, however unevenly rows are spread. The sum of a value that is the same on all replicas is an error where there
-  // are several (divide first); its mean is the value. The mean of integers is f64.
+  // total count, however unevenly rows are spread. The sum or product of a value that is the same on all replicas is an error
+  // where there are several (divide first); its mean is the value. The mean of integers is f64.
   Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<std::int64_t> axis = std::nullopt,
                 SourceSite site = SourceSite::current());
   Value reduce(ReduceOp op, const PerReplica<Value>& value, std::optional<std::int64_t> axis = std::nullopt,
@@ -238,7 +234,7 @@ class LOCKSTEP_API Strategy {
   static std::vector<T> local_results(const PerReplica<T>& value) {
     return value.values();
   }
-  // A value for every replica.
+  // A value for every replica: one copy of the caller's tensor, which all slots share.
   PerReplica<Tensor> broadcast(const Tensor& value);
   // f(replica id, number of replicas) for each replica; never single.
   PerReplica<Tensor> distribute_values_from_function(
@@ -265,11 +261,14 @@ class LOCKSTEP_API Strategy {
   using TraceFn = std::function<std::vector<Value>(std::span<const Value>)>;
   using CrossTraceFn = std::function<std::vector<PerReplica<Value>>(std::span<const PerReplica<Value>>)>;
 
-  Step trace_replicas(std::vector<InputSpec> inputs, const TraceFn& trace, SourceSite site);
-  Step trace_cross(std::vector<InputSpec> inputs, const CrossTraceFn& trace, SourceSite site);
+  // `method` is what the user called, for errors about the context.
+  Step trace_replicas(std::vector<InputSpec> inputs, const TraceFn& trace, std::string_view method,
+                      SourceSite site);
+  Step trace_cross(std::vector<InputSpec> inputs, const CrossTraceFn& trace, std::string_view method,
+                   SourceSite site);
   // A replicated region in the graph being traced.
   std::vector<PerReplica<Value>> replicate(std::span<const PerReplica<Value>> arguments, const TraceFn& trace,
-                                           ContextKind kind, SourceSite site);
+                                           ContextKind kind, std::string_view method, SourceSite site);
   // Runs the strategy's passes on the step graph and compiles what they make of it.
   Step finish_step(Step::Parts parts);
   // Runs the trace in its context and makes a program of the graph.
@@ -354,6 +353,14 @@ class LOCKSTEP_API Strategy {
     });
   }
   template <class F>
+  auto named_function(std::vector<InputSpec> inputs, F fn, std::string_view method, SourceSite site) {
+    return make_function<Value>(
+        std::move(inputs), std::move(fn), site,
+        [this, method](std::vector<InputSpec> specs, const TraceFn& trace, SourceSite where) {
+          return trace_replicas(std::move(specs), trace, method, where);
+        });
+  }
+  template <class F>
   auto run_traced(const F& fn, const std::vector<PerReplica<Value>>& arguments, SourceSite site) {
     using R = typename decltype(signature_of<F>())::Result;
     std::shared_ptr<const void> structure;
@@ -364,7 +371,7 @@ class LOCKSTEP_API Strategy {
           structure = std::move(shape);
           return std::move(flat);
         },
-        ContextKind::kReplica, site);
+        ContextKind::kReplica, "run()", site);
     return rebuilt<PerReplica<Value>, R>(structure, std::span<const PerReplica<Value>>(results));
   }
   std::vector<InputSpec> specs_of(std::span<const PerReplica<Tensor>> arguments) const;

@@ -9,6 +9,9 @@
 //   kSingle      it depends on no replica: there is one slot, whatever the number of replicas
 //   kMirrored    one slot per replica, proven equal (an all-reduce made it)
 //   kPerReplica  one slot per replica, which may differ
+//
+// Slots are handles. Those of a mirrored Tensor, from a step or from Strategy::broadcast(), are one and the same: equal values
+// are stored once, and whoever writes into the data of one writes into all. clone() a slot to change it.
 #pragma once
 
 #include <cstddef>

@@ -31,6 +31,10 @@ void check_copy_names(const std::string& name, const Strategy& strategy, const E
   }
 }
 
+ErrorPlace place_of_variable(const std::string& name, const SourceSite& site) {
+  return {name, "Variable", {}, site.file, site.line, -1};
+}
+
 Synchronization without_auto(Synchronization synchronization) {
   return synchronization == Synchronization::kAuto ? Synchronization::kOnWrite : synchronization;
 }
@@ -50,18 +54,12 @@ bool same_options(const VariableDecl& a, const VariableDecl& b) {
 
 Variable::Variable(std::string name, const Tensor& initial, const VariableOptions& options, SourceSite site) {
   Strategy& strategy = home();
-  const ErrorPlace place{name, "Variable", {}, site.file, site.line, -1};
+  const ErrorPlace place = place_of_variable(name, site);
   if (name.empty()) throw InvalidArgument("a variable needs a name", place);
   if (!initial.defined()) throw InvalidArgument(str("variable '", name, "' needs an initial value"), place);
   const Decision decision =
       can_make_variable(options.synchronization, options.aggregation, strategy.num_replicas_in_sync());
   if (!decision) throw InvalidArgument(str("variable '", name, "': ", decision.reason()), place);
-  const bool exists = strategy.variables().contains(name);
-  if (exists && current_builder() == nullptr) {
-    throw InvalidArgument(str("variable '", name, "' exists already in this strategy; give it another name"),
-                          place);
-  }
-  if (!exists) check_copy_names(name, strategy, place);
   auto state = std::make_shared<internal::VariableState>();
   state->strategy = &strategy;
   state->site = site;
@@ -71,7 +69,15 @@ Variable::Variable(std::string name, const Tensor& initial, const VariableOption
   state->decl.synchronization = options.synchronization;
   state->decl.aggregation = options.aggregation;
   state->decl.trainable = options.trainable.value_or(options.synchronization != Synchronization::kOnRead);
+  // From looking whether the name is free until it is taken: two threads may want it.
   const std::lock_guard<std::mutex> lock(strategy.made_mutex_);
+  const bool exists = strategy.variables().contains(state->decl.name);
+  if (exists && current_builder() == nullptr) {
+    throw InvalidArgument(
+        str("variable '", state->decl.name, "' exists already in this strategy; give it another name"),
+        place);
+  }
+  if (!exists) check_copy_names(state->decl.name, strategy, place);
   const auto found = strategy.made_.find(state->decl.name);
   if (found != strategy.made_.end() && !same_options(found->second->decl, state->decl)) {
     throw InvalidArgument(
@@ -150,8 +156,7 @@ bool is_own(const Variable& variable) {
 VariableMeaning accepted(const VariableQuestion& question, const std::string& name, const SourceSite& site) {
   const VariableAnswer answer = variable_rule(question);
   if (answer.meaning == VariableMeaning::kRefused) {
-    throw InvalidArgument(str("variable '", name, "': ", answer.reason),
-                          ErrorPlace{name, "Variable", {}, site.file, site.line, -1});
+    throw InvalidArgument(str("variable '", name, "': ", answer.reason), place_of_variable(name, site));
   }
   return answer.meaning;
 }
@@ -162,21 +167,25 @@ using internal::accepted;
 
 // --- where a step is traced
 
+ErrorPlace Variable::place(const SourceSite& site) const { return place_of_variable(name(), site); }
+
+GraphBuilder& Variable::require_trace(std::string_view only, std::string_view instead,
+                                      const SourceSite& site) const {
+  if (GraphBuilder* builder = current_builder()) return *builder;
+  throw FailedPrecondition(
+      str("variable '", name(), "' ", only, " only where a function is traced; ", instead), place(site));
+}
+
 Value Variable::read(SourceSite site) const {
-  GraphBuilder* builder = current_builder();
-  if (builder == nullptr) {
-    throw FailedPrecondition(
-        str("variable '", name(), "' reads as a Value only where a function is traced; use value()"),
-        ErrorPlace{name(), "Variable", {}, site.file, site.line, -1});
-  }
+  GraphBuilder& builder = require_trace("reads as a Value", "use value()", site);
   const VariableMeaning meaning =
       accepted(question(VariableAction::kRead, ReplicaKind::kSingle), name(), site);
-  const VariableRef ref = declare(*builder, site);
+  const VariableRef ref = declare(builder, site);
   const bool all = meaning == VariableMeaning::kSumCopies || meaning == VariableMeaning::kMeanCopies;
-  if (!all || state_->strategy->num_replicas_in_sync() == 1) return builder->innermost().read(ref, site);
+  if (!all || state_->strategy->num_replicas_in_sync() == 1) return builder.innermost().read(ref, site);
   const std::vector<PerReplica<Value>> copies = state_->strategy->replicate(
-      {}, [&](std::span<const Value>) { return std::vector<Value>{builder->innermost().read(ref, site)}; },
-      ContextKind::kUpdate, site);
+      {}, [&](std::span<const Value>) { return std::vector<Value>{builder.innermost().read(ref, site)}; },
+      ContextKind::kUpdate, "read()", site);
   return reduce_replicas(meaning == VariableMeaning::kSumCopies ? ReduceOp::kSum : ReduceOp::kMean,
                          copies[0].values(), site);
 }
@@ -192,17 +201,12 @@ Value Variable::assign_sub(const Operand& delta, SourceSite site) const {
 }
 
 Value Variable::change(VariableAction action, const Operand& operand, bool negate, SourceSite site) const {
-  GraphBuilder* builder = current_builder();
-  if (builder == nullptr) {
-    throw FailedPrecondition(
-        str("variable '", name(), "' takes Values only where a function is traced; give it a tensor"),
-        ErrorPlace{name(), "Variable", {}, site.file, site.line, -1});
-  }
-  const auto here = builder->made_at(site);
-  const VariableRef ref = declare(*builder, site);
+  GraphBuilder& builder = require_trace("takes Values", "give it a tensor", site);
+  const auto here = builder.made_at(site);
+  const VariableRef ref = declare(builder, site);
   Value value = operand.value();
   if (operand.number())
-    value = builder->innermost().constant(Tensor::full(spec().dtype, Shape{}, *operand.number()));
+    value = builder.innermost().constant(Tensor::full(spec().dtype, Shape{}, *operand.number()));
   if (!value.valid()) throw InvalidArgument(str("variable '", name(), "' is assigned an empty value"));
   if (negate) value = neg(value);
   const VariableMeaning meaning = allowed(action, site);
@@ -245,56 +249,53 @@ Value Variable::apply(const std::vector<Value>& values,
   const std::vector<PerReplica<Value>> arguments(values.begin(), values.end());
   const std::vector<PerReplica<Value>> results = state_->strategy->replicate(
       arguments, [&](std::span<const Value> v) { return std::vector<Value>{make(builder->innermost(), v)}; },
-      ContextKind::kUpdate, site);
+      ContextKind::kUpdate, "assign()", site);
   return results[0][0];
 }
 
 // --- by rows
 
 Value Variable::scatter_add(const Operand& indices, const Operand& rows, SourceSite site) const {
-  return scatter("add", indices, rows, false, site);
+  return scatter(RowChange::kAdd, indices, rows, false, site);
 }
 Value Variable::scatter_sub(const Operand& indices, const Operand& rows, SourceSite site) const {
-  return scatter("add", indices, rows, true, site);
+  return scatter(RowChange::kAdd, indices, rows, true, site);
 }
 Value Variable::scatter_mul(const Operand& indices, const Operand& rows, SourceSite site) const {
-  return scatter("mul", indices, rows, false, site);
+  return scatter(RowChange::kMul, indices, rows, false, site);
 }
 Value Variable::scatter_div(const Operand& indices, const Operand& rows, SourceSite site) const {
-  return scatter("div", indices, rows, false, site);
+  return scatter(RowChange::kDiv, indices, rows, false, site);
 }
 Value Variable::scatter_update(const Operand& indices, const Operand& rows, SourceSite site) const {
-  return scatter("set", indices, rows, false, site);
+  return scatter(RowChange::kSet, indices, rows, false, site);
 }
 Value Variable::scatter_min(const Operand& indices, const Operand& rows, SourceSite site) const {
-  return scatter("min", indices, rows, false, site);
+  return scatter(RowChange::kMin, indices, rows, false, site);
 }
 Value Variable::scatter_max(const Operand& indices, const Operand& rows, SourceSite site) const {
-  return scatter("max", indices, rows, false, site);
+  return scatter(RowChange::kMax, indices, rows, false, site);
 }
 
-Value Variable::scatter(std::string_view how, const Operand& indices, const Operand& rows, bool negate,
+Value Variable::scatter(RowChange change, const Operand& indices, const Operand& rows, bool negate,
                         SourceSite site) const {
-  GraphBuilder* builder = current_builder();
-  if (builder == nullptr) {
-    throw FailedPrecondition(
-        str("variable '", name(), "' takes rows only where a function is traced; assign the whole outside"),
-        ErrorPlace{name(), "Variable", {}, site.file, site.line, -1});
-  }
-  const auto here = builder->made_at(site);
+  static constexpr std::string_view kHow[] = {"add", "mul", "div", "set", "min", "max"};  // of assign_rows
+  GraphBuilder& builder = require_trace("takes rows", "assign the whole outside", site);
+  const auto here = builder.made_at(site);
   if (spec().shape.rank() == 0) {
     throw InvalidArgument(str("variable '", name(), "' is a scalar, which has no rows: assign it"),
-                          ErrorPlace{name(), "Variable", {}, site.file, site.line, -1});
+                          place(site));
   }
-  const VariableRef ref = declare(*builder, site);
-  const bool adds = how == "add" || how == "mul" || how == "div";
-  allowed(adds ? VariableAction::kScatter : VariableAction::kScatterSet, site);
+  const VariableRef ref = declare(builder, site);
+  const bool combines = change <= RowChange::kDiv;  // each row may be changed by several replicas
+  allowed(combines ? VariableAction::kScatter : VariableAction::kScatterSet, site);
   const Value where = check_indices(cast(indices.value_for("scatter"), DType::kI64), spec().shape[0]);
   const Value what = rows.value_for("scatter");
   return apply(
       {where, negate ? neg(what) : what},
       [&](GraphBuilder& target, std::span<const Value> v) {
-        return target.op1("assign_rows", {v[0], v[1]}, {{"how", std::string(how)}, {"variable", ref}},
+        const std::string how(kHow[static_cast<std::size_t>(change)]);
+        return target.op1("assign_rows", {v[0], v[1]}, {{"how", how}, {"variable", ref}},
                           name() + "/assign_rows", site);
       },
       site);

@@ -101,7 +101,8 @@ class LOCKSTEP_API Variable {
   PerReplica<Tensor> copies() const;
 
  private:
-  Value scatter(std::string_view how, const Operand& indices, const Operand& rows, bool negate,
+  enum class RowChange : std::uint8_t { kAdd, kMul, kDiv, kSet, kMin, kMax };
+  Value scatter(RowChange change, const Operand& indices, const Operand& rows, bool negate,
                 SourceSite site) const;
   // What `make` does with the value(s), on every copy where the context is cross-replica.
   Value apply(const std::vector<Value>& values,
@@ -111,6 +112,9 @@ class LOCKSTEP_API Variable {
   static Value share_of(const Value& value, std::int64_t replicas);
   Value change(VariableAction action, const Operand& value, bool negate, SourceSite site) const;
   void change_now(VariableAction action, const Tensor& value, bool negate) const;
+  ErrorPlace place(const SourceSite& site) const;
+  // Where nodes go; throws FailedPrecondition where nothing is traced, naming what the variable does only there.
+  GraphBuilder& require_trace(std::string_view only, std::string_view instead, const SourceSite& site) const;
   void check_strategy() const;  // throws FailedPrecondition where another one is active
   VariableQuestion question(VariableAction action, ReplicaKind value) const;
   VariableRef declare(GraphBuilder& builder, SourceSite site) const;

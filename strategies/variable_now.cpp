@@ -69,6 +69,7 @@ void require_no_trace(const std::string& name) {
 
 PerReplica<Tensor> Variable::copies() const {
   require_no_trace(name());
+  check_strategy();
   const auto replicas = static_cast<std::size_t>(state_->strategy->num_replicas_in_sync());
   VariableStore& store = state_->strategy->variables();
   std::vector<Tensor> values;

@@ -21,22 +21,19 @@ VariableAnswer replica_assign(const VariableQuestion& q) {
     case Aggregation::kNone:
       return no(
           "You must specify an aggregation method to assign a mirrored variable in replica context: its "
-          "copies "
-          "could drift apart. Give the variable Aggregation::kSum, kMean or kOnlyFirstReplica");
+          "copies could drift apart. Give the variable Aggregation::kSum, kMean or kOnlyFirstReplica");
     case Aggregation::kSum:
       if (same)
         return no(
             "the value is the same on all replicas, and a sum over replicas would count it once for each: "
-            "use "
-            "Aggregation::kMean or kOnlyFirstReplica, or assign outside of the replicas");
+            "use Aggregation::kMean or kOnlyFirstReplica, or assign outside of the replicas");
       return yes(VariableMeaning::kSum);
     case Aggregation::kMean:
       if (same) return yes(VariableMeaning::kEveryCopy);
       if (!q.floating)
         return no(
             "the mean of integers over replicas is no integer: use Aggregation::kSum or kOnlyFirstReplica, "
-            "or a "
-            "floating variable");
+            "or a floating variable");
       return yes(VariableMeaning::kMean);
     case Aggregation::kOnlyFirstReplica:
       return yes(same ? VariableMeaning::kEveryCopy : VariableMeaning::kFirstReplica);
@@ -63,8 +60,7 @@ VariableAnswer on_read(const VariableQuestion& q) {
       case Aggregation::kNone:
         return no(
             "Could not convert: a variable that is synchronized on read needs an aggregation to be read "
-            "outside "
-            "of a replica. Give it Aggregation::kSum, kMean or kOnlyFirstReplica");
+            "outside of a replica. Give it Aggregation::kSum, kMean or kOnlyFirstReplica");
       case Aggregation::kSum: return yes(VariableMeaning::kSumCopies);
       case Aggregation::kMean:
         if (!q.floating && q.replicas > 1)
@@ -80,8 +76,7 @@ VariableAnswer on_read(const VariableQuestion& q) {
   if (q.action == VariableAction::kAssign) return yes(VariableMeaning::kShareEach);
   return no(
       "SyncOnRead variables that are summed do not support assign_add and assign_sub outside of a replica: "
-      "assign "
-      "the new sum, or add inside of the replicas");
+      "assign the new sum, or add inside of the replicas");
 }
 
 }  // namespace
@@ -117,8 +112,7 @@ Decision can_make_variable(Synchronization synchronization, Aggregation aggregat
   if (synchronization != Synchronization::kNone || replicas == 1) return Decision::yes();
   return Decision::no(
       "`NONE` variable synchronization mode is not supported by strategies with replicas: use kAuto, "
-      "kOnWrite "
-      "or kOnRead");
+      "kOnWrite or kOnRead");
 }
 
 }  // namespace lockstep

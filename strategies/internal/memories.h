@@ -1,15 +1,19 @@
-// strategies/internal/memories.h - where values lie.
+// strategies/internal/memories.h - where values lie, and which devices there are.
 #pragma once
 
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/runtime.h"
 #include "lockstep/graph/graph.h"
 
 namespace lockstep::internal {
 
 // The memory of a device by name: all CPUs of this process, and what is not placed, share one, whose name is empty.
 std::string memory_of(std::string_view device);
+
+// Throws InvalidArgument where the runtime has no such device, in whatever spelling.
+void check_device(const Runtime& runtime, const std::string& name);
 
 // The device a value is made on. A collective leaves the values of each replica where it found them, a branch or loop where
 // its region made them.

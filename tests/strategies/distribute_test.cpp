@@ -12,22 +12,14 @@
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/passes/enter_replicas.h"
 #include "lockstep/strategies/strategy_registry.h"
+#include "support/strategy_test.h"
 
 namespace lockstep {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-
-template <class F>
-std::string error_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
-}
+using ::testing::ElementsAre;
+using testing::error_of;
+using ::testing::HasSubstr;
 
 // w -= lr * sum over the rows of x; gives the sum.
 constexpr const char* kStep = R"(var @w : f32[2] = f32[2]{*1.0}
@@ -149,11 +141,24 @@ TEST(StrategyRegistry, TakesStrategiesOfOnesOwnAndExpandsThemInPipelines) {
   };
   EXPECT_THAT(error_of(again), HasSubstr("registered already"));
   EXPECT_THAT(error_of([&] { registry.make("mirrored"); }),
-              HasSubstr("no strategy is called 'mirrored'; there are: named"));
+              HasSubstr("no strategy named 'mirrored' is registered; did you mean 'named'?"));
   EXPECT_THAT(error_of([&] { registry.add({.name = "Bad Name", .summary = ""}, {}); }),
               HasSubstr("kebab-case"));
   EXPECT_THAT(error_of([&] { registry.add({.name = "none", .summary = ""}, {}); }),
               HasSubstr("without a factory"));
+  const auto declared = [&](std::vector<OptionSpec> options) {
+    return error_of([&] {
+      registry.add({.name = "declared", .summary = "", .options = std::move(options)},
+                   [](const PassOptions&, const StrategyOptions&) { return nullptr; });
+    });
+  };
+  EXPECT_THAT(declared({devices_option(), devices_option()}),
+              HasSubstr("strategy 'declared' declares option 'devices' twice"));
+  EXPECT_THAT(declared({{.name = "steps", .type = OptionType::kInt, .fallback = std::string("4")}}),
+              HasSubstr("option 'steps' of strategy 'declared' is declared int but its default is not"));
+  EXPECT_EQ(declared({}), "no error");
+  EXPECT_THAT(error_of([&] { registry.make("declared"); }),
+              HasSubstr("the factory of strategy 'declared' made nothing"));
   EXPECT_THAT(error_of([&] { registry.parse_pipeline("no-such-pass"); }),
               HasSubstr("no pass named 'no-such-pass'"));
 }

@@ -13,16 +13,14 @@
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/one_device.h"
 #include "lockstep/strategies/run_steps.h"
+#include "support/strategy_test.h"
 
 namespace lockstep {
 namespace {
 
 using ::testing::HasSubstr;
-
-const InputSpec kX(DType::kF32, Shape{kUnknown}, "x");
-Tensor vec(std::initializer_list<float> values) {
-  return Tensor::from(Shape{static_cast<std::int64_t>(values.size())}, values);
-}
+using testing::kVector;
+using testing::vec;
 
 // A mistake, the kind of error and what its message says, the remedy among it.
 struct Mistake {
@@ -50,11 +48,11 @@ class StrategyErrors : public ::testing::Test {
   // Calls `body` where one replica is traced; where all are, across them; and in an update.
   template <class F>
   std::function<void()> in_replica(F body) {
-    return [this, body] { strategy.function({kX}, [&](Value x) { body(x); }); };
+    return [this, body] { strategy.function({kVector}, [&](Value x) { body(x); }); };
   }
   template <class F>
   std::function<void()> across(F body) {
-    return [this, body] { strategy.cross_function({kX}, [&](const PerReplica<Value>& x) { body(x); }); };
+    return [this, body] { strategy.cross_function({kVector}, [&](const PerReplica<Value>& x) { body(x); }); };
   }
 
   MirroredStrategy strategy{{.devices = {"cpu:0", "cpu:1", "cpu:2"}, .optimize = false}};
@@ -83,8 +81,10 @@ TEST_F(StrategyErrors, CrossReplicaMethodsAreNoneOfOneReplica) {
       {"reduce()", [&](Value x) { strategy.reduce(ReduceOp::kSum, PerReplica<Value>(x)); }},
       {"reduce()", [&](Value) { strategy.reduce(ReduceOp::kSum, per_replica); }},
       {"run()", [&](Value x) { strategy.run([](Value v) { return v; }, PerReplica<Value>(x)); }},
-      {"function()", [&](Value) { strategy.function({kX}, [](Value v) { return v; }); }},
-      {"function()", [&](Value) { strategy.run([](Value v) { return v; }, per_replica); }},
+      {"function()", [&](Value) { strategy.function({kVector}, [](Value v) { return v; }); }},
+      {"cross_function()",
+       [&](Value) { strategy.cross_function({kVector}, [](const PerReplica<Value>& v) { return v; }); }},
+      {"run()", [&](Value) { strategy.run([](Value v) { return v; }, per_replica); }},
       {"broadcast()", [&](Value) { strategy.broadcast(vec({1})); }},
       {"distribute_values_from_function()",
        [&](Value) {
@@ -102,7 +102,10 @@ TEST_F(StrategyErrors, CrossReplicaMethodsAreNoneOfOneReplica) {
        }},
       {"broadcast_to()", [&](Value x) { extended::broadcast_to(strategy, x, w); }},
       {"update_non_slot()",
-       [&](Value) { extended::update_non_slot(strategy, extended::non_slot_devices(strategy), fn, {}); }},
+       [&](Value) { extended::update_non_slot(strategy, strategy.worker_devices(), fn, {}); }},
+      {"first_replica_to()", [&](Value x) { extended::first_replica_to(strategy, x, w); }},
+      {"non_slot_devices()", [&](Value) { extended::non_slot_devices(strategy); }},
+      {"worker_device_index()", [&](Value) { extended::worker_device_index(strategy); }},
       {"colocate_vars_with()", [&](Value) { auto guard = extended::colocate_vars_with(strategy, w); }},
       {"read_var()", [&](Value) { extended::read_var(strategy, w); }},
       {"group()", [&](Value x) { extended::group(strategy, x); }},
@@ -128,6 +131,59 @@ TEST_F(StrategyErrors, CrossReplicaMethodsAreNoneOfOneReplica) {
   expect_refused(mistakes);
 }
 
+// What makes nodes for all replicas has no place in the code of one copy; entering the scope again changes nothing.
+TEST_F(StrategyErrors, AnUpdateIsTheCodeOfOneCopy) {
+  const auto in_update = [this](const std::function<void()>& body) {
+    return across([this, body](const PerReplica<Value>&) {
+      strategy.update(w,
+                      [&](const Variable& copy, std::span<const Value>) {
+                        body();
+                        return copy.read();
+                      },
+                      {});
+    });
+  };
+  const auto says = [](const std::string& method) {
+    return std::vector<std::string>{
+        method + " requires cross-replica context, and this is the code of one copy, in an update",
+        "call it before the update"};
+  };
+  const auto ids = [] { return replica_context().replica_id(); };
+  const auto read = [](const Variable& copy, std::span<const Value>) { return copy.read(); };
+  expect_refused({
+      {"run", in_update([&] { strategy.run(ids); }), kContext, says("run()")},
+      {"run in a scope", in_update([&] {
+         auto scope = strategy.scope();
+         strategy.run(ids);
+       }),
+       kContext, says("run()")},
+      {"run beside a variable", in_update([&] {
+         auto guard = extended::colocate_vars_with(strategy, w);
+         strategy.run(ids);
+       }),
+       kContext, says("run()")},
+      {"an update", in_update([&] { strategy.update(w, read, {}); }), kContext, says("update() of 'w'")},
+      {"one without a variable", in_update([&] {
+         extended::update_non_slot(strategy, strategy.worker_devices(),
+                                   [](std::span<const Value> in) { return in[0]; }, {});
+       }),
+       kContext, says("update_non_slot()")},
+      {"a function",
+       in_update([&] { strategy.function({kVector}, [](Value x) { return x; }); }),
+       kContext,
+       {"function(): a function cannot be made while another one is being traced"}},
+  });
+  int entered = 0;
+  in_update([&] {
+    auto scope = strategy.scope();
+    auto guard = extended::colocate_vars_with(strategy, w);
+    EXPECT_EQ(current_context(), ContextKind::kUpdate);
+    EXPECT_TRUE(in_cross_replica_context());
+    ++entered;
+  })();
+  EXPECT_EQ(entered, 1);
+}
+
 TEST_F(StrategyErrors, OneStrategyIsActiveAtATime) {
   const auto mixed = [&](auto body) {
     return [this, body] {
@@ -142,12 +198,15 @@ TEST_F(StrategyErrors, OneStrategyIsActiveAtATime) {
        kContext,
        {"mixes strategies", "leave its scope first"}},
       {"reduce", mixed([&] { other.reduce(ReduceOp::kSum, vec({1})); }), kContext, says},
-      {"function", mixed([&] { other.function({kX}, [](Value x) { return x; }); }), kContext, says},
+      {"function", mixed([&] { other.function({kVector}, [](Value x) { return x; }); }), kContext, says},
       {"broadcast", mixed([&] { other.broadcast(vec({1})); }), kContext, says},
       {"a variable's value",
        mixed([&] { foreign.value(); }),
        kContext,
        {"variable 'foreign' mixes strategies"}},
+      {"its copies", mixed([&] { foreign.copies(); }), kContext, {"variable 'foreign' mixes strategies"}},
+      {"numbers of replicas", mixed([&] { extended::worker_device_index(other); }), kContext, says},
+      {"devices of slots", mixed([&] { extended::non_slot_devices(other); }), kContext, says},
       {"its assignment", mixed([&] {
          foreign.assign(vec({1, 2}));
        }),
@@ -171,6 +230,25 @@ TEST_F(StrategyErrors, OneStrategyIsActiveAtATime) {
        [&] { auto guard = extended::colocate_vars_with(strategy, foreign); },
        kArgument,
        {"'foreign' belongs to another strategy"}},
+      {"reduce_to its devices",
+       across([&](const PerReplica<Value>& x) { extended::reduce_to(strategy, ReduceOp::kSum, x, foreign); }),
+       kArgument,
+       {"reduce_to(): the destination is variable 'foreign'", "another strategy"}},
+      {"batch_reduce_to them",
+       across([&](const PerReplica<Value>& x) {
+         const std::pair<PerReplica<Value>, extended::Destinations> pairs[] = {{x, w}, {x, foreign}};
+         extended::batch_reduce_to(strategy, ReduceOp::kSum, pairs);
+       }),
+       kArgument,
+       {"batch_reduce_to(): the destination is variable 'foreign'"}},
+      {"broadcast_to them",
+       across([&](const PerReplica<Value>& x) { extended::broadcast_to(strategy, x[0], foreign); }),
+       kArgument,
+       {"broadcast_to(): the destination is variable 'foreign'"}},
+      {"first_replica_to them",
+       across([&](const PerReplica<Value>& x) { extended::first_replica_to(strategy, x, foreign); }),
+       kArgument,
+       {"first_replica_to(): the destination is variable 'foreign'"}},
   });
   EXPECT_FALSE(has_strategy());
 }
@@ -178,7 +256,7 @@ TEST_F(StrategyErrors, OneStrategyIsActiveAtATime) {
 TEST_F(StrategyErrors, ReplicaMethodsNeedAReplica) {
   const std::vector<std::string> says = {"requires replica context"};
   std::optional<ReplicaContext> kept;
-  strategy.function({kX}, [&](Value) { kept = replica_context(); });
+  strategy.function({kVector}, [&](Value) { kept = replica_context(); });
   const auto in_another = [&](auto body) { return in_replica(body); };
   const std::vector<std::string> foreign_says = {"belongs to another function", "ask replica_context()"};
   expect_refused({
@@ -246,7 +324,7 @@ TEST_F(StrategyErrors, ScopesMayBeLeftInAnyOrder) {
 }
 
 TEST_F(StrategyErrors, AnErrorInAFunctionLeavesItsContexts) {
-  EXPECT_THROW(strategy.function({kX},
+  EXPECT_THROW(strategy.function({kVector},
                                  [](Value x) -> Value {
                                    return replica_context().merge_call(
                                        [](Strategy&, const PerReplica<Value>&) -> Value {
@@ -257,7 +335,7 @@ TEST_F(StrategyErrors, AnErrorInAFunctionLeavesItsContexts) {
                std::out_of_range);
   EXPECT_FALSE(has_strategy());
   EXPECT_EQ(current_builder(), nullptr);
-  const auto f = strategy.function({kX}, [](Value x) { return x + 1.F; });
+  const auto f = strategy.function({kVector}, [](Value x) { return x + 1.F; });
   EXPECT_EQ(f(per_replica)[2].item(), 4);
 }
 
@@ -305,6 +383,23 @@ TEST_F(StrategyErrors, DevicesAndOptionsAreChecked) {
        [] { MirroredStrategy({.devices = {"cpu:0"}, .bytes_per_pack = -1}); },
        kArgument,
        {"bytes_per_pack"}},
+      {"packs and bytes",
+       [] { MirroredStrategy({.devices = {"cpu:0"}, .bytes_per_pack = 1024, .num_packs = 2}); },
+       kArgument,
+       {"bytes_per_pack=1024 and num_packs=2 say two things", "give one of them"}},
+      {"reducing where nothing is",
+       [] {
+         MirroredStrategy({.devices = {"cpu:0", "cpu:1"},
+                           .cross_device_ops = "reduction_to_one_device",
+                           .reduce_device = "cpu:7"});
+       },
+       kArgument,
+       {"device 'cpu:7'"}},
+      {"no devices in text", [] { make_strategy("mirrored(devices=[])"); }, kArgument, {"must not be empty"}},
+      {"nor for central storage",
+       [] { make_strategy("central-storage(devices=[])"); },
+       kArgument,
+       {"must not be empty"}},
       {"step passes",
        [] { MirroredStrategy({.devices = {"cpu:0"}, .step_passes = "clip-by-global-nrom(norm=1)"}); },
        ErrorCode::kNotFound,
@@ -312,7 +407,34 @@ TEST_F(StrategyErrors, DevicesAndOptionsAreChecked) {
       {"a strategy that is none",
        [] { make_strategy("parameter-server"); },
        ErrorCode::kNotFound,
-       {"no strategy is called 'parameter-server'", "mirrored"}},
+       {"no strategy named 'parameter-server' is registered; did you mean", "'mirrored'"}},
+  });
+}
+
+// As options and as text.
+TEST_F(StrategyErrors, CountsOfGpusAreChecked) {
+  const std::string both = "You cannot specify both num_gpus and num_gpus_per_worker";
+  const std::string one_of = "Must only specify one of devices and num_gpus";
+  const auto text = [](const std::string& options) {
+    return [options] { make_strategy("mirrored(" + options + ")"); };
+  };
+  expect_refused({
+      {"two names", [] { MirroredStrategy({.num_gpus = 1, .num_gpus_per_worker = 1}); }, kArgument, {both}},
+      {"text", text("num_gpus=0,num_gpus_per_worker=0"), kArgument, {both}},
+      {"beside devices",
+       [] { MirroredStrategy({.devices = {"cpu:0"}, .num_gpus = 0}); },
+       kArgument,
+       {one_of, "name the devices, or count them"}},
+      {"text", text("devices=[cpu:0],num_gpus=0"), kArgument, {one_of}},
+      {"the other name",
+       [] { MirroredStrategy({.devices = {"cpu:0"}, .num_gpus_per_worker = 1}); },
+       kArgument,
+       {one_of}},
+      {"text", text("devices=[cpu:0],num_gpus_per_worker=1"), kArgument, {one_of}},
+      {"fewer than none", [] { MirroredStrategy({.num_gpus = -1}); }, kArgument, {"0 or more, got -1"}},
+      {"text", text("num_gpus=-1"), kArgument, {"0 or more, got -1"}},
+      {"more than there are", [] { MirroredStrategy({.num_gpus = 2}); }, kArgument, {"device 'gpu:0'"}},
+      {"text", text("num_gpus_per_worker=2"), kArgument, {"device 'gpu:0'"}},
   });
 }
 
@@ -333,6 +455,11 @@ TEST_F(StrategyErrors, ReductionsAreChecked) {
        {"'median' is no way to reduce", "sum, mean"}},
       {"the sum of a single value", reduced(ReduceOp::kSum, vec({1})), kArgument, {"a single value", same}},
       {"of a mirrored one", reduced(ReduceOp::kSum, mirrored_value), kArgument, {"a mirrored value", same}},
+      {"the product of a mirrored one",
+       reduced(ReduceOp::kProd, mirrored_value),
+       kArgument,
+       {"a mirrored value cannot be multiplied over replicas", "the value itself"}},
+      {"of a single one", reduced(ReduceOp::kProd, vec({1})), kArgument, {"a single value cannot be multi"}},
       {"with an axis", reduced(ReduceOp::kSum, mirrored_value, 0), kArgument, {"a mirrored value", same}},
       {"an axis that is not there",
        reduced(ReduceOp::kMean, per_replica, 1),
@@ -381,6 +508,22 @@ TEST_F(StrategyErrors, ReductionsAreChecked) {
        kArgument,
        {"a mirrored value", same}},
       {"nowhere", [] { extended::Destinations(""); }, kArgument, {"destinations can not be empty"}},
+      {"to no device of a list",
+       [] { extended::Destinations{std::vector<std::string>()}; },
+       kArgument,
+       {"destinations can not be empty"}},
+      {"to one device twice",
+       [] {
+         extended::Destinations{std::vector<std::string>{"cpu:1", "/device:CPU:1"}};
+       },
+       kArgument,
+       {"'cpu:1' is listed twice"}},
+      {"the first of too few",
+       across([&](const PerReplica<Value>& x) {
+         extended::first_replica_to(strategy, PerReplica<Value>(std::vector<Value>{x[0]}), w);
+       }),
+       kArgument,
+       {"first_replica_to()", "1 slots for 3 replicas"}},
       {"to an empty value",
        [] { extended::Destinations{PerReplica<Value>()}; },
        kArgument,
@@ -411,7 +554,7 @@ TEST_F(StrategyErrors, ReductionsAreChecked) {
 }
 
 TEST_F(StrategyErrors, FunctionsAndResultsAreChecked) {
-  const auto f = strategy.function({kX, InputSpec(DType::kF32, Shape{}, "rate", true)},
+  const auto f = strategy.function({kVector, InputSpec(DType::kF32, Shape{}, "rate", true)},
                                    [](Value x, Value rate) { return x * rate; });
   const Tensor rate = Tensor::scalar(1.F);
   const std::vector<Tensor> two = {vec({1}), vec({2})};
@@ -427,7 +570,7 @@ TEST_F(StrategyErrors, FunctionsAndResultsAreChecked) {
        {"input 'rate' is shared by all replicas", "per replica"}},
       {"another dtype", [&] { f(Tensor::scalar(1), rate); }, kArgument, {"x"}},
       {"values and parameters",
-       [&] { strategy.function({kX}, [](Value, Value) {}); },
+       [&] { strategy.function({kVector}, [](Value, Value) {}); },
        kArgument,
        {"takes 2 values, got 1"}},
       {"slots of several dtypes",
@@ -439,7 +582,7 @@ TEST_F(StrategyErrors, FunctionsAndResultsAreChecked) {
        {"the slots of an argument are"}},
       {"results with too few slots",
        [&] {
-         strategy.cross_function({kX}, [](const PerReplica<Value>& x) {
+         strategy.cross_function({kVector}, [](const PerReplica<Value>& x) {
            return PerReplica<Value>(std::vector<Value>{x[0], x[1]});
          });
        },
@@ -447,14 +590,15 @@ TEST_F(StrategyErrors, FunctionsAndResultsAreChecked) {
        {"2 slots for 3 replicas", "one for all"}},
       {"results with one slot",
        [&] {
-         strategy.cross_function(
-             {kX}, [](const PerReplica<Value>& x) { return PerReplica<Value>(std::vector<Value>{x[0]}); });
+         strategy.cross_function({kVector}, [](const PerReplica<Value>& x) {
+           return PerReplica<Value>(std::vector<Value>{x[0]});
+         });
        },
        kArgument,
        {"1 slots for 3 replicas"}},
       {"mirrored ones",
        [&] {
-         strategy.cross_function({kX}, [](const PerReplica<Value>& x) {
+         strategy.cross_function({kVector}, [](const PerReplica<Value>& x) {
            return mirrored(std::vector<Value>{x[0], x[0]});
          });
        },
@@ -490,7 +634,7 @@ TEST_F(StrategyErrors, FunctionsAndResultsAreChecked) {
        kContext,
        {"inside cross_function()"}},
       {"a function in a function",
-       across([&](const PerReplica<Value>&) { strategy.function({kX}, [](Value x) { return x; }); }),
+       across([&](const PerReplica<Value>&) { strategy.function({kVector}, [](Value x) { return x; }); }),
        kContext,
        {"while another one is being traced"}},
       {"an empty function", [] { Step().run({}); }, kContext, {"this function is empty"}},
@@ -593,23 +737,49 @@ TEST_F(StrategyErrors, ManyStepsAreChecked) {
   const BatchSource source = [&] { return std::vector{per_replica}; };
   expect_refused({
       {"fewer than none",
-       [&] { run_steps(strategy, source, -1, {kX}, nothing); },
+       [&] { run_steps(strategy, source, -1, {kVector}, nothing); },
        kArgument,
        {"-1 iterations"}},
       {"a replica's output",
-       [&] { run_steps(strategy, source, 1, {kX}, setting(std::nullopt)); },
+       [&] { run_steps(strategy, source, 1, {kVector}, setting(std::nullopt)); },
        kArgument,
        {"output 'y' is set in replica context", "say how"}},
       {"initial values of nothing",
        [&] {
-         run_steps(strategy, source, 1, {kX}, output, {{"z", per_replica}});
+         run_steps(strategy, source, 1, {kVector}, output, {{"z", per_replica}});
        },
        kArgument,
        {"an initial value for 'z', which is no output"}},
+      {"of another shape",
+       [&] {
+         run_steps(strategy, source, 1, {kVector}, output,
+                   {{"y", PerReplica<Tensor>(std::vector<Tensor>(3, Tensor::scalar(1.F)))}});
+       },
+       kArgument,
+       {"the initial value for 'y' is f32[], the output f32[?]"}},
+      {"of another dtype",
+       [&] {
+         run_steps(strategy, source, 1, {kVector}, setting(ReduceOp::kSum),
+                   {{"y", Tensor::from(Shape{1}, {std::int32_t{1}})}});
+       },
+       kArgument,
+       {"the initial value for 'y' is i32[1], the output f32[?]"}},
+      {"one for all replicas",
+       [&] {
+         run_steps(strategy, source, 1, {kVector}, output, {{"y", vec({1})}});
+       },
+       kArgument,
+       {"is single, the output per replica", "as broadcast() does"}},
+      {"one for each where there is one",
+       [&] {
+         run_steps(strategy, source, 1, {kVector}, setting(ReduceOp::kSum), {{"y", per_replica}});
+       },
+       kArgument,
+       {"is per replica, the output single", "give the one value"}},
       {"a source that has ended",
        [&] {
          run_steps(
-             strategy, [] { return std::nullopt; }, 1, {kX}, output);
+             strategy, [] { return std::nullopt; }, 1, {kVector}, output);
        },
        kContext,
        {"ended after 0 of 1"}},
@@ -620,7 +790,7 @@ TEST_F(StrategyErrors, ManyStepsAreChecked) {
              [&] {
                return std::vector{per_replica, per_replica};
              },
-             1, {kX}, output);
+             1, {kVector}, output);
        },
        kArgument,
        {"iteration 0", "takes 1 inputs, got 2"}},
@@ -638,11 +808,14 @@ TEST_F(StrategyErrors, ManyStepsAreChecked) {
     ++asked;
     return std::nullopt;
   };
-  const MultiStepContext none = run_steps(strategy, counted, 0, {kX}, output, {{"y", per_replica}});
+  const MultiStepContext none = run_steps(strategy, counted, 0, {kVector}, output, {{"y", per_replica}});
   EXPECT_EQ(asked, 0);
   EXPECT_EQ(none.iterations(), 0);
   EXPECT_EQ(none.last_step_outputs().at("y")[2].item(), 3);
-  EXPECT_TRUE(run_steps(strategy, counted, 0, {kX}, output).last_step_outputs().empty());
+  EXPECT_TRUE(run_steps(strategy, counted, 0, {kVector}, output).last_step_outputs().empty());
+  const StepOutputs same = {{"y", strategy.broadcast(vec({5}))}};
+  EXPECT_EQ(run_steps(strategy, counted, 0, {kVector}, output, same).last_step_outputs().at("y")[2].item(),
+            5);
 }
 
 }  // namespace

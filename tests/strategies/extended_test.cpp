@@ -12,29 +12,20 @@
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/one_device.h"
 #include "lockstep/strategies/run_steps.h"
+#include "support/strategy_test.h"
 
 namespace lockstep {
 namespace {
 
+using ::testing::AllOf;
+using testing::cpus;
+using testing::devices_of;
 using ::testing::ElementsAre;
+using testing::error_of;
 using ::testing::HasSubstr;
-
-template <class F>
-std::string error_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-const InputSpec kScalar(DType::kF32, Shape{}, "x");
-PerReplica<Tensor> scalars(std::initializer_list<float> values) {
-  std::vector<Tensor> slots;
-  for (const float value : values) slots.push_back(Tensor::scalar(value));
-  return PerReplica<Tensor>(std::move(slots));
-}
+using testing::kScalar;
+using testing::scalars;
+using ::testing::UnorderedElementsAre;
 
 class Extended : public ::testing::Test {
  protected:
@@ -65,6 +56,51 @@ TEST_F(Extended, ReducesToDestinations) {
               HasSubstr("takes sum or mean"));
   EXPECT_THAT(error_of([&] { extended::Destinations(""); }), HasSubstr("can not be empty"));
   EXPECT_THAT(error_of([&] { extended::Destinations{PerReplica<Value>()}; }), HasSubstr("can not be empty"));
+}
+
+// The nodes are where they were told to be, in the traced step and in what runs.
+TEST_F(Extended, PlacesNodesAtTheirDestinations) {
+  MirroredStrategy plain({.devices = cpus(2), .optimize = false});
+  const auto f = plain.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
+    const PerReplica<Value> sum = extended::reduce_to(plain, ReduceOp::kSum, x, "cpu:1");
+    const PerReplica<Value> copy = extended::broadcast_to(plain, x[0], "cpu:1");
+    const Value items[] = {x[0], x[1], x[0] + x[1]};
+    return std::tuple(sum, copy, extended::map(plain, items, [](const Value& item) { return neg(item); }));
+  });
+  for (const Graph* graph : {&f.step_graph(), &f.replicated_graph()}) {
+    EXPECT_THAT(devices_of(*graph, "reduce_replicas"), ElementsAre("cpu:1"));
+    EXPECT_THAT(devices_of(*graph, "copy"), ElementsAre("cpu:1"));
+    EXPECT_THAT(devices_of(*graph, "neg"), UnorderedElementsAre("cpu:0", "cpu:1", "cpu:0"));
+  }
+  const auto [sum, copy, mapped] = f(scalars({1, 5}));
+  EXPECT_EQ(sum[0].item(), 6);
+  EXPECT_EQ(copy[0].item(), 1);
+  EXPECT_EQ(mapped.at("cpu:0")[1][0].item(), -6);
+}
+
+TEST_F(Extended, TakesListsOfDevicesAndTheFirstReplica) {
+  MirroredStrategy three({.devices = cpus(3), .optimize = false});
+  const auto f = three.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
+    const PerReplica<Value> first = extended::first_replica_to(three, x, x);
+    EXPECT_EQ(first.kind(), ReplicaKind::kMirrored);
+    const PerReplica<Value> listed =
+        extended::reduce_to(three, ReduceOp::kSum, x, std::vector<std::string>{"cpu:2", "/cpu:0"});
+    EXPECT_EQ(listed.kind(), ReplicaKind::kMirrored);
+    EXPECT_EQ(listed.size(), 2U);
+    const PerReplica<Value> all = extended::reduce_to(three, ReduceOp::kMean, x, three.worker_devices());
+    EXPECT_EQ(all.kind(), ReplicaKind::kMirrored);
+    // Nothing has to be combined, but moved it is.
+    const PerReplica<Value> moved = extended::reduce_to(three, ReduceOp::kMean, first, "cpu:1");
+    return std::vector<PerReplica<Value>>{first, listed[0], listed[1], all, moved};
+  });
+  EXPECT_THAT(devices_of(f.step_graph(), "copy"), ElementsAre("cpu:2", "cpu:0", "cpu:1"));
+  EXPECT_THAT(devices_of(f.step_graph(), "reduce_replicas"), ElementsAre("cpu:2", ""));
+  const std::vector<PerReplica<Tensor>> out = f(scalars({1, 2, 6}));
+  EXPECT_EQ(out[0][2].item(), 1);
+  EXPECT_EQ(out[1][0].item(), 9);
+  EXPECT_EQ(out[2][0].item(), 9);
+  EXPECT_EQ(out[3][2].item(), 3);
+  EXPECT_EQ(out[4][0].item(), 1);
 }
 
 TEST_F(Extended, BatchReducesInOneNode) {
@@ -236,10 +272,29 @@ TEST(MakeStrategy, ReadsText) {
   EXPECT_EQ(make_strategy("one-device")->name(), "OneDeviceStrategy");
   EXPECT_EQ(make_strategy("central-storage(devices=[cpu:0,cpu:1])")->name(), "CentralStorageStrategy");
   EXPECT_EQ(strategy_names().size(), 3U);
-  EXPECT_THAT(error_of([] { make_strategy("mirored"); }), HasSubstr("no strategy is called 'mirored'"));
-  EXPECT_THAT(error_of([] { make_strategy("mirrored(device=cpu:0)"); }), HasSubstr("device"));
-  EXPECT_THAT(error_of([] { make_strategy("mirrored,mirrored"); }), HasSubstr("expected one strategy"));
-  EXPECT_THAT(error_of([] { make_strategy("mirrored(cross_device_ops=nonsense)"); }), HasSubstr("nonsense"));
+  const auto told = make_strategy(
+      "mirrored(devices=[cpu:0,cpu:1],cross_device_ops=reduction_to_one_device,reduce_device=cpu:1,"
+      "may_drift=[loose])");
+  EXPECT_THAT(told->pipeline().to_string(),
+              AllOf(HasSubstr("ops=reduction_to_one_device,device=cpu:1"), HasSubstr("allow=[loose]")));
+  EXPECT_TRUE(told->may_drift("loose"));
+  for (const char* counted : {"mirrored(num_gpus=0)", "mirrored(num_gpus_per_worker=0)"})
+    EXPECT_THAT(make_strategy(counted)->worker_devices(), ElementsAre("cpu:0")) << counted;
+}
+
+TEST(MakeStrategy, SaysWhatIsWrongWithAStrategy) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"mirored", "no strategy named 'mirored' is registered; did you mean 'mirrored', "},
+      {"mirrored(device=cpu:0)", "strategy 'mirrored' has no option 'device'; it has 'devices' (list"},
+      {"mirrored(optimize=perhaps)", "option 'optimize' of strategy 'mirrored' takes true or false"},
+      {"mirrored(optimize=true,optimize=true)", "option 'optimize' of strategy 'mirrored' is given twice"},
+      {"mirrored,mirrored", "expected one strategy, got 2"},
+      {"", "expected one strategy, got 0"},
+      {"(devices=[cpu:0])", "expected the name of a strategy"},
+      {"mirrored(cross_device_ops=nonsense)", "nonsense"},
+  };
+  for (const auto& [text, says] : cases)
+    EXPECT_THAT(error_of([&] { make_strategy(text); }), HasSubstr(says)) << text;
 }
 
 }  // namespace

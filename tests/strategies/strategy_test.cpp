@@ -9,32 +9,18 @@
 #include "lockstep/graph/text.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/one_device.h"
+#include "support/strategy_test.h"
 
 namespace lockstep {
 namespace {
 
+using testing::cpus;
+using testing::error_of;
 using ::testing::HasSubstr;
-
-std::vector<std::string> cpus(int n) {
-  std::vector<std::string> names;
-  for (int i = 0; i < n; ++i) names.push_back("cpu:" + std::to_string(i));
-  return names;
-}
-
-template <class F>
-std::string error_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-Tensor vec(std::initializer_list<float> values) {
-  return Tensor::from(Shape{static_cast<std::int64_t>(values.size())}, values);
-}
-const InputSpec kVector(DType::kF32, Shape{kUnknown}, "x");
+using testing::kScalar;
+using testing::kVector;
+using testing::scalars;
+using testing::vec;
 
 TEST(Strategy, RunsAFunctionOncePerReplica) {
   MirroredStrategy strategy({.devices = cpus(2)});
@@ -91,17 +77,36 @@ TEST(Strategy, ReducesOverReplicasAndRows) {
   EXPECT_EQ(strategy.reduce(ReduceOp::kSum, rows, 0).item(), 10);
   EXPECT_EQ(strategy.reduce(ReduceOp::kMean, rows, 0).item(), 2.5);
   EXPECT_EQ(strategy.reduce(ReduceOp::kMean, rows, -1).item(), 2.5);
-  const PerReplica<Tensor> scalars({Tensor::scalar(1), Tensor::scalar(2), Tensor::scalar(4)});
-  EXPECT_EQ(strategy.reduce(ReduceOp::kSum, scalars).item(), 7);
-  EXPECT_TRUE(is_floating(strategy.reduce(ReduceOp::kMean, scalars).dtype()));
-  EXPECT_NEAR(strategy.reduce(ReduceOp::kMean, scalars).item(), 7. / 3, 1e-12);
-  EXPECT_EQ(strategy.reduce(ReduceOp::kMax, scalars).item(), 4);
+  const PerReplica<Tensor> integers({Tensor::scalar(1), Tensor::scalar(2), Tensor::scalar(4)});
+  EXPECT_EQ(strategy.reduce(ReduceOp::kSum, integers).item(), 7);
+  EXPECT_TRUE(is_floating(strategy.reduce(ReduceOp::kMean, integers).dtype()));
+  EXPECT_NEAR(strategy.reduce(ReduceOp::kMean, integers).item(), 7. / 3, 1e-12);
+  EXPECT_EQ(strategy.reduce(ReduceOp::kMax, integers).item(), 4);
   EXPECT_EQ(strategy.reduce(ReduceOp::kMean, PerReplica<Tensor>(Tensor::scalar(3))).item(), 3);
   EXPECT_THAT(error_of([&] { strategy.reduce(ReduceOp::kSum, PerReplica<Tensor>(Tensor::scalar(3))); }),
               HasSubstr("cannot be summed over replicas"));
   EXPECT_THAT(error_of([&] { strategy.reduce(ReduceOp::kSum, strategy.broadcast(vec({1}))); }),
               HasSubstr("mirrored value cannot be summed"));
   EXPECT_THAT(error_of([&] { strategy.reduce(ReduceOp::kMean, rows, 1); }), HasSubstr("out of range"));
+}
+
+// Equal values are stored once: whoever writes into a slot of a mirrored value writes into all. What a caller broadcasts stays
+// the caller's.
+TEST(Strategy, SlotsOfAMirroredValueShareOneBuffer) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  Tensor mine = vec({1, 2});
+  const PerReplica<Tensor> everywhere = strategy.broadcast(mine);
+  mine.data<float>()[0] = 9;
+  EXPECT_EQ(everywhere[0].data<float>()[0], 1);
+  Tensor slot = everywhere[0];
+  slot.data<float>()[1] = 5;
+  EXPECT_EQ(everywhere[1].data<float>()[1], 5);
+  const auto f = strategy.function(
+      {kVector}, [](Value x) { return std::pair(replica_context().all_reduce(ReduceOp::kSum, x), x + 1.F); });
+  const auto [all, own] = f(PerReplica<Tensor>({vec({1}), vec({2})}));
+  EXPECT_EQ(all[0].raw(), all[1].raw());
+  EXPECT_NE(own[0].raw(), own[1].raw());
+  EXPECT_THAT(error_of([&] { strategy.broadcast(Tensor()); }), HasSubstr("broadcast(): the tensor is empty"));
 }
 
 TEST(Strategy, RefusesDevicesItCannotUse) {
@@ -196,18 +201,16 @@ TEST(StrategyVariable, AggregatesWhatReplicasAssign) {
     const Variable average("average", Tensor::scalar(5.F), {.aggregation = Aggregation::kMean});
     const Variable first("first", Tensor::scalar(0.F), {.aggregation = Aggregation::kOnlyFirstReplica});
     const Variable none("none", Tensor::scalar(0.F));
-    const auto f = strategy.function({InputSpec(DType::kF32, Shape{}, "x")}, [=](Value x) {
+    const auto f = strategy.function({kScalar}, [=](Value x) {
       total.assign_add(x);
       average.assign_sub(x);
       first.assign(x);
     });
-    f(PerReplica<Tensor>({Tensor::scalar(0.F), Tensor::scalar(1.F)}));
+    f(scalars({0, 1}));
     EXPECT_EQ(total.value().item(), 2);
     EXPECT_EQ(average.value().item(), 4.5);  // 5 - mean(0, 1)
     EXPECT_EQ(first.value().item(), 0);
-    EXPECT_THAT(error_of([&] {
-                  strategy.function({InputSpec(DType::kF32, Shape{}, "x")}, [=](Value x) { none.assign(x); });
-                }),
+    EXPECT_THAT(error_of([&] { strategy.function({kScalar}, [=](Value x) { none.assign(x); }); }),
                 HasSubstr("You must specify an aggregation method"));
     EXPECT_THAT(
         error_of([&] { strategy.function({}, [=] { total.assign(current_builder()->constant(1.F)); }); }),
@@ -221,9 +224,8 @@ TEST(StrategyVariable, OnReadIsEachReplicasOwn) {
   const Variable seen("seen", Tensor::scalar(0.F),
                       {.synchronization = Synchronization::kOnRead, .aggregation = Aggregation::kSum});
   EXPECT_FALSE(seen.trainable());
-  const auto f =
-      strategy.function({InputSpec(DType::kF32, Shape{}, "x")}, [=](Value x) { return seen.assign_add(x); });
-  const PerReplica<Tensor> own = f(PerReplica<Tensor>({Tensor::scalar(2.F), Tensor::scalar(3.F)}));
+  const auto f = strategy.function({kScalar}, [=](Value x) { return seen.assign_add(x); });
+  const PerReplica<Tensor> own = f(scalars({2, 3}));
   EXPECT_EQ(own[0].item(), 2);
   EXPECT_EQ(own[1].item(), 3);
   EXPECT_EQ(seen.value().item(), 5);
@@ -240,14 +242,13 @@ TEST(StrategyVariable, IsReadAndWrittenAcrossReplicas) {
   const Variable w("w", Tensor::scalar(1.F));
   const Variable seen("seen", Tensor::scalar(3.F),
                       {.synchronization = Synchronization::kOnRead, .aggregation = Aggregation::kSum});
-  const auto f =
-      strategy.cross_function({InputSpec(DType::kF32, Shape{}, "x")}, [&](const PerReplica<Value>& x) {
-        const PerReplica<Value> y = strategy.run([=](Value v) { return v * w; }, x);
-        const Value total = strategy.reduce(ReduceOp::kSum, y);
-        w.assign(total);
-        return std::pair(total, seen.read());
-      });
-  const auto [total, all] = f(PerReplica<Tensor>({Tensor::scalar(2.F), Tensor::scalar(3.F)}));
+  const auto f = strategy.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
+    const PerReplica<Value> y = strategy.run([=](Value v) { return v * w; }, x);
+    const Value total = strategy.reduce(ReduceOp::kSum, y);
+    w.assign(total);
+    return std::pair(total, seen.read());
+  });
+  const auto [total, all] = f(scalars({2, 3}));
   EXPECT_EQ(total[0].item(), 5);
   EXPECT_EQ(all[0].item(), 6);
   EXPECT_EQ(w.value().item(), 5);
@@ -258,7 +259,7 @@ TEST(StrategyVariable, UpdateRunsOnEveryCopy) {
   MirroredStrategy strategy({.devices = cpus(2)});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F));
-  const auto f = strategy.function({InputSpec(DType::kF32, Shape{}, "x")}, [&](Value x) {
+  const auto f = strategy.function({kScalar}, [&](Value x) {
     replica_context().merge_call(
         [&](Strategy& s, const PerReplica<Value>& v) {
           const PerReplica<Value> sum(s.reduce(ReduceOp::kSum, v));
@@ -268,7 +269,7 @@ TEST(StrategyVariable, UpdateRunsOnEveryCopy) {
         },
         x);
   });
-  f(PerReplica<Tensor>({Tensor::scalar(2.F), Tensor::scalar(3.F)}));
+  f(scalars({2, 3}));
   for (const Tensor& copy : w.copies()) EXPECT_EQ(copy.item(), 6);
 }
 
@@ -276,13 +277,13 @@ TEST(StrategyMergeCall, IsKeptInOrderWhereItGivesNothing) {
   MirroredStrategy strategy({.devices = cpus(2)});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F));
-  const auto f = strategy.function({InputSpec(DType::kF32, Shape{}, "x")}, [&](Value x) {
+  const auto f = strategy.function({kScalar}, [&](Value x) {
     const Value before = identity(w);
     replica_context().merge_call(
         [&](Strategy& s, const PerReplica<Value>& v) { w.assign(s.reduce(ReduceOp::kSum, v)); }, x);
     return std::pair(before, identity(w));
   });
-  const auto [before, after] = f(PerReplica<Tensor>({Tensor::scalar(2.F), Tensor::scalar(3.F)}));
+  const auto [before, after] = f(scalars({2, 3}));
   EXPECT_EQ(before[0].item(), 1);
   EXPECT_EQ(after[0].item(), 5);
   for (const Tensor& copy : w.copies()) EXPECT_EQ(copy.item(), 5);
@@ -294,7 +295,7 @@ TEST(StrategyVariable, UpdateAppliesReducedGradientsOnce) {
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F));
   const Sgd sgd(0.5);
-  const auto f = strategy.function({InputSpec(DType::kF32, Shape{}, "x")}, [&](Value x) {
+  const auto f = strategy.function({kScalar}, [&](Value x) {
     replica_context().merge_call(
         [&](Strategy& s, const PerReplica<Value>& g) {
           const PerReplica<Value> total(s.reduce(ReduceOp::kSum, g));
@@ -307,7 +308,7 @@ TEST(StrategyVariable, UpdateAppliesReducedGradientsOnce) {
         },
         x);
   });
-  f(PerReplica<Tensor>({Tensor::scalar(2.F), Tensor::scalar(4.F)}));
+  f(scalars({2, 4}));
   EXPECT_EQ(w.value().item(), 1 - 0.5 * 6);
 }
 

@@ -10,25 +10,16 @@
 
 #include "lockstep/graph/ops.h"
 #include "lockstep/strategies/mirrored.h"
+#include "support/strategy_test.h"
 
 namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
+using testing::error_of;
 using ::testing::HasSubstr;
+using testing::kScalar;
 using ::testing::StartsWith;
-
-template <class F>
-std::string error_of(const F& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-const InputSpec kScalar(DType::kF32, Shape{}, "x");
 
 // Copies are read and changed together: a step that compares them must never see them apart.
 TEST(VariableAtOnce, ChangesAllCopiesTogether) {
@@ -94,6 +85,26 @@ TEST(VariableName, KeepsItsOptions) {
   EXPECT_THAT(traced({.aggregation = Aggregation::kSum, .trainable = false}, zero),
               HasSubstr("not trainable"));
   EXPECT_THAT(traced({.aggregation = Aggregation::kSum}, Tensor::zeros({2})), HasSubstr("f32[2]"));
+}
+
+// Of two threads that want a name one gets it.
+TEST(VariableName, IsTakenOnce) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  constexpr int kNames = 200, kThreads = 2;
+  std::atomic<int> made = 0, arrived = 0;
+  std::vector<std::thread> makers;
+  for (int t = 0; t < kThreads; ++t) {
+    makers.emplace_back([&] {
+      auto scope = strategy.scope();
+      for (int i = 0; i < kNames; ++i) {
+        ++arrived;
+        while (arrived < kThreads * (i + 1)) std::this_thread::yield();
+        made += error_of([&] { Variable(str("v", i), Tensor::scalar(0.F)); }) == "no error" ? 1 : 0;
+      }
+    });
+  }
+  for (std::thread& maker : makers) maker.join();
+  EXPECT_EQ(made, kNames);
 }
 
 TEST(VariableRows, AreChangedByEveryReplica) {
