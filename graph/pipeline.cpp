@@ -142,20 +142,24 @@ PipelineReport PassPipeline::run(Graph& graph, PassContext& given, const Pipelin
     for (PassInstrumentation* observer : options.instrumentation) observer->after_pass(pass, work, i, entry);
   }
   if (options.verify == PipelineChecks::kEnds && report.outcome == PassOutcome::kChanged)
-    check_end(work, graph, context);
+    check_end(work, graph, context, options.instrumentation);
   if (report.outcome == PassOutcome::kChanged) graph = std::move(work);
   report.seconds = whole.seconds();
   return report;
 }
 
-void PassPipeline::check_end(const Graph& made, const Graph& original, PassContext& context) {
+void PassPipeline::check_end(const Graph& made, const Graph& original, PassContext& context,
+                             const std::vector<PassInstrumentation*>& instrumentation) {
   try {
     verify(made, context.runtime);
   } catch (const VerifyError& error) {
     Graph again = original;
-    run(again, context, {.verify = PipelineChecks::kAlways});
+    run(again, context, {.verify = PipelineChecks::kAlways, .instrumentation = instrumentation});
     // The second run went well: some pass does not do the same twice.
-    std::throw_with_nested(PassError::after(passes_.back()->name(), error.message(), error.place()));
+    const PassError blamed = PassError::after(passes_.back()->name(), error.message(), error.place());
+    for (PassInstrumentation* observer : instrumentation)
+      observer->pass_failed(*passes_.back(), made, passes_.size() - 1, blamed);
+    std::throw_with_nested(blamed);
   }
 }
 

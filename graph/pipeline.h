@@ -55,8 +55,8 @@ class LOCKSTEP_API PassInstrumentation {
 enum class PipelineChecks : std::uint8_t {
   kAlways,  // verify before and after each pass, and check claimed outcomes: as much again as most passes cost
   // Verify before the first pass and after the last. Where that fails, the passes run again on the graph as it was, each of
-  // them checked, so that the error names the one at fault (instrumentation does not see the second run). What a pass
-  // claims to have changed is taken from it.
+  // them checked, so that the error names the one at fault (instrumentation sees the second run too, from index 0 on). What
+  // a pass claims to have changed is taken from it.
   kEnds,
   kNever,  // trust the passes
 };
@@ -91,7 +91,8 @@ class LOCKSTEP_API PassPipeline {
 
  private:
   // Verifies what the passes made; throws what names the pass at fault.
-  void check_end(const Graph& made, const Graph& original, PassContext& context);
+  void check_end(const Graph& made, const Graph& original, PassContext& context,
+                 const std::vector<PassInstrumentation*>& instrumentation);
 
   std::vector<std::unique_ptr<Pass>> passes_;
 };

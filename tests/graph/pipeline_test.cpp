@@ -42,6 +42,14 @@ PassPipeline one(std::string name, Scripted::Script script) {
   return pipeline;
 }
 
+// Keeps what is said of passes that fail.
+struct FailureLog final : PassInstrumentation {
+  void pass_failed(const Pass& pass, const Graph&, std::size_t, const std::exception& error) override {
+    failures.push_back(str(pass.name(), ": ", error.what()));
+  }
+  std::vector<std::string> failures;
+};
+
 Graph small_graph() {
   return parse(R"(
       %x = placeholder() : f32[4]
@@ -159,9 +167,12 @@ TEST(PassPipeline, ChecksOfTheEndsNameThePassAtFault) {
     graph.add_result({graph.find("x"), 0});
     return PassOutcome::kChanged;
   }));
-  const auto error = failure_of<PassError>(std::move(pipeline), {.verify = PipelineChecks::kEnds});
+  FailureLog log;
+  const auto error = failure_of<PassError>(std::move(pipeline),
+                                           {.verify = PipelineChecks::kEnds, .instrumentation = {&log}});
   EXPECT_EQ(error.pass(), "breaks-things");
   EXPECT_THAT(error.message(), HasSubstr("after breaks-things: "));
+  EXPECT_THAT(log.failures, ElementsAre(str("breaks-things: ", error.what())));
 }
 
 TEST(PassPipeline, ChecksOfTheEndsRefuseABrokenGraphAndTrustClaims) {
@@ -182,8 +193,11 @@ TEST(PassPipeline, WhatBreaksAGraphOnlyOnceIsSaidOfTheLastPass) {
     }
     return PassOutcome::kChanged;
   });
-  const auto error = failure_of<PassError>(std::move(pipeline), {.verify = PipelineChecks::kEnds});
+  FailureLog log;
+  const auto error = failure_of<PassError>(std::move(pipeline),
+                                           {.verify = PipelineChecks::kEnds, .instrumentation = {&log}});
   EXPECT_THAT(error.message(), HasSubstr("after fickle: "));
+  EXPECT_THAT(log.failures, ElementsAre(str("fickle: ", error.what())));
 }
 
 TEST(PassPipeline, WhatAPassRefusesPassesThrough) {
