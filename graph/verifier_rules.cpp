@@ -10,14 +10,17 @@ namespace {
 
 std::string in_quotes(std::string_view text) { return str("'", text, "'"); }
 
-// Is something in the list twice? The position of the second, or the size.
+// Is something in the list twice? The position of a second, or the size.
 std::size_t find_repeated(std::span<const NodeId> ids, std::vector<NodeId>& scratch) {
   constexpr std::size_t kFew = 8;
   if (ids.size() < 2) return ids.size();
   if (ids.size() > kFew) {
     scratch.assign(ids.begin(), ids.end());
     std::ranges::sort(scratch);
-    if (std::ranges::adjacent_find(scratch) == scratch.end()) return ids.size();
+    const auto twice = std::ranges::adjacent_find(scratch);
+    if (twice == scratch.end()) return ids.size();
+    const auto first = std::find(ids.begin(), ids.end(), *twice);
+    return static_cast<std::size_t>(std::find(first + 1, ids.end(), *twice) - ids.begin());
   }
   for (std::size_t i = 1; i < ids.size(); ++i) {
     if (std::find(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(i), ids[i]) !=
