@@ -11,15 +11,10 @@
 #include "lockstep/io/internal/checkpoint_index.h"
 #include "lockstep/io/internal/input_file.h"
 #include "lockstep/io/internal/logical_variables.h"
+#include "lockstep/io/internal/raw_blocks.h"
 
 namespace lockstep {
 namespace {
-
-constexpr std::array<char, internal::kCheckpointAlignment> kZeros{};
-
-std::string_view bytes_of(const Tensor& tensor) {
-  return {static_cast<const char*>(tensor.raw()), tensor.num_bytes()};
-}
 
 // Reads a checkpoint from front to back and checks each byte on the way. Gaps are checked with what stands before them.
 class CheckpointReader {
@@ -44,36 +39,42 @@ class CheckpointReader {
   // The next tensor, into `to`: as many bytes as its entry says.
   void read_next(void* to) {
     const CheckpointInfo::Entry& entry = info_.entries[next_++];
+    const std::string_view bytes(static_cast<const char*>(to), static_cast<std::size_t>(entry.bytes));
     file_.read(static_cast<char*>(to), entry.bytes);
-    check(entry, crc32c({static_cast<const char*>(to), static_cast<std::size_t>(entry.bytes)}));
+    check(entry, crc32c(bytes), is_sound(entry, bytes));
   }
   // The same without keeping it.
   void pass_next() {
     const CheckpointInfo::Entry& entry = info_.entries[next_++];
     std::string block(static_cast<std::size_t>(std::min<std::uint64_t>(entry.bytes, 1 << 20)), '\0');
     std::uint32_t crc = 0;
+    bool sound = true;
     for (std::uint64_t left = entry.bytes; left > 0;) {
       const std::string_view piece(block.data(), std::min<std::uint64_t>(left, block.size()));
       file_.read(block.data(), piece.size());
       crc = crc32c(piece, crc);
+      sound = sound && is_sound(entry, piece);
       left -= piece.size();
     }
-    check(entry, crc);
+    check(entry, crc, sound);
   }
 
  private:
   [[noreturn]] void damaged(const std::string& why) const {
     throw Error(ErrorCode::kDataLoss, str(what_, ": ", why, "; the file is damaged: use another one"));
   }
-  void check(const CheckpointInfo::Entry& entry, std::uint32_t crc) {
+  static bool is_sound(const CheckpointInfo::Entry& entry, std::string_view bytes) {
+    return entry.spec.dtype != DType::kBool || internal::are_truth_values(bytes);
+  }
+  void check(const CheckpointInfo::Entry& entry, std::uint32_t crc, bool sound) {
     if (crc != entry.crc) damaged(str("the checksum of '", entry.name, "' is wrong"));
+    if (!sound) damaged(str("a truth value of '", entry.name, "' is neither 0 nor 1"));
     skip_gap();
   }
   void skip_gap() {
-    std::array<char, internal::kCheckpointAlignment> gap{};
-    const std::uint64_t bytes = internal::aligned(file_.position()) - file_.position();
-    file_.read(gap.data(), bytes);
-    if (gap != kZeros) damaged(str("bytes before byte ", file_.position(), " should be zero"));
+    const auto read = [this](char* to, std::size_t bytes) { file_.read(to, bytes); };
+    if (!internal::gap_is_empty(file_.position(), read))
+      damaged(str("bytes before byte ", file_.position(), " should be zero"));
   }
 
   std::string what_;
@@ -84,7 +85,8 @@ class CheckpointReader {
 
 }  // namespace
 
-void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& path) {
+void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& path,
+                      const CheckpointLimits& limits) {
   CheckpointInfo info;
   info.step = snapshot.step();
   std::uint64_t tensor_bytes = 0;
@@ -96,11 +98,11 @@ void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& pat
     CheckpointInfo::Entry entry;
     entry.name = item.name;
     entry.spec = item.value.spec();
-    entry.crc = crc32c(bytes_of(item.value));
+    entry.crc = crc32c(internal::bytes_of(item.value));
     tensor_bytes += internal::aligned(item.value.num_bytes());
     info.entries.push_back(std::move(entry));
   }
-  const std::string index = internal::write_index(info);
+  const std::string index = internal::write_index(info, limits, str("cannot write checkpoint ", path));
   internal::CheckpointHeader header;
   header.index_crc = crc32c(index);
   header.index_bytes = index.size();
@@ -112,12 +114,12 @@ void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& pat
     file.append(bytes);
     written += bytes.size();
   };
-  const auto pad = [&] { append({kZeros.data(), internal::aligned(written) - written}); };
+  const auto pad = [&] { append(internal::gap_behind(written)); };
   append(internal::write_header(header));
   append(index);
   pad();
   for (const Snapshot::Item& item : snapshot.variables()) {
-    append(bytes_of(item.value));
+    append(internal::bytes_of(item.value));
     pad();
   }
   LOCKSTEP_CHECK(written == header.file_bytes);
@@ -131,7 +133,8 @@ Snapshot read_checkpoint(const std::filesystem::path& path, const CheckpointLimi
     total += entry.bytes;  // the file has them all
   if (total > limits.max_bytes) {
     throw InvalidArgument(str(reader.what(), ": its tensors have ", total, " bytes, more than the limit of ",
-                              limits.max_bytes, "; pass a larger limit if that is meant to be"));
+                              limits.max_bytes,
+                              " (CheckpointLimits::max_bytes); pass a larger limit if that is meant to be"));
   }
   std::vector<Snapshot::Item> items;
   for (const CheckpointInfo::Entry& entry : reader.info().entries) {
@@ -145,15 +148,16 @@ CheckpointInfo inspect_checkpoint(const std::filesystem::path& path, const Check
   return CheckpointReader(path, limits).info();
 }
 
-void save_checkpoint(VariableStore& store, const std::filesystem::path& path) {
+void save_checkpoint(VariableStore& store, const std::filesystem::path& path,
+                     const CheckpointLimits& limits) {
   Snapshot snapshot;
   snapshot.take(store);
-  write_checkpoint(snapshot, path);
+  write_checkpoint(snapshot, path, limits);
 }
 
 RestoreReport restore_checkpoint(VariableStore& store, const std::filesystem::path& path,
-                                 const RestoreOptions& options) {
-  CheckpointReader reader(path, {});
+                                 const RestoreOptions& options, const CheckpointLimits& limits) {
+  CheckpointReader reader(path, limits);
   // What does not fit is refused before memory is taken for it; so no limit on bytes is needed.
   RestoreReport report;
   {

@@ -9,8 +9,8 @@
 //
 //   writing   the file appears whole or not at all (io/files.h); a file of that name stays intact until then
 //   reading   every byte is checked: header, index and each tensor have a CRC-32C, gaps must be zero, sizes must add up to the
-//             file's. A file that is damaged anywhere is refused whole (Error with kDataLoss), and so is one of an
-//             unknown version (kUnimplemented). Memory is taken only for what the file really has
+//             file's, bools must be 0 or 1. A file that is damaged anywhere is refused whole (Error with kDataLoss), and so is
+//             one of an unknown version (kUnimplemented). Memory is taken only for what the file really has
 //   restoring compares names, dtypes and shapes before tensors are read, and sets variables only once all of them are
 //             there and checked: on any error nothing has changed
 //
@@ -29,8 +29,9 @@
 
 namespace lockstep {
 
+// What is above is refused with InvalidArgument.
 struct CheckpointLimits {
-  std::uint64_t max_index_bytes = std::uint64_t{64} << 20;  // names and shapes
+  std::uint64_t max_index_bytes = std::uint64_t{64} << 20;  // names and shapes, read or written
   std::uint64_t max_bytes = std::uint64_t{64} << 30;        // of all tensors, for read_checkpoint
 };
 
@@ -49,15 +50,18 @@ struct CheckpointInfo {
 };
 
 // Throws FailedPrecondition for variables that cannot be saved (io/snapshot.h), and what io/files.h says.
-LOCKSTEP_API void save_checkpoint(VariableStore& store, const std::filesystem::path& path);
+LOCKSTEP_API void save_checkpoint(VariableStore& store, const std::filesystem::path& path,
+                                  const CheckpointLimits& limits = {});
 
 // Throws FailedPrecondition naming all variables that are missing, extra or mismatched, Error(kDataLoss) for a damaged
 // file; changes nothing then.
 LOCKSTEP_API RestoreReport restore_checkpoint(VariableStore& store, const std::filesystem::path& path,
-                                              const RestoreOptions& options = {});
+                                              const RestoreOptions& options = {},
+                                              const CheckpointLimits& limits = {});
 
 // The same in two halves, without a store.
-LOCKSTEP_API void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& path);
+LOCKSTEP_API void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& path,
+                                   const CheckpointLimits& limits = {});
 LOCKSTEP_API Snapshot read_checkpoint(const std::filesystem::path& path, const CheckpointLimits& limits = {});
 
 // Header and index alone: cheap, and no word on whether the tensors are whole.

@@ -6,6 +6,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/io/crc32c.h"
 #include "lockstep/io/internal/bounded_archive.h"
+#include "lockstep/io/internal/raw_blocks.h"
 
 namespace lockstep::internal {
 namespace {
@@ -33,23 +34,16 @@ struct IndexRecord {
   }
 };
 
-template <class T>
-void append_number(std::string& bytes, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) bytes.push_back(static_cast<char>((value >> (8 * i)) & 0xFF));
-}
-
-template <class T>
-T take_number(std::string_view& bytes) {
-  T value = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    value |= static_cast<T>(static_cast<T>(static_cast<unsigned char>(bytes[i])) << (8 * i));
-  }
-  bytes.remove_prefix(sizeof(T));
-  return value;
-}
-
 [[noreturn]] void damaged(std::string_view what, const std::string& why) {
   throw Error(ErrorCode::kDataLoss, str(what, ": ", why, "; the file is damaged: use another one"));
+}
+
+void check_index_size(std::uint64_t bytes, const CheckpointLimits& limits, std::string_view what) {
+  if (bytes <= limits.max_index_bytes) return;
+  throw InvalidArgument(
+      str(what, ": its index, the names and shapes of the variables, has ", bytes,
+          " bytes, more than the limit of ", limits.max_index_bytes,
+          " (CheckpointLimits::max_index_bytes); pass a larger limit if that is meant to be"));
 }
 
 TensorSpec spec_of(const EntryRecord& record, std::string_view what) {
@@ -86,11 +80,11 @@ Decision is_checkpoint_name(std::string_view name) {
 
 std::string write_header(const CheckpointHeader& header) {
   std::string bytes(kCheckpointMagic);
-  append_number(bytes, header.version);
-  append_number(bytes, header.index_crc);
-  append_number(bytes, header.index_bytes);
-  append_number(bytes, header.file_bytes);
-  append_number(bytes, crc32c(bytes));
+  put_number(bytes, header.version);
+  put_number(bytes, header.index_crc);
+  put_number(bytes, header.index_bytes);
+  put_number(bytes, header.file_bytes);
+  put_number(bytes, crc32c(bytes));
   LOCKSTEP_CHECK(bytes.size() == kCheckpointHeaderBytes);
   return bytes;
 }
@@ -102,15 +96,14 @@ CheckpointHeader parse_header(std::string_view bytes, std::uint64_t file_bytes,
                 str(what, ": it is no checkpoint: its first bytes are not those of one"));
   }
   if (bytes.size() < kCheckpointHeaderBytes) damaged(what, "it ends within its header");
-  bytes = bytes.substr(0, kCheckpointHeaderBytes);
-  const std::uint32_t crc = crc32c(bytes.substr(0, kCheckpointHeaderBytes - sizeof(std::uint32_t)));
-  bytes.remove_prefix(kCheckpointMagic.size());
+  constexpr std::size_t kCrcAt = kCheckpointHeaderBytes - sizeof(std::uint32_t);
   CheckpointHeader header;
-  header.version = take_number<std::uint32_t>(bytes);
-  header.index_crc = take_number<std::uint32_t>(bytes);
-  header.index_bytes = take_number<std::uint64_t>(bytes);
-  header.file_bytes = take_number<std::uint64_t>(bytes);
-  if (take_number<std::uint32_t>(bytes) != crc) damaged(what, "the checksum of its header is wrong");
+  header.version = number_at<std::uint32_t>(bytes, 8);
+  header.index_crc = number_at<std::uint32_t>(bytes, 12);
+  header.index_bytes = number_at<std::uint64_t>(bytes, 16);
+  header.file_bytes = number_at<std::uint64_t>(bytes, 24);
+  if (number_at<std::uint32_t>(bytes, kCrcAt) != crc32c(bytes.substr(0, kCrcAt)))
+    damaged(what, "the checksum of its header is wrong");
   if (header.version != kCheckpointVersion) {
     throw Error(ErrorCode::kUnimplemented,
                 str(what, ": it has version ", header.version, ", and this Lockstep reads version ",
@@ -121,14 +114,11 @@ CheckpointHeader parse_header(std::string_view bytes, std::uint64_t file_bytes,
   }
   if (header.index_bytes > file_bytes - kCheckpointHeaderBytes)
     damaged(what, "its index is longer than the file");
-  if (header.index_bytes > limits.max_index_bytes) {
-    damaged(what, str("its index has ", header.index_bytes, " bytes, more than the limit of ",
-                      limits.max_index_bytes));
-  }
+  check_index_size(header.index_bytes, limits, what);
   return header;
 }
 
-std::string write_index(const CheckpointInfo& info) {
+std::string write_index(const CheckpointInfo& info, const CheckpointLimits& limits, std::string_view what) {
   IndexRecord index;
   index.step = info.step;
   for (const CheckpointInfo::Entry& entry : info.entries) {
@@ -136,7 +126,9 @@ std::string write_index(const CheckpointInfo& info) {
     index.entries.push_back(
         {entry.name, std::string(to_string(entry.spec.dtype)), {dims.begin(), dims.end()}, entry.crc});
   }
-  return to_portable_bytes(index);
+  std::string bytes = to_portable_bytes(index);
+  check_index_size(bytes.size(), limits, what);
+  return bytes;
 }
 
 CheckpointInfo parse_index(std::string_view bytes, std::uint64_t file_bytes, std::string_view what) {

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -18,6 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kExtension = ".lkc";
+// What is called by a larger number is not ours, so that there is always a next one.
+constexpr std::uint64_t kLargestNumber = 999'999'999'999'999'999;
 
 bool is_plain_name(std::string_view name) {
   const auto plain = [](char c) {
@@ -42,22 +45,36 @@ class Folder {
     return path_ / str(name_, "-", digits, kExtension);
   }
 
-  // By number.
+  // By number; files alone.
   std::vector<std::pair<std::uint64_t, fs::path>> list() const {
     std::vector<std::pair<std::uint64_t, fs::path>> found;
-    visit([&](const fs::path& path) {
-      if (const auto number = number_of(path.filename().string())) found.emplace_back(*number, path);
+    visit([&](const fs::directory_entry& entry) {
+      const auto number = number_of(entry.path().filename().string());
+      std::error_code ignored;  // it has just gone
+      if (number && entry.is_regular_file(ignored)) found.emplace_back(*number, entry.path());
     });
     std::ranges::sort(found);
     return found;
   }
 
+  // Above all that are taken, whatever by.
+  std::uint64_t next_number() const {
+    std::uint64_t highest = 0;
+    visit([&](const fs::directory_entry& entry) {
+      highest = std::max(highest, number_of(entry.path().filename().string()).value_or(0));
+    });
+    if (highest == kLargestNumber) {
+      throw FailedPrecondition(str("checkpoint folder ", path_, ": ", file(highest).filename(),
+                                   " has the last number that there is; rename it"));
+    }
+    return highest + 1;
+  }
+
   void remove_leftovers() const {
-    const std::string prefix = str(".", name_, "-");
-    visit([&](const fs::path& path) {
-      const std::string filename = path.filename().string();
+    visit([&](const fs::directory_entry& entry) {
+      const std::string filename = entry.path().filename().string();
       std::error_code ignored;  // what cannot be removed does no harm
-      if (filename.starts_with(prefix) && is_temporary_name(filename)) fs::remove(path, ignored);
+      if (number_of(name_behind_temporary(filename))) fs::remove(entry.path(), ignored);
     });
   }
 
@@ -70,7 +87,8 @@ class Folder {
     filename.remove_suffix(kExtension.size());
     std::uint64_t number = 0;
     const auto [end, error] = std::from_chars(filename.data(), filename.data() + filename.size(), number);
-    if (error != std::errc() || filename.empty() || end != filename.data() + filename.size())
+    if (error != std::errc() || filename.empty() || end != filename.data() + filename.size() ||
+        number > kLargestNumber)
       return std::nullopt;
     return number;
   }
@@ -79,7 +97,7 @@ class Folder {
   void visit(const Visit& visitor) const {
     std::error_code error;
     fs::directory_iterator entries(path_, error);
-    for (; !error && entries != fs::directory_iterator(); entries.increment(error)) visitor(entries->path());
+    for (; !error && entries != fs::directory_iterator(); entries.increment(error)) visitor(*entries);
     if (error) folder_fails(path_, error);
   }
 
@@ -103,7 +121,7 @@ struct CheckpointSeries::Writer {
     if (thread.joinable()) thread.join();
   }
 
-  bool busy() const { return waiting != nullptr || writing; }
+  bool busy() const { return waiting != nullptr || writing || taking; }
 
   void throw_error() {
     if (error) std::rethrow_exception(std::exchange(error, nullptr));
@@ -114,24 +132,41 @@ struct CheckpointSeries::Writer {
     std::unique_ptr<Snapshot> snapshot;
     bool pending = false;  // it holds one that is still to be written
   };
+  // Until submit() or give_back().
   Room room() {
     const std::lock_guard<std::mutex> lock(mutex);
     throw_error();
-    if (waiting) return {std::move(waiting), true};
-    if (free.empty()) return {std::make_unique<Snapshot>()};
-    std::unique_ptr<Snapshot> snapshot = std::move(free.back());
-    free.pop_back();
-    return {std::move(snapshot)};
+    Room found;
+    if (waiting) {
+      found = {std::move(waiting), true};
+    } else if (free.empty()) {
+      found = {std::make_unique<Snapshot>()};
+    } else {
+      found = {std::move(free.back())};
+      free.pop_back();
+    }
+    taking = true;
+    return found;
   }
 
-  void submit(std::unique_ptr<Snapshot> snapshot, bool supersedes) {
+  void submit(Room taken) {
     const std::lock_guard<std::mutex> lock(mutex);
-    if (supersedes) ++superseded;
-    if (waiting) {  // another thread saved in the meantime
-      ++superseded;
-      free.push_back(std::move(waiting));
-    }
+    if (taken.pending) ++superseded;
+    put_in_line(std::move(taken.snapshot));
+  }
+
+  // Nothing was taken: what it held is as it was.
+  void give_back(Room untouched) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (untouched.pending) return put_in_line(std::move(untouched.snapshot));
+    free.push_back(std::move(untouched.snapshot));
+    taking = false;
+    changed.notify_all();
+  }
+
+  void put_in_line(std::unique_ptr<Snapshot> snapshot) {
     waiting = std::move(snapshot);
+    taking = false;
     if (!thread.joinable()) thread = std::thread([this] { run(); });
     changed.notify_all();
   }
@@ -161,30 +196,38 @@ struct CheckpointSeries::Writer {
   void write(const Snapshot& snapshot) {
     if (!std::exchange(cleaned, true)) folder.remove_leftovers();
     auto files = folder.list();
-    const std::uint64_t number = files.empty() ? 1 : files.back().first + 1;
+    const std::uint64_t number = folder.next_number();
     const SavedCheckpoint saved{folder.file(number), snapshot.step()};
     if (options.before_write) options.before_write(saved);
-    write_checkpoint(snapshot, saved.path);
+    write_checkpoint(snapshot, saved.path, options.limits);
     files.emplace_back(number, saved.path);
+    std::string kept;  // against our will
     for (std::size_t i = 0; options.keep > 0 && i + options.keep < files.size(); ++i) {
       std::error_code failed;
       fs::remove(files[i].second, failed);
-      if (failed) folder_fails(files[i].second, failed);
+      if (failed) kept += str("\n  ", files[i].second, ": ", failed.message());
     }
     if (options.after_write) options.after_write(saved);
+    if (!kept.empty()) {
+      throw Error(ErrorCode::kUnavailable,
+                  str("checkpoint ", saved.path, " is written, but older ones cannot be removed:", kept));
+    }
   }
 
   const Folder folder;
   const CheckpointSeriesOptions options;
   bool cleaned = false;  // of the thread alone
 
-  std::mutex mutex;
+  // From room() to submit(): those who save take turns, so that a later one is a newer one.
+  std::mutex saving;
+  std::mutex mutex;  // of everything below
   std::condition_variable changed;
   std::unique_ptr<Snapshot> waiting;  // to be written next
   std::vector<std::unique_ptr<Snapshot>> free;
   std::exception_ptr error;
   std::uint64_t superseded = 0;
   bool writing = false;
+  bool taking = false;  // a snapshot is under way, perhaps in the memory of one that waited
   bool stop = false;
   std::thread thread;  // from the first save on
 };
@@ -194,23 +237,22 @@ CheckpointSeries::CheckpointSeries(fs::path folder, CheckpointSeriesOptions opti
     throw InvalidArgument(str("checkpoints cannot be called '", options.name,
                               "': use letters, digits, '_', '-' and '.', and no '.' first"));
   }
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) folder_fails(folder, error);
+  make_folders(folder);
   writer_ = std::make_unique<Writer>(std::move(folder), std::move(options));
 }
 
 CheckpointSeries::~CheckpointSeries() = default;
 
 void CheckpointSeries::save(VariableStore& store) {
-  auto [snapshot, pending] = writer_->room();
+  const std::lock_guard<std::mutex> turn(writer_->saving);
+  Writer::Room room = writer_->room();
   try {
-    snapshot->take(store);
+    room.snapshot->take(store);
   } catch (...) {
-    if (pending) writer_->submit(std::move(snapshot), false);  // what it held is as it was
+    writer_->give_back(std::move(room));
     throw;
   }
-  writer_->submit(std::move(snapshot), pending);
+  writer_->submit(std::move(room));
 }
 
 void CheckpointSeries::wait() {
@@ -234,13 +276,20 @@ std::optional<fs::path> CheckpointSeries::latest() const {
 std::optional<SeriesRestore> CheckpointSeries::restore_latest(VariableStore& store,
                                                               const RestoreOptions& options) {
   wait();
-  std::vector<fs::path> paths = list();
   SeriesRestore restored;
-  for (; !paths.empty(); paths.pop_back()) {
+  std::set<fs::path> tried;
+  // Listed anew each time: the process that writes may remove one that was listed, and has then written a newer one.
+  for (;;) {
+    std::vector<fs::path> paths = list();
+    while (!paths.empty() && tried.contains(paths.back())) paths.pop_back();
+    if (paths.empty()) break;
+    tried.insert(paths.back());
     try {
-      restored.report = restore_checkpoint(store, paths.back(), options);
+      restored.report = restore_checkpoint(store, paths.back(), options, writer_->options.limits);
       restored.path = paths.back();
       return restored;
+    } catch (const NotFound&) {
+      if (fs::exists(paths.back())) throw;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kDataLoss) throw;
       restored.damaged.emplace_back(paths.back(), error.message());

@@ -12,7 +12,7 @@
 // never the time to write them, however slow the disk. One thread writes, one checkpoint at a time. A save while a
 // write is under way waits its turn as a copy in memory; a further one takes its place, so that what is written next is always the
 // newest (superseded() counts those that were never written). So there are at most two copies in memory beside the variables,
-// and their memory is used again.
+// and their memory is used again. Threads that save at once copy one after another.
 //
 // Files are "<name>-<number>.lkc", numbered as they were written: latest() is the highest number, also after training went
 // on from an older one. Each appears whole or not at all (io/files.h): a process that is killed at any moment leaves the earlier
@@ -50,8 +50,9 @@ struct SavedCheckpoint {
 struct CheckpointSeriesOptions {
   std::size_t keep = 5;             // how many files to keep; 0: all
   std::string name = "checkpoint";  // what files are called: letters, digits, '_', '-' and '.', no '.' first
-  // Called on the writing thread before a checkpoint is written and once it is on the disk. They must not call the series;
-  // what they throw counts as an error of the writing.
+  CheckpointLimits limits = {};     // for writing and restoring alike
+  // Called on the writing thread before a checkpoint is written and once it is on the disk (older ones are gone then, where
+  // they could be removed). They must not call the series; what they throw counts as an error of the writing.
   std::function<void(const SavedCheckpoint&)> before_write = {};
   std::function<void(const SavedCheckpoint&)> after_write = {};
 };
@@ -73,7 +74,7 @@ class LOCKSTEP_API CheckpointSeries {
   CheckpointSeries& operator=(const CheckpointSeries&) = delete;
 
   void save(VariableStore& store);
-  // Until everything saved so far is on the disk.
+  // Until everything saved so far is on the disk, and what other threads are saving just now.
   void wait();
 
   // The checkpoints that are there, oldest first, and the newest of them.

@@ -11,16 +11,6 @@
 namespace lockstep::internal {
 namespace {
 
-template <class T>
-void mean_of_integers(std::span<StoredVariable* const> copies, Tensor& into) {
-  const std::span<T> out = into.data<T>();
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    double total = 0;
-    for (StoredVariable* copy : copies) total += static_cast<double>(copy->storage().data<T>()[i]);
-    out[i] = static_cast<T>(total / static_cast<double>(copies.size()));
-  }
-}
-
 // The part of `value` that copy `index` of `count` gets, so that all parts sum up to it.
 template <class T>
 T share(T value, std::size_t index, std::size_t count) {
@@ -54,6 +44,12 @@ Decision LogicalVariable::has_value() const {
   if (spec().dtype == DType::kBool && (rule == CopyRule::kSum || rule == CopyRule::kMean)) {
     return Decision::no("truth values have no sum or mean; give it the aggregation of the first replica");
   }
+  if (is_integer(spec().dtype) && rule == CopyRule::kMean) {
+    return Decision::no(
+        "the mean of integers over replicas is no integer; give it the aggregation of the sum or of the "
+        "first "
+        "replica");
+  }
   return Decision::yes();
 }
 
@@ -61,10 +57,6 @@ void LogicalVariable::read(Tensor& into) const {
   const bool all = rule == CopyRule::kSum || rule == CopyRule::kMean;
   if (!all || copies.size() == 1) {
     into.assign(copies[0]->storage());
-  } else if (rule == CopyRule::kMean && is_integer(spec().dtype)) {
-    visit_dtype(spec().dtype, [&]<class T>(T) {
-      if constexpr (std::is_integral_v<T>) mean_of_integers<T>(copies, into);
-    });
   } else {
     std::vector<const void*> inputs;
     for (StoredVariable* copy : copies) inputs.push_back(copy->storage().raw());

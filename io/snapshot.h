@@ -11,11 +11,12 @@
 //   mirrored, or of one replica           the value                  to every copy
 //   synchronized on read: sum             the sum of the copies      value / copies to each; of integers the first copies
 //                                                                    get the remainder, so that the sum is exact
-//   synchronized on read: mean            the mean of the copies     to every copy
+//   synchronized on read: mean            the mean of the copies     to every copy; refused for integers with more than
+//                                                                    one copy, as reading them is
 //   synchronized on read: first replica   the first copy             to every copy
 //   synchronized on read, no aggregation  refused with more than one copy: there is no one value
 //
-// Optimizer slots and counts of steps are variables like others. The mean of integers is cut to an integer.
+// Optimizer slots and counts of steps are variables like others.
 //
 // take() and restore() wait until runs that have begun are over and hold new ones back meanwhile (core/store_at_rest.h), so
 // that all values belong to one step. Do not call them from a node of a run. Thread safety: one thread at a time per

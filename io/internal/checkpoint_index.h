@@ -23,7 +23,6 @@ namespace lockstep::internal {
 inline constexpr std::string_view kCheckpointMagic = "\x89LKCKPT\n";
 inline constexpr std::uint32_t kCheckpointVersion = 1;
 inline constexpr std::size_t kCheckpointHeaderBytes = 36;
-inline constexpr std::uint64_t kCheckpointAlignment = 64;
 
 struct CheckpointHeader {
   std::uint32_t version = kCheckpointVersion;
@@ -33,12 +32,13 @@ struct CheckpointHeader {
 };
 
 std::string write_header(const CheckpointHeader& header);
-// Throws Error with kDataLoss for damage, kUnimplemented for a version that this Lockstep does not know, and for an index that
-// is longer than `limits` or the file. `what` names the file.
+// Throws Error with kDataLoss for damage, kUnimplemented for a version that this Lockstep does not know, InvalidArgument for
+// an index above the limit. `what` names the file.
 LOCKSTEP_API CheckpointHeader parse_header(std::string_view bytes, std::uint64_t file_bytes,
                                            const CheckpointLimits& limits, std::string_view what);
 
-std::string write_index(const CheckpointInfo& info);
+// Throws InvalidArgument for an index above the limit, which nobody could read back. `what` names the file.
+std::string write_index(const CheckpointInfo& info, const CheckpointLimits& limits, std::string_view what);
 // What the bytes of an index say, once everything is checked: names are in order, none twice, none that could leave a folder;
 // the tensors fill the rest of a file of `file_bytes` exactly. Throws Error(kDataLoss).
 LOCKSTEP_API CheckpointInfo parse_index(std::string_view bytes, std::uint64_t file_bytes,
@@ -47,9 +47,5 @@ LOCKSTEP_API CheckpointInfo parse_index(std::string_view bytes, std::uint64_t fi
 // A name that may stand in a checkpoint: 1 to 4096 bytes without control characters; no part between slashes is empty, "."
 // or "..".
 LOCKSTEP_API Decision is_checkpoint_name(std::string_view name);
-
-constexpr std::uint64_t aligned(std::uint64_t bytes) {
-  return (bytes + kCheckpointAlignment - 1) / kCheckpointAlignment * kCheckpointAlignment;
-}
 
 }  // namespace lockstep::internal

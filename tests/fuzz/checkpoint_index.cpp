@@ -28,7 +28,7 @@ void check_index(std::string_view bytes, std::uint64_t file_bytes) {
   } catch (const Error&) {
     return;
   }
-  if (internal::write_index(info) == bytes) return;
+  if (internal::write_index(info, {}, "index") == bytes) return;
   std::fprintf(stderr, "finding: an index is written otherwise than it was read\n");
   std::abort();
 }

@@ -44,13 +44,31 @@ void expect_whole(VariableStore& store) {
   }
 }
 
-[[noreturn]] void save_for_ever(const std::filesystem::path& folder, int ready) {
+// What the process says through the pipe: 'r' when it begins; 'b' and 'a' before and after each write, with the step.
+struct Word {
+  char what = 0;
+  std::uint64_t step = 0;
+};
+
+void say(int pipe, const Word& word) {
+  if (::write(pipe, &word, sizeof word) != sizeof word) ::_exit(2);
+}
+
+[[noreturn]] void save_for_ever(const std::filesystem::path& folder, int pipe) {
   try {
-    CheckpointSeries series(folder, {.keep = 2});
+    CheckpointSeries series(folder, {.keep = 2,
+                                     .before_write =
+                                         [pipe](const SavedCheckpoint& s) {
+                                           say(pipe, {'b', s.step});
+                                         },
+                                     .after_write =
+                                         [pipe](const SavedCheckpoint& s) {
+                                           say(pipe, {'a', s.step});
+                                         }});
     VariableStore store;
     make_variables(store);
     series.restore_latest(store);
-    if (::write(ready, "r", 1) != 1) ::_exit(2);
+    say(pipe, {'r', store.step()});
     for (std::uint64_t step = store.step() + 1;; ++step) {
       set_all(store, step);
       series.save(store);
@@ -86,15 +104,26 @@ TEST(CheckpointKill, LeavesAWholeCheckpointWheneverItComes) {
     ASSERT_GE(child, 0);
     if (child == 0) save_for_ever(folder.path(), pipe[1]);
     ::close(pipe[1]);
-    char ready = 0;
-    ASSERT_EQ(::read(pipe[0], &ready, 1), 1) << "round " << round;
-    ::close(pipe[0]);
-    // Not to wait for something, but to be at no particular place.
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
+    Word word;
+    std::uint64_t announced = 0;  // the last step that was on the disk before the kill
+    const auto hear = [&] {
+      if (::read(pipe[0], &word, sizeof word) != sizeof word) return false;
+      if (word.what == 'a') announced = word.step;
+      return true;
+    };
+    ASSERT_TRUE(hear()) << "round " << round;
+    // Not to wait for something, but to be at no particular place; every second time at one inside a write.
+    const std::uint64_t writes = round % 2 == 0 ? 0 : 1 + random() % 3;
+    for (std::uint64_t begun = 0; begun < writes; begun += word.what == 'b' ? 1 : 0)
+      ASSERT_TRUE(hear()) << "round " << round;
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % (writes == 0 ? 20'000 : 300)));
     ASSERT_EQ(::kill(child, SIGKILL), 0);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << "round " << round;
+    while (hear()) {  // what it had said by then
+    }
+    ::close(pipe[0]);
 
     CheckpointSeries series(folder.path());
     const auto restored = series.restore_latest(store);
@@ -103,6 +132,7 @@ TEST(CheckpointKill, LeavesAWholeCheckpointWheneverItComes) {
     EXPECT_EQ(restored->path, *series.latest());
     expect_whole(store);
     EXPECT_GE(store.step(), last) << "round " << round;
+    EXPECT_GE(store.step(), announced) << "round " << round << ": it said that this one was on the disk";
     last = store.step();
     for (const std::filesystem::path& path : series.list()) {  // the one before is intact as well
       restore_checkpoint(store, path);
@@ -110,10 +140,11 @@ TEST(CheckpointKill, LeavesAWholeCheckpointWheneverItComes) {
     }
     cut_short += static_cast<std::size_t>(std::ranges::count_if(
         std::filesystem::directory_iterator(folder.path()),
-        [](const auto& entry) { return is_temporary_name(entry.path().filename().string()); }));
+        [](const auto& entry) { return !name_behind_temporary(entry.path().filename().string()).empty(); }));
     ASSERT_FALSE(HasFailure());
   }
   EXPECT_GT(last, 1U) << "nothing was ever saved";
+  EXPECT_GT(cut_short, 0U) << "no kill came while a file was being written";
   RecordProperty("cut_short", static_cast<int>(cut_short));
 }
 

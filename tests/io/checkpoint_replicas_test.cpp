@@ -1,4 +1,5 @@
 // Checkpoints of strategies: what one number of replicas saved, another restores.
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -204,13 +205,21 @@ TEST(Snapshot, SharesIntegersOutExactly) {
   }
 }
 
-TEST(Snapshot, CutsTheMeanOfIntegers) {
+TEST(Snapshot, RefusesTheMeanOfIntegers) {
   VariableStore store;
-  put(store, "n", Tensor::scalar(std::int32_t{3}), {"", CopyRule::kMean});
-  put(store, "n/replica_1", Tensor::scalar(std::int32_t{6}), {"n", CopyRule::kMean});
-  Snapshot snapshot;
-  snapshot.take(store);
-  EXPECT_EQ(snapshot.find("n")->data<std::int32_t>()[0], 4);
+  const Tensor most = Tensor::scalar(std::numeric_limits<std::int64_t>::max());
+  put(store, "n", most, {"", CopyRule::kMean});
+  Snapshot one;
+  one.take(store);
+  EXPECT_TRUE(one.find("n")->bit_equal(most)) << "of one copy it is the value";
+  put(store, "n/replica_1", most, {"n", CopyRule::kMean});
+  try {
+    Snapshot().take(store);
+    ADD_FAILURE() << "no error";
+  } catch (const FailedPrecondition& error) {
+    EXPECT_THAT(error.message(), HasSubstr("'n': the mean of integers over replicas is no integer"));
+  }
+  EXPECT_THROW(one.restore(store), FailedPrecondition);
 }
 
 TEST(Snapshot, UsesItsMemoryAgain) {

@@ -1,26 +1,32 @@
 #include "lockstep/io/checkpoint_series.h"
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/store_at_rest.h"
 #include "lockstep/io/files.h"
+#include "support/sanitizers.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // A store whose only variable says at which step it was saved.
-class CheckpointSeriesTest : public testing::Test {
+class CheckpointSeriesTest : public ::testing::Test {
  protected:
   CheckpointSeriesTest() {
     store_.find_or_create("w", {DType::kF32, {1000}}, [] { return Tensor::zeros({1000}); });
@@ -204,6 +210,7 @@ TEST_F(CheckpointSeriesTest, DoesNotFallBackWhereVariablesDoNotFit) {
 TEST_F(CheckpointSeriesTest, RemovesWhatAKilledProcessLeft) {
   std::ofstream(folder_ / ".checkpoint-00000001.lkc.tmp-12-0") << "half";
   std::ofstream(folder_ / ".other-00000001.lkc.tmp-12-0") << "of another series";
+  std::ofstream(folder_ / ".checkpoint-ema-00000001.lkc.tmp-12-0") << "of one with a longer name";
   CheckpointSeries series(folder_.path());
   EXPECT_EQ(series.latest(), std::nullopt);
   EXPECT_TRUE(std::filesystem::exists(folder_ / ".checkpoint-00000001.lkc.tmp-12-0"))
@@ -212,6 +219,141 @@ TEST_F(CheckpointSeriesTest, RemovesWhatAKilledProcessLeft) {
   series.wait();
   EXPECT_FALSE(std::filesystem::exists(folder_ / ".checkpoint-00000001.lkc.tmp-12-0"));
   EXPECT_TRUE(std::filesystem::exists(folder_ / ".other-00000001.lkc.tmp-12-0"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / ".checkpoint-ema-00000001.lkc.tmp-12-0"));
+}
+
+TEST_F(CheckpointSeriesTest, WritesTheNewestOfThoseWhoSaveAtOnce) {
+  CheckpointSeries series(folder_.path(), {.keep = 0});
+  std::vector<std::thread> savers;
+  for (int t = 0; t < 4; ++t) {
+    savers.emplace_back([&] {
+      for (int i = 0; i < 25; ++i) {
+        store_.advance_step();
+        series.save(store_);
+      }
+    });
+  }
+  for (std::thread& saver : savers) saver.join();
+  series.wait();
+  std::vector<std::uint64_t> steps;
+  for (const std::filesystem::path& path : series.list()) steps.push_back(inspect_checkpoint(path).step);
+  EXPECT_TRUE(std::ranges::is_sorted(steps)) << ::testing::PrintToString(steps);
+  EXPECT_EQ(steps.back(), 100U);
+  EXPECT_EQ(steps.size() + series.superseded(), 100U);
+}
+
+// Another thread is about to replace what waits to be written: that is not on the disk, and is waited for.
+TEST_F(CheckpointSeriesTest, WaitsForWhatAnotherThreadIsSaving) {
+  std::promise<void> release, begun, first_written;
+  std::shared_future<void> released = release.get_future().share();
+  bool first = true, written = false;
+  CheckpointSeries series(folder_.path(), {.before_write =
+                                               [&](const SavedCheckpoint&) {
+                                                 if (std::exchange(first, false)) begun.set_value();
+                                                 released.wait();
+                                               },
+                                           .after_write =
+                                               [&](const SavedCheckpoint&) {
+                                                 if (!std::exchange(written, true)) first_written.set_value();
+                                               }});
+  step();
+  series.save(store_);
+  begun.get_future().wait();
+  step();
+  series.save(store_);  // waits in memory
+  std::future<void> saving, waiting;
+  {
+    // Whoever saves now stands in the middle of it.
+    const StoreAtRest held(store_, StoreAtRest::Access::kWrite);
+    saving = std::async(std::launch::async, [&] { series.save(store_); });
+    release.set_value();
+    first_written.get_future().wait();
+    waiting = std::async(std::launch::async, [&] {
+      series.wait();
+      EXPECT_EQ(inspect_checkpoint(*series.latest()).step, 2U);
+    });
+    waiting.wait_for(std::chrono::milliseconds(30));  // where it does not wait, it is wrong by now
+  }
+  saving.get();
+  waiting.get();
+}
+
+// What a reader has listed may be gone when it opens it: then there is a newer one.
+TEST_F(CheckpointSeriesTest, IsReadWhileAnotherRemovesOldOnes) {
+  CheckpointSeries writer(folder_.path(), {.keep = 1});
+  step();
+  writer.save(store_);
+  writer.wait();
+  std::jthread reader([&](const std::stop_token& stop) {
+    CheckpointSeries series(folder_.path());
+    VariableStore store;
+    store.find_or_create("w", {DType::kF32, {1000}}, [] { return Tensor::zeros({1000}); });
+    while (!stop.stop_requested()) {
+      const std::uint64_t before = store.step();
+      try {
+        series.restore_latest(store);
+        EXPECT_GE(store.step(), before);
+      } catch (const Error& error) {
+        FAIL() << error.what();
+      }
+    }
+  });
+  for (std::size_t i = 0; i < testing::repeats(100); ++i) {
+    step();
+    writer.save(store_);
+    writer.wait();
+  }
+}
+
+TEST_F(CheckpointSeriesTest, LeavesAloneWhatIsNoCheckpointOfItsOwn) {
+  std::filesystem::create_directories(folder_ / "checkpoint-9.lkc" / "in it");
+  std::ofstream(folder_ / "checkpoint-18446744073709551615.lkc") << "a number without a next one";
+  std::filesystem::create_symlink("nowhere", folder_ / "checkpoint-7.lkc");
+  CheckpointSeries series(folder_.path(), {.keep = 1});
+  EXPECT_EQ(series.latest(), std::nullopt);
+  EXPECT_FALSE(series.restore_latest(store_).has_value());
+  for (int i = 0; i < 2; ++i) {
+    step();
+    series.save(store_);
+    series.wait();
+  }
+  EXPECT_THAT(names(series), ElementsAre("checkpoint-00000011.lkc"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "checkpoint-9.lkc" / "in it"));
+
+  std::ofstream(folder_ / "checkpoint-999999999999999999.lkc") << "the last one that there is";
+  series.save(store_);
+  EXPECT_THROW(series.wait(), FailedPrecondition);
+}
+
+TEST_F(CheckpointSeriesTest, SaysWhatItCannotRemoveOnceTheNewOneIsWritten) {
+  std::vector<std::uint64_t> announced;
+  bool in_the_way = false;
+  CheckpointSeries series(
+      folder_.path(), {.keep = 1,
+                       .before_write =
+                           [&](const SavedCheckpoint&) {
+                             if (!in_the_way) return;  // a folder that is not empty cannot be removed
+                             std::filesystem::remove(folder_ / "checkpoint-00000001.lkc");
+                             std::filesystem::create_directories(folder_ / "checkpoint-00000001.lkc" / "x");
+                           },
+                       .after_write = [&](const SavedCheckpoint& s) { announced.push_back(s.step); }});
+  for (int i = 0; i < 2; ++i) {
+    step();
+    in_the_way = i == 1;
+    series.save(store_);
+    if (i == 0) series.wait();
+  }
+  try {
+    series.wait();
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+    EXPECT_THAT(error.message(),
+                HasSubstr("checkpoint-00000002.lkc\" is written, but older ones cannot be removed"));
+    EXPECT_THAT(error.message(), HasSubstr("checkpoint-00000001.lkc"));
+  }
+  EXPECT_THAT(announced, ElementsAre(1, 2));
+  EXPECT_EQ(series.restore_latest(store_)->report.step, 2U);
 }
 
 TEST_F(CheckpointSeriesTest, StaysInItsFolder) {

@@ -15,6 +15,7 @@
 #include "lockstep/io/files.h"
 #include "lockstep/io/internal/bounded_archive.h"
 #include "lockstep/io/internal/checkpoint_index.h"
+#include "lockstep/io/internal/raw_blocks.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
@@ -221,11 +222,43 @@ TEST(Checkpoint, RefusesVersionsThatItDoesNotKnow) {
   }
 }
 
+// Whoever forges a file computes its checksums, too.
+TEST(Checkpoint, RefusesBoolsThatAreNeither) {
+  const TemporaryFolder folder;
+  Tensor flags = Tensor::zeros(DType::kBool, {3});
+  static_cast<char*>(flags.raw())[1] = 2;
+  write_checkpoint(Snapshot(1, {{"flags", flags}}), folder / "a.lkc");
+  VariableStore has_it, has_not;
+  put(has_it, "flags", Tensor::zeros(DType::kBool, {3}));
+  const std::vector<std::function<void()>> calls = {
+      [&] { read_checkpoint(folder / "a.lkc"); }, [&] { restore_checkpoint(has_it, folder / "a.lkc"); },
+      [&] { restore_checkpoint(has_not, folder / "a.lkc", {.allow_extra = true}); }};
+  for (const std::function<void()>& call : calls) {
+    std::string message;
+    EXPECT_EQ(code_of(call, &message), ErrorCode::kDataLoss);
+    EXPECT_THAT(message, HasSubstr("a truth value of 'flags' is neither 0 nor 1"));
+  }
+}
+
 TEST(Checkpoint, BoundsSizesBeforeMemoryIsTaken) {
   const TemporaryFolder folder;
   write_checkpoint(small(), folder / "a.lkc");
-  EXPECT_EQ(code_of([&] { read_checkpoint(folder / "a.lkc", {.max_index_bytes = 10}); }),
-            ErrorCode::kDataLoss);
+  const CheckpointLimits small_index{.max_index_bytes = 10};
+  VariableStore store;
+  put(store, "b", Tensor::scalar(0.0));
+  put(store, "w", Tensor::zeros({3}));
+  const std::vector<std::function<void()>> calls = {
+      [&] { read_checkpoint(folder / "a.lkc", small_index); },
+      [&] { inspect_checkpoint(folder / "a.lkc", small_index); },
+      [&] { restore_checkpoint(store, folder / "a.lkc", {}, small_index); },
+      [&] { write_checkpoint(small(), folder / "b.lkc", small_index); },
+      [&] { save_checkpoint(store, folder / "b.lkc", small_index); }};
+  for (const std::function<void()>& call : calls) {
+    std::string message;
+    EXPECT_EQ(code_of(call, &message), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(message, HasSubstr("more than the limit of 10 (CheckpointLimits::max_index_bytes)"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "b.lkc"));
   EXPECT_EQ(code_of([&] { read_checkpoint(folder / "a.lkc", {.max_bytes = 19}); }),
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(read_checkpoint(folder / "a.lkc", {.max_bytes = 20}).variables().size(), 2U);
