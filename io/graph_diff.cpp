@@ -5,6 +5,7 @@
 #include <set>
 #include <string_view>
 #include <unordered_map>
+#include <variant>
 
 #include "lockstep/core/error.h"
 #include "lockstep/graph/text.h"
@@ -40,7 +41,7 @@ class Census {
       std::string name = prefix + node.name();
       entries_.push_back({&node, name});
       nodes_.emplace(&node, index);
-      identities_.try_emplace(node.provenance().identity, index);
+      if (node.provenance().identity != 0) identities_.try_emplace(node.provenance().identity, index);
       names_.emplace(name, index);
       for (std::size_t r = 0; r < node.regions().size(); ++r)
         add_level(node.regions()[r], str(name, "{", r, "}/"));
@@ -57,6 +58,16 @@ std::string shortened(std::string text) {
   constexpr std::size_t kMost = 60;
   if (text.size() > kMost) text = text.substr(0, kMost - 3) + "...";
   return text;
+}
+
+// Short, and without writing out a tensor that nobody reads.
+std::string attribute_text(const AttributeValue* value) {
+  constexpr std::int64_t kFewElements = 32;
+  if (value == nullptr) return "none";
+  if (const auto* const tensor = std::get_if<Tensor>(value);
+      tensor != nullptr && tensor->defined() && tensor->num_elements() > kFewElements)
+    return str(tensor->spec(), "{...}");
+  return shortened(print(*value));
 }
 
 std::string list_of(const std::vector<std::string>& items) {
@@ -144,7 +155,8 @@ class Comparison {
 
   // Is this the same source, in the two graphs?
   bool same_node(const Node& old, const Node& now) const {
-    if (diff_.by == DiffBy::kIdentity) return old.provenance().identity == now.provenance().identity;
+    if (diff_.by == DiffBy::kIdentity)
+      return old.provenance().identity != 0 && old.provenance().identity == now.provenance().identity;
     return before_.of(old).name == after_.of(now).name;
   }
 
@@ -167,6 +179,8 @@ class Comparison {
     if (old.regions().size() != now.regions().size()) {
       change.op = true;
       change.details.push_back(str("regions: ", old.regions().size(), " -> ", now.regions().size()));
+    } else {
+      compare_regions(old, now, change);
     }
     const auto device = [](const Node& node) { return node.device().empty() ? "none" : node.device(); };
     if (old.device() != now.device()) {
@@ -227,6 +241,21 @@ class Comparison {
     change.details.push_back(str("runs after: ", list_of(come), "; no longer after: ", list_of(gone)));
   }
 
+  // What goes in and out of each region; the nodes inside are compared as others are.
+  void compare_regions(const Node& old, const Node& now, NodeChange& change) const {
+    for (std::size_t r = 0; r < now.regions().size(); ++r) {
+      const Graph& a = old.regions()[r];
+      const Graph& b = now.regions()[r];
+      const auto note = [&](std::string_view what, const std::string& difference) {
+        if (difference.empty()) return;
+        change.rewired = true;
+        change.details.push_back(str("region ", r, " ", what, ": ", difference));
+      };
+      note("takes", list_difference(a, values_of(a.parameters()), b, values_of(b.parameters())));
+      note("returns", list_difference(a, a.results(), b, b.results()));
+    }
+  }
+
   static void compare_attributes(const Node& old, const Node& now, NodeChange& change) {
     std::set<std::string> names;
     for (const Attribute& attribute : old.attributes()) names.insert(attribute.name);
@@ -239,36 +268,42 @@ class Comparison {
         if (type_of(*x) == AttributeType::kLambda && type_of(*y) == AttributeType::kLambda) continue;
       }
       change.attributes = true;
-      change.details.push_back(str("attribute '", name, "': ", x != nullptr ? shortened(print(*x)) : "none",
-                                   " -> ", y != nullptr ? shortened(print(*y)) : "none"));
+      change.details.push_back(str("attribute '", name, "': ", attribute_text(x), " -> ", attribute_text(y)));
     }
   }
 
-  void compare_lists(std::string_view what, const std::vector<ValueId>& olds,
-                     const std::vector<ValueId>& nows) {
+  static std::vector<ValueId> values_of(const std::vector<NodeId>& nodes) {
+    std::vector<ValueId> list;
+    list.reserve(nodes.size());
+    for (const NodeId id : nodes) list.push_back({id, 0});
+    return list;
+  }
+
+  // "%a, %b -> %b"; empty where both lists are the same.
+  std::string list_difference(const Graph& a, const std::vector<ValueId>& olds, const Graph& b,
+                              const std::vector<ValueId>& nows) const {
     const bool same = std::ranges::equal(olds, nows, [&](ValueId x, ValueId y) {
-      return x.output == y.output && before_graph_.contains(x.node) && after_graph_.contains(y.node) &&
-             same_node(before_graph_.node(x.node), after_graph_.node(y.node));
+      return x.output == y.output && a.contains(x.node) && b.contains(y.node) &&
+             same_node(a.node(x.node), b.node(y.node));
     });
-    if (same) return;
+    if (same) return {};
     const auto texts = [](const Graph& graph, const std::vector<ValueId>& values) {
       std::vector<std::string> list;
       list.reserve(values.size());
       for (const ValueId value : values) list.push_back(value_text(graph, value));
       return shortened(list_of(list));
     };
-    diff_.interface.push_back(str(what, ": ", texts(before_graph_, olds), " -> ", texts(after_graph_, nows)));
+    return str(texts(a, olds), " -> ", texts(b, nows));
   }
 
   void compare_interface() {
-    const auto values = [](const std::vector<NodeId>& nodes) {
-      std::vector<ValueId> list;
-      list.reserve(nodes.size());
-      for (const NodeId id : nodes) list.push_back({id, 0});
-      return list;
+    const auto note = [&](std::string_view what, const std::string& difference) {
+      if (!difference.empty()) diff_.interface.push_back(str(what, ": ", difference));
     };
-    compare_lists("parameters", values(before_graph_.parameters()), values(after_graph_.parameters()));
-    compare_lists("results", before_graph_.results(), after_graph_.results());
+    note("parameters", list_difference(before_graph_, values_of(before_graph_.parameters()), after_graph_,
+                                       values_of(after_graph_.parameters())));
+    note("results",
+         list_difference(before_graph_, before_graph_.results(), after_graph_, after_graph_.results()));
     for (const VariableDecl& now : after_graph_.variables()) {
       const VariableDecl* const old = before_graph_.find_variable(now.name);
       if (old == nullptr) {

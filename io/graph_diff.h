@@ -5,7 +5,7 @@
 //
 // Nodes are matched by identity where both graphs share an origin (one was made from the other, or both from a third: by
 // passes, or through files that keep identities), so that renamed and moved nodes are recognised and nothing is guessed. Else
-// they are matched by name, regions included. The diff says which. Nodes of all levels are compared; one inside a region is
+// they are matched by name, regions included. Identity 0 is none and matches nothing. The diff says which. Nodes of all levels are compared; one inside a region is
 // called "loop{1}/x": node x in region 1 of the node loop.
 //
 // Ids, source lines and code inside lambdas do not count. Linear in the nodes of both. Thread safety: plain functions.
@@ -28,7 +28,7 @@ struct NodeChange {
   std::string name;         // in the second graph
   std::string before;       // its name in the first
   bool op = false;          // another operation
-  bool rewired = false;     // other inputs or control inputs
+  bool rewired = false;     // other inputs or control inputs, or its regions take or return other values
   bool attributes = false;  // added, removed or with other values
   bool moved = false;       // another device or replica
   bool specs = false;       // other outputs

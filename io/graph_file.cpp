@@ -1,10 +1,6 @@
 #include "lockstep/io/graph_file.h"
 
-#include <algorithm>
-#include <array>
-#include <bit>
 #include <cstring>
-#include <fstream>
 
 #include "lockstep/core/utf8.h"
 #include "lockstep/graph/text.h"
@@ -14,30 +10,33 @@
 #include "lockstep/io/internal/bounded_archive.h"
 #include "lockstep/io/internal/bounded_json.h"
 #include "lockstep/io/internal/graph_records.h"
+#include "lockstep/io/internal/input_file.h"
+#include "lockstep/io/internal/raw_blocks.h"
 
 namespace lockstep {
-namespace {
 
-static_assert(std::endian::native == std::endian::little,
-              "raw blocks are little endian, and are not swapped");
+using namespace internal;  // NOLINT(google-build-using-namespace): the records and blocks that these files are made of
+
+namespace {
 
 constexpr std::uint32_t kVersion = 1;
 
 // As PNG has it: a byte above 127, then a name, then line ends and an end-of-file byte that careless copying changes.
 constexpr std::string_view kMagic("\x89LKG\r\n\x1a\n", 8);
 constexpr std::size_t kHeaderBytes = 32;
-constexpr std::uint64_t kBlockAlignment = 64;
 
 constexpr const char* kJsonVersion = "lockstep_graph";  // the first field of the outermost object
 // Of records in records; regions do not count, since graphs lie side by side.
 constexpr BoundedLimits kRecordLimits{.max_depth = 16};
 
-std::uint64_t aligned(std::uint64_t offset) {
-  return (offset + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
-}
-
 [[noreturn]] void refuse(std::string_view source, const std::string& message) {
   throw Error(ErrorCode::kDataLoss, str("graph file '", source, "': ", message));
+}
+
+void check_size(std::uint64_t bytes, const GraphFileLimits& limits, std::string_view source) {
+  if (bytes <= limits.max_bytes) return;
+  throw InvalidArgument(str("graph file '", source, "': it has ", bytes, " bytes, and the limit is ",
+                            limits.max_bytes, " (GraphFileLimits::max_bytes in C++)"));
 }
 
 void check_version(std::uint64_t version, std::string_view source) {
@@ -48,21 +47,6 @@ void check_version(std::uint64_t version, std::string_view source) {
 }
 
 // --- the header of a binary file: magic, version, zero, bytes of the records, their checksum, the header's checksum
-
-template <class T>
-void put(std::string& out, T value) {
-  out.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-template <class T>
-T get(std::string_view bytes, std::size_t at) {
-  T value{};
-  std::memcpy(&value, bytes.data() + at, sizeof value);
-  return value;
-}
-
-std::string_view bytes_of(const Tensor& tensor) {
-  return {static_cast<const char*>(tensor.raw()), tensor.num_bytes()};
-}
 
 // Hands the bytes of the file to `append`, piece by piece, so that blocks need not be copied.
 template <class Append>
@@ -75,120 +59,104 @@ void write_binary(const Graph& graph, Append append) {
   const std::string body = to_portable_bytes(records.file);
 
   std::string header(kMagic);
-  put(header, kVersion);
-  put(header, std::uint32_t{0});
-  put(header, std::uint64_t{body.size()});
-  put(header, crc32c(body));
-  put(header, crc32c(header));
+  put_number(header, kVersion);
+  put_number(header, std::uint32_t{0});
+  put_number(header, std::uint64_t{body.size()});
+  put_number(header, crc32c(body));
+  put_number(header, crc32c(header));
   append(header);
   append(body);
   std::uint64_t offset = header.size() + body.size();
   for (const Tensor& block : records.blocks) {
-    const std::string padding(aligned(offset) - offset, '\0');
-    append(padding);
+    append(gap_behind(offset));
     append(bytes_of(block));
-    offset += padding.size() + block.num_bytes();
+    offset = aligned(offset) + block.num_bytes();
   }
 }
 
-// Where a binary file is read from: memory, or a file whose blocks go straight to where they belong.
+// Where a binary file is read from, front to back: memory, or a file whose blocks go straight to where they belong.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
   virtual std::uint64_t size() const = 0;
-  virtual void read(std::uint64_t offset, void* to, std::size_t count) = 0;  // within size()
+  virtual std::uint64_t position() const = 0;
+  virtual void read(void* to, std::size_t count) = 0;  // within size()
 };
 
 class MemorySource final : public ByteSource {
  public:
   explicit MemorySource(std::string_view bytes) : bytes_(bytes) {}
   std::uint64_t size() const override { return bytes_.size(); }
-  void read(std::uint64_t offset, void* to, std::size_t count) override {
-    if (count > 0) std::memcpy(to, bytes_.data() + offset, count);
+  std::uint64_t position() const override { return position_; }
+  void read(void* to, std::size_t count) override {
+    if (count > 0) std::memcpy(to, bytes_.data() + position_, count);
+    position_ += count;
   }
 
  private:
   std::string_view bytes_;
+  std::size_t position_ = 0;
 };
 
 class FileSource final : public ByteSource {
  public:
-  FileSource(std::ifstream& file, std::uint64_t size, std::string source)
-      : file_(file), size_(size), source_(std::move(source)) {}
-  std::uint64_t size() const override { return size_; }
-  void read(std::uint64_t offset, void* to, std::size_t count) override {
-    file_.clear();
-    file_.seekg(static_cast<std::streamoff>(offset));
-    file_.read(static_cast<char*>(to), static_cast<std::streamsize>(count));
-    if (static_cast<std::size_t>(file_.gcount()) != count) {
-      refuse(source_, str("reading failed: ", count, " bytes expected at byte ", offset, ", ", file_.gcount(),
-                          " came"));
-    }
-  }
+  explicit FileSource(InputFile& file) : file_(file) {}
+  std::uint64_t size() const override { return file_.size(); }
+  std::uint64_t position() const override { return file_.position(); }
+  void read(void* to, std::size_t count) override { file_.read(static_cast<char*>(to), count); }
 
  private:
-  std::ifstream& file_;
-  std::uint64_t size_;
-  std::string source_;
+  InputFile& file_;
 };
 
 // Reads the table of tensors: what the records hold, and blocks, each behind the last on the next multiple of 64.
 class BlockReader {
  public:
-  BlockReader(ByteSource& bytes, std::uint64_t offset, std::string_view source)
-      : bytes_(bytes), offset_(offset), source_(source) {}
+  BlockReader(ByteSource& bytes, std::string_view source) : bytes_(bytes), source_(source) {}
 
   std::vector<Tensor> read_all(const std::vector<TensorRecord>& records) {
     std::vector<Tensor> tensors;
     tensors.reserve(records.size());
     for (const TensorRecord& record : records) tensors.push_back(read(record));
-    if (offset_ != bytes_.size())
-      refuse(source_, str(bytes_.size() - offset_, " bytes follow behind the last block"));
+    if (left() != 0) refuse(source_, str(left(), " bytes follow behind the last block"));
     return tensors;
   }
 
  private:
+  std::uint64_t left() const { return bytes_.size() - bytes_.position(); }
+
   Tensor read(const TensorRecord& record) {
     const TensorSpec spec{record.spec.dtype, Shape(std::span<const std::int64_t>(record.spec.shape))};
     if (!spec.shape.is_known())
       refuse(source_, str("a tensor has the shape ", spec.shape, ", which is not known"));
     const auto count = static_cast<std::uint64_t>(num_bytes(spec));
-    if (record.in_block) skip_padding();
-    const std::uint64_t there = record.in_block ? bytes_.size() - offset_ : record.contents.size();
+    if (record.in_block) skip_gap();
+    const std::uint64_t there = record.in_block ? left() : record.contents.size();
     if (record.in_block ? count > there || !record.contents.empty() : count != there) {
       refuse(source_, str("a tensor of type ", spec, " takes ", count, " bytes, and ", there, " are there"));
     }
     Tensor tensor = Tensor::empty(spec.dtype, spec.shape);
     if (record.in_block) {
-      bytes_.read(offset_, tensor.raw(), static_cast<std::size_t>(count));
-      offset_ += count;
+      bytes_.read(tensor.raw(), static_cast<std::size_t>(count));
       if (crc32c(bytes_of(tensor)) != record.block_crc)
         refuse(source_,
                str("the block of a tensor of type ", spec, " is damaged: its checksum does not match"));
     } else if (count > 0) {
       std::memcpy(tensor.raw(), record.contents.data(), record.contents.size());
     }
-    if (spec.dtype == DType::kBool) {
-      const auto is_bool = [](char byte) { return byte == 0 || byte == 1; };
-      if (!std::ranges::all_of(bytes_of(tensor), is_bool))
-        refuse(source_, "a truth value is neither 0 nor 1");
-    }
+    if (spec.dtype == DType::kBool && !are_truth_values(bytes_of(tensor)))
+      refuse(source_, "a truth value is neither 0 nor 1");
     return tensor;
   }
 
-  void skip_padding() {
-    const std::uint64_t to = aligned(offset_);
-    if (to > bytes_.size()) refuse(source_, "it ends early, before a block");
-    std::array<char, kBlockAlignment> padding{};
-    bytes_.read(offset_, padding.data(), static_cast<std::size_t>(to - offset_));
-    if (std::ranges::any_of(padding, [](char byte) { return byte != 0; })) {
-      refuse(source_, str("the gap at byte ", offset_, " is not empty"));
-    }
-    offset_ = to;
+  void skip_gap() {
+    const std::uint64_t begin = bytes_.position();
+    if (aligned(begin) > bytes_.size()) refuse(source_, "it ends early, before a block");
+    if (!gap_is_empty(begin, [this](char* to, std::size_t count) { bytes_.read(to, count); }))
+      refuse(source_, str("the gap at byte ", begin, " is not empty"));
   }
 
   ByteSource& bytes_;
-  std::uint64_t offset_;
   std::string_view source_;
 };
 
@@ -196,27 +164,26 @@ Graph read_binary(ByteSource& bytes, std::string_view source) {
   if (bytes.size() < kHeaderBytes)
     refuse(source, str("it ends early: ", bytes.size(), " bytes are no header"));
   std::string header(kHeaderBytes, '\0');
-  bytes.read(0, header.data(), header.size());
-  check_version(get<std::uint32_t>(header, 8), source);  // a later version may have another header
-  if (get<std::uint32_t>(header, 28) != crc32c(std::string_view(header).substr(0, 28))) {
+  bytes.read(header.data(), header.size());
+  check_version(number_at<std::uint32_t>(header, 8), source);  // a later version may have another header
+  if (number_at<std::uint32_t>(header, 28) != crc32c(std::string_view(header).substr(0, 28))) {
     refuse(source, "its header is damaged: the checksum does not match");
   }
-  if (get<std::uint32_t>(header, 12) != 0)
+  if (number_at<std::uint32_t>(header, 12) != 0)
     refuse(source, "its header has bits that mean nothing in this version");
-  const auto record_bytes = get<std::uint64_t>(header, 16);
+  const auto record_bytes = number_at<std::uint64_t>(header, 16);
   if (record_bytes > bytes.size() - kHeaderBytes) {
     refuse(source, str("it ends early: ", record_bytes, " bytes of records expected, ",
                        bytes.size() - kHeaderBytes, " are there"));
   }
   std::string body(static_cast<std::size_t>(record_bytes), '\0');
-  bytes.read(kHeaderBytes, body.data(), body.size());
-  if (get<std::uint32_t>(header, 24) != crc32c(body)) {
+  bytes.read(body.data(), body.size());
+  if (number_at<std::uint32_t>(header, 24) != crc32c(body)) {
     refuse(source, "its records are damaged: the checksum does not match");
   }
   const auto file = from_portable_bytes<GraphFileRecord>(body, "records", kRecordLimits);
   body = {};
-  const std::vector<Tensor> tensors =
-      BlockReader(bytes, kHeaderBytes + record_bytes, source).read_all(file.tensors);
+  const std::vector<Tensor> tensors = BlockReader(bytes, source).read_all(file.tensors);
   return make_graph(file, RecordForm::kBinary, tensors, 0);
 }
 
@@ -243,6 +210,13 @@ std::string write_json(const Graph& graph) {
 }
 
 Graph read_json(std::string_view text, std::string_view source, std::uint64_t fill_bytes) {
+  if (text.find(str('"', kJsonVersion, '"')) == std::string_view::npos &&
+      text.find("\"graphs\"") != std::string_view::npos) {
+    refuse(source,
+           str("it has no field '", kJsonVersion,
+               "': perhaps it was made for Model Explorer, which is for looking at and cannot be read back; "
+               "'lockstep opt' and save_graph() write .json files that can"));
+  }
   BoundedJsonInput archive(text, str("graph file '", source, "'"), kRecordLimits);
   std::uint64_t version = 0;
   archive(cereal::make_nvp(kJsonVersion, version));
@@ -289,7 +263,7 @@ Graph with_source(std::string_view source, Read read) {
     throw;
   } catch (const Error& error) {
     if (error.message().starts_with("graph file '")) throw;
-    throw Error(error.code(), str("graph file '", source, "': ", error.message()), error.place());
+    throw_error(error.code(), str("graph file '", source, "': ", error.message()), error.place());
   }
 }
 
@@ -325,10 +299,8 @@ std::string write_graph(const Graph& graph, GraphFormat format) {
 }
 
 Graph read_graph(std::string_view bytes, const GraphFileLimits& limits, std::string_view source) {
+  check_size(bytes.size(), limits, source);
   return with_source(source, [&] {
-    if (bytes.size() > limits.max_bytes) {
-      refuse(source, str("it has ", bytes.size(), " bytes, and the limit is ", limits.max_bytes));
-    }
     if (bytes.starts_with(kMagic)) {
       MemorySource memory(bytes);
       return read_binary(memory, source);
@@ -349,18 +321,15 @@ void save_graph(const Graph& graph, const std::filesystem::path& path) {
 
 Graph load_graph(const std::filesystem::path& path, const GraphFileLimits& limits) {
   const std::string source = path.string();
-  {
-    std::ifstream file(path, std::ios::binary | std::ios::ate);
-    const std::streamoff end = file ? std::streamoff{file.tellg()} : -1;
-    std::string start(kMagic.size(), '\0');
-    if (end >= static_cast<std::streamoff>(kHeaderBytes) &&
-        static_cast<std::uint64_t>(end) <= limits.max_bytes &&
-        file.seekg(0).read(start.data(), static_cast<std::streamsize>(start.size())) && start == kMagic) {
-      FileSource bytes(file, static_cast<std::uint64_t>(end), source);
+  InputFile file(path, InputFile::Accepts::kAnything);
+  if (file.is_plain()) {
+    check_size(file.size(), limits, source);
+    if (file.peek(kMagic.size()) == kMagic) {
+      FileSource bytes(file);
       return with_source(source, [&] { return read_binary(bytes, source); });
     }
   }
-  return read_graph(read_file(path, limits.max_bytes), limits, source);
+  return read_graph(file.read_rest(limits.max_bytes), limits, source);
 }
 
 }  // namespace lockstep

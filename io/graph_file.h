@@ -19,9 +19,10 @@
 //             is taken, depth is bounded, nothing in a file names code to run or another file, and the graph passes
 //             verify() before it is handed out
 //   failure   writing: InvalidArgument for a node that holds a lambda (it names the node and its source line), VerifyError
-//             for a graph that is not valid, which nobody could read back. Reading: Error, which names the file; kDataLoss
-//             for what is damaged, kUnimplemented for a later version, kNotFound for an op that nobody registered,
-//             ParseError for text. An existing file is replaced whole or not at all
+//             for a graph that is not valid, which nobody could read back. Reading: Error, which names the file;
+//             InvalidArgument for a file above the limits, kDataLoss for what is damaged, kUnimplemented for a later
+//             version, kNotFound for an op that nobody registered, ParseError for text. An existing file is replaced whole or
+//             not at all
 //
 // Thread safety: any thread.
 #pragma once
@@ -55,6 +56,7 @@ LOCKSTEP_API Graph read_graph(std::string_view bytes, const GraphFileLimits& lim
                               std::string_view source = "<graph>");
 
 LOCKSTEP_API void save_graph(const Graph& graph, const std::filesystem::path& path);
+// From a file or a pipe.
 LOCKSTEP_API Graph load_graph(const std::filesystem::path& path, const GraphFileLimits& limits = {});
 
 }  // namespace lockstep

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/io/internal/raw_blocks.h"
 
 namespace lockstep {
 
@@ -226,10 +227,8 @@ Tensor read_npy(std::string_view bytes) {
   if (encoding.swap) {
     for (char* element = to; element != to + wanted; element += size) std::reverse(element, element + size);
   }
-  if (encoding.dtype == DType::kBool &&
-      std::ranges::any_of(data, [](char c) { return static_cast<unsigned char>(c) > 1; })) {
+  if (encoding.dtype == DType::kBool && !internal::are_truth_values(data))
     damaged("an element of its bools is neither 0 nor 1");
-  }
   return tensor;
 }
 

@@ -7,11 +7,14 @@
 #include <zlib.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/io/internal/raw_blocks.h"
 #include "lockstep/io/npy.h"
 
 namespace lockstep {
 
 namespace {
+
+using internal::put_number;
 
 constexpr std::uint32_t kLocalHeader = 0x04034b50;
 constexpr std::uint32_t kCentralHeader = 0x02014b50;
@@ -40,10 +43,7 @@ class Reader {
     return bytes_.substr(at, size);
   }
   std::uint64_t number(std::uint64_t at, std::size_t size) const {
-    std::uint64_t value = 0;
-    const std::string_view part = bytes(at, size);
-    for (std::size_t i = size; i-- > 0;) value = (value << 8U) | static_cast<unsigned char>(part[i]);
-    return value;
+    return internal::number_at(bytes(at, size), 0, size);
   }
   std::uint32_t u16(std::uint64_t at) const { return static_cast<std::uint32_t>(number(at, 2)); }
   std::uint32_t u32(std::uint64_t at) const { return static_cast<std::uint32_t>(number(at, 4)); }
@@ -137,8 +137,9 @@ std::vector<Entry> read_directory(const Reader& file, const NpzLimits& limits) {
     }
     total += entry.unpacked;  // no overflow: each is at most 1032 times what is there
     if (total > limits.max_bytes) {
-      throw InvalidArgument(str("the .npz file unpacks to more than ", limits.max_bytes,
-                                " bytes; raise NpzLimits::max_bytes where that is meant"));
+      throw InvalidArgument(str(
+          "the .npz file unpacks to more than ", limits.max_bytes,
+          " bytes, the limit (NpzLimits::max_bytes in C++); keep its arrays in smaller files, or as .npy"));
     }
     entries.push_back(std::move(entry));
     at += 46 + name + extra + comment;
@@ -188,7 +189,7 @@ Tensor read_entry(const Reader& file, const Entry& entry) {
   try {
     return read_npy(bytes);
   } catch (const Error& error) {
-    throw Error(error.code(), str("entry '", entry.name, "': ", error.message()));
+    throw_error(error.code(), str("entry '", entry.name, "': ", error.message()), error.place());
   }
 }
 
@@ -208,22 +209,18 @@ std::string deflated(const std::string& bytes) {
   return packed;
 }
 
-void put(std::string& bytes, std::uint64_t value, std::size_t size) {
-  for (std::size_t i = 0; i < size; ++i) bytes += static_cast<char>((value >> (8 * i)) & 0xFFU);
-}
-
 // What both headers of an entry have in common.
 void put_entry(std::string& bytes, const Entry& entry) {
-  put(bytes, 20, 2);  // the version of the format that is needed
-  put(bytes, 0, 2);   // flags
-  put(bytes, entry.method, 2);
-  put(bytes, 0, 2);  // time
-  put(bytes, kFirstDay, 2);
-  put(bytes, entry.crc, 4);
-  put(bytes, entry.packed, 4);
-  put(bytes, entry.unpacked, 4);
-  put(bytes, entry.name.size(), 2);
-  put(bytes, 0, 2);  // extra fields
+  put_number(bytes, 20, 2);  // the version of the format that is needed
+  put_number(bytes, 0, 2);   // flags
+  put_number(bytes, entry.method, 2);
+  put_number(bytes, 0, 2);  // time
+  put_number(bytes, kFirstDay, 2);
+  put_number(bytes, entry.crc, 4);
+  put_number(bytes, entry.packed, 4);
+  put_number(bytes, entry.unpacked, 4);
+  put_number(bytes, entry.name.size(), 2);
+  put_number(bytes, 0, 2);  // extra fields
 }
 
 void check_size(std::uint64_t bytes) {
@@ -269,31 +266,31 @@ std::string write_npz(const std::map<std::string, Tensor>& tensors, const NpzOpt
     entry.packed = content.size();
     entry.header = bytes.size();
     check_size(bytes.size() + content.size());
-    put(bytes, kLocalHeader, 4);
+    put_number(bytes, kLocalHeader, 4);
     put_entry(bytes, entry);
     bytes += entry.name;
     bytes += content;
 
-    put(directory, kCentralHeader, 4);
-    put(directory, 20, 2);  // the version that wrote it
+    put_number(directory, kCentralHeader, 4);
+    put_number(directory, 20, 2);  // the version that wrote it
     put_entry(directory, entry);
-    put(directory, 0, 2);  // comment
-    put(directory, 0, 2);  // disk
-    put(directory, 0, 2);  // attributes
-    put(directory, 0, 4);
-    put(directory, entry.header, 4);
+    put_number(directory, 0, 2);  // comment
+    put_number(directory, 0, 2);  // disk
+    put_number(directory, 0, 2);  // attributes
+    put_number(directory, 0, 4);
+    put_number(directory, entry.header, 4);
     directory += entry.name;
   }
   check_size(bytes.size() + directory.size() + kEndSize);
   const std::size_t at = bytes.size();
   bytes += directory;
-  put(bytes, kEnd, 4);
-  put(bytes, 0, 4);  // disks
-  put(bytes, tensors.size(), 2);
-  put(bytes, tensors.size(), 2);
-  put(bytes, directory.size(), 4);
-  put(bytes, at, 4);
-  put(bytes, 0, 2);  // comment
+  put_number(bytes, kEnd, 4);
+  put_number(bytes, 0, 4);  // disks
+  put_number(bytes, tensors.size(), 2);
+  put_number(bytes, tensors.size(), 2);
+  put_number(bytes, directory.size(), 4);
+  put_number(bytes, at, 4);
+  put_number(bytes, 0, 2);  // comment
   return bytes;
 }
 

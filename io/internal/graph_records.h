@@ -24,7 +24,7 @@
 #include "lockstep/graph/graph.h"
 #include "lockstep/io/internal/identities.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 inline constexpr std::uint32_t kNoTensor = 0xFFFFFFFFU;
 
@@ -250,4 +250,4 @@ LOCKSTEP_API GraphRecords make_records(const Graph& graph, RecordForm form);
 Graph make_graph(const GraphFileRecord& file, RecordForm form, const std::vector<Tensor>& tensors,
                  std::uint64_t fill_bytes);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 using OriginId = std::array<std::uint64_t, 2>;
 
@@ -35,4 +35,4 @@ LastingIdentity lasting_identity(std::uint64_t local);
 // The number of a pair in this process.
 std::uint64_t local_identity(const LastingIdentity& identity);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

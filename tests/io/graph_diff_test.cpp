@@ -110,6 +110,50 @@ return %y
   const GraphDiff diff = diff_graphs(parse(text), parse(replaced(text, "relu", "abs")));
   ASSERT_EQ(diff.changed.size(), 1U);
   EXPECT_EQ(diff.changed[0].name, "y{0}/b");
+
+  // What a region gives back, and what it takes, belongs to the node that has it; by name and by identity.
+  const GraphDiff returns = diff_graphs(parse(text), parse(replaced(text, "return %b", "return %a")));
+  ASSERT_EQ(returns.changed.size(), 1U) << to_text(returns);
+  EXPECT_EQ(returns.changed[0].name, "y");
+  EXPECT_TRUE(returns.changed[0].rewired);
+  EXPECT_THAT(returns.changed[0].details, ElementsAre("region 0 returns: %b -> %a"));
+  Graph graph = parse(text);
+  const Graph original = graph;
+  const NodeId y = graph.find("y");
+  Graph& region = graph.region(y, 0);
+  region.set_results({{region.find("a"), 0}});
+  const GraphDiff by_identity = diff_graphs(original, graph);
+  EXPECT_EQ(by_identity.by, DiffBy::kIdentity);
+  ASSERT_EQ(by_identity.changed.size(), 1U) << to_text(by_identity);
+  EXPECT_THAT(by_identity.changed[0].details, ElementsAre("region 0 returns: %b -> %a"));
+
+  const std::string swapped = replaced(text, "%a = placeholder() : f32[4]\n    %b = relu(%a)",
+                                       "%c = placeholder() : f32[4]\n    %b = relu(%c)");
+  EXPECT_THAT(to_text(diff_graphs(parse(text), parse(swapped))), HasSubstr("region 0 takes: %a -> %c\n"));
+}
+
+// Files can hold nodes without an identity; it is none that they share.
+TEST(GraphDiff, DoesNotMatchNodesWithoutIdentity) {
+  const char* const text = "%x = placeholder() : f32[4]\n%y = abs(%x) : f32[4]\nreturn %y\n";
+  Graph before = parse(text), after = parse(text);
+  for (Graph* graph : {&before, &after}) {
+    Provenance none = graph->node(graph->find("y")).provenance();
+    none.identity = none.origin = 0;
+    graph->set_provenance(graph->find("y"), none);
+  }
+  EXPECT_EQ(diff_graphs(before, after).by, DiffBy::kName);
+  Graph related = before;
+  const GraphDiff diff = diff_graphs(before, related);
+  EXPECT_EQ(diff.by, DiffBy::kIdentity);
+  ASSERT_EQ(diff.added.size(), 1U);
+  EXPECT_EQ(diff.added[0].name, "y");
+}
+
+TEST(GraphDiff, DoesNotWriteOutLargeTensors) {
+  const std::string text = "%c = constant[value=f32[1000]{*1.0}]() : f32[1000]\nreturn %c\n";
+  const GraphDiff diff = diff_graphs(parse(text), parse(replaced(text, "*1.0", "*2.0")));
+  ASSERT_EQ(diff.changed.size(), 1U);
+  EXPECT_THAT(diff.changed[0].details, ElementsAre("attribute 'value': f32[1000]{...} -> f32[1000]{...}"));
 }
 
 TEST(GraphDiff, FollowsNodesThroughPassesByIdentity) {

@@ -1,11 +1,14 @@
 #include "lockstep/io/graph_file.h"
 
 #include <cstring>
+#include <fstream>
 #include <set>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "graph/random_text_graph.h"
 #include "io/file_graphs.h"
@@ -16,6 +19,7 @@
 #include "lockstep/io/files.h"
 #include "lockstep/io/internal/bounded_archive.h"
 #include "lockstep/io/internal/graph_records.h"
+#include "lockstep/io/model_explorer.h"
 #include "lockstep/strategies/mirrored.h"
 #include "support/random_graph.h"
 #include "support/random_replicated.h"
@@ -25,6 +29,10 @@
 namespace lockstep {
 namespace {
 
+using internal::GraphFileRecord;
+using internal::GraphRecord;
+using internal::make_records;
+using internal::RecordForm;
 using lockstep::testing::expect_same_graph;
 using lockstep::testing::graph_of_version_1;
 using ::testing::AllOf;
@@ -147,7 +155,17 @@ TEST(GraphFile, SavesByExtensionAndLoadsByContents) {
     const auto other_name = folder / "copy.of";
     std::filesystem::copy_file(path, other_name, std::filesystem::copy_options::overwrite_existing);
     EXPECT_EQ(structural_difference(load_graph(other_name), graph), "");
-    EXPECT_THROW(load_graph(path, {.max_bytes = 100}), Error);
+    // A file above the limit is not damaged, whoever finds out.
+    EXPECT_THROW(load_graph(path, {.max_bytes = 100}), InvalidArgument);
+    EXPECT_THROW(read_graph(read_file(path), {.max_bytes = 100}), InvalidArgument);
+  }
+  // A pipe is opened once, and read to its end.
+  for (const GraphFormat format : kAllFormats) {
+    const std::string pipe = (folder / ("pipe" + std::string(extension_of(format)))).string();
+    ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+    std::thread writer([&] { std::ofstream(pipe, std::ios::binary) << write_graph(graph, format); });
+    EXPECT_EQ(structural_difference(load_graph(pipe), graph), "");
+    writer.join();
   }
   EXPECT_THROW(save_graph(graph, folder / "step.onnx"), InvalidArgument);
   EXPECT_THROW(load_graph(folder / "absent.lkg"), NotFound);
@@ -306,6 +324,25 @@ std::int64_t peak_memory() {
   return std::int64_t{usage.ru_maxrss} * 1024;
 }
 
+// Whoever writes a file by hand may leave identities out, or copy a node with its own.
+TEST(GraphFile, GivesEachNodeAnIdentityOfItsOwn) {
+  const Graph graph =
+      parse("%x = placeholder() : f32[2]\n%y = relu(%x) : f32[2]\n%z = relu(%y) : f32[2]\nreturn %z\n");
+  GraphFileRecord file = make_records(graph, RecordForm::kBinary).file;
+  auto& nodes = file.graphs[0].nodes;
+  nodes[1].identity = nodes[0].identity;
+  nodes[2].identity.number = 0;
+  const std::string bytes = file_of(to_portable_bytes(file));
+  const Graph back = read_graph(bytes);
+  EXPECT_EQ(identities_of(back).size(), 3U);
+  EXPECT_FALSE(identities_of(back).contains(0));
+  const auto identity = [](const Graph& g, const char* name) {
+    return g.node(g.find(name)).provenance().identity;
+  };
+  EXPECT_EQ(identity(back, "x"), identity(graph, "x")) << "the first has it";
+  EXPECT_NE(identity(read_graph(bytes), "z"), identity(back, "z")) << "nothing says that they are one";
+}
+
 // Somebody who forges a file also forges its checksums.
 TEST(GraphFile, SurvivesForgedRecords) {
   const std::string file = write_graph(graph_of_version_1(), GraphFormat::kBinary);
@@ -404,6 +441,17 @@ TEST(GraphFile, RefusesWhatDoesNotFitTogether) {
               HasSubstr("nested deeper than 256"));
 }
 
+// Those who catch by kind catch what is refused inside of a file as well.
+TEST(GraphFile, KeepsTheKindsOfErrors) {
+  GraphFileRecord file =
+      make_records(parse("%x = placeholder() : f32[2]\nreturn %x\n"), RecordForm::kBinary).file;
+  file.graphs[0].nodes[0].op = "no_such_op";
+  EXPECT_THROW(read_graph(file_of(to_portable_bytes(file))), NotFound);
+  file.graphs[0].nodes[0].op = "placeholder";
+  file.origins[0] = "no origin";
+  EXPECT_THROW(read_graph(file_of(to_portable_bytes(file))), InvalidArgument);
+}
+
 TEST(GraphFile, RefusesJsonThatIsDeepOrUnknown) {
   const std::string good = write_graph(parse("%x = placeholder() : f32[2]\nreturn %x\n"), GraphFormat::kJson);
   const auto replaced = [&](std::string_view from, std::string_view to) {
@@ -418,6 +466,10 @@ TEST(GraphFile, RefusesJsonThatIsDeepOrUnknown) {
               HasSubstr("nested 1000001 deep"));
   EXPECT_THAT(refusal("{\"lockstep_graph\": 1, \"\\\"[[[[[[[[[[[[[[[[[[[[[[[[\": 2"), HasSubstr("not JSON"));
   EXPECT_THAT(refusal("{}"), HasSubstr("'lockstep_graph' is missing"));
+  EXPECT_THAT(refusal(to_model_explorer_json(parse("%x = placeholder() : f32[2]\nreturn %x\n"))),
+              HasSubstr("perhaps it was made for Model Explorer"));
+  for (const std::string& tail : {std::string(1, '\0'), std::string("\0{}", 3), std::string("\0\n", 2)})
+    EXPECT_THAT(refusal(good + tail), HasSubstr("zero byte"));
   EXPECT_THAT(replaced("\"op\"", "\"op_\""), HasSubstr("graphs[0].nodes[0]: the field 'op' is missing"));
   EXPECT_THAT(replaced("\"op\"", "\"why\": \"\", \"op\""), HasSubstr("'why' is not known, or given twice"));
   EXPECT_THAT(replaced("\"op\"", "\"note\": 1, \"op\""), HasSubstr("the field 'note' is not known"));
