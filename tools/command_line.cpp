@@ -56,6 +56,7 @@ class Parser {
     for (const Choice& choice : choices_) {
       if (choice.app->parsed()) choice.take(line);
     }
+    if (auto* const opt = std::get_if<OptCommand>(&line.command)) opt->plugins = plugins_;
     return line;
   }
 
@@ -166,7 +167,7 @@ class Parser {
     one_of(app.add_option(
                "-f,--format", dump_.format,
                "dot: Graphviz; svg: a drawing (needs Graphviz); html: a page to explore (needs Graphviz); "
-               "json: Model Explorer; text. Default: by the extension of the output, else text"),
+               "json: Model Explorer; text. Default: by the extension of the output, without one text"),
            {"dot", "svg", "html", "json", "text"});
     app.add_option("-o,--output", dump_.output, "Where it goes. Default: '-'")->type_name("FILE");
     app.add_option("-b,--before", dump_.before,
@@ -205,8 +206,9 @@ class Parser {
     app.add_option("graph", settings.input, kGraphInput)->required();
     app.add_option(
            "--feed", settings.feeds,
-           "A value for a placeholder: 'x=x.npy', 'x=all.npz' (its entry x), 'x=f32[2,3]{*0.5}' (as in graph "
-           "text); or 'all.npz', every entry. May be repeated")
+           "A value for a placeholder: 'x=x.npy', 'x=all.npz' (its entry x), 'x=-' (either of them on "
+           "standard input), 'x=f32[2,3]{*0.5}' (as in graph text); or 'all.npz', every entry. May be "
+           "repeated")
         ->type_name("[NAME=]VALUE")
         ->take_all()
         ->allow_extra_args(false);
@@ -240,7 +242,8 @@ class Parser {
     app.add_option("-o,--output", run_.output,
                    "Write the results: .npz, by name; or .npy, where there is one. Default: print them")
         ->type_name("FILE");
-    app.add_option("--variables", run_.variables, "Write the variables after the last step, as .npz")
+    app.add_option("--variables", run_.variables,
+                   "Write the variables after the last step, as .npz: one value each, whatever the replicas")
         ->type_name("FILE");
   }
 

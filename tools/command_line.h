@@ -17,23 +17,24 @@ namespace lockstep::tools {
 struct OptCommand {
   std::string input;
   std::string output = "-";
-  std::string format;  // of the output: text, json or binary; empty: by the extension, else text
+  std::string format;  // of the output: text, json or binary; empty: by the extension, without one text
   std::string passes;
   std::vector<std::string> print_after;  // "changed", "all", or names of passes
   bool verify_each = false;
   bool time = false;
   std::string reproducer = "lockstep-reproducer.lks";  // empty: none
+  std::vector<std::string> plugins;                    // that were loaded
   bool run_reproducer = false;
 };
 
 struct DumpCommand {
   std::string input;
   std::string output = "-";
-  std::string format;  // dot, svg, html, json or text; empty: by the extension, else text
+  std::string format;  // dot, svg, html, json or text; empty: by the extension, without one text
   std::string before;  // another graph; html only
   std::string passes;
-  std::string color = "device";  // or replica
-  std::int64_t depth = -1;       // scopes that lie deeper are boxes; -1: none do
+  std::string color;        // device or replica; empty: device
+  std::int64_t depth = -1;  // scopes that lie deeper are boxes; -1: none do
   bool sites = false;
   bool provenance = false;
 };
@@ -48,7 +49,7 @@ struct DiffCommand {
 // How a graph is fed and run: for run and profile alike.
 struct RunSettings {
   std::string input;
-  std::vector<std::string> feeds;  // "name=file.npy", "name=file.npz", "name=f32[2]{1.0, 2.0}", "file.npz"
+  std::vector<std::string> feeds;  // as read_feeds (feeds.h) takes them
   std::vector<std::string> devices;
   std::string strategy;
   std::vector<std::string> shared;
@@ -61,7 +62,7 @@ struct RunCommand {
   RunSettings settings;
   std::uint64_t steps = 1;
   std::string output;     // .npy or .npz; empty: print
-  std::string variables;  // .npz with the variables after the last step; empty: none
+  std::string variables;  // .npz with the variables after the last step, one value each; empty: none
 };
 
 struct ProfileCommand {

@@ -5,6 +5,10 @@
 
 #include "commands.h"
 #include "lockstep/core/error.h"
+#include "lockstep/graph/op.h"
+#include "lockstep/graph/pass_registry.h"
+#include "lockstep/strategies/strategy_registry.h"
+#include "shell_words.h"
 
 namespace lockstep::tools {
 
@@ -14,13 +18,6 @@ std::string joined(const std::vector<std::string>& words, const char* separator 
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : separator) + word;
   return text;
-}
-
-// Inside single quotes of a shell.
-std::string quoted(const std::string& text) {
-  std::string inside;
-  for (const char c : text) inside += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return "'" + inside + "'";
 }
 
 void print_bash(const std::vector<CommandDescription>& commands) {
@@ -124,10 +121,30 @@ void print_fish(const std::vector<CommandDescription>& commands) {
   }
 }
 
+// What the registries hold, as values of the arguments and options that take them.
+void add_registered(std::vector<CommandDescription>& commands) {
+  std::vector<std::string> ops, strategies, passes;
+  for (const std::string& name : OpRegistry::global().names()) {
+    if (OpRegistry::global().get(name).known) ops.push_back(name);
+  }
+  for (const StrategyInfo& info : StrategyRegistry::global().strategies()) strategies.push_back(info.name);
+  for (const PassInfo& info : PassRegistry::global().passes()) passes.push_back(info.name);
+  passes.insert(passes.end(), strategies.begin(), strategies.end());
+  for (CommandDescription& command : commands) {
+    if (command.name == "ops") command.values = ops;
+    if (command.name == "passes") command.values = passes;
+    for (OptionDescription& option : command.options) {
+      if (option.names.back() == "--passes") option.values = passes;
+      if (option.names.back() == "--strategy") option.values = strategies;
+    }
+  }
+}
+
 }  // namespace
 
 int run_command(const CompletionCommand& command) {
-  const std::vector<CommandDescription> commands = describe_commands();
+  std::vector<CommandDescription> commands = describe_commands();
+  add_registered(commands);
   if (command.shell == "bash") {
     print_bash(commands);
   } else if (command.shell == "zsh") {

@@ -3,8 +3,11 @@
 
 #include "commands.h"
 #include "graph_input.h"
+#include "lockstep/core/error.h"
+#include "lockstep/graph/pipeline.h"
 #include "lockstep/io/graph_diff.h"
 #include "lockstep/io/html.h"
+#include "progress.h"
 
 namespace lockstep::tools {
 
@@ -14,7 +17,11 @@ int run_command(const DiffCommand& command) {
   const Graph before = read_graph_input(command.before);
   const Graph after = read_graph_input(command.after);
   const GraphDiff diff = diff_graphs(before, after);
-  if (!command.html.empty()) write_output(command.html, to_html(before, after));
+  if (!command.html.empty()) {
+    Progress progress("drawing");
+    progress.at(0, str(count_nodes(before), " and ", count_nodes(after), " nodes"));
+    write_output(command.html, to_html(before, after));
+  }
   if (!command.quiet && (!diff.same() || command.html.empty())) std::cout << to_text(diff);
   return diff.same() ? kSuccess : kFailure;
 }

@@ -1,11 +1,13 @@
 // lockstep dump: a graph as a drawing, a page or text.
+#include <algorithm>
 #include <iostream>
-#include <limits>
 #include <string>
+#include <vector>
 
 #include "commands.h"
 #include "graph_input.h"
 #include "lockstep/core/error.h"
+#include "lockstep/graph/pipeline.h"
 #include "lockstep/graph/text.h"
 #include "lockstep/io/dot.h"
 #include "lockstep/io/html.h"
@@ -13,6 +15,7 @@
 #include "lockstep/io/pipeline_recorder.h"
 #include "lockstep/io/svg.h"
 #include "lockstep/strategies/strategy_registry.h"
+#include "progress.h"
 
 namespace lockstep::tools {
 
@@ -20,11 +23,26 @@ namespace {
 
 std::string format_of(const DumpCommand& command) {
   if (!command.format.empty()) return command.format;
-  const std::string extension = extension_of(command.output);
-  for (const char* known : {"dot", "svg", "html", "json"}) {
-    if (extension == known) return known;
-  }
-  return extension == "gv" ? "dot" : extension == "htm" ? "html" : "text";
+  return format_by_extension(command.output, {{"text", {"lks", "txt"}},
+                                              {"dot", {"dot", "gv"}},
+                                              {"svg", {"svg"}},
+                                              {"html", {"html", "htm"}},
+                                              {"json", {"json"}}});
+}
+
+// An option that the format makes nothing of is a mistake.
+void check_options(const DumpCommand& command, const std::string& format) {
+  const auto needs = [&](const char* option, bool given, const std::vector<std::string>& formats) {
+    if (!given || std::ranges::find(formats, format) != formats.end()) return;
+    std::string list;
+    for (const std::string& name : formats) list += str(list.empty() ? "" : " or ", name);
+    throw UsageError(str("dump: ", option, " does nothing for ", format, ": it needs --format ", list));
+  };
+  needs("--before", !command.before.empty(), {"html"});
+  needs("--color", !command.color.empty(), {"dot", "svg"});
+  needs("--depth", command.depth >= 0, {"dot", "svg"});
+  needs("--sites", command.sites, {"text"});
+  needs("--provenance", command.provenance, {"text"});
 }
 
 DotOptions dot_options(const DumpCommand& command) {
@@ -33,6 +51,18 @@ DotOptions dot_options(const DumpCommand& command) {
   if (command.depth >= 0) options.max_depth = static_cast<std::size_t>(command.depth);
   return options;
 }
+
+// Says which pass runs.
+class PassProgress final : public PassInstrumentation {
+ public:
+  explicit PassProgress(std::size_t passes) : progress_("pass", passes) {}
+  void before_pass(const Pass& pass, const Graph& /*graph*/, std::size_t index) override {
+    progress_.at(index + 1, pass.name());
+  }
+
+ private:
+  Progress progress_;
+};
 
 HtmlOptions html_options(const DumpCommand& command) {
   HtmlOptions options;
@@ -55,8 +85,7 @@ void write_failed_passes(const DumpCommand& command, const std::string& format,
 
 int run_command(const DumpCommand& command) {
   const std::string format = format_of(command);
-  if (!command.before.empty() && format != "html")
-    throw UsageError("dump: --before makes a page of two graphs: it needs --format html");
+  check_options(command, format);
   if (!command.before.empty() && !command.passes.empty())
     throw UsageError("dump: --before and --passes both say what came before: leave out one of them");
   if (command.before == "-" && command.input == "-")
@@ -65,14 +94,18 @@ int run_command(const DumpCommand& command) {
   Graph graph = read_graph_input(command.input);
   PipelineRecorder recorder;
   if (!command.passes.empty()) {
+    PassPipeline pipeline = StrategyRegistry::global().parse_pipeline(command.passes);
+    PassProgress progress(pipeline.size());
     try {
-      StrategyRegistry::global().parse_pipeline(command.passes).run(graph, {.instrumentation = {&recorder}});
+      pipeline.run(graph, {.instrumentation = {&recorder, &progress}});
     } catch (const Error&) {
       write_failed_passes(command, format, recorder.recording());
       throw;
     }
   }
 
+  Progress progress("drawing");
+  progress.at(0, str(count_nodes(graph), " nodes"));
   std::string text;
   if (format == "dot") {
     text = to_dot(graph, dot_options(command));
@@ -89,6 +122,7 @@ int run_command(const DumpCommand& command) {
   } else {
     text = to_html(graph, html_options(command));
   }
+  progress.clear();
   write_output(command.output, text);
   return kSuccess;
 }

@@ -1,6 +1,7 @@
 #include "feeds.h"
 
 #include <utility>
+#include <variant>
 
 #include "command_line.h"
 #include "graph_input.h"
@@ -20,29 +21,32 @@ auto read_file_with(const std::string& path, const Read& read) {
   try {
     return read(bytes);
   } catch (const Error& error) {
-    throw Error(error.code(), str(path, ": ", error.message()));
+    throw_error(error.code(), str(path == "-" ? "standard input" : path, ": ", error.message()),
+                error.place());
   }
 }
 
 Tensor literal(const std::string& name, const std::string& text) {
+  std::string why = "that is no tensor";
   try {
-    const Graph graph = parse(str("%c = constant[value=", text, "]() : f32[]\n"));
-    if (const Tensor* value = graph.node(graph.find("c")).find<Tensor>("value");
-        value != nullptr && value->defined())
-      return *value;
-  } catch (const ParseError&) {  // said below, in the words of the command line
+    const AttributeValue value = parse_value(text);
+    if (const auto* const tensor = std::get_if<Tensor>(&value); tensor != nullptr && tensor->defined())
+      return *tensor;
+  } catch (const ParseError& error) {
+    why = error.message();
   }
   throw UsageError(str(
       "--feed ", name, "=", text,
-      ": expected a file that ends in .npy or .npz, or a tensor as graph text has it: 'f32[2]{1.0, 2.0}'"));
+      ": expected a file that ends in .npy or .npz, or a tensor as graph text has it: 'f32[2]{1.0, 2.0}' (",
+      why, ")"));
 }
 
 Tensor value_of(const std::string& name, const std::string& text) {
   const std::string extension = extension_of(text);
-  if (extension == "npy")
-    return read_file_with(text, [](const std::string& bytes) { return read_npy(bytes); });
-  if (extension != "npz") return literal(name, text);
+  if (text != "-" && extension != "npy" && extension != "npz") return literal(name, text);
   return read_file_with(text, [&](const std::string& bytes) {
+    const bool packed = text == "-" ? bytes.starts_with("PK") : extension == "npz";  // as every zip file does
+    if (!packed) return read_npy(bytes);
     const std::map<std::string, Tensor> entries = read_npz(bytes);
     const auto found = entries.find(name);
     if (found == entries.end()) throw NotFound(str("there is no entry '", name, "'"));
@@ -59,8 +63,11 @@ void add(Feeds& feeds, const std::string& name, Tensor value) {
 
 Feeds read_feeds(const std::vector<std::string>& texts) {
   Feeds feeds;
+  bool used = false;  // standard input
   for (const std::string& text : texts) {
     const std::size_t equals = text.find('=');
+    if (text.ends_with("=-") && std::exchange(used, true))
+      throw UsageError("--feed: only one value can come on standard input");
     if (equals != std::string::npos && equals > 0) {
       const std::string name = text.substr(0, equals);
       add(feeds, name, value_of(name, text.substr(equals + 1)));

@@ -3,37 +3,40 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 
+#include "command_line.h"
 #include "lockstep/core/error.h"
 #include "lockstep/io/files.h"
 #include "lockstep/io/graph_file.h"
 
 namespace lockstep::tools {
 
-std::string read_input(const std::string& path) { return read_file(path == "-" ? "/dev/stdin" : path); }
+std::string read_input(const std::string& path) {
+  return path == "-" ? read_standard_input() : read_file(path);
+}
 
 Graph read_graph_input(const std::string& path) {
-  return read_graph(read_input(path), {}, path == "-" ? "standard input" : path);
+  if (path != "-") return load_graph(path);
+  const GraphFileLimits limits;
+  return read_graph(read_standard_input(limits.max_bytes), limits, "standard input");
 }
 
 void write_output(const std::string& path, std::string_view bytes) {
-  if (path == "-") {
-    std::cout.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    return;
+  if (path != "-") return write_file_whole(path, bytes);
+  std::cout.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+std::string format_by_extension(const std::string& path, const std::vector<OutputFormat>& formats) {
+  const std::string extension = extension_of(path);
+  if (extension.empty()) return formats.front().name;
+  std::string known;
+  for (const OutputFormat& format : formats) {
+    if (std::ranges::find(format.extensions, extension) != format.extensions.end()) return format.name;
+    known += str(known.empty() ? "" : ", ", ".", format.extensions.front(), " (", format.name, ")");
   }
-  // A device or a pipe is written to; replacing it by a file is not what anybody means.
-  std::error_code ignored;
-  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
-      !std::filesystem::is_directory(status)) {
-    std::ofstream out(path, std::ios::binary);
-    out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    if (!out.flush()) throw Error(ErrorCode::kUnavailable, str("'", path, "' cannot be written"));
-    return;
-  }
-  write_file_whole(path, bytes);
+  throw UsageError(str("--output: '", path, "' does not say by its extension what to write: there are ",
+                       known, "; or give --format"));
 }
 
 std::string extension_of(const std::string& path) {

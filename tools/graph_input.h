@@ -1,10 +1,11 @@
 // tools/graph_input.h - graphs and other data from files or standard input, to files or standard output.
 //
-// Outputs are written whole or not at all: a file that was there stays as it is until the new one is complete.
+// Outputs are written whole or not at all (io/files.h): a file that was there stays as it is until the new one is complete.
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/graph/graph.h"
 
@@ -12,9 +13,17 @@ namespace lockstep::tools {
 
 // What lies in the file, or comes on standard input for "-". Throws NotFound, or Error with the path.
 std::string read_input(const std::string& path);
-// The graph in a file, whatever its format; errors name the file. Not verified.
+// The graph in a file or on standard input, whatever its format, verified; errors name the file.
 Graph read_graph_input(const std::string& path);
 void write_output(const std::string& path, std::string_view bytes);
+
+// The format that an output asks for by its extension: the first of `formats` where it has none, as "-" has. Throws UsageError
+// for an extension that no format has.
+struct OutputFormat {
+  std::string name;
+  std::vector<std::string> extensions;
+};
+std::string format_by_extension(const std::string& path, const std::vector<OutputFormat>& formats);
 
 // The extension without its dot, in small letters: "html" for "out/step.HTML".
 std::string extension_of(const std::string& path);

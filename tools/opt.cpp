@@ -15,6 +15,7 @@
 #include "lockstep/io/graph_file.h"
 #include "lockstep/strategies/strategy_registry.h"
 #include "progress.h"
+#include "shell_words.h"
 
 namespace lockstep::tools {
 
@@ -49,8 +50,10 @@ class Watch final : public PassInstrumentation {
     progress_.at(index + 1, pass.name());
     if (keep_) before_ = graph;
   }
-  void after_pass(const Pass& pass, const Graph& graph, std::size_t /*index*/,
+  void after_pass(const Pass& pass, const Graph& graph, std::size_t index,
                   const PassReport& report) override {
+    if (index < seen_) return;  // in the second run, which looks for the pass at fault
+    seen_ = index + 1;
     const bool changed = report.outcome == PassOutcome::kChanged;
     if (!names_.contains("all") && !(changed && names_.contains("changed")) &&
         !names_.contains(std::string(pass.name())))
@@ -68,6 +71,7 @@ class Watch final : public PassInstrumentation {
   bool keep_;
   std::set<std::string> names_;
   Progress progress_;
+  std::size_t seen_ = 0;  // passes that were printed, where that was asked for
   Graph before_;
 };
 
@@ -76,17 +80,18 @@ std::string one_line(std::string text) {
   return text;
 }
 
-void write_reproducer(const std::string& path, const Watch::Failure& failure) {
-  std::string quoted;
-  for (const char c : failure.passes) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  const std::string text =
-      str("// Written by lockstep ", kVersion,
-          ": the graph that a failing pass was given. To see it fail again:\n",
-          "//   lockstep opt --run-reproducer ", path, "\n", "//   lockstep opt --verify-each --passes='",
-          quoted, "' ", path, "\n", "// error: ", one_line(failure.error), "\n", kPassesLine, failure.passes,
-          "\n", print(failure.graph));
-  write_output(path, text);
-  std::cerr << "lockstep: what the pass was given is in " << path << '\n';
+void write_reproducer(const OptCommand& command, const Watch::Failure& failure) {
+  std::string rest;  // of the command lines
+  for (const std::string& plugin : command.plugins) rest += " --load " + shell_word(plugin);
+  rest += " " + shell_word(command.reproducer);
+  const std::string text = str("// Written by lockstep ", kVersion,
+                               ": the graph that a failing pass was given. To see it fail again:\n",
+                               "//   lockstep opt --run-reproducer", one_line(rest), "\n",
+                               "//   lockstep opt --verify-each --passes=", quoted(failure.passes),
+                               one_line(rest), "\n", "// error: ", one_line(failure.error), "\n", kPassesLine,
+                               failure.passes, "\n", print(failure.graph));
+  write_output(command.reproducer, text);
+  std::cerr << "lockstep: what the pass was given is in " << command.reproducer << '\n';
 }
 
 std::string passes_of_reproducer(const std::string& text, const std::string& path) {
@@ -98,11 +103,11 @@ std::string passes_of_reproducer(const std::string& text, const std::string& pat
 }
 
 GraphFormat format_of(const OptCommand& command) {
-  std::string name = command.format;
-  if (name.empty()) {
-    const std::string extension = extension_of(command.output);
-    name = extension == "json" ? "json" : extension == "lkg" ? "binary" : "text";
-  }
+  const std::string name =
+      command.format.empty()
+          ? format_by_extension(command.output,
+                                {{"text", {"lks", "txt"}}, {"json", {"json"}}, {"binary", {"lkg"}}})
+          : command.format;
   return name == "json" ? GraphFormat::kJson : name == "binary" ? GraphFormat::kBinary : GraphFormat::kText;
 }
 
@@ -123,6 +128,7 @@ void print_times(const PipelineReport& report) {
 
 int run_command(const OptCommand& command) {
   OptCommand asked = command;
+  const GraphFormat format = format_of(asked);
   Graph graph;
   if (asked.run_reproducer) {
     if (!asked.passes.empty())
@@ -146,12 +152,18 @@ int run_command(const OptCommand& command) {
   } catch (...) {
     const std::optional<Watch::Failure> failure = std::move(watch->failure);
     watch.reset();  // takes the progress line away
-    if (failure) write_reproducer(asked.reproducer, *failure);
+    if (failure) {
+      try {
+        write_reproducer(asked, *failure);
+      } catch (const std::exception& error) {  // which must not hide what went wrong first
+        std::cerr << "lockstep: the reproducer cannot be written: " << error.what() << '\n';
+      }
+    }
     throw;
   }
   watch.reset();
   if (asked.time) print_times(report);
-  write_output(asked.output, write_graph(graph, format_of(asked)));
+  write_output(asked.output, write_graph(graph, format));
   return kSuccess;
 }
 

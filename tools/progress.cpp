@@ -1,33 +1,52 @@
 #include "progress.h"
 
 #include <iostream>
+#include <ostream>
+#include <stop_token>
 #include <utility>
 
 #include <unistd.h>
 
 namespace lockstep::tools {
 
-Progress::Progress(std::string what, std::size_t total)
-    : what_(std::move(what)),
-      total_(total),
-      watched_(isatty(STDERR_FILENO) != 0),
-      next_(std::chrono::steady_clock::now() + std::chrono::milliseconds(200)) {}  // short work shows nothing
+ProgressSink standard_error() {
+  return {&std::cerr, isatty(STDERR_FILENO) != 0, std::chrono::milliseconds(200)};
+}
 
-Progress::~Progress() { clear(); }
+Progress::Progress(std::string what, std::size_t total, ProgressSink sink)
+    : what_(std::move(what)), total_(total), sink_(sink), next_(Clock::now() + sink.patience) {
+  if (!sink_.watched) return;
+  waker_ = std::jthread([this](const std::stop_token& stop) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!over_.wait_for(lock, stop, sink_.patience, [&] { return stop.stop_requested(); }) && !shown_) show();
+  });
+}
+
+Progress::~Progress() {
+  waker_ = {};  // ends it
+  clear();
+}
 
 void Progress::at(std::size_t done, std::string_view detail) {
-  if (!watched_) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (now < next_) return;
-  next_ = now + std::chrono::milliseconds(100);
-  std::cerr << "\r\x1b[K" << what_ << ' ' << done << " of " << total_;
-  if (!detail.empty()) std::cerr << ": " << detail;
-  std::cerr << std::flush;
+  if (!sink_.watched) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  line_ = what_;
+  if (total_ > 0) line_ += " " + std::to_string(done) + " of " + std::to_string(total_);
+  if (!detail.empty()) line_.append(": ").append(detail);
+  if (Clock::now() >= next_) show();
+}
+
+void Progress::show() {
+  if (line_.empty()) return;
+  *sink_.out << "\r\x1b[K" << line_ << std::flush;
   shown_ = true;
+  next_ = Clock::now() + std::chrono::milliseconds(100);
 }
 
 void Progress::clear() {
-  if (std::exchange(shown_, false)) std::cerr << "\r\x1b[K" << std::flush;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  line_.clear();
+  if (std::exchange(shown_, false)) *sink_.out << "\r\x1b[K" << std::flush;
 }
 
 }  // namespace lockstep::tools

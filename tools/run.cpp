@@ -8,6 +8,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/io/npy.h"
 #include "lockstep/io/npz.h"
+#include "lockstep/io/snapshot.h"
 #include "lockstep/io/trace.h"
 #include "progress.h"
 #include "runner.h"
@@ -16,33 +17,32 @@ namespace lockstep::tools {
 
 namespace {
 
+// A replica's value is called as its copy of a variable would be; where another result has that name, by a number behind it.
 std::map<std::string, Tensor> by_name(const std::vector<Runner::Result>& results) {
   std::map<std::string, Tensor> tensors;
+  for (const Runner::Result& result : results) tensors.emplace(result.name, result.value[0]);
   for (const Runner::Result& result : results) {
-    for (std::size_t r = 0; r < result.value.size(); ++r)
-      tensors.emplace(copy_name(result.name, static_cast<std::int64_t>(r)), result.value.values()[r]);
+    for (std::size_t r = 1; r < result.value.size(); ++r) {
+      const std::string name = copy_name(result.name, static_cast<std::int64_t>(r));
+      std::string unique = name;
+      for (std::size_t i = 1; !tensors.emplace(unique, result.value.values()[r]).second; ++i)
+        unique = str(name, "_", i);
+    }
   }
   return tensors;
 }
 
 void write_results(const std::string& path, const std::vector<Runner::Result>& results) {
   const std::map<std::string, Tensor> tensors = by_name(results);
-  if (extension_of(path) == "npz") {
-    write_output(path, write_npz(tensors));
-    return;
-  }
-  if (tensors.size() != 1) {
-    throw InvalidArgument(
-        str("an .npy file holds one tensor, and there are ", tensors.size(), "; write them to an .npz file"));
-  }
-  write_output(path, write_npy(tensors.begin()->second));
+  write_output(path, extension_of(path) == "npz" ? write_npz(tensors) : write_npy(tensors.begin()->second));
 }
 
+// One value for each variable, whatever the number of its copies.
 void write_variables(const std::string& path, VariableStore& store) {
+  Snapshot snapshot;
+  snapshot.take(store);
   std::map<std::string, Tensor> values;
-  for (const std::string& name : store.names()) {
-    if (!store.is_alias(name)) values.emplace(name, store.value(name));
-  }
+  for (const Snapshot::Item& item : snapshot.variables()) values.emplace(item.name, item.value);
   write_output(path, write_npz(values));
 }
 
@@ -58,6 +58,12 @@ int run_command(const RunCommand& command) {
   check_extension("--output", command.output, true);
   check_extension("--variables", command.variables, false);
   const Runner runner(command.settings);
+  if (extension_of(command.output) == "npy" && runner.num_tensors() != 1) {
+    throw InvalidArgument(str("an .npy file holds one tensor, and there are ", runner.num_tensors(),
+                              "; write them to an .npz file"));
+  }
+  // Variables that have no one value are refused now, not when the work is done.
+  if (!command.variables.empty()) Snapshot().take(runner.variables());
   std::vector<Runner::Result> results;
   const bool traced = !command.settings.trace.empty();
   TraceRecorder recorder;
@@ -68,6 +74,8 @@ int run_command(const RunCommand& command) {
       results = runner.run(traced ? &recorder : nullptr);
     }
   }
+  if (traced) write_output(command.settings.trace, to_chrome_trace(recorder.trace()));
+  if (!command.variables.empty()) write_variables(command.variables, runner.variables());
   if (!command.output.empty()) {
     write_results(command.output, results);
   } else {
@@ -80,8 +88,6 @@ int run_command(const RunCommand& command) {
       }
     }
   }
-  if (traced) write_output(command.settings.trace, to_chrome_trace(recorder.trace()));
-  if (!command.variables.empty()) write_variables(command.variables, runner.variables());
   return kSuccess;
 }
 

@@ -109,6 +109,9 @@ void check_feeds(const Feeds& feeds, const std::vector<std::pair<std::string, Te
 }  // namespace
 
 Runner::Runner(const RunSettings& settings) {
+  if (settings.input == "-" &&
+      std::ranges::any_of(settings.feeds, [](const std::string& feed) { return feed.ends_with("=-"); }))
+    throw UsageError("--feed: the graph comes on standard input already");
   Graph graph = read_graph_input(settings.input);
   const Feeds feeds = read_feeds(settings.feeds);
   names_ = result_names(graph);

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lockstep/graph/graph.h"
+#include "lockstep/graph/sync.h"
 #include "lockstep/strategies/congruence.h"
-#include "lockstep/strategies/sync.h"
 
 namespace lockstep::internal {
 

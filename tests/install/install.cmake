@@ -34,7 +34,18 @@ set_tests_properties(install/install PROPERTIES
 
 # Nothing tells this consumer where Taskflow and oneTBB lie: the package has to know.
 add_consumer_test(find_package "-DCMAKE_PREFIX_PATH=${prefix}")
-set_tests_properties(install/find_package PROPERTIES FIXTURES_REQUIRED installed_package)
+set_tests_properties(install/find_package PROPERTIES
+                     FIXTURES_REQUIRED installed_package FIXTURES_SETUP consumer_plugin)
+
+# The installed command loads what the consumer built for it.
+if(LOCKSTEP_TOOLS)
+  add_test(NAME install/plugin
+           COMMAND "${prefix}/${CMAKE_INSTALL_BINDIR}/lockstep" run "${CMAKE_CURRENT_SOURCE_DIR}/install/plugin.lks"
+                   --load "${scratch}/find_package/consumer_plugin.so" --feed "x=f32[2]{1.0, -2.0}")
+  set_tests_properties(install/plugin PROPERTIES
+                       LABELS install TIMEOUT 60 FIXTURES_REQUIRED "installed_package;consumer_plugin"
+                       PASS_REGULAR_EXPRESSION "y: f32\\[2\\] {3, -6}")
+endif()
 
 add_consumer_test(add_subdirectory "-DLOCKSTEP_SOURCE_DIR=${PROJECT_SOURCE_DIR}"
                   "-DCMAKE_PREFIX_PATH=${CMAKE_PREFIX_PATH}" "-DBUILD_SHARED_LIBS=${BUILD_SHARED_LIBS}")

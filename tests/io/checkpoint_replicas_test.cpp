@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -141,6 +142,56 @@ TEST(CheckpointReplicas, GoOnToTheSameBits) {
     EXPECT_TRUE(second_half->variables().value(name).bit_equal(whole->variables().value(name))) << name;
   }
   EXPECT_EQ(second_half->variables().step(), 6U);
+  // What replicas keep for themselves goes on as one value; here all sums are exact.
+  for (const auto& [now, then] :
+       {std::pair(resumed.seen, uninterrupted.seen), std::pair(resumed.total, uninterrupted.total),
+        std::pair(resumed.level, uninterrupted.level), std::pair(resumed.first, uninterrupted.first)}) {
+    EXPECT_TRUE(now.value().bit_equal(then.value())) << then.name() << ": " << now.value();
+  }
+}
+
+// Between two steps of which only every third changes the variable: what was summed up so far is kept as well.
+TEST(CheckpointReplicas, GoOnInTheMiddleOfAccumulatedGradients) {
+  const TemporaryFolder folder;
+  struct Accumulating {
+    Accumulating() {
+      const auto scope = strategy.scope();
+      const Variable w("w", Tensor::from({3}, {0.5F, -1.F, 2.F}));
+      step = strategy.function({InputSpec(DType::kF32, {3}, "x")}, [=](Value x) {
+        const Value loss = global_mean(square(x * w - 1.F));
+        Adam(0.1).minimize(loss, {w});
+        return loss;
+      });
+    }
+    void train(int steps) {
+      for (int i = 0; i < steps; ++i) {
+        const auto at = static_cast<float>(strategy.variables().step());
+        step(strategy.distribute_values_from_function([&](std::int64_t replica, std::int64_t) {
+          return Tensor::full(DType::kF32, {3}, at * 0.3F + static_cast<float>(replica));
+        }));
+      }
+    }
+    MirroredStrategy strategy{
+        MirroredOptions{.devices = {"cpu:0", "cpu:1"}, .step_passes = "accumulate-gradients(steps=3)"}};
+    Function<PerReplica<Tensor>> step;
+  };
+  Accumulating whole;
+  whole.train(7);
+  for (const int first : {1, 2, 3, 5}) {
+    SCOPED_TRACE(first);
+    Accumulating interrupted, resumed;
+    interrupted.train(first);
+    save_checkpoint(interrupted.strategy.variables(), folder / "a.lkc");
+    restore_checkpoint(resumed.strategy.variables(), folder / "a.lkc");
+    resumed.train(7 - first);
+    Snapshot then, now;
+    then.take(whole.strategy.variables());
+    now.take(resumed.strategy.variables());
+    EXPECT_NE(then.find("w/accumulated"), nullptr);
+    ASSERT_EQ(now.variables().size(), then.variables().size());
+    for (const Snapshot::Item& item : then.variables())
+      EXPECT_TRUE(now.find(item.name)->bit_equal(item.value)) << item.name << ": " << *now.find(item.name);
+  }
 }
 
 TEST(CheckpointReplicas, RefuseWhatHasNoOneValue) {

@@ -116,12 +116,20 @@ TEST_F(Tool, AWrongCommandLineIsStatus2AndSaysWhereHelpIs) {
       {"opt", "graph is required"},
       {"opt step.lks --nonsense", "--nonsense"},
       {"opt step.lks --format png", "png"},
+      {"opt step.lks -o step.png", "there are .lks (text), .json (json), .lkg (binary); or give --format"},
+      {"dump step.lks -o step.png", ".svg (svg), .html (html)"},
+      {"dump step.lks --depth 1 -f html", "--depth does nothing for html: it needs --format dot or svg"},
+      {"dump step.lks --color replica", "--color does nothing for text"},
+      {"dump step.lks --sites -f dot", "--sites does nothing for dot: it needs --format text"},
       {"opt step.lks --print-after nothing", "'nothing' is neither"},
       {"opt step.lks --run-reproducer -p identity-removal", "leave out --passes"},
       {"dump step.lks --before step.lks --format dot", "needs --format html"},
       {"diff - -", "only one of the graphs"},
       {"run step.lks --feed x", "expected NAME=VALUE"},
       {"run step.lks --feed x=1 ", "expected a file that ends in .npy"},
+      {"run step.lks --feed 'x=f32[2]{1.0, 2.0'", "1:"},
+      {"run step.lks --feed x=- --feed rate=-", "only one value can come on standard input"},
+      {"run - --feed x=-", "the graph comes on standard input already"},
       {"run step.lks --feed 'x=f32[]{1.0}' --feed 'x=f32[]{1.0}'", "'x' is fed twice"},
       {"run step.lks --steps 0", "steps"},
       {"run step.lks --shared x", "needs --strategy"},
@@ -198,6 +206,31 @@ TEST_F(Tool, OptRunsPassesFromStandardInputToStandardOutput) {
               AllOf(HasSubstr("// after constant-folding"), HasSubstr("// after identity-removal")));
 }
 
+TEST_F(Tool, OutputsGoWhereLinksLead) {
+  write("there.lks", "old");
+  fs::create_symlink("there.lks", file("link.lks"));
+  ASSERT_EQ(lockstep("opt step.lks -o link.lks").status, 0);
+  EXPECT_EQ(contents(file("there.lks")), kStep);
+  EXPECT_TRUE(fs::is_symlink(file("link.lks")));
+  // What standard output was sent to, also where that is a file; not a new file over the link in /dev.
+  if (!fs::exists("/dev/stdout")) GTEST_SKIP() << "no /dev/stdout";
+  EXPECT_EQ(lockstep("opt step.lks -o /dev/stdout").out, kStep);
+  EXPECT_TRUE(fs::is_symlink("/dev/stdout"));
+  write("added", "before\n");
+  const Outcome added = lockstep("opt step.lks -o /dev/stdout", "", ">added");
+  EXPECT_EQ(added.status, 0) << added.err;
+  EXPECT_EQ(contents(file("added")), "before\n" + std::string(kStep));
+}
+
+// Whoever came first has read a part of it: the rest is the graph.
+TEST_F(Tool, StandardInputIsReadFromWhereItStands) {
+  write("rest", "first line\n" + std::string(kStep));
+  const std::string line = "cd '" + file("").string() +
+                           "' && { read -r skipped; '" LOCKSTEP_TOOL "' opt -; } < rest > .out 2> .err";
+  EXPECT_EQ(std::system(("bash -c \"" + line + "\"").c_str()), 0) << contents(file(".err"));
+  EXPECT_EQ(contents(file(".out")), kStep);
+}
+
 TEST_F(Tool, OptConvertsBetweenTheFormatsOfGraphs) {
   ASSERT_EQ(lockstep("opt step.lks -o step.json").status, 0);
   ASSERT_EQ(lockstep("opt step.json -o step.lkg").status, 0);
@@ -239,6 +272,33 @@ TEST_F(Tool, AFailingPassLeavesAReproducer) {
     EXPECT_THAT(contents(file("failed.html")), HasSubstr("prove-sync (failed)"));
   }
   EXPECT_THAT(lockstep("opt --run-reproducer step.lks").err, HasSubstr("this is no reproducer"));
+  // A reproducer that cannot be written does not hide the error.
+  const Outcome unwritten =
+      lockstep("opt drift.lks --passes='" + passes + "' --reproducer no/such/folder.lks");
+  EXPECT_EQ(unwritten.status, 1);
+  EXPECT_THAT(unwritten.err, AllOf(HasSubstr("the reproducer cannot be written"), HasSubstr("\nlockstep: "),
+                                   HasSubstr("prove-sync: ")));
+}
+
+// What the end shows to be broken leaves one as well; its command knows the plugin, and survives a shell.
+TEST_F(Tool, APassThatBreaksItsContractLeavesAReproducer) {
+  write("a.lks", "%x = placeholder() : f32[2]\n%a = relu(%x) : f32[2]\n%b = relu(%a) : f32[2]\nreturn %b\n");
+  const Outcome failed = lockstep(
+      "opt a.lks -p 'constant-folding,loses-a-node' --print-after all --reproducer "
+      "\"what's left.lks\" " +
+      plugin("good"));
+  EXPECT_EQ(failed.status, 1);
+  EXPECT_THAT(failed.err, AllOf(HasSubstr("after loses-a-node: "), HasSubstr("is in what's left.lks")));
+  const std::size_t first = failed.err.find("// after constant-folding");
+  EXPECT_EQ(failed.err.find("// after constant-folding", first + 1), std::string::npos) << "once is enough";
+  const std::string reproducer = contents(file("what's left.lks"));
+  EXPECT_THAT(reproducer, AllOf(HasSubstr("\n// passes: loses-a-node\n"), HasSubstr("%b = relu(%a)")));
+  // The command as it stands there, with this build's lockstep.
+  const std::string mark = "//   lockstep ";
+  const std::size_t begin = reproducer.find(mark) + mark.size();
+  const Outcome again = lockstep(reproducer.substr(begin, reproducer.find('\n', begin) - begin));
+  EXPECT_EQ(again.status, 1);
+  EXPECT_THAT(again.err, AllOf(StartsWith("lockstep: "), HasSubstr("after loses-a-node: ")));
 }
 
 TEST_F(Tool, DiffSaysWhatChangedAndHowItCompared) {
@@ -266,7 +326,9 @@ TEST_F(Tool, DumpDrawsInEveryFormat) {
   EXPECT_THAT(lockstep("dump --sites step.lks").out, HasSubstr("// step.lks:"));
   EXPECT_THAT(lockstep("dump step.lks -f dot --color replica --depth 0").out,
               AllOf(HasSubstr("digraph"), HasSubstr("square")));
-  EXPECT_THAT(lockstep("dump - -f json", kStep).out, AllOf(HasSubstr("\"graphs\""), HasSubstr("squares")));
+  const std::string explorer = lockstep("dump - -f json", kStep).out;
+  EXPECT_THAT(explorer, AllOf(HasSubstr("\"graphs\""), HasSubstr("squares")));
+  EXPECT_THAT(lockstep("opt -", explorer).err, HasSubstr("made for Model Explorer"));
   EXPECT_THAT(lockstep("dump step.lks -p identity-removal").out, Not(HasSubstr("identity")));
   if (!has_graphviz()) GTEST_SKIP() << "no Graphviz";
   ASSERT_EQ(lockstep("dump step.lks -o step.svg").status, 0);
@@ -299,6 +361,19 @@ TEST_F(Tool, RunFeedsTheGraphAndKeepsResults) {
   EXPECT_TRUE(read_npz(contents(file("y.npz"))).at("y").bit_equal(Tensor::from({3}, {5.0F, 25.0F, 61.0F})));
   EXPECT_TRUE(read_npz(contents(file("w.npz"))).at("w").bit_equal(Tensor::from({2}, {-8.0F, -11.0F})));
   EXPECT_THAT(contents(file("t.json")), AllOf(HasSubstr("traceEvents"), HasSubstr("squares")));
+  for (const char* bytes : {"x.npy", "all.npz"}) {
+    const Outcome fed = lockstep("run step.lks --feed x=- --feed 'rate=f32[]{0.5}'", contents(file(bytes)));
+    EXPECT_THAT(fed.out, StartsWith("y: f32[")) << bytes << fed.err;
+  }
+  EXPECT_THAT(lockstep("run step.lks --feed x=-", "neither").err,
+              HasSubstr("standard input: this is no whole"));
+  // What cannot be written is known before anything runs.
+  const Outcome two =
+      lockstep("run - --feed 'x=f32[2]{*1.0}' -o y.npy --variables v.npz",
+               "%x = placeholder() : f32[2]\n%a = relu(%x) : f32[2]\n%b = abs(%x) : f32[2]\nreturn %a, %b\n");
+  EXPECT_EQ(two.status, 1);
+  EXPECT_THAT(two.err, HasSubstr("an .npy file holds one tensor, and there are 2"));
+  EXPECT_FALSE(fs::exists(file("v.npz")));
 }
 
 TEST_F(Tool, RunSplitsFeedsOverReplicasAndTrainsAsOneDevice) {
@@ -311,7 +386,14 @@ TEST_F(Tool, RunSplitsFeedsOverReplicasAndTrainsAsOneDevice) {
   ASSERT_EQ(results.size(), 2U);
   EXPECT_TRUE(results.at("y").bit_equal(Tensor::from({2}, {5.0F, 25.0F}))) << "two rows, then one";
   EXPECT_TRUE(results.at("y/replica_1").bit_equal(Tensor::from({1}, {61.0F})));
-  EXPECT_TRUE(read_npz(contents(file("w.npz"))).at("w").bit_equal(Tensor::from({2}, {-3.5F, -5.0F})));
+  const std::map<std::string, Tensor> variables = read_npz(contents(file("w.npz")));
+  EXPECT_EQ(variables.size(), 1U) << "one value, whatever the replicas";
+  EXPECT_TRUE(variables.at("w").bit_equal(Tensor::from({2}, {-3.5F, -5.0F})));
+  ASSERT_EQ(lockstep("run step.lks --devices cpu:0,cpu:1 --strategy 'mirrored(share_mirrored=false)'" +
+                     feeds + "--variables w.npz")
+                .status,
+            0);
+  EXPECT_EQ(read_npz(contents(file("w.npz"))).size(), 1U) << "also where each has a copy";
   EXPECT_EQ(
       lockstep("run step.lks --devices cpu:0,cpu:1 --strategy 'mirrored(cross_device_ops=ring)'" + feeds).out,
       "y: per replica {0: f32[2] {5, 25}, 1: f32[1] {61}}\n");
@@ -326,6 +408,18 @@ TEST_F(Tool, RunSplitsFeedsOverReplicasAndTrainsAsOneDevice) {
               HasSubstr("no placeholder 'z'"));
   EXPECT_THAT(lockstep("run step.lks --devices cpu:0,cpu:1 --strategy mirrored -o y.npy" + feeds).err,
               HasSubstr("an .npy file holds one tensor, and there are 2"));
+  // A node that is called as the value of a replica is another result.
+  write("names.lks",
+        "%x = placeholder() : f32[?]\n%y = relu(%x) : f32[?]\n%\"y/replica_1\" = neg(%x) : f32[?]\n"
+        "return %y, %\"y/replica_1\"\n");
+  ASSERT_EQ(lockstep("run names.lks --devices cpu:0,cpu:1 --strategy mirrored --feed 'x=f32[2]{1.0, 2.0}' -o "
+                     "names.npz")
+                .status,
+            0);
+  const std::map<std::string, Tensor> named = read_npz(contents(file("names.npz")));
+  EXPECT_EQ(named.size(), 4U);
+  EXPECT_TRUE(named.at("y/replica_1").bit_equal(Tensor::from({1}, {-1.0F})));
+  EXPECT_TRUE(named.at("y/replica_1_1").bit_equal(Tensor::from({1}, {2.0F})));
   // What opt distributed runs by itself, fed replica by replica.
   ASSERT_EQ(lockstep("opt step.lks -p "
                      "'enter-replicas(replicas=2,shared=[rate]),mirrored(devices=[cpu:0,cpu:1])' -o two.lks")
@@ -437,6 +531,10 @@ COMP_WORDS=(lockstep "$@"); COMP_CWORD=$#; _lockstep; test "${COMPREPLY[*]}" = "
   EXPECT_TRUE(shell(ask + "'json' dump --format j")) << "values";
   EXPECT_TRUE(shell(ask + "'step.lks' dump st")) << "files";
   EXPECT_TRUE(shell(ask + "'zsh' completion z")) << "arguments";
+  EXPECT_TRUE(shell(ask + "'matmul' ops matm")) << "ops";
+  EXPECT_TRUE(shell(ask + "'prove-sync' passes prove")) << "passes";
+  EXPECT_TRUE(shell(ask + "'central-storage' opt --passes central")) << "strategies stand for passes";
+  EXPECT_TRUE(shell(ask + "'one-device' run --strategy one")) << "strategies";
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 # The lockstep command from outside: a test program that starts it, and plugins for it to load or refuse.
 file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/*.cpp")
-add_executable(test_tools ${sources})
+# With the parts of the command that a test looks at by themselves.
+add_executable(test_tools ${sources} "${PROJECT_SOURCE_DIR}/tools/progress.cpp")
+target_include_directories(test_tools PRIVATE "${PROJECT_SOURCE_DIR}")
 lockstep_flags(test_tools)
 target_compile_options(test_tools PRIVATE $<$<NOT:$<CONFIG:Release>>:-O0>)
 target_link_libraries(test_tools PRIVATE lockstep_test_support)

@@ -28,6 +28,18 @@ class RemoveDoubleRelu final : public Pass {
   }
 };
 
+// Leaves the graph broken, and says nothing of it.
+class LosesANode final : public Pass {
+ public:
+  std::string_view name() const override { return "loses-a-node"; }
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext&) override {
+    graph.erase(graph.find("a"));
+    return PassOutcome::kChanged;
+  }
+};
+
 class Plain final : public Strategy {
  public:
   explicit Plain(StrategyOptions options) : Strategy(std::move(options)) {}
@@ -60,6 +72,8 @@ LOCKSTEP_PLUGIN("good") {
   OpRegistry::global().add(thrice());
   PassRegistry::global().add({.name = "remove-double-relu", .summary = "relu(relu(x)) is relu(x)"},
                              [](const PassOptions&) { return std::make_unique<RemoveDoubleRelu>(); });
+  PassRegistry::global().add({.name = "loses-a-node", .summary = "breaks its contract"},
+                             [](const PassOptions&) { return std::make_unique<LosesANode>(); });
   StrategyRegistry::global().add(
       {.name = "plain", .summary = "replicas, and nothing clever", .options = {devices_option()}},
       [](const PassOptions& given, const StrategyOptions& base) {
