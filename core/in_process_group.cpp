@@ -17,7 +17,8 @@ namespace {
 using Kind = CommunicatorCall::Kind;
 using std::chrono::steady_clock;
 
-constexpr std::int64_t kChunkBytes = 64 << 10;    // of one array
+// Of a chunk, in one array: small ones end together, large ones are streams.
+constexpr std::int64_t kLeastChunk = 16 << 10, kMostChunk = 64 << 10;
 constexpr std::int64_t kSmallTraffic = 64 << 10;  // bytes read and written: less than waking somebody costs
 constexpr std::int64_t kCopyBlockBytes = 8
                                          << 10;  // of one source, copied to all its places while in the cache
@@ -92,7 +93,9 @@ void InProcessOperation::cut() {
   const std::int64_t arrays = call_.is_collective() ? 2 * room_.size() : 2;
   small_ = elements_ * size * arrays <= kSmallTraffic;
   if (small_) return;
-  chunk_ = kChunkBytes / size;
+  const std::int64_t fair = elements_ * size / (32 * static_cast<std::int64_t>(shares_.size()));
+  chunk_ = (room_.spins_ ? std::clamp(fair, kLeastChunk, kMostChunk) : kMostChunk) / kLeastChunk *
+           kLeastChunk / size;
   const std::int64_t chunks = (elements_ + chunk_ - 1) / chunk_;
   const auto shares = static_cast<std::int64_t>(shares_.size());
   for (std::int64_t s = 0; s < shares; ++s) {
