@@ -373,7 +373,9 @@ Graph& Graph::region(NodeId id, std::size_t index) {
 }
 
 std::string copy_name(std::string_view variable, std::int64_t replica) {
-  return replica <= 0 ? std::string(variable) : str(variable, "/replica_", replica);
+  std::string name(variable);
+  if (replica > 0) name.append("/replica_").append(std::to_string(replica));
+  return name;
 }
 
 void Graph::declare_variable(VariableDecl decl) {
