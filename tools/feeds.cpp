@@ -1,5 +1,6 @@
 #include "feeds.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -63,11 +64,10 @@ void add(Feeds& feeds, const std::string& name, Tensor value) {
 
 Feeds read_feeds(const std::vector<std::string>& texts) {
   Feeds feeds;
-  bool used = false;  // standard input
+  if (std::ranges::count_if(texts, [](const std::string& text) { return text.ends_with("=-"); }) > 1)
+    throw UsageError("--feed: only one value can come on standard input");
   for (const std::string& text : texts) {
     const std::size_t equals = text.find('=');
-    if (text.ends_with("=-") && std::exchange(used, true))
-      throw UsageError("--feed: only one value can come on standard input");
     if (equals != std::string::npos && equals > 0) {
       const std::string name = text.substr(0, equals);
       add(feeds, name, value_of(name, text.substr(equals + 1)));
