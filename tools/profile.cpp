@@ -25,13 +25,14 @@ double seconds_of_run(const Runner& runner, Observer* observer) {
 
 void print_times(std::vector<double> seconds) {
   std::ranges::sort(seconds);
+  const bool is_long = seconds[seconds.size() / 2] >= 1e-3;
   const auto at = [&](double share) {
-    return seconds[static_cast<std::size_t>(std::lround(share * static_cast<double>(seconds.size() - 1)))] *
-           1e3;
+    const auto place = std::lround(share * static_cast<double>(seconds.size() - 1));
+    return seconds[static_cast<std::size_t>(place)] * (is_long ? 1e3 : 1e6);
   };
-  std::cout << std::fixed << std::setprecision(3) << "milliseconds a run: least " << at(0) << ", median "
-            << at(0.5) << ", 90% below " << at(0.9) << ", most " << at(1) << " (" << seconds.size()
-            << " runs, not traced)\n";
+  std::cout << std::fixed << std::setprecision(3) << (is_long ? "milliseconds" : "microseconds")
+            << " a run: least " << at(0) << ", median " << at(0.5) << ", 90% below " << at(0.9) << ", most "
+            << at(1) << " (" << seconds.size() << " runs, not traced)\n";
 }
 
 void print_plan(const PlanSummary& plan) {

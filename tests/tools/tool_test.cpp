@@ -436,8 +436,8 @@ TEST_F(Tool, ProfileSaysWhereTimeGoes) {
       "profile step.lks --runs 3 --warmup 1 --feed 'x=f32[8,2]{*1.0}' --feed 'rate=f32[]{0.5}' --trace "
       "t.json");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("milliseconds a run: least"), HasSubstr("(3 runs"),
-                                 HasSubstr("plan: "), HasSubstr("square")));
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("seconds a run: least"), HasSubstr("(3 runs"), HasSubstr("plan: "),
+                                 HasSubstr("square")));
   EXPECT_THAT(contents(file("t.json")), HasSubstr("traceEvents"));
 }
 
