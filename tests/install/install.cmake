@@ -20,7 +20,8 @@ function(add_consumer_test name)
                    --build-and-test "${CMAKE_CURRENT_SOURCE_DIR}/install" "${scratch}/${name}"
                    --build-generator "${CMAKE_GENERATOR}" --build-noclean --build-options -C "${settings}" ${ARGN}
                    --test-command consumer)
-  set_tests_properties(install/${name} PROPERTIES LABELS install TIMEOUT 600)
+  # As a subdirectory all of Lockstep is compiled: minutes, where no compiler cache has it.
+  set_tests_properties(install/${name} PROPERTIES LABELS install TIMEOUT 1800)
 endfunction()
 
 # From an empty prefix: a header that is no longer installed must not be found there.
