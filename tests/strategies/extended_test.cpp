@@ -293,8 +293,8 @@ TEST(MakeStrategy, SaysWhatIsWrongWithAStrategy) {
       {"(devices=[cpu:0])", "expected the name of a strategy"},
       {"mirrored(cross_device_ops=nonsense)", "nonsense"},
   };
-  for (const auto& [text, says] : cases)
-    EXPECT_THAT(error_of([&] { make_strategy(text); }), HasSubstr(says)) << text;
+  for (const auto& row : cases)
+    EXPECT_THAT(error_of([&] { make_strategy(row.first); }), HasSubstr(row.second)) << row.first;
 }
 
 }  // namespace
