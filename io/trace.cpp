@@ -22,22 +22,19 @@ namespace {
 
 constexpr std::uint32_t kMaxDepth = 64;  // of what nests on one thread; deeper calls are dropped
 
-// One cache line each: recording a call costs little else.
-struct alignas(64) Event {
+struct Event {
   enum class Kind : std::uint8_t { kCall, kRun, kWait };
   // Of a call: the address of its node. It names the node as long as the program is known, not longer.
   const void* node = nullptr;
   std::uint64_t begin = 0, end = 0;  // ticks
-  std::uint64_t run = 0;
-  std::int64_t read = 0;      // of a run: the step; of a wait: the variable, in State::variables
-  std::int64_t written = 0;   // of a run: what is planned
-  std::uint32_t program = 0;  // of the first four thousand million
+  std::uint64_t run = 0, program = 0;
+  std::int64_t read = 0;     // of a run: the step; of a wait: the variable, in State::variables
+  std::int64_t written = 0;  // of a run: what is planned
   std::uint32_t shard = 0, shards = 1;
   std::int16_t replica = -1;
   std::uint8_t depth = 0;
   Kind kind = Kind::kCall;
 };
-static_assert(sizeof(Event) == 64);
 
 // What is remembered of a program's graph.
 struct ProgramNodes {
@@ -272,7 +269,7 @@ void TraceRecorder::on_run_end(const RunEvent& event) noexcept {
   end(event.worker, [&](Event& run) {
     run.kind = Event::Kind::kRun;
     run.run = event.run;
-    run.program = static_cast<std::uint32_t>(event.program);
+    run.program = event.program;
     run.read = static_cast<std::int64_t>(event.step);
     run.written = event.planned_bytes;
   });
@@ -287,7 +284,7 @@ void TraceRecorder::on_wait_end(const WaitEvent& event) noexcept {
   end(event.run.worker, [&](Event& wait) {
     wait.kind = Event::Kind::kWait;
     wait.run = event.run.run;
-    wait.program = static_cast<std::uint32_t>(event.run.program);
+    wait.program = event.run.program;
     wait.read = variable;
   });
 }
@@ -307,7 +304,7 @@ void TraceRecorder::on_node_end(const NodeEvent& event) noexcept {
     call.kind = Event::Kind::kCall;
     call.node = &event.node;
     call.run = event.run.run;
-    call.program = static_cast<std::uint32_t>(event.run.program);
+    call.program = event.run.program;
     call.read = event.bytes_read;
     call.written = event.bytes_written;
     call.shard = static_cast<std::uint32_t>(event.shard);

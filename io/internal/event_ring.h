@@ -11,8 +11,6 @@
 #include <mutex>
 #include <vector>
 
-#include "lockstep/core/large_pages.h"
-
 namespace lockstep::internal {
 
 template <class Event>
@@ -21,12 +19,7 @@ class EventRing {
   static constexpr std::size_t kChunk = 64;
 
   // Keeps at least the last `events`.
-  explicit EventRing(std::size_t events) {
-    const std::size_t slots = std::max<std::size_t>(events, 1) + kChunk;
-    slots_.reserve(slots);
-    prefer_large_pages(slots_.data(), slots * sizeof(Event));
-    slots_.resize(slots);
-  }
+  explicit EventRing(std::size_t events) : slots_(std::max<std::size_t>(events, 1) + kChunk) {}
 
   // The slot of the next event, to be filled by the adding thread; publish() adds it.
   Event& next() {
