@@ -10,6 +10,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND lockstep_warnings -fno-ipa-icf)
   if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     list(APPEND lockstep_warnings -Wno-restrict)  # g++ 12 gives it for any "text" + std::string it inlines
+  else()
+    # g++ 13 gives it for any function that takes a temporary and returns a reference, whatever the reference is to.
+    list(APPEND lockstep_warnings -Wno-dangling-reference)
   endif()
 endif()
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -349,7 +350,7 @@ void ViewFolder::number() {
     place[order[i]] = static_cast<std::uint32_t>(i);
     std::vector<std::uint32_t>& inner = scopes[order[i]].scopes;
     std::ranges::sort(inner, {}, [&](std::uint32_t scope) { return first_node(scope); });
-    order.insert(order.end(), inner.begin(), inner.end());
+    std::ranges::copy(inner, std::back_inserter(order));
   }
   std::vector<ViewScope> kept;
   kept.reserve(order.size());

@@ -29,7 +29,7 @@ void print_bash(const std::vector<CommandDescription>& commands) {
                "  COMPREPLY=()\n"
                "  if [[ $COMP_CWORD -eq 1 ]]; then\n"
                "    mapfile -t COMPREPLY < <(compgen -W "
-            << quoted(names + "--help --version")
+            << single_quoted(names + "--help --version")
             << " -- \"$word\")\n"
                "    return\n"
                "  fi\n"
@@ -41,17 +41,17 @@ void print_bash(const std::vector<CommandDescription>& commands) {
       all.insert(all.end(), option.names.begin(), option.names.end());
       if (!option.takes_value) continue;
       std::cout << "        " << joined(option.names, "|") << ") mapfile -t COMPREPLY < <(compgen "
-                << (option.values.empty() ? "-f" : "-W " + quoted(joined(option.values)))
+                << (option.values.empty() ? "-f" : "-W " + single_quoted(joined(option.values)))
                 << " -- \"$word\"); return ;;\n";
     }
     std::cout << "      esac\n"
                  "      if [[ $word == -* ]]; then\n"
                  "        mapfile -t COMPREPLY < <(compgen -W "
-              << quoted(joined(all))
+              << single_quoted(joined(all))
               << " -- \"$word\")\n"
                  "      else\n"
                  "        mapfile -t COMPREPLY < <(compgen "
-              << (command.values.empty() ? "-f" : "-W " + quoted(joined(command.values)))
+              << (command.values.empty() ? "-f" : "-W " + single_quoted(joined(command.values)))
               << " -- \"$word\")\n"
                  "      fi ;;\n";
   }
@@ -74,7 +74,7 @@ void print_zsh(const std::vector<CommandDescription>& commands) {
                "_lockstep() {\n"
                "  local -a commands=(\n";
   for (const CommandDescription& command : commands)
-    std::cout << "    " << quoted(command.name + ":" + zsh_summary(command.summary)) << "\n";
+    std::cout << "    " << single_quoted(command.name + ":" + zsh_summary(command.summary)) << "\n";
   std::cout << "  )\n"
                "  if (( CURRENT == 2 )); then\n"
                "    _describe command commands\n"
@@ -91,10 +91,12 @@ void print_zsh(const std::vector<CommandDescription>& commands) {
       if (option.takes_value)
         value = option.values.empty() ? ":value:_files" : ":value:(" + joined(option.values) + ")";
       for (const std::string& name : option.names)
-        std::cout << " \\\n        " << quoted(str("*", name, "[", zsh_summary(option.summary), "]", value));
+        std::cout << " \\\n        "
+                  << single_quoted(str("*", name, "[", zsh_summary(option.summary), "]", value));
     }
     std::cout << " \\\n        "
-              << quoted(command.values.empty() ? "*:file:_files" : "1:value:(" + joined(command.values) + ")")
+              << single_quoted(command.values.empty() ? "*:file:_files"
+                                                      : "1:value:(" + joined(command.values) + ")")
               << " ;;\n";
   }
   std::cout << "  esac\n}\n_lockstep \"$@\"\n";
@@ -104,19 +106,20 @@ void print_fish(const std::vector<CommandDescription>& commands) {
   std::cout << "# fish completion of lockstep: lockstep completion fish | source\n";
   for (const CommandDescription& command : commands) {
     std::cout << "complete -c lockstep -n __fish_use_subcommand -f -a " << command.name << " -d "
-              << quoted(command.summary) << '\n';
+              << single_quoted(command.summary) << '\n';
   }
   for (const CommandDescription& command : commands) {
-    const std::string when = quoted("__fish_seen_subcommand_from " + command.name);
+    const std::string when = single_quoted("__fish_seen_subcommand_from " + command.name);
     if (!command.values.empty())
-      std::cout << "complete -c lockstep -n " << when << " -f -a " << quoted(joined(command.values)) << '\n';
+      std::cout << "complete -c lockstep -n " << when << " -f -a " << single_quoted(joined(command.values))
+                << '\n';
     for (const OptionDescription& option : command.options) {
       std::cout << "complete -c lockstep -n " << when;
       for (const std::string& name : option.names)
         std::cout << (name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1));
       if (option.takes_value && option.values.empty()) std::cout << " -r -F";
-      if (!option.values.empty()) std::cout << " -x -a " << quoted(joined(option.values));
-      std::cout << " -d " << quoted(option.summary) << '\n';
+      if (!option.values.empty()) std::cout << " -x -a " << single_quoted(joined(option.values));
+      std::cout << " -d " << single_quoted(option.summary) << '\n';
     }
   }
 }

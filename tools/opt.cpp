@@ -87,7 +87,7 @@ void write_reproducer(const OptCommand& command, const Watch::Failure& failure) 
   const std::string text = str("// Written by lockstep ", kVersion,
                                ": the graph that a failing pass was given. To see it fail again:\n",
                                "//   lockstep opt --run-reproducer", one_line(rest), "\n",
-                               "//   lockstep opt --verify-each --passes=", quoted(failure.passes),
+                               "//   lockstep opt --verify-each --passes=", single_quoted(failure.passes),
                                one_line(rest), "\n", "// error: ", one_line(failure.error), "\n", kPassesLine,
                                failure.passes, "\n", print(failure.graph));
   write_output(command.reproducer, text);

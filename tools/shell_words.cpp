@@ -5,7 +5,7 @@
 
 namespace lockstep::tools {
 
-std::string quoted(std::string_view text) {
+std::string single_quoted(std::string_view text) {
   std::string inside;
   for (const char c : text) inside += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return "'" + inside + "'";
@@ -16,7 +16,7 @@ std::string shell_word(std::string_view text) {
     return std::isalnum(c) != 0 ||
            std::string_view("/._-+=:,@%").find(static_cast<char>(c)) != std::string_view::npos;
   });
-  return plain ? std::string(text) : quoted(text);
+  return plain ? std::string(text) : single_quoted(text);
 }
 
 }  // namespace lockstep::tools

@@ -7,7 +7,7 @@
 namespace lockstep::tools {
 
 // In single quotes, whatever it holds.
-std::string quoted(std::string_view text);
+std::string single_quoted(std::string_view text);
 // In quotes only where it needs them: "step.lks", "'my step.lks'".
 std::string shell_word(std::string_view text);
 
