@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "lockstep/core/device.h"
+#include "lockstep/core/device_spellings.h"
 #include "lockstep/graph/internal/gradient_nodes.h"
 #include "lockstep/graph/internal/text_lexer.h"
 #include "lockstep/graph/internal/text_syntax.h"
@@ -127,7 +127,7 @@ class Parser {
     } else if (lexer_.take_word("device")) {
       lexer_.expect('=', "'='");
       if (lexer_.peek() != '"') lexer_.expected("a device name in quotes");
-      decl.device = canonical_device(lexer_.take_string());
+      decl.device = devices_.canonical(lexer_.take_string());
     } else if (lexer_.take_word("copy_of")) {
       lexer_.expect('=', "'='");
       lexer_.expect('@', "'@' and the name of a variable");
@@ -180,7 +180,7 @@ class Parser {
     std::string device;
     if (lexer_.take_word("on")) {
       if (lexer_.peek() != '"') lexer_.expected("a device name in quotes");
-      device = canonical_device(lexer_.take_string());
+      device = devices_.canonical(lexer_.take_string());
       init.device = device;
     }
     const auto provenance = [&]() -> Provenance& {
@@ -294,25 +294,13 @@ class Parser {
     return *last_op_;
   }
 
-  // Any spelling becomes the canonical one; what is no device name stays as it is, for the verifier to refuse.
-  const std::string& canonical_device(const std::string& spelling) {
-    const auto [found, fresh] = devices_.try_emplace(spelling, spelling);
-    if (fresh) {
-      try {
-        found->second = Device::parse(spelling).to_string();
-      } catch (const InvalidArgument&) {  // NOLINT(bugprone-empty-catch): see above
-      }
-    }
-    return found->second;
-  }
-
   TextLexer lexer_;
   TextValues values_;
   const std::string source_;
   std::size_t expected_nodes_ = 0;
   const OpDef* last_op_ = nullptr;
   std::unordered_map<std::string_view, const OpDef*> ops_;
-  std::unordered_map<std::string, std::string> devices_;  // spelling -> canonical
+  DeviceSpellings devices_;
 };
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "lockstep/core/device.h"
+#include "lockstep/core/device_spellings.h"
 #include "lockstep/graph/text.h"
 #include "lockstep/graph/verifier.h"
 
@@ -271,7 +271,7 @@ class Rebuilder {
     for (const SpecRecord& output : node.outputs) init.outputs.push_back(spec_of(output));
     init.attributes = attributes_of(node);
     for (const std::uint32_t region : node.regions) init.regions.push_back(take_graph(region));
-    const std::string device = canonical_device(node.device);
+    const std::string device = devices_.canonical(node.device);
     init.device = device;
     if (node.site > record.sites.size()) refuse(str("site ", node.site, " is one of ", record.sites.size()));
     if (node.site != 0) {
@@ -386,25 +386,12 @@ class Rebuilder {
           enum_of(record.aggregation, {kNone, kSum, kMean, kOnlyFirstReplica}, "a kind of aggregation");
     }
     decl.trainable = record.trainable;
-    decl.device = canonical_device(record.device);
+    decl.device = devices_.canonical(record.device);
     decl.copy_of = record.copy_of;
     if (record.replica < -1) refuse(str("there is no replica ", record.replica));
     decl.replica = record.replica;
     decl.shares = record.shares;
     return decl;
-  }
-
-  // Any spelling becomes the canonical one; what is no device name stays as it is, for the verifier to refuse.
-  std::string canonical_device(const std::string& spelling) {
-    if (spelling.empty()) return {};
-    const auto [found, fresh] = devices_.try_emplace(spelling, spelling);
-    if (fresh) {
-      try {
-        found->second = Device::parse(spelling).to_string();
-      } catch (const InvalidArgument&) {  // NOLINT(bugprone-empty-catch): see above
-      }
-    }
-    return found->second;
   }
 
   struct Identities {
@@ -419,8 +406,8 @@ class Rebuilder {
   std::vector<OriginId> origins_;
   std::vector<std::optional<Graph>> graphs_;  // built, and no region yet
   std::vector<Identities> identities_;
-  std::unordered_set<std::uint64_t> taken_;               // identities that nodes have got
-  std::unordered_map<std::string, std::string> devices_;  // spelling -> canonical
+  std::unordered_set<std::uint64_t> taken_;  // identities that nodes have got
+  DeviceSpellings devices_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/core/device_spellings.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -107,6 +108,16 @@ TEST(Device, IsAValueThatSorts) {
   std::ostringstream out;
   for (const Device& device : devices) out << device << ' ';
   EXPECT_EQ(out.str(), "cpu:0 gpu:0 gpu:1 /job:a/cpu:0 ");
+}
+
+TEST(DeviceSpellings, BecomeCanonicalWhereTheyAreNamesOfDevices) {
+  DeviceSpellings spellings;
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_EQ(spellings.canonical("/device:CPU:1"), "cpu:1");
+    EXPECT_EQ(spellings.canonical("gpu"), "gpu:0");
+    EXPECT_EQ(spellings.canonical("toaster:1"), "toaster:1");
+    EXPECT_EQ(spellings.canonical(""), "");
+  }
 }
 
 }  // namespace

@@ -1,0 +1,25 @@
+// core/device_spellings.h - many device names, as files hold them, in the canonical form.
+//
+//   DeviceSpellings spellings;
+//   spellings.canonical("/device:CPU:1");   // "cpu:1"
+//
+// Each spelling is parsed once. What is no device name stays as it is, for whoever checks the whole (the graph verifier) to
+// refuse with the place; the empty name, which means "not placed", stays empty. Not for several threads at once.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+
+#include "lockstep/core/export.h"
+
+namespace lockstep {
+
+class LOCKSTEP_API DeviceSpellings {
+ public:
+  const std::string& canonical(const std::string& spelling);
+
+ private:
+  std::unordered_map<std::string, std::string> known_;
+};
+
+}  // namespace lockstep
