@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 
 #include "lockstep/core/large_pages.h"
 
@@ -56,6 +57,7 @@ Graph::~Graph() = default;
 Graph::Graph(const Graph& other)
     : slots_(other.slots_),
       live_(other.live_),
+      region_owners_(other.region_owners_),
       name_index_(other.name_index_),
       name_index_used_(other.name_index_used_),
       parameters_(other.parameters_),
@@ -80,6 +82,7 @@ Graph::Graph(Graph&& other) noexcept
     : chunks_(std::move(other.chunks_)),
       slots_(std::exchange(other.slots_, 0)),
       live_(std::exchange(other.live_, 0)),
+      region_owners_(std::move(other.region_owners_)),
       name_index_(std::move(other.name_index_)),
       name_index_used_(std::exchange(other.name_index_used_, 0)),
       parameters_(std::move(other.parameters_)),
@@ -106,6 +109,7 @@ Graph& Graph::operator=(Graph&& other) noexcept {
   chunks_ = std::move(other.chunks_);
   slots_ = std::exchange(other.slots_, 0);
   live_ = std::exchange(other.live_, 0);
+  region_owners_ = std::move(other.region_owners_);
   name_index_ = std::move(other.name_index_);
   name_index_used_ = std::exchange(other.name_index_used_, 0);
   parameters_ = std::move(other.parameters_);
@@ -119,6 +123,7 @@ Graph& Graph::operator=(Graph&& other) noexcept {
   last_site_ = std::exchange(other.last_site_, 0);
   next_suffix_ = std::move(other.next_suffix_);
   other.chunks_.clear();
+  other.region_owners_.clear();
   other.name_index_.clear();
   other.parameters_.clear();
   other.results_.clear();
@@ -247,15 +252,15 @@ StringId Graph::intern(std::string_view text) {
   const auto found = string_index_.find(text);
   if (found != string_index_.end()) return StringId(found->second);
   const auto id = static_cast<std::uint32_t>(strings_.size());
-  string_index_.emplace(text, id);
-  strings_.emplace_back(text);
+  strings_.push_back(std::make_shared<const std::string>(text));
+  string_index_.emplace(*strings_.back(), id);
   return StringId(id);
 }
 
 std::uint32_t Graph::intern_site(const SourceSite& site) {
   if (!site.known()) return 0;
   // Most nodes come from where the last one came from, or from nearby.
-  const auto same = [&](std::uint32_t id, const char* text) { return strings_[id] == text; };
+  const auto same = [&](std::uint32_t id, const char* text) { return *strings_[id] == text; };
   const Site& last = sites_[last_site_];
   if (last_site_ != 0 && last.line == site.line && same(last.file, site.file) &&
       same(last.function, site.function)) {
@@ -291,6 +296,7 @@ NodeId Graph::add(NodeInit init) {
     node.attributes_ = std::make_shared<const std::vector<Attribute>>(std::move(init.attributes));
   }
   node.regions_ = std::move(init.regions);
+  if (!node.regions_.empty()) region_owners_.push_back(node.id_);
   node.device_ = init.device.empty() ? StringId() : intern(init.device);
   node.site_ = intern_site(init.site);
   if (init.provenance) {
@@ -365,6 +371,13 @@ void Graph::set_device(NodeId id, std::string_view device) {
 }
 
 void Graph::set_provenance(NodeId id, const Provenance& provenance) { at(id).provenance_ = provenance; }
+
+std::vector<NodeId> Graph::region_owners() const {
+  std::vector<NodeId> owners;
+  owners.reserve(region_owners_.size());
+  std::ranges::copy_if(region_owners_, std::back_inserter(owners), [&](NodeId id) { return contains(id); });
+  return owners;
+}
 
 Graph& Graph::region(NodeId id, std::size_t index) {
   Node& node = at(id);
@@ -512,6 +525,9 @@ std::vector<NodeId> Graph::compact() {
     for (ValueId& input : target.inputs_) input.node = follow(input.node);
     for (NodeId& control : target.controls_) control = follow(control);
   }
+  for (NodeId& owner : region_owners_) owner = follow(owner);
+  std::erase_if(region_owners_, [](NodeId id) { return !id.valid(); });
+  std::ranges::sort(region_owners_);
   for (NodeId& parameter : parameters_) parameter = follow(parameter);
   std::erase_if(parameters_, [](NodeId id) { return !id.valid(); });
   for (ValueId& result : results_) result.node = follow(result.node);

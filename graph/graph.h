@@ -18,7 +18,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -105,8 +104,8 @@ class LOCKSTEP_API Node {
   bool alive() const { return op_ != nullptr; }
   static const std::vector<Attribute>& no_attributes();
 
-  // Walks over large graphs wait for memory: what most of them look at comes first.
-  const OpDef* op_ = nullptr;  // null: erased
+  // Walks over large graphs wait for memory: a node begins with a cache line, and what most of them look at comes first.
+  alignas(64) const OpDef* op_ = nullptr;  // null: erased
   const Graph* graph_ = nullptr;
   Provenance provenance_;
   NodeId id_;
@@ -167,7 +166,7 @@ class LOCKSTEP_API Graph {
   const std::vector<VariableDecl>& variables() const { return variables_; }
   const VariableDecl* find_variable(std::string_view name) const;
   std::string_view text(StringId id) const {
-    return id.valid() ? std::string_view(strings_[id.index()]) : std::string_view();
+    return id.valid() ? std::string_view(*strings_[id.index()]) : std::string_view();
   }
 
   // Live nodes in order of id: for (const Node& node : graph.nodes()).
@@ -207,6 +206,8 @@ class LOCKSTEP_API Graph {
     NodeIterator end() const { return {graph, graph->slots_}; }
   };
   NodeRange nodes() const { return {this}; }
+  // Those of them that have regions, in order of id, without a look at the others.
+  std::vector<NodeId> region_owners() const;
 
   // Inputs before users (controls count), otherwise in order of id: a graph whose ids are in such an order already
   // keeps it. Nodes on a cycle come in some order; `cycle`, where given, receives one cycle as a path whose last
@@ -291,6 +292,7 @@ class LOCKSTEP_API Graph {
   std::vector<std::vector<Node>> chunks_;  // none ever outgrows what it reserved: references to nodes survive
   std::size_t slots_ = 0;
   std::size_t live_ = 0;
+  std::vector<NodeId> region_owners_;  // in order of id; erased ones among them, until compaction
   // Open addressing. Low half of an entry: node id + 1, 0 free, kTombstone; high half: bits of the name's hash, so
   // that a probe that misses does not touch a node.
   std::vector<std::uint64_t> name_index_;
@@ -299,8 +301,10 @@ class LOCKSTEP_API Graph {
   std::vector<ValueId> results_;
   std::vector<VariableDecl> variables_;
   TextIndex variable_index_;
-  std::deque<std::string> strings_;  // a SourceSite points into them, and must survive growth
-  TextIndex string_index_;
+  // A SourceSite points into them, and must survive growth; copies of a graph, which are many where regions are copied,
+  // share them.
+  std::vector<std::shared_ptr<const std::string>> strings_;
+  std::unordered_map<std::string_view, std::uint32_t> string_index_;  // of what strings_ hold
   struct Site {
     std::uint32_t file, function, line;
     friend bool operator==(const Site&, const Site&) = default;

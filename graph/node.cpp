@@ -8,7 +8,7 @@ namespace lockstep {
 
 const std::string& Node::device() const {
   static const std::string kNone;
-  return device_.valid() ? graph_->strings_[device_.index()] : kNone;
+  return device_.valid() ? *graph_->strings_[device_.index()] : kNone;
 }
 
 const std::vector<Attribute>& Node::no_attributes() {
@@ -19,7 +19,7 @@ const std::vector<Attribute>& Node::no_attributes() {
 SourceSite Node::site() const {
   if (site_ == 0) return {};
   const Graph::Site& site = graph_->sites_[site_];
-  return {graph_->strings_[site.file].c_str(), graph_->strings_[site.function].c_str(), site.line};
+  return {graph_->strings_[site.file]->c_str(), graph_->strings_[site.function]->c_str(), site.line};
 }
 
 Effect effects_of(const Node& node) {

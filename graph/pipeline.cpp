@@ -174,8 +174,8 @@ std::string PassPipeline::to_string() const {
 
 std::size_t count_nodes(const Graph& graph) {
   std::size_t count = graph.size();
-  for (const Node& node : graph.nodes()) {
-    for (const Graph& region : node.regions()) count += count_nodes(region);
+  for (const NodeId id : graph.region_owners()) {
+    for (const Graph& region : graph.node(id).regions()) count += count_nodes(region);
   }
   return count;
 }

@@ -537,11 +537,7 @@ void Rewriter::rename(NodeId node, std::string_view name) {
 }
 
 void for_each_level(Graph& graph, const std::function<void(Graph& level)>& visit) {
-  std::vector<NodeId> with_regions;
-  for (const Node& node : graph.nodes()) {
-    if (!node.regions().empty()) with_regions.push_back(node.id());
-  }
-  for (const NodeId id : with_regions) {
+  for (const NodeId id : graph.region_owners()) {
     for (std::size_t i = 0; i < graph.node(id).regions().size(); ++i)
       for_each_level(graph.region(id, i), visit);
   }

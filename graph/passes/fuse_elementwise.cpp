@@ -253,11 +253,8 @@ class FuseElementwise final : public Pass {
   // As for_each_level, but for the regions that this pass makes.
   bool visit(Graph& graph, const Graph& outermost) const {
     bool changed = false;
-    std::vector<NodeId> around;
-    for (const Node& node : graph.nodes()) {
-      if (!node.regions().empty() && &node.op() != &fused_) around.push_back(node.id());
-    }
-    for (const NodeId id : around) {
+    for (const NodeId id : graph.region_owners()) {
+      if (&graph.node(id).op() == &fused_) continue;
       for (std::size_t i = 0; i < graph.node(id).regions().size(); ++i)
         changed = visit(graph.region(id, i), outermost) || changed;
     }

@@ -105,7 +105,6 @@ class ShareMirrored final : public Pass {
 
   static void rename(Graph& level, const std::unordered_map<std::string, std::string>& names) {
     std::vector<std::tuple<NodeId, std::string, std::string>> changes;
-    std::vector<NodeId> owners;
     for (const Node& node : level.nodes()) {
       for (const Attribute& attribute : node.attributes()) {
         const auto* variable = std::get_if<VariableRef>(&attribute.value);
@@ -113,10 +112,9 @@ class ShareMirrored final : public Pass {
         if (const auto found = names.find(variable->name); found != names.end())
           changes.emplace_back(node.id(), attribute.name, found->second);
       }
-      if (!node.regions().empty()) owners.push_back(node.id());
     }
     for (const auto& [id, attribute, name] : changes) level.set_attribute(id, attribute, VariableRef{name});
-    for (const NodeId id : owners) {
+    for (const NodeId id : level.region_owners()) {
       for (std::size_t i = 0; i < level.node(id).regions().size(); ++i) rename(level.region(id, i), names);
     }
   }

@@ -213,6 +213,40 @@ TEST(Graph, CompactPutsInputsFirst) {
   verify(graph);
 }
 
+TEST(Graph, KnowsWhichNodesHaveRegionsThroughEveryEdit) {
+  Graph graph = parse_graph(R"(
+    %p = placeholder() : bool[]
+    %a = cond(%p) : f32[] { region { %x = constant[value=f32[]{1}]() : f32[] return %x } region { %y = constant[value=f32[]{2}]() : f32[] return %y } }
+    %n = neg(%a) : f32[]
+    %b = cond(%p) : f32[] { region { %x = constant[value=f32[]{3}]() : f32[] return %x } region { %y = constant[value=f32[]{4}]() : f32[] return %y } }
+    return %n, %b
+  )");
+  const auto owners = [](const Graph& of) {
+    std::vector<std::string> names;
+    for (const NodeId id : of.region_owners()) names.push_back(of.node(id).name());
+    return names;
+  };
+  EXPECT_THAT(owners(graph), ElementsAre("a", "b"));
+  const Graph copy = graph;
+  EXPECT_THAT(owners(copy), ElementsAre("a", "b"));
+
+  // b before a: compaction turns them round.
+  graph.add_control(graph.find("a"), graph.find("b"));
+  graph.compact();
+  EXPECT_THAT(owners(graph), ElementsAre("b", "a"));
+  graph.set_results({{graph.find("b"), 0}});
+  graph.erase(graph.find("n"));
+  graph.erase(graph.find("a"));
+  EXPECT_THAT(owners(graph), ElementsAre("b"));
+  graph.compact();
+  EXPECT_THAT(owners(graph), ElementsAre("b"));
+  const Graph moved = std::move(graph);
+  EXPECT_THAT(owners(moved), ElementsAre("b"));
+  EXPECT_TRUE(
+      graph.region_owners().empty());  // NOLINT(bugprone-use-after-move): a moved-from graph is an empty one
+  EXPECT_THAT(owners(copy), ElementsAre("a", "b"));
+}
+
 TEST(Graph, IdentityIsUniqueAndLasts) {
   Graph graph = sample();
   std::set<std::uint64_t> identities;
