@@ -57,9 +57,9 @@ void check_regions(NodeCheck& check) {
   const Node& node = check.node;
   std::vector<VariableAccess> accesses;
   for (std::size_t i = 0; i < node.regions().size(); ++i) {
-    const std::string& outer = check.graph_check.path;
-    std::string path =
-        str(outer, outer.empty() ? "" : "/", node.name(), "/", region_label(node.op().region_kind, i));
+    std::string path = check.graph_check.path;
+    if (!path.empty()) path += '/';
+    path.append(node.name()).append("/").append(region_label(node.op().region_kind, i));
     GraphCheck region{check.run, node.regions()[i], &node, std::move(path)};
     check_graph(region);
     check.regions_sound = check.regions_sound && region.sound;
@@ -137,7 +137,7 @@ std::string region_label(RegionKind kind, std::size_t index) {
       break;
     case RegionKind::kNone: break;
   }
-  return str("region_", index);
+  return "region_" + std::to_string(index);
 }
 
 }  // namespace verifier

@@ -189,7 +189,7 @@ void shapes(NodeCheck& check) {
 void device_known(NodeCheck& check) {
   const std::string& name = check.node.device();
   if (name.empty() || &name == check.run.last_device) return;
-  if (check.run.good_devices.contains(&name)) {
+  if (check.run.good_devices.contains(name)) {
     check.run.last_device = &name;
     return;
   }
@@ -204,7 +204,7 @@ void device_known(NodeCheck& check) {
       const Decision exists = check.run.runtime->has_device(device);
       if (!exists) return check.fail(str(subject, ": ", exists.reason()));
     }
-    check.run.good_devices.insert(&name);
+    check.run.good_devices.insert(name);
     check.run.last_device = &name;
   } catch (const Error& error) {
     check.fail(str(subject, ": ", error.message()));

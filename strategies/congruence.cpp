@@ -175,6 +175,12 @@ class CongruenceMaker {
   std::uint32_t attributes_of(const Node& node) {
     const std::vector<Attribute>& list = node.attributes();
     if (list.empty()) return 0;
+    const auto [found, added] = list_numbers_.try_emplace(&list, 0);  // clones share most of their lists
+    if (added) found->second = number_of(list);
+    return found->second;
+  }
+
+  std::uint32_t number_of(const std::vector<Attribute>& list) {
     variables_.clear();
     std::uint64_t hash = list.size();
     for (const Attribute& attribute : list)
@@ -197,8 +203,9 @@ class CongruenceMaker {
 
   std::uint32_t kind_of(const std::string& device) {
     if (device.empty()) return 0;
-    const auto [found, added] = kinds_.emplace(device, 0);
-    if (added) found->second = static_cast<std::uint32_t>(Device::parse(device).kind);
+    auto found = kinds_.find(device);
+    if (found == kinds_.end())
+      found = kinds_.emplace(device, static_cast<std::uint32_t>(Device::parse(device).kind)).first;
     return found->second;
   }
 
@@ -449,7 +456,8 @@ class CongruenceMaker {
     SmallVector<std::uint32_t, 1> variables;  // that its attributes name, each as what it is a copy of
   };
   std::unordered_map<std::uint64_t, std::vector<AttributeList>> attributes_;  // by hash
-  std::vector<std::uint32_t> variables_;                                      // of the list at hand
+  std::unordered_map<const std::vector<Attribute>*, std::uint32_t> list_numbers_;
+  std::vector<std::uint32_t> variables_;  // of the list at hand
   std::uint32_t attribute_lists_ = 0;
   std::unordered_map<std::string, std::uint32_t> kinds_;
   std::vector<std::uint32_t> key_;

@@ -73,10 +73,10 @@ VariableCopies::VariableCopies(const Graph& outermost) : graph_(outermost) {
 }
 
 const std::string& VariableCopies::name(const std::string& variable, std::int64_t replica) const {
+  if (replica < 1) return variable;
   const auto found = copies_.find(variable);
   const auto at = static_cast<std::size_t>(replica);
-  if (replica < 1 || found == copies_.end() || at >= found->second.size() || found->second[at].empty())
-    return variable;
+  if (found == copies_.end() || at >= found->second.size() || found->second[at].empty()) return variable;
   return found->second[at];
 }
 

@@ -10,6 +10,12 @@ std::string memory_of(std::string_view device) {
   return parsed.kind == DeviceKind::kCpu && parsed.job.empty() ? std::string() : parsed.to_string();
 }
 
+const std::string& Memories::of(const std::string& device) {
+  auto found = known_.find(device);
+  if (found == known_.end()) found = known_.emplace(device, memory_of(device)).first;
+  return found->second;
+}
+
 void check_device(const Runtime& runtime, const std::string& name) {
   const Decision decision = runtime.has_device(Device::parse(name));
   if (!decision) throw InvalidArgument(str("device '", name, "': ", decision.reason()));

@@ -173,15 +173,11 @@ void Clones::clone(const Node& node, std::size_t replica) {
     make_constant(init, r);
   } else {
     init.inputs = inputs_of(node, replica);
-    const auto names_a_copy = [&](const Attribute& attribute) {
-      const auto* variable = std::get_if<VariableRef>(&attribute.value);
-      return variable != nullptr && owner_.copies_.name(variable->name, r) != variable->name;
-    };
-    if (std::ranges::any_of(node.attributes(), names_a_copy)) {
-      for (Attribute& attribute : init.own_attributes()) {
-        if (auto* variable = std::get_if<VariableRef>(&attribute.value))
-          variable->name = owner_.copies_.name(variable->name, r);
-      }
+    for (std::size_t i = 0; i < node.attributes().size(); ++i) {
+      const auto* variable = std::get_if<VariableRef>(&node.attributes()[i].value);
+      if (variable == nullptr) continue;
+      const std::string& name = owner_.copies_.name(variable->name, r);
+      if (name != variable->name) init.own_attributes()[i].value = VariableRef{name};
     }
     for (const Graph& region : node.regions()) init.regions.push_back(own_region(region, r));
   }

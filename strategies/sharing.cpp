@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <optional>
-#include <unordered_map>
+#include <span>
 
 #include "lockstep/strategies/internal/memories.h"
 
@@ -19,51 +19,51 @@ class Planner {
   const std::set<std::size_t>& refused() const { return refused_; }  // copies that cannot be shared
 
  private:
-  using Targets = std::unordered_map<NodeId, NodeId>;
+  using Updates = std::span<const LevelClasses::Update>;
 
-  // For nodes that update copies: the node that updates the variable at the same point.
-  Targets pair_updates(const LevelClasses& classes) {
-    std::map<std::size_t, std::vector<LevelClasses::Update>> histories;
-    for (const LevelClasses::Update& update : classes.updates()) histories[update.variable].push_back(update);
-    Targets targets;
-    std::map<NodeId, std::vector<std::size_t>> written;  // by those nodes
+  // For nodes that update copies, by id: the node that updates the variable at the same point.
+  std::vector<NodeId> pair_updates(const Graph& graph, const LevelClasses& classes) {
+    std::vector<NodeId> targets(graph.id_bound());
+    std::vector<LevelClasses::Update> updates = classes.updates();
+    std::ranges::stable_sort(updates, {}, &LevelClasses::Update::variable);
+    const auto history_of = [&](std::size_t variable) {
+      return Updates(std::ranges::equal_range(updates, variable, {}, &LevelClasses::Update::variable));
+    };
     std::set<NodeId> unpaired;
-    for (const auto& [variable, history] : histories) {
+    for (std::size_t at = 0; at < updates.size();) {
+      const std::size_t variable = updates[at].variable;
+      const Updates history = history_of(variable);
+      at += history.size();
       const std::size_t original = proof_.original(variable);
       if (original == variable) continue;
-      const auto& first = histories[original];
+      const Updates first = history_of(original);
       const bool pairs =
           copies_.contains(variable) &&
           std::ranges::equal(history, first, {}, &LevelClasses::Update::after, &LevelClasses::Update::after);
+      if (!pairs) refused_.insert(variable);
       for (std::size_t p = 0; p < history.size(); ++p) {
         const NodeId node = history[p].node;
-        written[node].push_back(variable);
         if (pairs && first[p].node == node) continue;  // one node for both
-        if (!pairs || !targets.emplace(node, first[p].node).second) {
-          if (!pairs || targets.at(node) != first[p].node) unpaired.insert(node);
+        NodeId& target = targets[node.index()];
+        if (!pairs || (target.valid() && target != first[p].node)) {
+          unpaired.insert(node);
+        } else {
+          target = first[p].node;
         }
       }
-      if (!pairs) refused_.insert(variable);
-    }
-    for (const NodeId node : unpaired) {
-      targets.erase(node);
-      refused_.insert(written[node].begin(), written[node].end());
     }
     // A node that also updates what is no copy stays.
-    for (const auto& [variable, history] : histories) {
-      if (proof_.original(variable) != variable) continue;
-      for (const LevelClasses::Update& update : history) {
-        if (targets.erase(update.node) > 0)
-          refused_.insert(written[update.node].begin(), written[update.node].end());
-      }
+    for (const LevelClasses::Update& update : updates) {
+      if (proof_.original(update.variable) == update.variable && targets[update.node.index()].valid())
+        unpaired.insert(update.node);
     }
+    if (unpaired.empty()) return targets;
+    for (const LevelClasses::Update& update : updates) {
+      if (proof_.original(update.variable) != update.variable && unpaired.contains(update.node))
+        refused_.insert(update.variable);
+    }
+    for (const NodeId node : unpaired) targets[node.index()] = NodeId();
     return targets;
-  }
-
-  const std::string& memory(const std::string& device) {
-    const auto [found, added] = memories_.emplace(device, std::string());
-    if (added) found->second = memory_of(device);
-    return found->second;
   }
 
   static bool may_merge(const Node& node) {
@@ -73,7 +73,7 @@ class Planner {
 
   SharingPlan plan(const Graph& graph, const LevelClasses& classes) {
     SharingPlan made;
-    const Targets targets = pair_updates(classes);
+    const std::vector<NodeId> targets = pair_updates(graph, classes);
     std::vector<NodeId> merged(graph.id_bound());  // into which node
     std::vector<std::uint32_t> position(graph.id_bound());
     std::vector<bool> is_common(graph.id_bound()), is_parameter(graph.id_bound());
@@ -109,7 +109,7 @@ class Planner {
       SmallVector<ValueId, 1>& candidates = members_[classes.of(value)].standing;
       for (const ValueId other : candidates) {
         if (&graph.node(other.node).op() == &node.op() && graph.spec(other) == graph.spec(value) &&
-            memory(device_of(graph, other)) == memory(device_of(graph, value)))
+            memories_.same(device_of(graph, other), device_of(graph, value)))
           return other;
       }
       candidates.push_back(value);
@@ -127,13 +127,13 @@ class Planner {
     for (const NodeId id : graph.topological_order()) {
       const Node& node = graph.node(id);
       position[id.index()] = ++at;
-      if (const auto target = targets.find(id); target != targets.end()) {
-        if (!merge_update(graph, node, graph.node(target->second), position, made, follow)) {
+      if (const NodeId target = targets[id.index()]; target.valid()) {
+        if (!merge_update(graph, node, graph.node(target), position, made, follow)) {
           for (const VariableUse& use : variable_uses(node)) {
             if (use.writes) refuse(use.name);
           }
         } else {
-          erase_for(node, target->second);
+          erase_for(node, target);
           continue;
         }
       }
@@ -185,7 +185,7 @@ class Planner {
                     std::span<const std::uint32_t> position, SharingPlan& made, const Follow& follow) {
     const std::uint32_t placed = position[target.id().index()];
     if (placed == 0 || &node.op() != &target.op() || !std::ranges::equal(node.outputs(), target.outputs()) ||
-        memory(node.device()) != memory(target.device()) || node.provenance().replica < 0)
+        !memories_.same(node.device(), target.device()) || node.provenance().replica < 0)
       return false;
     const auto before = [&](NodeId id) {
       const NodeId kept = follow(id);
@@ -213,7 +213,7 @@ class Planner {
   std::vector<Members> members_;  // by class
   std::uint32_t level_ = 0;
   std::set<std::size_t> refused_;
-  std::unordered_map<std::string, std::string> memories_;
+  Memories memories_;
 };
 
 }  // namespace

@@ -41,8 +41,8 @@ struct Run {
   // Scratch that rules use again and again, so that no node costs an allocation.
   std::vector<TensorSpec> input_specs = {};
   std::vector<NodeId> node_ids = {};
-  std::unordered_set<const std::string*> good_devices = {};  // by address: graphs keep each name once
-  const std::string* last_device = nullptr;                  // the last good one
+  std::unordered_set<std::string> good_devices = {};
+  const std::string* last_device = nullptr;  // the last good one, by address: a graph keeps each name once
 
   bool wants(std::size_t rule) const { return !first_only || rule < lowest; }
 };

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "lockstep/core/runtime.h"
 #include "lockstep/graph/graph.h"
@@ -11,6 +12,16 @@ namespace lockstep::internal {
 
 // The memory of a device by name: all CPUs of this process, and what is not placed, share one, whose name is empty.
 std::string memory_of(std::string_view device);
+
+// The same question asked of many values: each name is parsed once.
+class Memories {
+ public:
+  bool same(const std::string& a, const std::string& b) { return a == b || of(a) == of(b); }
+
+ private:
+  const std::string& of(const std::string& device);
+  std::unordered_map<std::string, std::string> known_;
+};
 
 // Throws InvalidArgument where the runtime has no such device, in whatever spelling.
 void check_device(const Runtime& runtime, const std::string& name);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <unordered_map>
 
 #include "lockstep/core/device.h"
 #include "lockstep/graph/rewriter.h"
@@ -30,16 +29,10 @@ class InsertCopies final : public Pass {
     return outcome_of(changed);
   }
 
-  const std::string& memory(const std::string& device) {
-    const auto [found, added] = memories_.emplace(device, std::string());
-    if (added) found->second = internal::memory_of(device);
-    return found->second;
-  }
-
   bool crosses(const std::string& from, const std::string& to) {
     if (from == to) return false;
     if (options_.all && !from.empty() && !to.empty()) return true;
-    return memory(from) != memory(to);
+    return !memories_.same(from, to);
   }
 
   // Does the node look at what this input holds, where the node is?
@@ -83,7 +76,7 @@ class InsertCopies final : public Pass {
   }
 
   InsertCopiesOptions options_;
-  std::unordered_map<std::string, std::string> memories_;
+  internal::Memories memories_;
 };
 
 }  // namespace
