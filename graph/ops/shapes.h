@@ -31,7 +31,8 @@ LOCKSTEP_API Value ones_like(const Operand& x);
 // x with axes of extent 1 at these places of the result, which may count from its end. Costs nothing.
 LOCKSTEP_API Value expand_dims(const Operand& x, std::vector<std::int64_t> axes);
 inline Value expand_dims(const Operand& x, std::int64_t axis) { return expand_dims(x, std::vector{axis}); }
-// x without these axes, all of extent 1; none named: all that are known to have it. Costs nothing.
+// x without these axes, all of extent 1; none named: all that have it, of a shape
+// whose extents are all known. Costs nothing.
 LOCKSTEP_API Value squeeze(const Operand& x, std::vector<std::int64_t> axes = {});
 
 // Axis i of the result is axis perm[i] of x; empty: the axes in reverse order.
@@ -60,7 +61,8 @@ inline constexpr std::int64_t kOpen = std::numeric_limits<std::int64_t>::max();
 LOCKSTEP_API Value slice(const Operand& x, std::vector<std::int64_t> begin, std::vector<std::int64_t> end,
                          std::vector<std::int64_t> steps = {});
 // The piece of this size that begins at `begin`, each with one element per axis; a size of -1 goes to the end of the axis.
-// Nothing is cut: a piece that leaves x is an error.
+// Nothing is cut: a piece that leaves x is an error. Both are shape operands: they follow from constants and from shapes. A place
+// that only the step knows is gather()'s business.
 LOCKSTEP_API Value slice(const Operand& x, const Value& begin, const Value& size);
 // The way back: zeros of that shape, with x where slice() with the same arguments would read.
 LOCKSTEP_API Value unslice(const Operand& x, const Value& shape, std::vector<std::int64_t> begin,
