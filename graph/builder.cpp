@@ -370,14 +370,27 @@ VariableRef GraphBuilder::find_or_declare(VariableDecl decl, SourceSite site) {
   return reference;
 }
 
+namespace {
+
+// What a node that uses the variable is called inside of a scope: a variable made there carries the scope in its name already.
+std::string name_inside(std::string_view scope, std::string_view variable, const char* use) {
+  if (variable.starts_with(scope)) variable.remove_prefix(scope.size());
+  return std::string(variable).append("/").append(use);
+}
+
+}  // namespace
+
 Value GraphBuilder::read(const VariableRef& variable, SourceSite site) {
-  return op1("read", {}, {{"variable", variable}}, variable.name + "/read", site);
+  return op1("read", {}, {{"variable", variable}}, name_inside(innermost().scope_, variable.name, "read"),
+             site);
 }
 Value GraphBuilder::assign(const VariableRef& variable, const Value& value, SourceSite site) {
-  return op1("assign", {value}, {{"variable", variable}}, variable.name + "/assign", site);
+  return op1("assign", {value}, {{"variable", variable}},
+             name_inside(innermost().scope_, variable.name, "assign"), site);
 }
 Value GraphBuilder::assign_add(const VariableRef& variable, const Value& delta, SourceSite site) {
-  return op1("assign_add", {delta}, {{"variable", variable}}, variable.name + "/assign_add", site);
+  return op1("assign_add", {delta}, {{"variable", variable}},
+             name_inside(innermost().scope_, variable.name, "assign_add"), site);
 }
 
 // --- lambdas

@@ -44,7 +44,10 @@ TEST(Builder, ScopesNestAndEnd) {
     {
       const auto inner = b.scope("layer_1");
       EXPECT_EQ(relu(x).name(), "encoder/layer_1/relu");
-      EXPECT_EQ(b.variable("w", vec({1})).name, "encoder/layer_1/w");
+      const VariableRef w = b.variable("w", vec({1}));
+      EXPECT_EQ(w.name, "encoder/layer_1/w");
+      EXPECT_EQ(b.read(w).name(), "encoder/layer_1/w/read") << "the scope is in its name already";
+      EXPECT_EQ(b.assign_add(w, b.read(w)).name(), "encoder/layer_1/w/assign_add");
       EXPECT_EQ(b.placeholder("in", DType::kF32, {}).name(), "encoder/layer_1/in");
     }
     EXPECT_EQ(relu(x).name(), "encoder/relu");
