@@ -1,6 +1,9 @@
 #include "lockstep/graph/builder.h"
 
 #include <algorithm>
+#include <atomic>
+#include <deque>
+#include <mutex>
 
 #include "lockstep/core/device.h"
 #include "lockstep/graph/internal/shape_values.h"
@@ -10,19 +13,76 @@ namespace lockstep {
 
 // --- values
 
+namespace internal {
+
+// What Values know a builder by, which they may outlive. Tickets are never freed, only given to later builders, and no number is
+// given twice: one that differs from a Value's says that its graph is no longer being built.
+struct BuilderTicket {
+  std::atomic<std::uint64_t> number{0};
+  GraphBuilder* builder = nullptr;
+};
+
+}  // namespace internal
+
+namespace {
+
+using internal::BuilderTicket;
+
+class Tickets {
+ public:
+  static Tickets& all() {
+    static auto* const tickets = new Tickets();  // never destroyed: a Value may be static
+    return *tickets;
+  }
+
+  BuilderTicket* take(GraphBuilder* builder, bool of_region) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) {
+      free_.reserve(tickets_.size() + 1);  // so that returning one cannot fail
+      free_.push_back(&tickets_.emplace_back());
+    }
+    BuilderTicket* const ticket = free_.back();
+    free_.pop_back();
+    ticket->builder = builder;
+    ticket->number.store(next_number(of_region), std::memory_order_release);
+    return ticket;
+  }
+  void give_back(BuilderTicket* ticket) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ticket->number.store(0, std::memory_order_release);
+    ticket->builder = nullptr;
+    free_.push_back(ticket);
+  }
+  // Odd for regions, so that a Value can say what it is used after.
+  static std::uint64_t next_number(bool of_region) {
+    static std::atomic<std::uint64_t> last{0};
+    return last.fetch_add(2, std::memory_order_relaxed) + (of_region ? 3 : 2);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<BuilderTicket> tickets_;
+  std::vector<BuilderTicket*> free_;
+};
+
+}  // namespace
+
 Value::Value(GraphBuilder* builder, ValueId id)
-    : builder_(builder), id_(id), generation_(builder == nullptr ? 0 : builder->generation_) {}
+    : ticket_(builder == nullptr ? nullptr : builder->ticket_),
+      id_(id),
+      number_(builder == nullptr ? 0 : builder->ticket_->number.load(std::memory_order_relaxed)) {}
 
 GraphBuilder& Value::builder() const {
-  if (builder_ == nullptr) throw InvalidArgument("an empty Value was used; it stands for no node");
-  if (generation_ != builder_->generation_) {
+  if (ticket_ == nullptr) throw InvalidArgument("an empty Value was used; it stands for no node");
+  if (number_ != ticket_->number.load(std::memory_order_acquire)) {
     throw InvalidArgument(
-        builder_->parent_ == nullptr
-            ? "a Value was used after finish(): its graph is no longer being built"
+        number_ % 2 == 0
+            ? "a Value was used after finish(): its graph is no longer being built, and no other one knows "
+              "it; hand it over as a result and an argument"
             : "a Value was used outside of the branch or loop body that made it; return it from "
               "there and use what cond() or while_loop() gives");
   }
-  return *builder_;
+  return *ticket_->builder;
 }
 
 const Value& Operand::value_for(std::string_view op) const {
@@ -42,11 +102,12 @@ const std::string& Value::name() const { return builder().graph().node(id_.node)
 // --- the builder
 
 GraphBuilder::GraphBuilder() : GraphBuilder(nullptr) {}
-GraphBuilder::~GraphBuilder() = default;
+GraphBuilder::~GraphBuilder() { Tickets::all().give_back(ticket_); }
 
 GraphBuilder::GraphBuilder(GraphBuilder* parent) : parent_(parent) {
   if (parent_ != nullptr) device_ = parent_->device_;
   variable_specs_ = [this](std::string_view name) { return variable_spec(name); };
+  ticket_ = Tickets::all().take(this, parent_ != nullptr);
 }
 
 const TensorSpec* GraphBuilder::variable_spec(std::string_view name) const {
@@ -481,8 +542,9 @@ Graph GraphBuilder::finish() {
   order_.clear();
   barrier_ = NodeId();
   since_barrier_.clear();
-  next_key_ = 1;
-  ++generation_;
+  next_key_ = -1;
+  ticket_->number.store(Tickets::next_number(false),
+                        std::memory_order_release);  // its values are good no longer
   return std::move(graph_);
 }
 

@@ -14,7 +14,7 @@
 // and writing one variable happens in program order: the builder adds the control edges. Inside the functions given
 // to cond() and while_loop(), values of enclosing graphs may be used freely; they are captured.
 //
-// A builder does not move: Values point at it. After finish() it is empty and may start another graph.
+// A builder does not move. After finish() it is empty and may start another graph.
 // Thread safety: one thread at a time.
 #pragma once
 
@@ -148,8 +148,8 @@ class LOCKSTEP_API GraphBuilder {
   // The region that is being built: this, or the innermost of the functions under way.
   GraphBuilder& innermost();
   GraphBuilder& outermost();
-  // A key for a random op that no other call of this builder gets.
-  std::int64_t new_key() { return outermost().next_key_++; }
+  // A key for a random op that no other call of this builder gets, and nobody who counts from 0 or 1: -1, -2, ...
+  std::int64_t new_key() { return outermost().next_key_--; }
   // Lets a while_loop with a bound keep its trips: it gets further outputs, one [max_trips, ...] per carried value and
   // the number of trips. What was an output before still is. (For the gradient rule of loops.)
   void keep_trips(NodeId loop);
@@ -168,15 +168,14 @@ class LOCKSTEP_API GraphBuilder {
                   KernelFn function, const CallOptions& options, SourceSite site);
 
   Graph graph_;
-  std::uint32_t generation_ = 1;                        // counts finished graphs
-  std::vector<std::unique_ptr<GraphBuilder>> regions_;  // ended ones: values that point at them say so
+  internal::BuilderTicket* ticket_ = nullptr;  // what its values know it by
   GraphBuilder* parent_ = nullptr;
   GraphBuilder* child_ = nullptr;
   std::string scope_;
   std::string device_;
   std::optional<MakerGuard::Maker> maker_;  // of the outermost: see made_at
   NodeView::VariableSpecs variable_specs_;
-  std::int64_t next_key_ = 1;
+  std::int64_t next_key_ = -1;
   std::vector<std::pair<Value, NodeId>> captures_;  // value of the parent -> parameter here
   std::vector<std::pair<Value, Value>> shapes_;     // shape operand of an enclosing graph -> the same here
   struct Order {

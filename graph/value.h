@@ -2,7 +2,7 @@
 //
 // A Value is a cheap handle: the builder and a ValueId. It can be used until its graph is finished; one made inside a
 // branch or loop body until that function returns (its results come back as values of the node around it). Using it
-// later is an error that says so. Its outermost builder must live as long. Operators and op
+// later is an error that says so, also where its builder is gone. Operators and op
 // functions add nodes to the builder's innermost open region and remember the caller's source line, which is why
 // they take Operand: a Value, or a number that becomes a constant of the other operand's dtype.
 //
@@ -27,11 +27,15 @@ namespace lockstep {
 
 class GraphBuilder;
 
+namespace internal {
+struct BuilderTicket;
+}
+
 class LOCKSTEP_API Value {
  public:
   Value() = default;  // no value
   Value(GraphBuilder* builder, ValueId id);
-  bool valid() const { return builder_ != nullptr; }
+  bool valid() const { return ticket_ != nullptr; }
   GraphBuilder& builder() const;  // throws InvalidArgument where there is none, or its graph is finished
   ValueId id() const { return id_; }
   const TensorSpec& spec() const;
@@ -41,9 +45,9 @@ class LOCKSTEP_API Value {
   friend bool operator==(const Value&, const Value&) = default;
 
  private:
-  GraphBuilder* builder_ = nullptr;
+  const internal::BuilderTicket* ticket_ = nullptr;  // of its builder, which it outlives
   ValueId id_;
-  std::uint32_t generation_ = 0;  // which of the builder's graphs it belongs to
+  std::uint64_t number_ = 0;  // of the ticket while its graph is being built
 };
 
 // An operand of an operator: a value or a number, and the line where it stands.

@@ -1,7 +1,6 @@
 // graph/internal/region_trace.h - a function of the user's becomes a region: what is built while it lives belongs there.
 #pragma once
 
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,13 +12,10 @@ namespace lockstep {
 
 // Traces one function into a region of the innermost graph.
 struct RegionTrace {
-  explicit RegionTrace(GraphBuilder& outer) : outer_(outer.innermost()), inner_(add_region(outer_)) {
+  explicit RegionTrace(GraphBuilder& outer) : outer_(outer.innermost()), inner_(&outer_) {
     outer_.child_ = &inner_;
   }
-  ~RegionTrace() {
-    outer_.child_ = nullptr;
-    ++inner_.generation_;  // its values are no longer good
-  }
+  ~RegionTrace() { outer_.child_ = nullptr; }
   RegionTrace(const RegionTrace&) = delete;
   RegionTrace& operator=(const RegionTrace&) = delete;
 
@@ -47,16 +43,8 @@ struct RegionTrace {
   }
 
  private:
-  // The outermost builder keeps it, for values that are used too late.
-  static GraphBuilder& add_region(GraphBuilder& parent) {
-    GraphBuilder* root = &parent;
-    while (root->parent_ != nullptr) root = root->parent_;
-    root->regions_.push_back(std::unique_ptr<GraphBuilder>(new GraphBuilder(&parent)));
-    return *root->regions_.back();
-  }
-
   GraphBuilder& outer_;
-  GraphBuilder& inner_;
+  GraphBuilder inner_;
 };
 
 }  // namespace lockstep

@@ -1,9 +1,10 @@
 // graph/ops/random.h - random draws.
 //
 // What a random op draws follows from the run's seed and step, the replica that runs it and its key, and from nothing
-// else. Two ops with one key draw the same numbers. Where no key is given, the builder gives each call its own.
+// else. Two ops with one key draw the same numbers. Where no key is given, the builder gives each call its own,
+// a negative one: keys of yours from 0 on never meet those.
 // The body of a loop has one key and runs in one step: every trip draws the same numbers. Draw the numbers of all trips
-// before the loop and slice them inside.
+// before the loop, and let each trip gather() its own.
 //
 // A shape is given with the spec, or as a Value (an i64 vector that follows from constants and from shapes, see
 // OpDef::shape_operands): random_normal(shape_of(x), x.dtype()).

@@ -57,6 +57,34 @@ TEST(BuilderMisuse, AValueOfAFinishedGraphIsRefused) {
   EXPECT_THAT(message_of([&] { b.result(x); }), HasSubstr("after finish()"));
 }
 
+TEST(BuilderMisuse, AValueThatOutlivesItsBuilderIsRefusedByAnother) {
+  Value kept;
+  for (int again = 0; again < 2; ++again) {  // where the first builder lay, most likely
+    GraphBuilder b;
+    const Value x = b.placeholder("x", DType::kF32, {2});
+    if (again == 0) {
+      kept = x * 2.0F;
+      continue;
+    }
+    const Value y = x * 3.0F;
+    EXPECT_THAT(message_of([&] { y + kept; }), HasSubstr("hand it over as a result and an argument"));
+    EXPECT_THAT(message_of([&] { b.result(kept); }), HasSubstr("after finish()"));
+    EXPECT_NE(y, kept);
+  }
+}
+
+TEST(BuilderMisuse, AValueOfABranchThatIsGoneIsRefusedInTheNext) {
+  GraphBuilder b;
+  const Value p = b.placeholder("p", DType::kBool, {});
+  const Value x = b.placeholder("x", DType::kF32, {2});
+  Value leak;
+  const auto same = [&] { return std::vector<Value>{x}; };
+  cond(
+      p, [&] { return std::vector<Value>{leak = relu(x)}; }, same);
+  const auto use = [&] { return std::vector<Value>{neg(x) + leak}; };
+  EXPECT_THAT(message_of([&] { cond(p, use, same); }), HasSubstr("outside of the branch or loop body"));
+}
+
 TEST(BuilderMisuse, ResultsAreNotSetInsideABranch) {
   GraphBuilder b;
   const Value x = b.placeholder("x", DType::kF32, {2});
