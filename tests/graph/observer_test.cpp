@@ -197,38 +197,65 @@ TEST(Observer, KnowsTheRunItsProgramAndWhatNodesMove) {
   EXPECT_EQ(seen.written, 8);
 }
 
-TEST(Observer, SeesARunWaitForAVariableThatAnotherHolds) {
-  std::latch held(1), seen_waiting(1);
-  const Runtime runtime({.threads = 2});
-  GraphBuilder b;
-  const VariableRef v = b.variable("v", vec({1, 2}));
-  b.call("holds", [&] {
-    held.count_down();
-    seen_waiting.wait();
-  });
-  b.assign(v, b.read(v) * 2.0F);
-  const Program holder = compile(b.finish(), runtime);
-  GraphBuilder c;
-  c.assign_add(c.variable("v", vec({1, 2})), c.constant(vec({1, 1})));
-  const Program waiter = compile(c.finish(), runtime);
+// A run that holds variable "v" (1, 2) until somebody else is seen waiting, and then doubles it.
+class Holder {
+ public:
+  explicit Holder(const Runtime& runtime) : program_(compile(graph(), runtime)) {}
 
-  struct Waits final : Observer {
-    void on_wait_begin(const WaitEvent& event) noexcept override {
-      variables.emplace_back(event.variable);
-      told->count_down();
-    }
-    void on_wait_end(const WaitEvent& event) noexcept override { ended = event.run.run; }
-    void on_run_begin(const RunEvent& event) noexcept override { ran_after_wait = ended == event.run; }
-    void on_node_begin(const NodeEvent&) noexcept override {}
-    void on_node_end(const NodeEvent&) noexcept override {}
-    std::latch* told = nullptr;
-    std::vector<std::string> variables;
-    std::uint64_t ended = 0;
-    bool ran_after_wait = false;
-  } waits;
-  waits.told = &seen_waiting;
-  std::jthread other([&] { holder.run(); });
-  held.wait();
+  // Returns when the variable is held.
+  std::jthread run() {
+    std::jthread thread([this] { program_.run(); });
+    held_.wait();
+    return thread;
+  }
+  void somebody_waits() { seen_waiting_.count_down(); }
+
+ private:
+  Graph graph() {
+    GraphBuilder b;
+    const VariableRef v = b.variable("v", vec({1, 2}));
+    b.call("holds", [this] {
+      held_.count_down();
+      seen_waiting_.wait();
+    });
+    b.assign(v, b.read(v) * 2.0F);
+    return b.finish();
+  }
+
+  std::latch held_{1}, seen_waiting_{1};
+  Program program_;
+};
+
+// Tells the holder of the first wait it sees.
+struct Waits : Observer {
+  explicit Waits(Holder& told) : holder(told) {}
+  void on_wait_begin(const WaitEvent& event) noexcept override {
+    if (variables.empty()) holder.somebody_waits();
+    variables.emplace_back(event.variable);
+  }
+  void on_wait_end(const WaitEvent& event) noexcept override { ended = event.run.run; }
+  void on_run_begin(const RunEvent& event) noexcept override { ran_after_wait = ended == event.run; }
+  void on_node_begin(const NodeEvent&) noexcept override {}
+  void on_node_end(const NodeEvent&) noexcept override {}
+  Holder& holder;
+  std::vector<std::string> variables;
+  std::uint64_t ended = 0;
+  bool ran_after_wait = false;
+};
+
+// Adds (1, 1) to a variable that begins with (1, 2).
+Program adding_to(std::string_view variable, const Runtime& runtime) {
+  GraphBuilder b;
+  b.assign_add(b.variable(variable, vec({1, 2})), b.constant(vec({1, 1})));
+  return compile(b.finish(), runtime);
+}
+
+TEST(Observer, SeesARunWaitForAVariableThatAnotherHolds) {
+  const Runtime runtime({.threads = 2});
+  Holder holder(runtime);
+  Waits waits(holder);
+  const Program waiter = adding_to("v", runtime);
+  const std::jthread other = holder.run();
   waiter.run({}, {.observer = &waits});
   EXPECT_EQ(waits.variables, std::vector<std::string>{"v"});
   EXPECT_TRUE(waits.ran_after_wait);
@@ -237,34 +264,12 @@ TEST(Observer, SeesARunWaitForAVariableThatAnotherHolds) {
 
 // While a store comes to rest, runs wait that need nothing which others hold.
 TEST(Observer, SeesARunWaitForACheckpoint) {
-  std::latch held(1), seen_waiting(1);
   const Runtime runtime({.threads = 2});
-  GraphBuilder b;
-  const VariableRef v = b.variable("v", vec({1, 2}));
-  b.call("holds", [&] {
-    held.count_down();
-    seen_waiting.wait();
-  });
-  b.assign(v, b.read(v) * 2.0F);
-  const Program holder = compile(b.finish(), runtime);
-  GraphBuilder c;
-  c.assign_add(c.variable("u", vec({1, 2})), c.constant(vec({1, 1})));
-  const Program waiter = compile(c.finish(), runtime);
-
-  struct Waits final : Observer {
-    void on_wait_begin(const WaitEvent& event) noexcept override {
-      if (variables.empty()) told->count_down();
-      variables.emplace_back(event.variable);
-    }
-    void on_node_begin(const NodeEvent&) noexcept override {}
-    void on_node_end(const NodeEvent&) noexcept override {}
-    std::latch* told = nullptr;
-    std::vector<std::string> variables;
-  } waits;
-  waits.told = &seen_waiting;
-  std::jthread runs([&] { holder.run(); });
-  held.wait();
-  std::jthread saves([&] { const StoreAtRest rest(*runtime.variables(), StoreAtRest::Access::kRead); });
+  Holder holder(runtime);
+  Waits waits(holder);
+  const Program waiter = adding_to("u", runtime);
+  const std::jthread runs = holder.run();
+  const std::jthread saves([&] { const StoreAtRest rest(*runtime.variables(), StoreAtRest::Access::kRead); });
   while (waits.variables.empty()) waiter.run({}, {.observer = &waits});  // once the other has begun to wait
   EXPECT_EQ(waits.variables[0], "*");
 }
