@@ -1,6 +1,7 @@
 #include "lockstep/graph/internal/memory_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <set>
@@ -17,8 +18,10 @@ constexpr std::size_t kMaxUsers =
 constexpr std::size_t kCandidates = 32;   // free blocks looked at per value
 constexpr std::size_t kMaxBySize = 4096;  // values of a plan that is laid out largest first
 
-// Does cluster a end before cluster b starts, whatever the schedule? Clusters are laid out in chains; for each cluster
-// and chain the table has the last member of that chain that leads to it.
+// Does cluster a end before cluster b starts, whatever the schedule? Clusters are laid out in chains, in which each member
+// leads to the next (not always by an edge); for each cluster and chain the table has the last member of that chain that
+// leads to it. A cluster goes on with a chain whose last member leads to it, so that a fan-out behind a join takes up again
+// the chains that came together there. What finds none when all are begun has no chain, and counts as never over.
 class Reachability {
  public:
   explicit Reachability(const Clusters& clusters) {
@@ -27,22 +30,26 @@ class Reachability {
     chain_.assign(count, kNone);
     place_.assign(count, 0);
     before_.assign(count * kChains, 0);
-    std::uint32_t chains = 0;
-    std::vector<std::uint32_t> length(kChains, 0);
-    std::vector<std::uint32_t> offered(count, kNone);  // the chain that a predecessor would hand on
+    std::uint32_t begun = 0;
+    std::array<std::uint32_t, kChains> length{}, last{};  // by chain: members, the last of them
     for (std::uint32_t i = 0; i < count; ++i) {
-      chain_[i] = offered[i] != kNone ? offered[i] : (chains < kChains ? chains++ : kNone);
-      if (chain_[i] != kNone) place_[i] = ++length[chain_[i]];
       const Cluster& cluster = clusters.clusters[i];
-      bool handed_on = false;
-      for (std::uint32_t at = cluster.first_successor; at < cluster.end_successor; ++at) {
-        const std::uint32_t next = clusters.successors[at];
-        if (!handed_on && chain_[i] != kNone && offered[next] == kNone) {
-          offered[next] = chain_[i];
-          handed_on = true;
+      const std::uint32_t* own = &before_[std::size_t{i} * kChains];
+      if (is_asked_about(clusters, cluster)) {
+        // The chain that was added to last: others may go on with those that ended further back, and not with this one.
+        std::uint32_t chain = kNone;
+        for (std::uint32_t c = 0; c < begun; ++c) {
+          if (own[c] == length[c] && (chain == kNone || last[c] > last[chain])) chain = c;
         }
-        std::uint32_t* row = &before_[std::size_t{next} * kChains];
-        const std::uint32_t* own = &before_[std::size_t{i} * kChains];
+        if (chain == kNone && begun < kChains) chain = begun++;
+        if (chain != kNone) {
+          place_[i] = ++length[chain];
+          last[chain] = i;
+        }
+        chain_[i] = chain;
+      }
+      for (std::uint32_t at = cluster.first_successor; at < cluster.end_successor; ++at) {
+        std::uint32_t* row = &before_[std::size_t{clusters.successors[at]} * kChains];
         for (std::size_t c = 0; c < kChains; ++c) row[c] = std::max(row[c], own[c]);
         if (chain_[i] != kNone) row[chain_[i]] = std::max(row[chain_[i]], place_[i]);
       }
@@ -58,6 +65,23 @@ class Reachability {
 
  private:
   static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
+
+  // Whether what it leaves behind can be of use: not where a join is asked instead of it, and not where nothing comes after
+  // it before the gate.
+  static bool is_asked_about(const Clusters& clusters, const Cluster& cluster) {
+    const auto calls = std::span(clusters.calls).subspan(cluster.begin, cluster.end - cluster.begin);
+    const bool joined = !calls.empty() && std::ranges::all_of(calls, [&](const Call& call) {
+      return clusters.join_of[call.phase] != Clusters::kNoJoin;
+    });
+    const auto after = std::span(clusters.successors)
+                           .subspan(cluster.first_successor, cluster.end_successor - cluster.first_successor);
+    return !joined && std::ranges::any_of(after, [&](std::uint32_t next) {
+      const Cluster& successor = clusters.clusters[next];
+      const bool commits = successor.gate || successor.commit;
+      return !successor.last && (!commits || cluster.gate || cluster.commit);
+    });
+  }
+
   std::vector<std::uint32_t> chain_, place_, before_;
 };
 

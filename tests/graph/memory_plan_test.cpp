@@ -190,6 +190,67 @@ TEST(MemoryPlan, AChainAcrossClustersReusesMemoryToo) {
   EXPECT_EQ(plan.memory().planned_bytes, 2 * rounded(1000));
 }
 
+// Towers of layers, each layer a phase cut into clusters of which all wait for all of the layer before. Every layer also leads
+// to a phase that nothing waits for.
+struct Towers {
+  std::uint32_t towers = 1, layers = 40, shards = 1, ends = 0;  // ends: shards of the phase beside each layer
+};
+struct TowerValues {
+  std::vector<Phase> phases;
+  std::vector<Interval> intervals;  // one per layer, read by the next
+};
+TowerValues make_towers(const Towers& towers) {
+  TowerValues made;
+  std::vector<std::uint32_t> before(towers.towers);
+  for (std::uint32_t layer = 0; layer < towers.layers; ++layer) {
+    for (std::uint32_t tower = 0; tower < towers.towers; ++tower) {
+      const auto number = static_cast<std::uint32_t>(made.phases.size());
+      Phase phase;
+      phase.shards = towers.shards;
+      phase.seconds = 1e-4;  // worth a cluster each
+      if (layer > 0) phase.predecessors.push_back(before[tower]);
+      made.phases.push_back(phase);
+      Interval value;
+      value.bytes = 1000;
+      value.writer = number;
+      if (layer > 0) made.intervals[made.intervals.size() - towers.towers].readers.push_back(number);
+      made.intervals.push_back(value);
+      if (towers.ends > 0) {
+        Phase end;
+        end.shards = towers.ends;
+        end.seconds = 1e-4;
+        end.predecessors.push_back(number);
+        made.phases.push_back(end);
+      }
+      before[tower] = number;
+    }
+  }
+  return made;
+}
+
+// However often clusters fan out and come together, memory is found again.
+TEST(MemoryPlan, EveryTowerOfLayersNeedsTwoBlocks) {
+  const Towers cases[] = {
+      {.shards = 8},                 // 40 fan-outs, each behind a join where clusters are made by cost
+      {.shards = 16},                // the most that have no join of their own
+      {.layers = 8, .shards = 100},  // more than there are chains
+      {.towers = 5, .layers = 8, .shards = 20},
+      {.towers = 3, .shards = 4},
+      {.shards = 8, .ends = 8},  // what leads nowhere takes no chain from the others
+      {.towers = 2, .layers = 8, .shards = 20, .ends = 20},
+  };
+  for (const Towers& towers : cases) {
+    for (const bool by_cost : {false, true}) {
+      TowerValues made = make_towers(towers);
+      const CheckedPlan plan(made.phases, std::move(made.intervals), {2, by_cost}, 1);
+      plan.expect_sound();
+      EXPECT_EQ(plan.memory().planned_bytes, 2 * rounded(1000) * towers.towers)
+          << towers.towers << " towers, " << towers.shards << " shards, " << towers.ends
+          << " at each end, by cost: " << by_cost;
+    }
+  }
+}
+
 TEST(MemoryPlan, AValueWithAnotherReaderIsNotTakenOver) {
   // 0 -> 1 (in place?), 0 -> 2: phase 2 may run after phase 1 has begun to write.
   std::vector<Phase> phases(3);
