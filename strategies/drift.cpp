@@ -168,7 +168,8 @@ std::string Drift::why(const Node& a, const Node& b) {
     if (read == nullptr || other == nullptr) return "they read different variables";
     const VariableDecl* decl = proof_.graph().find_variable(read->name);
     if (decl != nullptr && decl->synchronization == Synchronization::kOnRead)
-      return str("copies of '", read->name, "' are synchronized on read: each belongs to its replica");
+      return str("each replica has a '", read->name,
+                 "' of its own (synchronized on read, or allowed to drift)");
     return str("'", read->name, "' and '", other->name, "' are not equal here");
   }
   if (!a.regions().empty()) return "what is inside of them is not proven equal";
