@@ -86,7 +86,10 @@ SmallVector<TensorSpec, 1> ResolvedGraph::infer(const Node& node, std::span<cons
     if (!outputs[i].shape.is_known()) {
       throw InvalidArgument(
           str(node.op().name, ": an output is still ", outputs[i],
-              " with the feeds' shapes known; its shape must follow from the shapes of its inputs"),
+              " with the feeds' shapes known; its shape must follow from the shapes of its inputs",
+              node.op().region_kind == RegionKind::kCond ? ", and be the same whichever branch runs: pad "
+                                                           "what they give to one extent, or reduce it inside"
+                                                         : ""),
           place_of(node));
     }
     if (!node.outputs()[i].shape.admits(outputs[i].shape)) {

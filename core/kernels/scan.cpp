@@ -82,7 +82,8 @@ void prod_of_others(DType dtype, const void* in, void* out, float* products, std
       if constexpr (std::is_same_v<T, S>) {
         others = to;
       } else {
-        LOCKSTEP_CHECK(products != nullptr || begin == end, "prod_of_others of ", dtype, " needs room");
+        LOCKSTEP_CHECK(products != nullptr || begin == end || n == 0, "prod_of_others of ", dtype,
+                       " needs room");
         others = products;
       }
       for (std::int64_t item = begin; item < end; ++item) {

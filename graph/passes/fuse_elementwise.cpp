@@ -291,16 +291,32 @@ class FuseElementwise final : public Pass {
     return node.device().empty() ? unplaced_on_cpu_ : Device::parse(node.device()).kind == DeviceKind::kCpu;
   }
 
+  // Which nodes shape operands are computed from, by id. They stay what they are: shapes are worked out before the step runs, from
+  // nodes without regions, and cost nothing when it does.
+  static std::vector<bool> make_shapes(const Graph& graph, std::span<const NodeId> order) {
+    std::vector<bool> marked(graph.id_bound());
+    for (auto it = order.rbegin(); it != order.rend(); ++it) {
+      const Node& node = graph.node(*it);
+      for (const std::size_t operand : node.op().shape_operands) {
+        if (operand < node.inputs().size()) marked[node.inputs()[operand].node.index()] = true;
+      }
+      if (!marked[it->index()] || node.op().traits.gives_shape) continue;
+      for (const ValueId input : node.inputs()) marked[input.node.index()] = true;
+    }
+    return marked;
+  }
+
   // A number for each node that can be fused, equal where two of them may be joined.
   std::vector<std::uint32_t> kinds(const Graph& graph, const Graph& outermost,
                                    std::span<const NodeId> order) const {
     const ProbedShapes shapes(graph, outermost, order);
+    const std::vector<bool> of_shapes = make_shapes(graph, order);
     using Key = std::tuple<std::vector<std::int64_t>, std::string, std::int32_t, std::vector<NodeId>>;
     std::map<Key, std::uint32_t> numbers;
     std::vector<std::uint32_t> kinds(graph.id_bound(), kNone);
     for (const NodeId id : order) {
       const Node& node = graph.node(id);
-      if (!can_be_fused(node)) continue;
+      if (!can_be_fused(node) || of_shapes[id.index()]) continue;
       const std::span<const std::int64_t> dims = shapes.of(id).dims();
       std::vector<NodeId> controls(node.controls().begin(), node.controls().end());
       std::ranges::sort(controls);

@@ -1,7 +1,10 @@
 #include "lockstep/graph/passes/fuse_elementwise.h"
 
 #include "lockstep/graph/builder.h"
+#include "lockstep/graph/gradients.h"
 #include "lockstep/graph/ops.h"
+#include "lockstep/graph/optimize.h"
+#include "lockstep/graph/program.h"
 #include "support/pass_test.h"
 
 namespace lockstep {
@@ -127,6 +130,31 @@ TEST_F(FuseElementwise, LeavesWhatIsComputedInASmallerShapeOutside) {
       %y = add(%x, %c) : f32[4,3]
       return %y
     )");
+}
+
+TEST_F(FuseElementwise, LeavesWhatShapesAreComputedFrom) {
+  expect_unchanged(kPass, R"(
+      %x = placeholder() : f32[?,4]
+      %s = shape_of(%x) : i64[2]
+      %two = constant[value=i64[]{2}]() : i64[]
+      %m = mul(%s, %two) : i64[2]
+      %a = add(%m, %s) : i64[2]
+      %y = full[dtype=f32, value=1.0](%a) : f32[?,12]
+      return %y
+    )");
+  // Those of gradients too; what is computed for others is fused all the same.
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {kUnknown, kUnknown, 3});
+  b.result(gradients(sum(square(mean(x, {1}))), {x})[0]);
+  const Value n = slice(shape_of(x), {0}, {1});
+  b.result(reshape(x, concat({n * 2 + n, b.constant(Tensor::from<std::int64_t>({1}, {-1}))}, 0)));
+  const Graph graph = b.finish();
+  const Tensor feed = testing::random_tensor({DType::kF32, {4, 2, 3}}, 1);
+  const std::vector<Tensor> plain = Interpreter(graph).run(std::vector<Tensor>{feed});
+  const std::vector<Tensor> fused =
+      compile(optimize(graph), Runtime({.threads = 1})).run(std::vector<Tensor>{feed});
+  ASSERT_EQ(fused.size(), plain.size());
+  for (std::size_t i = 0; i < fused.size(); ++i) EXPECT_TRUE(fused[i].bit_equal(plain[i])) << i;
 }
 
 TEST_F(FuseElementwise, WritesWhatOthersReadToo) {

@@ -214,7 +214,7 @@ TEST(Graph, CompactPutsInputsFirst) {
 }
 
 TEST(Graph, KnowsWhichNodesHaveRegionsThroughEveryEdit) {
-  Graph graph = parse_graph(R"(
+  Graph graph = parse(R"(
     %p = placeholder() : bool[]
     %a = cond(%p) : f32[] { region { %x = constant[value=f32[]{1}]() : f32[] return %x } region { %y = constant[value=f32[]{2}]() : f32[] return %y } }
     %n = neg(%a) : f32[]

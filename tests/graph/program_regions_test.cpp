@@ -130,5 +130,16 @@ TEST(ProgramRegions, ABoundEndsALoopThatWouldGoOn) {
   }
 }
 
+TEST(ProgramRegions, BranchesThatGiveTwoExtentsSayWhatToDo) {
+  GraphBuilder b;
+  const Value p = b.placeholder("p", DType::kBool, {});
+  const Value x = b.placeholder("x", DType::kF32, {3});
+  b.result(cond(
+      p, [&] { return std::vector<Value>{slice(x, {0}, {2})}; },
+      [&] { return std::vector<Value>{x * 2.0F}; })[0]);
+  const testing::Caught error = testing::caught([&] { compile(b.finish(), Runtime()); });
+  EXPECT_THAT(error.what, ::testing::HasSubstr("pad what they give to one extent, or reduce it inside"));
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -248,6 +248,15 @@ TEST(ReductionGradients, SharesOfMoreElementsThanTheDTypeCounts) {
   for (const Tensor& result : evaluate(b, {ones})) EXPECT_TRUE(result.bit_equal(share));
 }
 
+TEST(ReductionGradients, ProdOfNothing) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    GraphBuilder b;
+    const Value x = b.placeholder("x", dtype, {0, 3});
+    b.result(gradients(sum(prod(x, {0})), {x})[0]);
+    EXPECT_EQ(evaluate(b, {Tensor::zeros(dtype, {0, 3})})[0].shape(), Shape({0, 3})) << dtype;
+  }
+}
+
 TEST(ReductionGradients, ProdOfHalvesRoundsOnce) {
   GraphBuilder b;
   const Value x = b.placeholder("x", DType::kF16, {4});
