@@ -1,10 +1,10 @@
 #include "lockstep/graph/passes/fuse_elementwise.h"
 
 #include "lockstep/graph/builder.h"
+#include "lockstep/graph/compile.h"
 #include "lockstep/graph/gradients.h"
 #include "lockstep/graph/ops.h"
 #include "lockstep/graph/optimize.h"
-#include "lockstep/graph/program.h"
 #include "support/pass_test.h"
 
 namespace lockstep {
