@@ -216,9 +216,27 @@ TEST(Graph, CompactPutsInputsFirst) {
 TEST(Graph, KnowsWhichNodesHaveRegionsThroughEveryEdit) {
   Graph graph = parse(R"(
     %p = placeholder() : bool[]
-    %a = cond(%p) : f32[] { region { %x = constant[value=f32[]{1}]() : f32[] return %x } region { %y = constant[value=f32[]{2}]() : f32[] return %y } }
+    %a = cond(%p) : f32[] {
+      region {
+        %x = constant[value=f32[]{1.0}]() : f32[]
+        return %x
+      }
+      region {
+        %x = constant[value=f32[]{2.0}]() : f32[]
+        return %x
+      }
+    }
     %n = neg(%a) : f32[]
-    %b = cond(%p) : f32[] { region { %x = constant[value=f32[]{3}]() : f32[] return %x } region { %y = constant[value=f32[]{4}]() : f32[] return %y } }
+    %b = cond(%p) : f32[] {
+      region {
+        %x = constant[value=f32[]{3.0}]() : f32[]
+        return %x
+      }
+      region {
+        %x = constant[value=f32[]{4.0}]() : f32[]
+        return %x
+      }
+    }
     return %n, %b
   )");
   const auto owners = [](const Graph& of) {
