@@ -16,11 +16,14 @@ class Recompute {
   bool run() {
     const std::vector<NodeId> order = graph_.topological_order();
     find_candidates(order);
+    find_segments(order);
     for (const NodeId id : order) {  // from the loss back, as gradients run
       const Node& node = graph_.node(id);
       if (!is_gradient(node) || node.op().traits.gives_shape) continue;  // a shape needs no contents
+      const std::vector<ValueId> inputs(node.inputs().begin(), node.inputs().end());
       rewire(id);
-      if (!node.inputs().empty()) last_ = id;
+      for (const ValueId input : inputs) note_reader(input.node, id);
+      if (!inputs.empty()) last_ = id;
     }
     return edit_.changed();
   }
@@ -51,6 +54,36 @@ class Recompute {
     }
   }
 
+  // Between which checkpoints forward nodes lie: the last one that leads to them, the first one they lead to.
+  void find_segments(const std::vector<NodeId>& order) {
+    behind_.assign(graph_.id_bound(), kNone);
+    ahead_.assign(graph_.id_bound(), kNone);
+    for (const NodeId id : order) {
+      const Node& node = graph_.node(id);
+      if (is_gradient(node)) continue;
+      std::int32_t& behind = behind_[id.index()];
+      for (const ValueId input : node.inputs()) behind = std::max(behind, behind_[input.node.index()]);
+      if (!node.op().traits.checkpoint) continue;
+      behind = static_cast<std::int32_t>(segments_.size());
+      segments_.emplace_back();
+    }
+    for (auto id = order.rbegin(); id != order.rend(); ++id) {
+      const Node& node = graph_.node(*id);
+      if (is_gradient(node)) continue;
+      const bool marks = node.op().traits.checkpoint;
+      const std::int32_t next = marks ? behind_[id->index()] : ahead_[id->index()];
+      for (const ValueId input : node.inputs()) {
+        std::int32_t& ahead = ahead_[input.node.index()];
+        if (next != kNone && (ahead == kNone || next < ahead)) ahead = next;
+      }
+    }
+  }
+
+  void note_reader(NodeId forward, NodeId reader) {
+    const std::int32_t segment = behind_[forward.index()];
+    if (segment != kNone) segments_[static_cast<std::size_t>(segment)].readers.push_back(reader);
+  }
+
   void rewire(NodeId reader) {
     const std::size_t count = graph_.node(reader).inputs().size();
     for (std::size_t i = 0; i < count; ++i) {
@@ -62,7 +95,8 @@ class Recompute {
   }
 
   // The copy of a node and of all that it needs; made for the reader that first needs it, and waiting for what that reader
-  // waits for.
+  // waits for, and for those who read what lies behind the next checkpoint. No gradient node that comes before the reader
+  // needs the copy: it is new. So nobody waits in a circle.
   NodeId copy_of(NodeId wanted, NodeId reader) {
     std::vector<NodeId> stack = {wanted};
     while (!stack.empty()) {
@@ -90,12 +124,12 @@ class Recompute {
       const NodeId copy = edit_.clone(id, node.name() + "/again", inputs, node.provenance().replica,
                                       "computed again for gradients");
       copies_[id.index()] = copy;
-      if (starts) wait_for_gradients(copy, reader);
+      if (starts) wait_for_gradients(copy, id, reader);
     }
     return copies_[wanted.index()];
   }
 
-  void wait_for_gradients(NodeId copy, NodeId reader) {
+  void wait_for_gradients(NodeId copy, NodeId original, NodeId reader) {
     std::vector<NodeId> before;
     for (const ValueId input : graph_.node(reader).inputs()) {
       const Node& node = graph_.node(input.node);
@@ -103,14 +137,32 @@ class Recompute {
     }
     // One that reads forward values alone (a mask, say) is due when the gradient before it is done.
     if (before.empty() && last_.valid()) before.push_back(last_);
+    if (ahead_[original.index()] != kNone) {
+      Segment& done = segments_[static_cast<std::size_t>(ahead_[original.index()])];
+      if (done.followed_by.valid()) {
+        before.push_back(done.followed_by);
+      } else {
+        before.insert(before.end(), done.readers.begin(), done.readers.end());
+        done.followed_by = copy;
+      }
+    }
     for (const NodeId id : before) edit_.add_control(copy, id);
   }
 
+  static constexpr std::int32_t kNone = -1;
+  // What lies behind a checkpoint, up to the next.
+  struct Segment {
+    std::vector<NodeId> readers;  // gradient nodes that read it, or copies of it
+    NodeId followed_by;           // the first copy that waits for all of them; other copies wait for it
+  };
+
   Graph& graph_;
   Rewriter edit_;
-  std::vector<bool> again_;     // by id: computed again for gradients
-  std::vector<NodeId> copies_;  // by id
-  NodeId last_;                 // the gradient node before the one at hand
+  std::vector<bool> again_;                   // by id: computed again for gradients
+  std::vector<NodeId> copies_;                // by id
+  std::vector<std::int32_t> behind_, ahead_;  // by id: checkpoints, numbered in topological order
+  std::vector<Segment> segments_;             // by checkpoint
+  NodeId last_;                               // the gradient node before the one at hand
 };
 
 class RecomputeCheckpoints final : public Pass {
