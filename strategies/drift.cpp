@@ -154,7 +154,13 @@ void Drift::follow(ValueId a, ValueId b) {
 std::string Drift::why(const Node& a, const Node& b) {
   const OpTraits& traits = a.op().traits;
   const Effect effects = effects_of(a);
-  if (parameter_of(*level().graph, a.id()) >= 0) return "fed to each replica by itself";
+  if (parameter_of(*level().graph, a.id()) >= 0) {
+    return str(
+        "fed to each replica by itself; what all replicas should see whole is shared: "
+        "enter-replicas(shared=[",
+        a.name(), "]), lockstep run --shared ", a.name(), ", or Strategy::distribute(step, {\"", a.name(),
+        "\"})");
+  }
   if (traits.per_replica_source || traits.gives_replica) return "its value differs between replicas";
   if (has(effects, Effect::kOpaque | Effect::kHost))
     return "nobody knows what this code gives on another replica";

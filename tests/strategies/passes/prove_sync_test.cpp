@@ -84,7 +84,7 @@ TEST_F(ProveSync, PrintsTheChainToWhereReplicasBeginToDiffer) {
   'u' and 'u1' (assign, m:12)
   from 'b' and 'b1' (neg, m:11)
   from 'a' and 'a1' (add, m:10)
-  from 'x0' and 'x1' (placeholder, m:6): fed to each replica by itself)"));
+  from 'x0' and 'x1' (placeholder, m:6): fed to each replica by itself; what all replicas should see whole is shared: enter-replicas(shared=[x0]))"));
 }
 
 TEST_F(ProveSync, AllowsWhatIsNamed) {
