@@ -165,10 +165,11 @@ Graph read_binary(ByteSource& bytes, std::string_view source) {
     refuse(source, str("it ends early: ", bytes.size(), " bytes are no header"));
   std::string header(kHeaderBytes, '\0');
   bytes.read(header.data(), header.size());
-  check_version(number_at<std::uint32_t>(header, 8), source);  // a later version may have another header
+  // First, so that damage is not taken for a version: the header has this form in all of them.
   if (number_at<std::uint32_t>(header, 28) != crc32c(std::string_view(header).substr(0, 28))) {
     refuse(source, "its header is damaged: the checksum does not match");
   }
+  check_version(number_at<std::uint32_t>(header, 8), source);
   if (number_at<std::uint32_t>(header, 12) != 0)
     refuse(source, "its header has bits that mean nothing in this version");
   const auto record_bytes = number_at<std::uint64_t>(header, 16);
@@ -243,10 +244,46 @@ void check_can_be_written(const Graph& graph) {
 
 // --- text
 
+// Of a graph without anything the text is empty, as that of a file which lost its contents is.
+constexpr std::string_view kEmptyGraph = "// an empty graph\n";
+
+std::string write_text(const Graph& graph) {
+  std::string text = print(graph);
+  return text.empty() ? std::string(kEmptyGraph) : text;
+}
+
+// Text may name ops that nobody registered, for those who only look at it.
+void check_ops(const Graph& graph) {
+  for (const Node& node : graph.nodes()) {
+    if (!node.op().known) {
+      try {
+        registered_op(node.op().name);
+      } catch (const NotFound& error) {
+        throw NotFound(str("node '", node.name(), "': ", error.message()), place_of(node));
+      }
+    }
+    for (const Graph& region : node.regions()) check_ops(region);
+  }
+}
+
 Graph read_text(std::string_view text, std::string_view source, std::uint64_t fill_bytes) {
   Graph graph = parse(text, source, {.splat_bytes = fill_bytes});
+  check_ops(graph);
   verify(graph);
   return graph;
+}
+
+// Less than the magic bytes: what is left of a binary file, or nothing at all.
+void check_whole(std::string_view bytes, std::string_view source) {
+  if (bytes.empty()) refuse(source, "it is empty, with not even a graph without nodes in it");
+  if (kMagic.starts_with(bytes) && bytes.size() < kMagic.size())
+    refuse(source, str("it ends early: ", bytes.size(), " bytes are no header"));
+}
+
+// The bytes behind the mark of UTF-8 that some editors put first.
+std::string_view without_mark(std::string_view text) {
+  constexpr std::string_view kMark = "\xef\xbb\xbf";
+  return text.starts_with(kMark) ? text.substr(kMark.size()) : text;
 }
 
 bool is_json(std::string_view bytes) {
@@ -292,7 +329,7 @@ GraphFormat graph_format_of(const std::filesystem::path& path) {
 std::string write_graph(const Graph& graph, GraphFormat format) {
   check_can_be_written(graph);
   if (format == GraphFormat::kJson) return write_json(graph);
-  if (format == GraphFormat::kText) return print(graph);
+  if (format == GraphFormat::kText) return write_text(graph);
   std::string bytes;
   write_binary(graph, [&](std::string_view piece) { bytes += piece; });
   return bytes;
@@ -300,13 +337,15 @@ std::string write_graph(const Graph& graph, GraphFormat format) {
 
 Graph read_graph(std::string_view bytes, const GraphFileLimits& limits, std::string_view source) {
   check_size(bytes.size(), limits, source);
+  check_whole(bytes, source);
   return with_source(source, [&] {
     if (bytes.starts_with(kMagic)) {
       MemorySource memory(bytes);
       return read_binary(memory, source);
     }
-    if (is_json(bytes)) return read_json(bytes, source, limits.max_fill_bytes);
-    return read_text(bytes, source, limits.max_fill_bytes);
+    const std::string_view text = without_mark(bytes);
+    if (is_json(text)) return read_json(text, source, limits.max_fill_bytes);
+    return read_text(text, source, limits.max_fill_bytes);
   });
 }
 

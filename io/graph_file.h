@@ -20,7 +20,7 @@
 //             verify() before it is handed out
 //   failure   writing: InvalidArgument for a node that holds a lambda (it names the node and its source line), VerifyError
 //             for a graph that is not valid, which nobody could read back. Reading: Error, which names the file;
-//             InvalidArgument for a file above the limits, kDataLoss for what is damaged, kUnimplemented for a later
+//             InvalidArgument for a file above the limits, kDataLoss for what is damaged or empty, kUnimplemented for a later
 //             version, kNotFound for an op that nobody registered, ParseError for text. An existing file is replaced whole or
 //             not at all
 //

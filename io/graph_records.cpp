@@ -262,8 +262,7 @@ class Rebuilder {
 
   void add(Graph& graph, const GraphRecord& record, const NodeRecord& node) {
     NodeInit init;
-    init.op = OpRegistry::global().find(node.op);
-    if (init.op == nullptr) OpRegistry::global().get(node.op);  // which says what was meant, perhaps
+    init.op = &registered_op(node.op);
     init.name = node.name;
     for (const ValueRecord& input : node.inputs)
       init.inputs.push_back({node_id(record, input.node), input.output});
@@ -425,6 +424,17 @@ GraphRecords make_records(const Graph& graph, RecordForm form) {
   Recorder recorder(form);
   recorder.add(graph);
   return recorder.take();
+}
+
+const OpDef& registered_op(std::string_view name) {
+  try {
+    return OpRegistry::global().get(name);
+  } catch (const NotFound& error) {
+    throw NotFound(
+        str(error.message(),
+            " Ops of a plugin or of your own are registered before a graph is read: load_plugin(), "
+            "--load of the lockstep command, OpRegistry::global().add()"));
+  }
 }
 
 Graph make_graph(const GraphFileRecord& file, RecordForm form, const std::vector<Tensor>& tensors,

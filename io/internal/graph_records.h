@@ -244,6 +244,9 @@ void check_can_be_kept(const Node& node, const Attribute& attribute);
 // The graph must be valid; throws as check_can_be_kept().
 LOCKSTEP_API GraphRecords make_records(const Graph& graph, RecordForm form);
 
+// As OpRegistry::get(), and what refuses a name says how a file's ops come to be registered.
+const OpDef& registered_op(std::string_view name);
+
 // `tensors` are those of the table. `fill_bytes` bounds the tensors that JSON text fills with one value. Throws Error for
 // whatever does not fit together, and where verify() refuses the graph; only a graph that passed leaves traces in the
 // memory of identities.
