@@ -88,8 +88,23 @@ std::string outputs_text(const Node& node) {
   return text;
 }
 
+// "[axes=[0], keepdims=false]"; nothing where there are none.
+std::string attributes_text(const Node& node) {
+  std::string text;
+  for (const Attribute& attribute : node.attributes())
+    text += str(text.empty() ? "[" : ", ", attribute.name, "=", attribute_text(&attribute.value));
+  return text.empty() ? text : text + "]";
+}
+
+std::string controls_text(const Node& node) {
+  std::string text;
+  for (const NodeId id : node.controls())
+    text += str(text.empty() ? "" : ", ", value_text(node.graph(), {id, 0}));
+  return text;
+}
+
 std::string node_text(const Node& node) {
-  std::string text = node.op().name + "(";
+  std::string text = str(node.op().name, attributes_text(node), "(");
   std::size_t shown = 0;
   for (const ValueId input : node.inputs()) {
     if (shown == 4) {
@@ -101,6 +116,7 @@ std::string node_text(const Node& node) {
   text += ")";
   if (!node.outputs().empty()) text += " : " + shortened(outputs_text(node));
   if (!node.device().empty()) text += str(" on \"", node.device(), "\"");
+  if (!node.controls().empty()) text += str(" after(", shortened(controls_text(node)), ")");
   return text;
 }
 

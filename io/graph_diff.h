@@ -39,7 +39,7 @@ struct NodeChange {
 // A node that one graph has.
 struct OneSidedNode {
   std::string name;
-  std::string text;  // "square(%x) : f32[4] on "cpu:0""
+  std::string text;  // "clip[high=1.0](%x) : f32[4] on "cpu:0" after(%y)", long parts shortened
   std::string
       from;  // "%x, by replicate, replica 1", where it stems from a node of the other graph; else empty
 };

@@ -285,19 +285,25 @@ std::string path(const TraceSummary& summary, std::size_t max_rows) {
   std::string text = str("\ncritical path of run ", summary.path_run, ":", duration(summary.path_time),
                          " in ", summary.critical_path.size(), " calls of", duration(summary.path_length),
                          " (", percent(summary.path_time, summary.path_length), ")\n");
-  std::vector<const TraceSummary::Step*> longest;
-  for (const TraceSummary::Step& step : summary.critical_path) longest.push_back(&step);
-  std::ranges::stable_sort(longest, std::ranges::greater(),
-                           [](const TraceSummary::Step* step) { return step->time + step->gap; });
-  for (std::size_t i = 0; i < std::min(longest.size(), max_rows); ++i) {
-    const TraceSummary::Step& step = *longest[i];
+  // The longest, in the order in which they ran.
+  std::vector<std::size_t> shown;
+  for (std::size_t i = 0; i < summary.critical_path.size(); ++i) shown.push_back(i);
+  std::ranges::stable_sort(shown, std::ranges::greater(), [&](std::size_t i) {
+    return summary.critical_path[i].time + summary.critical_path[i].gap;
+  });
+  if (shown.size() > max_rows) shown.resize(max_rows);
+  std::ranges::sort(shown);
+  for (const std::size_t i : shown) {
+    const TraceSummary::Step& step = summary.critical_path[i];
     text +=
         str("  ", padded(step.op, 24), duration(step.time), " after", duration(step.gap), "  ", step.name);
     if (step.replica >= 0) text += str(" (replica ", step.replica, ")");
     if (!step.site.empty()) text += str(" ", step.site);
     text += "\n";
   }
-  if (longest.size() > max_rows) text += str("  ... and ", longest.size() - max_rows, " shorter ones\n");
+  if (summary.critical_path.size() > shown.size())
+    text += str("  ... and ", summary.critical_path.size() - shown.size(),
+                " shorter ones between and around them\n");
   return text;
 }
 

@@ -61,7 +61,7 @@ struct TraceSummary {
 LOCKSTEP_API TraceSummary summarize(const Trace& trace);
 
 struct TraceTextOptions {
-  std::size_t max_rows = 20;  // of ops, and of calls on the critical path; the longest
+  std::size_t max_rows = 20;  // of ops; of calls on the critical path the longest, in its order
 };
 LOCKSTEP_API std::string to_text(const TraceSummary& summary, const TraceTextOptions& options = {});
 

@@ -88,7 +88,10 @@ return %y, %s
   EXPECT_THAT(diff.interface, ElementsAre("parameters: %x -> %x, %n", "results: %z -> %y, %s",
                                           "variable @w: trainable 1 -> 0, another initial value",
                                           "variable @v added: f32[2]"));
-  EXPECT_THAT(to_text(diff), HasSubstr("- %z = clip(%y) : f32[4]\n- %u = assign(%r) : f32[4]\n+ %n = "));
+  EXPECT_THAT(
+      to_text(diff),
+      HasSubstr("- %z = clip[high=1.0, low=0.0](%y) : f32[4]\n"
+                "- %u = assign[variable=@w](%r) : f32[4] after(%z)\n+ %n = placeholder() : f32[4]\n"));
 }
 
 TEST(GraphDiff, GoesIntoRegions) {
@@ -154,6 +157,8 @@ TEST(GraphDiff, DoesNotWriteOutLargeTensors) {
   const GraphDiff diff = diff_graphs(parse(text), parse(replaced(text, "*1.0", "*2.0")));
   ASSERT_EQ(diff.changed.size(), 1U);
   EXPECT_THAT(diff.changed[0].details, ElementsAre("attribute 'value': f32[1000]{...} -> f32[1000]{...}"));
+  EXPECT_THAT(to_text(diff_graphs(parse(text), Graph())),
+              HasSubstr("- %c = constant[value=f32[1000]{...}]() : f32[1000]\n"));
 }
 
 TEST(GraphDiff, FollowsNodesThroughPassesByIdentity) {
