@@ -55,7 +55,11 @@ Decision LogicalVariable::has_value() const {
 
 void LogicalVariable::read(Tensor& into) const {
   const bool all = rule == CopyRule::kSum || rule == CopyRule::kMean;
-  if (!all || copies.size() == 1) {
+  // The mean of equal values is that value, which adding up and dividing may miss: what was restored is saved as it was.
+  const bool equal = rule == CopyRule::kMean && std::ranges::all_of(copies, [&](StoredVariable* copy) {
+                       return copy->storage().bit_equal(copies[0]->storage());
+                     });
+  if (!all || equal || copies.size() == 1) {
     into.assign(copies[0]->storage());
   } else {
     std::vector<const void*> inputs;

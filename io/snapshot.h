@@ -10,7 +10,7 @@
 //   variable                              kept                       given back
 //   mirrored, or of one replica           the value                  to every copy
 //   synchronized on read: sum             the sum of the copies      value / copies to each; of integers the first copies
-//                                                                    get the remainder, so that the sum is exact
+//                                                                    get the remainder: exact; floats are rounded
 //   synchronized on read: mean            the mean of the copies     to every copy; refused for integers with more than
 //                                                                    one copy, as reading them is
 //   synchronized on read: first replica   the first copy             to every copy

@@ -270,6 +270,20 @@ TEST(Snapshot, SharesIntegersOutExactly) {
   }
 }
 
+// As they are after a restore: saving again changes nothing.
+TEST(Snapshot, TheMeanOfEqualCopiesIsTheirValue) {
+  for (int count = 2; count < 9; ++count) {
+    VariableStore store;
+    for (int r = 0; r < count; ++r)
+      put(store, copy_name("m", r), Tensor::zeros({3}), {r == 0 ? "" : "m", CopyRule::kMean});
+    const Tensor value = Tensor::from({3}, {0.1F, 3.86447F, -1e-40F});
+    Snapshot(1, {{"m", value}}).restore(store);
+    Snapshot again;
+    again.take(store);
+    EXPECT_TRUE(again.find("m")->bit_equal(value)) << count;
+  }
+}
+
 TEST(Snapshot, RefusesTheMeanOfIntegers) {
   VariableStore store;
   const Tensor most = Tensor::scalar(std::numeric_limits<std::int64_t>::max());
