@@ -1,7 +1,11 @@
 #include "command_line.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <map>
 
 #include <CLI/CLI.hpp>
@@ -18,6 +22,22 @@ const char* const kGraphInput =
 const char* const kExitCodes =
     "\nExit status: 0 where all went well, 1 where something failed, 2 for a wrong command line.\n"
     "Errors go to standard error. The manual is docs/cli.md.";
+
+// More steps, runs or levels than anybody waits for; sums of a few of them fit any counter.
+constexpr std::uint64_t kMany = 1'000'000'000;
+
+// Says what is wrong with the text of a whole number; nothing where it is one from `least` to `most`. The library itself
+// takes -1 for 2^64-1.
+auto whole_number(std::uint64_t least, std::uint64_t most = kMany) {
+  return [least, most](const std::string& text) -> std::string {
+    std::uint64_t number = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, number);
+    if (error == std::errc() && stop == end && number >= least && number <= most) return {};
+    return "expected a whole number from " + std::to_string(least) + " to " + std::to_string(most) +
+           ", got '" + text + "'";
+  };
+}
 
 // One command line: the parser, and the structs that it fills.
 class Parser {
@@ -40,7 +60,7 @@ class Parser {
 
   CommandLine parse(int argc, const char* const* argv) {
     try {
-      app_.parse(argc, argv);
+      app_.parse(words_of(argc, argv));
     } catch (const CLI::Success& success) {  // help and version
       app_.exit(success, std::cout, std::cerr);
       return {};
@@ -71,7 +91,10 @@ class Parser {
         for (const std::string& name : option->get_snames()) described.names.push_back("-" + name);
         for (const std::string& name : option->get_lnames()) described.names.push_back("--" + name);
         described.summary = first_sentence(option->get_description());
-        described.takes_value = option->get_type_size() != 0;
+        described.takes_value = takes_value(*option);
+        const std::string type = option->get_type_name();
+        described.takes_file =
+            type.find("FILE") != std::string::npos || type.find("VALUE") != std::string::npos;
         const auto values = values_.find(option);
         if (values != values_.end()) described.values = values->second;
         command.options.push_back(std::move(described));
@@ -93,10 +116,40 @@ class Parser {
     return text.substr(0, end == std::string::npos ? text.size() : text.find_last_not_of(' ', end - 1) + 1);
   }
 
-  // The library says that a command is missing where there is one that it does not know.
+  // The words of a command line, the last first, as the library takes them. An option that ends in '=' has an empty value,
+  // which the library would look for in the next word.
+  std::vector<std::string> words_of(int argc, const char* const* argv) const {
+    std::vector<std::string> words;
+    for (int i = 1; i < argc; ++i) {
+      const std::string word = argv[i];
+      if (word.starts_with("--") && word.ends_with('=') && takes_value(word.substr(0, word.size() - 1))) {
+        words.push_back(word.substr(0, word.size() - 1));
+        words.emplace_back();
+      } else {
+        words.push_back(word);
+      }
+    }
+    std::ranges::reverse(words);
+    return words;
+  }
+  bool takes_value(const std::string& option) const {
+    return std::ranges::any_of(choices_, [&](const Choice& choice) {
+      const CLI::Option* const found = choice.app->get_option_no_throw(option);
+      return found != nullptr && takes_value(*found);
+    });
+  }
+  static bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() != 0; }
+
+  // The library says that a command is missing where there is one, or an option before it, that it does not know.
   void check_command(int argc, const char* const* argv) const {
     const std::string first = argc > 1 ? argv[1] : "";
-    if (first.empty() || first.starts_with('-')) return;
+    if (first.empty()) return;
+    if (first.starts_with('-')) {
+      if (app_.get_option_no_throw(first) != nullptr) return;
+      throw UsageError("there is no option '" + first +
+                       "' before the command\nRun 'lockstep --help' for the commands, 'lockstep COMMAND "
+                       "--help' for their options");
+    }
     std::string known;
     for (const Choice& choice : choices_) {
       if (choice.app->get_name() == first) return;
@@ -181,7 +234,7 @@ class Parser {
         {"device", "replica"});
     app.add_option("--depth", dump_.depth,
                    "Name scopes that lie deeper are boxes. For dot and svg; default: none are")
-        ->check(CLI::NonNegativeNumber)
+        ->check(whole_number(0))
         ->type_name("N");
     app.add_flag("--sites", dump_.sites, "With text: where each node was made, as a comment");
     app.add_flag("--provenance", dump_.provenance, "With text: what each node stems from, as a comment");
@@ -225,9 +278,12 @@ class Parser {
                    "With --strategy: placeholders that all replicas see whole. Scalars are shared anyway")
         ->type_name("LIST")
         ->delimiter(',');
-    app.add_option("--threads", settings.threads, "Worker threads; 0: one per hardware thread")
+    app.add_option("--threads", settings.threads, "Worker threads. Default: 0, one per hardware thread")
+        ->check(whole_number(0))
         ->type_name("N");
-    app.add_option("--seed", settings.seed, "Seed of random ops")->type_name("N");
+    app.add_option("--seed", settings.seed, "Seed of random ops. Default: 0")
+        ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
+        ->type_name("N");
     app.add_option("--trace", settings.trace, "Write what ran when, for Perfetto or chrome://tracing")
         ->type_name("FILE");
     add_load(app);
@@ -236,11 +292,14 @@ class Parser {
   void add_run() {
     CLI::App& app = add_command("run", "Run a graph on given feeds, and print or keep the results", run_);
     add_settings(app, run_.settings);
-    app.add_option("--steps", run_.steps, "How often, on the same feeds; results are those of the last")
-        ->check(CLI::PositiveNumber)
+    app.add_option("--steps", run_.steps,
+                   "How often, on the same feeds; results are those of the last. Default: 1")
+        ->check(whole_number(1))
         ->type_name("N");
-    app.add_option("-o,--output", run_.output,
-                   "Write the results: .npz, by name; or .npy, where there is one. Default: print them")
+    app.add_option(
+           "-o,--output", run_.output,
+           "Write the results: .npz ('-' too), by name; or .npy, where there is one. Default: print them, "
+           "shortened")
         ->type_name("FILE");
     app.add_option("--variables", run_.variables,
                    "Write the variables after the last step, as .npz: one value each, whatever the replicas")
@@ -250,10 +309,12 @@ class Parser {
   void add_profile() {
     CLI::App& app = add_command("profile", "Run a graph many times, and say where the time goes", profile_);
     add_settings(app, profile_.settings);
-    app.add_option("--runs", profile_.runs, "How many runs count")
-        ->check(CLI::PositiveNumber)
+    app.add_option("--runs", profile_.runs, "How many runs count. Default: 20")
+        ->check(whole_number(1))
         ->type_name("N");
-    app.add_option("--warmup", profile_.warmup, "Runs before that, which do not")->type_name("N");
+    app.add_option("--warmup", profile_.warmup, "Runs before that, which do not. Default: 3")
+        ->check(whole_number(0))
+        ->type_name("N");
   }
 
   void add_info() {

@@ -106,7 +106,8 @@ struct OptionDescription {
   std::vector<std::string> names;  // "-o", "--output"
   std::string summary;             // the first sentence of its help
   bool takes_value = false;
-  std::vector<std::string> values;  // those it can have; empty: anything, files included
+  bool takes_file = false;          // its value is a file, or can be
+  std::vector<std::string> values;  // those it can have; empty: anything
 };
 struct CommandDescription {
   std::string name;

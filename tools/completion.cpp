@@ -27,6 +27,9 @@ void print_bash(const std::vector<CommandDescription>& commands) {
                "_lockstep() {\n"
                "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n"
                "  COMPREPLY=()\n"
+               "  if [[ $word == = ]]; then word=; elif [[ $before == = ]]; then "
+               "before=${COMP_WORDS[COMP_CWORD-2]}; fi  # --option=value\n"
+               "  local list=${word%\"${word##*,}\"}  # what stands before the last comma, with it\n"
                "  if [[ $COMP_CWORD -eq 1 ]]; then\n"
                "    mapfile -t COMPREPLY < <(compgen -W "
             << single_quoted(names + "--help --version")
@@ -40,9 +43,14 @@ void print_bash(const std::vector<CommandDescription>& commands) {
     for (const OptionDescription& option : command.options) {
       all.insert(all.end(), option.names.begin(), option.names.end());
       if (!option.takes_value) continue;
-      std::cout << "        " << joined(option.names, "|") << ") mapfile -t COMPREPLY < <(compgen "
-                << (option.values.empty() ? "-f" : "-W " + single_quoted(joined(option.values)))
-                << " -- \"$word\"); return ;;\n";
+      std::cout << "        " << joined(option.names, "|") << ") ";
+      if (!option.values.empty()) {
+        std::cout << "mapfile -t COMPREPLY < <(compgen -P \"$list\" -W "
+                  << single_quoted(joined(option.values)) << " -- \"${word##*,}\"); ";
+      } else if (option.takes_file) {
+        std::cout << "mapfile -t COMPREPLY < <(compgen -f -- \"$word\"); ";
+      }
+      std::cout << "return ;;\n";
     }
     std::cout << "      esac\n"
                  "      if [[ $word == -* ]]; then\n"
@@ -89,7 +97,9 @@ void print_zsh(const std::vector<CommandDescription>& commands) {
     for (const OptionDescription& option : command.options) {
       std::string value;
       if (option.takes_value)
-        value = option.values.empty() ? ":value:_files" : ":value:(" + joined(option.values) + ")";
+        value = !option.values.empty() ? ":value:(" + joined(option.values) + ")"
+                : option.takes_file    ? ":value:_files"
+                                       : ":value: ";
       for (const std::string& name : option.names)
         std::cout << " \\\n        "
                   << single_quoted(str("*", name, "[", zsh_summary(option.summary), "]", value));
@@ -117,7 +127,7 @@ void print_fish(const std::vector<CommandDescription>& commands) {
       std::cout << "complete -c lockstep -n " << when;
       for (const std::string& name : option.names)
         std::cout << (name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1));
-      if (option.takes_value && option.values.empty()) std::cout << " -r -F";
+      if (option.takes_value && option.values.empty()) std::cout << (option.takes_file ? " -r -F" : " -x");
       if (!option.values.empty()) std::cout << " -x -a " << single_quoted(joined(option.values));
       std::cout << " -d " << single_quoted(option.summary) << '\n';
     }
@@ -139,6 +149,10 @@ void add_registered(std::vector<CommandDescription>& commands) {
     for (OptionDescription& option : command.options) {
       if (option.names.back() == "--passes") option.values = passes;
       if (option.names.back() == "--strategy") option.values = strategies;
+      if (option.names.back() == "--print-after") {
+        option.values = passes;
+        option.values.insert(option.values.begin(), {"changed", "all"});
+      }
     }
   }
 }

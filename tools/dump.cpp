@@ -76,6 +76,8 @@ void write_failed_passes(const DumpCommand& command, const std::string& format,
   if (format != "html" || recording.stages.empty()) return;
   try {
     write_output(command.output, to_html(recording, html_options(command)));
+    std::cerr << "lockstep: a page of the passes up to the one that failed is in "
+              << (command.output == "-" ? "standard output" : command.output) << '\n';
   } catch (const Error& error) {
     std::cerr << "lockstep: no page of the passes up to the one that failed: " << error.message() << "\n";
   }

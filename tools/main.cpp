@@ -1,6 +1,7 @@
 // The `lockstep` command: docs/cli.md.
 #include <exception>
 #include <iostream>
+#include <new>
 #include <string>
 #include <type_traits>
 #include <variant>
@@ -61,6 +62,9 @@ int main(int argc, char** argv) {
   } catch (const UsageError& error) {
     std::cerr << "lockstep: " << error.what() << '\n';
     return kWrongUsage;
+  } catch (const std::bad_alloc&) {
+    std::cerr << "lockstep: there is not enough memory\n";
+    return comparing ? kWrongUsage : kFailure;
   } catch (const std::exception& error) {
     print_error(error);
     return comparing ? kWrongUsage : kFailure;

@@ -91,7 +91,8 @@ void write_reproducer(const OptCommand& command, const Watch::Failure& failure) 
                                one_line(rest), "\n", "// error: ", one_line(failure.error), "\n", kPassesLine,
                                failure.passes, "\n", print(failure.graph));
   write_output(command.reproducer, text);
-  std::cerr << "lockstep: what the pass was given is in " << command.reproducer << '\n';
+  std::cerr << "lockstep: what the pass was given is in "
+            << (command.reproducer == "-" ? "standard output" : command.reproducer) << '\n';
 }
 
 std::string passes_of_reproducer(const std::string& text, const std::string& path) {

@@ -1,4 +1,5 @@
 // lockstep passes: the passes and strategies there are, from the registries themselves.
+#include <algorithm>
 #include <iomanip>
 #include <iostream>
 #include <string>
@@ -22,9 +23,16 @@ std::string default_text(const OptionSpec& option) {
 void print_one(std::string_view kind, const std::string& name, const std::string& summary,
                const std::vector<OptionSpec>& options) {
   std::cout << name << " (" << kind << "): " << summary << '\n';
+  std::size_t longest_name = 0, longest_default = 0;
   for (const OptionSpec& option : options) {
-    std::cout << "  " << std::left << std::setw(18) << option.name << std::setw(8) << to_string(option.type)
-              << std::setw(16) << default_text(option) << ' ' << option.summary << '\n';
+    longest_name = std::max(longest_name, option.name.size());
+    longest_default = std::max(longest_default, default_text(option).size());
+  }
+  const auto column = [](std::size_t longest) { return std::setw(static_cast<int>(longest) + 2); };
+  for (const OptionSpec& option : options) {
+    std::cout << "  " << std::left << column(longest_name) << option.name << std::setw(8)
+              << to_string(option.type) << column(longest_default) << default_text(option) << option.summary
+              << '\n';
   }
 }
 

@@ -44,6 +44,8 @@ void print_plan(const PlanSummary& plan) {
 }  // namespace
 
 int run_command(const ProfileCommand& command) {
+  if (command.settings.trace == "-")
+    throw UsageError("profile: --trace: the summary goes to standard output: name a file for the trace");
   const Runner runner(command.settings);
   std::vector<double> seconds;
   TraceRecorder recorder;

@@ -2,6 +2,7 @@
 #include <iostream>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "commands.h"
 #include "graph_input.h"
@@ -34,7 +35,7 @@ std::map<std::string, Tensor> by_name(const std::vector<Runner::Result>& results
 
 void write_results(const std::string& path, const std::vector<Runner::Result>& results) {
   const std::map<std::string, Tensor> tensors = by_name(results);
-  write_output(path, extension_of(path) == "npz" ? write_npz(tensors) : write_npy(tensors.begin()->second));
+  write_output(path, extension_of(path) == "npy" ? write_npy(tensors.begin()->second) : write_npz(tensors));
 }
 
 // One value for each variable, whatever the number of its copies.
@@ -48,8 +49,23 @@ void write_variables(const std::string& path, VariableStore& store) {
 
 void check_extension(const char* option, const std::string& path, bool npy) {
   const std::string extension = extension_of(path);
-  if (path.empty() || extension == "npz" || (npy && extension == "npy")) return;
+  if (path.empty() || path == "-" || extension == "npz" || (npy && extension == "npy")) return;
   throw UsageError(str(option, ": '", path, "' must end in .npz", npy ? " or .npy" : ""));
+}
+
+// Two things in one place: the second would replace the first, or follow it where nobody can part them.
+void check_outputs(const RunCommand& command) {
+  const std::pair<const char*, std::string> outputs[] = {
+      {"the results", command.output.empty() ? "-" : command.output},
+      {"the variables (--variables)", command.variables},
+      {"the trace (--trace)", command.settings.trace}};
+  std::map<std::string, const char*> taken;
+  for (const auto& [what, path] : outputs) {
+    const auto [first, fresh] = taken.emplace(path, what);
+    if (fresh || path.empty()) continue;
+    throw UsageError(str("run: ", first->second, " and ", what, " would both go to ",
+                         path == "-" ? "standard output" : path, ": name another file for one of them"));
+  }
 }
 
 }  // namespace
@@ -57,6 +73,7 @@ void check_extension(const char* option, const std::string& path, bool npy) {
 int run_command(const RunCommand& command) {
   check_extension("--output", command.output, true);
   check_extension("--variables", command.variables, false);
+  check_outputs(command);
   const Runner runner(command.settings);
   if (extension_of(command.output) == "npy" && runner.num_tensors() != 1) {
     throw InvalidArgument(str("an .npy file holds one tensor, and there are ", runner.num_tensors(),

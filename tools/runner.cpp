@@ -74,15 +74,20 @@ std::string strategy_text(const RunSettings& settings, std::size_t& cpus) {
   return print_pass(info->name, options);
 }
 
+// Each is called as its node; one that is returned again has a number behind that, which is no other node's name.
 std::vector<std::string> result_names(const Graph& graph) {
   std::vector<std::string> names;
   std::set<std::string> taken;
+  std::vector<std::size_t> again;
   for (const ValueId result : graph.results()) {
     std::string name = graph.node(result.node).name();
     if (result.output != 0) name += str(":", result.output);
-    std::string unique = name;
-    for (std::size_t i = 1; !taken.insert(unique).second; ++i) unique = str(name, "_", i);
-    names.push_back(std::move(unique));
+    if (!taken.insert(name).second) again.push_back(names.size());
+    names.push_back(std::move(name));
+  }
+  for (const std::size_t place : again) {
+    const std::string name = names[place];
+    for (std::size_t i = 1; !taken.insert(names[place]).second; ++i) names[place] = str(name, "_", i);
   }
   return names;
 }
@@ -103,6 +108,21 @@ void check_feeds(const Feeds& feeds, const std::vector<std::pair<std::string, Te
       throw InvalidArgument(
           str("the graph has no placeholder '", name, "'; it has ", known.empty() ? "none" : known));
     }
+  }
+}
+
+// Rows that belong together go to one replica: what is split has the same number of them.
+void check_rows(const std::vector<InputSpec>& inputs, const Feeds& feeds) {
+  const InputSpec* first = nullptr;
+  const auto rows = [&](const InputSpec& input) { return feeds.find(input.name)->second.shape()[0]; };
+  for (const InputSpec& input : inputs) {
+    if (input.shared || feeds.find(input.name)->second.shape().rank() == 0) continue;
+    if (first == nullptr) first = &input;
+    if (rows(input) == rows(*first)) continue;
+    throw InvalidArgument(str("'", first->name, "' has ", rows(*first), " rows and '", input.name, "' ",
+                              rows(input),
+                              ": with --strategy feeds are split row by row, all alike; name in "
+                              "--shared what all replicas should see whole"));
   }
 }
 
@@ -149,6 +169,7 @@ void Runner::distribute(const RunSettings& settings, Graph graph, const Feeds& f
   for (const InputSpec& input : step_->inputs()) inputs.emplace_back(input.name, input.spec);
   check_feeds(feeds, inputs);
   const auto replicas = static_cast<std::size_t>(strategy_->num_replicas_in_sync());
+  check_rows(step_->inputs(), feeds);
   for (const InputSpec& input : step_->inputs()) {
     const Tensor& value = feeds.find(input.name)->second;
     arguments_.push_back(input.shared ? PerReplica<Tensor>(value)

@@ -113,6 +113,8 @@ TEST_F(Tool, AWrongCommandLineIsStatus2AndSaysWhereHelpIs) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "subcommand is required"},
       {"nonsense", "there is no command 'nonsense'; there are opt, dump,"},
+      {"--nonsense", "there is no option '--nonsense' before the command"},
+      {"--load x.so opt step.lks", "there is no option '--load' before the command"},
       {"opt", "graph is required"},
       {"opt step.lks --nonsense", "--nonsense"},
       {"opt step.lks --format png", "png"},
@@ -131,7 +133,22 @@ TEST_F(Tool, AWrongCommandLineIsStatus2AndSaysWhereHelpIs) {
       {"run step.lks --feed x=- --feed rate=-", "only one value can come on standard input"},
       {"run - --feed x=-", "the graph comes on standard input already"},
       {"run step.lks --feed 'x=f32[]{1.0}' --feed 'x=f32[]{1.0}'", "'x' is fed twice"},
-      {"run step.lks --steps 0", "steps"},
+      {"run step.lks --steps 0", "--steps: expected a whole number from 1 to 1000000000, got '0'\n"},
+      {"run step.lks --steps 1e3", "--steps: expected a whole number from 1"},
+      {"run step.lks --steps ''", "--steps: expected a whole number from 1"},
+      {"run step.lks --threads -1", "--threads: expected a whole number from 0 to 1000000000, got '-1'"},
+      {"run step.lks --seed -1", "--seed: expected a whole number from 0 to 18446744073709551615, got '-1'"},
+      {"profile step.lks --warmup -1", "--warmup: expected a whole number from 0"},
+      {"profile step.lks --warmup 18446744073709551615", "--warmup: expected a whole number from 0"},
+      {"profile step.lks --runs 0", "--runs: expected a whole number from 1"},
+      {"dump step.lks -f dot --depth -1", "--depth: expected a whole number from 0"},
+      {"run step.lks --trace -", "the results and the trace (--trace) would both go to standard output"},
+      {"run step.lks -o - --variables -", "the results and the variables (--variables) would both go"},
+      {"run step.lks -o y.npz --variables - --trace -",
+       "the variables (--variables) and the trace (--trace)"},
+      {"run step.lks -o a.npz --variables a.npz", "would both go to a.npz: name another file"},
+      {"profile step.lks --trace -", "name a file for the trace"},
+      {"diff step.lks step.lks --html -", "name a file for the page, or give --quiet"},
       {"run step.lks --shared x", "needs --strategy"},
       {"run step.lks -o results.txt", "must end in .npz or .npy"},
       {"run step.lks --strategy one-device --devices cpu:0,cpu:1", "takes one device, got 2"},
@@ -151,12 +168,15 @@ TEST_F(Tool, AWrongCommandLineIsStatus2AndSaysWhereHelpIs) {
 TEST_F(Tool, WhatFailsIsStatus1AndLeavesOutputsAsTheyWere) {
   write("broken.lks", "%y = relu(%x : f32[2]\n");
   write("wrong.lks", "%x = placeholder() : f32[2]\n%y = no_such_op(%x) : f32[2]\nreturn %y\n");
+  write("empty.lkg", "");
   write("x.npy", "no array");
   write("kept", "as it was");
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"opt missing.lks -o kept", "missing.lks"},
       {"opt broken.lks -o kept", "broken.lks"},
-      {"opt wrong.lks -o kept", "no_such_op"},
+      {"opt empty.lkg -o kept", "DataLoss: graph file 'empty.lkg': it is empty"},
+      {"opt - -o kept", "DataLoss: graph file 'standard input': it is empty"},
+      {"opt wrong.lks -o kept", "NotFound: graph file 'wrong.lks': node 'y': no op named 'no_such_op'"},
       {"opt step.lks -p constnt-folding -o kept", "did you mean 'constant-folding'"},
       {"opt step.lks -p 'constant-folding(max=1)' -o kept", "max"},
       {"opt step.lks -p 'prove-sync(' -o kept", "at "},
@@ -265,10 +285,15 @@ TEST_F(Tool, AFailingPassLeavesAReproducer) {
   const Outcome again = lockstep("opt --run-reproducer again.lks");
   EXPECT_EQ(again.status, 1);
   EXPECT_THAT(again.err, AllOf(StartsWith("lockstep: "), HasSubstr("prove-sync: ")));
-  EXPECT_EQ(lockstep("opt drift.lks -p '" + passes + "' --reproducer ''").status, 1);
+  for (const char* none : {"--reproducer ''", "--reproducer="})
+    EXPECT_EQ(lockstep("opt -p '" + passes + "' " + none + " drift.lks").status, 1);
   EXPECT_FALSE(fs::exists(file("lockstep-reproducer.lks")));
   if (has_graphviz()) {  // a page of the passes up to that one, as far as they got
-    EXPECT_EQ(lockstep("dump drift.lks -p '" + passes + "' -o failed.html").status, 1);
+    const Outcome page = lockstep("dump drift.lks -p '" + passes + "' -o failed.html");
+    EXPECT_EQ(page.status, 1);
+    EXPECT_THAT(page.err,
+                AllOf(HasSubstr("up to the one that failed is in failed.html\nlockstep: "),
+                      HasSubstr("what all replicas should see whole is shared: enter-replicas(shared=[x])")));
     EXPECT_THAT(contents(file("failed.html")), HasSubstr("prove-sync (failed)"));
   }
   EXPECT_THAT(lockstep("opt --run-reproducer step.lks").err, HasSubstr("this is no reproducer"));
@@ -367,6 +392,20 @@ TEST_F(Tool, RunFeedsTheGraphAndKeepsResults) {
   }
   EXPECT_THAT(lockstep("run step.lks --feed x=-", "neither").err,
               HasSubstr("standard input: this is no whole"));
+  // One thing can go to standard output.
+  const std::map<std::string, Tensor> variables =
+      read_npz(lockstep("run step.lks --feed all.npz -o y.npz --variables -").out);
+  EXPECT_TRUE(variables.at("w").bit_equal(Tensor::from({2}, {0.5F, 0.0F})));
+  EXPECT_THAT(lockstep("run step.lks --feed all.npz -o y.npz --trace -").out, StartsWith("{"));
+  // A result has the name of its node, also where another one is returned twice.
+  const std::map<std::string, Tensor> named =
+      read_npz(lockstep("run - --feed 'x=f32[1]{2.0}' -o -",
+                        "%x = placeholder() : f32[1]\n%y = neg(%x) : f32[1]\n%y_1 = square(%x) : f32[1]\n"
+                        "return %y, %y, %y_1\n")
+                   .out);
+  ASSERT_EQ(named.size(), 3U);
+  EXPECT_TRUE(named.at("y_1").bit_equal(Tensor::from({1}, {4.0F})));
+  EXPECT_TRUE(named.at("y_2").bit_equal(named.at("y")));
   // What cannot be written is known before anything runs.
   const Outcome two =
       lockstep("run - --feed 'x=f32[2]{*1.0}' -o y.npy --variables v.npz",
@@ -408,6 +447,16 @@ TEST_F(Tool, RunSplitsFeedsOverReplicasAndTrainsAsOneDevice) {
               HasSubstr("no placeholder 'z'"));
   EXPECT_THAT(lockstep("run step.lks --devices cpu:0,cpu:1 --strategy mirrored -o y.npy" + feeds).err,
               HasSubstr("an .npy file holds one tensor, and there are 2"));
+  // Rows that belong together are not torn apart.
+  write("rows.lks",
+        "%x = placeholder() : f32[?,2]\n%y = placeholder() : f32[?,2]\n%z = sub(%x, %y) : f32[?,2]\nreturn "
+        "%z\n");
+  const std::string unlike =
+      "run rows.lks --devices cpu:0,cpu:1 --strategy mirrored --feed x=x.npy --feed 'y=f32[1,2]{*1.0}'";
+  const Outcome torn = lockstep(unlike);
+  EXPECT_EQ(torn.status, 1);
+  EXPECT_THAT(torn.err, HasSubstr("'x' has 3 rows and 'y' 1: with --strategy feeds are split row by row"));
+  EXPECT_THAT(lockstep(unlike + " --shared y").out, HasSubstr("1: f32[1,2] "));
   // A node that is called as the value of a replica is another result.
   write("names.lks",
         "%x = placeholder() : f32[?]\n%y = relu(%x) : f32[?]\n%\"y/replica_1\" = neg(%x) : f32[?]\n"
@@ -461,6 +510,7 @@ TEST_F(Tool, TheReferencePagesAreWhatTheToolWrites) {
   EXPECT_THAT(lockstep("passes").out, AllOf(HasSubstr("\nprove-sync "), HasSubstr("\nmirrored ")));
   EXPECT_THAT(lockstep("passes bucket-all-reduce").out,
               AllOf(HasSubstr("(pass)"), HasSubstr("bytes_per_pack")));
+  EXPECT_THAT(lockstep("passes mirrored").out, HasSubstr("\n  num_gpus_per_worker  int ")) << "columns";
   EXPECT_THAT(lockstep("passes central-storage").out,
               AllOf(HasSubstr("(strategy)"), HasSubstr("parameter_device")));
 }
@@ -535,6 +585,12 @@ COMP_WORDS=(lockstep "$@"); COMP_CWORD=$#; _lockstep; test "${COMPREPLY[*]}" = "
   EXPECT_TRUE(shell(ask + "'prove-sync' passes prove")) << "passes";
   EXPECT_TRUE(shell(ask + "'central-storage' opt --passes central")) << "strategies stand for passes";
   EXPECT_TRUE(shell(ask + "'one-device' run --strategy one")) << "strategies";
+  EXPECT_TRUE(shell(ask + "'--verify-each' opt --time --ver")) << "behind an option without a value";
+  EXPECT_TRUE(shell(ask + "'html' dump --format = h")) << "as bash cuts --format=h";
+  EXPECT_TRUE(shell(ask + "'constant-folding,dead-node-elimination' opt --passes constant-folding,dead-n"))
+      << "the next of a list";
+  EXPECT_TRUE(shell(ask + "'changed' opt --print-after ch"));
+  EXPECT_TRUE(shell(ask + "'' run --steps st")) << "a number is no file";
 }
 
 }  // namespace
