@@ -48,6 +48,12 @@ VariableRef VariableUpdate::slot(const Slot& slot) const {
   decl.spec = {kernels::slot_dtype(spec_.dtype), spec_.shape};
   if (slot.initial != 0) decl.initial = Tensor::full(decl.spec.dtype, decl.spec.shape, slot.initial);
   decl.trainable = false;
+  // What each replica has of its own is updated with slots of its own.
+  const VariableDecl* owner = builder().outermost().graph().find_variable(variable().name);
+  if (owner != nullptr && owner->synchronization == Synchronization::kOnRead) {
+    decl.synchronization = owner->synchronization;
+    decl.aggregation = owner->aggregation;
+  }
   return builder().find_or_declare(std::move(decl), common_.site);
 }
 

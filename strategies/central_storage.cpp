@@ -7,10 +7,17 @@ namespace lockstep {
 
 namespace {
 
-MirroredOptions sharing(MirroredOptions options) {
+// Shared, and with a runtime that has the parameter device.
+MirroredOptions with_one_place(MirroredOptions options, const std::string& parameter_device) {
   if (!options.share_mirrored) {
     throw InvalidArgument(
         "CentralStorageStrategy keeps variables in one place: share_mirrored cannot be off");
+  }
+  if (!options.runtime) {
+    std::vector<std::string> used = options.devices.names().value_or(std::vector<std::string>());
+    used.push_back(parameter_device);
+    if (!options.reduce_device.empty()) used.push_back(options.reduce_device);
+    options.runtime = internal::runtime_with(used);
   }
   return options;
 }
@@ -18,7 +25,7 @@ MirroredOptions sharing(MirroredOptions options) {
 }  // namespace
 
 CentralStorageStrategy::CentralStorageStrategy(MirroredOptions options, const std::string& parameter_device)
-    : MirroredStrategy(sharing(std::move(options))),
+    : MirroredStrategy(with_one_place(std::move(options), parameter_device)),
       parameter_devices_{Device::parse(parameter_device).to_string()} {
   internal::check_device(runtime(), parameter_devices_[0]);
 }

@@ -216,6 +216,13 @@ class CongruenceMaker {
                  attributes_of(node), kind_of(node.device())});
   }
 
+  void add_dims(const Shape& shape) {
+    for (const std::int64_t dim : shape.dims()) {
+      key_.push_back(static_cast<std::uint32_t>(dim));
+      key_.push_back(static_cast<std::uint32_t>(static_cast<std::uint64_t>(dim) >> 32U));
+    }
+  }
+
   static bool equals_only_itself(const Node& node, Effect effects) {
     const OpTraits& traits = node.op().traits;
     if (traits.per_replica_source || traits.gives_replica || has(effects, Effect::kHost | Effect::kOpaque))
@@ -247,13 +254,14 @@ class CongruenceMaker {
       set(node, 0, level.of(node.inputs()[0]), level);
       return;
     }
+    if (is_join(node)) {
+      join(node, level);
+      return;
+    }
     start_key(node, kNode);
     if (traits.gives_shape && node.graph().spec(node.inputs()[0]).shape.is_known()) {
       key_[0] = kShapeOf;  // contents do not matter
-      for (const std::int64_t dim : node.graph().spec(node.inputs()[0]).shape.dims()) {
-        key_.push_back(static_cast<std::uint32_t>(dim));
-        key_.push_back(static_cast<std::uint32_t>(static_cast<std::uint64_t>(dim) >> 32U));
-      }
+      add_dims(node.graph().spec(node.inputs()[0]).shape);
     } else {
       for (const ValueId input : node.inputs()) key_.push_back(level.of(input));
     }
@@ -311,11 +319,47 @@ class CongruenceMaker {
     }
   }
 
-  // Output 0 is input 0. An alias may have another shape, which then decides what readers compute.
+  // --- tensors out of their chunks
+
+  static bool is_join(const Node& node) {
+    static const OpDef& join_chunks = OpRegistry::global().get("join_chunks");
+    return &node.op() == &join_chunks;
+  }
+
+  // A value of the shape of `like`, which is one of those that this chunk is of: they all have one shape.
+  static ValueId first_alike(const Graph& graph, ValueId chunk, ValueId like) {
+    static const OpDef& reduce_chunk = OpRegistry::global().get("reduce_chunk");
+    const Node& made = graph.node(chunk.node);
+    if (&made.op() != &reduce_chunk) return like;
+    const std::span<const ValueId> all = made.inputs();
+    for (std::size_t i = chunk.output; i < all.size(); i += made.outputs().size()) {
+      if (all[i] == like) return all[chunk.output];
+    }
+    return like;
+  }
+
+  // Each tensor by itself: replicas need not read the same ones. Of the last inputs only the shapes count, and the length of
+  // the chunks settles one open dimension.
+  void join(const Node& node, LevelClasses& level) {
+    const std::size_t tensors = node.outputs().size();
+    const std::span<const ValueId> inputs = node.inputs();
+    for (std::size_t t = 0; t < tensors; ++t) {
+      start_key(node, kNode);
+      for (std::size_t i = t; i + tensors < inputs.size(); i += tensors) key_.push_back(level.of(inputs[i]));
+      const ValueId like = inputs[inputs.size() - tensors + t];
+      const Shape& shape = node.graph().spec(like).shape;
+      add_dims(shape);
+      if (std::ranges::count(shape.dims(), kUnknown) > 1)
+        key_.push_back(level.of(first_alike(node.graph(), inputs[t], like)));
+      set(node, t, table_.number(key_), level);
+    }
+  }
+
+  // Output 0 is input 0, perhaps in another memory. An alias may have another shape, which then decides what readers compute.
   static bool is_input(const Node& node) {
     const OpTraits& traits = node.op().traits;
     if (node.outputs().size() != 1 || node.inputs().empty()) return false;
-    if (traits.must_agree && traits.alias) return true;
+    if (traits.transfers || (traits.must_agree && traits.alias)) return true;
     if (!traits.alias && !traits.alias_if_same) return false;
     const TensorSpec& spec = node.graph().spec(node.inputs()[0]);
     return spec.shape.is_known() && spec == node.outputs()[0];

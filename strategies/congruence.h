@@ -10,7 +10,7 @@
 //                 what prove-sync proves for the end of the step, by induction over the steps); copies that are synchronized
 //                 on read, and variables given as diverging, never do. A read is what the variable holds
 //   random        equal key, inputs and replica
-//   collectives   same_on_all: tensor t is of one class on all replicas
+//   collectives   same_on_all: tensor t is of one class on all replicas. Lowered: a copy is its input, joined chunks go by chunks and shape
 //   cond          output j by the predicate and what both regions give for it, regions numbered over the arguments' classes
 //   while_loop    carried values and written variables are taken for equal where they start equal, and told apart until
 //                 the body confirms the rest

@@ -12,7 +12,7 @@
 //   a cross-replica method in replica context    "requires cross-replica context: use merge_call()"
 //                                                (so is one that makes nodes for all replicas in an update)
 //   another strategy is active                   "mixes strategies"
-//   a replica method outside of a replica        "requires replica context"
+//   a replica method outside of a replica        "requires replica context" (a collective in an update, too)
 //   a ReplicaContext of another function         "this ReplicaContext belongs to another ..."
 //
 // Contexts belong to the thread that entered them. While a function is traced, builder() is where its nodes go.

@@ -22,7 +22,14 @@ LowerContext::LowerContext(Rewriter& edit, NodeId node, std::vector<bool> is_rea
 }
 
 ValueId LowerContext::input(std::size_t replica, std::size_t tensor) const {
-  return edit_.graph().node(node_).inputs()[replica * tensors_ + tensor];
+  const Node& all_reduce = edit_.graph().node(node_);
+  if (replica >= replicas_ || tensor >= tensors_) {
+    throw InvalidArgument(
+        str("tensor ", tensor, " of replica ", replica, " is asked for, and the all-reduce has ", tensors_,
+            " tensors of ", replicas_, " replicas, each counted from 0"),
+        place_of(all_reduce));
+  }
+  return all_reduce.inputs()[replica * tensors_ + tensor];
 }
 
 std::vector<std::size_t> LowerContext::readers(std::size_t tensor) const {
@@ -301,7 +308,8 @@ CrossDeviceOpsPtr cross_device_ops(std::string_view name, std::string_view devic
   if (name == "hierarchical_copy") return hierarchical_copy();
   if (name == "ring") return ring();
   throw InvalidArgument(str("there are no cross-device ops '", name.substr(0, 60),
-                            "'; expected shared_memory, reduction_to_one_device, hierarchical_copy or ring"));
+                            "'; expected shared_memory, reduction_to_one_device, hierarchical_copy or ring; ",
+                            "as an option of a strategy or of lower-collectives also auto"));
 }
 
 std::ostream& operator<<(std::ostream& out, const CrossDeviceChoice& choice) {

@@ -92,7 +92,7 @@ class LOCKSTEP_API CrossDeviceOps {
   CrossDeviceOps(const CrossDeviceOps&) = delete;
   CrossDeviceOps& operator=(const CrossDeviceOps&) = delete;
   virtual std::string_view name() const = 0;
-  // Makes the nodes and gives each replica that reads a tensor its value. Bits should be equal for all replicas.
+  // Makes the nodes and gives each replica that reads a tensor its value. Bits must be equal for all replicas: prove-sync, run again, checks.
   virtual void lower(LowerContext& context) const = 0;
 };
 

@@ -19,6 +19,12 @@ std::ptrdiff_t parameter_of(const Graph& graph, NodeId id) {
   return found == graph.parameters().end() ? -1 : found - graph.parameters().begin();
 }
 
+// A copy is what it was made of.
+ValueId source_of(const Graph& graph, ValueId value) {
+  while (graph.node(value.node).op().traits.transfers) value = graph.node(value.node).inputs()[0];
+  return value;
+}
+
 std::vector<LevelClasses::Update> updates_of(const LevelClasses& classes, std::size_t variable) {
   std::vector<LevelClasses::Update> updates;
   for (const LevelClasses::Update& update : classes.updates()) {
@@ -119,6 +125,12 @@ void Drift::follow(ValueId a, ValueId b) {
       return;
     }
     if (leave(a, b)) continue;
+    const ValueId from_a = source_of(*level().graph, a), from_b = source_of(*level().graph, b);
+    if (from_a != a || from_b != b) {
+      a = from_a;
+      b = from_b;
+      continue;
+    }
     const Node& first = level().graph->node(a.node);
     const Node& second = level().graph->node(b.node);
     steps_.emplace_back(&first, &second);

@@ -1,5 +1,7 @@
 #include "lockstep/strategies/internal/memories.h"
 
+#include <algorithm>
+
 #include "lockstep/core/device.h"
 
 namespace lockstep::internal {
@@ -14,6 +16,16 @@ const std::string& Memories::of(const std::string& device) {
   auto found = known_.find(device);
   if (found == known_.end()) found = known_.emplace(device, memory_of(device)).first;
   return found->second;
+}
+
+Runtime runtime_with(std::span<const std::string> devices) {
+  RuntimeOptions made;
+  for (const std::string& name : devices) {
+    const Device device = Device::parse(name);
+    if (device.kind == DeviceKind::kCpu)
+      made.cpu_devices = std::max(made.cpu_devices, static_cast<std::size_t>(device.index) + 1);
+  }
+  return Runtime(made);
 }
 
 void check_device(const Runtime& runtime, const std::string& name) {

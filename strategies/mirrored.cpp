@@ -34,6 +34,11 @@ StrategyOptions base_options(const MirroredOptions& options) {
   // There are no GPU devices yet: a runtime without any gives the CPU.
   if (options.devices.names()) base.devices = *options.devices.names();
   base.runtime = options.runtime;
+  if (!base.runtime && !options.reduce_device.empty()) {
+    std::vector<std::string> used = base.devices;
+    used.push_back(options.reduce_device);
+    base.runtime = internal::runtime_with(used);
+  }
   base.compile = options.compile;
   base.checks = options.checks;
   return base;
@@ -101,8 +106,8 @@ PassPipeline MirroredStrategy::pipeline() const {
   }
   passes += str(",replicate,place(devices=", devices, central ? ",variables=" + homes[0] : "", ")");
   // The proof comes before anything relies on it, and after everything that could break it.
-  passes += ",prove-sync";
-  if (drifts) passes += str("(allow=", drifting, ",strict=false)");
+  const std::string proof = drifts ? str("prove-sync(allow=", drifting, ",strict=false)") : "prove-sync";
+  passes += "," + proof;
   if (options_.share_mirrored) passes += ",share-mirrored";
   // Ordered while they are still collectives; then each becomes what its devices need, and copies where memories differ.
   passes += ",order-collectives";
@@ -113,7 +118,8 @@ PassPipeline MirroredStrategy::pipeline() const {
           "custom_cross_device_ops stand in place of a name: leave cross_device_ops and reduce_device out");
     PassPipeline pipeline = registry.parse_pipeline(passes);
     pipeline.add(make_lower_collectives({.ops = own}));
-    return std::move(pipeline.append(registry.parse_pipeline("insert-copies")));
+    // Do the user's ops give all replicas the same? Those that come along do.
+    return std::move(pipeline.append(registry.parse_pipeline(proof + ",insert-copies")));
   }
   passes += str(",lower-collectives(ops=", options_.cross_device_ops);
   if (!options_.reduce_device.empty()) passes += str(",device=", options_.reduce_device);

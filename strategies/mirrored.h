@@ -47,9 +47,9 @@ struct MirroredOptions {
   std::optional<std::int64_t> num_gpus_per_worker = std::nullopt;
   // How values become one across devices: "auto", "shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring".
   std::string cross_device_ops = "auto";
-  // Where reduction_to_one_device reduces, a device of the runtime; empty: replica 0's. For the other ops an error.
+  // Where reduction_to_one_device reduces, a replica's device or another of the runtime; empty: replica 0's. For the other ops an error.
   std::string reduce_device = {};
-  // Instead of a name: cross-device ops of your own (strategies/cross_device_ops.h).
+  // Instead of a name: cross-device ops of your own (strategies/cross_device_ops.h); prove-sync runs once more behind them.
   CrossDeviceOpsPtr custom_cross_device_ops = nullptr;
   // Gradients are packed into buckets of about so many bytes, in the order in which they become ready; 0: one bucket for all.
   std::int64_t bytes_per_pack = 4 << 20;
@@ -58,8 +58,8 @@ struct MirroredOptions {
   // Compute and store once what is proven equal on all replicas and lies in one memory. Off: every replica has its own.
   bool share_mirrored = true;
   // Variables whose copies may drift apart: a replica reads and changes its own, whatever the aggregation says, by its own gradients
-  // too (name the optimizer's slots as well). Steps declare them as synchronized on read, and the pipeline's text names them. A name
-  // that is no variable is an error when a function is made. Prefer Synchronization::kOnRead for what is each replica's own.
+  // too; an optimizer's slots follow (name those that a given graph brings). Steps declare them as synchronized on read, and the pipeline's text
+  // names them. A name that is no variable is an error when a function is made. Prefer Synchronization::kOnRead for what is each replica's own.
   std::set<std::string> may_drift = {};
   // Passes on one replica's step before it is distributed: "accumulate-gradients(steps=4),clip-by-global-norm(norm=1)".
   std::string step_passes = {};

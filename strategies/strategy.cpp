@@ -40,16 +40,7 @@ std::vector<std::string> canonical(const std::vector<std::string>& devices) {
 }
 
 Runtime runtime_for(const StrategyOptions& options, const std::vector<std::string>& devices) {
-  Runtime runtime = [&] {
-    if (options.runtime) return *options.runtime;
-    RuntimeOptions made;
-    for (const std::string& name : devices) {
-      const Device device = Device::parse(name);
-      if (device.kind == DeviceKind::kCpu)
-        made.cpu_devices = std::max(made.cpu_devices, static_cast<std::size_t>(device.index) + 1);
-    }
-    return Runtime(made);
-  }();
+  Runtime runtime = options.runtime ? *options.runtime : internal::runtime_with(devices);
   for (const std::string& name : devices) internal::check_device(runtime, name);
   return runtime;
 }
@@ -80,6 +71,20 @@ void check_writes(const Graph& graph) {
             "others not: use Variable::assign() or Strategy::update(), which reach every copy, or ",
             "write it inside of run()"),
         place_of(node));
+  }
+}
+
+// In an update a region stands for each copy: what combines replicas would count every copy of a value that is one.
+void check_update(const Graph& region) {
+  for (const Node& node : region.nodes()) {
+    const OpTraits& traits = node.op().traits;
+    if (traits.collective || traits.sum_over_replicas || traits.replica_share) {
+      throw FailedPrecondition(
+          str(node.op().name, "() requires replica context, and this is the code of one copy, in an update: ",
+              "compute it before the update and hand its result over as an argument"),
+          place_of(node));
+    }
+    for (const Graph& inner : node.regions()) check_update(inner);
   }
 }
 
@@ -122,11 +127,7 @@ void Strategy::check_step(const Graph& step) const {
 }
 
 Strategy::Scope Strategy::scope() {
-  const internal::ContextFrame* frame = internal::ContextFrame::current();
-  if (frame != nullptr && frame->strategy() != this) internal::require_cross_replica(this, "scope()");
-  if (in_replica_context())
-    throw FailedPrecondition(
-        "scope() cannot be entered inside the code of a replica; enter it around the function");
+  internal::require_cross_replica(this, "scope()");
   return Scope(*this);
 }
 
@@ -175,6 +176,7 @@ std::vector<PerReplica<Value>> Strategy::replicate(std::span<const PerReplica<Va
           known.set(ordered.back().id().node, arguments[i].kind());
         }
         std::vector<Value> given = trace(ordered);
+        if (kind == ContextKind::kUpdate) check_update(builder->innermost().graph());
         own_results = given.size();
         for (const auto& [value, then] : frame.leaving()) {
           given.push_back(value);
@@ -386,7 +388,7 @@ Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optio
                         SourceSite site) {
   internal::require_cross_replica(this, "reduce()");
   if (value.empty()) throw InvalidArgument("reduce: the value is empty");
-  return internal::at_once(value.values(), [&](GraphBuilder& builder, const std::vector<Value>& slots) {
+  return internal::at_once(value.values(), site, [&](GraphBuilder& builder, const std::vector<Value>& slots) {
     const internal::ContextFrame frame(this, ContextKind::kCrossReplica, &builder);
     return reduce(op,
                   value.is_single() ? PerReplica<Value>(slots[0]) : PerReplica<Value>(slots, value.kind()),
@@ -404,7 +406,13 @@ PerReplica<Tensor> Strategy::distribute_values_from_function(
     const std::function<Tensor(std::int64_t replica, std::int64_t replicas)>& f) {
   internal::require_cross_replica(this, "distribute_values_from_function()");
   std::vector<Tensor> values;
-  for (std::int64_t r = 0; r < num_replicas_in_sync(); ++r) values.push_back(f(r, num_replicas_in_sync()));
+  for (std::int64_t r = 0; r < num_replicas_in_sync(); ++r) {
+    values.push_back(f(r, num_replicas_in_sync()));
+    if (!values.back().defined()) {
+      throw InvalidArgument(
+          str("distribute_values_from_function(): the tensor for replica ", r, " is empty"));
+    }
+  }
   return PerReplica<Tensor>(std::move(values));
 }
 

@@ -224,7 +224,7 @@ class LOCKSTEP_API Strategy {
   // --- across replicas
   // The slots combined; with an axis, each replica's value is reduced over that axis first, and a mean is the total sum over the
   // total count, however unevenly rows are spread. The sum or product of a value that is the same on all replicas is an error
-  // where there are several (divide first); its mean is the value. The mean of integers is f64.
+  // where there are several (divide first); its mean is the value. The mean of integers is f64 (not of one value without an axis).
   Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<std::int64_t> axis = std::nullopt,
                 SourceSite site = SourceSite::current());
   Value reduce(ReduceOp op, const PerReplica<Value>& value, std::optional<std::int64_t> axis = std::nullopt,
@@ -236,11 +236,11 @@ class LOCKSTEP_API Strategy {
   }
   // A value for every replica: one copy of the caller's tensor, which all slots share.
   PerReplica<Tensor> broadcast(const Tensor& value);
-  // f(replica id, number of replicas) for each replica; never single.
+  // f(replica id, number of replicas) for each replica; never single. An empty tensor is an error.
   PerReplica<Tensor> distribute_values_from_function(
       const std::function<Tensor(std::int64_t replica, std::int64_t replicas)>& f);
   // For each copy of the variable: fn(the copy, this copy's slots of the arguments), in update context. Arguments are single
-  // or mirrored. Inside cross-replica and merge functions; the value is that of fn, mirrored.
+  // or mirrored. Inside cross-replica and merge functions; the value is that of fn: mirrored, or single where no replica has a part in it.
   PerReplica<Value> update(const Variable& variable,
                            const std::function<Value(const Variable&, std::span<const Value>)>& fn,
                            std::span<const PerReplica<Value>> arguments,

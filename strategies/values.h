@@ -71,7 +71,7 @@ PerReplica<T> mirrored(std::vector<T> values) {
   return PerReplica<T>(std::move(values), ReplicaKind::kMirrored);
 }
 
-// "per replica {0: f32[2]{1.0, 2.0}, 1: f32[2]{3.0, 4.0}}"
+// "per replica {0: f32[2] {1, 2}, 1: f32[2] {3, 4}}"
 LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const PerReplica<Tensor>& value);
 // "per replica {0: x: f32[2], 1: x/replica_1: f32[2]}"
 LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const PerReplica<Value>& value);

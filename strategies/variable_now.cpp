@@ -58,17 +58,19 @@ namespace {
 
 using internal::CopyLocks;
 
-void require_no_trace(const std::string& name) {
+void require_no_trace(const std::string& name, std::string_view what, std::string_view instead) {
   if (current_builder() == nullptr) return;
-  throw FailedPrecondition(str("variable '", name,
-                               "' is asked for its value while a function is traced: use read(), or do it ",
-                               "outside"));
+  throw FailedPrecondition(
+      str("variable '", name, "' is ", what, " while a function is traced: ", instead, ", or do it outside"));
+}
+void require_no_trace_for_value(const std::string& name) {
+  require_no_trace(name, "asked for its value", "use read()");
 }
 
 }  // namespace
 
 PerReplica<Tensor> Variable::copies() const {
-  require_no_trace(name());
+  require_no_trace_for_value(name());
   check_strategy();
   const auto replicas = static_cast<std::size_t>(state_->strategy->num_replicas_in_sync());
   VariableStore& store = state_->strategy->variables();
@@ -84,7 +86,7 @@ PerReplica<Tensor> Variable::copies() const {
 }
 
 Tensor Variable::value() const {
-  require_no_trace(name());
+  require_no_trace_for_value(name());
   const VariableMeaning meaning =
       internal::accepted(question(VariableAction::kRead, ReplicaKind::kSingle), name(), {});
   if (meaning != VariableMeaning::kSumCopies && meaning != VariableMeaning::kMeanCopies)
@@ -98,7 +100,7 @@ void Variable::assign_add(const Tensor& delta) const { change_now(VariableAction
 void Variable::assign_sub(const Tensor& delta) const { change_now(VariableAction::kAssignAdd, delta, true); }
 
 void Variable::change_now(VariableAction action, const Tensor& value, bool negate) const {
-  require_no_trace(name());
+  require_no_trace(name(), "given a tensor", "assign a Value, such as current_builder()->constant(tensor)");
   if (!value.defined() || value.spec() != spec()) {
     throw InvalidArgument(str("variable '", name(), "' holds ", spec(), ", got ",
                               value.defined() ? to_string(value.spec()) : "an empty tensor"));
@@ -110,11 +112,12 @@ void Variable::change_now(VariableAction action, const Tensor& value, bool negat
   std::vector<Tensor> changed;
   for (StoredVariable* copy : held.copies()) {
     const Tensor operands[] = {value, copy->storage()};
-    changed.push_back(internal::at_once(operands, [&](GraphBuilder&, const std::vector<Value>& v) {
-      Value change = negate ? neg(v[0]) : v[0];
-      if (meaning == VariableMeaning::kShareEach) change = share_of(change, replicas);
-      return action == VariableAction::kAssign ? identity(change) : v[1] + change;
-    }));
+    changed.push_back(
+        internal::at_once(operands, state_->site, [&](GraphBuilder&, const std::vector<Value>& v) {
+          Value change = negate ? neg(v[0]) : v[0];
+          if (meaning == VariableMeaning::kShareEach) change = share_of(change, replicas);
+          return action == VariableAction::kAssign ? identity(change) : v[1] + change;
+        }));
   }
   for (std::size_t i = 0; i < changed.size(); ++i) held.copies()[i]->storage().assign(changed[i]);
 }

@@ -12,6 +12,10 @@
 // norm is that of the whole batch. Variables that are synchronized on read belong to one replica: they are clipped by themselves, with the
 // norm of their own gradients.
 //
+// In a plain graph gradients are taken for whole. So a step that is to be distributed is clipped once it is inside of its
+// replicas: MirroredOptions::step_passes, or enter-replicas first. Clipped before, each replica would scale down its share by the
+// norm of that share, which is not what one device does, and nothing could tell afterwards.
+//
 // Run it once: a second run clips what is clipped. Linear.
 #pragma once
 

@@ -5,19 +5,22 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/core/source_site.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/builder.h"
 #include "lockstep/graph/interpreter.h"
 
 namespace lockstep::internal {
 
-// What `make` makes of placeholders for the tensors, computed now: the ops' own rules and kernels, without a program.
+// What `make` makes of placeholders for the tensors, computed now: the ops' own rules and kernels, without a program. Errors name
+// the caller's line.
 template <class Make>
-Tensor at_once(std::span<const Tensor> tensors, const Make& make) {
+Tensor at_once(std::span<const Tensor> tensors, SourceSite site, const Make& make) {
   GraphBuilder builder;
   std::vector<Value> values;
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    values.push_back(builder.placeholder(str("input_", i), tensors[i].dtype(), tensors[i].shape()));
+    values.push_back(builder.placeholder(str("input_", i), tensors[i].dtype(), tensors[i].shape(), site));
+  const auto here = builder.made_at(site);
   builder.result(make(builder, values));
   return Interpreter(builder.finish()).run(std::vector<Tensor>(tensors.begin(), tensors.end()))[0];
 }

@@ -1,6 +1,7 @@
 // strategies/internal/memories.h - where values lie, and which devices there are.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -22,6 +23,9 @@ class Memories {
   const std::string& of(const std::string& device);
   std::unordered_map<std::string, std::string> known_;
 };
+
+// A runtime with as many logical CPUs as these devices need, in whatever spelling.
+Runtime runtime_with(std::span<const std::string> devices);
 
 // Throws InvalidArgument where the runtime has no such device, in whatever spelling.
 void check_device(const Runtime& runtime, const std::string& name);

@@ -15,6 +15,7 @@
 #include "lockstep/graph/text.h"
 #include "lockstep/strategies/central_storage.h"
 #include "lockstep/strategies/extended.h"
+#include "lockstep/strategies/make_strategy.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/one_device.h"
 #include "lockstep/strategies/run_steps.h"
@@ -24,6 +25,7 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
+using testing::cpus;
 using testing::devices_of;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
@@ -36,8 +38,7 @@ using testing::vec;
 // --- placement
 
 TEST(CentralStorage, PlacesVariablesAndTheirUpdates) {
-  CentralStorageStrategy strategy(
-      {.devices = {"cpu:0", "cpu:1"}, .runtime = Runtime(RuntimeOptions{.cpu_devices = 3})}, "cpu:2");
+  CentralStorageStrategy strategy({.devices = {"cpu:0", "cpu:1"}}, "cpu:2");  // which is no replica's
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F), {.aggregation = Aggregation::kMean});
   const Variable count("count", Tensor::scalar(0.F));
@@ -75,6 +76,8 @@ TEST(CentralStorage, HasItsPlaceBesideOneReplica) {
   EXPECT_THAT(devices_of(f.replicated_graph(), "assign_add"), ElementsAre("cpu:1"));
   EXPECT_THAT(devices_of(f.replicated_graph(), "mul"), ElementsAre("cpu:0"));
   EXPECT_EQ(f(Tensor::scalar(2.F))[0].item(), 3);
+  const auto from_text = make_strategy("central-storage(devices=[cpu:0],parameter_device=cpu:3)");
+  EXPECT_THAT(from_text->parameter_devices(), ElementsAre("cpu:3"));
 }
 
 TEST(MirroredOptions, CountGpus) {
@@ -179,19 +182,32 @@ TEST(MayDrift, EachReplicaChangesItsOwn) {
   EXPECT_EQ(results[0][1].item(), 1 + 4 + 1 + 2);
 }
 
-// Slots are variables like others: those that are not named may not drift along.
-TEST(MayDrift, IsSaidOfSlotsToo) {
-  const auto trained = [](std::set<std::string> names) {
-    MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .may_drift = std::move(names)});
+// Slots that an optimizer makes go with their variable. A graph has them as variables like others: those that are not named may
+// not drift along.
+TEST(MayDrift, IsSaidOfSlotsThatAGraphBrings) {
+  {
+    MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .may_drift = {"w"}});
     auto scope = strategy.scope();
     const Variable w("w", Tensor::scalar(1.F));
     const Momentum momentum(0.5, 0.9);
     strategy.function({kScalar}, [=](Value x) { momentum.minimize(x * w, {w}); })(scalars({2, 4}));
-    return w.copies()[1].item();
+    EXPECT_EQ(w.copies()[1].item(), 1 - 0.5 * 4);
+  }
+  const auto trained = [](std::set<std::string> names) {
+    MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .may_drift = std::move(names)});
+    const Step step = strategy.distribute(parse(R"(
+      var @w : f32[]
+      var @v : f32[] [trainable=false]
+      %x = placeholder() : f32[]
+      %rate = constant[value=f32[]{0.5}]() : f32[]
+      %u = momentum[momentum=0.9, nesterov=false, variable=@w, velocity=@v](%x, %rate) : f32[], f32[]
+      return %u
+    )"));
+    const PerReplica<Tensor> fed = scalars({2, 4});
+    return step.run({&fed, 1})[0][1].item();
   };
-  EXPECT_THAT(error_of([&] { trained({"w"}); }),
-              HasSubstr("variable 'w/momentum/velocity' would not stay equal"));
-  EXPECT_EQ(trained({"w", "w/momentum/velocity"}), 1 - 0.5 * 4);
+  EXPECT_THAT(error_of([&] { trained({"w"}); }), HasSubstr("variable 'v' would not stay equal"));
+  EXPECT_EQ(trained({"w", "v"}), -0.5 * 4);
 }
 
 // --- cross-device ops
@@ -215,7 +231,8 @@ class Chain final : public CrossDeviceOps {
 TEST(CrossDeviceOps, OfOnesOwn) {
   MirroredStrategy strategy(
       {.devices = {"cpu:0", "cpu:1", "cpu:2"}, .custom_cross_device_ops = std::make_shared<Chain>()});
-  EXPECT_THAT(strategy.pipeline().to_string(), HasSubstr("lower-collectives(ops=chain),insert-copies"));
+  EXPECT_THAT(strategy.pipeline().to_string(),
+              HasSubstr("lower-collectives(ops=chain),prove-sync,insert-copies"));
   EXPECT_THAT(strategy.cross_device_choice().to_string(), HasSubstr("chain: "));
   const auto f =
       strategy.function({kScalar}, [](Value x) { return replica_context().all_reduce(ReduceOp::kSum, x); });
@@ -231,13 +248,54 @@ TEST(CrossDeviceOps, OfOnesOwn) {
       HasSubstr("in place of a name"));
 }
 
+// Says that it reduces, and hands each replica its own value back.
+class OwnValues final : public CrossDeviceOps {
+ public:
+  std::string_view name() const override { return "own_values"; }
+  void lower(LowerContext& c) const override {
+    for (const std::size_t t : c.read_tensors()) {
+      for (const std::size_t r : c.readers(t))
+        c.give(r, t,
+               r == 0 ? c.input(r, t) : c.copy(c.device(r), c.input(r, t), static_cast<std::int32_t>(r)));
+    }
+  }
+};
+
+TEST(CrossDeviceOps, OfOnesOwnAreProvenToKeepReplicasEqual) {
+  const auto trained = [](CrossDeviceOpsPtr ops, std::set<std::string> may_drift = {}) {
+    MirroredStrategy strategy({.devices = cpus(3),
+                               .custom_cross_device_ops = std::move(ops),
+                               .share_mirrored = false,
+                               .may_drift = std::move(may_drift)});
+    auto scope = strategy.scope();
+    const Variable w("w", Tensor::scalar(1.F)), loose("loose", Tensor::scalar(0.F));
+    const Sgd sgd(0.5);
+    const bool drifts = strategy.may_drift("loose");
+    strategy.function({kScalar}, [=](Value x) {
+      if (drifts) loose.assign(x);
+      sgd.minimize(x * w, {w});
+    })(scalars({1, 2, 4}));
+    return w.copies();
+  };
+  const PerReplica<Tensor> copies = trained(std::make_shared<Chain>(), {"loose"});
+  for (const Tensor& copy : copies) EXPECT_EQ(copy.item(), 1 - 0.5 * 7);
+  const std::string refused = error_of([&] { trained(std::make_shared<OwnValues>()); });
+  EXPECT_THAT(refused, HasSubstr("prove-sync: variable 'w' would not stay equal on all replicas"));
+  EXPECT_THAT(refused, HasSubstr("from 'x' and 'x/replica_1' (placeholder"));
+  EXPECT_THAT(refused, HasSubstr("fed to each replica by itself"));
+  EXPECT_THAT(refused, HasSubstr("cross-device ops of one's own give all replicas the same"));
+}
+
 TEST(CrossDeviceOps, ReduceWhereTheyAreTold) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"},
-                             .cross_device_ops = "reduction_to_one_device",
-                             .reduce_device = "cpu:1"});
-  const auto f =
-      strategy.function({kScalar}, [](Value x) { return replica_context().all_reduce(ReduceOp::kSum, x); });
-  EXPECT_THAT(devices_of(f.replicated_graph(), "reduce_replicas"), ElementsAre("cpu:1"));
+  for (const char* device : {"cpu:1", "cpu:2"}) {  // a replica's, and one that is none's
+    MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"},
+                               .cross_device_ops = "reduction_to_one_device",
+                               .reduce_device = device});
+    const auto f =
+        strategy.function({kScalar}, [](Value x) { return replica_context().all_reduce(ReduceOp::kSum, x); });
+    EXPECT_THAT(devices_of(f.replicated_graph(), "reduce_replicas"), ElementsAre(device));
+    EXPECT_EQ(f(scalars({1, 2}))[1].item(), 3);
+  }
   EXPECT_THAT(error_of([] { MirroredStrategy({.cross_device_ops = "ring", .reduce_device = "cpu:0"}); }),
               HasSubstr("a device is for reduction_to_one_device"));
   std::ostringstream choice;

@@ -115,6 +115,50 @@ TEST(Congruence, CollectivesMakeEqualValues) {
   EXPECT_FALSE(p.equal("t", "t", 0, 1));
 }
 
+// What collectives are lowered to.
+TEST(Congruence, ACopyIsWhatItWasMadeOf) {
+  const Proof p(R"(
+      %x = placeholder() : f32[2] on "gpu:0"
+      %y = placeholder() : f32[2] on "gpu:1"
+      %s = reduce_replicas[reduce="sum", replicas=2](%x, %y) : f32[2] on "gpu:0"
+      %c = copy(%s) : f32[2] on "gpu:1" replica 1
+      %d = copy(%y) : f32[2] on "gpu:0" replica 0
+      %n = neg(%s) : f32[2] on "gpu:0" replica 0
+      %m = neg(%c) : f32[2] on "gpu:1" replica 1
+    )");
+  EXPECT_TRUE(p.equal("s", "c"));
+  EXPECT_TRUE(p.equal("n", "m"));
+  EXPECT_TRUE(p.equal("y", "d"));
+  EXPECT_FALSE(p.equal("c", "d"));
+}
+
+TEST(Congruence, JoinedChunksGoByTheChunksAndTheShape) {
+  const Proof p(R"(
+      %x = placeholder() : f32[4]
+      %y = placeholder() : f32[4]
+      %z = placeholder() : f32[2,2]
+      %p = reduce_chunk[chunk=0, chunks=2, reduce="sum", replicas=2](%x, %y) : f32[2]
+      %q = reduce_chunk[chunk=1, chunks=2, reduce="sum", replicas=2](%x, %y) : f32[2]
+      %a = join_chunks[chunks=2](%p, %q, %x) : f32[4] replica 0
+      %b = join_chunks[chunks=2](%p, %q, %y) : f32[4] replica 1
+      %both = join_chunks[chunks=2](%q, %p, %p, %q, %x, %y) : f32[4], f32[4]
+      %square = join_chunks[chunks=2](%p, %q, %z) : f32[2,2]
+      %u = placeholder() : f32[?,?]
+      %v = placeholder() : f32[?,?]
+      %w = placeholder() : f32[?,?]
+      %r = reduce_chunk[chunk=0, chunks=1, reduce="sum", replicas=2](%u, %v) : f32[?]
+      %of_u = join_chunks[chunks=1](%r, %u) : f32[?,?]
+      %of_v = join_chunks[chunks=1](%r, %v) : f32[?,?]
+      %of_w = join_chunks[chunks=1](%r, %w) : f32[?,?]
+    )");
+  EXPECT_TRUE(p.equal("a", "b"));
+  EXPECT_TRUE(p.equal("a", "both", 0, 1));
+  EXPECT_FALSE(p.equal("a", "both", 0, 0));
+  EXPECT_FALSE(p.equal("a", "square"));
+  EXPECT_TRUE(p.equal("of_u", "of_v"));
+  EXPECT_FALSE(p.equal("of_u", "of_w"));
+}
+
 constexpr std::string_view kJoinedCond = R"(
       var @w : f32[]
       var @"w/replica_1" : f32[] [copy_of=@w, replica=1]

@@ -27,6 +27,7 @@ TEST_F(StrategyErrors, CrossReplicaMethodsAreNoneOfOneReplica) {
       {"function()", [&](Value) { strategy.function({kVector}, [](Value v) { return v; }); }},
       {"cross_function()",
        [&](Value) { strategy.cross_function({kVector}, [](const PerReplica<Value>& v) { return v; }); }},
+      {"scope()", [&](Value) { auto scope = strategy.scope(); }},
       {"run()", [&](Value) { strategy.run([](Value v) { return v; }, per_replica); }},
       {"broadcast()", [&](Value) { strategy.broadcast(vec({1})); }},
       {"distribute_values_from_function()",
@@ -67,10 +68,6 @@ TEST_F(StrategyErrors, CrossReplicaMethodsAreNoneOfOneReplica) {
     mistakes.push_back(
         {name, in_replica(call), kContext, {name, "requires cross-replica context", "merge_call()"}});
   }
-  mistakes.push_back({"scope()",
-                      in_replica([&](Value) { auto scope = strategy.scope(); }),
-                      kContext,
-                      {"scope() cannot be entered inside the code of a replica", "around the function"}});
   expect_refused(mistakes);
 }
 
@@ -111,6 +108,19 @@ TEST_F(StrategyErrors, AnUpdateIsTheCodeOfOneCopy) {
                                    [](std::span<const Value> in) { return in[0]; }, {});
        }),
        kContext, says("update_non_slot()")},
+      {"a mean over replicas",
+       in_update([&] { global_mean(w.read()); }),
+       kContext,
+       {"global_count() requires replica context, and this is the code of one copy, in an update",
+        "compute it before the update"}},
+      {"a sum over replicas in a branch",
+       in_update([&] {
+         cond(
+             sum(w.read()) > 0.F, [&] { return std::vector<Value>{all_reduce(ReduceOp::kSum, w.read())}; },
+             [&] { return std::vector<Value>{w.read()}; });
+       }),
+       kContext,
+       {"all_reduce() requires replica context", "in an update"}},
       {"a function",
        in_update([&] { strategy.function({kVector}, [](Value x) { return x; }); }),
        kContext,

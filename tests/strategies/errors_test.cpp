@@ -52,7 +52,7 @@ TEST_F(StrategyErrors, DevicesAndOptionsAreChecked) {
          MirroredStrategy({.devices = {"cpu:0", "cpu:1"}, .cross_device_ops = "nccl"});
        },
        kArgument,
-       {"nccl", "ring"}},
+       {"nccl", "ring", "also auto"}},
       {"negative packs",
        [] { MirroredStrategy({.devices = {"cpu:0"}, .num_packs = -2}); },
        kArgument,
@@ -69,10 +69,22 @@ TEST_F(StrategyErrors, DevicesAndOptionsAreChecked) {
        [] {
          MirroredStrategy({.devices = {"cpu:0", "cpu:1"},
                            .cross_device_ops = "reduction_to_one_device",
-                           .reduce_device = "cpu:7"});
+                           .reduce_device = "cpu:7",
+                           .runtime = Runtime({.threads = 1, .cpu_devices = 2})});
        },
        kArgument,
        {"device 'cpu:7'"}},
+      {"storing where nothing is",
+       [] {
+         CentralStorageStrategy(
+             {.devices = {"cpu:0", "cpu:1"}, .runtime = Runtime({.threads = 1, .cpu_devices = 2})}, "cpu:2");
+       },
+       kArgument,
+       {"device 'cpu:2'"}},
+      {"nor on another machine",
+       [] { CentralStorageStrategy({.devices = {"cpu:0"}}, "/job:worker/task:1/cpu:0"); },
+       kArgument,
+       {"/job:worker/task:1"}},
       {"no devices in text", [] { make_strategy("mirrored(devices=[])"); }, kArgument, {"must not be empty"}},
       {"nor for central storage",
        [] { make_strategy("central-storage(devices=[])"); },
@@ -155,7 +167,7 @@ TEST_F(StrategyErrors, ReductionsAreChecked) {
       {"shapes that differ",
        reduced(ReduceOp::kSum, PerReplica<Tensor>(std::vector<Tensor>{vec({1}), vec({1, 2}), vec({1})})),
        kArgument,
-       {"f32[2]"}},
+       {"f32[2]", "errors_test.cpp:"}},
       {"dtypes that differ",
        reduced(ReduceOp::kSum, PerReplica<Tensor>(std::vector<Tensor>{Tensor::scalar(1.F), Tensor::scalar(1),
                                                                       Tensor::scalar(1)})),
@@ -251,6 +263,13 @@ TEST_F(StrategyErrors, FunctionsAndResultsAreChecked) {
        [&] { strategy.function({kVector}, [](Value, Value) {}); },
        kArgument,
        {"takes 2 values, got 1"}},
+      {"no tensor for a replica",
+       [&] {
+         strategy.distribute_values_from_function(
+             [](std::int64_t replica, std::int64_t) { return replica == 2 ? Tensor() : vec({1}); });
+       },
+       kArgument,
+       {"distribute_values_from_function(): the tensor for replica 2 is empty"}},
       {"slots of several dtypes",
        [&] {
          strategy.run([](Value x) { return x; },
@@ -374,7 +393,11 @@ TEST_F(StrategyErrors, VariablesAreChecked) {
          w.assign(vec({1, 2}));
        }),
        kContext,
-       {"'w'"}},
+       {"'w' is given a tensor while a function is traced", "assign a Value"}},
+      {"its value while tracing",
+       in_replica([&](Value) { w.value(); }),
+       kContext,
+       {"'w' is asked for its value while a function is traced", "use read()"}},
       {"a read outside", [&] { w.read(); }, kContext, {"'w' reads as a Value only where", "use value()"}},
       {"a Value outside", [&] { w.assign(Value()); }, kContext, {"'w' takes Values only where"}},
       {"another shape outside", [&] { w.assign(vec({1})); }, kArgument, {"'w' holds f32[2], got f32[1]"}},

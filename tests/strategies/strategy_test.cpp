@@ -138,7 +138,7 @@ TEST(StrategyScope, HasRules) {
     EXPECT_TRUE(in_replica_context());
     EXPECT_THAT(error_of([&] { one.reduce(ReduceOp::kSum, PerReplica<Value>(x)); }),
                 HasSubstr("requires cross-replica context"));
-    EXPECT_THAT(error_of([&] { auto wrong = one.scope(); }), HasSubstr("inside the code of a replica"));
+    EXPECT_THAT(error_of([&] { auto wrong = one.scope(); }), HasSubstr("requires cross-replica context"));
     return x;
   });
   one.function({kVector}, [&](Value x) {
@@ -234,6 +234,39 @@ TEST(StrategyVariable, OnReadIsEachReplicasOwn) {
   EXPECT_EQ(seen.copies()[1].item(), 4);
   EXPECT_THAT(error_of([&] { seen.assign_add(Tensor::scalar(1.F)); }),
               HasSubstr("do not support assign_add"));
+}
+
+// Slots follow their variable.
+TEST(StrategyVariable, OnReadIsTrainedWithSlotsOfItsOwn) {
+  for (const bool share : {true, false}) {
+    MirroredStrategy strategy({.devices = cpus(2), .share_mirrored = share});
+    auto scope = strategy.scope();
+    const VariableOptions options{
+        .synchronization = Synchronization::kOnRead, .aggregation = Aggregation::kMean, .trainable = true};
+    const Variable own("own", Tensor::scalar(1.F), options), other("other", Tensor::scalar(1.F), options);
+    const Momentum momentum(0.5, 0.5);
+    const Adam adam(0.5);
+    const auto step = strategy.function({kScalar}, [=](Value x) {
+      momentum.minimize(x * own, {own});
+      adam.minimize(x * other, {other});
+    });
+    const VariableDecl* slot = step.step_graph().find_variable("own/momentum/velocity");
+    ASSERT_NE(slot, nullptr);
+    EXPECT_EQ(slot->synchronization, Synchronization::kOnRead);
+    EXPECT_EQ(slot->aggregation, Aggregation::kMean);
+    EXPECT_FALSE(slot->trainable);
+    step(scalars({2, -4}));
+    step(scalars({2, -4}));
+    for (std::size_t r = 0; r < 2; ++r) {
+      const double x = r == 0 ? 2 : -4;
+      const double first = x, second = 0.5 * first + x;  // velocities
+      EXPECT_EQ(own.copies()[r].item(), 1 - 0.5 * (first + second)) << r;
+      EXPECT_NEAR(other.copies()[r].item(), r == 0 ? 0 : 2, 1e-5)
+          << r;  // two steps of the rate, each its way
+      const std::string velocity = copy_name("own/momentum/velocity", static_cast<std::int64_t>(r));
+      EXPECT_EQ(strategy.variables().value(velocity).item(), second) << r;
+    }
+  }
 }
 
 TEST(StrategyVariable, IsReadAndWrittenAcrossReplicas) {

@@ -233,17 +233,30 @@ class Forgetful final : public CrossDeviceOps {
   void lower(LowerContext& c) const override { c.give(0, 0, c.input(0, 0)); }
 };
 
-TEST_F(LowerCollectives, SaysWhatTheOpsOfAUserForget) {
-  Graph graph = parse(kTwo);
-  PassPipeline passes;
-  passes.add(make_lower_collectives({.ops = std::make_shared<Forgetful>()}));
-  try {
-    passes.run(graph);
-    FAIL() << "it was lowered";
-  } catch (const PassError& error) {
-    EXPECT_THAT(error.what(),
-                HasSubstr("the cross-device ops 'forgetful' give replica 1 no value for tensor 0"));
-  }
+// One that asks for what is not there.
+class Greedy final : public CrossDeviceOps {
+ public:
+  std::string_view name() const override { return "greedy"; }
+  void lower(LowerContext& c) const override { c.give(0, 0, c.input(2, 1)); }
+};
+
+TEST_F(LowerCollectives, SaysWhatTheOpsOfAUserGetWrong) {
+  const auto refusal = [](CrossDeviceOpsPtr ops) -> std::string {
+    Graph graph = parse(kTwo);
+    PassPipeline passes;
+    passes.add(make_lower_collectives({.ops = std::move(ops)}));
+    try {
+      passes.run(graph);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "it was lowered";
+  };
+  EXPECT_THAT(refusal(std::make_shared<Forgetful>()),
+              HasSubstr("the cross-device ops 'forgetful' give replica 1 no value for tensor 0"));
+  EXPECT_THAT(
+      refusal(std::make_shared<Greedy>()),
+      HasSubstr("tensor 1 of replica 2 is asked for, and the all-reduce has 1 tensors of 2 replicas"));
 }
 
 TEST(CrossDeviceOps, TheChoiceDependsOnDevicesAndBytesAlone) {

@@ -7,8 +7,11 @@
 #include "lockstep/graph/ops.h"
 #include "lockstep/graph/optimizer.h"
 #include "lockstep/graph/rewriter.h"
+#include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/passes/register.h"
+#include "strategies/passes/training.h"
 #include "support/pass_test.h"
+#include "support/strategy_test.h"
 
 namespace lockstep {
 namespace {
@@ -196,6 +199,50 @@ Graph looping(bool equal) {
     return {};
   });
   return b.finish();
+}
+
+// Reduces values whose shapes are known at run time, and reads one of them on the first replica alone.
+Graph step_with_open_shapes(std::int64_t replicas) {
+  GraphBuilder b;
+  const VariableRef w = b.variable("w", Tensor::zeros({}));
+  std::vector<std::vector<Value>> own(2);
+  for (std::int64_t r = 0; r < replicas; ++r) {
+    own[0].push_back(b.placeholder(str("x", r), DType::kF32, {kUnknown}));
+    own[1].push_back(b.placeholder(str("y", r), DType::kF32, {kUnknown, kUnknown}));
+  }
+  const auto results = replicated(b, replicas, {}, own, [&](std::span<const Value> in) -> std::vector<Value> {
+    const Value both[] = {in[0], in[1]};
+    const std::vector<Value> sums = all_reduce(ReduceOp::kSum, both);
+    b.innermost().assign_add(w, sum(sums[1]));
+    return {sums[0]};
+  });
+  b.result(results[0][0]);
+  return b.finish();
+}
+
+// What the library makes of collectives can be proven again.
+TEST_F(ProveSync, AcceptsEveryLoweringOfTheLibrary) {
+  for (const char* ops : {"auto", "shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring"}) {
+    for (const int replicas : {2, 3, 4}) {
+      for (const bool share : {true, false}) {
+        SCOPED_TRACE(str(ops, ", ", replicas, " replicas, ", share ? "" : "not ", "shared"));
+        const MirroredStrategy strategy(
+            {.devices = testing::cpus(replicas), .cross_device_ops = ops, .share_mirrored = share});
+        for (Graph graph : {testing::replicated_step(replicas), step_with_open_shapes(replicas)}) {
+          strategy.pipeline().run(graph);
+          EXPECT_EQ(refusal(std::move(graph)), "");
+        }
+      }
+      std::string gpus;  // each a memory of its own
+      for (int r = 0; r < replicas; ++r) gpus += str(r == 0 ? "" : ",", "gpu:", r);
+      EXPECT_EQ(
+          refusal(testing::replicated_step(replicas),
+                  str("mirror-variables(devices=[", gpus, "]),insert-all-reduce,replicate,place(devices=[",
+                      gpus, "]),prove-sync,lower-collectives(ops=", ops, "),insert-copies,prove-sync")),
+          "")
+          << ops << ", " << replicas << " memories";
+    }
+  }
 }
 
 TEST_F(ProveSync, ChecksLoops) {
