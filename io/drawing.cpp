@@ -245,7 +245,12 @@ std::string scope_label(const GraphView& view, const ViewScope& scope, std::size
   }
   if (scope.holder != ViewScope::kNoHolder && view.nodes()[scope.holder].at(stage) != nullptr)
     return box_label(view.nodes()[scope.holder], stage);
-  return str(scope.label, "\n", scope.sizes[stage], scope.sizes[stage] == 1 ? " node" : " nodes");
+  std::size_t times = 1;  // drawn once for all copies of the scopes around it
+  for (std::uint32_t at = scope.parent; at != 0; at = view.scopes()[at].parent)
+    times *= std::max<std::size_t>(view.scopes()[at].copies.size(), 1);
+  const bool even = times > 1 && scope.sizes[stage] % times == 0;
+  const std::size_t size = even ? scope.sizes[stage] / times : scope.sizes[stage];
+  return str(scope.label, "\n", size, size == 1 ? " node" : " nodes", even ? str(" x ", times) : "");
 }
 
 std::string_view outline_of(ViewKind kind) {

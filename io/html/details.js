@@ -77,11 +77,18 @@ function showMore(ids) {
 }
 
 const nodesText = count => count + (count === 1 ? ' node' : ' nodes');
+// What is in a scope, which stands for as many as it and those around it were folded from.
+function sizeText(scope) {
+  let times = 1;
+  for (let at = scope; at !== data.scopes[0]; at = data.scopes[at.p]) times *= at.c ? at.c.length : 1;
+  const size = scope.z[state.stage];
+  return times > 1 && size % times === 0 ? nodesText(size / times) + ' x ' + times : nodesText(size);
+}
 function showScope(item) {
   const scope = item.thing;
   panel.replaceChildren(
       element('h2', {}, scope.n || 'graph'),
-      element('p', {}, nodesText(scope.z[state.stage]) + (last > 0 ? ' at this stage' : '')),
+      element('p', {}, sizeText(scope) + (last > 0 ? ' at this stage' : '')),
       element('p', {}, element('button', {id: 'open', onclick: () => openScope(item.number)}, 'Open'), ' or click it again, or Enter'),
       element('p', {}, ...tags(changesByScope(state.stage).get(item.number) || {})),
       ...section('stands for' + (scope.h ? ', one feeding the next' : ''), (scope.c || []).map(mono)),
@@ -90,11 +97,11 @@ function showScope(item) {
 
 function showOverview() {
   const stage = data.stages[state.stage], scope = data.scopes[state.scope];
-  const count = state.scope === 0 ? stage.z : scope.z[state.stage];
-  const parts = [element('h2', {}, scope.n || data.title), element('p', {}, nodesText(count) + (last > 0 ? ' at this stage' : ' in here'))];
+  const count = sizeText(scope);
+  const parts = [element('h2', {}, scope.n || data.title), element('p', {}, count + (last > 0 ? ' at this stage' : ' in here'))];
   if (last > 0) {
     const changes = changesByScope(state.stage);
-    parts.push(element('h3', {}, 'stage ' + state.stage + ' of ' + last));
+    parts.push(element('h3', {}, 'stage ' + (state.stage + 1) + ' of ' + data.stages.length));
     parts.push(element('p', {}, mono(stage.p || stage.n), stage.t > 0 ? '  ' + (stage.t * 1e3).toPrecision(3) + ' ms' : ''));
     if (state.stage > 0)
       parts.push(element('p', {id: 'compared'}, stage.b ? 'compared by name: it shares no origin with the stage before'

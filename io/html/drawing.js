@@ -32,7 +32,6 @@ function draw() {
   miniWindow.setAttribute('class', 'window');
   copy.append(miniWindow);
   mini.replaceChildren(copy);
-  fit();
 }
 
 // What an id stands for: a node or a scope, perhaps outside of what is drawn, or several of them.
@@ -116,13 +115,21 @@ function show() {
   miniWindow.setAttribute('stroke-width', whole.w / 120);
 }
 function fit() {
-  // Small drawings are not blown up.
   const width = canvas.clientWidth || 1, height = canvas.clientHeight || 1;
-  const scale = Math.max(whole.w / width, whole.h / (height * 0.9), 0.5);  // the legend needs some room
-  view.w = width * scale;
-  view.h = height * scale;
-  view.x = whole.x + whole.w / 2 - view.w / 2;
-  view.y = whole.y + whole.h / 2 - view.h * 0.46;
+  // Leaves room at the bottom. Small drawings are not blown up.
+  const fill = below => {
+    const scale = Math.max(whole.w / width, whole.h / (height - below), 0.5);
+    view = {x: whole.x + (whole.w - width * scale) / 2, y: whole.y + (whole.h - (height - below) * scale) / 2,
+            w: width * scale, h: height * scale};
+    return scale;
+  };
+  const room = height * 0.08, scale = fill(room);
+  // More of it where the drawing reaches under what lies over the corners.
+  const left = (whole.x - view.x) / scale, bottom = (whole.y + whole.h - view.y) / scale;
+  let below = room;
+  for (const [over, reached] of [[legend, left < legend.offsetLeft + legend.offsetWidth], [mini, width - left > mini.offsetLeft]])
+    if (over.offsetHeight > 0 && reached && bottom > over.offsetTop) below = Math.max(below, height - over.offsetTop);
+  if (below > room) fill(Math.min(below, height / 2));
   fitted = true;
   show();
 }
@@ -218,7 +225,7 @@ function showStage() {
   slider.value = state.stage;
   slider.setAttribute('aria-valuetext', stage.n);
   const changes = changesByScope(state.stage);
-  stageText.replaceChildren(element('b', {}, state.stage + '. ' + stage.n), ' ', ...tags(changes.total), stage.z + ' nodes');
+  stageText.replaceChildren(element('b', {}, state.stage + 1 + '. ' + stage.n), ' ', ...tags(changes.total), sizeText(data.scopes[0]));
   document.getElementById('previous').disabled = state.stage === 0;
   document.getElementById('next').disabled = state.stage === last;
 }

@@ -172,8 +172,10 @@ function reveal(id) {
 
 let drawnScope = -1;
 function render() {
-  if (drawnScope !== state.scope) draw();
+  const other = drawnScope !== state.scope;
+  if (other) draw();
   applyStage();
+  if (other) fit();  // around the legend, which is there now
   showPath();
   showDetails();
   showStage();

@@ -15,6 +15,12 @@ function withoutReplica(text) {
   return {rest: rest.join('/'), replica};
 }
 
+// "a/b/c", "b/c", "c": a name may be written without the scopes around it.
+function endsOf(name) {
+  const parts = name.split('/');
+  return parts.map((_, i) => parts.slice(i).join('/'));
+}
+
 function matches(text) {
   text = text.trim().toLowerCase();
   if (text === '') return [];
@@ -28,7 +34,10 @@ function matches(text) {
   const wanted = [text];
   for (const scope of data.scopes) {
     for (const copy of scope.c || []) {
-      if (rest.startsWith(copy.toLowerCase() + '/')) wanted.push(scope.n.toLowerCase() + rest.slice(copy.length));
+      const drawn = endsOf(scope.n.toLowerCase());
+      endsOf(copy.toLowerCase()).forEach((end, i) => {
+        if (rest.startsWith(end + '/')) wanted.push(drawn[i] + rest.slice(end.length));
+      });
     }
   }
   const devices = new Set();  // colours

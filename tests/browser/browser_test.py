@@ -202,6 +202,7 @@ class PageTest(unittest.TestCase):
         copies = b.run('return data.scopes[arguments[0]].c.length', int(box[2:]))
         self.assertTrue(any(f'x {copies}' in line for line in self.label(box)), self.label(box))
         self.assertIn('stands for', b.text('#details'))
+        self.assertRegex(b.text('#details'), rf'\d+ nodes? x {copies}\n')
         b.click('#open')
         self.assertEqual(b.run('return state.scope'), int(box[2:]))
         self.assertEqual(b.text('#path [aria-current]'), b.run('return data.scopes[state.scope].l'))
@@ -224,6 +225,39 @@ class PageTest(unittest.TestCase):
         self.assertEqual(b.run('return document.querySelectorAll("#drawing .selected").length'), 1)
         b.click('#path button')
         self.assertEqual(b.run('return state.scope'), 0)
+
+    def test_results_have_a_double_line(self):
+        b = self.browser
+        b.open('pair.html')
+        fills = b.run('return [...document.querySelectorAll("#drawing " + arguments[0] + " :is(polygon, path, ellipse)")]'
+                      '.map(shape => getComputedStyle(shape).fill)', self.box('out'))
+        self.assertEqual(len(fills), 2)
+        self.assertNotEqual(fills[0], 'none')
+        self.assertEqual(fills[1], 'none', 'the outer line must not hide the inner one')
+
+    def test_nothing_lies_under_the_legend(self):
+        b = self.browser
+        covers = ('const overlap = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;'
+                  'return [...svg.querySelectorAll("g.node:not(.absent)")].filter(box => [legend, mini].some(over => !over.hidden &&'
+                  ' overlap(box.getBoundingClientRect(), over.getBoundingClientRect()))).map(box => box.id)')
+        for page in ['graph.html', 'passes.html', 'pair.html']:
+            b.open(page)
+            self.assertEqual(b.run(covers), [], page)
+
+    def test_a_narrow_window_holds_everything(self):
+        b = self.browser
+        try:
+            b.resize(520, 900)
+            b.open('passes.html')
+            self.assertLessEqual(b.run('return document.documentElement.scrollWidth'), b.run('return innerWidth'))
+            for part in ['header', 'main', 'aside', 'footer', '#help', '#next']:
+                right, bottom = b.run('const box = document.querySelector(arguments[0]).getBoundingClientRect();'
+                                      'return [box.right - innerWidth, box.bottom - innerHeight]', part)
+                self.assertLessEqual(right, 1, part)
+                self.assertLessEqual(bottom, 1, part)
+            b.screenshot('narrow')
+        finally:
+            b.resize(1400, 900)
 
     def test_back_never_leaves_the_page(self):
         b = self.browser
@@ -262,9 +296,11 @@ class PageTest(unittest.TestCase):
         copy, drawn = b.run('const s = data.scopes.find(s => s.c && s.c.length > 3 && data.nodes.some(n => n.n.startsWith(s.n + "/")));'
                             'const n = data.nodes.find(n => n.n.startsWith(s.n + "/")).n;'
                             'return [s.c[2] + n.slice(s.n.length), n]')
-        self.search(copy)
-        b.press('Enter')
-        self.assertEqual(b.text('#details h2'), drawn)
+        # Also without the scopes around it.
+        for name in [copy, copy[copy.index('layer_'):]]:
+            self.search(name)
+            b.press('Enter')
+            self.assertEqual(b.text('#details h2'), drawn)
         self.search('e')
         self.assertRegex(b.text('#found'), r'and \d+ more')
         b.press('Escape')
@@ -391,6 +427,7 @@ class PageTest(unittest.TestCase):
         b = self.browser
         b.open('pair.html')
         self.assertEqual(b.run('return state.stage'), 1)
+        self.assertIn('stage 2 of 2', b.text('#details'))
         self.assertIn('compared by name', b.text('#compared'))
         changes = b.run('return Object.fromEntries(changesByScope(1).list.map(([what, n]) => [n.n, what]))')
         self.assertEqual(changes, {'rate': 'changed', 'out': 'rewired', 'extra': 'added', 'gone': 'removed'})

@@ -103,6 +103,18 @@ TEST(Dot, FoldsLayersAndStopsAtADepth) {
   const std::string shallow = to_dot(graph, {.max_depth = 0});
   EXPECT_THAT(shallow, HasSubstr("label=\"model\\n72 nodes\", shape=folder"));
   EXPECT_THAT(shallow, Not(HasSubstr("subgraph")));
+  // A scope in layers that are drawn once has what one of them has.
+  std::string text = "%x = placeholder() : f32[]\n", before = "%x";
+  for (int i = 0; i < 4; ++i) {
+    for (const char* const name : {"inner/a", "inner/b", "c"}) {
+      const std::string now = str("%layer_", i, "/", name);
+      text += str(now, " = neg(", before, ") : f32[]\n");
+      before = now;
+    }
+  }
+  const Graph nested = parse(text);
+  EXPECT_THAT(to_dot(nested, {.max_depth = 1}),
+              AllOf(HasSubstr("layer_0 ... layer_3 x 4"), HasSubstr("label=\"inner\\n2 nodes x 4\"")));
 }
 
 TEST(Dot, IsDrawnByGraphvizWithoutWarnings) {
