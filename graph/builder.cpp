@@ -335,18 +335,32 @@ std::vector<Value> GraphBuilder::outputs_of(NodeId id) {
   return values;
 }
 
+namespace {
+
+const OpDef& op_named(std::string_view name, const SourceSite& site) {
+  const OpRegistry& registry = OpRegistry::global();
+  if (const OpDef* def = registry.find(name)) return *def;
+  try {
+    return registry.get(name);
+  } catch (const NotFound& error) {
+    throw NotFound(error.message(), {{}, std::string(name), {}, site.file, site.line, -1});
+  }
+}
+
+}  // namespace
+
 std::vector<Value> GraphBuilder::op(std::string_view name, std::span<const Value> inputs,
                                     std::vector<Attribute> attributes, std::string_view node_name,
                                     SourceSite site) {
   GraphBuilder& target = innermost();
   return target.outputs_of(
-      target.node(OpRegistry::global().get(name), node_name, inputs, std::move(attributes), {}, site));
+      target.node(op_named(name, site), node_name, inputs, std::move(attributes), {}, site));
 }
 
 Value GraphBuilder::op1(std::string_view name, std::initializer_list<Value> inputs,
                         std::vector<Attribute> attributes, std::string_view node_name, SourceSite site) {
   GraphBuilder& target = innermost();
-  const NodeId id = target.node(OpRegistry::global().get(name), node_name, {inputs.begin(), inputs.size()},
+  const NodeId id = target.node(op_named(name, site), node_name, {inputs.begin(), inputs.size()},
                                 std::move(attributes), {}, site);
   if (target.graph_.node(id).outputs().empty()) {
     throw InvalidArgument(str("op '", name, "' has no outputs; make it with op()"),

@@ -86,6 +86,12 @@ bool may_be_equal(const TensorSpec& a, const TensorSpec& b) {
   return fits;
 }
 
+std::string with_site(const Node& node) {
+  const SourceSite& site = node.site();
+  return site.known() ? str("'", node.name(), "' (made at ", site.file, ":", site.line, ")")
+                      : str("'", node.name(), "'");
+}
+
 // Which of the first `end` nodes depend on a source? None does through a stop_gradient: what stands behind one needs no rule.
 std::vector<bool> dependents(const Graph& graph, const Sources& sources, const Refused& refused,
                              std::size_t end) {
@@ -369,7 +375,8 @@ std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef
   struct Wanted {
     std::vector<std::size_t> places;  // in `of`: a variable may be named twice
     bool written = false;
-    bool outdated = false;  // its sources are: the graph around has written it since
+    bool outdated = false;            // its sources are: the graph around has written it since
+    std::string writer, late_reader;  // the first that writes it, and one that reads it behind
   };
   std::unordered_map<std::string, Wanted> wanted;
   for (std::size_t i = 0; i < of.size(); ++i) wanted[of[i].name].places.push_back(i);
@@ -393,6 +400,9 @@ std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef
             found->second.outdated = false;
           }
         }
+        if (found->second.written && node.op().traits.reads_variable)
+          found->second.late_reader = with_site(node);
+        if (!found->second.written && use.writes) found->second.writer = with_site(node);
         found->second.written = found->second.written || use.writes;
       }
     }
@@ -406,8 +416,19 @@ std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef
     if (decl == nullptr)
       throw InvalidArgument(str("gradients: no variable '", of[i].name, "' is declared"), place);
     if (options.unconnected == Unconnected::kError) {
+      if (!is_floating(decl->spec.dtype)) {
+        throw InvalidArgument(str("gradients: variable '", of[i].name, "' is ", decl->spec,
+                                  "; only floating-point variables have a gradient"),
+                              place);
+      }
+      const Wanted& one = wanted.at(of[i].name);
+      const std::string why =
+          one.late_reader.empty()
+              ? std::string()
+              : str(" as it was when the step began: ", one.late_reader, " reads what ", one.writer,
+                    " has written; take all gradients of a variable before the step first writes it");
       throw InvalidArgument(
-          str("gradients: '", target.name(), "' does not depend on variable '", of[i].name, "'"), place);
+          str("gradients: '", target.name(), "' does not depend on variable '", of[i].name, "'", why), place);
     }
     results[i] = builder.constant(Tensor::zeros(decl->spec.dtype, decl->spec.shape), "zeros", site);
   }
@@ -452,8 +473,15 @@ OpDef custom_gradient_op() {
                          rule.results().size(), "; it must take ", c.num_inputs() + 1, " and give ",
                          places.size()));
     }
-    for (const std::int64_t place : places) {
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const std::int64_t place = places[i];
       if (place < 0 || place >= inputs) NodeView::fail(str("`places` names input ", place, " of ", inputs));
+      const TensorSpec& input = c.input(1 + static_cast<std::size_t>(place));
+      const TensorSpec& flow = rule.spec(rule.results()[i]);
+      if (!may_be_equal(flow, input)) {
+        NodeView::fail(str("the rule gives ", flow, " for input ", place, ", which is ", input,
+                           "; a gradient has the dtype and the shape of its input"));
+      }
     }
     c.add_output(c.input(0));
   };

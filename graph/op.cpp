@@ -67,7 +67,8 @@ void NodeView::missing(std::string_view attribute) {
 DType InferContext::same_dtype() const {
   for (std::size_t i = 1; i < num_inputs(); ++i) {
     if (input(i).dtype != input(0).dtype) {
-      fail(str("inputs must have one dtype, got ", input(0), " and ", input(i), "; give them one dtype"));
+      fail(str("inputs must have one dtype, got ", input(0), " and ", input(i),
+               "; cast one of them: cast(x, DType::kF32)"));
     }
   }
   return input(0).dtype;

@@ -324,9 +324,14 @@ class PlanMaker {
       work.kernel = add_kernel(make_kernel(node, view, outputs));
       if (op.split) work.split = op.split(view, outputs);
       if (work.split.shards < 1 || work.split.shards >= (1 << 24)) {
-        throw InvalidArgument(str("op '", op.name, "' splits into ", work.split.shards,
-                                  " shards; OpDef::split must say between 1 and 2^24"),
-                              place_of(node));
+        std::string gives;
+        for (const TensorSpec& output : outputs)
+          gives += str(gives.empty() ? " gives " : ", ", output, " (", num_bytes(output), " bytes)");
+        throw InvalidArgument(
+            str("'", node.name(), "'", gives, " in ", work.split.shards,
+                " shards, and there must be between 1 and 2^24: work on smaller values, or, "
+                "for an op of your own, let OpDef::split say another number"),
+            place_of(node));
       }
       const Cost cost = op.cost ? op.cost(view, outputs) : Cost{0, bytes_of(view, outputs), 0};
       work.seconds = seconds_of(cost);

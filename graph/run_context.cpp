@@ -61,6 +61,32 @@ bool RunContext::inside_run() { return Active::top != nullptr; }
 
 bool RunContext::held_by_this_thread(const RunLock* lock) { return is_held(lock, Active::top); }
 
+namespace {
+
+// Names the largest value that was to lie there.
+[[noreturn]] void explain_shortage(const Plan& plan, std::uint32_t arena, const Error& error) {
+  const PhaseCall* maker = nullptr;
+  const TensorSpec* largest = nullptr;
+  for (const PhaseCall& phase : plan.phases) {
+    for (std::uint32_t at = 0; at < phase.outputs; ++at) {
+      const PlannedArg& arg = plan.args[phase.first_arg + phase.inputs + at];
+      const bool here = arg.location.kind == Location::Kind::kArena && arg.location.index == arena;
+      if (!here || phase.source == nullptr) continue;
+      if (largest != nullptr && num_bytes(*arg.spec) <= num_bytes(*largest)) continue;
+      maker = &phase;
+      largest = arg.spec;
+    }
+  }
+  if (maker == nullptr) throw Error(error);
+  throw Error(error.code(),
+              str(error.message(), "; the largest value of the step is ", *largest, ", ", num_bytes(*largest),
+                  " bytes, of '", maker->source->name(),
+                  "': make it smaller (a loop that gradients are taken of keeps every one of its max_trips)"),
+              place_of(*maker->source));
+}
+
+}  // namespace
+
 RunContext::RunContext(const Plan& plan, const Runtime& runtime)
     : plan_(plan),
       runtime_(runtime),
@@ -68,7 +94,12 @@ RunContext::RunContext(const Plan& plan, const Runtime& runtime)
       results_(plan.results.size()),
       variables_(plan.variables.size()) {
   for (std::size_t i = 0; i < plan.arenas.size(); ++i) {
-    arenas_.push_back(Tensor::empty(DType::kU8, {plan.memory.arena_bytes[i]}, runtime.pool(plan.arenas[i])));
+    try {
+      arenas_.push_back(
+          Tensor::empty(DType::kU8, {plan.memory.arena_bytes[i]}, runtime.pool(plan.arenas[i])));
+    } catch (const Error& error) {
+      explain_shortage(plan, static_cast<std::uint32_t>(i), error);
+    }
   }
   args_.resize(plan.args.size());
   for (std::uint32_t i = 0; i < plan.args.size(); ++i) {

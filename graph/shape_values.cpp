@@ -23,9 +23,10 @@ void check_derivable(const Node& node) {
   throw InvalidArgument(
       str("a shape operand must follow from constants and from shapes (shape_of), but it depends on '",
           node.name(), "' (", node.op().name,
-          "), whose contents are known only when the step runs; make the value at the largest size there can "
-          "be, and "
-          "mask what lies beyond: where(less(iota(b, DType::kI64, largest), size), x, 0)"),
+          "), whose contents are known only when the step runs; instead of a size, make the value at the "
+          "largest "
+          "there can be, and mask what lies beyond: where(less(iota(b, DType::kI64, largest), size), x, 0); "
+          "instead of a begin, gather(x, index) takes a place that is known only when the step runs"),
       place_of(node));
 }
 

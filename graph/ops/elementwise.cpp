@@ -100,23 +100,31 @@ KernelFn binary_kernel(kernels::BinaryLoop loop, const NodeView& node, const Ten
   };
 }
 
+// Up to rounding. Infinities and NaN are floating numbers too, and a finite number must not become one.
+bool holds(DType dtype, double number) {
+  if (is_integer(dtype) && number != std::trunc(number)) return false;
+  try {
+    const Tensor constant = Tensor::full(dtype, Shape{}, number);
+    return !is_floating(dtype) || !std::isfinite(number) || std::isfinite(constant.item());
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
 Value value_of(std::string_view op, const Operand& operand, const Operand& other, SourceSite site) {
   if (!operand.number()) return operand.value_for(op);
   GraphBuilder& builder = other.value_for(op).builder();
   const DType dtype = other.value().dtype();
   const double number = *operand.number();
-  const ErrorPlace place{{}, std::string(op), {}, site.file, site.line, -1};
-  if (is_integer(dtype) && number != std::trunc(number)) {
-    throw InvalidArgument(str(op, ": ", number, " beside a value of ", dtype, ", which cannot hold it"),
-                          place);
+  const bool exact = dtype == DType::kI64 && operand.integer();
+  if (!exact && !holds(dtype, number)) {
+    const std::string written = operand.integer() ? str(*operand.integer()) : str(number);
+    throw InvalidArgument(str(op, ": ", written, " beside a value of ", dtype,
+                              ", which cannot hold it; cast the value, or write a number that fits"),
+                          {{}, std::string(op), {}, site.file, site.line, -1});
   }
-  try {
-    const bool exact = dtype == DType::kI64 && operand.integer();
-    const Tensor constant = exact ? Tensor::scalar(*operand.integer()) : Tensor::full(dtype, Shape{}, number);
-    return builder.constant(constant, "constant", site);
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(str(op, ": ", error.message()), place);
-  }
+  const Tensor constant = exact ? Tensor::scalar(*operand.integer()) : Tensor::full(dtype, Shape{}, number);
+  return builder.constant(constant, "constant", site);
 }
 
 Value unary_node(std::string_view op, const Operand& x) {

@@ -297,11 +297,12 @@ Ints piece_sizes(const NodeView& node) {
   const std::size_t axis = axis_of(node);
   const std::int64_t whole = node.input(0).shape[axis];
   const Ints* attribute = node.find<Ints>("sizes");
-  const std::int64_t parts = node.get_or<std::int64_t>("parts", 0);
-  const int given = (node.num_inputs() == 2) + (attribute != nullptr) + (parts != 0);
+  const std::int64_t* equal = node.find<std::int64_t>("parts");
+  const int given = (node.num_inputs() == 2) + (attribute != nullptr) + (equal != nullptr);
   if (given != 1) NodeView::fail("needs one of the attributes 'sizes' and 'parts', or the sizes as an input");
-  if (parts != 0) {
-    if (parts < 0) NodeView::fail(str("cannot cut into ", parts, " pieces"));
+  if (equal != nullptr) {
+    const std::int64_t parts = *equal;
+    if (parts < 1) NodeView::fail(str("cannot cut into ", parts, " pieces; `parts` must be 1 or more"));
     if (whole != kUnknown && whole % parts != 0) {
       NodeView::fail(str("axis ", axis, " of ", node.input(0).shape, " does not fall into ", parts,
                          " pieces of one extent"));
@@ -373,6 +374,28 @@ GraphBuilder& builder_of(std::string_view op, const std::vector<Value>& values, 
   return values[0].builder();
 }
 
+// Before expand_dims and concat would speak of shapes that nobody wrote.
+void check_stack(const std::vector<Value>& values, std::int64_t axis, const SourceSite& site) {
+  const ErrorPlace place{{}, "stack", {}, site.file, site.line, -1};
+  const TensorSpec& first = values[0].spec();
+  const auto rank = static_cast<std::int64_t>(first.shape.rank());
+  if (axis < -rank - 1 || axis > rank) {
+    throw InvalidArgument(
+        str("stack: the new axis of ", first, " must lie between ", -rank - 1, " and ", rank, ", got ", axis),
+        place);
+  }
+  for (const Value& value : values) {
+    const TensorSpec& spec = value.spec();
+    bool fits = spec.dtype == first.dtype && spec.shape.rank() == first.shape.rank();
+    for (std::size_t i = 0; fits && i < spec.shape.rank(); ++i)
+      fits = spec.shape[i] == first.shape[i] || spec.shape[i] == kUnknown || first.shape[i] == kUnknown;
+    if (fits) continue;
+    throw InvalidArgument(str("stack: values must have one dtype and shape, got '", values[0].name(), "' ",
+                              first, " and '", value.name(), "' ", spec),
+                          place);
+  }
+}
+
 }  // namespace
 
 void register_moving_ops(OpRegistry& registry) {
@@ -409,6 +432,7 @@ Value concat(const std::vector<Value>& values, std::int64_t axis, SourceSite sit
 
 Value stack(const std::vector<Value>& values, std::int64_t axis, SourceSite site) {
   GraphBuilder& builder = builder_of("stack", values, site);
+  check_stack(values, axis, site);
   const auto made_at = builder.made_at(site);
   std::vector<Value> rows;
   rows.reserve(values.size());

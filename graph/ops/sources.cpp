@@ -135,7 +135,9 @@ OpDef iota_op() {
     const DType dtype = c.get<DType>("dtype");
     if (dtype == DType::kBool) NodeView::fail("has no meaning for bool");
     for (const char* name : {"start", "step"}) {
-      internal::check_number(c.get<double>(name), is_integer(dtype) ? DType::kI64 : dtype);
+      const double value = c.get<double>(name);
+      const bool counts = is_integer(dtype) && value == std::trunc(value);  // in 64 bits
+      internal::check_number(value, counts ? DType::kI64 : dtype);
     }
     const std::int64_t count = iota_count(c);
     if (count < 0 && count != kUnknownElement)

@@ -150,7 +150,22 @@ TEST(BuilderOperators, ANumberThatAnIntegerCannotHoldIsRefused) {
   EXPECT_THAT(error.what, HasSubstr("0.5"));
   EXPECT_THAT(error.what, HasSubstr("i32"));
   EXPECT_EQ(error.place.line, line);
-  EXPECT_THROW(x + 1e12, InvalidArgument);
+  EXPECT_THAT(caught([&] { x + std::int64_t{3'000'000'000}; }).what,
+              HasSubstr("add: 3000000000 beside a value of i32, which cannot hold it; cast the value"));
+}
+
+// Rounding is expected, infinity is not.
+TEST(BuilderOperators, AFiniteNumberDoesNotBecomeInfinite) {
+  GraphBuilder b;
+  const Value half = b.placeholder("half", DType::kF16, {});
+  const Value single = b.placeholder("single", DType::kF32, {});
+  const Value brain = b.placeholder("brain", DType::kBF16, {});
+  EXPECT_THAT(caught([&] { half * 1e6; }).what, HasSubstr("mul: 1e+06 beside a value of f16"));
+  EXPECT_THAT(caught([&] { single * 1e300; }).what, HasSubstr("beside a value of f32"));
+  EXPECT_THAT(caught([&] { brain * -1e300; }).what, HasSubstr("beside a value of bf16"));
+  for (const double fine : {65504.0, 1e-30, std::numeric_limits<double>::infinity(), std::nan("")})
+    EXPECT_EQ((half * fine).dtype(), DType::kF16);
+  EXPECT_EQ((single * std::numeric_limits<float>::max()).dtype(), DType::kF32);
 }
 
 // --- errors at build time
@@ -179,7 +194,8 @@ TEST(BuilderErrors, OfDTypesAndShapes) {
   const Value i = b.placeholder("i", DType::kI32, {2});
   const Value t = b.placeholder("t", DType::kF32, {3});
   const Value p = b.placeholder("p", DType::kBool, {2});
-  EXPECT_THAT(caught([&] { f + i; }).what, HasSubstr("inputs must have one dtype, got f32[2] and i32[2]"));
+  EXPECT_THAT(caught([&] { f + i; }).what,
+              HasSubstr("inputs must have one dtype, got f32[2] and i32[2]; cast one of them"));
   EXPECT_THAT(caught([&] { f + t; }).what, HasSubstr("[2]"));
   EXPECT_THAT(caught([&] { p + p; }).what, HasSubstr("no meaning for bool"));
   EXPECT_THAT(caught([&] { relu(p); }).what, HasSubstr("no meaning for bool"));
@@ -211,8 +227,10 @@ TEST(BuilderErrors, OfArityAttributesAndNames) {
                 b.op1("constant", {}, {{"value", 1.0}});
               }).what,
               HasSubstr("attribute 'value' must be of type tensor"));
+  const std::uint32_t line = SourceSite::current().line + 1;
   const Caught unknown = caught([&] { b.op1("rellu", {x}); });
   EXPECT_EQ(unknown.code, ErrorCode::kNotFound);
+  EXPECT_EQ(unknown.place.line, line);
   EXPECT_THAT(unknown.what, HasSubstr("did you mean 'relu'"));
 }
 

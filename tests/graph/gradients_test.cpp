@@ -262,6 +262,20 @@ TEST(Gradients, ACustomRuleMustAnswerForEveryInput) {
                     });
               }).what,
               HasSubstr("gives 1 gradients for 2 inputs"));
+  const auto rule_gives = [&](const std::function<Value(const Value&)>& made) {
+    return caught([&] {
+             custom_gradient(
+                 {x}, [](std::span<const Value> in) { return in[0] * in[0]; },
+                 [&](std::span<const Value>, const Value&, const Value& flow) -> std::vector<Value> {
+                   return {made(flow)};
+                 });
+           })
+        .what;
+  };
+  EXPECT_THAT(rule_gives([](const Value& flow) { return cast(flow, DType::kF32); }),
+              HasSubstr("the rule gives f32[] for input 0, which is f64[]"));
+  EXPECT_THAT(rule_gives([](const Value& flow) { return reshape(flow, Shape{1}); }),
+              HasSubstr("the rule gives f64[1] for input 0, which is f64[]"));
 }
 
 // --- sparse

@@ -578,6 +578,23 @@ TEST_F(OptimizerErrors, AVariableThatTheLossDoesNotDependOnIsNamed) {
   EXPECT_THAT(error.place.file, HasSubstr("optimizer_test.cpp"));
 }
 
+TEST_F(OptimizerErrors, AVariableOfIntegersHasNoGradient) {
+  const VariableRef count = b.variable("count", Tensor::from<std::int64_t>({2}, {1, 2}));
+  const Value loss = sum(cast(b.read(count), DType::kF64));
+  EXPECT_THAT(caught([&] { sgd.minimize(loss, {count}); }).what,
+              HasSubstr("variable 'count' is i64[2]; only floating-point variables have a gradient"));
+}
+
+TEST_F(OptimizerErrors, AVariableThatTheStepHasWrittenIsNamedWithTheWrite) {
+  const std::uint32_t line = SourceSite::current().line + 1;
+  sgd.minimize(sum(square(b.read(w))), {w});
+  const Value loss = sum(square(b.read(w)));
+  const Caught error = caught([&] { Sgd(0.1, "second").minimize(loss, {w}); });
+  EXPECT_THAT(error.what, HasSubstr("does not depend on variable 'w' as it was when the step began"));
+  EXPECT_THAT(error.what, HasSubstr(str("optimizer_test.cpp:", line, ") has written")));
+  EXPECT_THAT(error.what, HasSubstr("before the step first writes it"));
+}
+
 TEST_F(OptimizerErrors, NoGradientIsNamed) {
   const Caught error = caught([&] { sgd.apply_gradients({{Gradient(), w}}); });
   EXPECT_THAT(error.what, HasSubstr("no gradient for variable 'w'"));

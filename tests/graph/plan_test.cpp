@@ -223,6 +223,16 @@ TEST(PlanShapes, GoThroughRegions) {
   }
 }
 
+// Said of the value, not of how it would be cut.
+TEST(PlanShapes, AValueThatNoMemoryHoldsIsNamed) {
+  GraphBuilder b;
+  b.result(sum(full(b, DType::kF32, Shape{std::int64_t{1} << 45}, 1.0)));
+  const Caught error = caught([&] { compile(b.finish(), Runtime()).run(); });
+  EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.what, HasSubstr("'full' gives f32[35184372088832] (140737488355328 bytes)"));
+  EXPECT_THAT(error.what, HasSubstr("work on smaller values"));
+}
+
 // --- ops of the user's own
 
 const OpDef& reversed_op() {

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/builder.h"
+#include "lockstep/graph/gradients.h"
 #include "lockstep/graph/ops.h"
 #include "support/program_test.h"
+#include "support/sanitizers.h"
 
 namespace lockstep {
 namespace {
@@ -77,6 +79,28 @@ TEST(ProgramMemory, AValueThatIsReducedTwiceIsNotWrittenOver) {
   const std::vector<Tensor> results = program.run({{"x", Tensor::full(DType::kF32, {64}, 1)}});
   EXPECT_EQ(results[0].data<float>()[63], 5.5F);
   EXPECT_EQ(results[1].data<float>()[63], 7.5F);
+}
+
+// A bound that is never reached is kept room for all the same.
+TEST(ProgramMemory, AShortageNamesTheLargestValue) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers end the process where memory is short";
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {3});
+  const std::uint32_t line = SourceSite::current().line + 1;
+  const Value y = while_loop(
+      std::vector<Value>{x}, [](std::span<const Value> now) { return sum(now[0]) < 10.0; },
+      [](std::span<const Value> now) -> std::vector<Value> { return {now[0] * 2.0}; },
+      LoopOptions{std::int64_t{1} << 50})[0];
+  b.result(gradients(sum(y), {x})[0]);
+  const Program program = compile(b.finish(), Runtime());
+  const testing::Caught error = testing::caught([&] {
+    program.run({{"x", Tensor::full(DType::kF64, {3}, 1)}});
+  });
+  EXPECT_EQ(error.code, ErrorCode::kUnavailable);
+  EXPECT_THAT(error.what, ::testing::HasSubstr("out of cpu memory"));
+  EXPECT_THAT(error.what, ::testing::HasSubstr("the largest value of the step is f64[1125899906842624,3]"));
+  EXPECT_GE(error.place.line, line);
+  EXPECT_LE(error.place.line, line + 3);
 }
 
 }  // namespace

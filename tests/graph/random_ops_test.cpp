@@ -35,6 +35,20 @@ std::vector<Tensor> run_both(GraphBuilder& b, const std::vector<Tensor>& feeds, 
   return actual;
 }
 
+// Keys that the builder gives are none that somebody would write.
+TEST(RandomOps, AKeyOfOnesOwnIsNoneOfTheBuilders) {
+  GraphBuilder b;
+  const TensorSpec spec{DType::kF64, {100}};
+  constexpr std::size_t kDraws = 4;
+  for (std::size_t i = 0; i < kDraws; ++i) b.result(b.random_uniform(spec));
+  for (std::size_t key = 0; key < kDraws; ++key)
+    b.result(b.random_uniform(spec, 0, 1, static_cast<std::int64_t>(key)));
+  const std::vector<Tensor> results = run_both(b, {});
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    for (std::size_t k = 0; k < i; ++k) EXPECT_FALSE(results[i].bit_equal(results[k])) << i << " and " << k;
+  }
+}
+
 TEST(RandomOps, DrawTheElementsOfTheirStream) {
   constexpr std::int64_t n = 100'000;  // several shards
   GraphBuilder b;

@@ -131,6 +131,8 @@ TEST(ShapeOperands, SizesKnownOnlyWhenTheStepRunsAreMaskedAsTheRefusalAdvises) {
   const Value size = b.placeholder("size", DType::kI64, {1});
   EXPECT_THAT(caught([&] { slice(x, b.constant(Tensor::from<std::int64_t>({1}, {0})), size); }).what,
               HasSubstr("mask what lies beyond: where(less(iota(b, DType::kI64, largest), size), x, 0)"));
+  EXPECT_THAT(caught([&] { slice(x, size, b.constant(Tensor::from<std::int64_t>({1}, {1}))); }).what,
+              HasSubstr("gather(x, index) takes a place that is known only when the step runs"));
   b.result(sum(where(less(iota(b, DType::kI64, 4), size), x, 0)));
   const Graph graph = b.finish();
   const Tensor values = Tensor::from<float>({4}, {1, 2, 4, 8});

@@ -344,6 +344,21 @@ TEST(Concat, JoinsAlongAnAxis) {
   EXPECT_THAT(floats(results[1]), ElementsAre(0, 1, 0, 1, 2, 3, 2, 3));
 }
 
+TEST(Stack, SaysWhatDoesNotFit) {
+  const auto error = [](DType dtype, const Shape& shape, std::int64_t axis) {
+    return refusal([&](GraphBuilder& b) {
+      stack({b.placeholder("x", DType::kF32, {3}), b.placeholder("y", dtype, shape)}, axis);
+    });
+  };
+  EXPECT_THAT(error(DType::kF32, {2}, 0),
+              HasSubstr("stack: values must have one dtype and shape, got 'x' f32[3] and 'y' f32[2]"));
+  EXPECT_THAT(error(DType::kF64, {3}, 0), HasSubstr("got 'x' f32[3] and 'y' f64[3]"));
+  EXPECT_THAT(error(DType::kF32, {3, 1}, 0), HasSubstr("got 'x' f32[3] and 'y' f32[3,1]"));
+  for (const std::int64_t axis : {2, -3})
+    EXPECT_THAT(error(DType::kF32, {3}, axis),
+                HasSubstr("stack: the new axis of f32[3] must lie between -2 and 1"));
+}
+
 TEST(Concat, SaysWhatDoesNotFit) {
   EXPECT_THAT(refusal([](GraphBuilder& b) {
                 concat({b.placeholder("x", DType::kF32, {2, 3}), b.placeholder("y", DType::kF32, {3, 3})}, 1);
@@ -388,7 +403,10 @@ TEST(Split, SaysWhatDoesNotFit) {
   EXPECT_THAT(error([](const Value& x) { split(x, Ints{-1, -1}, 0); }), HasSubstr("more than one piece"));
   EXPECT_THAT(error([](const Value& x) { split_evenly(x, 3, 0); }),
               HasSubstr("axis 0 of [4,2] does not fall into 3 pieces of one extent"));
-  EXPECT_THAT(error([](const Value& x) { split_evenly(x, -3, 0); }), HasSubstr("cannot cut into -3 pieces"));
+  for (const std::int64_t parts : {0, -3}) {
+    EXPECT_THAT(error([parts](const Value& x) { split_evenly(x, parts, 0); }),
+                HasSubstr(str("cannot cut into ", parts, " pieces; `parts` must be 1 or more")));
+  }
   EXPECT_THAT(error([](const Value& x) { split(x, Ints{}, 0); }), HasSubstr("cannot cut into no pieces"));
 }
 
@@ -574,7 +592,7 @@ TEST(Iota, CountsUp) {
   EXPECT_THAT(results[2].data<double>(), ElementsAre(0.5, 0.75, 1.0));
   EXPECT_EQ(results[3].num_elements(), 0);
   EXPECT_EQ(results[4].data<std::int32_t>()[199999], 199999);
-  EXPECT_THAT(refusal([](GraphBuilder& g) { iota(g, DType::kI32, 2, 0.5); }), HasSubstr("0.5 is no i64"));
+  EXPECT_THAT(refusal([](GraphBuilder& g) { iota(g, DType::kI32, 2, 0.5); }), HasSubstr("0.5 is no i32"));
   EXPECT_THAT(refusal([](GraphBuilder& g) { iota(g, DType::kBool, 2); }),
               HasSubstr("has no meaning for bool"));
   EXPECT_THAT(refusal([](GraphBuilder& g) { iota(g, DType::kF32, -2); }), HasSubstr("the count is -2"));
