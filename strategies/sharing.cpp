@@ -27,7 +27,9 @@ class Planner {
     std::vector<LevelClasses::Update> updates = classes.updates();
     std::ranges::stable_sort(updates, {}, &LevelClasses::Update::variable);
     const auto history_of = [&](std::size_t variable) {
-      return Updates(std::ranges::equal_range(updates, variable, {}, &LevelClasses::Update::variable));
+      const auto found = std::ranges::equal_range(updates, variable, {}, &LevelClasses::Update::variable);
+      return Updates(updates).subspan(static_cast<std::size_t>(found.begin() - updates.begin()),
+                                      found.size());
     };
     std::set<NodeId> unpaired;
     for (std::size_t at = 0; at < updates.size();) {
