@@ -27,9 +27,10 @@ class Planner {
     std::vector<LevelClasses::Update> updates = classes.updates();
     std::ranges::stable_sort(updates, {}, &LevelClasses::Update::variable);
     const auto history_of = [&](std::size_t variable) {
-      const auto found = std::ranges::equal_range(updates, variable, {}, &LevelClasses::Update::variable);
-      return Updates(updates).subspan(static_cast<std::size_t>(found.begin() - updates.begin()),
-                                      found.size());
+      const auto from = std::ranges::lower_bound(updates, variable, {}, &LevelClasses::Update::variable);
+      const auto to = std::ranges::upper_bound(updates, variable, {}, &LevelClasses::Update::variable);
+      return Updates(updates).subspan(static_cast<std::size_t>(from - updates.begin()),
+                                      static_cast<std::size_t>(to - from));
     };
     std::set<NodeId> unpaired;
     for (std::size_t at = 0; at < updates.size();) {
