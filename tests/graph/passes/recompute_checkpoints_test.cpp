@@ -116,8 +116,8 @@ TEST(RecomputeCheckpoints, CopiesWaitForAllWhoReadTheSegmentBehind) {
   const auto waits = [&](std::string_view copy, std::size_t weight) {
     return after[graph.find(copy).index()].contains(graph.results()[weight].node.index());
   };
-  for (const std::size_t weight : {4, 5}) EXPECT_TRUE(waits("matmul_2/again", weight)) << weight;
-  for (const std::size_t weight : {2, 3, 4, 5}) EXPECT_TRUE(waits("matmul/again", weight)) << weight;
+  for (const std::size_t weight : {4U, 5U}) EXPECT_TRUE(waits("matmul_2/again", weight)) << weight;
+  for (const std::size_t weight : {2U, 3U, 4U, 5U}) EXPECT_TRUE(waits("matmul/again", weight)) << weight;
   EXPECT_FALSE(waits("matmul_4/again", 5));  // which reads what it leads to
 }
 
@@ -133,7 +133,7 @@ TEST(RecomputeCheckpoints, SavesMemory) {
     EXPECT_EQ(plan.lanes, workers);
     return plan.planned_bytes;
   };
-  for (const std::size_t workers : {1, 2, 4})
+  for (const std::size_t workers : {1U, 2U, 4U})
     EXPECT_LT(planned(deep_step(16, 4), workers), planned(deep_step(16, 0), workers) * 7 / 10) << workers;
 }
 
