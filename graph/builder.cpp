@@ -79,8 +79,8 @@ GraphBuilder& Value::builder() const {
         number_ % 2 == 0
             ? "a Value was used after finish(): its graph is no longer being built, and no other one knows "
               "it; hand it over as a result and an argument"
-            : "a Value was used outside of the branch or loop body that made it; return it from "
-              "there and use what cond() or while_loop() gives");
+            : "a Value was used outside of the function that made it (a branch, a loop body or the code of a "
+              "replica); return it from there and use what cond(), while_loop() or run() gives");
   }
   return *ticket_->builder;
 }

@@ -192,7 +192,8 @@ using BranchFn = std::function<std::vector<Value>()>;
 using LoopConditionFn = std::function<Value(std::span<const Value>)>;
 using LoopBodyFn = std::function<std::vector<Value>(std::span<const Value>)>;
 
-// One of two: both branches must give values of equal dtypes and ranks; dimensions that differ become unknown.
+// One of two: both branches must give values of equal dtypes and ranks. Dimensions that differ become unknown; when the program
+// is compiled for its feeds, both branches must come to one shape, since memory is planned for it.
 LOCKSTEP_API std::vector<Value> cond(const Value& predicate, const BranchFn& then_branch,
                                      const BranchFn& else_branch, SourceSite site = SourceSite::current());
 struct LoopOptions {

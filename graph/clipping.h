@@ -12,6 +12,10 @@
 // Norms are Euclidean, computed in f32, or in f64 where a gradient is f64. Gradients within the bound keep their bits. Where a
 // norm is NaN so are all gradients; where it is infinite they are NaN or 0.
 //
+// In the code of a replica a gradient of global_mean or global_sum is that replica's share: clipped there, it is the shares that
+// are bounded, not their sum. Add them up first (replica_context().all_reduce), or clip with the pass clip-by-global-norm, which
+// a strategy takes among its step_passes and which sees the sums.
+//
 // Errors (InvalidArgument): a bound that is not above 0, no gradients, gradients that are empty or not floating.
 // Thread safety: as the builder.
 #pragma once

@@ -8,7 +8,8 @@
 // An Optimizer is a cheap handle that never changes: copy it, capture it in [=], use it for several graphs. Its state lies in
 // variables of the graph that is built: slots "<variable>/<optimizer>/<slot>", not trainable and made when first needed, and
 // "<optimizer>/iterations", an i64 scalar that counts calls of apply_gradients per step and from which schedules and Adam's
-// bias correction follow. Two optimizers of one kind in one graph share them unless they have different names.
+// bias correction follow. Two optimizers of one kind in one graph share them unless they have different names. Under a strategy
+// slots are like their variable: mirrored beside a mirrored one, each replica's own beside one synchronized on read.
 //
 // Slices (the gradient of a gather) are applied to the named rows alone, whose slots alone change ("lazy"): a row that is
 // not named does not decay. A row that is named twice counts with the sum. Indices out of range fail the step.

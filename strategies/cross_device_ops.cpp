@@ -21,15 +21,27 @@ LowerContext::LowerContext(Rewriter& edit, NodeId node, std::vector<bool> is_rea
   given_.resize(replicas_ * tensors_);
 }
 
-ValueId LowerContext::input(std::size_t replica, std::size_t tensor) const {
-  const Node& all_reduce = edit_.graph().node(node_);
+std::size_t LowerContext::slot(std::size_t replica, std::size_t tensor) const {
   if (replica >= replicas_ || tensor >= tensors_) {
     throw InvalidArgument(
         str("tensor ", tensor, " of replica ", replica, " is asked for, and the all-reduce has ", tensors_,
             " tensors of ", replicas_, " replicas, each counted from 0"),
-        place_of(all_reduce));
+        place_of(edit_.graph().node(node_)));
   }
-  return all_reduce.inputs()[replica * tensors_ + tensor];
+  return replica * tensors_ + tensor;
+}
+
+const std::string& LowerContext::device(std::size_t replica) const {
+  if (replica >= replicas_) {
+    throw InvalidArgument(str("the device of replica ", replica, " is asked for, and the all-reduce has ",
+                              replicas_, " replicas, counted from 0"),
+                          place_of(edit_.graph().node(node_)));
+  }
+  return devices_[replica];
+}
+
+ValueId LowerContext::input(std::size_t replica, std::size_t tensor) const {
+  return edit_.graph().node(node_).inputs()[slot(replica, tensor)];
 }
 
 std::vector<std::size_t> LowerContext::readers(std::size_t tensor) const {

@@ -50,12 +50,11 @@ class LOCKSTEP_API LowerContext {
   std::size_t replicas() const { return replicas_; }
   std::size_t tensors() const { return tensors_; }  // of each replica
   ReduceOp reduce() const { return reduce_; }
-  const std::string& device(std::size_t replica) const { return devices_[replica]; }  // empty: not placed
+  // A replica or tensor that is not there is InvalidArgument here and below.
+  const std::string& device(std::size_t replica) const;  // empty: not placed
   ValueId input(std::size_t replica, std::size_t tensor) const;
   // Does anybody read what the all-reduce gives this replica? Where not, give() need not be called.
-  bool is_read(std::size_t replica, std::size_t tensor) const {
-    return is_read_[replica * tensors_ + tensor];
-  }
+  bool is_read(std::size_t replica, std::size_t tensor) const { return is_read_[slot(replica, tensor)]; }
   std::vector<std::size_t> readers(std::size_t tensor) const;  // replicas
   std::vector<std::size_t> read_tensors() const;               // by anybody
 
@@ -68,14 +67,14 @@ class LOCKSTEP_API LowerContext {
   ValueId copy(const std::string& device, ValueId value, std::int32_t replica) const;  // in any case
 
   // What the replica reads from now on.
-  void give(std::size_t replica, std::size_t tensor, ValueId value) {
-    given_[replica * tensors_ + tensor] = value;
-  }
+  void give(std::size_t replica, std::size_t tensor, ValueId value) { given_[slot(replica, tensor)] = value; }
   // The one value goes to the first replica that reads it, copies go to the others, on their devices.
   void give_all(std::size_t tensor, ValueId value, const std::string& device);
   std::span<const ValueId> given() const { return given_; }  // replica by replica
 
  private:
+  std::size_t slot(std::size_t replica, std::size_t tensor) const;  // replica by replica
+
   Rewriter& edit_;
   NodeId node_;
   std::size_t replicas_, tensors_;

@@ -92,7 +92,8 @@ PassPipeline MirroredStrategy::pipeline() const {
   const bool drifts = !options_.may_drift.empty();
   const std::string drifting =
       print_option(std::vector<std::string>(options_.may_drift.begin(), options_.may_drift.end()));
-  if (drifts) passes += str("(allow=", drifting, ")");
+  const std::string allow = str("(allow=", drifting, ",strict=false)");
+  if (drifts) passes += allow;
   passes += ",bucket-all-reduce(";
   // Both, where the user says both: the pass refuses them.
   if (options_.num_packs == 0 || options_.bytes_per_pack != BucketAllReduceOptions::kDefaultBytes)
@@ -106,7 +107,7 @@ PassPipeline MirroredStrategy::pipeline() const {
   }
   passes += str(",replicate,place(devices=", devices, central ? ",variables=" + homes[0] : "", ")");
   // The proof comes before anything relies on it, and after everything that could break it.
-  const std::string proof = drifts ? str("prove-sync(allow=", drifting, ",strict=false)") : "prove-sync";
+  const std::string proof = drifts ? "prove-sync" + allow : "prove-sync";
   passes += "," + proof;
   if (options_.share_mirrored) passes += ",share-mirrored";
   // Ordered while they are still collectives; then each becomes what its devices need, and copies where memories differ.

@@ -32,7 +32,6 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -84,31 +83,6 @@ class Function : public Step {
 
  private:
   std::function<Out(std::span<const PerReplica<Tensor>>)> rebuild_;
-};
-
-// What run() of a function without arguments gives: R with PerReplica<Value> in place of Value where a function is being traced,
-// with PerReplica<Tensor> elsewhere. Convert it to the one that it is; the other throws FailedPrecondition.
-template <class R>
-class RunResult {
- public:
-  using Traced = nest::Rebound<R, PerReplica<Value>>;
-  using Computed = nest::Rebound<R, PerReplica<Tensor>>;
-  explicit RunResult(Traced traced) : result_(std::in_place_index<0>, std::move(traced)) {}
-  explicit RunResult(Computed computed) : result_(std::in_place_index<1>, std::move(computed)) {}
-
-  // NOLINTNEXTLINE(google-explicit-constructor)
-  operator Traced() const { return get<0>("Values: run() was called outside"); }
-  // NOLINTNEXTLINE(google-explicit-constructor)
-  operator Computed() const { return get<1>("tensors: run() was called inside"); }
-
- private:
-  template <std::size_t kIndex>
-  const auto& get(std::string_view what) const {
-    if (result_.index() != kIndex)
-      throw FailedPrecondition(str("the result holds no ", what, " of a function that is being traced"));
-    return std::get<kIndex>(result_);
-  }
-  std::variant<Traced, Computed> result_;
 };
 
 class LOCKSTEP_API Strategy {
@@ -174,7 +148,8 @@ class LOCKSTEP_API Strategy {
 
   // Runs `fn` once per replica on its slots of the arguments. Inside a cross-replica function or a merge function this makes
   // nodes, takes PerReplica<Value> and gives nests of them. Elsewhere it takes PerReplica<Tensor>, traces, compiles and runs `fn`
-  // at once, every time it is called: for what runs often make a function(). Without arguments it does what the place calls for.
+  // at once, every time it is called: for what runs often make a function(). Without arguments it does what the place calls for,
+  // and gives a nest of RunResults (strategies/values.h).
   template <class F>
   auto run(const F& fn, SourceSite site = SourceSite::current()) {
     using R = typename decltype(signature_of<F>())::Result;
@@ -182,7 +157,9 @@ class LOCKSTEP_API Strategy {
     if constexpr (std::is_void_v<R>) {
       traced ? run_traced(fn, {}, site) : run_list(fn, {}, {}, site);
     } else {
-      return traced ? RunResult<R>(run_traced(fn, {}, site)) : RunResult<R>(run_list(fn, {}, {}, site));
+      const auto result = [](const auto& leaf) { return RunResult(leaf); };
+      return traced ? nest::rebuild<RunResult>(run_traced(fn, {}, site), result)
+                    : nest::rebuild<RunResult>(run_list(fn, {}, {}, site), result);
     }
   }
   template <class F, class A>
@@ -229,10 +206,19 @@ class LOCKSTEP_API Strategy {
                 SourceSite site = SourceSite::current());
   Value reduce(ReduceOp op, const PerReplica<Value>& value, std::optional<std::int64_t> axis = std::nullopt,
                SourceSite site = SourceSite::current());
+  ReduceResult reduce(ReduceOp op, const RunResult& value, std::optional<std::int64_t> axis = std::nullopt,
+                      SourceSite site = SourceSite::current()) {
+    return value.is_traced() ? ReduceResult(reduce(op, value.traced(), axis, site))
+                             : ReduceResult(reduce(op, value.computed(), axis, site));
+  }
   // The slots of this process's replicas; of a single value the one there is.
   template <class T>
   static std::vector<T> local_results(const PerReplica<T>& value) {
     return value.values();
+  }
+  static PlaceResult<std::vector<Value>, std::vector<Tensor>> local_results(const RunResult& value) {
+    using Results = PlaceResult<std::vector<Value>, std::vector<Tensor>>;
+    return value.is_traced() ? Results(value.traced().values()) : Results(value.computed().values());
   }
   // A value for every replica: one copy of the caller's tensor, which all slots share.
   PerReplica<Tensor> broadcast(const Tensor& value);
@@ -289,24 +275,39 @@ class LOCKSTEP_API Strategy {
       (std::index_sequence_for<As...>());
     }
   }
-  template <class F>
-  struct Signature;  // of a function object that is no template
-  template <class R, class C, class... As>
-  struct Signature<R (C::*)(As...) const> {
+  template <class R, class... As>
+  struct Signature {
     using Pointer = R (*)(As...);
     using Result = R;
   };
   template <class R, class... As>
-  struct Signature<R (*)(As...)> {
-    using Pointer = R (*)(As...);
-    using Result = R;
+  static Signature<R, As...> signature_of_call(R (*)(As...));
+  template <class R, class C, class... As>
+  static Signature<R, As...> signature_of_call(R (C::*)(As...) const);
+  template <class F>
+  static constexpr bool kHasOneCall = requires {
+    &F::operator();
+  };
+  template <class F>
+  static constexpr bool kCallIsConst = requires {
+    signature_of_call(&F::operator());
   };
   template <class F>
   static auto signature_of() {
     if constexpr (std::is_pointer_v<F>) {
-      return Signature<F>();
+      return decltype(signature_of_call(std::declval<F>()))();
     } else {
-      return Signature<decltype(&F::operator())>();
+      static_assert(
+          kHasOneCall<F>,
+          "a function of a step names the types of its parameters: write [](Value x), not [](auto x)");
+      static_assert(
+          kCallIsConst<F> || !kHasOneCall<F>,
+          "a function of a step is not mutable: capture by reference what it changes while it is traced");
+      if constexpr (kCallIsConst<F>) {
+        return decltype(signature_of_call(&F::operator()))();
+      } else {
+        return Signature<void>();
+      }
     }
   }
 

@@ -37,4 +37,12 @@ std::ostream& operator<<(std::ostream& out, const PerReplica<Value>& value) {
   });
 }
 
+std::ostream& operator<<(std::ostream& out, const RunResult& result) {
+  return result.is_traced() ? out << result.traced() : out << result.computed();
+}
+
+std::ostream& operator<<(std::ostream& out, const ReduceResult& result) {
+  return result.is_traced() ? out << PerReplica<Value>(result.traced()) : out << result.computed();
+}
+
 }  // namespace lockstep

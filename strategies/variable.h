@@ -52,7 +52,8 @@ struct VariableOptions {
 class LOCKSTEP_API Variable {
  public:
   // Throws InvalidArgument for a taken name, an empty value, or Synchronization::kNone with more than one replica; inside a
-  // traced function for a taken name with another dtype, shape, synchronization, aggregation or trainable, naming both lines.
+  // traced function for a taken name with another dtype, shape, synchronization, aggregation or trainable, naming both lines. A variable that is made in a
+  // function whose trace throws afterwards stays: the function can be traced again, the name is taken for all else.
   Variable(std::string name, const Tensor& initial, const VariableOptions& options = {},
            SourceSite site = SourceSite::current());
 
@@ -97,7 +98,8 @@ class LOCKSTEP_API Variable {
   void assign(const Tensor& value) const;
   void assign_add(const Tensor& delta) const;
   void assign_sub(const Tensor& delta) const;
-  // The copy of every replica. Before the first function that uses the variable is compiled there is one for all.
+  // The copy of every replica: mirrored where they are to be equal and are, bit for bit. Before the first function that uses the
+  // variable is compiled there is one for all.
   PerReplica<Tensor> copies() const;
 
  private:

@@ -81,8 +81,10 @@ PerReplica<Tensor> Variable::copies() const {
     values.push_back(copy == nullptr ? values[0].clone() : copy->storage().clone());
   }
   if (values.size() == 1) return values[0];
-  return PerReplica<Tensor>(std::move(values),
-                            internal::is_own(*this) ? ReplicaKind::kPerReplica : ReplicaKind::kMirrored);
+  const bool mirrored = !internal::is_own(*this) && std::ranges::all_of(values, [&](const Tensor& copy) {
+    return copy.bit_equal(values[0]);
+  });
+  return PerReplica<Tensor>(std::move(values), mirrored ? ReplicaKind::kMirrored : ReplicaKind::kPerReplica);
 }
 
 Tensor Variable::value() const {

@@ -8,6 +8,8 @@
 // differ), one device, one replica and the same control inputs, and between which no path leads through other nodes.
 // What is broadcast into such a group is an input of it; scalar constants are copied into it. A value that others read too is
 // one more output: it is written once and its readers inside need not load it, which is never worse than a node of its own.
+// Nodes that a shape operand follows from (a size that is computed from another's) stay by themselves: shapes are worked out
+// from them before anything runs.
 //
 // Unknown dimensions: shapes are inferred once more with a number in place of each, the same one for all parameters'
 // unknown dimensions of one position (the batch, most often). Two dimensions that differ when it runs after all cost time and

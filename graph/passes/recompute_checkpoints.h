@@ -10,7 +10,8 @@
 // gradient that needs them, and for all gradient nodes that read what lies behind the next checkpoint: those of weights,
 // which nothing else waits for, would otherwise keep what they read to the end wherever several threads run. That also
 // keeps common-subexpression-elimination from merging copies back. Values behind the last checkpoint are needed at once and
-// stay. Nodes with effects other than random draws are never repeated; a random op draws the same numbers again. Linear.
+// stay. Nodes with effects other than random draws are never repeated; a random op draws the same numbers again.
+// Linear, but for control edges: each copy waits for every reader behind the next checkpoint.
 //
 // Order: after gradients are taken and before fuse-elementwise. It leaves graphs without checkpoints alone.
 #pragma once

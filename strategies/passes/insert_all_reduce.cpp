@@ -158,6 +158,10 @@ class InsertAllReduce final : public Pass {
 
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
+    for (const std::string& variable : options_.allow) {
+      if (options_.strict && graph.find_variable(variable) == nullptr)
+        throw PassError(name(), str("allow: there is no variable '", variable, "'"));
+    }
     const SyncAnalysis sync(graph, options_.allow);
     bool changed = false;
     for_each_level(graph, [&](Graph& level) {

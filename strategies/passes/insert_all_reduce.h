@@ -25,7 +25,7 @@
 // Values written by several updates are combined once. With one replica nothing is inserted. Linear.
 //
 // Option: allow, variables whose copies may drift apart: each replica changes its own, by its own gradient too, whatever the
-// aggregation says.
+// aggregation says. A name that is no variable of the graph is a PassError, unless strict=false.
 #pragma once
 
 #include <memory>
@@ -39,6 +39,7 @@ namespace lockstep {
 
 struct InsertAllReduceOptions {
   std::vector<std::string> allow = {};
+  bool strict = true;
 };
 
 LOCKSTEP_API std::unique_ptr<Pass> make_insert_all_reduce(InsertAllReduceOptions options = {});

@@ -51,9 +51,14 @@ void add_all(PassRegistry& registry) {
                 .options = {{.name = "allow",
                              .type = OptionType::kList,
                              .fallback = std::vector<std::string>(),
-                             .summary = "variables whose copies may drift apart"}}},
+                             .summary = "variables whose copies may drift apart"},
+                            {.name = "strict",
+                             .type = OptionType::kBool,
+                             .fallback = true,
+                             .summary = "a name in allow that is no variable is an error"}}},
                [](const PassOptions& options) {
-                 return make_insert_all_reduce({.allow = options.get_list("allow")});
+                 return make_insert_all_reduce(
+                     {.allow = options.get_list("allow"), .strict = options.get_bool("strict")});
                });
   registry.add({.name = "mirror-variables",
                 .summary = "a copy of each variable for every replica",

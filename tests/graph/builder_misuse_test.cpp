@@ -39,7 +39,7 @@ TEST(BuilderMisuse, AValueThatLeavesItsBranchIsRefused) {
         return std::vector<Value>{leak};
       },
       [&] { return std::vector<Value>{x}; });
-  EXPECT_THAT(message_of([&] { relu(leak); }), HasSubstr("outside of the branch or loop body that made it"));
+  EXPECT_THAT(message_of([&] { relu(leak); }), HasSubstr("outside of the function that made it"));
   EXPECT_THAT(message_of([&] { leak + x; }), HasSubstr("outside of the branch"));
   EXPECT_THAT(message_of([&] { x* leak; }), HasSubstr("outside of the branch"));
   EXPECT_THAT(message_of([&] { b.result(leak); }), HasSubstr("outside of the branch"));
@@ -82,7 +82,7 @@ TEST(BuilderMisuse, AValueOfABranchThatIsGoneIsRefusedInTheNext) {
   cond(
       p, [&] { return std::vector<Value>{leak = relu(x)}; }, same);
   const auto use = [&] { return std::vector<Value>{neg(x) + leak}; };
-  EXPECT_THAT(message_of([&] { cond(p, use, same); }), HasSubstr("outside of the branch or loop body"));
+  EXPECT_THAT(message_of([&] { cond(p, use, same); }), HasSubstr("outside of the function that made it"));
 }
 
 TEST(BuilderMisuse, ResultsAreNotSetInsideABranch) {

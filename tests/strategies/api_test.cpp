@@ -322,7 +322,36 @@ TEST(StrategyRun, TakesNoArguments) {
   strategy.run([=] { w.assign(w + 1.F); });
   EXPECT_EQ(w.value().item(), 3);
   EXPECT_THAT(error_of([&] { PerReplica<Value> wrong = strategy.run([=] { return w * 1.F; }); }),
-              HasSubstr("the result holds no Values"));
+              HasSubstr("the result holds tensors"));
+}
+
+TEST(StrategyRun, GivesWithoutArgumentsWhatReduceAndPrintingTake) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  const auto id = []() noexcept { return cast(replica_context().replica_id(), DType::kF32) + 1.F; };
+  const auto losses = strategy.run(id);
+  EXPECT_EQ(strategy.reduce(ReduceOp::kSum, losses).computed().item(), 3);
+  const Tensor mean = strategy.reduce(ReduceOp::kMean, strategy.run(id));
+  EXPECT_EQ(mean.item(), 1.5);
+  EXPECT_EQ(str(losses), "per replica {0: f32[] 1, 1: f32[] 2}");
+  EXPECT_EQ(str(strategy.reduce(ReduceOp::kMax, losses)), "f32[] 2");
+  EXPECT_EQ(losses.size(), 2U);
+  EXPECT_EQ(losses[1].computed().item(), 2);
+  const std::vector<Tensor> slots = strategy.local_results(losses);
+  ASSERT_EQ(slots.size(), 2U);
+  EXPECT_EQ(slots[0].item(), 1);
+  EXPECT_THAT(error_of([&] { losses.traced(); }), HasSubstr("the result holds tensors"));
+
+  const auto both = strategy.cross_function({}, [&] {
+    const auto [loss, twice] = strategy.run([=] { return std::pair(id(), id() * 2.F); });
+    EXPECT_THAT(str(loss), HasSubstr("per replica {0: "));
+    EXPECT_THAT(error_of([&] { loss.computed(); }), HasSubstr("no tensors yet"));
+    const Value total = strategy.reduce(ReduceOp::kSum, loss);
+    const std::vector<Value> local = strategy.local_results(twice);
+    return std::pair(total, local[1]);
+  });
+  const auto [total, second] = both();
+  EXPECT_EQ(total[0].item(), 3);
+  EXPECT_EQ(second[0].item(), 4);
 }
 
 TEST(StrategyMergeCall, KnowsWhatIsTheSameOnAllReplicas) {

@@ -20,6 +20,8 @@ namespace {
 using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
+using testing::kScalar;
+using testing::scalars;
 
 // w -= lr * sum over the rows of x; gives the sum.
 constexpr const char* kStep = R"(var @w : f32[2] = f32[2]{*1.0}
@@ -120,6 +122,27 @@ class Named final : public Strategy {
     return PassRegistry::global().parse_pipeline("mirror-variables,insert-all-reduce,replicate,prove-sync");
   }
 };
+
+// Neither makes updates equal nor proves that they are.
+class Unproven final : public Strategy {
+ public:
+  Unproven() : Strategy({.devices = {"cpu:0", "cpu:1"}}) {}
+  std::string_view name() const override { return "Unproven"; }
+  PassPipeline pipeline() const override {
+    return PassRegistry::global().parse_pipeline("mirror-variables(devices=[cpu:0,cpu:1]),replicate");
+  }
+};
+
+TEST(StrategyOfOnesOwn, DoesNotCallCopiesMirroredThatDrifted) {
+  Unproven strategy;
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(1.F), {.aggregation = Aggregation::kSum});
+  const auto step = strategy.function({kScalar}, [=](Value x) { w.assign(x); });
+  step(scalars({2, 2}));
+  EXPECT_EQ(w.copies().kind(), ReplicaKind::kMirrored);
+  step(scalars({2, 3}));
+  EXPECT_EQ(str(w.copies()), "per replica {0: f32[] 2, 1: f32[] 3}");
+}
 
 TEST(StrategyRegistry, TakesStrategiesOfOnesOwnAndExpandsThemInPipelines) {
   StrategyRegistry registry;

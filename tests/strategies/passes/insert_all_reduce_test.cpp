@@ -111,6 +111,17 @@ TEST_F(InsertAllReduce, LeavesWhatMayDriftAlone) {
                  {.same_meaning = false});
 }
 
+TEST_F(InsertAllReduce, MayOnlyAllowVariablesThatAreThere) {
+  Graph graph = parse(region("%u = assign[variable=@w](%x) : f32[4]", "var @w : f32[4] [aggregation=sum]"));
+  try {
+    PassRegistry::global().parse_pipeline("insert-all-reduce(allow=[nope])").run(graph);
+    FAIL() << "accepted";
+  } catch (const PassError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("allow: there is no variable 'nope'"));
+  }
+  PassRegistry::global().parse_pipeline("insert-all-reduce(allow=[nope],strict=false)").run(graph);
+}
+
 TEST_F(InsertAllReduce, LeavesUpdatesAlone) {
   expect_unchanged("insert-all-reduce", R"(
       var @w : f32[4] [aggregation=sum]

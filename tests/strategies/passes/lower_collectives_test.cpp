@@ -240,6 +240,17 @@ class Greedy final : public CrossDeviceOps {
   void lower(LowerContext& c) const override { c.give(0, 0, c.input(2, 1)); }
 };
 
+// Ones that count wrongly, each in another call.
+class Miscounting final : public CrossDeviceOps {
+ public:
+  explicit Miscounting(std::function<void(LowerContext&)> slip) : slip_(std::move(slip)) {}
+  std::string_view name() const override { return "miscounting"; }
+  void lower(LowerContext& c) const override { slip_(c); }
+
+ private:
+  std::function<void(LowerContext&)> slip_;
+};
+
 TEST_F(LowerCollectives, SaysWhatTheOpsOfAUserGetWrong) {
   const auto refusal = [](CrossDeviceOpsPtr ops) -> std::string {
     Graph graph = parse(kTwo);
@@ -257,6 +268,15 @@ TEST_F(LowerCollectives, SaysWhatTheOpsOfAUserGetWrong) {
   EXPECT_THAT(
       refusal(std::make_shared<Greedy>()),
       HasSubstr("tensor 1 of replica 2 is asked for, and the all-reduce has 1 tensors of 2 replicas"));
+  const auto refusal_of = [&](std::function<void(LowerContext&)> slip) {
+    return refusal(std::make_shared<Miscounting>(std::move(slip)));
+  };
+  EXPECT_THAT(refusal_of([](LowerContext& c) { c.give(2, 0, c.input(0, 0)); }),
+              HasSubstr("tensor 0 of replica 2 is asked for"));
+  EXPECT_THAT(refusal_of([](LowerContext& c) { c.is_read(0, 1); }),
+              HasSubstr("tensor 1 of replica 0 is asked for"));
+  EXPECT_THAT(refusal_of([](LowerContext& c) { c.device(2); }),
+              HasSubstr("the device of replica 2 is asked for, and the all-reduce has 2 replicas"));
 }
 
 TEST(CrossDeviceOps, TheChoiceDependsOnDevicesAndBytesAlone) {
