@@ -86,6 +86,7 @@ class Parser {
       CommandDescription command{
           choice.app->get_name(), first_sentence(choice.app->get_description()), {}, choice.values};
       for (const CLI::Option* option : choice.app->get_options()) {
+        if (option->get_positional()) ++command.arguments;
         if (!option->nonpositional()) continue;
         OptionDescription described;
         for (const std::string& name : option->get_snames()) described.names.push_back("-" + name);

@@ -4,6 +4,7 @@
 // says by throwing UsageError what is wrong with a command line. docs/cli.md has a row for each option.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -106,14 +107,16 @@ struct OptionDescription {
   std::vector<std::string> names;  // "-o", "--output"
   std::string summary;             // the first sentence of its help
   bool takes_value = false;
-  bool takes_file = false;          // its value is a file, or can be
+  bool takes_file = false;          // its value is a file, or can be, or a name with one behind '='
   std::vector<std::string> values;  // those it can have; empty: anything
+  bool takes_list = false;          // several of these values, with commas between them
 };
 struct CommandDescription {
   std::string name;
   std::string summary;
   std::vector<OptionDescription> options;
   std::vector<std::string> values;  // what its argument can be; empty: a file
+  std::size_t arguments = 0;        // how many it takes
 };
 std::vector<CommandDescription> describe_commands();
 

@@ -44,9 +44,12 @@ void print_bash(const std::vector<CommandDescription>& commands) {
       all.insert(all.end(), option.names.begin(), option.names.end());
       if (!option.takes_value) continue;
       std::cout << "        " << joined(option.names, "|") << ") ";
-      if (!option.values.empty()) {
+      if (option.takes_list) {
         std::cout << "mapfile -t COMPREPLY < <(compgen -P \"$list\" -W "
                   << single_quoted(joined(option.values)) << " -- \"${word##*,}\"); ";
+      } else if (!option.values.empty()) {
+        std::cout << "mapfile -t COMPREPLY < <(compgen -W " << single_quoted(joined(option.values))
+                  << " -- \"$word\"); ";
       } else if (option.takes_file) {
         std::cout << "mapfile -t COMPREPLY < <(compgen -f -- \"$word\"); ";
       }
@@ -55,13 +58,13 @@ void print_bash(const std::vector<CommandDescription>& commands) {
     std::cout << "      esac\n"
                  "      if [[ $word == -* ]]; then\n"
                  "        mapfile -t COMPREPLY < <(compgen -W "
-              << single_quoted(joined(all))
-              << " -- \"$word\")\n"
-                 "      else\n"
-                 "        mapfile -t COMPREPLY < <(compgen "
-              << (command.values.empty() ? "-f" : "-W " + single_quoted(joined(command.values)))
-              << " -- \"$word\")\n"
-                 "      fi ;;\n";
+              << single_quoted(joined(all)) << " -- \"$word\")\n";
+    if (command.arguments > 0)
+      std::cout << "      else\n"
+                   "        mapfile -t COMPREPLY < <(compgen "
+                << (command.values.empty() ? "-f" : "-W " + single_quoted(joined(command.values)))
+                << " -- \"$word\")\n";
+    std::cout << "      fi ;;\n";
   }
   std::cout << "  esac\n}\ncomplete -o filenames -F _lockstep lockstep\n";
 }
@@ -76,9 +79,22 @@ std::string zsh_summary(const std::string& text) {
   return escaped;
 }
 
+// How _arguments completes an option's value.
+std::string zsh_value(const OptionDescription& option) {
+  if (!option.takes_value) return "";
+  if (option.takes_list) return ":value:_sequence compadd - " + joined(option.values);
+  if (!option.values.empty()) return ":value:(" + joined(option.values) + ")";
+  if (option.takes_file) return ":value:_lockstep_files";
+  return ":value: ";
+}
+
 void print_zsh(const std::vector<CommandDescription>& commands) {
   std::cout << "#compdef lockstep\n"
                "# zsh completion of lockstep: put it into a folder of $fpath, as _lockstep\n"
+               "_lockstep_files() {\n"
+               "  compset -P '*='  # the name in NAME=FILE\n"
+               "  _files\n"
+               "}\n"
                "_lockstep() {\n"
                "  local -a commands=(\n";
   for (const CommandDescription& command : commands)
@@ -86,6 +102,7 @@ void print_zsh(const std::vector<CommandDescription>& commands) {
   std::cout << "  )\n"
                "  if (( CURRENT == 2 )); then\n"
                "    _describe command commands\n"
+               "    _arguments '(- *)'{-h,--help}'[Print this help]' '(- *)--version[Print the version]'\n"
                "    return\n"
                "  fi\n"
                "  local command=$words[2]\n"
@@ -95,32 +112,43 @@ void print_zsh(const std::vector<CommandDescription>& commands) {
   for (const CommandDescription& command : commands) {
     std::cout << "    " << command.name << ")\n      _arguments";
     for (const OptionDescription& option : command.options) {
-      std::string value;
-      if (option.takes_value)
-        value = !option.values.empty() ? ":value:(" + joined(option.values) + ")"
-                : option.takes_file    ? ":value:_files"
-                                       : ":value: ";
-      for (const std::string& name : option.names)
-        std::cout << " \\\n        "
-                  << single_quoted(str("*", name, "[", zsh_summary(option.summary), "]", value));
+      const std::string rest = str("[", zsh_summary(option.summary), "]", zsh_value(option));
+      for (const std::string& name : option.names) {
+        // The value stands behind '=', or right behind a letter, or is the next word.
+        const char* const joint = !option.takes_value ? "" : name.starts_with("--") ? "=" : "+";
+        std::cout << " \\\n        " << single_quoted(str("*", name, joint, rest));
+      }
     }
-    std::cout << " \\\n        "
-              << single_quoted(command.values.empty() ? "*:file:_files"
-                                                      : "1:value:(" + joined(command.values) + ")")
-              << " ;;\n";
+    const std::string value =
+        command.values.empty() ? ":file:_files" : ":value:(" + joined(command.values) + ")";
+    for (std::size_t i = 1; i <= command.arguments; ++i)
+      std::cout << " \\\n        " << single_quoted(str(i, value));
+    std::cout << " ;;\n";
   }
   std::cout << "  esac\n}\n_lockstep \"$@\"\n";
 }
 
 void print_fish(const std::vector<CommandDescription>& commands) {
-  std::cout << "# fish completion of lockstep: lockstep completion fish | source\n";
+  std::cout << "# fish completion of lockstep: lockstep completion fish | source\n"
+               "function __lockstep_command_is\n"
+               "  set -l words (commandline -opc)\n"
+               "  test \"$words[2]\" = $argv[1]\n"
+               "end\n"
+               "# Each word behind what stands before the last comma.\n"
+               "function __lockstep_next_of_list\n"
+               "  set -l word (commandline -ct | string replace -r '^(--[a-z-]+=|-[a-z])' '')\n"
+               "  set -l list (string match -r '^.*,' -- $word)\n"
+               "  printf '%s\\n' \"$list\"$argv\n"
+               "end\n"
+               "complete -c lockstep -n __fish_use_subcommand -f -s h -l help -d 'Print this help'\n"
+               "complete -c lockstep -n __fish_use_subcommand -f -l version -d 'Print the version'\n";
   for (const CommandDescription& command : commands) {
     std::cout << "complete -c lockstep -n __fish_use_subcommand -f -a " << command.name << " -d "
               << single_quoted(command.summary) << '\n';
   }
   for (const CommandDescription& command : commands) {
-    const std::string when = single_quoted("__fish_seen_subcommand_from " + command.name);
-    if (!command.values.empty())
+    const std::string when = single_quoted("__lockstep_command_is " + command.name);
+    if (command.arguments == 0 || !command.values.empty())
       std::cout << "complete -c lockstep -n " << when << " -f -a " << single_quoted(joined(command.values))
                 << '\n';
     for (const OptionDescription& option : command.options) {
@@ -128,7 +156,11 @@ void print_fish(const std::vector<CommandDescription>& commands) {
       for (const std::string& name : option.names)
         std::cout << (name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1));
       if (option.takes_value && option.values.empty()) std::cout << (option.takes_file ? " -r -F" : " -x");
-      if (!option.values.empty()) std::cout << " -x -a " << single_quoted(joined(option.values));
+      if (option.takes_list) {
+        std::cout << " -x -a " << single_quoted("(__lockstep_next_of_list " + joined(option.values) + ")");
+      } else if (!option.values.empty()) {
+        std::cout << " -x -a " << single_quoted(joined(option.values));
+      }
       std::cout << " -d " << single_quoted(option.summary) << '\n';
     }
   }
@@ -147,7 +179,10 @@ void add_registered(std::vector<CommandDescription>& commands) {
     if (command.name == "ops") command.values = ops;
     if (command.name == "passes") command.values = passes;
     for (OptionDescription& option : command.options) {
-      if (option.names.back() == "--passes") option.values = passes;
+      if (option.names.back() == "--passes") {
+        option.values = passes;
+        option.takes_list = true;
+      }
       if (option.names.back() == "--strategy") option.values = strategies;
       if (option.names.back() == "--print-after") {
         option.values = passes;

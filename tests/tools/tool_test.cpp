@@ -560,38 +560,5 @@ TEST_F(Tool, PluginsThatDoNotFitAreRefusedWithTheReason) {
   }
 }
 
-TEST_F(Tool, CompletionScriptsAreSoundAndComplete) {
-  const auto shell = [&](const std::string& line) {
-    return std::system(("cd '" + file("").string() + "' && " + line + " >/dev/null 2>&1").c_str()) == 0;
-  };
-  for (const std::string name : {"bash", "zsh", "fish"}) {
-    const Outcome script = lockstep("completion " + name);
-    EXPECT_EQ(script.status, 0);
-    for (const char* word : {"opt", "diff", "print-after", "verify-each", "markdown"})
-      EXPECT_THAT(script.out, HasSubstr(word)) << name;
-    write("script." + name, script.out);
-    if (shell("command -v " + name)) {
-      EXPECT_TRUE(shell(name + (name == "fish" ? " --no-execute" : " -n") + " script." + name)) << name;
-    }
-  }
-  const std::string ask = R"(bash -c 'source script.bash
-COMP_WORDS=(lockstep "$@"); COMP_CWORD=$#; _lockstep; test "${COMPREPLY[*]}" = "$0"' )";
-  EXPECT_TRUE(shell(ask + "'dump diff' d")) << "commands";
-  EXPECT_TRUE(shell(ask + "'--verify-each' opt --ver")) << "options";
-  EXPECT_TRUE(shell(ask + "'json' dump --format j")) << "values";
-  EXPECT_TRUE(shell(ask + "'step.lks' dump st")) << "files";
-  EXPECT_TRUE(shell(ask + "'zsh' completion z")) << "arguments";
-  EXPECT_TRUE(shell(ask + "'matmul' ops matm")) << "ops";
-  EXPECT_TRUE(shell(ask + "'prove-sync' passes prove")) << "passes";
-  EXPECT_TRUE(shell(ask + "'central-storage' opt --passes central")) << "strategies stand for passes";
-  EXPECT_TRUE(shell(ask + "'one-device' run --strategy one")) << "strategies";
-  EXPECT_TRUE(shell(ask + "'--verify-each' opt --time --ver")) << "behind an option without a value";
-  EXPECT_TRUE(shell(ask + "'html' dump --format = h")) << "as bash cuts --format=h";
-  EXPECT_TRUE(shell(ask + "'constant-folding,dead-node-elimination' opt --passes constant-folding,dead-n"))
-      << "the next of a list";
-  EXPECT_TRUE(shell(ask + "'changed' opt --print-after ch"));
-  EXPECT_TRUE(shell(ask + "'' run --steps st")) << "a number is no file";
-}
-
 }  // namespace
 }  // namespace lockstep

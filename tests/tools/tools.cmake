@@ -10,7 +10,8 @@ add_dependencies(test_tools lockstep_tool)
 target_compile_definitions(test_tools PRIVATE
   LOCKSTEP_TOOL="$<TARGET_FILE:lockstep_tool>"
   LOCKSTEP_PLUGIN_DIR="${CMAKE_CURRENT_BINARY_DIR}/plugins"
-  LOCKSTEP_DOCS_DIR="${PROJECT_SOURCE_DIR}/docs")
+  LOCKSTEP_DOCS_DIR="${PROJECT_SOURCE_DIR}/docs"
+  LOCKSTEP_SHELLS_DIR="${CMAKE_CURRENT_LIST_DIR}/shells")
 
 function(add_test_plugin name source)
   add_library(test_plugin_${name} MODULE "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/plugins/${source}")
