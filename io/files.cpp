@@ -273,6 +273,18 @@ void InputFile::read(char* to, std::uint64_t bytes) {
   }
 }
 
+void InputFile::read_at(std::uint64_t at, char* to, std::uint64_t bytes) const {
+  while (bytes > 0) {
+    const ssize_t count = ::pread(descriptor_, to, static_cast<std::size_t>(bytes), static_cast<off_t>(at));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("cannot read", path_, errno);
+    if (count == 0) throw Error(ErrorCode::kDataLoss, str("cannot read ", path_, ": it ends early"));
+    to += count;
+    at += static_cast<std::uint64_t>(count);
+    bytes -= static_cast<std::uint64_t>(count);
+  }
+}
+
 }  // namespace internal
 
 std::string_view name_behind_temporary(std::string_view filename) {

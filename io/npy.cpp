@@ -10,11 +10,14 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/io/internal/npy_reader.h"
 #include "lockstep/io/internal/raw_blocks.h"
 
 namespace lockstep {
 
 namespace {
+
+using internal::PullBytes;
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kMaxHeader = std::size_t{1} << 16U;
@@ -170,66 +173,98 @@ Encoding encoding_of(std::string_view descr) {
 }
 
 // From the order in which the first index runs fastest to the one in which the last does.
-void copy_from_fortran(const char* from, char* to, const Shape& shape, std::size_t size) {
+void pull_fortran(const PullBytes& pull, char* to, const Shape& shape, std::size_t size) {
   const std::size_t rank = shape.rank();
   std::vector<std::int64_t> index(rank, 0);
   std::vector<std::size_t> stride(rank, size);
-  for (std::size_t d = 1; d < rank; ++d) stride[d] = stride[d - 1] * static_cast<std::size_t>(shape[d - 1]);
-  std::size_t source = 0;
-  for (std::int64_t i = 0, count = shape.num_elements(); i < count; ++i, to += size) {
-    std::memcpy(to, from + source, size);
-    for (std::size_t d = rank; d-- > 0;) {
-      source += stride[d];
-      if (++index[d] < shape[d]) break;
-      source -= stride[d] * static_cast<std::size_t>(shape[d]);
-      index[d] = 0;
+  for (std::size_t d = rank - 1; d-- > 0;) stride[d] = stride[d + 1] * static_cast<std::size_t>(shape[d + 1]);
+  std::array<char, 64 * 1024> part{};
+  const auto per_part = static_cast<std::int64_t>(part.size() / size);
+  std::size_t target = 0;
+  for (std::int64_t left = shape.num_elements(); left > 0;) {
+    const std::int64_t count = std::min(left, per_part);
+    pull(part.data(), static_cast<std::size_t>(count) * size);
+    left -= count;
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::memcpy(to + target, part.data() + static_cast<std::size_t>(i) * size, size);
+      for (std::size_t d = 0; d < rank; ++d) {
+        target += stride[d];
+        if (++index[d] < shape[d]) break;
+        target -= stride[d] * static_cast<std::size_t>(shape[d]);
+        index[d] = 0;
+      }
     }
   }
 }
 
 }  // namespace
 
-Tensor read_npy(std::string_view bytes) {
-  if (!bytes.starts_with(kMagic)) damaged("it does not begin as one");
-  if (bytes.size() < 12) damaged(str("it ends after ", bytes.size(), " bytes, inside its header"));
+Tensor internal::pull_npy(std::uint64_t size, const PullBytes& pull) {
+  std::array<char, 12> start{};
+  pull(start.data(), static_cast<std::size_t>(std::min<std::uint64_t>(size, kMagic.size())));
+  if (!std::string_view(start.data(), start.size()).starts_with(kMagic)) damaged("it does not begin as one");
+  if (size < start.size()) damaged(str("it ends after ", size, " bytes, inside its header"));
   const auto byte = [&](std::size_t i) {
-    return static_cast<std::size_t>(static_cast<unsigned char>(bytes[i]));
+    return static_cast<std::size_t>(static_cast<unsigned char>(start[i]));
   };
-  const std::size_t version = byte(6);
+  pull(start.data() + kMagic.size(), 1);
+  const std::size_t version = byte(kMagic.size());
   if (version < 1 || version > 3) {
     throw InvalidArgument(str("the .npy file has format version ", version, "; 1, 2 and 3 are known"));
   }
   const std::size_t begin = version == 1 ? 10 : 12;
+  pull(start.data() + kMagic.size() + 1, begin - kMagic.size() - 1);
   std::size_t length = byte(8) | (byte(9) << 8U);
   if (version > 1) length |= (byte(10) << 16U) | (byte(11) << 24U);
   if (length > kMaxHeader)
     damaged(str("its header claims ", length, " bytes; at most ", kMaxHeader, " are read"));
-  if (length > bytes.size() - begin) damaged("it ends inside its header");
-  const HeaderReader::Header header = HeaderReader(bytes.substr(begin, length)).read();
+  if (length > size - begin) damaged("it ends inside its header");
+  std::string text(length, '\0');
+  pull(text.data(), length);
+  const HeaderReader::Header header = HeaderReader(text).read();
   const Encoding encoding = encoding_of(header.descr);
 
-  const std::string_view data = bytes.substr(begin + length);
   const Shape shape{std::span<const std::int64_t>(header.shape)};
   const auto wanted = static_cast<std::uint64_t>(num_bytes({encoding.dtype, shape}));
-  if (data.size() != wanted) {
+  if (size - begin - length != wanted) {
     damaged(str("its header says ", TensorSpec{encoding.dtype, shape}, ", ", wanted, " bytes, and ",
-                data.size(), " follow"));
+                size - begin - length, " follow"));
   }
   Tensor tensor = Tensor::empty(encoding.dtype, shape);
   if (wanted == 0) return tensor;
   auto* const to = static_cast<char*>(tensor.raw());
-  const std::size_t size = size_of(encoding.dtype);
+  const std::size_t element_size = size_of(encoding.dtype);
   if (header.fortran && shape.rank() > 1) {
-    copy_from_fortran(data.data(), to, shape, size);
+    pull_fortran(pull, to, shape, element_size);
   } else {
-    std::memcpy(to, data.data(), data.size());
+    pull(to, static_cast<std::size_t>(wanted));
   }
   if (encoding.swap) {
-    for (char* element = to; element != to + wanted; element += size) std::reverse(element, element + size);
+    for (char* element = to; element != to + wanted; element += element_size)
+      std::reverse(element, element + element_size);
   }
-  if (encoding.dtype == DType::kBool && !internal::are_truth_values(data))
+  if (encoding.dtype == DType::kBool && !internal::are_truth_values(internal::bytes_of(tensor)))
     damaged("an element of its bools is neither 0 nor 1");
   return tensor;
+}
+
+Tensor read_npy(std::string_view bytes) {
+  return internal::pull_npy(bytes.size(), [&](char* to, std::size_t count) {
+    bytes.copy(to, count);
+    bytes.remove_prefix(count);
+  });
+}
+
+Tensor load_npy(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  using internal::InputFile;
+  InputFile file(path, InputFile::Accepts::kAnything);
+  if (!file.is_plain() || file.size() > max_bytes || file.position() != 0) {
+    const std::string bytes = file.read_rest(max_bytes);
+    return internal::read_naming(file, [&] { return read_npy(bytes); });
+  }
+  return internal::read_naming(file, [&] {
+    return internal::pull_npy(file.size(), [&](char* to, std::size_t count) { file.read(to, count); });
+  });
 }
 
 std::string write_npy(const Tensor& tensor) {

@@ -1,6 +1,6 @@
 // io/npy.h - tensors in NumPy's .npy format.
 //
-//   Tensor x = read_npy(read_file("x.npy"));
+//   Tensor x = load_npy("x.npy");
 //   write_file_whole("y.npy", write_npy(y));
 //
 // dtypes     f2 f4 f8 i4 i8 u1 b1 are f16 f32 f64 i32 i64 u8 bool. NumPy has no bf16: it is written as '<V2', two plain
@@ -14,15 +14,20 @@
 // Thread safety: plain functions.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
 #include "lockstep/core/export.h"
 #include "lockstep/core/tensor.h"
+#include "lockstep/io/files.h"
 
 namespace lockstep {
 
 LOCKSTEP_API Tensor read_npy(std::string_view bytes);
+// The same of a file, straight into the tensor's memory. Errors name the path; those of files are in io/files.h.
+LOCKSTEP_API Tensor load_npy(const std::filesystem::path& path, std::uint64_t max_bytes = kMaxFileBytes);
 // Version 1.0, little-endian, C order, with the data aligned to 64 bytes: equal tensors give equal bytes.
 LOCKSTEP_API std::string write_npy(const Tensor& tensor);
 

@@ -7,6 +7,8 @@
 #include <zlib.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/io/files.h"
+#include "lockstep/io/internal/npy_reader.h"
 #include "lockstep/io/internal/raw_blocks.h"
 #include "lockstep/io/npy.h"
 
@@ -14,6 +16,8 @@ namespace lockstep {
 
 namespace {
 
+using internal::ByteSource;
+using internal::number_at;
 using internal::put_number;
 
 constexpr std::uint32_t kLocalHeader = 0x04034b50;
@@ -34,24 +38,45 @@ constexpr std::uint32_t kFirstDay = 0x0021;  // 1980-01-01: the time of writing 
   throw Error(ErrorCode::kDataLoss, str("this is no whole .npz file: ", what));
 }
 
-// Little-endian numbers at places that are checked.
+// Bytes and little-endian numbers at places that are checked. Small ones come from a window that follows them, so that not
+// each of them asks the file.
 class Reader {
  public:
-  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
-  std::string_view bytes(std::uint64_t at, std::uint64_t size) const {
-    if (at > bytes_.size() || size > bytes_.size() - at) damaged("it points behind its own end");
-    return bytes_.substr(at, size);
+  explicit Reader(const ByteSource& source) : source_(source) {}
+  void read(std::uint64_t at, char* to, std::size_t size) const {
+    check(at, size);
+    source_.read(at, to, size);
+  }
+  std::string bytes(std::uint64_t at, std::size_t size) const {
+    check(at, size);
+    std::string bytes(size, '\0');
+    source_.read(at, bytes.data(), size);
+    return bytes;
   }
   std::uint64_t number(std::uint64_t at, std::size_t size) const {
-    return internal::number_at(bytes(at, size), 0, size);
+    check(at, size);
+    if (at < window_at_ || at + size > window_at_ + window_.size()) {
+      window_at_ = at;
+      window_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(kWindow, source_.size() - at)));
+      source_.read(at, window_.data(), window_.size());
+    }
+    return internal::number_at(window_, static_cast<std::size_t>(at - window_at_), size);
   }
   std::uint32_t u16(std::uint64_t at) const { return static_cast<std::uint32_t>(number(at, 2)); }
   std::uint32_t u32(std::uint64_t at) const { return static_cast<std::uint32_t>(number(at, 4)); }
   std::uint64_t u64(std::uint64_t at) const { return number(at, 8); }
-  std::uint64_t size() const { return bytes_.size(); }
+  std::uint64_t size() const { return source_.size(); }
 
  private:
-  std::string_view bytes_;
+  static constexpr std::uint64_t kWindow = 1024;
+
+  void check(std::uint64_t at, std::uint64_t size) const {
+    if (at > source_.size() || size > source_.size() - at) damaged("it points behind its own end");
+  }
+
+  const ByteSource& source_;
+  mutable std::string window_;
+  mutable std::uint64_t window_at_ = 0;
 };
 
 struct Entry {
@@ -73,8 +98,11 @@ Directory find_directory(const Reader& file) {
   if (file.size() < kEndSize) damaged("it is too short");
   const std::uint64_t last = file.size() - kEndSize;
   const std::uint64_t first = last > 0xFFFF ? last - 0xFFFF : 0;  // a comment may follow
+  const std::string tail = file.bytes(first, static_cast<std::size_t>(file.size() - first));
   for (std::uint64_t at = last + 1; at-- > first;) {
-    if (file.u32(at) != kEnd || at + kEndSize + file.u16(at + 20) != file.size()) continue;
+    const auto in_tail = static_cast<std::size_t>(at - first);
+    if (number_at<std::uint32_t>(tail, in_tail) != kEnd) continue;
+    if (at + kEndSize + number_at<std::uint16_t>(tail, in_tail + 20) != file.size()) continue;
     Directory found{file.u32(at + 16), file.u16(at + 10)};
     if (found.at == kSize32 || found.entries == 0xFFFF) {
       if (at < kEnd64LocatorSize || file.u32(at - kEnd64LocatorSize) != kEnd64Locator) return found;
@@ -147,31 +175,91 @@ std::vector<Entry> read_directory(const Reader& file, const NpzLimits& limits) {
   return entries;
 }
 
-std::string inflated(std::string_view packed, const Entry& entry) {
-  std::string bytes(entry.unpacked, '\0');
-  z_stream stream{};
-  LOCKSTEP_CHECK(inflateInit2(&stream, -MAX_WBITS) == Z_OK);
-  // zlib counts in 32 bits: large entries go through in parts.
-  constexpr std::size_t kPart = std::size_t{1} << 30U;
-  std::size_t in = 0, out = 0;
-  int status = Z_OK;
-  while (status == Z_OK) {
-    const std::size_t in_part = std::min(kPart, packed.size() - in);
-    const std::size_t out_part = std::min(kPart, bytes.size() - out);
-    // zlib's interface is older than const; it does not write there.
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data() + in));
-    stream.avail_in = static_cast<uInt>(in_part);
-    stream.next_out = reinterpret_cast<Bytef*>(bytes.data() + out);
-    stream.avail_out = static_cast<uInt>(out_part);
-    status = inflate(&stream, Z_NO_FLUSH);
-    in += in_part - stream.avail_in;
-    out += out_part - stream.avail_out;
+// The bytes of an entry, unpacked, as they are asked for.
+class EntryBytes {
+ public:
+  EntryBytes(const Reader& file, const Entry& entry, std::uint64_t begin)
+      : file_(file), entry_(entry), at_(begin), end_(begin + entry.packed), left_(entry.unpacked) {
+    if (end_ < begin || end_ > file.size()) damaged("it points behind its own end");
+    if (entry.method == kDeflated) LOCKSTEP_CHECK(inflateInit2(&stream_, -MAX_WBITS) == Z_OK);
   }
-  inflateEnd(&stream);
-  if (status != Z_STREAM_END || out != bytes.size() || in != packed.size())
-    damaged(str("entry '", entry.name, "' does not unpack to what it claims"));
-  return bytes;
-}
+  ~EntryBytes() {
+    if (entry_.method == kDeflated) inflateEnd(&stream_);
+  }
+  EntryBytes(const EntryBytes&) = delete;
+  EntryBytes& operator=(const EntryBytes&) = delete;
+
+  void pull(char* to, std::size_t bytes) {
+    failed_ = true;
+    // Piece by piece: zlib counts in 32 bits, and what was just written is summed while it is near.
+    for (left_ -= bytes; bytes > 0;) {
+      const std::size_t piece = std::min(bytes, kPiece);
+      if (entry_.method == kDeflated) {
+        inflate_into(to, piece);
+      } else {
+        file_.read(at_, to, piece);
+        at_ += piece;
+      }
+      crc_ = static_cast<std::uint32_t>(crc32_z(crc_, reinterpret_cast<const Bytef*>(to), piece));
+      to += piece;
+      bytes -= piece;
+    }
+    failed_ = false;
+  }
+  bool failed() const { return failed_; }  // to give what was asked for
+
+  // Whether all of it is what the list of entries says. What nobody asked for is read for that.
+  bool are_whole() {
+    std::string rest(static_cast<std::size_t>(std::min<std::uint64_t>(left_, kPiece)), '\0');
+    while (left_ > 0) pull(rest.data(), static_cast<std::size_t>(std::min<std::uint64_t>(left_, kPiece)));
+    if (entry_.method == kDeflated) check_end();
+    return crc_ == entry_.crc;
+  }
+
+ private:
+  static constexpr std::size_t kPiece = std::size_t{1} << 18U;
+
+  [[noreturn]] void does_not_unpack() const {
+    damaged(str("entry '", entry_.name, "' does not unpack to what it claims"));
+  }
+  // One step of zlib's, with packed bytes to work on where there are any.
+  int step() {
+    if (stream_.avail_in == 0 && at_ < end_) {
+      packed_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(end_ - at_, kPiece)));
+      file_.read(at_, packed_.data(), packed_.size());
+      at_ += packed_.size();
+      stream_.next_in = reinterpret_cast<Bytef*>(packed_.data());
+      stream_.avail_in = static_cast<uInt>(packed_.size());
+    }
+    return inflate(&stream_, Z_NO_FLUSH);
+  }
+  void inflate_into(char* to, std::size_t bytes) {
+    stream_.next_out = reinterpret_cast<Bytef*>(to);
+    stream_.avail_out = static_cast<uInt>(bytes);
+    while (stream_.avail_out > 0) {
+      if (step() != Z_OK && stream_.avail_out > 0) does_not_unpack();
+    }
+  }
+  // There is nothing left, neither packed nor unpacked.
+  void check_end() {
+    Bytef more = 0;
+    stream_.next_out = &more;
+    stream_.avail_out = 1;
+    int status = Z_OK;
+    while (status == Z_OK && stream_.avail_out > 0) status = step();
+    if (status != Z_STREAM_END || stream_.avail_out == 0 || stream_.avail_in > 0 || at_ != end_)
+      does_not_unpack();
+  }
+
+  const Reader& file_;
+  const Entry& entry_;
+  std::uint64_t at_, end_;  // in the file
+  std::uint64_t left_;      // of the unpacked bytes
+  std::uint32_t crc_ = 0;
+  bool failed_ = false;
+  std::string packed_;
+  z_stream stream_{};
+};
 
 std::uint32_t crc_of(std::string_view bytes) {
   return static_cast<std::uint32_t>(
@@ -182,15 +270,36 @@ Tensor read_entry(const Reader& file, const Entry& entry) {
   if (file.u32(entry.header) != kLocalHeader)
     damaged(str("entry '", entry.name, "' is not where the list says"));
   const std::uint64_t begin = entry.header + 30 + file.u16(entry.header + 26) + file.u16(entry.header + 28);
-  const std::string_view packed = file.bytes(begin, entry.packed);
-  const std::string unpacked = entry.method == kDeflated ? inflated(packed, entry) : std::string();
-  const std::string_view bytes = entry.method == kDeflated ? std::string_view(unpacked) : packed;
-  if (crc_of(bytes) != entry.crc) damaged(str("the checksum of entry '", entry.name, "' is wrong"));
+  EntryBytes bytes(file, entry, begin);
+  const auto check_whole = [&] {
+    if (!bytes.are_whole()) damaged(str("the checksum of entry '", entry.name, "' is wrong"));
+  };
+  Tensor tensor;
   try {
-    return read_npy(bytes);
+    tensor = internal::pull_npy(entry.unpacked, [&](char* to, std::size_t count) { bytes.pull(to, count); });
   } catch (const Error& error) {
+    if (bytes.failed()) throw;
+    check_whole();  // damage explains more than what it makes of the header
     throw_error(error.code(), str("entry '", entry.name, "': ", error.message()), error.place());
   }
+  check_whole();
+  return tensor;
+}
+
+std::map<std::string, Tensor> read_tensors(const ByteSource& source, const NpzLimits& limits) {
+  const Reader file(source);
+  std::map<std::string, Tensor> tensors;
+  for (const Entry& entry : read_directory(file, limits)) {
+    constexpr std::string_view kSuffix = ".npy";
+    if (!entry.name.ends_with(kSuffix)) {
+      throw InvalidArgument(
+          str("entry '", entry.name, "' of the .npz file is no array: its name does not end in .npy"));
+    }
+    const std::string name = entry.name.substr(0, entry.name.size() - kSuffix.size());
+    if (tensors.contains(name)) damaged(str("it has two entries '", entry.name, "'"));
+    tensors.emplace(name, read_entry(file, entry));
+  }
+  return tensors;
 }
 
 std::string deflated(const std::string& bytes) {
@@ -232,19 +341,17 @@ void check_size(std::uint64_t bytes) {
 }  // namespace
 
 std::map<std::string, Tensor> read_npz(std::string_view bytes, const NpzLimits& limits) {
-  const Reader file(bytes);
-  std::map<std::string, Tensor> tensors;
-  for (const Entry& entry : read_directory(file, limits)) {
-    constexpr std::string_view kSuffix = ".npy";
-    if (!entry.name.ends_with(kSuffix)) {
-      throw InvalidArgument(
-          str("entry '", entry.name, "' of the .npz file is no array: its name does not end in .npy"));
-    }
-    const std::string name = entry.name.substr(0, entry.name.size() - kSuffix.size());
-    if (tensors.contains(name)) damaged(str("it has two entries '", entry.name, "'"));
-    tensors.emplace(name, read_entry(file, entry));
+  return read_tensors(internal::MemorySource(bytes), limits);
+}
+
+std::map<std::string, Tensor> load_npz(const std::filesystem::path& path, const NpzLimits& limits) {
+  using internal::InputFile;
+  InputFile file(path, InputFile::Accepts::kAnything);
+  if (!file.is_plain() || file.position() != 0) {
+    const std::string bytes = file.read_rest(kMaxFileBytes);
+    return internal::read_naming(file, [&] { return read_npz(bytes, limits); });
   }
-  return tensors;
+  return internal::read_naming(file, [&] { return read_tensors(internal::FileSource(file), limits); });
 }
 
 std::string write_npz(const std::map<std::string, Tensor>& tensors, const NpzOptions& options) {

@@ -1,6 +1,8 @@
 #include "feeds.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -8,6 +10,7 @@
 #include "graph_input.h"
 #include "lockstep/core/error.h"
 #include "lockstep/graph/text.h"
+#include "lockstep/io/files.h"
 #include "lockstep/io/npy.h"
 #include "lockstep/io/npz.h"
 
@@ -15,15 +18,16 @@ namespace lockstep::tools {
 
 namespace {
 
-// Reads with the file's name in whatever goes wrong.
-template <class Read>
-auto read_file_with(const std::string& path, const Read& read) {
-  const std::string bytes = read_input(path);
+constexpr const char* kStandardInput = "-";
+
+// Either of both kinds of files on standard input: all arrays of one, or the one of the other under `name`.
+std::map<std::string, Tensor> read_standard_arrays(const std::string& name) {
+  const std::string bytes = read_standard_input();
   try {
-    return read(bytes);
+    if (bytes.starts_with("PK")) return read_npz(bytes);  // as every zip file does
+    return {{name, read_npy(bytes)}};
   } catch (const Error& error) {
-    throw_error(error.code(), str(path == "-" ? "standard input" : path, ": ", error.message()),
-                error.place());
+    throw_error(error.code(), str("standard input: ", error.message()), error.place());
   }
 }
 
@@ -44,15 +48,15 @@ Tensor literal(const std::string& name, const std::string& text) {
 
 Tensor value_of(const std::string& name, const std::string& text) {
   const std::string extension = extension_of(text);
-  if (text != "-" && extension != "npy" && extension != "npz") return literal(name, text);
-  return read_file_with(text, [&](const std::string& bytes) {
-    const bool packed = text == "-" ? bytes.starts_with("PK") : extension == "npz";  // as every zip file does
-    if (!packed) return read_npy(bytes);
-    const std::map<std::string, Tensor> entries = read_npz(bytes);
-    const auto found = entries.find(name);
-    if (found == entries.end()) throw NotFound(str("there is no entry '", name, "'"));
-    return found->second;
-  });
+  if (extension == "npy") return load_npy(text);
+  if (text != kStandardInput && extension != "npz") return literal(name, text);
+  const std::map<std::string, Tensor> entries =
+      text == kStandardInput ? read_standard_arrays(name) : load_npz(text);
+  const auto found = entries.find(name);
+  if (found == entries.end()) {
+    throw NotFound(str(text == kStandardInput ? "standard input" : text, ": there is no entry '", name, "'"));
+  }
+  return found->second;
 }
 
 void add(Feeds& feeds, const std::string& name, Tensor value) {
@@ -72,8 +76,7 @@ Feeds read_feeds(const std::vector<std::string>& texts) {
       const std::string name = text.substr(0, equals);
       add(feeds, name, value_of(name, text.substr(equals + 1)));
     } else if (equals == std::string::npos && extension_of(text) == "npz") {
-      const auto entries = read_file_with(text, [](const std::string& bytes) { return read_npz(bytes); });
-      for (const auto& [name, value] : entries) add(feeds, name, value);
+      for (const auto& [name, value] : load_npz(text)) add(feeds, name, value);
     } else {
       throw UsageError(str("--feed ", text, ": expected NAME=VALUE, or a file that ends in .npz"));
     }

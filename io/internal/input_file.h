@@ -18,11 +18,14 @@ class InputFile {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
+  const std::filesystem::path& path() const { return path_; }
   bool is_plain() const { return plain_; }
   std::uint64_t size() const { return size_; }  // of a plain file, when it was opened
   std::uint64_t position() const { return position_; }
   // Exactly so many bytes. Throws Error(kDataLoss) where the file has become shorter.
   void read(char* to, std::uint64_t bytes);
+  // The same from another place of a plain file; the position stays.
+  void read_at(std::uint64_t at, char* to, std::uint64_t bytes) const;
   // The next bytes of a plain file, fewer at its end; the position stays.
   std::string peek(std::size_t bytes) const;
   // Until the end. Throws InvalidArgument above `max_bytes`; for a plain file before memory is taken.

@@ -2,21 +2,27 @@
 #include "lockstep/io/npy.h"
 
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/io/files.h"
 #include "lockstep/io/npz.h"
+#include "support/sanitizers.h"
 
 namespace lockstep {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // A version 1.0 file with this header and these bytes of data.
 std::string npy(std::string header, std::string_view data) {
@@ -152,6 +158,65 @@ TEST(Npz, StoredAndDeflatedFilesReadBack) {
     EXPECT_EQ(file.size() < 4096, deflate) << file.size();
   }
   EXPECT_TRUE(read_npz(write_npz({})).empty());
+}
+
+TEST(Npz, FilesAreReadAsTheirBytesAre) {
+  const std::string folder = ::testing::TempDir();
+  const std::string packed = str(folder, "/lockstep_load_", getpid(), ".npz");
+  for (const bool deflate : {false, true}) {
+    write_file_whole(packed, write_npz(samples(), {.deflate = deflate}));
+    const std::map<std::string, Tensor> back = load_npz(packed);
+    ASSERT_EQ(back.size(), 3U);
+    for (const auto& [name, tensor] : samples()) EXPECT_TRUE(back.at(name).bit_equal(tensor)) << name;
+  }
+  const std::string plain = str(folder, "/lockstep_load_", getpid(), ".npy");
+  write_file_whole(plain, write_npy(samples().at("large")));
+  EXPECT_TRUE(load_npy(plain).bit_equal(samples().at("large")));
+  EXPECT_THAT(refusal([&] { load_npy(plain, 100); }), HasSubstr("larger than the limit of 100 bytes"));
+  EXPECT_EQ(refusal([&] { load_npz(plain); }),
+            str("DataLoss: ", plain, ": this is no whole .npz file: its list of entries is missing"));
+  EXPECT_EQ(refusal([&] { load_npy(packed); }),
+            str("DataLoss: ", packed, ": this is no whole .npy file: it does not begin as one"));
+  std::filesystem::remove(packed);
+  EXPECT_THAT(refusal([&] { load_npz(packed); }), HasSubstr("NotFound"));
+  // What is no plain file has no place to read again from.
+  EXPECT_THAT(refusal([&] { load_npz("/dev/null"); }), HasSubstr("it is too short"));
+  std::filesystem::remove(plain);
+}
+
+// The most memory that the process has had since it asked to forget; empty where the system does not count it.
+std::optional<std::size_t> peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6)) * 1024;
+  }
+  return {};
+}
+bool forget_peak() { return static_cast<bool>(std::ofstream("/proc/self/clear_refs") << "5" << std::flush); }
+
+TEST(Npz, ReadingAFileTakesTheMemoryOfItsArraysOnce) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers keep memory of their own";
+  if (!forget_peak() || !peak_bytes()) GTEST_SKIP() << "the system does not count the most memory used";
+  constexpr std::int64_t kSide = 1024;
+  constexpr std::size_t kBytes = kSide * kSide * sizeof(double);  // 8 MiB each
+  const std::string path = str(::testing::TempDir(), "/lockstep_peak_", getpid());
+  const auto grown_by = [&](const auto& load) {
+    forget_peak();
+    const std::size_t before = *peak_bytes();
+    load();
+    return static_cast<double>(*peak_bytes() - before) / kBytes;
+  };
+  for (const bool deflate : {false, true}) {
+    write_file_whole(path, write_npz({{"a", Tensor::full(DType::kF64, {kSide, kSide}, 1.0)},
+                                      {"b", Tensor::full(DType::kF64, {kSide, kSide}, 2.0)}},
+                                     {.deflate = deflate}));
+    EXPECT_LT(grown_by([&] { EXPECT_EQ(load_npz(path).size(), 2U); }), 2.2) << "two arrays";
+  }
+  const std::string fortran =
+      npy(header("<f8", str("(", kSide, ", ", kSide, ")"), true), std::string(kBytes, '\0'));
+  write_file_whole(path, fortran);
+  EXPECT_LT(grown_by([&] { EXPECT_EQ(load_npy(path).num_bytes(), kBytes); }), 1.2);
+  std::filesystem::remove(path);
 }
 
 TEST(Npz, NoTruncationAndNoFlippedBitOfTheDataPasses) {
