@@ -224,7 +224,8 @@ class Summarizer {
       const TracedNode& node = trace_.nodes[call.node];
       const std::int64_t time = call.end - call.begin;
       out_.path_time += time;
-      out_.critical_path.push_back({call.node, node.name, node.op, node.site, call.replica, time,
+      out_.critical_path.push_back({call.node, node.name, node.op, node.site, call.replica, call.shard,
+                                    call.shards, time,
                                     call.begin - (cause == nullptr ? run.begin : cause->end)});
       // A call without length could be held up by one that it holds up.
       if (cause == nullptr || out_.critical_path.size() > calls_.size()) break;
@@ -281,6 +282,18 @@ std::string rows(const std::string& title, const std::vector<TraceSummary::Row>&
   return text;
 }
 
+// Of the calls that its node makes: " (replica 1, shard 2 of 4)"; empty where there is one.
+std::string which_call(const TraceSummary::Step& step) {
+  std::string text;
+  if (step.replica >= 0) text = str("replica ", step.replica);
+  if (step.shards > 1 || step.shard == step.shards) {
+    if (!text.empty()) text += ", ";
+    text += step.shard == step.shards ? str("end of ", step.shards, " shards")
+                                      : str("shard ", step.shard + 1, " of ", step.shards);
+  }
+  return text.empty() ? text : str(" (", text, ")");
+}
+
 std::string path(const TraceSummary& summary, std::size_t max_rows) {
   std::string text = str("\ncritical path of run ", summary.path_run, ":", duration(summary.path_time),
                          " in ", summary.critical_path.size(), " calls of", duration(summary.path_length),
@@ -297,7 +310,7 @@ std::string path(const TraceSummary& summary, std::size_t max_rows) {
     const TraceSummary::Step& step = summary.critical_path[i];
     text +=
         str("  ", padded(step.op, 24), duration(step.time), " after", duration(step.gap), "  ", step.name);
-    if (step.replica >= 0) text += str(" (replica ", step.replica, ")");
+    text += which_call(step);
     if (!step.site.empty()) text += str(" ", step.site);
     text += "\n";
   }

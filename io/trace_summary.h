@@ -38,8 +38,9 @@ struct TraceSummary {
     std::uint32_t node = 0;  // in Trace::nodes
     std::string name, op, site;
     int replica = -1;
-    std::int64_t time = 0;  // of the call
-    std::int64_t gap = 0;   // before it, since the end of what held it up
+    std::int64_t shard = 0, shards = 1;  // as in NodeEvent
+    std::int64_t time = 0;               // of the call
+    std::int64_t gap = 0;                // before it, since the end of what held it up
   };
   std::uint64_t path_run = 0;
   std::int64_t path_length = 0;  // of the run

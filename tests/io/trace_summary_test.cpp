@@ -1,11 +1,15 @@
 #include "lockstep/io/trace_summary.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/io/internal/trace_edges.h"
 
 namespace lockstep {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
 
 // Two replicas on two threads, by hand (one dot: 10 ns):
 //
@@ -114,8 +118,16 @@ TEST(TraceSummary, TheCriticalPathGoesThroughTheShardThatWasWaitedFor) {
   const TraceSummary summary = summarize(trace);
   ASSERT_EQ(summary.critical_path.size(), 2U);
   EXPECT_EQ(summary.critical_path[0].time, 100) << "the shard on the worker";
+  EXPECT_EQ(summary.critical_path[0].shard, 1);
+  EXPECT_EQ(summary.critical_path[0].shards, 2);
   EXPECT_EQ(summary.critical_path[1].gap, 0);
+  EXPECT_EQ(summary.critical_path[1].shard, 2) << "the finishing call";
   EXPECT_EQ(summary.path_time, 101);
+  EXPECT_THAT(to_text(summary),
+              AllOf(HasSubstr("sum (shard 2 of 2)\n"), HasSubstr("sum (end of 2 shards)\n")));
+  for (TracedCall& call : trace.calls) call.replica = 1;
+  EXPECT_THAT(to_text(summarize(trace)), HasSubstr("sum (replica 1, shard 2 of 2)\n"));
+  EXPECT_THAT(to_text(summarize(two_replicas())), HasSubstr("r1/a (replica 1) model.cpp:3\n"));
 }
 
 // A node in a loop has a turn for each trip; what reads it reads that of its own trip.
