@@ -69,6 +69,7 @@ class ChromeWriter {
   }
 
   void name_tracks() {
+    if (!trace_.tracks.empty()) event('M', 0, 0, R"(, "name": "process_name", "args": {"name": "lockstep"})");
     for (std::uint32_t t = 0; t < trace_.tracks.size(); ++t) {
       const TraceTrack& track = trace_.tracks[t];
       event('M', t, 0,

@@ -343,6 +343,7 @@ std::size_t expect_paired_flows(const ParsedTrace& trace) {
     }
     EXPECT_LE(ParsedTrace::ns(*start->second, "ts"), ParsedTrace::ns(*end, "ts"));
     EXPECT_TRUE(in_a_slice(*end));
+    EXPECT_STREQ((*end)["bp"].GetString(), "e") << "it ends at the slice around it, not at the next one";
     starts.erase(start);
     ++pairs;
   }
