@@ -11,7 +11,9 @@ for tag in sorted(events.Tags()["tensors"]):
     for event in events.Tensors(tag):
         value = tensor_util.make_ndarray(event.tensor_proto)
         if plugin == "histograms":  # rows of left edge, right edge, count
-            text = "count %g between %g and %g" % (value[:, 2].sum(), value[0, 0], value[-1, 1])
+            text = "count %g" % value[:, 2].sum()
+            if len(value) > 0:
+                text += " between %g and %g" % (value[0, 0], value[-1, 1])
         else:
             text = "%g" % value.item()
         print(plugin, tag, event.step, "%.1f" % event.wall_time, text)
