@@ -1,4 +1,4 @@
-# The installed package: headers, libraries, and what find_package(lockstep) needs.
+# The installed package: headers, libraries, what find_package(lockstep) needs, and the manual.
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/lockstep")
@@ -34,3 +34,7 @@ configure_package_config_file(cmake/lockstepConfig.cmake.in "${PROJECT_BINARY_DI
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/lockstepConfig.cmake" "${PROJECT_BINARY_DIR}/lockstepConfigVersion.cmake"
         DESTINATION "${package_dir}")
+
+# The manual, as it lies in the tree: its pages name each other and their pictures.
+install(DIRECTORY docs/ DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(FILES README.md LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}")

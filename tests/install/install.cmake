@@ -38,6 +38,13 @@ add_consumer_test(find_package "-DCMAKE_PREFIX_PATH=${prefix}")
 set_tests_properties(install/find_package PROPERTIES
                      FIXTURES_REQUIRED installed_package FIXTURES_SETUP consumer_plugin)
 
+# The manual comes with it, with its pictures.
+set(manual "${prefix}/${CMAKE_INSTALL_DOCDIR}")
+add_test(NAME install/manual
+         COMMAND "${CMAKE_COMMAND}" -E cat "${manual}/cli.md" "${manual}/seeing_graphs.md" "${manual}/pictures/linear.svg"
+                 "${manual}/README.md" "${manual}/LICENSE")
+set_tests_properties(install/manual PROPERTIES LABELS install TIMEOUT 60 FIXTURES_REQUIRED installed_package)
+
 # The installed command loads what the consumer built for it.
 if(LOCKSTEP_TOOLS)
   add_test(NAME install/plugin
