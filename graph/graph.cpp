@@ -16,6 +16,10 @@ std::uint32_t low_half(std::uint64_t entry) { return static_cast<std::uint32_t>(
 // Cheap and well mixed: names differ mostly in their last characters.
 std::size_t hash_name(std::string_view name) { return std::hash<std::string_view>{}(name); }
 
+// Lists up to this length are searched from one end to the other: most regions are small, and many, and then need no index of
+// their strings and sites to be copied with them.
+constexpr std::size_t kShortList = 16;
+
 // A chunk for so many nodes, behind the others.
 std::vector<Node>& add_chunk(std::vector<std::vector<Node>>& chunks, std::size_t nodes) {
   std::vector<Node>& chunk = chunks.emplace_back();
@@ -188,6 +192,9 @@ NodeId Graph::find(std::string_view name) const {
 void Graph::rebuild_name_index(std::size_t capacity) {
   std::size_t size = 16;
   while (size < capacity * 3 / 2) size *= 2;
+  name_index_.clear();
+  name_index_.reserve(size);
+  prefer_large_pages(name_index_.data(), size * sizeof(name_index_[0]));  // before they are touched
   name_index_.assign(size, 0);
   name_index_used_ = 0;
   for (const Node& node : nodes()) index_name(node.id_);
@@ -249,12 +256,19 @@ void Graph::rename(NodeId id, std::string name) {
 // --- strings and sites
 
 StringId Graph::intern(std::string_view text) {
-  const auto found = string_index_.find(text);
-  if (found != string_index_.end()) return StringId(found->second);
-  const auto id = static_cast<std::uint32_t>(strings_.size());
+  if (strings_.size() <= kShortList) {
+    for (std::size_t i = 0; i < strings_.size(); ++i) {
+      if (*strings_[i] == text) return StringId(i);
+    }
+  } else if (const auto found = string_index_.find(text); found != string_index_.end()) {
+    return StringId(found->second);
+  }
   strings_.push_back(std::make_shared<const std::string>(text));
-  string_index_.emplace(*strings_.back(), id);
-  return StringId(id);
+  if (strings_.size() > kShortList) {
+    for (std::size_t i = string_index_.size(); i < strings_.size(); ++i)
+      string_index_.emplace(*strings_[i], static_cast<std::uint32_t>(i));
+  }
+  return StringId(strings_.size() - 1);
 }
 
 std::uint32_t Graph::intern_site(const SourceSite& site) {
@@ -270,9 +284,19 @@ std::uint32_t Graph::intern_site(const SourceSite& site) {
       last_site_ != 0 && same(last.file, site.file) ? last.file : intern(site.file).value,
       last_site_ != 0 && same(last.function, site.function) ? last.function : intern(site.function).value,
       site.line};
-  const auto [found, fresh] = site_index_.try_emplace(key, static_cast<std::uint32_t>(sites_.size()));
-  if (fresh) sites_.push_back(key);
-  last_site_ = found->second;
+  if (sites_.size() <= kShortList) {
+    const auto found = std::find(sites_.begin() + 1, sites_.end(), key);
+    last_site_ = static_cast<std::uint32_t>(found - sites_.begin());
+  } else {
+    const auto found = site_index_.find(key);
+    last_site_ = found == site_index_.end() ? static_cast<std::uint32_t>(sites_.size()) : found->second;
+  }
+  if (last_site_ < sites_.size()) return last_site_;
+  sites_.push_back(key);
+  if (sites_.size() > kShortList) {
+    for (std::size_t i = site_index_.size() + 1; i < sites_.size(); ++i)
+      site_index_.emplace(sites_[i], static_cast<std::uint32_t>(i));
+  }
   return last_site_;
 }
 
@@ -373,6 +397,7 @@ void Graph::set_device(NodeId id, std::string_view device) {
 void Graph::set_provenance(NodeId id, const Provenance& provenance) { at(id).provenance_ = provenance; }
 
 std::vector<NodeId> Graph::region_owners() const {
+  if (live_ == slots_) return region_owners_;  // none was erased
   std::vector<NodeId> owners;
   owners.reserve(region_owners_.size());
   std::ranges::copy_if(region_owners_, std::back_inserter(owners), [&](NodeId id) { return contains(id); });
@@ -393,9 +418,6 @@ std::string copy_name(std::string_view variable, std::int64_t replica) {
 
 void Graph::declare_variable(VariableDecl decl) {
   if (decl.name.empty()) throw InvalidArgument("a variable needs a name");
-  if (find_variable(decl.name) != nullptr) {
-    throw InvalidArgument(str("variable '", decl.name, "' is declared already"));
-  }
   if (!decl.spec.shape.is_known()) {
     throw InvalidArgument(str("variable '", decl.name, "' needs a known shape, got ", decl.spec));
   }
@@ -413,7 +435,8 @@ void Graph::declare_variable(VariableDecl decl) {
   } else if (decl.shares) {
     throw InvalidArgument(str("variable '", decl.name, "' shares memory but is no copy of another"));
   }
-  variable_index_.emplace(decl.name, static_cast<std::uint32_t>(variables_.size()));
+  if (!variable_index_.try_emplace(decl.name, static_cast<std::uint32_t>(variables_.size())).second)
+    throw InvalidArgument(str("variable '", decl.name, "' is declared already"));
   variables_.push_back(std::move(decl));
 }
 
@@ -435,16 +458,13 @@ void Graph::redeclare_variable(VariableDecl decl) {
 
 namespace {
 
-// Does every node of the graph come after what it names? Nodes that are not there do not count.
+// Does every node of the graph come after what it names?
 bool ids_in_order(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
-    const auto comes_later = [&](NodeId before) { return before >= node.id() && graph.contains(before); };
-    for (const ValueId input : node.inputs()) {
-      if (comes_later(input.node)) return false;
-    }
-    for (const NodeId before : node.controls()) {
-      if (comes_later(before)) return false;
-    }
+    const auto comes_later = [&](NodeId before) { return before >= node.id(); };
+    if (std::ranges::any_of(node.inputs(), comes_later, &ValueId::node) ||
+        std::ranges::any_of(node.controls(), comes_later))
+      return false;
   }
   return true;
 }
@@ -456,7 +476,11 @@ std::vector<NodeId> Graph::topological_order(std::vector<NodeId>* cycle) const {
   std::vector<NodeId> order;
   order.reserve(live_);
   if (ids_in_order(*this)) {
-    for (const Node& node : nodes()) order.push_back(node.id_);
+    if (live_ == slots_) {  // no need to look at them again
+      for (std::size_t i = 0; i < slots_; ++i) order.emplace_back(i);
+    } else {
+      for (const Node& node : nodes()) order.push_back(node.id_);
+    }
     return order;
   }
   enum : std::uint8_t { kNew, kOpen, kDone };
@@ -502,28 +526,34 @@ std::vector<NodeId> Graph::topological_order(std::vector<NodeId>* cycle) const {
 }
 
 std::vector<NodeId> Graph::compact() {
-  const std::vector<NodeId> order = topological_order();
-  std::vector<NodeId> moved(slots_);
-  bool identical = order.size() == slots_;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    moved[order[i].index()] = NodeId(i);
-    identical = identical && order[i].index() == i;
-  }
-  if (identical) return moved;
+  std::vector<NodeId> order = topological_order();
+  const bool in_order = std::ranges::is_sorted(order);
+  if (in_order && order.size() == slots_) return order;  // each keeps its id
 
+  std::vector<NodeId> moved(slots_);
+  for (std::size_t i = 0; i < order.size(); ++i) moved[order[i].index()] = NodeId(i);
   const auto follow = [&](NodeId id) { return id.index() < moved.size() ? moved[id.index()] : NodeId(); };
-  std::vector<std::vector<Node>> old = std::move(chunks_);
-  chunks_.clear();
-  slots_ = 0;
-  for (const NodeId from : order) {
-    Node& target = append_slot();
-    const NodeId id = target.id_;
-    const SlotPlace place = place_of_slot(from.index());
-    target = std::move(old[place.chunk][place.offset]);
+  const auto move_node = [&](Node& from, Node& target, NodeId id) {
+    if (&from != &target) target = std::move(from);
     target.id_ = id;
-    target.graph_ = this;
     for (ValueId& input : target.inputs_) input.node = follow(input.node);
     for (NodeId& control : target.controls_) control = follow(control);
+  };
+  if (in_order) {  // they close up where they are, which touches the least memory
+    for (const NodeId from : order) move_node(slot(from), slot(moved[from.index()]), moved[from.index()]);
+    slots_ = order.size();
+    const SlotPlace end = place_of_slot(slots_);
+    chunks_.resize(end.chunk + 1);
+    chunks_.back().resize(end.offset);
+  } else {
+    std::vector<std::vector<Node>> old = std::move(chunks_);
+    chunks_.clear();
+    slots_ = 0;
+    for (const NodeId from : order) {
+      const SlotPlace place = place_of_slot(from.index());
+      Node& target = append_slot();
+      move_node(old[place.chunk][place.offset], target, target.id_);
+    }
   }
   for (NodeId& owner : region_owners_) owner = follow(owner);
   std::erase_if(region_owners_, [](NodeId id) { return !id.valid(); });

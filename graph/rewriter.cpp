@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "lockstep/core/large_pages.h"
 #include "lockstep/graph/internal/eval.h"
 #include "lockstep/graph/internal/shape_values.h"
 #include "lockstep/graph/pass.h"
@@ -51,6 +52,7 @@ Rewriter::Rewriter(Graph& graph, std::string_view pass, const Graph* outermost)
   std::size_t edges = graph.results().size();
   for (const Node& node : graph.nodes()) edges += node.inputs().size() + node.controls().size();
   records_.reserve(edges + edges / 8);
+  prefer_large_pages(records_.data(), records_.capacity() * sizeof(Record));
   data_head_.assign(bound, kNone);
   control_head_.assign(bound, kNone);
   first_input_.assign(bound, kNone);
