@@ -12,7 +12,7 @@ namespace {
 
 class Planner {
  public:
-  Planner(const Congruence& proof, const std::set<std::size_t>& copies)
+  Planner(const Congruence& proof, const std::vector<bool>& copies)
       : proof_(proof), copies_(copies), members_(proof.num_classes()) {}
 
   SharingPlan run() { return plan(proof_.graph(), proof_.top()); }
@@ -41,7 +41,7 @@ class Planner {
       if (original == variable) continue;
       const Updates first = history_of(original);
       const bool pairs =
-          copies_.contains(variable) &&
+          copies_[variable] &&
           std::ranges::equal(history, first, {}, &LevelClasses::Update::after, &LevelClasses::Update::after);
       if (!pairs) refused_.insert(variable);
       for (std::size_t p = 0; p < history.size(); ++p) {
@@ -206,7 +206,7 @@ class Planner {
   }
 
   const Congruence& proof_;
-  const std::set<std::size_t>& copies_;
+  const std::vector<bool>& copies_;
   struct Members {
     SmallVector<ValueId, 1> standing;  // that others may be merged into: one for each op, memory and spec
     std::uint32_t level = 0;           // for which this holds
@@ -221,7 +221,7 @@ class Planner {
 
 }  // namespace
 
-SharingPlan plan_sharing(const Congruence& proof, const std::set<std::size_t>& copies,
+SharingPlan plan_sharing(const Congruence& proof, const std::vector<bool>& copies,
                          std::set<std::size_t>& refused) {
   Planner planner(proof, copies);
   SharingPlan plan = planner.run();

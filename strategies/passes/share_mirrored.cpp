@@ -4,7 +4,7 @@
 #include <memory>
 #include <set>
 #include <tuple>
-#include <unordered_map>
+#include <vector>
 
 #include "lockstep/graph/rewriter.h"
 #include "lockstep/strategies/congruence.h"
@@ -16,6 +16,7 @@ namespace lockstep {
 namespace {
 
 using internal::SharingPlan;
+using Copies = std::vector<bool>;  // by variable
 
 bool is_empty(const SharingPlan& plan) {
   return plan.erased.empty() && plan.moved.empty() &&
@@ -35,7 +36,7 @@ class ShareMirrored final : public Pass {
 
  private:
   PassOutcome run_on(Graph& graph, PassContext& context) override {
-    std::set<std::size_t> copies;
+    Copies copies(graph.variables().size());
     SharingPlan plan;
     {
       std::shared_ptr<const Congruence> proof;
@@ -44,7 +45,7 @@ class ShareMirrored final : public Pass {
       if (options_.variables) copies = candidates(*proof);
       plan = fitting_plan(*proof, copies);
     }
-    if (copies.empty() && is_empty(plan)) return PassOutcome::kUnchanged;
+    if (std::ranges::find(copies, true) == copies.end() && is_empty(plan)) return PassOutcome::kUnchanged;
     if (!is_risky(plan)) {
       apply(graph, plan, copies);
       return PassOutcome::kChanged;
@@ -58,7 +59,7 @@ class ShareMirrored final : public Pass {
       graph = std::move(tried);
       return PassOutcome::kChanged;
     }
-    copies.clear();
+    copies.assign(copies.size(), false);
     const Congruence proof = consistent_congruence(graph);
     plan = fitting_plan(proof, copies);
     if (is_empty(plan)) return PassOutcome::kUnchanged;
@@ -67,55 +68,61 @@ class ShareMirrored final : public Pass {
   }
 
   // Copies that stay equal to their variable, in one memory with it.
-  static std::set<std::size_t> candidates(const Congruence& proof) {
-    std::set<std::size_t> copies;
+  static Copies candidates(const Congruence& proof) {
     const std::vector<VariableDecl>& variables = proof.graph().variables();
+    Copies copies(variables.size());
+    internal::Memories memories;
     for (std::size_t i = 0; i < variables.size(); ++i) {
       const std::size_t original = proof.original(i);
       if (original == i || variables[i].shares || proof.initial(i) != proof.initial(original) ||
           proof.final(i) != proof.final(original))
         continue;
-      if (internal::memory_of(variables[i].device) == internal::memory_of(variables[original].device))
-        copies.insert(i);
+      copies[i] = memories.same(variables[i].device, variables[original].device);
     }
     return copies;
   }
 
-  static SharingPlan fitting_plan(const Congruence& proof, std::set<std::size_t>& copies) {
+  static SharingPlan fitting_plan(const Congruence& proof, Copies& copies) {
     for (;;) {
       std::set<std::size_t> refused;
       SharingPlan plan = internal::plan_sharing(proof, copies, refused);
-      const std::size_t before = copies.size();
-      for (const std::size_t copy : refused) copies.erase(copy);
-      if (copies.size() == before) return plan;
+      bool fits = true;
+      for (const std::size_t copy : refused) {
+        fits = fits && !copies[copy];
+        copies[copy] = false;
+      }
+      if (fits) return plan;
     }
   }
 
-  void apply(Graph& graph, const SharingPlan& plan, const std::set<std::size_t>& copies) const {
-    std::unordered_map<std::string, std::string> names;  // of copies: the variable's
-    for (const std::size_t copy : copies) {
-      VariableDecl decl = graph.variables()[copy];
-      names.emplace(decl.name, decl.copy_of);
+  void apply(Graph& graph, const SharingPlan& plan, const Copies& copies) const {
+    edit(graph, plan, graph);
+    bool any = false;
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      if (!copies[i]) continue;
+      VariableDecl decl = graph.variables()[i];
       decl.shares = true;
       graph.redeclare_variable(std::move(decl));
+      any = true;
     }
-    if (!names.empty()) rename(graph, names);
-    edit(graph, plan, graph);
+    if (any) rename(graph, graph);  // last: most of those that used copies are gone by now
   }
 
-  static void rename(Graph& level, const std::unordered_map<std::string, std::string>& names) {
+  // Whoever uses a copy that shares now uses the variable.
+  static void rename(Graph& level, const Graph& outermost) {
     std::vector<std::tuple<NodeId, std::string, std::string>> changes;
     for (const Node& node : level.nodes()) {
       for (const Attribute& attribute : node.attributes()) {
         const auto* variable = std::get_if<VariableRef>(&attribute.value);
         if (variable == nullptr) continue;
-        if (const auto found = names.find(variable->name); found != names.end())
-          changes.emplace_back(node.id(), attribute.name, found->second);
+        const VariableDecl* decl = outermost.find_variable(variable->name);
+        if (decl != nullptr && decl->shares) changes.emplace_back(node.id(), attribute.name, decl->copy_of);
       }
     }
     for (const auto& [id, attribute, name] : changes) level.set_attribute(id, attribute, VariableRef{name});
     for (const NodeId id : level.region_owners()) {
-      for (std::size_t i = 0; i < level.node(id).regions().size(); ++i) rename(level.region(id, i), names);
+      for (std::size_t i = 0; i < level.node(id).regions().size(); ++i)
+        rename(level.region(id, i), outermost);
     }
   }
 
