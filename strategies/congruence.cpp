@@ -40,10 +40,9 @@ class CongruenceMaker {
   CongruenceMaker(Congruence& made, const std::unordered_set<std::string>& diverging) : made_(made) {
     const std::vector<VariableDecl>& variables = made.graph().variables();
     table_.reserve(made.graph().size() + variables.size());
-    for (std::size_t i = 0; i < variables.size(); ++i) places_.emplace(variables[i].name, i);
     for (std::size_t i = 0; i < variables.size(); ++i) {
       const VariableDecl& decl = variables[i];
-      made.originals_.push_back(decl.copy_of.empty() ? i : places_.at(decl.copy_of));
+      made.originals_.push_back(decl.copy_of.empty() ? i : declared(decl.copy_of));
       const bool equal =
           decl.shares || (decl.synchronization != Synchronization::kOnRead &&
                           !diverging.contains(decl.copy_of.empty() ? decl.name : decl.copy_of));
@@ -99,14 +98,16 @@ class CongruenceMaker {
 
   // --- variables
 
+  std::size_t declared(const std::string& variable) const {
+    const VariableDecl* found = made_.graph().find_variable(variable);
+    if (found == nullptr) throw Error(ErrorCode::kInternal, str("variable '", variable, "' is not declared"));
+    return static_cast<std::size_t>(found - made_.graph().variables().data());
+  }
   std::size_t place(const std::string& variable) {
     if (variable == last_name_) return last_place_;  // a node's variable is asked for again and again
-    const auto found = places_.find(variable);
-    if (found == places_.end())
-      throw Error(ErrorCode::kInternal, str("variable '", variable, "' is not declared"));
-    const bool shares = made_.graph().variables()[found->second].shares;
+    const std::size_t found = declared(variable);
     last_name_ = variable;
-    last_place_ = shares ? made_.originals_[found->second] : found->second;
+    last_place_ = made_.graph().variables()[found].shares ? made_.originals_[found] : found;
     return last_place_;
   }
   void write(std::size_t variable, Class after, NodeId node, LevelClasses& level) {
@@ -175,7 +176,11 @@ class CongruenceMaker {
   std::uint32_t attributes_of(const Node& node) {
     const std::vector<Attribute>& list = node.attributes();
     if (list.empty()) return 0;
-    const auto [found, added] = list_numbers_.try_emplace(&list, 0);  // clones share most of their lists
+    const auto names_variable = [](const Attribute& a) {
+      return std::holds_alternative<VariableRef>(a.value);
+    };
+    if (std::ranges::any_of(list, names_variable)) return number_of(list);  // each replica has one of its own
+    const auto [found, added] = list_numbers_.try_emplace(&list, 0);        // clones share the others
     if (added) found->second = number_of(list);
     return found->second;
   }
@@ -488,7 +493,6 @@ class CongruenceMaker {
 
   Congruence& made_;
   KeyTable table_;
-  std::unordered_map<std::string, std::size_t> places_;
   std::string last_name_;  // that was looked for; empty, which none is called: none
   std::size_t last_place_ = 0;
   std::vector<Class> states_;                       // of variables, now

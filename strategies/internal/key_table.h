@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/core/large_pages.h"
+
 namespace lockstep::internal {
 
 inline std::uint64_t mixed(std::uint64_t state, std::uint64_t value) {
@@ -32,7 +34,7 @@ inline std::uint64_t hash_bytes(const void* data, std::size_t size) {
 class KeyTable {
  public:
   std::uint32_t number(std::span<const std::uint32_t> key) {
-    if (entries_.size() * 2 >= slots_.size()) grow();
+    if (entries_.size() * 2 >= slots_.size()) resize(std::max<std::size_t>(slots_.size() * 2, 1024));
     const std::uint64_t hash = hash_bytes(key.data(), key.size_bytes());
     for (std::size_t at = hash & (slots_.size() - 1);; at = (at + 1) & (slots_.size() - 1)) {
       if (slots_[at] == kFree) {
@@ -51,9 +53,16 @@ class KeyTable {
   std::uint32_t fresh() { return next_++; }
   std::size_t size() const { return next_; }
   void reserve(std::size_t keys) {
-    entries_.reserve(keys);
-    words_.reserve(keys * 7);
-    while (slots_.size() < keys * 2) grow();
+    const auto make_room = [](auto& list, std::size_t count) {
+      list.reserve(count);
+      prefer_large_pages(list.data(), count * sizeof(list[0]));
+    };
+    make_room(entries_, keys);
+    make_room(words_, keys * 7);
+    std::size_t slots = 1024;
+    while (slots < keys * 2) slots *= 2;
+    make_room(slots_, slots);
+    resize(slots);
   }
 
  private:
@@ -62,8 +71,8 @@ class KeyTable {
     std::size_t offset, size;
     std::uint32_t number;
   };
-  void grow() {
-    slots_.assign(std::max<std::size_t>(slots_.size() * 2, 1024), kFree);
+  void resize(std::size_t slots) {
+    slots_.assign(slots, kFree);
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       std::size_t at = entries_[i].hash & (slots_.size() - 1);
       while (slots_[at] != kFree) at = (at + 1) & (slots_.size() - 1);
