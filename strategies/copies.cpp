@@ -1,6 +1,7 @@
 #include "lockstep/strategies/internal/copies.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/core/device.h"
 
@@ -44,13 +45,14 @@ bool declare_copies(Graph& graph, const std::unordered_set<std::string>& names, 
   for (const VariableDecl& decl : graph.variables()) {
     if (!names.contains(decl.name) || !decl.copy_of.empty()) continue;
     for (std::int64_t r = 1; r < replicas; ++r) {
-      VariableDecl copy = decl;
-      copy.name = copy_name(decl.name, r);
-      if (const VariableDecl* there = graph.find_variable(copy.name)) {
+      std::string name = copy_name(decl.name, r);
+      if (const VariableDecl* there = graph.find_variable(name)) {
         if (there->copy_of == decl.name && there->replica == r) continue;
-        throw InvalidArgument(str("variable '", copy.name, "' has the name of the copy of '", decl.name,
+        throw InvalidArgument(str("variable '", name, "' has the name of the copy of '", decl.name,
                                   "' for replica ", r, "; give it another"));
       }
+      VariableDecl copy = decl;
+      copy.name = std::move(name);
       copy.copy_of = decl.name;
       copy.initial = Tensor();
       copy.replica = static_cast<std::int32_t>(r);
@@ -62,27 +64,23 @@ bool declare_copies(Graph& graph, const std::unordered_set<std::string>& names, 
   return !copies.empty();
 }
 
-VariableCopies::VariableCopies(const Graph& outermost) : graph_(outermost) {
+VariableCopies::VariableCopies(const Graph& outermost)
+    : graph_(outermost), copies_(outermost.variables().size()) {
   for (const VariableDecl& decl : outermost.variables()) {
     if (decl.copy_of.empty() || decl.replica < 1) continue;
-    std::vector<std::string>& names = copies_[decl.copy_of];
+    std::vector<std::uint32_t>& copies = copies_[place(*outermost.find_variable(decl.copy_of))];
     const auto at = static_cast<std::size_t>(decl.replica);
-    if (names.size() <= at) names.resize(at + 1);
-    names[at] = decl.name;
+    if (copies.size() <= at) copies.resize(at + 1);
+    copies[at] = static_cast<std::uint32_t>(place(decl));
   }
 }
 
 const std::string& VariableCopies::name(const std::string& variable, std::int64_t replica) const {
-  if (replica < 1) return variable;
-  const auto found = copies_.find(variable);
+  const VariableDecl* decl = replica < 1 ? nullptr : graph_.find_variable(variable);
+  if (decl == nullptr) return variable;
+  const std::vector<std::uint32_t>& copies = copies_[place(*decl)];
   const auto at = static_cast<std::size_t>(replica);
-  if (found == copies_.end() || at >= found->second.size() || found->second[at].empty()) return variable;
-  return found->second[at];
-}
-
-const std::string& VariableCopies::original(const std::string& name) const {
-  const VariableDecl* decl = graph_.find_variable(name);
-  return decl == nullptr || decl->copy_of.empty() ? name : decl->copy_of;
+  return at < copies.size() && copies[at] != 0 ? graph_.variables()[copies[at]].name : variable;
 }
 
 bool VariableCopies::is_mirrored(const std::string& name) const {

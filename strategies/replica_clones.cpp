@@ -179,7 +179,8 @@ void Clones::clone(const Node& node, std::size_t replica) {
       const std::string& name = owner_.copies_.name(variable->name, r);
       if (name != variable->name) init.own_attributes()[i].value = VariableRef{name};
     }
-    for (const Graph& region : node.regions()) init.regions.push_back(own_region(region, r));
+    init.regions.assign(node.regions().begin(), node.regions().end());
+    for (Graph& region : init.regions) make_own(region, r);
   }
   add_controls(node, replica, init.controls);
   const NodeId made = owner_.add(target_, std::move(init), node, true);
@@ -194,36 +195,34 @@ void Clones::make_constant(NodeInit& init, std::int64_t replica) {
       {"value", Tensor::full(init.outputs[0].dtype, init.outputs[0].shape, static_cast<double>(replica))}};
 }
 
-// A copy of a region that one replica runs by itself.
-Graph Clones::own_region(const Graph& region, std::int64_t replica) {
-  Graph made = region;
-  const auto visit = [&](const auto& self, Graph& graph) -> void {
-    std::vector<NodeId> ids;
-    for (const Node& node : graph.nodes()) ids.push_back(node.id());
-    for (const NodeId id : ids) {
-      Provenance provenance = graph.node(id).provenance();
-      provenance.identity = Graph::new_identity();
-      provenance.made_by = graph.intern(kReplicate);
-      provenance.replica = static_cast<std::int32_t>(replica);
-      graph.set_provenance(id, provenance);
-      if (graph.node(id).op().traits.gives_replica) {
-        NodeInit init;
-        init.outputs = SmallVector<TensorSpec, 1>(graph.node(id).outputs());
-        make_constant(init, replica);
-        graph.set_op(id, *init.op);
-        graph.set_attribute(id, "value", init.attributes[0].value);
-      }
-      const std::vector<Attribute> attributes = graph.node(id).attributes();
-      for (const Attribute& attribute : attributes) {
-        const auto* variable = std::get_if<VariableRef>(&attribute.value);
-        if (variable == nullptr) continue;
-        graph.set_attribute(id, attribute.name, VariableRef{owner_.copies_.name(variable->name, replica)});
-      }
-      for (std::size_t i = 0; i < graph.node(id).regions().size(); ++i) self(self, graph.region(id, i));
+// A copy of a region becomes one that the replica runs by itself.
+void Clones::make_own(Graph& region, std::int64_t replica) {
+  const StringId made_by = region.intern(kReplicate);
+  for (std::size_t at = 0; at < region.id_bound(); ++at) {
+    const NodeId id(at);
+    if (!region.contains(id)) continue;
+    const Node& node = region.node(id);
+    Provenance provenance = node.provenance();
+    provenance.identity = Graph::new_identity();
+    provenance.made_by = made_by;
+    provenance.replica = static_cast<std::int32_t>(replica);
+    region.set_provenance(id, provenance);
+    if (node.op().traits.gives_replica) {
+      NodeInit init;
+      init.outputs = SmallVector<TensorSpec, 1>(node.outputs());
+      make_constant(init, replica);
+      region.set_op(id, *init.op);
+      region.set_attribute(id, "value", init.attributes[0].value);
     }
-  };
-  visit(visit, made);
-  return made;
+    for (std::size_t i = 0; i < node.attributes().size(); ++i) {
+      const Attribute& attribute = node.attributes()[i];
+      const auto* variable = std::get_if<VariableRef>(&attribute.value);
+      if (variable == nullptr) continue;
+      const std::string& name = owner_.copies_.name(variable->name, replica);
+      if (name != variable->name) region.set_attribute(id, attribute.name, VariableRef{name});
+    }
+    for (std::size_t i = 0; i < node.regions().size(); ++i) make_own(region.region(id, i), replica);
+  }
 }
 
 }  // namespace lockstep::internal

@@ -58,7 +58,7 @@ Provenance Replicator::made_from(const Target& target, const Node& node, std::in
 
 // Specs are inferred anew where inputs turn out to be known better, or differently, than they were, and of collectives, which now
 // have all their replicas.
-NodeId Replicator::add(Target& target, NodeInit init, const Node& origin, bool same_regions) {
+NodeId Replicator::add(Target& target, NodeInit&& init, const Node& origin, bool same_regions) {
   bool same = init.op == &origin.op() && init.inputs.size() == origin.inputs().size() &&
               (init.regions.empty() || same_regions) && (init.op->shape_operands.empty() || knows_as_much_) &&
               !init.op->traits.collective;
@@ -216,11 +216,10 @@ ValueId Replicator::agreement(Target& target, const Node& node, std::span<const 
   return {target.graph.add(std::move(init)), 0};
 }
 
-Graph flat_replicas(const Graph& graph) {
-  Graph made;
-  for (const VariableDecl& decl : graph.variables()) made.declare_variable(decl);
-  Replicator(graph, made).run();
-  return made;
+void flatten_replicas(Graph& graph) {
+  const Graph from = std::exchange(graph, Graph());
+  for (const VariableDecl& decl : from.variables()) graph.declare_variable(decl);
+  Replicator(from, graph).run();
 }
 
 }  // namespace lockstep::internal

@@ -5,7 +5,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -23,21 +22,23 @@ std::int64_t max_replicas(const Graph& graph);
 bool declare_copies(Graph& graph, const std::unordered_set<std::string>& names, std::int64_t replicas,
                     std::span<const std::string> devices);
 
-// The copies a graph declares.
+// The copies a graph declares. It declares no more variables while this is in use.
 class VariableCopies {
  public:
   explicit VariableCopies(const Graph& outermost);
   // What replica r calls the variable: its own name where there is no copy for r.
   const std::string& name(const std::string& variable, std::int64_t replica) const;
-  // The variable itself, for the name of any copy.
-  const std::string& original(const std::string& name) const;
-  bool has_copies(const std::string& variable) const { return copies_.contains(variable); }
   // Do replicas keep their copies equal? (Not those that are synchronized on read.)
   bool is_mirrored(const std::string& name) const;
 
  private:
+  std::size_t place(const VariableDecl& decl) const {
+    return static_cast<std::size_t>(&decl - graph_.variables().data());
+  }
+
   const Graph& graph_;
-  std::unordered_map<std::string, std::vector<std::string>> copies_;  // by replica
+  // By place of the variable and replica: the place of the copy. 0: there is none; a copy comes after its variable.
+  std::vector<std::vector<std::uint32_t>> copies_;
 };
 
 }  // namespace lockstep::internal

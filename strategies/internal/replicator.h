@@ -5,8 +5,8 @@
 
 namespace lockstep::internal {
 
-// The graph with the nodes of every replicated region once per replica; see strategies/passes/replicate.h. All variables that
-// replicas write have their copies declared. Throws PassError.
-Graph flat_replicas(const Graph& graph);
+// Makes the graph one with the nodes of every replicated region once per replica; see strategies/passes/replicate.h. All variables
+// that replicas write have their copies declared. Throws PassError; the graph is then of no use.
+void flatten_replicas(Graph& graph);
 
 }  // namespace lockstep::internal

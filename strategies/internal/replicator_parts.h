@@ -40,7 +40,7 @@ class Replicator {
               std::span<const NodeId> controls, std::vector<Graph> regions = {});
   Provenance made_from(const Target& target, const Node& node, std::int64_t replica) const;
   // `same_regions`: those of the node, if it has any, do what the origin's do.
-  NodeId add(Target& target, NodeInit init, const Node& origin, bool same_regions = false);
+  NodeId add(Target& target, NodeInit&& init, const Node& origin, bool same_regions = false);
   void infer(Target& target, const Node& made, const Node& origin);
   void take_arguments(const Target& target, std::span<const ValueId> arguments);
   std::vector<ValueId> cross(Target& target, const Graph& body, std::span<const ValueId> arguments,
@@ -91,7 +91,7 @@ class Clones {
   // --- one node per replica
   void clone(const Node& node, std::size_t replica);
   static void make_constant(NodeInit& init, std::int64_t replica);
-  Graph own_region(const Graph& region, std::int64_t replica);
+  void make_own(Graph& region, std::int64_t replica);
 
   // --- one node for all replicas
   void join(const Node& node);

@@ -25,7 +25,7 @@ class Replicate final : public Pass {
           internal::enter_replicas(graph, {.replicas = options_.replicas, .shared = options_.shared}, kName);
     }
     internal::declare_copies(graph, internal::replicated_variables(graph), internal::max_replicas(graph), {});
-    graph = internal::flat_replicas(graph);
+    internal::flatten_replicas(graph);
     return PassOutcome::kChanged;
   }
 
