@@ -18,8 +18,10 @@ using Kind = CommunicatorCall::Kind;
 using std::chrono::steady_clock;
 
 // Of a chunk, in one array: small ones end together, large ones are streams.
-constexpr std::int64_t kLeastChunk = 16 << 10, kMostChunk = 64 << 10;
-constexpr std::int64_t kSmallTraffic = 64 << 10;  // bytes read and written: less than waking somebody costs
+constexpr std::int64_t kLineBytes = 64, kLeastChunk = 16 << 10, kMostChunk = 64 << 10;
+// Of all inputs together, staged: where participants spin, less than meeting twice costs; else less than waking somebody.
+constexpr std::int64_t kStagedBytes = 4 << 10, kMostStagedBytes = 32 << 10;
+constexpr int kOperationsAtOnce = 4;  // made ready for the row
 constexpr std::int64_t kCopyBlockBytes = 8
                                          << 10;  // of one source, copied to all its places while in the cache
 constexpr int kSpins = 100;                      // a few microseconds
@@ -33,8 +35,13 @@ void pause() {
 #endif
 }
 
-bool agree(const CommunicatorCall& a, const CommunicatorCall& b) {
-  return a.kind == b.kind && a.op == b.op && a.dtype == b.dtype && a.count == b.count && a.peer == b.peer;
+// What has to be the same for all participants, in a word that is not 0. Of counts that do not fit in, see kMostCount.
+constexpr std::int64_t kMostCount = 0xFFFF'FFFF;
+std::uint64_t signature_of(const CommunicatorCall& call) {
+  const auto count = static_cast<std::uint64_t>(std::min(call.count, kMostCount));
+  return 1U | static_cast<std::uint64_t>(call.kind) << 1 | static_cast<std::uint64_t>(call.op) << 4 |
+         static_cast<std::uint64_t>(call.dtype) << 8 | static_cast<std::uint64_t>(call.peer + 1) << 16 |
+         count << 32;
 }
 
 std::string list_of(const std::vector<int>& ranks) {
@@ -63,41 +70,127 @@ void copy_to_all(const std::byte* from, std::int64_t bytes, const Places& each_p
 
 InProcessOperation::InProcessOperation(InProcessRoom& room)
     : room_(room),
+      parts_(room.count()),
       inputs_(room.count()),
       outputs_(room.count()),
-      arrived_(room.count()),
-      shares_(room.count()) {}
+      shares_(room.count()),
+      staging_(static_cast<std::size_t>(kMostStagedBytes) / sizeof(Line) + room.count()) {}
 
 void InProcessOperation::reset() {
-  std::fill(inputs_.begin(), inputs_.end(), nullptr);
-  std::fill(outputs_.begin(), outputs_.end(), nullptr);
-  std::fill(arrived_.begin(), arrived_.end(), false);
-  arrivals_ = 0;
+  ++generation_;
+  users_.store(0, std::memory_order_relaxed);
   failure_message_.clear();
   deadline_.store(kNoDeadline, std::memory_order_relaxed);
+  next_.store(nullptr, std::memory_order_relaxed);
+  signature_.store(0, std::memory_order_relaxed);
+  arrivals_.store(0, std::memory_order_relaxed);
   state_.store(State::kGathering, std::memory_order_relaxed);
 }
 
+bool InProcessOperation::is_released() const {
+  return std::ranges::all_of(parts_, [this](const Part& part) {
+    return part.released.load(std::memory_order_acquire) == generation_;
+  });
+}
+
 std::string InProcessOperation::name() const {
-  if (call_.is_collective()) return str(to_string(call_), ", collective number ", number_);
+  if (in_row_) {
+    std::size_t place = 0;
+    while (place < parts_.size() && !has_arrived(place)) ++place;
+    return str(place == parts_.size() ? "" : to_string(parts_[place].call) + ", ", "collective number ",
+               number_);
+  }
   const bool sends = call_.kind == Kind::kSend;
   return str(sends ? "send" : "receive", "(", call_.dtype, ", ", call_.count, ") from participant ",
              sends ? first_ : call_.peer, " to ", sends ? call_.peer : first_);
 }
 
-// Chunks are whole cache lines where the arrays are.
+std::int64_t InProcessOperation::elements_of(const CommunicatorCall& call) const {
+  const bool in_parts = call.kind == Kind::kAllGather || call.kind == Kind::kReduceScatter;
+  return call.kind == Kind::kBarrier ? 0 : call.count * (in_parts ? room_.size() : 1);
+}
+
+bool InProcessOperation::is_small(const CommunicatorCall& call) const {
+  const std::int64_t bytes = elements_of(call) * static_cast<std::int64_t>(size_of(call.dtype));
+  return bytes * (call.is_collective() ? room_.size() : 1) <=
+         (room_.spins_ ? kStagedBytes : kMostStagedBytes);
+}
+
+// --- small collectives
+
+// What a participant leaves for all: whole cache lines, which nobody else writes.
+std::byte* InProcessOperation::staged(std::size_t place, const CommunicatorCall& call) {
+  const std::int64_t elements = call.kind == Kind::kAllGather ? call.count : elements_of(call);
+  const std::size_t bytes = static_cast<std::size_t>(elements) * size_of(call.dtype);
+  return staging_[place * ((bytes + sizeof(Line) - 1) / sizeof(Line))].bytes.data();
+}
+
+void InProcessOperation::stage(int rank) {
+  const CommunicatorCall& call = part(rank).call;
+  const std::int64_t elements = call.kind == Kind::kAllGather ? call.count : elements_of(call);
+  if (elements == 0 || (call.kind == Kind::kBroadcast && call.peer != rank)) return;
+  std::memcpy(staged(static_cast<std::size_t>(rank), call), call.in,
+              static_cast<std::size_t>(elements) * size_of(call.dtype));
+}
+
+void InProcessOperation::compute_own(int rank) {
+  Part& mine = part(rank);
+  if (mine.is_computed) return;
+  mine.is_computed = true;
+  const CommunicatorCall& call = mine.call;
+  const std::size_t bytes = static_cast<std::size_t>(call.count) * size_of(call.dtype);
+  const auto reduce = [&](std::size_t offset) {
+    SmallVector<const void*, 16> inputs;
+    for (std::size_t place = 0; place < parts_.size(); ++place)
+      inputs.push_back(staged(place, call) + offset);
+    kernels::reduce_replicas(call.op, call.dtype, {inputs.data(), inputs.size()}, call.out, 0, call.count);
+  };
+  switch (call.kind) {
+    case Kind::kAllReduce: return reduce(0);
+    case Kind::kReduce: return call.peer == rank ? reduce(0) : void();
+    case Kind::kReduceScatter: return reduce(static_cast<std::size_t>(rank) * bytes);
+    case Kind::kBroadcast: {
+      if (call.peer != rank) std::memcpy(call.out, staged(static_cast<std::size_t>(call.peer), call), bytes);
+      return;
+    }
+    case Kind::kAllGather: {
+      auto* to = static_cast<std::byte*>(call.out);
+      for (std::size_t place = 0; place < parts_.size(); ++place)
+        std::memcpy(to + place * bytes, staged(place, call), bytes);
+      return;
+    }
+    case Kind::kBarrier:
+    case Kind::kSend:
+    case Kind::kReceive: return;
+  }
+}
+
+// --- the others
+
+void InProcessOperation::begin(const CommunicatorCall& call) {
+  call_ = call;
+  elements_ = elements_of(call);
+  if (elements_ == 0) return change_to(State::kDone);
+  if (call.is_collective() && is_small(call)) return change_to(State::kStaged);
+  cut();
+  change_to(State::kRunning);
+}
+
+// Chunks are whole cache lines where the arrays are. Where participants spin, each has one of its own at least.
 void InProcessOperation::cut() {
   const auto size = static_cast<std::int64_t>(size_of(call_.dtype));
-  const bool in_parts = call_.kind == Kind::kAllGather || call_.kind == Kind::kReduceScatter;
-  elements_ = call_.kind == Kind::kBarrier ? 0 : call_.count * (in_parts ? room_.size() : 1);
-  const std::int64_t arrays = call_.is_collective() ? 2 * room_.size() : 2;
-  small_ = elements_ * size * arrays <= kSmallTraffic;
-  if (small_) return;
-  const std::int64_t fair = elements_ * size / (32 * static_cast<std::int64_t>(shares_.size()));
-  chunk_ = (room_.spins_ ? std::clamp(fair, kLeastChunk, kMostChunk) : kMostChunk) / kLeastChunk *
-           kLeastChunk / size;
-  const std::int64_t chunks = (elements_ + chunk_ - 1) / chunk_;
   const auto shares = static_cast<std::int64_t>(shares_.size());
+  const std::int64_t bytes = elements_ * size;
+  const auto whole = [](std::int64_t some, std::int64_t unit) { return (some + unit - 1) / unit * unit; };
+  std::int64_t chunk_bytes = kMostChunk;
+  if (room_.spins_) {
+    chunk_bytes =
+        bytes <= kLeastChunk * shares
+            ? whole((bytes + shares - 1) / shares, kLineBytes)
+            : std::clamp(bytes / (32 * shares) / kLeastChunk * kLeastChunk, kLeastChunk, kMostChunk);
+  }
+  chunk_ = chunk_bytes / size;
+  const std::int64_t chunks = (elements_ + chunk_ - 1) / chunk_;
   for (std::int64_t s = 0; s < shares; ++s) {
     Share& share = shares_[static_cast<std::size_t>(s)];
     share.next.store(chunks * s / shares, std::memory_order_relaxed);
@@ -155,7 +248,6 @@ void InProcessOperation::compute(std::int64_t begin, std::int64_t end) {
 }
 
 void InProcessOperation::help(int rank, std::int64_t most) {
-  if (small_) return;  // done in a moment by the last who called
   std::int64_t mine = 0;
   for (std::size_t k = 0; k < shares_.size() && mine < most; ++k) {
     Share& share = shares_[(static_cast<std::size_t>(rank) + k) % shares_.size()];
@@ -166,11 +258,11 @@ void InProcessOperation::help(int rank, std::int64_t most) {
       ++mine;
     }
   }
-  if (mine > 0 && left_.fetch_sub(mine, std::memory_order_acq_rel) == mine) complete();
+  if (mine > 0 && left_.fetch_sub(mine, std::memory_order_acq_rel) == mine) change_to(State::kDone);
 }
 
-void InProcessOperation::complete() {
-  state_.store(State::kDone);
+void InProcessOperation::change_to(State state) {
+  state_.store(state);
   // Whoever counts itself as a sleeper after this sees the state.
   if (sleepers_.load() > 0) {
     { const std::lock_guard lock(room_.mutex_); }
@@ -200,10 +292,13 @@ void InProcessOperation::await_begin() {
   while (state_.load() == State::kGathering) {
     if (const auto deadline = deadline_.load(); deadline == kNoDeadline) {
       changed_.wait(lock);
-    } else if (steady_clock::now() >= deadline) {
-      room_.pass_deadline(*this);
-    } else {
+    } else if (steady_clock::now() < deadline) {
       changed_.wait_until(lock, deadline);
+    } else if (room_.pass_deadline(*this); state_.load() == State::kGathering) {
+      // The last is arriving this very moment.
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
     }
   }
   sleepers_.fetch_sub(1);
@@ -218,6 +313,17 @@ void InProcessOperation::await_end(int rank) {
   sleepers_.fetch_sub(1);
 }
 
+// The earliest deadline holds, also for those who sleep until a later one.
+void InProcessOperation::hasten(steady_clock::time_point deadline) {
+  auto earliest = deadline_.load();
+  while (deadline < earliest && !deadline_.compare_exchange_weak(earliest, deadline)) {
+  }
+  if (sleepers_.load() > 0) {
+    { const std::lock_guard lock(room_.mutex_); }
+    changed_.notify_all();
+  }
+}
+
 // Nobody may be waiting who would see the deadline pass.
 void InProcessOperation::look_at_clock() {
   const auto deadline = deadline_.load(std::memory_order_relaxed);
@@ -228,34 +334,54 @@ void InProcessOperation::look_at_clock() {
 
 bool InProcessOperation::done(int rank) {
   if (state_.load(std::memory_order_acquire) == State::kGathering) look_at_clock();
-  if (state_.load(std::memory_order_acquire) == State::kRunning) help(rank, 1);
-  const State state = state_.load(std::memory_order_acquire);
-  return state == State::kDone || state == State::kFailed;
+  State state = state_.load(std::memory_order_acquire);
+  if (state == State::kRunning) {
+    help(rank, 1);
+    state = state_.load(std::memory_order_acquire);
+  } else if (state == State::kStaged) {
+    compute_own(rank);
+  }
+  return state != State::kGathering && state != State::kRunning;
 }
 
 void InProcessOperation::wait(int rank) {
   if (state_.load(std::memory_order_acquire) == State::kGathering) await_begin();
-  if (state_.load(std::memory_order_acquire) == State::kRunning) await_end(rank);
-  if (state_.load(std::memory_order_acquire) == State::kFailed) throw_error(failure_code_, failure_message_);
+  const State state = state_.load(std::memory_order_acquire);
+  if (state == State::kStaged) compute_own(rank);
+  if (state == State::kRunning) await_end(rank);
+  if (state == State::kFailed) throw_error(failure_code_, failure_message_);
 }
 
 void InProcessOperation::release(int rank) noexcept {
-  if (state_.load(std::memory_order_acquire) == State::kGathering) room_.withdraw(*this, rank);
-  if (state_.load(std::memory_order_acquire) == State::kRunning) await_end(rank);
-  let_go();
-}
-
-void InProcessOperation::let_go() {
-  if (users_.fetch_sub(1, std::memory_order_acq_rel) == 1) room_.recycle(*this);
+  if (state_.load(std::memory_order_acquire) == State::kGathering) {
+    room_.withdraw(*this, rank);
+    // Where that came too late it begins any moment.
+    while (state_.load(std::memory_order_acquire) == State::kGathering) std::this_thread::yield();
+  }
+  const State state = state_.load(std::memory_order_acquire);
+  if (state == State::kStaged) compute_own(rank);
+  if (state == State::kRunning) await_end(rank);
+  InProcessRoom& room = room_;
+  if (in_row_) {
+    part(rank).released.store(generation_, std::memory_order_release);
+  } else if (users_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    room.recycle(*this);
+  }
+  room.leave(rank);
 }
 
 // --- the room
 
 InProcessRoom::InProcessRoom(int participants)
     : size_(participants),
-      joined_(count()),
-      next_number_(count()),
-      spins_(count() <= std::max(1U, std::thread::hardware_concurrency())) {}
+      seats_(count()),
+      spins_(count() <= std::max(1U, std::thread::hardware_concurrency())) {
+  InProcessOperation& first = take();
+  first.in_row_ = true;
+  first.expected_ = static_cast<std::uint32_t>(participants);
+  row_.push_back(&first);
+  for (Seat& seat : seats_) seat.next.store(&first, std::memory_order_relaxed);
+}
 
 InProcessRoom::~InProcessRoom() = default;
 
@@ -271,68 +397,148 @@ std::unique_lock<std::mutex> InProcessRoom::enter() {
 }
 
 InProcessOperation& InProcessRoom::take() {
-  InProcessOperation* spare = spare_.exchange(nullptr, std::memory_order_acquire);
-  if (spare == nullptr && free_.empty()) {
+  if (free_.empty()) {
     all_.push_back(std::make_unique<InProcessOperation>(*this));
     free_.push_back(all_.back().get());
   }
-  if (spare == nullptr) {
-    spare = free_.back();
-    free_.pop_back();
-  }
-  InProcessOperation& operation = *spare;
+  InProcessOperation& operation = *free_.back();
+  free_.pop_back();
   operation.reset();
-  operation.keeps_ = shared_from_this();
-  operation.users_.store(1, std::memory_order_relaxed);
+  operation.in_row_ = false;
   return operation;
 }
 
 void InProcessRoom::recycle(InProcessOperation& operation) {
-  // May be the last who keeps the room.
-  const std::shared_ptr<InProcessRoom> keeps = std::move(operation.keeps_);
-  InProcessOperation* none = nullptr;
-  if (spare_.compare_exchange_strong(none, &operation, std::memory_order_acq_rel)) return;
   const auto lock = enter();
   free_.push_back(&operation);
 }
 
 Pending InProcessRoom::start(int rank, const CommunicatorCall& call) {
+  return call.is_collective() ? start_collective(rank, call) : start_message(rank, call);
+}
+
+// --- collectives
+
+Pending InProcessRoom::start_collective(int rank, const CommunicatorCall& call) {
+  Seat& mine = seat(rank);
+  InProcessOperation& operation = *mine.next.load(std::memory_order_relaxed);
+  const auto refused = [&] {
+    const auto lock = enter();
+    mine.next.store(&next_of(operation));
+    return refuse(rank, call, &operation == at_fault_);
+  };
+  if (is_broken_.load(std::memory_order_acquire)) return refused();
+  const bool agrees = write_part(operation, rank, call);
+  mine.users.fetch_add(1, std::memory_order_relaxed);
+  if (!agrees) {
+    const auto lock = enter();
+    disagree(operation, rank);
+    mine.next.store(&next_of(operation));
+    return {&operation, rank};
+  }
+  const std::uint32_t before = operation.arrivals_.fetch_add(1);
+  if ((before & InProcessOperation::kBroken) != 0) {
+    mine.users.fetch_sub(1, std::memory_order_relaxed);
+    return refused();
+  }
+  const bool is_last = before + 1 == operation.expected_;
+  if (is_last) operation.begin(call);
+  InProcessOperation* next = operation.next_.load(std::memory_order_acquire);
+  if (next == nullptr) {
+    const auto lock = enter();
+    next = &next_of(operation);
+  }
+  mine.next.store(next);
+  // Who broke the group looked for operations to fail after saying so: it saw this arrival, or is seen here.
+  if (!is_last && is_broken_.load()) {
+    const auto lock = enter();
+    if (stop(operation)) tell(operation);
+  }
+  return {&operation, rank};
+}
+
+// Leaves what the operation needs of this participant; false where others have called something else.
+bool InProcessRoom::write_part(InProcessOperation& operation, int rank, const CommunicatorCall& call) {
+  InProcessOperation::Part& part = operation.part(rank);
+  part.call = call;
+  part.is_computed = false;
+  if (operation.is_small(call)) {
+    operation.stage(rank);
+  } else {
+    operation.inputs_[static_cast<std::size_t>(rank)] = call.in;
+    operation.outputs_[static_cast<std::size_t>(rank)] = call.out;
+  }
+  part.arrived.store(operation.generation_);
+  if (call.deadline) operation.hasten(*call.deadline);
+  const std::uint64_t signature = signature_of(call);
+  std::uint64_t seen = operation.signature_.load(std::memory_order_acquire);
+  if (seen == 0 && operation.signature_.compare_exchange_strong(seen, signature)) seen = signature;
+  if (seen != signature) return false;
+  if (call.count < kMostCount) return true;
+  for (const InProcessOperation::Part& other : operation.parts_) {
+    if (other.arrived.load() == operation.generation_ && other.call.count != call.count) return false;
+  }
+  return true;
+}
+
+// The next in the row. At its end several are added at once, those first that nobody uses any more: what it costs to make them
+// ready is paid once for all of them.
+InProcessOperation& InProcessRoom::next_of(InProcessOperation& operation) {
+  if (InProcessOperation* next = operation.next_.load(std::memory_order_relaxed)) return *next;
+  InProcessOperation* first = nullptr;
+  InProcessOperation* last = nullptr;
+  for (int i = 0; i < kOperationsAtOnce; ++i) {
+    InProcessOperation* fresh = row_.front();
+    if (fresh->is_released()) {
+      row_.pop_front();
+      fresh->reset();
+    } else {
+      fresh = &take();
+      fresh->in_row_ = true;
+      fresh->expected_ = static_cast<std::uint32_t>(size_);
+    }
+    fresh->number_ = (last == nullptr ? operation : *last).number_ + 1;
+    row_.push_back(fresh);
+    if (last == nullptr) {
+      first = fresh;
+    } else {
+      last->next_.store(fresh, std::memory_order_relaxed);
+    }
+    last = fresh;
+  }
+  operation.next_.store(first);
+  return *first;
+}
+
+// --- messages
+
+Pending InProcessRoom::start_message(int rank, const CommunicatorCall& call) {
   InProcessOperation* operation = nullptr;
   bool begins = false;
   {
     const auto lock = enter();
-    if (is_broken_) {
-      operation = &take();
-      const bool at_fault =
-          call.is_collective() && next_number_[static_cast<std::size_t>(rank)]++ == broken_number_;
-      operation->failure_code_ = at_fault ? broken_code_ : ErrorCode::kUnavailable;
-      operation->failure_message_ = str(to_string(call), " by participant ", rank, ": ", broken_message_);
-      operation->state_.store(State::kFailed, std::memory_order_release);
+    if (is_broken_.load(std::memory_order_relaxed)) return refuse(rank, call);
+    operation = &meet_one(rank, call);
+    seat(rank).users.fetch_add(1, std::memory_order_relaxed);
+    operation->users_.fetch_add(1, std::memory_order_relaxed);
+    operation->part(rank).call = call;
+    operation->part(rank).arrived.store(operation->generation_);
+    operation->inputs_[static_cast<std::size_t>(rank)] = call.in;
+    operation->outputs_[static_cast<std::size_t>(rank)] = call.out;
+    if (operation->call_.dtype != call.dtype || operation->call_.count != call.count) {
+      disagree(*operation, rank);
       return {operation, rank};
     }
-    operation = call.is_collective() ? &meet_all(rank, call) : &meet_one(rank, call);
-    begins = arrive(*operation, rank, call);
+    begins = operation->arrivals_.fetch_add(1) + 1 == operation->expected_;
+    if (begins) messages_[operation->sender_ * count() + operation->receiver_].pop_front();
   }
-  if (begins && operation->small_ && operation->elements_ > 0) {
-    operation->compute(0, operation->elements_);
-    operation->complete();
+  if (begins) {
+    operation->begin(operation->call_);
+    if (operation->is_small(call)) operation->help(rank);  // not worth waking anybody
+  } else if (call.deadline) {
+    operation->hasten(*call.deadline);
   }
   return {operation, rank};
-}
-
-// The operation that this participant's next collective belongs to.
-InProcessOperation& InProcessRoom::meet_all(int rank, const CommunicatorCall& call) {
-  const std::uint64_t number = next_number_[static_cast<std::size_t>(rank)]++;
-  const std::size_t place = static_cast<std::size_t>(number - first_number_);
-  if (place == gathering_.size()) {
-    InProcessOperation& fresh = take();
-    fresh.call_ = call;
-    fresh.first_ = rank;
-    fresh.number_ = number;
-    fresh.expected_ = count();
-    gathering_.push_back(&fresh);
-  }
-  return *gathering_[place];
 }
 
 // Of the messages from one participant to another, either the sends are ahead or the receives.
@@ -354,77 +560,81 @@ InProcessOperation& InProcessRoom::meet_one(int rank, const CommunicatorCall& ca
   return *queue.front();
 }
 
-bool InProcessRoom::arrive(InProcessOperation& operation, int rank, const CommunicatorCall& call) {
-  const auto place = static_cast<std::size_t>(rank);
-  operation.inputs_[place] = call.in;
-  operation.outputs_[place] = call.out;
-  operation.arrived_[place] = true;
-  ++operation.arrivals_;
-  // The last takes over the room's use. Until then users change under the mutex alone.
-  if (operation.arrivals_ < operation.expected_)
-    operation.users_.store(static_cast<int>(operation.arrivals_) + 1, std::memory_order_relaxed);
-  const CommunicatorCall& first = operation.call_;
-  const bool same = call.is_collective() ? agree(first, call)
-                                         : operation.arrivals_ == 1 ||
-                                               (first.dtype == call.dtype && first.count == call.count);
-  if (!same) {
-    break_up(ErrorCode::kInvalidArgument, &operation,
-             str("the calls do not agree: participant ", operation.first_, " called ", to_string(first),
-                 ", participant ", rank, " called ", to_string(call),
-                 call.is_collective() ? str(" as collective number ", operation.number_) : std::string(),
-                 "; all participants have to make the same calls in the same order"));
-    return false;
-  }
-  if (call.deadline && *call.deadline < operation.deadline_.load()) {
-    operation.deadline_.store(*call.deadline);
-    if (operation.sleepers_.load() > 0) operation.changed_.notify_all();
-  }
-  if (operation.arrivals_ < operation.expected_) return false;
+// --- failures
 
-  // Participants come in order, so the first to be complete is the first of its row.
-  if (call.is_collective()) {
-    gathering_.pop_front();
-    ++first_number_;
-  } else {
-    messages_[operation.sender_ * count() + operation.receiver_].pop_front();
-  }
-  operation.cut();
-  operation.state_.store(operation.elements_ == 0 ? State::kDone : State::kRunning);
-  if (operation.sleepers_.load() > 0 && (operation.elements_ == 0 || !operation.small_))
-    operation.changed_.notify_all();
-  return true;
+// For a call that comes after the group broke: an operation that has failed already.
+Pending InProcessRoom::refuse(int rank, const CommunicatorCall& call, bool at_fault) {
+  InProcessOperation& operation = take();
+  seat(rank).users.fetch_add(1, std::memory_order_relaxed);
+  operation.users_.store(1, std::memory_order_relaxed);
+  operation.failure_code_ = at_fault ? broken_code_ : ErrorCode::kUnavailable;
+  operation.failure_message_ = str(to_string(call), " by participant ", rank, ": ", broken_message_);
+  operation.state_.store(State::kFailed, std::memory_order_release);
+  return {&operation, rank};
 }
 
-void InProcessRoom::break_up(ErrorCode code, const InProcessOperation* at_fault, const std::string& message) {
-  if (is_broken_) return;
-  is_broken_ = true;
+void InProcessRoom::disagree(InProcessOperation& operation, int rank) {
+  const CommunicatorCall& call = operation.part(rank).call;
+  int other = 0;
+  const auto agrees = [&] {
+    const auto place = static_cast<std::size_t>(other);
+    if (other == rank || !operation.has_arrived(place)) return true;
+    const CommunicatorCall& its = operation.parts_[place].call;
+    return operation.in_row_ && signature_of(its) == signature_of(call) && its.count == call.count;
+  };
+  while (agrees()) ++other;
+  break_up(ErrorCode::kInvalidArgument, &operation,
+           str("the calls do not agree: participant ", other, " called ",
+               to_string(operation.part(other).call), ", participant ", rank, " called ", to_string(call),
+               operation.in_row_ ? str(" as collective number ", operation.number_) : std::string(),
+               "; all participants have to make the same calls in the same order"));
+  // Where the group was broken before.
+  if (stop(operation)) tell(operation);
+}
+
+void InProcessRoom::break_up(ErrorCode code, InProcessOperation* at_fault, const std::string& message) {
+  if (is_broken_.load(std::memory_order_relaxed)) return;
+  if (at_fault != nullptr && !stop(*at_fault)) return;  // it has begun after all
   broken_code_ = code;
   broken_message_ = message;
-  // Those who have yet to make the call that broke the group learn of it as the others did.
-  if (at_fault != nullptr && at_fault->call_.is_collective()) broken_number_ = at_fault->number_;
-  std::vector<InProcessOperation*> waiting(gathering_.begin(), gathering_.end());
-  gathering_.clear();
+  at_fault_ = at_fault;
+  is_broken_.store(true);
+  if (at_fault != nullptr) tell(*at_fault);
+  const auto fail = [this](InProcessOperation& operation) {
+    if (stop(operation)) tell(operation);
+  };
+  for (const Seat& seat : seats_) {
+    for (InProcessOperation* operation = seat.next.load(); operation != nullptr;
+         operation = operation->next_.load())
+      fail(*operation);
+  }
   for (auto& [ends, queue] : messages_) {
-    waiting.insert(waiting.end(), queue.begin(), queue.end());
+    for (InProcessOperation* operation : queue) fail(*operation);
     queue.clear();
   }
-  for (InProcessOperation* operation : waiting) {
-    operation->failure_code_ = operation == at_fault ? code : ErrorCode::kUnavailable;
-    operation->failure_message_ = str(operation->name(), ": ", message);
-    operation->users_.store(static_cast<int>(operation->arrivals_), std::memory_order_relaxed);
-    operation->state_.store(State::kFailed);
-    operation->changed_.notify_all();
-  }
+  // Those who have yet to make the collective call that broke the group learn of it as the others did.
+  if (at_fault != nullptr && !at_fault->in_row_) at_fault_ = nullptr;
+}
+
+bool InProcessRoom::stop(InProcessOperation& operation) {
+  return operation.arrivals_.fetch_or(InProcessOperation::kBroken) < operation.expected_;
+}
+
+void InProcessRoom::tell(InProcessOperation& operation) {
+  operation.failure_code_ = &operation == at_fault_ ? broken_code_ : ErrorCode::kUnavailable;
+  operation.failure_message_ = str(operation.name(), ": ", broken_message_);
+  operation.state_.store(State::kFailed);
+  operation.changed_.notify_all();
 }
 
 void InProcessRoom::pass_deadline(InProcessOperation& operation) {
   std::vector<int> missing;
   for (int rank = 0; rank < size_; ++rank) {
     const auto place = static_cast<std::size_t>(rank);
-    const bool expected =
-        operation.call_.is_collective() || place == operation.sender_ || place == operation.receiver_;
-    if (expected && !operation.arrived_[place]) missing.push_back(rank);
+    const bool expected = operation.in_row_ || place == operation.sender_ || place == operation.receiver_;
+    if (expected && !operation.has_arrived(place)) missing.push_back(rank);
   }
+  if (missing.empty()) return;
   break_up(ErrorCode::kDeadlineExceeded, &operation,
            str("the deadline passed before ", list_of(missing), " of ", size_,
                missing.size() == 1 ? " had" : " had all", " called it; the group is broken, make a new one"));
@@ -434,7 +644,8 @@ void InProcessRoom::withdraw(InProcessOperation& operation, int rank) {
   const auto lock = enter();
   if (operation.state_.load() != State::kGathering) return;
   break_up(ErrorCode::kUnavailable, &operation,
-           str("participant ", rank, " gave up ", to_string(operation.call_), " before all had called it"));
+           str("participant ", rank, " gave up ", to_string(operation.part(rank).call),
+               " before all had called it"));
 }
 
 void InProcessRoom::lose(int rank, const std::string& why) {
@@ -442,13 +653,24 @@ void InProcessRoom::lose(int rank, const std::string& why) {
   break_up(ErrorCode::kUnavailable, nullptr, str("participant ", rank, " of ", size_, " ", why));
 }
 
+// --- coming and going
+
 void InProcessRoom::claim(int rank) {
   const auto lock = enter();
-  if (joined_[static_cast<std::size_t>(rank)]) {
+  Seat& mine = seat(rank);
+  if (mine.joined) {
     throw FailedPrecondition(str("InProcessGroup::join(", rank,
                                  "): this participant has joined before; make a new group to start again"));
   }
-  joined_[static_cast<std::size_t>(rank)] = true;
+  mine.joined = true;
+  mine.keeps = shared_from_this();
+  mine.users.store(1, std::memory_order_relaxed);
+}
+
+void InProcessRoom::leave(int rank) {
+  Seat& mine = seat(rank);
+  if (mine.users.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  const std::shared_ptr<InProcessRoom> last = std::move(mine.keeps);
 }
 
 // Those who have not joined never will.
@@ -457,7 +679,7 @@ void InProcessRoom::shut() {
   {
     const auto lock = enter();
     for (int rank = 0; rank < size_; ++rank) {
-      if (!joined_[static_cast<std::size_t>(rank)]) absent.push_back(rank);
+      if (!seat(rank).joined) absent.push_back(rank);
     }
   }
   if (!absent.empty()) lose(absent.front(), "never joined: its group was destroyed");
@@ -469,27 +691,29 @@ namespace {
 
 class InProcessCommunicator final : public Communicator {
  public:
-  InProcessCommunicator(std::shared_ptr<InProcessRoom> room, int rank)
-      : room_(std::move(room)), rank_(rank) {}
-  ~InProcessCommunicator() override { leave("left the group: its communicator was destroyed"); }
+  InProcessCommunicator(InProcessRoom& room, int rank) : room_(room), rank_(rank) {}
+  ~InProcessCommunicator() override {
+    leave("left the group: its communicator was destroyed");
+    room_.leave(rank_);
+  }
 
   int rank() const override { return rank_; }
-  int size() const override { return room_->size(); }
+  int size() const override { return room_.size(); }
   void close() override { leave("left the group: it closed its communicator"); }
 
  protected:
   Pending start(const CommunicatorCall& call) override {
     if (is_closed_) throw FailedPrecondition(str(to_string(call), ": this communicator is closed"));
-    return room_->start(rank_, call);
+    return room_.start(rank_, call);
   }
 
  private:
   void leave(const char* why) {
-    if (!is_closed_) room_->lose(rank_, why);
+    if (!is_closed_) room_.lose(rank_, why);
     is_closed_ = true;
   }
 
-  std::shared_ptr<InProcessRoom> room_;
+  InProcessRoom& room_;  // which its seat keeps
   int rank_;
   bool is_closed_ = false;
 };
@@ -515,7 +739,7 @@ int InProcessGroup::size() const { return room_->size(); }
 std::unique_ptr<Communicator> InProcessGroup::join(int rank) {
   check_rank("join", rank, size());
   room_->claim(rank);
-  return std::make_unique<InProcessCommunicator>(room_, rank);
+  return std::make_unique<InProcessCommunicator>(*room_, rank);
 }
 
 void InProcessGroup::declare_lost(int rank, const std::string& why) {

@@ -108,16 +108,19 @@ TEST_P(CommunicatorOf, AllReduceHasTheBitsOfTheKernelInRankOrder) {
 TEST_P(CommunicatorOf, ReduceWritesToTheRootAlone) {
   const int n = GetParam();
   Team team(n);
-  for (int root = 0; root < n; ++root) {
-    const std::vector<Tensor> in = random_tensors(n, DType::kF64, 30000, 3);
-    std::vector<Tensor> out = random_tensors(n, DType::kF64, 30000, 4);
-    const std::vector<Tensor> before = random_tensors(n, DType::kF64, 30000, 4);
-    team.all([&](Communicator& comm) {
-      return comm.reduce(ReplicaReduce::kMean, DType::kF64, in[place(comm.rank())].raw(),
-                         out[place(comm.rank())].raw(), 30000, root);
-    });
-    for (int r = 0; r < n; ++r) {
-      EXPECT_TRUE(out[place(r)].bit_equal(r == root ? reduced(ReplicaReduce::kMean, in) : before[place(r)]));
+  for (const std::int64_t elements : {77, 30000}) {
+    for (int root = 0; root < n; ++root) {
+      const std::vector<Tensor> in = random_tensors(n, DType::kF64, elements, 3);
+      std::vector<Tensor> out = random_tensors(n, DType::kF64, elements, 4);
+      const std::vector<Tensor> before = random_tensors(n, DType::kF64, elements, 4);
+      team.all([&](Communicator& comm) {
+        return comm.reduce(ReplicaReduce::kMean, DType::kF64, in[place(comm.rank())].raw(),
+                           out[place(comm.rank())].raw(), elements, root);
+      });
+      for (int r = 0; r < n; ++r) {
+        EXPECT_TRUE(
+            out[place(r)].bit_equal(r == root ? reduced(ReplicaReduce::kMean, in) : before[place(r)]));
+      }
     }
   }
 }
@@ -126,13 +129,15 @@ TEST_P(CommunicatorOf, BroadcastCopiesTheRoots) {
   const int n = GetParam();
   Team team(n);
   for (const DType dtype : {DType::kBool, DType::kF32}) {
-    for (int root = 0; root < n; ++root) {
-      std::vector<Tensor> data = random_tensors(n, dtype, 100003, 5);
-      const Tensor right = data[place(root)].clone();
-      team.all([&](Communicator& comm) {
-        return comm.broadcast(dtype, data[place(comm.rank())].raw(), 100003, root);
-      });
-      for (const Tensor& t : data) EXPECT_TRUE(t.bit_equal(right));
+    for (const std::int64_t elements : {77, 100003}) {
+      for (int root = 0; root < n; ++root) {
+        std::vector<Tensor> data = random_tensors(n, dtype, elements, 5);
+        const Tensor right = data[place(root)].clone();
+        team.all([&](Communicator& comm) {
+          return comm.broadcast(dtype, data[place(comm.rank())].raw(), elements, root);
+        });
+        for (const Tensor& t : data) EXPECT_TRUE(t.bit_equal(right));
+      }
     }
   }
 }
@@ -252,6 +257,27 @@ TEST(Communicator, WhoeverWaitsWorksForThoseWhoOnlyCalled) {
   idle.wait();
 }
 
+// Small ones: each computes its own output, whenever it asks for it.
+TEST(Communicator, SmallOnesNeedNobodyOnceAllHaveCalled) {
+  Team team(3);
+  std::vector<float> data = {1, 2, 4};
+  Pending idle = small_sum(team[0], &data[0]), dropped = small_sum(team[1], &data[1]);
+  EXPECT_FALSE(idle.done());
+  small_sum(team[2], &data[2]).wait();
+  EXPECT_EQ(data[2], 7);
+  EXPECT_TRUE(idle.done());
+  EXPECT_EQ(data[0], 7);
+  dropped = Pending();
+  EXPECT_EQ(data[1], 7);
+  // The next ones meanwhile, with the first still held.
+  for (int step = 0; step < 10; ++step) {
+    team.all(
+        [&](Communicator& comm) { return comm.broadcast(kF32, &data[place(comm.rank())], 1, step % 3); });
+  }
+  idle.wait();
+  EXPECT_THAT(data, ::testing::Each(7.0F));
+}
+
 TEST(Communicator, PollingAloneGetsThere) {
   Team team(2);
   std::vector<Tensor> data = random_tensors(2, kF32, 1 << 18, 13);
@@ -334,6 +360,37 @@ TEST(CommunicatorMismatch, TwoOperationsInDifferentOrder) {
   EXPECT_THAT(failure_of(std::move(p1)).message,
               AllOf(HasSubstr("all_reduce(sum, f32, 2)"), HasSubstr("all_reduce(max, f32, 2)")));
   EXPECT_THAT(a, ::testing::Each(1.0F));
+}
+
+TEST(CommunicatorMismatch, CountsBeyondAllMemory) {
+  Team team(2);
+  float x = 1, y = 1;
+  constexpr std::int64_t kMany = std::int64_t{1} << 33;
+  Pending a = team[0].all_reduce(kSum, kF32, &x, &x, kMany);
+  Pending b = team[1].all_reduce(kSum, kF32, &y, &y, kMany + 1);
+  for (Pending* pending : {&a, &b}) {
+    const Failure failure = failure_of(std::move(*pending));
+    EXPECT_EQ(failure.code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(failure.message, AllOf(HasSubstr("participant 0 called all_reduce(sum, f32, 8589934592)"),
+                                       HasSubstr("participant 1 called all_reduce(sum, f32, 8589934593)")));
+  }
+}
+
+// Each participant learns of the call that broke the group as such when it makes it, whatever it has to make before.
+TEST(CommunicatorMismatch, IsToldAtTheCallThatItIsAbout) {
+  Team team(3);
+  float x = 1, y = 1;
+  Pending first = team[0].barrier();
+  Pending second = small_sum(team[0], &x);
+  Pending also_first = team[1].barrier();
+  Pending other = team[1].broadcast(kF32, &y, 1, 0);
+  EXPECT_EQ(failure_of(std::move(other)).code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(failure_of(std::move(first)).code, ErrorCode::kUnavailable);
+  EXPECT_EQ(failure_of(std::move(second)).code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(failure_of(std::move(also_first)).code, ErrorCode::kUnavailable);
+  EXPECT_EQ(failure_of(team[2].barrier()).code, ErrorCode::kUnavailable);
+  EXPECT_EQ(failure_of(small_sum(team[2], &x)).code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(failure_of(team[2].barrier()).code, ErrorCode::kUnavailable);
 }
 
 TEST(CommunicatorMismatch, MessagesOfDifferentLengths) {

@@ -47,7 +47,7 @@ TEST_P(CommunicatorStress, RandomOperationsOfRandomSizesAreRight) {
     Dice own(100 + static_cast<std::uint64_t>(comm.rank()));
     std::vector<float> data, out;
     for (int step = 0; step < kSteps; ++step) {
-      const std::int64_t kind = shared.roll(5);
+      const std::int64_t kind = shared.roll(6);
       const std::int64_t count = shared.roll(8) == 0 ? shared.roll(60000) : shared.roll(300);
       const int root = static_cast<int>(shared.roll(n));
       const auto elements = static_cast<std::size_t>(count);
@@ -86,6 +86,11 @@ TEST_P(CommunicatorStress, RandomOperationsOfRandomSizesAreRight) {
           out.assign(elements, -1.0F);
           comm.reduce_scatter(ReplicaReduce::kSum, DType::kF32, data.data(), out.data(), count).wait();
           expect(out, 0, elements, total);
+          break;
+        }
+        case 4: {
+          comm.reduce(ReplicaReduce::kSum, DType::kF32, data.data(), data.data(), count, root).wait();
+          expect(data, 0, elements, comm.rank() == root ? total : first);
           break;
         }
         default: {  // around the ring
