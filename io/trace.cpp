@@ -22,23 +22,30 @@ namespace {
 
 constexpr std::uint32_t kMaxDepth = 64;  // of what nests on one thread; deeper calls are dropped
 
-struct Event {
+// Programs are counted from 1; half of their number is enough to tell them apart.
+using ProgramNumber = std::uint32_t;
+ProgramNumber program_of(const RunEvent& run) { return static_cast<ProgramNumber>(run.program); }
+
+// One cache line: a thread that records writes it whole and touches no other.
+struct alignas(64) Event {
   enum class Kind : std::uint8_t { kCall, kRun, kWait };
   // Of a call: the address of its node. It names the node as long as the program is known, not longer.
   const void* node = nullptr;
   std::uint64_t begin = 0, end = 0;  // ticks
-  std::uint64_t run = 0, program = 0;
+  std::uint64_t run = 0;
   std::int64_t read = 0;     // of a run: the step; of a wait: the variable, in State::variables
   std::int64_t written = 0;  // of a run: what is planned
+  ProgramNumber program = 0;
   std::uint32_t shard = 0, shards = 1;
   std::int16_t replica = -1;
   std::uint8_t depth = 0;
   Kind kind = Kind::kCall;
 };
+static_assert(sizeof(Event) == 64);
 
 // What is remembered of a program's graph.
 struct ProgramNodes {
-  std::uint64_t program = 0;
+  ProgramNumber program = 0;
   std::vector<TracedNode> nodes;
   std::unordered_map<const void*, std::uint32_t> numbers;  // of nodes, by address
 };
@@ -155,13 +162,13 @@ thread_local LastTrack last_track;
 // Programs that this thread knows a recorder to remember, so that it need not ask.
 struct KnownPrograms {
   std::uint64_t recorder = 0, forgotten = 0;  // of which, and as of when
-  std::array<std::uint64_t, 8> programs{};
+  std::array<ProgramNumber, 8> programs{};
   std::size_t next = 0;  // to be replaced
 
-  bool contains(std::uint64_t program) const {
+  bool contains(ProgramNumber program) const {
     return std::ranges::find(programs, program) != programs.end();
   }
-  void add(std::uint64_t program) {
+  void add(ProgramNumber program) {
     programs[next] = program;
     next = (next + 1) % programs.size();
   }
@@ -231,10 +238,10 @@ void TraceRecorder::remember(const RunEvent& event) noexcept {
   State& state = *state_;
   try {
     const std::lock_guard<std::mutex> lock(state.mutex);
-    const auto known = std::ranges::find(state.programs, event.program, &ProgramNodes::program);
+    const auto known = std::ranges::find(state.programs, program_of(event), &ProgramNodes::program);
     if (known == state.programs.end()) {
       ProgramNodes fresh;
-      fresh.program = event.program;
+      fresh.program = program_of(event);
       add_nodes(event.graph, false, fresh);
       state.programs.push_back(std::move(fresh));
       if (state.programs.size() > state.options.max_programs) {
@@ -247,7 +254,7 @@ void TraceRecorder::remember(const RunEvent& event) noexcept {
     const std::uint64_t forgotten = state.forgotten.load(std::memory_order_relaxed);
     if (known_programs.recorder != number_ || known_programs.forgotten != forgotten)
       known_programs = {number_, forgotten};
-    known_programs.add(event.program);
+    known_programs.add(program_of(event));
   } catch (const std::bad_alloc&) {
     // Its events are counted as dropped when the trace is made.
   }
@@ -257,7 +264,7 @@ void TraceRecorder::on_run_begin(const RunEvent& event) noexcept {
   const KnownPrograms& known = known_programs;
   const bool is_known = known.recorder == number_ &&
                         known.forgotten == state_->forgotten.load(std::memory_order_relaxed) &&
-                        known.contains(event.program);
+                        known.contains(program_of(event));
   if (!is_known) remember(event);
   for (int most = state_->workers.load(std::memory_order_relaxed); most < event.workers;) {
     if (state_->workers.compare_exchange_weak(most, event.workers, std::memory_order_relaxed)) break;
@@ -269,7 +276,7 @@ void TraceRecorder::on_run_end(const RunEvent& event) noexcept {
   end(event.worker, [&](Event& run) {
     run.kind = Event::Kind::kRun;
     run.run = event.run;
-    run.program = event.program;
+    run.program = program_of(event);
     run.read = static_cast<std::int64_t>(event.step);
     run.written = event.planned_bytes;
   });
@@ -284,7 +291,7 @@ void TraceRecorder::on_wait_end(const WaitEvent& event) noexcept {
   end(event.run.worker, [&](Event& wait) {
     wait.kind = Event::Kind::kWait;
     wait.run = event.run.run;
-    wait.program = event.run.program;
+    wait.program = program_of(event.run);
     wait.read = variable;
   });
 }
@@ -304,7 +311,7 @@ void TraceRecorder::on_node_end(const NodeEvent& event) noexcept {
     call.kind = Event::Kind::kCall;
     call.node = &event.node;
     call.run = event.run.run;
-    call.program = event.run.program;
+    call.program = program_of(event.run);
     call.read = event.bytes_read;
     call.written = event.bytes_written;
     call.shard = static_cast<std::uint32_t>(event.shard);
@@ -357,7 +364,7 @@ class TraceMaker {
   Trace finish(std::uint64_t lost) {
     trace_.dropped += lost;
     for (TracedRun& run : trace_.runs)
-      run.complete = run.begin >= horizon_ && lost == 0 && is_known(run.program);
+      run.complete = run.begin >= horizon_ && lost == 0 && is_known(static_cast<ProgramNumber>(run.program));
     std::ranges::sort(trace_.runs, {}, &TracedRun::begin);
     return std::move(trace_);
   }
@@ -368,7 +375,7 @@ class TraceMaker {
     return static_cast<std::int64_t>(static_cast<double>(since) * scale_);
   }
 
-  bool is_known(std::uint64_t program) const {
+  bool is_known(ProgramNumber program) const {
     return std::ranges::find(programs_, program, &ProgramNodes::program) != programs_.end();
   }
 
@@ -401,7 +408,7 @@ class TraceMaker {
   double scale_;
   const std::deque<ProgramNodes>& programs_;
   const std::vector<std::string>& variables_;
-  std::unordered_map<std::uint64_t, std::uint32_t> first_node_;  // in the trace, by program
+  std::unordered_map<ProgramNumber, std::uint32_t> first_node_;  // in the trace, by program
   const ProgramNodes* last_ = nullptr;
   std::uint32_t last_first_ = 0;
   std::int64_t horizon_ = 0;  // runs that began before may miss calls
