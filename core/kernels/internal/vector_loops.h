@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <type_traits>
 
 #include <hwy/contrib/math/math-inl.h>
@@ -87,17 +88,46 @@ struct Sign {
     return keep_nan(d, x, hn::IfThenElse(hn::Lt(x, zero), constant(d, -1), up));
   }
 };
-// By bits: compilers turn the comparison of numbers into instructions that differ in what they make of -0. As integers,
-// numbers below zero lie above -0, which is the smallest, and up to minus infinity.
+// What 64-bit Arm has instructions for, and Highway has not: the larger and the smaller of two where NaN wins and +0 is above -0,
+// and x or, where it is below zero, 0. Compilers must not see that there it is a comparison that decides: some make a
+// maximum of it, which loses the sign of -0.
+#if HWY_ARCH_ARM_A64 && \
+    (HWY_TARGET == HWY_NEON || (defined(HWY_NEON_WITHOUT_AES) && HWY_TARGET == HWY_NEON_WITHOUT_AES))
+#define LOCKSTEP_NEON 1
+using F32s = hn::Vec128<float>;
+using F64s = hn::Vec128<double>;
+HWY_INLINE F32s larger_of(F32s a, F32s b) { return F32s(vmaxq_f32(a.raw, b.raw)); }
+HWY_INLINE F64s larger_of(F64s a, F64s b) { return F64s(vmaxq_f64(a.raw, b.raw)); }
+HWY_INLINE F32s smaller_of(F32s a, F32s b) { return F32s(vminq_f32(a.raw, b.raw)); }
+HWY_INLINE F64s smaller_of(F64s a, F64s b) { return F64s(vminq_f64(a.raw, b.raw)); }
+HWY_INLINE F32s zero_if_below(F32s x) {
+  uint32x4_t below = vcltzq_f32(x.raw);
+  asm("" : "+w"(below));
+  return F32s(vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(x.raw), below)));
+}
+HWY_INLINE F64s zero_if_below(F64s x) {
+  uint64x2_t below = vcltzq_f64(x.raw);
+  asm("" : "+w"(below));
+  return F64s(vreinterpretq_f64_u64(vbicq_u64(vreinterpretq_u64_f64(x.raw), below)));
+}
+#else
+#define LOCKSTEP_NEON 0
+#endif
+// By bits, for the same reason. As integers, numbers below zero lie above -0, which is the smallest, and up to minus infinity.
 struct Relu {
   template <class D, class V>
   static HWY_INLINE V run(D d, V x) {
+#if LOCKSTEP_NEON
+    static_cast<void>(d);
+    return zero_if_below(x);
+#else
     const hn::RebindToSigned<D> di;
     const auto bits = hn::BitCast(di, x);
     const auto minus_infinity = hn::BitCast(di, hn::Neg(infinity(d)));
     const auto minus_zero = hn::Set(di, std::numeric_limits<hn::TFromD<decltype(di)>>::min());
     const auto below = hn::AndNot(hn::Gt(bits, minus_infinity), hn::Gt(bits, minus_zero));
     return hn::BitCast(d, hn::IfThenZeroElse(below, bits));
+#endif
   }
 };
 struct Sqrt {
@@ -310,20 +340,7 @@ struct DivOf {
     return hn::Div(a, b);
   }
 };
-// The larger zero is +0, so that the order of operands does not matter.
-// NaN where either is, and +0 is above -0. On 64-bit Arm one instruction does just that; Highway's Max is another.
-#if HWY_ARCH_ARM_A64 && \
-    (HWY_TARGET == HWY_NEON || (defined(HWY_NEON_WITHOUT_AES) && HWY_TARGET == HWY_NEON_WITHOUT_AES))
-#define LOCKSTEP_NEON 1
-using F32s = hn::Vec128<float>;
-using F64s = hn::Vec128<double>;
-HWY_INLINE F32s larger_of(F32s a, F32s b) { return F32s(vmaxq_f32(a.raw, b.raw)); }
-HWY_INLINE F64s larger_of(F64s a, F64s b) { return F64s(vmaxq_f64(a.raw, b.raw)); }
-HWY_INLINE F32s smaller_of(F32s a, F32s b) { return F32s(vminq_f32(a.raw, b.raw)); }
-HWY_INLINE F64s smaller_of(F64s a, F64s b) { return F64s(vminq_f64(a.raw, b.raw)); }
-#else
-#define LOCKSTEP_NEON 0
-#endif
+// The larger zero is +0, so that the order of operands does not matter; NaN where either is.
 struct Maximum {
   template <class D, class V>
   static HWY_INLINE V run(D d, V a, V b) {

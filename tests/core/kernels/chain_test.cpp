@@ -57,7 +57,7 @@ bool same(const std::vector<T>& a, const std::vector<T>& b) {
 TYPED_TEST(ChainTest, GivesTheBitsOfItsSteps) {
   using T = TypeParam;
   std::mt19937 random(7);
-  for (std::int64_t count = 0; count < 300; count += count < 70 ? 1 : 23) {
+  for (std::int64_t count = 0; count < 600; count += count < 70 ? 1 : 23) {
     for (int trial = 0; trial < 8; ++trial) {
       const auto n = static_cast<std::size_t>(count);
       const std::vector<T> in = numbers<T>(random, n);
@@ -99,6 +99,67 @@ TYPED_TEST(ChainTest, GivesTheBitsOfItsSteps) {
       chain_loop(dtype_of<T>)(in_place.data(), steps.data(), steps.size(), in_place.data(), count);
       ASSERT_TRUE(same(in_place, expected)) << "in place, " << count << " elements";
     }
+  }
+}
+
+TYPED_TEST(ChainTest, MayHaveAnyNumberOfSteps) {
+  using T = TypeParam;
+  std::mt19937 random(11);
+  constexpr std::int64_t kCount = 203;  // blocks of every width, and a few elements more
+  for (const std::size_t num_steps : {0U, 1U, 62U, 63U, 64U, 65U, 200U}) {
+    const std::vector<T> in = numbers<T>(random, kCount);
+    std::vector<T> expected = in;
+    std::vector<T> scalars(num_steps);
+    for (std::size_t i = 0; i < num_steps; ++i) scalars[i] = static_cast<T>(i % 5) / 4;
+    std::vector<T> array = numbers<T>(random, kCount);
+    std::vector<ChainStep> steps;
+    for (std::size_t i = 0; i < num_steps; ++i) {
+      const BinaryOp op = i % 2 == 0 ? BinaryOp::kMaximum : BinaryOp::kSub;
+      const bool moves = i % 3 == 0;
+      void* const operand = moves ? array.data() : &scalars[i];
+      steps.push_back({*step_of(op), moves ? StepForm::kRight : StepForm::kLeftScalar, operand});
+      const BinaryLoop loop = binary_loop(op, dtype_of<T>);
+      if (moves) {
+        loop(expected.data(), true, operand, true, expected.data(), kCount);
+      } else {
+        loop(operand, false, expected.data(), true, expected.data(), kCount);
+      }
+    }
+    std::vector<T> out(kCount);
+    chain_loop(dtype_of<T>)(in.data(), steps.data(), steps.size(), out.data(), kCount);
+    EXPECT_TRUE(same(out, expected)) << num_steps << " steps";
+  }
+}
+
+TYPED_TEST(ChainTest, ReluKeepsMinusZeroAndNaN) {
+  using T = TypeParam;
+  using Limits = std::numeric_limits<T>;
+  const T nan = Limits::quiet_NaN();
+  const std::vector<T> in = {T{0},
+                             -T{0},
+                             Limits::denorm_min(),
+                             -Limits::denorm_min(),
+                             Limits::infinity(),
+                             -Limits::infinity(),
+                             nan,
+                             -nan,
+                             Limits::max(),
+                             Limits::lowest(),
+                             T{2},
+                             -T{2}};
+  const std::vector<T> expected = {
+      T{0}, -T{0}, Limits::denorm_min(), T{0}, Limits::infinity(), T{0}, nan, nan, Limits::max(), T{0},
+      T{2}, T{0}};
+  std::vector<T> alone(in.size());
+  unary_loop(UnaryOp::kRelu, dtype_of<T>)(in.data(), alone.data(), static_cast<std::int64_t>(in.size()));
+  EXPECT_TRUE(same(alone, expected));
+  std::vector<T> many(8 * in.size());  // in whole blocks as well
+  for (std::size_t i = 0; i < many.size(); ++i) many[i] = in[i % in.size()];
+  const ChainStep step{StepOp::kRelu};
+  chain_loop(dtype_of<T>)(many.data(), &step, 1, many.data(), static_cast<std::int64_t>(many.size()));
+  for (std::size_t i = 0; i < many.size(); i += in.size()) {
+    const auto from = many.begin() + static_cast<std::ptrdiff_t>(i);
+    EXPECT_TRUE(same(std::vector<T>(from, from + static_cast<std::ptrdiff_t>(in.size())), expected)) << i;
   }
 }
 
