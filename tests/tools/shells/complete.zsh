@@ -2,17 +2,32 @@
 # what then stands there.
 zmodload zsh/zpty
 folder=$(mktemp -d)
-trap 'rm -rf $folder' EXIT
 cp $1 $folder/_lockstep
-zpty shell zsh -f -i
-# The marks are not to be found in what the terminal echoes.
-zpty -w shell "fpath=($folder \$fpath); autoload -Uz compinit; compinit -u -D; unsetopt beep list_beep auto_list"
-zpty -w shell 'answer() { zle complete-word; print -r -- $BUFFER >>'$folder'/answers; BUFFER=; print "<"answered">" }'
-zpty -w shell 'zle -N answer; bindkey "^I" answer; print "<"ready">"'
-zpty -r shell echoed '*<ready>*'
+cat >$folder/.zshrc <<'END'
+PS1= PS2=
+unsetopt beep list_beep auto_list
+fpath=($ZDOTDIR $fpath)
+autoload -Uz compinit
+compinit -u -D
+answer() {
+  zle complete-word
+  print -r -- $BUFFER >>$ZDOTDIR/answers
+  BUFFER=
+  print -n '<answered>'
+}
+zle -N answer
+bindkey '^I' answer
+# Only now does the editor read what is typed.
+zle-line-init() { print -n '<ready>' }
+zle -N zle-line-init
+END
+export ZDOTDIR=$folder
+zpty shell zsh -d -i
+zpty -r shell said '*<ready>*'
 while IFS= read -r line; do
   zpty -w -n shell $line$'\t'
-  zpty -r shell echoed '*<answered>*'
+  zpty -r shell said '*<answered>*'
 done
 zpty -d shell
 cat $folder/answers
+rm -rf $folder
