@@ -29,7 +29,7 @@ class DotWriter {
     out_ +=
         "  node [fontname=\"Helvetica\", fontsize=10, height=0.3, margin=\"0.08,0.04\", color=\"#555555\"]\n";
     out_ +=
-        "  edge [fontname=\"Helvetica\", fontsize=8, color=\"#555555\", fontcolor=\"#555555\", "
+        "  edge [fontname=\"Helvetica\", fontsize=9, color=\"#555555\", fontcolor=\"#555555\", "
         "arrowsize=0.6]\n";
     write_scope(0, 1);
     write_edges();
@@ -130,7 +130,9 @@ class DotWriter {
         controls_ = true;
         out_ += " [style=dashed, arrowhead=open, color=\"#999999\"]";
       } else if (options_.shapes) {
-        out_ += str(" [label=", internal::dot_quoted(internal::label_of(view_, edge, 0)), "]");
+        out_ +=
+            str(" [label=", internal::dot_quoted(internal::clear_of_line(internal::label_of(view_, edge, 0))),
+                "]");
       }
       out_ += "\n";
     }

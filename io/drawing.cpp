@@ -145,6 +145,13 @@ std::string label_of(const GraphView& view, const DrawnEdge& edge, std::size_t s
   return out;
 }
 
+std::string clear_of_line(const std::string& label) {
+  if (label.empty()) return label;
+  std::string out = "  ";
+  for (const char c : label) out += c == '\n' ? " \n  " : std::string(1, c);
+  return out + " ";
+}
+
 std::string widest(const StageLabels& labels) {
   std::vector<std::string> lines;
   for (const auto& [stage, label] : labels) {

@@ -10,7 +10,7 @@ namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kMaxOutside = 16;       // stubs in one drawing; what is more becomes one
-constexpr std::size_t kMaxLabelled = 150;     // edges: with more, shapes would push everything apart
+constexpr std::size_t kManyEdges = 150;       // with more, their shapes would push everything apart
 constexpr std::size_t kDrawingsAtOnce = 100;  // for one run of Graphviz
 
 bool is_outside(Item item) { return item.kind != Item::Kind::kNode && item.kind != Item::Kind::kScope; }
@@ -51,10 +51,11 @@ class ScopeWriter {
       : view_(view), scope_(view.scopes()[scope]), drawing_(drawing), edges_(join_outside(edges, drawing)) {}
 
   std::string dot() {
-    out_ =
-        "digraph {\n  graph [nodesep=0.22, ranksep=0.35, bgcolor=transparent, nslimit=4, mclimit=0.7]\n"
-        "  node [fontname=\"Helvetica\", fontsize=10, height=0.3, margin=\"0.09,0.05\"]\n"
-        "  edge [fontname=\"Helvetica\", fontsize=8, arrowsize=0.6]\n";
+    // Letters of the size that the style sheet gives them. Large drawings are laid out with less care, or take too long.
+    out_ = str("digraph {\n  graph [nodesep=0.22, ranksep=0.2, bgcolor=transparent",
+               is_large() ? ", nslimit=4, mclimit=0.7" : "", "]\n",
+               "  node [fontname=\"Helvetica\", fontsize=14, height=0.3, margin=\"0.09,0.04\"]\n"
+               "  edge [fontname=\"Helvetica\", fontsize=11, arrowsize=0.6]\n");
     for (const std::uint32_t node : scope_.nodes) write_node(node);
     for (const std::uint32_t inner : scope_.scopes) write_scope(inner);
     write_outside();
@@ -63,6 +64,8 @@ class ScopeWriter {
   }
 
  private:
+  bool is_large() const { return edges_.size() > kManyEdges; }
+
   // Of very many things outside, the rest is one stub on either side.
   static DrawnEdges join_outside(const DrawnEdges& edges, ScopeDrawing& drawing) {
     std::set<Item> outside;
@@ -130,7 +133,7 @@ class ScopeWriter {
           labels_over(view_, edge.stages, [&](std::size_t stage) { return label_of(view_, edge, stage); });
     out_ += str("  ", id_of(from), " -> ", id_of(to), " [id=\"e", drawing_.edges.size(), "\"");
     if (control) out_ += ", class=\"control\", style=dashed, arrowhead=open";
-    if (!control && edges_.size() <= kMaxLabelled) out_ += str(", label=", dot_quoted(widest(labels)));
+    if (!control && !is_large()) out_ += str(", label=", dot_quoted(clear_of_line(widest(labels))));
     out_ += "]\n";
     drawing_.edges.push_back({id_of(from), id_of(to), control, edge.stages, std::move(labels)});
   }
@@ -148,7 +151,7 @@ class ScopeWriter {
                   {{0, node    ? view_.nodes()[item.index].name
                        : scope ? view_.scopes()[item.index].name
                                : str("and ", joined, " more")}},
-                  "outside", "shape=box, style=\"rounded,dashed\", fontsize=8");
+                  "outside", "shape=box, style=\"rounded,dashed\", fontsize=11");
       }
     }
   }

@@ -118,7 +118,7 @@ function fit() {
   const width = canvas.clientWidth || 1, height = canvas.clientHeight || 1;
   // Leaves room at the bottom. Small drawings are not blown up.
   const fill = below => {
-    const scale = Math.max(whole.w / width, whole.h / (height - below), 0.5);
+    const scale = Math.max(whole.w / width, whole.h / (height - below), 0.7);
     view = {x: whole.x + (whole.w - width * scale) / 2, y: whole.y + (whole.h - (height - below) * scale) / 2,
             w: width * scale, h: height * scale};
     return scale;

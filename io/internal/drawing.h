@@ -39,6 +39,8 @@ using DrawnEdges = std::map<std::tuple<Item, Item, bool>, DrawnEdge>;  // from, 
 void add_edge(DrawnEdges& edges, Item from, Item to, const GraphView& view, std::uint32_t edge);
 // A line for each kind of value that flows at this stage, up to three: "f32[4]", "2 of f32[8,8]", "and 3 more".
 std::string label_of(const GraphView& view, const DrawnEdge& edge, std::size_t stage);
+// Graphviz puts the label of an edge right beside its line: with blanks on either side it stands clear.
+std::string clear_of_line(const std::string& label);
 
 // A label over all stages: from which stage on it reads how. Where the thing is not there it keeps what it said last.
 using StageLabels = std::vector<std::pair<std::uint32_t, std::string>>;

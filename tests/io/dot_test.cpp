@@ -30,7 +30,7 @@ TEST(Dot, MarksWhatThereIs) {
   EXPECT_THAT(dot, HasSubstr("label=\"two \\\"replicas\\\"\""));
   EXPECT_THAT(dot, HasSubstr("label=\"a\\nsquare  x 2\""));   // name, op, replicas
   EXPECT_THAT(dot, HasSubstr("shape=hexagon"));               // the collective
-  EXPECT_THAT(dot, HasSubstr("[label=\"f32[?,4]\"]"));        // a data edge
+  EXPECT_THAT(dot, HasSubstr("[label=\"  f32[?,4] \"]"));     // a data edge
   EXPECT_EQ(count(dot, "style=dashed, arrowhead=open"), 1U);  // both replicas' control edges are one
   EXPECT_THAT(dot, HasSubstr("peripheries=2"));               // the result
   EXPECT_THAT(dot, HasSubstr("cpu:0, cpu:1"));                // the legend
@@ -54,7 +54,7 @@ TEST(Dot, EdgesOfScopesSayWhatFlows) {
       %b/t = neg(%b/s) : f32[4]
       return %b/t
   )");
-  EXPECT_THAT(to_dot(graph, {.max_depth = 0}), HasSubstr("[label=\"2 of f32[1]\\nf32[2]\"]"));
+  EXPECT_THAT(to_dot(graph, {.max_depth = 0}), HasSubstr("[label=\"  2 of f32[1] \\n  f32[2] \"]"));
 }
 
 TEST(Dot, EverySetOfDevicesHasAColourOfItsOwn) {
