@@ -21,17 +21,38 @@ void infer_binary(BinaryOp op, InferContext& c) {
   c.add_output(kernels::result_dtype(op, dtype), broadcast_shapes(c.input(0).shape, c.input(1).shape));
 }
 
-// Both flows, summed over what broadcasting repeated; one after the other, so that the nodes have a fixed order.
-Gradients to_both(GradientContext& c, const Value& a, const Value& b) {
-  const Value left = sum_to_like(a, c.input(0));
-  const Value right = sum_to_like(b, c.input(1));
+// Has input i the output's shape, whatever its unknown extents turn out to be? Where the other input has an unknown one, input i
+// may be the one that was repeated.
+bool has_output_shape(const GradientContext& c, std::size_t i) {
+  if (c.input(0).id() == c.input(1).id()) return true;
+  const Shape& shape = c.input(i).shape();
+  const Shape& other = c.input(1 - i).shape();
+  if (other.rank() > shape.rank()) return false;
+  const std::size_t ahead = shape.rank() - other.rank();
+  for (std::size_t axis = 0; axis < other.rank(); ++axis) {
+    const std::int64_t extent = other[axis];
+    if (extent != 1 && (extent == kUnknown || extent != shape[ahead + axis])) return false;
+  }
+  return true;
+}
+
+// What flows to input i, out of a flow of the output's shape: its sum over what broadcasting repeated, if anything.
+Value to_input(const GradientContext& c, std::size_t i, const Value& flow) {
+  const bool same = has_output_shape(c, i) && flow.shape() == c.input(i).shape();
+  return same ? flow : sum_to_like(flow, c.input(i));
+}
+
+// Both flows; one after the other, so that the nodes have a fixed order.
+Gradients to_both(const GradientContext& c, const Value& a, const Value& b) {
+  const Value left = to_input(c, 0, a);
+  const Value right = to_input(c, 1, b);
   return {left, right};
 }
 
 Gradients back_add(GradientContext& c) { return to_both(c, c.grad(), c.grad()); }
 Gradients back_sub(GradientContext& c) {
-  const Value left = sum_to_like(c.grad(), c.input(0));
-  return {left, neg(sum_to_like(c.grad(), c.input(1)))};
+  const Value left = to_input(c, 0, c.grad());
+  return {left, neg(to_input(c, 1, c.grad()))};
 }
 Gradients back_mul(GradientContext& c) {
   const Value a = c.grad() * c.input(1);
@@ -70,7 +91,7 @@ Gradients back_choice(GradientContext& c, const Value& first) {
 Gradients back_maximum(GradientContext& c) { return back_choice(c, greater_equal(c.input(0), c.input(1))); }
 Gradients back_minimum(GradientContext& c) { return back_choice(c, less_equal(c.input(0), c.input(1))); }
 Gradients back_relu_grad(GradientContext& c) {
-  return {sum_to_like(relu_grad(c.grad(), c.input(1)), c.input(0)), Gradient()};
+  return {to_input(c, 0, relu_grad(c.grad(), c.input(1))), Gradient()};
 }
 
 struct BinaryDef {

@@ -145,6 +145,48 @@ TEST(Gradients, OfALongChainTakeTimeInProportion) {
   EXPECT_EQ(Interpreter(b.finish()).run({scalar(3)})[0].item(), 1);
 }
 
+TEST(Gradients, SumOverWhatBroadcastingMayHaveRepeated) {
+  struct Case {
+    Shape a, b;
+    std::ptrdiff_t sums;  // where an unknown extent may be 1, or is known to be repeated
+    Shape fed_a, fed_b;
+  };
+  const Case cases[] = {{{kUnknown, 4}, {4}, 1, {3, 4}, {4}},
+                        {{kUnknown, 4}, {1, 4}, 1, {3, 4}, {1, 4}},
+                        {{kUnknown, 4}, {}, 1, {3, 4}, {}},
+                        {{kUnknown, 1}, {4}, 2, {3, 1}, {4}},
+                        {{kUnknown, 4}, {3, 4}, 1, {1, 4}, {3, 4}},
+                        {{kUnknown, 4}, {kUnknown}, 2, {3, 4}, {1}},
+                        {{kUnknown, 4}, {kUnknown, 4}, 2, {1, 4}, {3, 4}},
+                        {{3, 4}, {4}, 1, {3, 4}, {4}}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(str(c.a, " and ", c.b));
+    GraphBuilder b;
+    const Value left = b.placeholder("left", DType::kF64, c.a);
+    const Value right = b.placeholder("right", DType::kF64, c.b);
+    const Value total = sum(left * right);
+    b.result(total);
+    for (const Gradient& gradient : gradients(total, {left, right})) b.result(gradient);
+    const Graph graph = b.finish();
+    EXPECT_EQ(std::ranges::count_if(graph.nodes(), [](const Node& n) { return n.op().name == "sum_to"; }),
+              c.sums)
+        << print(graph);
+    const std::vector<Tensor> feeds = {random_tensor(c.fed_a, 1), random_tensor(c.fed_b, 2)};
+    const std::vector<Tensor> results = Interpreter(graph).run(feeds);
+    for (std::size_t i = 0; i < 2; ++i) {
+      ASSERT_EQ(results[1 + i].shape(), feeds[i].shape());
+      double products = 0;  // a product is linear in each factor
+      for (std::size_t k = 0; k < feeds[i].data<double>().size(); ++k)
+        products += feeds[i].data<double>()[k] * results[1 + i].data<double>()[k];
+      EXPECT_NEAR(products, results[0].item(), 1e-12);
+    }
+  }
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {kUnknown});
+  b.result(gradients(sum(x * x), {x})[0]);
+  EXPECT_THAT(print(b.finish()), ::testing::Not(HasSubstr("sum_to")));
+}
+
 TEST(Gradients, UnconnectedIsZeroOrAnError) {
   GraphBuilder b;
   const Value x = b.placeholder("x", DType::kF64, {kUnknown, 2});

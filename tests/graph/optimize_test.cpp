@@ -4,6 +4,7 @@
 #include "lockstep/graph/compile.h"
 #include "lockstep/graph/gradients.h"
 #include "lockstep/graph/ops.h"
+#include "lockstep/graph/optimizer.h"
 #include "support/pass_test.h"
 #include "support/program_test.h"
 #include "support/random_graph.h"
@@ -53,6 +54,42 @@ TEST(Optimize, LeavesNodesApartWhereAskedTo) {
 TEST(Optimize, PrintsAsAPipelineThatParsesBack) {
   const std::string text = standard_passes().to_string();
   EXPECT_EQ(PassRegistry::global().parse_pipeline(text).to_string(), text);
+}
+
+// A training step with two layers, on batches of that many rows.
+Graph training_step(std::int64_t rows) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {rows, 3});
+  const Value labels = b.placeholder("labels", DType::kI64, {rows});
+  const VariableRef w1 = b.variable("w1", Tensor::full(DType::kF32, {3, 4}, 0.5));
+  const VariableRef b1 = b.variable("b1", Tensor::full(DType::kF32, {4}, 0.25));
+  const VariableRef w2 = b.variable("w2", Tensor::full(DType::kF32, {4, 2}, -0.5));
+  const VariableRef b2 = b.variable("b2", Tensor::from<float>({2}, {0.5F, -1}));
+  const Value hidden = relu(matmul(x, b.read(w1)) + b.read(b1)) * 0.5F;
+  const Value loss = mean(softmax_cross_entropy(matmul(hidden, b.read(w2)) + b.read(b2), labels));
+  Sgd(0.1).minimize(loss, {w1, b1, w2, b2});
+  b.result(loss);
+  return b.finish();
+}
+
+std::size_t count_of(const Graph& graph, std::string_view op) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(graph.nodes(), [&](const Node& node) { return node.op().name == op; }));
+}
+
+TEST(Optimize, FusesABackwardPassOverUnknownRowsAsOverKnownOnes) {
+  const Graph known = optimize(training_step(5));
+  const Graph unknown = optimize(training_step(kUnknown));
+  EXPECT_EQ(count_of(unknown, "fused"), count_of(known, "fused")) << print(unknown);
+  EXPECT_EQ(count_of(unknown, "sum_to"), count_of(known, "sum_to")) << print(unknown);
+  const std::vector<Tensor> feeds = {Tensor::full(DType::kF32, {5, 3}, 0.75),
+                                     Tensor::from<std::int64_t>({5}, {0, 1, 1, 0, 1})};
+  auto known_store = std::make_shared<VariableStore>();
+  auto store = std::make_shared<VariableStore>();
+  Runtime runtime({.threads = 1});
+  const std::vector<Tensor> expected = compile(known, runtime, {.variables = known_store}).run(feeds);
+  testing::expect_same_tensors(compile(unknown, runtime, {.variables = store}).run(feeds), expected);
+  testing::expect_same_values(testing::variables_of(*store), testing::variables_of(*known_store));
 }
 
 TEST(Optimize, KeepsTheBitsOfRandomPrograms) {
