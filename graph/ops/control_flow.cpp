@@ -1,6 +1,7 @@
 // graph/ops/control_flow.cpp - ops with regions. How they run is decided by OpDef::region_kind.
 #include "lockstep/graph/graph.h"
 #include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/internal/shape_rules.h"
 
 namespace lockstep {
 
@@ -95,12 +96,15 @@ OpDef while_op() {
     for (std::size_t i = 0; i < body.results().size(); ++i) {
       const TensorSpec result = result_spec(body, i);
       const TensorSpec& parameter = parameter_spec(body, i);
-      if (result.dtype != parameter.dtype || result.shape != parameter.shape) {
-        NodeView::fail(str("carried value ", i, " goes in as ", parameter, " and comes out as ", result,
-                           "; a loop must keep dtype and shape"));
+      const Shape& given = c.input(i).shape;
+      // A body may know more of what it gives than of what it gets.
+      if (result.dtype != parameter.dtype || !parameter.shape.admits(result.shape) ||
+          !internal::may_equal(given, result.shape)) {
+        NodeView::fail(str("carried value ", i, " goes in as ",
+                           parameter.shape.admits(given) ? c.input(i) : parameter, " and comes out as ",
+                           result, "; a loop must keep dtype and shape"));
       }
       // The loop keeps what it was given, which may be more than its body knows.
-      const Shape& given = c.input(i).shape;
       c.add_output(parameter.dtype, parameter.shape.admits(given) ? given : parameter.shape);
     }
     const std::int64_t max_trips = c.get_or<std::int64_t>("max_trips", -1);

@@ -10,6 +10,8 @@
 #include "lockstep/graph/interpreter.h"
 #include "lockstep/graph/observer.h"
 #include "lockstep/graph/ops.h"
+#include "lockstep/graph/text.h"
+#include "lockstep/graph/verifier.h"
 #include "support/gradient_check.h"
 #include "support/program_test.h"
 
@@ -19,6 +21,7 @@ namespace {
 using testing::caught;
 using ::testing::HasSubstr;
 using testing::random_tensor;
+using testing::vec;
 
 // Three trips of a body with a product that is cut into several calls; odd trips take another branch.
 Graph heavy_loop(std::int64_t n) {
@@ -84,6 +87,36 @@ TEST(ProgramRegions, ObserversSeeTheNodesInside) {
   for (const char* op : {"while_loop", "cond", "matmul", "tanh", "less", "assign_add"}) {
     EXPECT_TRUE(seen.ops.contains(op)) << op;
   }
+}
+
+TEST(ProgramRegions, ABodyMayKnowMoreOfWhatItGivesThanOfWhatItGets) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {kUnknown});
+  const Value doubled = while_loop(
+      std::vector<Value>{x}, [](std::span<const Value> now) { return less(sum(now[0]), 10.0F); },
+      [](std::span<const Value> now) -> std::vector<Value> { return {reshape(now[0] * 2, Shape{2})}; })[0];
+  EXPECT_EQ(doubled.shape(), Shape{kUnknown});  // it may make no trip
+  b.result(doubled);
+  const Graph graph = b.finish();
+  const Program program = compile(graph, Runtime());
+  for (const auto& [feed, expected] :
+       {std::pair<Tensor, Tensor>{vec({1, 2}), vec({4, 8})}, {vec({20, 0}), vec({20, 0})}}) {
+    EXPECT_TRUE(Interpreter(graph).run(std::vector<Tensor>{feed})[0].bit_equal(expected));
+    EXPECT_TRUE(program.run(std::vector<Tensor>{feed})[0].bit_equal(expected));
+  }
+}
+
+TEST(ProgramRegions, ABodyMustKeepTheShapeThatTheLoopIsGiven) {
+  const auto loop = [](const char* given, const char* result) {
+    return str("%x = placeholder() : ", given, "\n%y = while_loop[carried=1](%x) : ", given,
+               " {\n region {\n %a = placeholder() : f32[?]\n %c = constant[value=bool[]{false}]() : bool[]\n"
+               " return %c\n }\n region {\n %a = placeholder() : f32[?]\n %b = reshape[shape=<",
+               result, ">](%a) : f32[", result, "]\n return %b\n }\n}\nreturn %y\n");
+  };
+  EXPECT_NO_THROW(verify(parse(loop("f32[2]", "2"))));
+  EXPECT_NO_THROW(verify(parse(loop("f32[?]", "2"))));
+  EXPECT_THAT(caught([&] { verify(parse(loop("f32[2]", "3"))); }).what,
+              HasSubstr("carried value 0 goes in as f32[2] and comes out as f32[3]"));
 }
 
 TEST(ProgramRegions, AFailureInsideNamesTheNodeAndChangesNothing) {
