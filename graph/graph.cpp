@@ -18,7 +18,7 @@ std::size_t hash_name(std::string_view name) { return std::hash<std::string_view
 
 // Lists up to this length are searched from one end to the other: most regions are small, and many, and then need no index of
 // their strings and sites to be copied with them.
-constexpr std::size_t kShortList = 16;
+constexpr std::size_t kShortList = 8;
 
 // A chunk for so many nodes, behind the others.
 std::vector<Node>& add_chunk(std::vector<std::vector<Node>>& chunks, std::size_t nodes) {
