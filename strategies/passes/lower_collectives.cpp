@@ -34,28 +34,36 @@ class LowerCollectives final : public Pass {
     }
     if (found.empty()) return false;
     drop_order(level, found);
-    std::vector<std::vector<bool>> is_read(level.id_bound());  // by node and output
-    for (const NodeId id : found) is_read[id.index()].resize(level.node(id).outputs().size());
+    // Among a million nodes there are few that go: what is kept for each is found by its place among them.
+    constexpr std::size_t kNone = ~std::size_t{0};
+    std::vector<std::size_t> place(level.id_bound(), kNone);
+    std::vector<std::vector<bool>> is_read;  // by place and output
+    for (const NodeId id : found) {
+      place[id.index()] = is_read.size();
+      is_read.emplace_back(level.node(id).outputs().size());
+    }
     const auto read = [&](ValueId value) {
-      if (!is_read[value.node.index()].empty()) is_read[value.node.index()][value.output] = true;
+      const std::size_t at = place[value.node.index()];
+      if (at != kNone) is_read[at][value.output] = true;
     };
     for (const Node& node : level.nodes()) {
       for (const ValueId input : node.inputs()) read(input);
     }
     for (const ValueId result : level.results()) read(result);
     Rewriter edit(level, name(), &outermost);
-    std::vector<Rewriter::Replacement> replaced;
-    std::vector<std::vector<ValueId>> given(level.id_bound());
-    for (const NodeId id : found) given[id.index()] = values_for(edit, id, std::move(is_read[id.index()]));
+    std::vector<std::vector<ValueId>> given;  // by place
+    for (std::size_t i = 0; i < found.size(); ++i)
+      given.push_back(values_for(edit, found[i], std::move(is_read[i])));
     // What is given may be an output of another one that goes.
     const auto follow = [&](ValueId value) {
-      while (value.node.index() < given.size() && !given[value.node.index()].empty())
-        value = given[value.node.index()][value.output];
+      while (value.node.index() < place.size() && place[value.node.index()] != kNone)
+        value = given[place[value.node.index()]][value.output];
       return value;
     };
-    for (const NodeId id : found) {
-      Rewriter::Replacement& one = replaced.emplace_back(Rewriter::Replacement{id});
-      for (const ValueId value : given[id.index()]) one.to.push_back(follow(value));
+    std::vector<Rewriter::Replacement> replaced;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      Rewriter::Replacement& one = replaced.emplace_back(Rewriter::Replacement{found[i]});
+      for (const ValueId value : given[i]) one.to.push_back(follow(value));
     }
     edit.replace_and_erase(replaced);
     return true;
