@@ -7,6 +7,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/strategies/internal/key_table.h"
+#include "lockstep/strategies/internal/variable_places.h"
 
 namespace lockstep {
 
@@ -37,7 +38,8 @@ enum Tag : std::uint32_t {
 
 class CongruenceMaker {
  public:
-  CongruenceMaker(Congruence& made, const std::unordered_set<std::string>& diverging) : made_(made) {
+  CongruenceMaker(Congruence& made, const std::unordered_set<std::string>& diverging)
+      : made_(made), places_(made.graph().variables()) {
     const std::vector<VariableDecl>& variables = made.graph().variables();
     table_.reserve(made.graph().size() + variables.size());
     for (std::size_t i = 0; i < variables.size(); ++i) {
@@ -99,9 +101,10 @@ class CongruenceMaker {
   // --- variables
 
   std::size_t declared(const std::string& variable) const {
-    const VariableDecl* found = made_.graph().find_variable(variable);
-    if (found == nullptr) throw Error(ErrorCode::kInternal, str("variable '", variable, "' is not declared"));
-    return static_cast<std::size_t>(found - made_.graph().variables().data());
+    const std::size_t found = places_.find(variable);
+    if (found == internal::VariablePlaces::kNone)
+      throw Error(ErrorCode::kInternal, str("variable '", variable, "' is not declared"));
+    return found;
   }
   std::size_t place(const std::string& variable) {
     if (variable == last_name_) return last_place_;  // a node's variable is asked for again and again
@@ -208,10 +211,13 @@ class CongruenceMaker {
 
   std::uint32_t kind_of(const std::string& device) {
     if (device.empty()) return 0;
+    if (&device == last_device_) return last_kind_;  // a graph has each name once
     auto found = kinds_.find(device);
     if (found == kinds_.end())
       found = kinds_.emplace(device, static_cast<std::uint32_t>(Device::parse(device).kind)).first;
-    return found->second;
+    last_device_ = &device;
+    last_kind_ = found->second;
+    return last_kind_;
   }
 
   // Op, attributes, kind of device.
@@ -492,6 +498,7 @@ class CongruenceMaker {
   }
 
   Congruence& made_;
+  internal::VariablePlaces places_;
   KeyTable table_;
   std::string last_name_;  // that was looked for; empty, which none is called: none
   std::size_t last_place_ = 0;
@@ -508,6 +515,8 @@ class CongruenceMaker {
   std::vector<std::uint32_t> variables_;  // of the list at hand
   std::uint32_t attribute_lists_ = 0;
   std::unordered_map<std::string, std::uint32_t> kinds_;
+  const std::string* last_device_ = nullptr;
+  std::uint32_t last_kind_ = 0;  // of that
   std::vector<std::uint32_t> key_;
   std::uint32_t depth_ = 0;  // loops around
 };

@@ -11,7 +11,8 @@ namespace {
 
 template <class Visit>
 void visit_replicated(const Graph& graph, const Visit& visit) {
-  for (const Node& node : graph.nodes()) {
+  for (const NodeId id : graph.region_owners()) {
+    const Node& node = graph.node(id);
     if (node.op().region_kind == RegionKind::kReplicated) {
       visit(node);
     } else {
@@ -64,23 +65,32 @@ bool declare_copies(Graph& graph, const std::unordered_set<std::string>& names, 
   return !copies.empty();
 }
 
-VariableCopies::VariableCopies(const Graph& outermost)
-    : graph_(outermost), copies_(outermost.variables().size()) {
-  for (const VariableDecl& decl : outermost.variables()) {
-    if (decl.copy_of.empty() || decl.replica < 1) continue;
-    std::vector<std::uint32_t>& copies = copies_[place(*outermost.find_variable(decl.copy_of))];
-    const auto at = static_cast<std::size_t>(decl.replica);
-    if (copies.size() <= at) copies.resize(at + 1);
-    copies[at] = static_cast<std::uint32_t>(place(decl));
+VariableCopies::VariableCopies(const Graph& outermost) : graph_(outermost), places_(outermost.variables()) {
+  const std::vector<VariableDecl>& variables = outermost.variables();
+  const auto is_copy = [](const VariableDecl& decl) { return !decl.copy_of.empty() && decl.replica > 0; };
+  for (const VariableDecl& decl : variables) {
+    if (is_copy(decl)) replicas_ = std::max(replicas_, static_cast<std::size_t>(decl.replica) + 1);
+  }
+  copies_.resize(variables.size() * replicas_);
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    if (!is_copy(variables[i])) continue;
+    const std::size_t original = places_.find(variables[i].copy_of);
+    copies_[original * replicas_ + static_cast<std::size_t>(variables[i].replica)] =
+        static_cast<std::uint32_t>(i);
   }
 }
 
-const std::string& VariableCopies::name(const std::string& variable, std::int64_t replica) const {
-  const VariableDecl* decl = replica < 1 ? nullptr : graph_.find_variable(variable);
-  if (decl == nullptr) return variable;
-  const std::vector<std::uint32_t>& copies = copies_[place(*decl)];
+const VariableDecl* VariableCopies::copy(std::size_t variable, std::int64_t replica) const {
   const auto at = static_cast<std::size_t>(replica);
-  return at < copies.size() && copies[at] != 0 ? graph_.variables()[copies[at]].name : variable;
+  if (at >= replicas_) return nullptr;
+  const std::uint32_t place = copies_[variable * replicas_ + at];
+  return place == 0 ? nullptr : &graph_.variables()[place];
+}
+
+const std::string& VariableCopies::name(const std::string& variable, std::int64_t replica) const {
+  const std::size_t place = places_.find(variable);
+  const VariableDecl* own = place == VariablePlaces::kNone ? nullptr : copy(place, replica);
+  return own == nullptr ? variable : own->name;
 }
 
 bool VariableCopies::is_mirrored(const std::string& name) const {

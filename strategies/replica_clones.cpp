@@ -51,6 +51,7 @@ std::vector<std::vector<ValueId>> Clones::make(std::span<const std::vector<Value
       base(r, body_.parameters()[i]) = arguments[r][i];
   }
   arrange();
+  find_variables();
   for (const std::vector<NodeId>& phase : phases_) {
     for (std::size_t r = 0; r < replicas_; ++r) {
       for (const NodeId id : phase) {
@@ -106,6 +107,24 @@ void Clones::arrange() {
     const bool parameter = base(0, id).valid();
     if (!parameter) phases_[phase[id.index()]].push_back(id);
   }
+}
+
+// Once, not once for each replica: in a large graph looking up a name takes longer than making a node.
+void Clones::find_variables() {
+  const std::vector<VariableDecl>& variables = owner_.to_.variables();
+  for (std::size_t at = 0; at < body_.id_bound(); ++at) {
+    first_named_.push_back(static_cast<std::uint32_t>(named_.size()));
+    if (!body_.contains(NodeId(at))) continue;
+    const std::vector<Attribute>& attributes = body_.node(NodeId(at)).attributes();
+    for (std::size_t i = 0; i < attributes.size(); ++i) {
+      const auto* variable = std::get_if<VariableRef>(&attributes[i].value);
+      const VariableDecl* decl = variable == nullptr ? nullptr : owner_.to_.find_variable(variable->name);
+      if (decl != nullptr)
+        named_.push_back(
+            {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(decl - variables.data())});
+    }
+  }
+  first_named_.push_back(static_cast<std::uint32_t>(named_.size()));
 }
 
 // --- values
@@ -173,11 +192,10 @@ void Clones::clone(const Node& node, std::size_t replica) {
     make_constant(init, r);
   } else {
     init.inputs = inputs_of(node, replica);
-    for (std::size_t i = 0; i < node.attributes().size(); ++i) {
-      const auto* variable = std::get_if<VariableRef>(&node.attributes()[i].value);
-      if (variable == nullptr) continue;
-      const std::string& name = owner_.copies_.name(variable->name, r);
-      if (name != variable->name) init.own_attributes()[i].value = VariableRef{name};
+    const std::size_t id = node.id().index();
+    for (std::size_t i = first_named_[id]; i < first_named_[id + 1]; ++i) {
+      const VariableDecl* copy = owner_.copies_.copy(named_[i].variable, r);
+      if (copy != nullptr) init.own_attributes()[named_[i].attribute].value = VariableRef{copy->name};
     }
     init.regions.assign(node.regions().begin(), node.regions().end());
     for (Graph& region : init.regions) make_own(region, r);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/graph/graph.h"
+#include "lockstep/strategies/internal/variable_places.h"
 
 namespace lockstep::internal {
 
@@ -28,17 +29,17 @@ class VariableCopies {
   explicit VariableCopies(const Graph& outermost);
   // What replica r calls the variable: its own name where there is no copy for r.
   const std::string& name(const std::string& variable, std::int64_t replica) const;
+  // The copy for r of the variable at this place of the graph's list; null where there is none.
+  const VariableDecl* copy(std::size_t variable, std::int64_t replica) const;
   // Do replicas keep their copies equal? (Not those that are synchronized on read.)
   bool is_mirrored(const std::string& name) const;
 
  private:
-  std::size_t place(const VariableDecl& decl) const {
-    return static_cast<std::size_t>(&decl - graph_.variables().data());
-  }
-
   const Graph& graph_;
-  // By place of the variable and replica: the place of the copy. 0: there is none; a copy comes after its variable.
-  std::vector<std::vector<std::uint32_t>> copies_;
+  VariablePlaces places_;
+  std::size_t replicas_ = 0;
+  // By place of the variable, then by replica: the place of the copy. 0: there is none; a copy comes after its variable.
+  std::vector<std::uint32_t> copies_;
 };
 
 }  // namespace lockstep::internal

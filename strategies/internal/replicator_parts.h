@@ -77,6 +77,7 @@ class Clones {
 
  private:
   void arrange();
+  void find_variables();
 
   // --- values
   ValueId& base(std::size_t replica, NodeId id) { return bases_[replica * body_.id_bound() + id.index()]; }
@@ -114,6 +115,13 @@ class Clones {
   std::vector<ValueId> bases_;  // by replica and node: output i is base + i, or entry base.node + i of lists_
   std::vector<ValueId> lists_;
   std::vector<NodeId> lists_after_;
+  // What the body's nodes name, by node: entries first_named_[id] to first_named_[id + 1] of named_.
+  struct Named {
+    std::uint32_t attribute;  // place in the node's list
+    std::uint32_t variable;   // place in the graph's
+  };
+  std::vector<Named> named_;
+  std::vector<std::uint32_t> first_named_;
   std::vector<bool> is_join_;
   std::vector<std::vector<NodeId>> phases_;
 };
