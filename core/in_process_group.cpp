@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -35,6 +36,7 @@ void pause() {
 #endif
 }
 
+constexpr int kMostParticipants = 0xFFFF;
 // What has to be the same for all participants, in a word that is not 0. Of counts that do not fit in, see kMostCount.
 constexpr std::int64_t kMostCount = 0xFFFF'FFFF;
 std::uint64_t signature_of(const CommunicatorCall& call) {
@@ -74,7 +76,9 @@ InProcessOperation::InProcessOperation(InProcessRoom& room)
       inputs_(room.count()),
       outputs_(room.count()),
       shares_(room.count()),
-      staging_(static_cast<std::size_t>(kMostStagedBytes) / sizeof(Line) + room.count()) {}
+      staging_(static_cast<std::size_t>(kMostStagedBytes) / sizeof(Line) + room.count()) {
+  for (Part& part : parts_) part.reduced.resize(room.count());
+}
 
 void InProcessOperation::reset() {
   ++generation_;
@@ -111,6 +115,7 @@ std::int64_t InProcessOperation::elements_of(const CommunicatorCall& call) const
 }
 
 bool InProcessOperation::is_small(const CommunicatorCall& call) const {
+  if (call.count > kMostStagedBytes) return false;  // whose bytes may be more than a number can say
   const std::int64_t bytes = elements_of(call) * static_cast<std::int64_t>(size_of(call.dtype));
   return bytes * (call.is_collective() ? room_.size() : 1) <=
          (room_.spins_ ? kStagedBytes : kMostStagedBytes);
@@ -136,33 +141,35 @@ void InProcessOperation::stage(int rank) {
 void InProcessOperation::compute_own(int rank) {
   Part& mine = part(rank);
   if (mine.is_computed) return;
-  mine.is_computed = true;
   const CommunicatorCall& call = mine.call;
   const std::size_t bytes = static_cast<std::size_t>(call.count) * size_of(call.dtype);
   const auto reduce = [&](std::size_t offset) {
-    SmallVector<const void*, 16> inputs;
     for (std::size_t place = 0; place < parts_.size(); ++place)
-      inputs.push_back(staged(place, call) + offset);
-    kernels::reduce_replicas(call.op, call.dtype, {inputs.data(), inputs.size()}, call.out, 0, call.count);
+      mine.reduced[place] = staged(place, call) + offset;
+    kernels::reduce_replicas(call.op, call.dtype, mine.reduced, call.out, 0, call.count);
   };
   switch (call.kind) {
-    case Kind::kAllReduce: return reduce(0);
-    case Kind::kReduce: return call.peer == rank ? reduce(0) : void();
-    case Kind::kReduceScatter: return reduce(static_cast<std::size_t>(rank) * bytes);
+    case Kind::kAllReduce: reduce(0); break;
+    case Kind::kReduce: {
+      if (call.peer == rank) reduce(0);
+      break;
+    }
+    case Kind::kReduceScatter: reduce(static_cast<std::size_t>(rank) * bytes); break;
     case Kind::kBroadcast: {
       if (call.peer != rank) std::memcpy(call.out, staged(static_cast<std::size_t>(call.peer), call), bytes);
-      return;
+      break;
     }
     case Kind::kAllGather: {
       auto* to = static_cast<std::byte*>(call.out);
       for (std::size_t place = 0; place < parts_.size(); ++place)
         std::memcpy(to + place * bytes, staged(place, call), bytes);
-      return;
+      break;
     }
     case Kind::kBarrier:
     case Kind::kSend:
-    case Kind::kReceive: return;
+    case Kind::kReceive: break;
   }
+  mine.is_computed = true;
 }
 
 // --- the others
@@ -199,7 +206,7 @@ void InProcessOperation::cut() {
   left_.store(chunks, std::memory_order_relaxed);
 }
 
-void InProcessOperation::compute(std::int64_t begin, std::int64_t end) {
+void InProcessOperation::compute(int rank, std::int64_t begin, std::int64_t end) {
   const auto size = static_cast<std::int64_t>(size_of(call_.dtype));
   const auto root = static_cast<std::size_t>(std::max(call_.peer, 0));
   const auto offset = [size](const void* base, std::int64_t elements) {
@@ -238,10 +245,9 @@ void InProcessOperation::compute(std::int64_t begin, std::int64_t end) {
         for (void* to : outputs_) copy(place(to, begin));
       });
     } else {
-      SmallVector<const void*, 16> inputs;
-      for (const void* input : inputs_) inputs.push_back(offset(input, base));
-      kernels::reduce_replicas(call_.op, call_.dtype, {inputs.data(), inputs.size()}, outputs_[owner],
-                               begin - base, stop - base);
+      std::vector<const void*>& inputs = parts_[static_cast<std::size_t>(rank)].reduced;
+      std::ranges::transform(inputs_, inputs.begin(), [&](const void* input) { return offset(input, base); });
+      kernels::reduce_replicas(call_.op, call_.dtype, inputs, outputs_[owner], begin - base, stop - base);
     }
     begin = stop;
   }
@@ -254,7 +260,7 @@ void InProcessOperation::help(int rank, std::int64_t most) {
     while (mine < most && share.next.load(std::memory_order_relaxed) < share.end) {
       const std::int64_t chunk = share.next.fetch_add(1, std::memory_order_relaxed);
       if (chunk >= share.end) break;
-      compute(chunk * chunk_, std::min(elements_, (chunk + 1) * chunk_));
+      compute(rank, chunk * chunk_, std::min(elements_, (chunk + 1) * chunk_));
       ++mine;
     }
   }
@@ -318,6 +324,7 @@ void InProcessOperation::hasten(steady_clock::time_point deadline) {
   auto earliest = deadline_.load();
   while (deadline < earliest && !deadline_.compare_exchange_weak(earliest, deadline)) {
   }
+  if (deadline >= earliest) return;
   if (sleepers_.load() > 0) {
     { const std::lock_guard lock(room_.mutex_); }
     changed_.notify_all();
@@ -345,7 +352,10 @@ bool InProcessOperation::done(int rank) {
 }
 
 void InProcessOperation::wait(int rank) {
-  if (state_.load(std::memory_order_acquire) == State::kGathering) await_begin();
+  if (state_.load(std::memory_order_acquire) == State::kGathering) {
+    if (in_row_) room_.look_ahead(*this);
+    await_begin();
+  }
   const State state = state_.load(std::memory_order_acquire);
   if (state == State::kStaged) compute_own(rank);
   if (state == State::kRunning) await_end(rank);
@@ -376,10 +386,7 @@ InProcessRoom::InProcessRoom(int participants)
     : size_(participants),
       seats_(count()),
       spins_(count() <= std::max(1U, std::thread::hardware_concurrency())) {
-  InProcessOperation& first = take();
-  first.in_row_ = true;
-  first.expected_ = static_cast<std::uint32_t>(participants);
-  row_.push_back(&first);
+  InProcessOperation& first = fresh_for_row();
   for (Seat& seat : seats_) seat.next.store(&first, std::memory_order_relaxed);
 }
 
@@ -399,6 +406,7 @@ std::unique_lock<std::mutex> InProcessRoom::enter() {
 InProcessOperation& InProcessRoom::take() {
   if (free_.empty()) {
     all_.push_back(std::make_unique<InProcessOperation>(*this));
+    free_.reserve(all_.size());  // for all to come back
     free_.push_back(all_.back().get());
   }
   InProcessOperation& operation = *free_.back();
@@ -422,37 +430,30 @@ Pending InProcessRoom::start(int rank, const CommunicatorCall& call) {
 Pending InProcessRoom::start_collective(int rank, const CommunicatorCall& call) {
   Seat& mine = seat(rank);
   InProcessOperation& operation = *mine.next.load(std::memory_order_relaxed);
-  const auto refused = [&] {
-    const auto lock = enter();
-    mine.next.store(&next_of(operation));
-    return refuse(rank, call, &operation == at_fault_);
-  };
-  if (is_broken_.load(std::memory_order_acquire)) return refused();
-  const bool agrees = write_part(operation, rank, call);
-  mine.users.fetch_add(1, std::memory_order_relaxed);
-  if (!agrees) {
-    const auto lock = enter();
-    disagree(operation, rank);
-    mine.next.store(&next_of(operation));
-    return {&operation, rank};
-  }
-  const std::uint32_t before = operation.arrivals_.fetch_add(1);
-  if ((before & InProcessOperation::kBroken) != 0) {
-    mine.users.fetch_sub(1, std::memory_order_relaxed);
-    return refused();
-  }
-  const bool is_last = before + 1 == operation.expected_;
-  if (is_last) operation.begin(call);
+  if (is_broken_.load(std::memory_order_acquire)) return refuse_collective(rank, call);
+  // All that may fail comes before the others can see this call.
   InProcessOperation* next = operation.next_.load(std::memory_order_acquire);
   if (next == nullptr) {
     const auto lock = enter();
     next = &next_of(operation);
   }
-  mine.next.store(next);
-  // Who broke the group looked for operations to fail after saying so: it saw this arrival, or is seen here.
-  if (!is_last && is_broken_.load()) {
+  if (!write_part(operation, rank, call)) {
+    mine.users.fetch_add(1, std::memory_order_relaxed);
+    mine.next.store(next);
     const auto lock = enter();
-    if (stop(operation)) tell(operation);
+    disagree(operation, rank);
+    return {&operation, rank};
+  }
+  const std::uint32_t before = operation.arrivals_.fetch_add(1);
+  if ((before & InProcessOperation::kBroken) != 0) return refuse_collective(rank, call);
+  mine.users.fetch_add(1, std::memory_order_relaxed);
+  mine.next.store(next);
+  if (before + 1 == operation.expected_) {
+    operation.begin(call);
+  } else if (is_broken_.load()) {
+    // Who broke the group looked for operations to fail after saying so: it saw this arrival, or is seen here.
+    const auto lock = enter();
+    if (stop(operation)) tell(operation, ErrorCode::kUnavailable);
   }
   return {&operation, rank};
 }
@@ -462,52 +463,73 @@ bool InProcessRoom::write_part(InProcessOperation& operation, int rank, const Co
   InProcessOperation::Part& part = operation.part(rank);
   part.call = call;
   part.is_computed = false;
-  if (operation.is_small(call)) {
-    operation.stage(rank);
-  } else {
-    operation.inputs_[static_cast<std::size_t>(rank)] = call.in;
-    operation.outputs_[static_cast<std::size_t>(rank)] = call.out;
-  }
   part.arrived.store(operation.generation_);
   if (call.deadline) operation.hasten(*call.deadline);
   const std::uint64_t signature = signature_of(call);
   std::uint64_t seen = operation.signature_.load(std::memory_order_acquire);
   if (seen == 0 && operation.signature_.compare_exchange_strong(seen, signature)) seen = signature;
   if (seen != signature) return false;
-  if (call.count < kMostCount) return true;
-  for (const InProcessOperation::Part& other : operation.parts_) {
-    if (other.arrived.load() == operation.generation_ && other.call.count != call.count) return false;
+  if (call.count >= kMostCount) {
+    for (const InProcessOperation::Part& other : operation.parts_) {
+      if (other.arrived.load() == operation.generation_ && other.call.count != call.count) return false;
+    }
+  }
+  if (operation.is_small(call)) {
+    operation.stage(rank);
+  } else {
+    operation.inputs_[static_cast<std::size_t>(rank)] = call.in;
+    operation.outputs_[static_cast<std::size_t>(rank)] = call.out;
   }
   return true;
 }
 
-// The next in the row. At its end several are added at once, those first that nobody uses any more: what it costs to make them
-// ready is paid once for all of them.
+// The next in the row. At its end several are added at once: what it costs to make them ready is paid once for all of them.
 InProcessOperation& InProcessRoom::next_of(InProcessOperation& operation) {
   if (InProcessOperation* next = operation.next_.load(std::memory_order_relaxed)) return *next;
   InProcessOperation* first = nullptr;
   InProcessOperation* last = nullptr;
   for (int i = 0; i < kOperationsAtOnce; ++i) {
-    InProcessOperation* fresh = row_.front();
-    if (fresh->is_released()) {
-      row_.pop_front();
-      fresh->reset();
-    } else {
-      fresh = &take();
-      fresh->in_row_ = true;
-      fresh->expected_ = static_cast<std::uint32_t>(size_);
-    }
-    fresh->number_ = (last == nullptr ? operation : *last).number_ + 1;
-    row_.push_back(fresh);
+    InProcessOperation& fresh = fresh_for_row();
+    fresh.number_ = (last == nullptr ? operation : *last).number_ + 1;
     if (last == nullptr) {
-      first = fresh;
+      first = &fresh;
     } else {
-      last->next_.store(fresh, std::memory_order_relaxed);
+      last->next_.store(&fresh, std::memory_order_relaxed);
     }
-    last = fresh;
+    last = &fresh;
   }
   operation.next_.store(first);
   return *first;
+}
+
+// One that all have released, or one more. All are looked at in turn.
+InProcessOperation& InProcessRoom::fresh_for_row() {
+  if (!row_.empty()) {
+    InProcessOperation& oldest = *row_[oldest_];
+    oldest_ = (oldest_ + 1) % row_.size();
+    if (oldest.is_released()) {
+      oldest.reset();
+      return oldest;
+    }
+  }
+  row_.reserve(row_.size() + 1);
+  InProcessOperation& fresh = take();
+  fresh.in_row_ = true;
+  fresh.expected_ = static_cast<std::uint32_t>(size_);
+  row_.push_back(&fresh);
+  return fresh;
+}
+
+// Who waits has the time to see to it that the row goes on.
+void InProcessRoom::look_ahead(InProcessOperation& operation) {
+  InProcessOperation* next = operation.next_.load(std::memory_order_acquire);
+  if (next->next_.load(std::memory_order_relaxed) != nullptr) return;
+  const auto lock = enter();
+  try {
+    next_of(*next);
+  } catch (const std::bad_alloc&) {
+    // Whoever needs it tries again.
+  }
 }
 
 // --- messages
@@ -563,14 +585,25 @@ InProcessOperation& InProcessRoom::meet_one(int rank, const CommunicatorCall& ca
 // --- failures
 
 // For a call that comes after the group broke: an operation that has failed already.
-Pending InProcessRoom::refuse(int rank, const CommunicatorCall& call, bool at_fault) {
+Pending InProcessRoom::refuse(int rank, const CommunicatorCall& call, ErrorCode code) {
+  std::string message = str(to_string(call), " by participant ", rank, ": ", broken_message_);
   InProcessOperation& operation = take();
-  seat(rank).users.fetch_add(1, std::memory_order_relaxed);
   operation.users_.store(1, std::memory_order_relaxed);
-  operation.failure_code_ = at_fault ? broken_code_ : ErrorCode::kUnavailable;
-  operation.failure_message_ = str(to_string(call), " by participant ", rank, ": ", broken_message_);
+  operation.failure_code_ = code;
+  operation.failure_message_ = std::move(message);
   operation.state_.store(State::kFailed, std::memory_order_release);
+  seat(rank).users.fetch_add(1, std::memory_order_relaxed);
   return {&operation, rank};
+}
+
+// Those who have yet to make the collective call that broke the group learn of it as the others did.
+Pending InProcessRoom::refuse_collective(int rank, const CommunicatorCall& call) {
+  const auto lock = enter();
+  Seat& mine = seat(rank);
+  InProcessOperation& operation = *mine.next.load(std::memory_order_relaxed);
+  const auto number = static_cast<std::int64_t>(operation.number_);
+  if (number <= fault_number_) mine.next.store(&next_of(operation));
+  return refuse(rank, call, number == fault_number_ ? broken_code_ : ErrorCode::kUnavailable);
 }
 
 void InProcessRoom::disagree(InProcessOperation& operation, int rank) {
@@ -583,25 +616,29 @@ void InProcessRoom::disagree(InProcessOperation& operation, int rank) {
     return operation.in_row_ && signature_of(its) == signature_of(call) && its.count == call.count;
   };
   while (agrees()) ++other;
-  break_up(ErrorCode::kInvalidArgument, &operation,
-           str("the calls do not agree: participant ", other, " called ",
-               to_string(operation.part(other).call), ", participant ", rank, " called ", to_string(call),
-               operation.in_row_ ? str(" as collective number ", operation.number_) : std::string(),
-               "; all participants have to make the same calls in the same order"));
+  std::string message = "calls disagree";  // where there is no memory for more
+  try {
+    message = str("the calls do not agree: participant ", other, " called ",
+                  to_string(operation.part(other).call), ", participant ", rank, " called ", to_string(call),
+                  operation.in_row_ ? str(" as collective number ", operation.number_) : std::string(),
+                  "; all participants have to make the same calls in the same order");
+  } catch (const std::bad_alloc&) {
+  }
+  break_up(ErrorCode::kInvalidArgument, &operation, std::move(message));
   // Where the group was broken before.
-  if (stop(operation)) tell(operation);
+  if (stop(operation)) tell(operation, ErrorCode::kUnavailable);
 }
 
-void InProcessRoom::break_up(ErrorCode code, InProcessOperation* at_fault, const std::string& message) {
+void InProcessRoom::break_up(ErrorCode code, InProcessOperation* at_fault, std::string message) {
   if (is_broken_.load(std::memory_order_relaxed)) return;
   if (at_fault != nullptr && !stop(*at_fault)) return;  // it has begun after all
   broken_code_ = code;
-  broken_message_ = message;
-  at_fault_ = at_fault;
+  broken_message_ = std::move(message);
+  if (at_fault != nullptr && at_fault->in_row_) fault_number_ = static_cast<std::int64_t>(at_fault->number_);
   is_broken_.store(true);
-  if (at_fault != nullptr) tell(*at_fault);
+  if (at_fault != nullptr) tell(*at_fault, code);
   const auto fail = [this](InProcessOperation& operation) {
-    if (stop(operation)) tell(operation);
+    if (stop(operation)) tell(operation, ErrorCode::kUnavailable);
   };
   for (const Seat& seat : seats_) {
     for (InProcessOperation* operation = seat.next.load(); operation != nullptr;
@@ -612,17 +649,19 @@ void InProcessRoom::break_up(ErrorCode code, InProcessOperation* at_fault, const
     for (InProcessOperation* operation : queue) fail(*operation);
     queue.clear();
   }
-  // Those who have yet to make the collective call that broke the group learn of it as the others did.
-  if (at_fault != nullptr && !at_fault->in_row_) at_fault_ = nullptr;
 }
 
 bool InProcessRoom::stop(InProcessOperation& operation) {
   return operation.arrivals_.fetch_or(InProcessOperation::kBroken) < operation.expected_;
 }
 
-void InProcessRoom::tell(InProcessOperation& operation) {
-  operation.failure_code_ = &operation == at_fault_ ? broken_code_ : ErrorCode::kUnavailable;
-  operation.failure_message_ = str(operation.name(), ": ", broken_message_);
+void InProcessRoom::tell(InProcessOperation& operation, ErrorCode code) {
+  operation.failure_code_ = code;
+  try {
+    operation.failure_message_ = str(operation.name(), ": ", broken_message_);
+  } catch (const std::bad_alloc&) {
+    operation.failure_message_.clear();  // better without words than not at all
+  }
   operation.state_.store(State::kFailed);
   operation.changed_.notify_all();
 }
@@ -691,7 +730,7 @@ namespace {
 
 class InProcessCommunicator final : public Communicator {
  public:
-  InProcessCommunicator(InProcessRoom& room, int rank) : room_(room), rank_(rank) {}
+  InProcessCommunicator(InProcessRoom& room, int rank) : room_(room), rank_(rank) { room.claim(rank); }
   ~InProcessCommunicator() override {
     leave("left the group: its communicator was destroyed");
     room_.leave(rank_);
@@ -729,6 +768,10 @@ void check_rank(const char* what, int rank, int size) {
 InProcessGroup::InProcessGroup(int participants) {
   if (participants < 1)
     throw InvalidArgument(str("InProcessGroup: expected at least one participant, got ", participants));
+  if (participants > kMostParticipants) {
+    throw InvalidArgument(
+        str("InProcessGroup: expected at most ", kMostParticipants, " participants, got ", participants));
+  }
   room_ = std::make_shared<InProcessRoom>(participants);
 }
 
@@ -738,7 +781,6 @@ int InProcessGroup::size() const { return room_->size(); }
 
 std::unique_ptr<Communicator> InProcessGroup::join(int rank) {
   check_rank("join", rank, size());
-  room_->claim(rank);
   return std::make_unique<InProcessCommunicator>(*room_, rank);
 }
 

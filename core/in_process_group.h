@@ -42,7 +42,7 @@ namespace lockstep {
 
 class LOCKSTEP_API InProcessGroup {
  public:
-  // Throws InvalidArgument for fewer than one participant.
+  // Throws InvalidArgument for fewer than one participant, or more than 65,535.
   explicit InProcessGroup(int participants);
   ~InProcessGroup();
   InProcessGroup(const InProcessGroup&) = delete;

@@ -28,7 +28,6 @@
 
 #include "lockstep/core/communicator.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/small_vector.h"
 
 namespace lockstep {
 
@@ -54,6 +53,7 @@ class InProcessOperation final : public PendingState {
     bool is_computed = false;                // its output, of a staged operation
     std::atomic<std::uint64_t> arrived{0};   // in which generation: then `call` may be read
     std::atomic<std::uint64_t> released{0};  // likewise: it will not touch the operation again
+    std::vector<const void*> reduced;        // of all participants, while this one reduces them
   };
   struct alignas(64) Line {
     std::array<std::byte, 64> bytes;
@@ -81,7 +81,7 @@ class InProcessOperation final : public PendingState {
   void compute_own(int rank);
   void begin(const CommunicatorCall& call);  // by the last who arrives
   void cut();
-  void compute(std::int64_t begin, std::int64_t end);
+  void compute(int rank, std::int64_t begin, std::int64_t end);
   // Takes chunks until there are none, or that many.
   void help(int rank, std::int64_t most = std::numeric_limits<std::int64_t>::max());
   void change_to(State state);
@@ -158,32 +158,36 @@ class InProcessRoom : public std::enable_shared_from_this<InProcessRoom> {
   Pending start_collective(int rank, const CommunicatorCall& call);
   Pending start_message(int rank, const CommunicatorCall& call);
   static bool write_part(InProcessOperation& operation, int rank, const CommunicatorCall& call);
+  Pending refuse_collective(int rank, const CommunicatorCall& call);
+  void look_ahead(InProcessOperation& operation);
   void withdraw(InProcessOperation& operation, int rank);
   void recycle(InProcessOperation& operation);
 
   // With the mutex held:
   InProcessOperation& take();  // not in the row
   InProcessOperation& meet_one(int rank, const CommunicatorCall& call);
-  Pending refuse(int rank, const CommunicatorCall& call, bool at_fault = false);
+  Pending refuse(int rank, const CommunicatorCall& call, ErrorCode code = ErrorCode::kUnavailable);
   InProcessOperation& next_of(InProcessOperation& operation);
+  InProcessOperation& fresh_for_row();
   void disagree(InProcessOperation& operation, int rank);
-  void break_up(ErrorCode code, InProcessOperation* at_fault, const std::string& message);
+  void break_up(ErrorCode code, InProcessOperation* at_fault, std::string message);
   // Whether it was still gathering and never will begin now; then tell() says why.
   static bool stop(InProcessOperation& operation);
-  void tell(InProcessOperation& operation);
+  void tell(InProcessOperation& operation, ErrorCode code);
   void pass_deadline(InProcessOperation& operation);
 
   const int size_;
   std::vector<Seat> seats_;
   std::mutex mutex_;
-  std::deque<InProcessOperation*> row_;  // collectives that are in use, in order
+  std::vector<InProcessOperation*> row_;                                       // all that are for collectives
+  std::size_t oldest_ = 0;                                                     // of them, most likely
   std::unordered_map<std::size_t, std::deque<InProcessOperation*>> messages_;  // by sender * size + receiver
   std::vector<std::unique_ptr<InProcessOperation>> all_;
   std::vector<InProcessOperation*> free_;
 
   std::atomic<bool> is_broken_{false};  // set under the mutex, after what says why
   ErrorCode broken_code_ = ErrorCode::kUnavailable;
-  const InProcessOperation* at_fault_ = nullptr;
+  std::int64_t fault_number_ = -1;  // of the collective that broke it; -1: none
   std::string broken_message_;
   const bool spins_;
 };

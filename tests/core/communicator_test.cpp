@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -363,16 +364,19 @@ TEST(CommunicatorMismatch, TwoOperationsInDifferentOrder) {
 }
 
 TEST(CommunicatorMismatch, CountsBeyondAllMemory) {
-  Team team(2);
-  float x = 1, y = 1;
-  constexpr std::int64_t kMany = std::int64_t{1} << 33;
-  Pending a = team[0].all_reduce(kSum, kF32, &x, &x, kMany);
-  Pending b = team[1].all_reduce(kSum, kF32, &y, &y, kMany + 1);
-  for (Pending* pending : {&a, &b}) {
-    const Failure failure = failure_of(std::move(*pending));
-    EXPECT_EQ(failure.code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(failure.message, AllOf(HasSubstr("participant 0 called all_reduce(sum, f32, 8589934592)"),
-                                       HasSubstr("participant 1 called all_reduce(sum, f32, 8589934593)")));
+  for (const std::int64_t many :
+       {std::int64_t{1} << 33, std::int64_t{1} << 61, std::numeric_limits<std::int64_t>::max() - 1}) {
+    Team team(2);
+    float x = 1, y = 1;
+    Pending a = team[0].all_reduce(kSum, kF32, &x, &x, many);
+    Pending b = team[1].all_reduce(kSum, kF32, &y, &y, many + 1);
+    for (Pending* pending : {&a, &b}) {
+      const Failure failure = failure_of(std::move(*pending));
+      EXPECT_EQ(failure.code, ErrorCode::kInvalidArgument);
+      EXPECT_THAT(failure.message,
+                  AllOf(HasSubstr(str("participant 0 called all_reduce(sum, f32, ", many, ")")),
+                        HasSubstr(str("participant 1 called all_reduce(sum, f32, ", many + 1, ")"))));
+    }
   }
 }
 
@@ -391,6 +395,20 @@ TEST(CommunicatorMismatch, IsToldAtTheCallThatItIsAbout) {
   EXPECT_EQ(failure_of(team[2].barrier()).code, ErrorCode::kUnavailable);
   EXPECT_EQ(failure_of(small_sum(team[2], &x)).code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(failure_of(team[2].barrier()).code, ErrorCode::kUnavailable);
+}
+
+// However often a broken group is asked again.
+TEST(CommunicatorMismatch, IsToldOnce) {
+  Team team(2);
+  float x = 1, y = 1;
+  Pending sum = small_sum(team[0], &x);
+  Pending other = team[1].broadcast(kF32, &y, 1, 0);
+  EXPECT_EQ(failure_of(std::move(sum)).code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(failure_of(std::move(other)).code, ErrorCode::kInvalidArgument);
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(failure_of(team[0].barrier()).code, ErrorCode::kUnavailable) << i;
+    EXPECT_EQ(failure_of(small_sum(team[1], &y)).code, ErrorCode::kUnavailable) << i;
+  }
 }
 
 TEST(CommunicatorMismatch, MessagesOfDifferentLengths) {

@@ -39,14 +39,14 @@ class CommunicatorStress : public ::testing::TestWithParam<int> {};
 
 TEST_P(CommunicatorStress, RandomOperationsOfRandomSizesAreRight) {
   const int n = GetParam();
-  constexpr int kSteps = 300;
+  const int steps = n > 8 ? 60 : 300;
   InProcessGroup group(n);
   std::atomic<int> wrong = 0;
   on_threads(group, [&](Communicator& comm) {
     Dice shared(17);  // the same choices everywhere
     Dice own(100 + static_cast<std::uint64_t>(comm.rank()));
     std::vector<float> data, out;
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < steps; ++step) {
       const std::int64_t kind = shared.roll(6);
       const std::int64_t count = shared.roll(8) == 0 ? shared.roll(60000) : shared.roll(300);
       const int root = static_cast<int>(shared.roll(n));
@@ -134,6 +134,54 @@ TEST_P(CommunicatorStress, AParticipantThatLeavesEndsItForAll) {
   }
 }
 
+TEST_P(CommunicatorStress, CallsThatDisagreeAtAnyMomentEndItForAll) {
+  const int n = GetParam();
+  for (int trial = 0; trial < 40; ++trial) {
+    InProcessGroup group(n);
+    std::atomic<int> told = 0;
+    const int odd = trial % n;
+    on_threads(group, [&](Communicator& comm) {
+      std::vector<float> data(300, 1.0F);
+      try {
+        for (int step = 0; step < 1000; ++step) {
+          const bool disagrees = comm.rank() == odd && step == trial;
+          comm.all_reduce(ReplicaReduce::kSum, DType::kF32, data.data(), data.data(), disagrees ? 64 : 16)
+              .wait();
+        }
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kUnavailable) ++told;
+      }
+    });
+    EXPECT_EQ(told, n) << trial;
+  }
+}
+
+// One that gives up while the last is arriving: it fails for all, or is done for all.
+TEST_P(CommunicatorStress, PendingsAreDroppedAtAnyMoment) {
+  const int n = GetParam();
+  for (int trial = 0; trial < 60; ++trial) {
+    InProcessGroup group(n);
+    std::atomic<int> done = 0, ended = 0;
+    on_threads(group, [&](Communicator& comm) {
+      std::vector<float> data(trial % 2 == 0 ? 10 : 3000, 1.0F);
+      const auto count = static_cast<std::int64_t>(data.size());
+      Pending sum = comm.all_reduce(ReplicaReduce::kSum, DType::kF32, data.data(), data.data(), count);
+      if (comm.rank() == 0) {
+        for (int i = 0; i < trial; ++i) std::this_thread::yield();
+        sum = Pending();
+        return;
+      }
+      try {
+        sum.wait();
+        if (data.front() == static_cast<float>(n) && data.back() == static_cast<float>(n)) ++done;
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::kUnavailable) ++ended;
+      }
+    });
+    EXPECT_TRUE(done == n - 1 || ended == n - 1) << trial << ": " << done << " done, " << ended << " ended";
+  }
+}
+
 TEST_P(CommunicatorStress, DeadlinesThatPassAtAnyMomentEndItForAll) {
   const int n = GetParam();
   for (int trial = 0; trial < 20; ++trial) {
@@ -165,7 +213,7 @@ TEST_P(CommunicatorStress, DeadlinesThatPassAtAnyMomentEndItForAll) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Participants, CommunicatorStress, ::testing::Values(2, 3, 8));
+INSTANTIATE_TEST_SUITE_P(Participants, CommunicatorStress, ::testing::Values(2, 3, 8, 20));
 
 }  // namespace
 }  // namespace lockstep
