@@ -40,9 +40,9 @@ TEST(BuilderMisuse, AValueThatLeavesItsBranchIsRefused) {
       },
       [&] { return std::vector<Value>{x}; });
   EXPECT_THAT(message_of([&] { relu(leak); }), HasSubstr("outside of the function that made it"));
-  EXPECT_THAT(message_of([&] { leak + x; }), HasSubstr("outside of the branch"));
-  EXPECT_THAT(message_of([&] { x* leak; }), HasSubstr("outside of the branch"));
-  EXPECT_THAT(message_of([&] { b.result(leak); }), HasSubstr("outside of the branch"));
+  EXPECT_THAT(message_of([&] { leak + x; }), HasSubstr("outside of the function that made it"));
+  EXPECT_THAT(message_of([&] { x* leak; }), HasSubstr("outside of the function that made it"));
+  EXPECT_THAT(message_of([&] { b.result(leak); }), HasSubstr("outside of the function that made it"));
   b.result(relu(x));  // the builder itself is none the worse
   EXPECT_EQ(b.finish().results().size(), 1U);
 }

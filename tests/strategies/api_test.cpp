@@ -332,8 +332,8 @@ TEST(StrategyRun, GivesWithoutArgumentsWhatReduceAndPrintingTake) {
   EXPECT_EQ(strategy.reduce(ReduceOp::kSum, losses).computed().item(), 3);
   const Tensor mean = strategy.reduce(ReduceOp::kMean, strategy.run(id));
   EXPECT_EQ(mean.item(), 1.5);
-  EXPECT_EQ(str(losses), "per replica {0: f32[] 1, 1: f32[] 2}");
-  EXPECT_EQ(str(strategy.reduce(ReduceOp::kMax, losses)), "f32[] 2");
+  EXPECT_EQ(str(losses), "per replica {0: f32[] {1}, 1: f32[] {2}}");
+  EXPECT_EQ(str(strategy.reduce(ReduceOp::kMax, losses)), "f32[] {2}");
   EXPECT_EQ(losses.size(), 2U);
   EXPECT_EQ(losses[1].computed().item(), 2);
   const std::vector<Tensor> slots = strategy.local_results(losses);

@@ -141,7 +141,7 @@ TEST(StrategyOfOnesOwn, DoesNotCallCopiesMirroredThatDrifted) {
   step(scalars({2, 2}));
   EXPECT_EQ(w.copies().kind(), ReplicaKind::kMirrored);
   step(scalars({2, 3}));
-  EXPECT_EQ(str(w.copies()), "per replica {0: f32[] 2, 1: f32[] 3}");
+  EXPECT_EQ(str(w.copies()), "per replica {0: f32[] {2}, 1: f32[] {3}}");
 }
 
 TEST(StrategyRegistry, TakesStrategiesOfOnesOwnAndExpandsThemInPipelines) {
