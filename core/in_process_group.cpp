@@ -22,7 +22,8 @@ using std::chrono::steady_clock;
 constexpr std::int64_t kLineBytes = 64, kLeastChunk = 16 << 10, kMostChunk = 64 << 10;
 // Of all inputs together, staged: where participants spin, less than meeting twice costs; else less than waking somebody.
 constexpr std::int64_t kStagedBytes = 4 << 10, kMostStagedBytes = 32 << 10;
-constexpr int kOperationsAtOnce = 4;  // made ready for the row
+constexpr int kOperationsAtOnce = 4;            // made ready for the row
+constexpr std::size_t kOperationsLookedAt = 8;  // for one that is free again
 constexpr std::int64_t kCopyBlockBytes = 8
                                          << 10;  // of one source, copied to all its places while in the cache
 constexpr int kSpins = 100;                      // a few microseconds
@@ -502,17 +503,16 @@ InProcessOperation& InProcessRoom::next_of(InProcessOperation& operation) {
   return *first;
 }
 
-// One that all have released, or one more. All are looked at in turn.
+// The oldest that all have released, or one more. Those that somebody keeps for long are passed over until it is their turn again.
 InProcessOperation& InProcessRoom::fresh_for_row() {
-  if (!row_.empty()) {
-    InProcessOperation& oldest = *row_[oldest_];
-    oldest_ = (oldest_ + 1) % row_.size();
-    if (oldest.is_released()) {
-      oldest.reset();
-      return oldest;
-    }
+  const auto end = row_.begin() + static_cast<std::ptrdiff_t>(std::min(row_.size(), kOperationsLookedAt));
+  const auto found =
+      std::find_if(row_.begin(), end, [](const auto* operation) { return operation->is_released(); });
+  if (found != end) {
+    std::rotate(row_.begin(), found + 1, row_.end());
+    row_.back()->reset();
+    return *row_.back();
   }
-  row_.reserve(row_.size() + 1);
   InProcessOperation& fresh = take();
   fresh.in_row_ = true;
   fresh.expected_ = static_cast<std::uint32_t>(size_);

@@ -179,8 +179,7 @@ class InProcessRoom : public std::enable_shared_from_this<InProcessRoom> {
   const int size_;
   std::vector<Seat> seats_;
   std::mutex mutex_;
-  std::vector<InProcessOperation*> row_;                                       // all that are for collectives
-  std::size_t oldest_ = 0;                                                     // of them, most likely
+  std::vector<InProcessOperation*> row_;  // all that are for collectives, in the order of their links
   std::unordered_map<std::size_t, std::deque<InProcessOperation*>> messages_;  // by sender * size + receiver
   std::vector<std::unique_ptr<InProcessOperation>> all_;
   std::vector<InProcessOperation*> free_;

@@ -1,8 +1,11 @@
 // Steady state allocates nothing per node, and nothing at all where a program runs inline.
 #include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <new>
+#include <vector>
 
+#include "lockstep/core/in_process_group.h"
 #include "lockstep/graph/builder.h"
 #include "lockstep/graph/ops.h"
 #include "support/program_test.h"
@@ -137,6 +140,33 @@ TEST_F(Allocations, MemoryStaysWhereItIsBetweenRuns) {
   const auto taken = runtime.pool(runtime.devices()[0])->stats().allocations;
   for (int i = 0; i < 500; ++i) program.run_into(feeds_, results);
   EXPECT_EQ(runtime.pool(runtime.devices()[0])->stats().allocations, taken);
+}
+
+// Operations of a group are used again and again, also while somebody keeps some of the first.
+TEST_F(Allocations, CollectivesNeedNone) {
+  InProcessGroup group(2);
+  const std::unique_ptr<Communicator> a = group.join(0), b = group.join(1);
+  std::vector<float> x(1 << 14, 1), y(1 << 14, 1);
+  const auto sum = [](Communicator& comm, std::vector<float>& data, std::int64_t count) {
+    return comm.all_reduce(ReplicaReduce::kMax, DType::kF32, data.data(), data.data(), count);
+  };
+  std::vector<Pending> kept;
+  for (int i = 0; i < 3; ++i) {
+    kept.push_back(sum(*a, x, 16));
+    sum(*b, y, 16).wait();
+  }
+  const auto meet = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      Pending mine = sum(*a, x, i % 2 == 0 ? 16 : 1 << 14);
+      sum(*b, y, i % 2 == 0 ? 16 : 1 << 14).wait();
+      mine.wait();
+    }
+  };
+  meet(100);
+  const std::int64_t before = allocations;
+  meet(kRuns);
+  EXPECT_EQ(allocations - before, 0);
+  for (Pending& pending : kept) pending.wait();
 }
 
 }  // namespace
