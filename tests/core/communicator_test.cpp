@@ -626,6 +626,7 @@ TEST(CommunicatorArguments, AreRefusedAtTheCallAndTakeNoPart) {
   EXPECT_THAT(refusal([&] { return comm.reduce(kSum, kF32, x, x, 1, -1); }), HasSubstr("no participant -1"));
   EXPECT_THAT(refusal([&] { return comm.send(kF32, x, 1, 0); }), HasSubstr("itself"));
   EXPECT_THROW(InProcessGroup(0), InvalidArgument);
+  EXPECT_THROW(InProcessGroup(1 << 16), InvalidArgument);
   EXPECT_THROW(static_cast<void>(team.group.join(2)), InvalidArgument);
   EXPECT_THROW(static_cast<void>(team.group.join(1)), FailedPrecondition);
   EXPECT_THROW(team.group.declare_lost(-1, "?"), InvalidArgument);
