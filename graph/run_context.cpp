@@ -439,14 +439,17 @@ void RunContext::run_cluster_and_followers(std::uint32_t cluster, std::size_t la
 void RunContext::help(std::size_t slot) {
   const Active active(*this);
   int idle = 0;
+  bool tired = false;
   Clock::time_point since;
   while (!quit_.load(std::memory_order_relaxed)) {
     const std::uint32_t cluster = pop(slot + 1, idle >= kSpinsBeforeStealing);
     if (cluster != kNone) {
       run_cluster_and_followers(cluster, slot + 1);
       idle = 0;
+      tired = false;
       continue;
     }
+    if (tired) break;
     if (++idle <= kSpins) {
       relax();
       continue;
@@ -456,7 +459,8 @@ void RunContext::help(std::size_t slot) {
         ended_.load(std::memory_order_relaxed) == number_of(queues_[0].head.load(std::memory_order_relaxed));
     if (between_runs && runtime_.scheduler().waiting_starts() != 0) break;  // somebody else needs the worker
     std::this_thread::yield();
-    if (idle % 8 == 0 && Clock::now() - since > (between_runs ? kLinger : kPatience)) break;
+    // Others may have had the processor for long: whoever waited for this lane then has left something for it.
+    tired = idle % 8 == 0 && Clock::now() - since > (between_runs ? kLinger : kPatience);
   }
   leave(slot);
 }
