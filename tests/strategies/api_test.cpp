@@ -342,7 +342,8 @@ TEST(StrategyRun, GivesWithoutArgumentsWhatReduceAndPrintingTake) {
   EXPECT_THAT(error_of([&] { losses.traced(); }), HasSubstr("the result holds tensors"));
 
   const auto both = strategy.cross_function({}, [&] {
-    const auto [loss, twice] = strategy.run([=] { return std::pair(id(), id() * 2.F); });
+    const auto results = strategy.run([=] { return std::pair(id(), id() * 2.F); });
+    const RunResult &loss = results.first, &twice = results.second;
     EXPECT_THAT(str(loss), HasSubstr("per replica {0: "));
     EXPECT_THAT(error_of([&] { loss.computed(); }), HasSubstr("no tensors yet"));
     const Value total = strategy.reduce(ReduceOp::kSum, loss);
