@@ -96,7 +96,7 @@ struct Trace {
 };
 
 struct TraceRecorderOptions {
-  // Kept for each thread, at about 72 bytes each; at least that many of the last ones survive. At least 1.
+  // Kept for each thread, at 64 bytes each; at least that many of the last ones survive. At least 1.
   std::size_t events_per_thread = std::size_t{1} << 16U;
   // Programs whose nodes are remembered; events of those forgotten (the least recent) count as dropped. At least 1.
   std::size_t max_programs = 64;

@@ -1,10 +1,13 @@
 // io/internal/event_ring.h - the last events of one thread.
 //
-// One thread adds events, any thread may copy what is there. Slots are claimed a chunk at a time under a mutex, which is all
-// that keeps a reader from seeing a slot change: but for one event in kChunk, adding one costs its own stores and one more.
+// One thread adds events, any thread may copy what is there. New events lie in a few pages that stay in the cache; a chunk of
+// them at a time moves to where the others are kept, under a mutex. So the thread waits for memory once a chunk, for all of
+// it together. Where each event went to memory by itself, the next kernel's stores waited behind it: that cost more than all
+// the rest of recording.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,42 +19,47 @@ namespace lockstep::internal {
 template <class Event>
 class EventRing {
  public:
-  static constexpr std::size_t kChunk = 64;
+  static constexpr std::size_t kChunk = 256;
 
   // Keeps at least the last `events`.
-  explicit EventRing(std::size_t events) : slots_(std::max<std::size_t>(events, 1) + kChunk) {}
+  explicit EventRing(std::size_t events) : kept_(std::max<std::size_t>(events, 1)) {}
 
   // The slot of the next event, to be filled by the adding thread; publish() adds it.
-  Event& next() {
-    if (at_ % kChunk == 0) claim();
-    return slots_[slot_];
-  }
+  Event& next() { return fresh_[at_ % kChunk]; }
   void publish() {
-    if (++slot_ == slots_.size()) slot_ = 0;
     head_.store(++at_, std::memory_order_release);
+    if (at_ % kChunk == 0) keep_chunk();
   }
 
-  // Adds what is kept, oldest first, to `events`, and returns how many came before.
+  // Adds what is there, oldest first, to `events`, and returns how many came before.
   std::uint64_t copy_to(std::vector<Event>& events) const {
     const std::lock_guard<std::mutex> lock(mutex_);
+    const std::uint64_t begin = moved_ > kept_.size() ? moved_ - kept_.size() : 0;
+    for (std::uint64_t i = begin; i < moved_; ++i) events.push_back(kept_[i % kept_.size()]);
+    // Those since are overwritten only after they have moved.
     const std::uint64_t end = head_.load(std::memory_order_acquire);
-    const std::uint64_t begin = claimed_ > slots_.size() ? claimed_ - slots_.size() : 0;
-    for (std::uint64_t i = begin; i < end; ++i) events.push_back(slots_[i % slots_.size()]);
+    for (std::uint64_t i = moved_; i < end; ++i) events.push_back(fresh_[i % kChunk]);
     return begin;
   }
 
  private:
-  void claim() {
+  void keep_chunk() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    claimed_ = at_ + kChunk;
+    for (std::size_t from = 0; from < kChunk;) {
+      const std::size_t to = moved_ % kept_.size();
+      const std::size_t count = std::min(kChunk - from, kept_.size() - to);
+      std::copy_n(&fresh_[from], count, &kept_[to]);
+      from += count;
+      moved_ += count;
+    }
   }
 
-  std::vector<Event> slots_;
+  std::array<Event, kChunk> fresh_{};
   std::uint64_t at_ = 0;  // of the next event; the adding thread's
-  std::size_t slot_ = 0;  // the same, among the slots
   std::atomic<std::uint64_t> head_{0};
-  mutable std::mutex mutex_;
-  std::uint64_t claimed_ = 0;  // slots of events below may be written at any time, if they are not yet
+  mutable std::mutex mutex_;  // of what is below
+  std::vector<Event> kept_;
+  std::uint64_t moved_ = 0;  // events that are there, or were
 };
 
 }  // namespace lockstep::internal

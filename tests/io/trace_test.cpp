@@ -267,18 +267,23 @@ TEST(TraceRecorder, RefusesToKeepNothing) {
 }
 
 TEST(EventRing, KeepsTheLastInOrderAndCountsTheRest) {
-  for (const std::uint64_t pushed : {0U, 1U, 64U, 127U, 128U, 129U, 1000U}) {
-    internal::EventRing<std::uint64_t> ring(65);
-    for (std::uint64_t i = 0; i < pushed; ++i) {
-      ring.next() = i;
-      ring.publish();
+  constexpr std::uint64_t kChunk = internal::EventRing<std::uint64_t>::kChunk;
+  for (const std::uint64_t kept : {std::uint64_t{1}, std::uint64_t{65}, kChunk, kChunk + 1, 3 * kChunk - 1}) {
+    for (const std::uint64_t pushed :
+         {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{64}, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk,
+          std::uint64_t{1000}, 10 * kChunk + 7}) {
+      internal::EventRing<std::uint64_t> ring(kept);
+      for (std::uint64_t i = 0; i < pushed; ++i) {
+        ring.next() = i;
+        ring.publish();
+      }
+      std::vector<std::uint64_t> events;
+      const std::uint64_t before = ring.copy_to(events);
+      EXPECT_EQ(before + events.size(), pushed);
+      EXPECT_GE(events.size(), std::min(pushed, kept));
+      EXPECT_LE(events.size(), kept + kChunk) << "no more memory than was asked for";
+      for (std::uint64_t i = 0; i < events.size(); ++i) ASSERT_EQ(events[i], before + i);
     }
-    std::vector<std::uint64_t> events;
-    const std::uint64_t before = ring.copy_to(events);
-    EXPECT_EQ(before + events.size(), pushed);
-    EXPECT_GE(events.size(), std::min<std::uint64_t>(pushed, 65));
-    EXPECT_LE(events.size(), 65 + ring.kChunk) << "no more memory than was asked for";
-    for (std::uint64_t i = 0; i < events.size(); ++i) ASSERT_EQ(events[i], before + i);
   }
 }
 
