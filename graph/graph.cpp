@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <iterator>
 
 #include "lockstep/core/large_pages.h"
@@ -15,6 +16,11 @@ std::uint32_t low_half(std::uint64_t entry) { return static_cast<std::uint32_t>(
 
 // Cheap and well mixed: names differ mostly in their last characters.
 std::size_t hash_name(std::string_view name) { return std::hash<std::string_view>{}(name); }
+
+// What an index holds for a number.
+std::uint64_t entry_for(std::uint64_t hash, std::size_t number) {
+  return (hash >> 32U << 32U) | (number + 1U);
+}
 
 // Lists up to this length are searched from one end to the other: most regions are small, and many, and then need no index of
 // their strings and sites to be copied with them.
@@ -61,6 +67,7 @@ Graph::~Graph() = default;
 Graph::Graph(const Graph& other)
     : slots_(other.slots_),
       live_(other.live_),
+      in_order_(other.in_order_),
       region_owners_(other.region_owners_),
       name_index_(other.name_index_),
       name_index_used_(other.name_index_used_),
@@ -86,6 +93,7 @@ Graph::Graph(Graph&& other) noexcept
     : chunks_(std::move(other.chunks_)),
       slots_(std::exchange(other.slots_, 0)),
       live_(std::exchange(other.live_, 0)),
+      in_order_(std::exchange(other.in_order_, true)),
       region_owners_(std::move(other.region_owners_)),
       name_index_(std::move(other.name_index_)),
       name_index_used_(std::exchange(other.name_index_used_, 0)),
@@ -113,6 +121,7 @@ Graph& Graph::operator=(Graph&& other) noexcept {
   chunks_ = std::move(other.chunks_);
   slots_ = std::exchange(other.slots_, 0);
   live_ = std::exchange(other.live_, 0);
+  in_order_ = std::exchange(other.in_order_, true);
   region_owners_ = std::move(other.region_owners_);
   name_index_ = std::move(other.name_index_);
   name_index_used_ = std::exchange(other.name_index_used_, 0);
@@ -170,8 +179,16 @@ void Graph::reserve(std::size_t nodes) {
 }
 
 const VariableDecl* Graph::find_variable(std::string_view name) const {
-  const auto found = variable_index_.find(name);
-  return found == variable_index_.end() ? nullptr : &variables_[found->second];
+  if (variable_index_.empty()) return nullptr;
+  const std::size_t mask = variable_index_.size() - 1;
+  const std::size_t hash = hash_name(name);
+  for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
+    const std::uint64_t entry = variable_index_[at];
+    if (entry == 0) return nullptr;
+    if (((entry ^ hash) >> 32U) != 0) continue;
+    const VariableDecl& decl = variables_[low_half(entry) - 1];
+    if (decl.name == name) return &decl;
+  }
 }
 
 // --- names
@@ -210,7 +227,7 @@ void Graph::index_name(NodeId id) {
   std::size_t at = hash & mask;
   while (name_index_[at] != 0 && low_half(name_index_[at]) != kTombstone) at = (at + 1) & mask;
   if (name_index_[at] == 0) ++name_index_used_;
-  name_index_[at] = (hash >> 32U << 32U) | (id.value + 1U);
+  name_index_[at] = entry_for(hash, id.index());
 }
 
 // Nodes were moved, names were not: every entry keeps its place.
@@ -218,7 +235,7 @@ void Graph::renumber_name_index(std::span<const NodeId> moved) {
   if (live_ * 8 < name_index_.size()) return rebuild_name_index(live_);  // mostly graves, or far too large
   for (std::uint64_t& entry : name_index_) {
     if (entry == 0 || low_half(entry) == kTombstone) continue;
-    entry = (entry >> 32U << 32U) | (moved[low_half(entry) - 1U].value + 1U);
+    entry = entry_for(entry, moved[low_half(entry) - 1U].index());
   }
 }
 
@@ -330,6 +347,7 @@ NodeId Graph::add(NodeInit init) {
     node.provenance_.identity = node.provenance_.origin = new_identity();
   }
   ++live_;
+  in_order_ = in_order_ && names_earlier(node);
   index_name(node.id_);
   return node.id_;
 }
@@ -348,19 +366,25 @@ void Graph::set_input(NodeId id, std::size_t index, ValueId value) {
   Node& node = at(id);
   LOCKSTEP_CHECK(index < node.inputs_.size());
   node.inputs_[index] = value;
+  in_order_ = in_order_ && value.node < id;
 }
 
 void Graph::set_inputs(NodeId id, std::span<const ValueId> inputs) {
-  at(id).inputs_ = SmallVector<ValueId, 2>(inputs);
+  Node& node = at(id);
+  node.inputs_ = SmallVector<ValueId, 2>(inputs);
+  in_order_ = in_order_ && names_earlier(node);
 }
 
 void Graph::add_control(NodeId id, NodeId before) {
   Node& node = at(id);
   if (std::ranges::find(node.controls_, before) == node.controls_.end()) node.controls_.push_back(before);
+  in_order_ = in_order_ && before < id;
 }
 
 void Graph::set_controls(NodeId id, std::span<const NodeId> controls) {
-  at(id).controls_ = SmallVector<NodeId, 2>(controls);
+  Node& node = at(id);
+  node.controls_ = SmallVector<NodeId, 2>(controls);
+  in_order_ = in_order_ && names_earlier(node);
 }
 
 void Graph::set_op(NodeId id, const OpDef& op) { at(id).op_ = &op; }
@@ -435,16 +459,29 @@ void Graph::declare_variable(VariableDecl decl) {
   } else if (decl.shares) {
     throw InvalidArgument(str("variable '", decl.name, "' shares memory but is no copy of another"));
   }
-  if (!variable_index_.try_emplace(decl.name, static_cast<std::uint32_t>(variables_.size())).second)
+  if (find_variable(decl.name) != nullptr)
     throw InvalidArgument(str("variable '", decl.name, "' is declared already"));
+  if ((variables_.size() + 1) * 2 > variable_index_.size()) {
+    variable_index_.assign(std::bit_ceil((variables_.size() + 1) * 4), 0);
+    for (std::size_t i = 0; i < variables_.size(); ++i) index_variable(i);
+  }
   variables_.push_back(std::move(decl));
+  index_variable(variables_.size() - 1);
+}
+
+void Graph::index_variable(std::size_t place) {
+  const std::size_t mask = variable_index_.size() - 1;
+  const std::size_t hash = hash_name(variables_[place].name);
+  std::size_t at = hash & mask;
+  while (variable_index_[at] != 0) at = (at + 1) & mask;
+  variable_index_[at] = entry_for(hash, place);
 }
 
 void Graph::redeclare_variable(VariableDecl decl) {
-  const auto found = variable_index_.find(decl.name);
-  if (found == variable_index_.end())
+  const VariableDecl* const found = find_variable(decl.name);
+  if (found == nullptr)
     throw InvalidArgument(str("variable '", decl.name, "' is not declared, so nothing can be changed of it"));
-  VariableDecl& held = variables_[found->second];
+  VariableDecl& held = variables_[static_cast<std::size_t>(found - variables_.data())];
   if (held.spec != decl.spec || held.copy_of != decl.copy_of ||
       (decl.initial.defined() && decl.initial.spec() != decl.spec) || (decl.shares && decl.copy_of.empty())) {
     throw InvalidArgument(str("variable '", decl.name, "' is declared ", held.spec,
@@ -456,26 +493,17 @@ void Graph::redeclare_variable(VariableDecl decl) {
 
 // --- order
 
-namespace {
-
-// Does every node of the graph come after what it names?
-bool ids_in_order(const Graph& graph) {
-  for (const Node& node : graph.nodes()) {
-    const auto comes_later = [&](NodeId before) { return before >= node.id(); };
-    if (std::ranges::any_of(node.inputs(), comes_later, &ValueId::node) ||
-        std::ranges::any_of(node.controls(), comes_later))
-      return false;
-  }
-  return true;
+bool Graph::names_earlier(const Node& node) {
+  const auto is_earlier = [&](NodeId before) { return before < node.id_; };
+  return std::ranges::all_of(node.inputs_, is_earlier, &ValueId::node) &&
+         std::ranges::all_of(node.controls_, is_earlier);
 }
-
-}  // namespace
 
 std::vector<NodeId> Graph::topological_order(std::vector<NodeId>* cycle) const {
   if (cycle != nullptr) cycle->clear();
   std::vector<NodeId> order;
   order.reserve(live_);
-  if (ids_in_order(*this)) {
+  if (in_order_ || std::ranges::all_of(nodes(), names_earlier)) {
     if (live_ == slots_) {  // no need to look at them again
       for (std::size_t i = 0; i < slots_; ++i) order.emplace_back(i);
     } else {
@@ -526,9 +554,9 @@ std::vector<NodeId> Graph::topological_order(std::vector<NodeId>* cycle) const {
 }
 
 std::vector<NodeId> Graph::compact() {
+  in_order_ = in_order_ || std::ranges::all_of(nodes(), names_earlier);
   std::vector<NodeId> order = topological_order();
-  const bool in_order = std::ranges::is_sorted(order);
-  if (in_order && order.size() == slots_) return order;  // each keeps its id
+  if (in_order_ && order.size() == slots_) return order;  // each keeps its id
 
   std::vector<NodeId> moved(slots_);
   for (std::size_t i = 0; i < order.size(); ++i) moved[order[i].index()] = NodeId(i);
@@ -539,7 +567,7 @@ std::vector<NodeId> Graph::compact() {
     for (ValueId& input : target.inputs_) input.node = follow(input.node);
     for (NodeId& control : target.controls_) control = follow(control);
   };
-  if (in_order) {  // they close up where they are, which touches the least memory
+  if (in_order_) {  // they close up where they are, which touches the least memory
     for (const NodeId from : order) move_node(slot(from), slot(moved[from.index()]), moved[from.index()]);
     slots_ = order.size();
     const SlotPlace end = place_of_slot(slots_);
@@ -549,10 +577,12 @@ std::vector<NodeId> Graph::compact() {
     std::vector<std::vector<Node>> old = std::move(chunks_);
     chunks_.clear();
     slots_ = 0;
+    in_order_ = true;  // but for cycles
     for (const NodeId from : order) {
       const SlotPlace place = place_of_slot(from.index());
       Node& target = append_slot();
       move_node(old[place.chunk][place.offset], target, target.id_);
+      in_order_ = in_order_ && names_earlier(target);
     }
   }
   for (NodeId& owner : region_owners_) owner = follow(owner);

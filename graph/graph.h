@@ -280,7 +280,9 @@ class LOCKSTEP_API Graph {
   void unindex_name(NodeId id);
   void rebuild_name_index(std::size_t capacity);
   void renumber_name_index(std::span<const NodeId> moved);
+  void index_variable(std::size_t place);
   void adopt();  // points every node at this graph
+  static bool names_earlier(const Node& node);
 
   // So that names can be looked for without making a string of them.
   struct TextHash {
@@ -292,6 +294,7 @@ class LOCKSTEP_API Graph {
   std::vector<std::vector<Node>> chunks_;  // none ever outgrows what it reserved: references to nodes survive
   std::size_t slots_ = 0;
   std::size_t live_ = 0;
+  bool in_order_ = true;               // every node comes after those it names; false: not known
   std::vector<NodeId> region_owners_;  // in order of id; erased ones among them, until compaction
   // Open addressing. Low half of an entry: node id + 1, 0 free, kTombstone; high half: bits of the name's hash, so
   // that a probe that misses does not touch a node.
@@ -300,11 +303,11 @@ class LOCKSTEP_API Graph {
   std::vector<NodeId> parameters_;
   std::vector<ValueId> results_;
   std::vector<VariableDecl> variables_;
-  TextIndex variable_index_;
+  std::vector<std::uint64_t> variable_index_;  // as name_index_, of places in variables_
   // A SourceSite points into them, and must survive growth; copies of a graph, which are many where regions are copied,
   // share them.
   std::vector<std::shared_ptr<const std::string>> strings_;
-  std::unordered_map<std::string_view, std::uint32_t> string_index_;  // of what strings_ hold
+  std::unordered_map<std::string_view, std::uint32_t> string_index_;  // where there are more than a few
   struct Site {
     std::uint32_t file, function, line;
     friend bool operator==(const Site&, const Site&) = default;
@@ -313,7 +316,7 @@ class LOCKSTEP_API Graph {
     std::size_t operator()(const Site& s) const { return (s.file * 31U + s.function) * 1000003U + s.line; }
   };
   std::vector<Site> sites_;  // [0] is the unknown site
-  std::unordered_map<Site, std::uint32_t, SiteHash> site_index_;
+  std::unordered_map<Site, std::uint32_t, SiteHash> site_index_;  // where there are more than a few
   std::uint32_t last_site_ = 0;
   mutable TextIndex next_suffix_;  // for unique_name
 };
