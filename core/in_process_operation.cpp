@@ -7,6 +7,10 @@
 #include <thread>
 #include <vector>
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
 #include "lockstep/core/error.h"
 #include "lockstep/core/internal/in_process_room.h"
 
@@ -24,6 +28,15 @@ constexpr std::int64_t kStagedBytes = 4 << 10, kMostStagedBytes = 32 << 10;
 constexpr std::int64_t kCopyBlockBytes = 8 << 10;
 constexpr int kSpins = 100;  // a few microseconds
 constexpr auto kYieldTime = std::chrono::microseconds(50);
+
+// Where this thread runs, just now.
+std::size_t this_processor() {
+#if defined(__linux__)
+  return static_cast<std::size_t>(std::max(sched_getcpu(), 0));
+#else
+  return 0;
+#endif
+}
 
 // Copies a range of bytes to several places, reading it from memory once.
 template <class Places>
@@ -43,7 +56,7 @@ InProcessOperation::InProcessOperation(InProcessRoom& room)
       parts_(room.count()),
       inputs_(room.count()),
       outputs_(room.count()),
-      shares_(room.count()),
+      shares_(std::min(room.count(), room.processors_)),
       staging_(static_cast<std::size_t>(kMostStagedBytes) / sizeof(Line) + room.count()) {
   for (Part& part : parts_) part.reduced.resize(room.count());
 }
@@ -151,19 +164,16 @@ void InProcessOperation::begin(const CommunicatorCall& call) {
   change_to(State::kRunning);
 }
 
-// Chunks are whole cache lines where the arrays are. Where participants spin, each has one of its own at least.
+// Chunks are whole cache lines where the arrays are, and every share has one at least.
 void InProcessOperation::cut() {
   const auto size = static_cast<std::int64_t>(size_of(call_.dtype));
   const auto shares = static_cast<std::int64_t>(shares_.size());
   const std::int64_t bytes = elements_ * size;
   const auto whole = [](std::int64_t some, std::int64_t unit) { return (some + unit - 1) / unit * unit; };
-  std::int64_t chunk_bytes = kMostChunk;
-  if (room_.spins_) {
-    chunk_bytes =
-        bytes <= kLeastChunk * shares
-            ? whole((bytes + shares - 1) / shares, kLineBytes)
-            : std::clamp(bytes / (32 * shares) / kLeastChunk * kLeastChunk, kLeastChunk, kMostChunk);
-  }
+  const std::int64_t chunk_bytes =
+      bytes <= kLeastChunk * shares
+          ? whole((bytes + shares - 1) / shares, kLineBytes)
+          : std::clamp(bytes / (32 * shares) / kLeastChunk * kLeastChunk, kLeastChunk, kMostChunk);
   chunk_ = chunk_bytes / size;
   const std::int64_t chunks = (elements_ + chunk_ - 1) / chunk_;
   for (std::int64_t s = 0; s < shares; ++s) {
@@ -223,8 +233,9 @@ void InProcessOperation::compute(int rank, std::int64_t begin, std::int64_t end)
 
 void InProcessOperation::help(int rank, std::int64_t most) {
   std::int64_t mine = 0;
+  const std::size_t first = room_.spins_ ? static_cast<std::size_t>(rank) : this_processor();
   for (std::size_t k = 0; k < shares_.size() && mine < most; ++k) {
-    Share& share = shares_[(static_cast<std::size_t>(rank) + k) % shares_.size()];
+    Share& share = shares_[(first + k) % shares_.size()];
     while (mine < most && share.next.load(std::memory_order_relaxed) < share.end) {
       const std::int64_t chunk = share.next.fetch_add(1, std::memory_order_relaxed);
       if (chunk >= share.end) break;

@@ -42,7 +42,8 @@ std::string list_of(const std::vector<int>& ranks) {
 InProcessRoom::InProcessRoom(int participants)
     : size_(participants),
       seats_(count()),
-      spins_(count() <= std::max(1U, std::thread::hardware_concurrency())) {
+      processors_(std::max(1U, std::thread::hardware_concurrency())),
+      spins_(count() <= processors_) {
   InProcessOperation& first = fresh_for_row();
   for (Seat& seat : seats_) seat.next.store(&first, std::memory_order_relaxed);
 }

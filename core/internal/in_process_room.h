@@ -67,7 +67,8 @@ class InProcessOperation final : public PendingState {
   struct alignas(64) Line {
     std::array<std::byte, 64> bytes;
   };
-  // The chunks [next, end), which belong to one participant until another has nothing left to do.
+  // The chunks [next, end), which belong to one participant until another has nothing left to do; or, where participants share
+  // processors, to one of those: what it has in its cache since the last time is there whoever runs on it now.
   struct alignas(64) Share {
     std::atomic<std::int64_t> next{0};
     std::int64_t end = 0;
@@ -104,7 +105,7 @@ class InProcessOperation final : public PendingState {
   // Constant while it is in use.
   InProcessRoom& room_;
   std::vector<Part> parts_;          // by rank
-  std::vector<const void*> inputs_;  // by rank, as are outputs and shares; not of small collectives
+  std::vector<const void*> inputs_;  // by rank, as are outputs; not of small collectives
   std::vector<void*> outputs_;
   std::vector<Share> shares_;
   std::vector<Line> staging_;  // the inputs of a small collective, one after the other
@@ -199,7 +200,8 @@ class InProcessRoom : public std::enable_shared_from_this<InProcessRoom> {
   ErrorCode broken_code_ = ErrorCode::kUnavailable;
   std::int64_t fault_number_ = -1;  // of the collective that broke it; -1: none
   std::string broken_message_;
-  const bool spins_;
+  const std::size_t processors_;
+  const bool spins_;  // every participant can have one of its own
 };
 
 }  // namespace lockstep
