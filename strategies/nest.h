@@ -1,7 +1,7 @@
 // strategies/nest.h - what functions of a step may take and give: values in any nest of standard containers.
 //
-// A nest is a leaf, a std::vector, std::map<std::string, ...>, std::pair or std::tuple of nests, or a struct of one's own
-// that is a template over its leaves and lists its members:
+// A nest is a leaf, a std::vector, std::array, std::map<std::string, ...>, std::pair or std::tuple of nests, or a struct of
+// one's own that is a template over its leaves and lists its members:
 //
 //   template <class T>
 //   struct Metrics {
@@ -15,6 +15,8 @@
 //   nest::rebuild<To>(n, make)   the same structure with make(leaf), a To, in place of each leaf
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <map>
 #include <string>
 #include <tuple>
@@ -37,6 +39,10 @@ struct Rebind {
 template <class N, class To>
 struct Rebind<std::vector<N>, To> {
   using Type = std::vector<typename Rebind<N, To>::Type>;
+};
+template <class N, std::size_t kSize, class To>
+struct Rebind<std::array<N, kSize>, To> {
+  using Type = std::array<typename Rebind<N, To>::Type, kSize>;
 };
 template <class N, class To>
 struct Rebind<std::map<std::string, N>, To> {
@@ -78,6 +84,12 @@ struct Flatten {
 template <class N, class Visit>
 struct Flatten<std::vector<N>, Visit> {
   static void run(const std::vector<N>& n, const Visit& visit) {
+    for (const N& item : n) flatten(item, visit);
+  }
+};
+template <class N, std::size_t kSize, class Visit>
+struct Flatten<std::array<N, kSize>, Visit> {
+  static void run(const std::array<N, kSize>& n, const Visit& visit) {
     for (const N& item : n) flatten(item, visit);
   }
 };
@@ -132,6 +144,14 @@ struct Rebuild<To, std::vector<N>, Make> {
     Rebound<std::vector<N>, To> made;
     for (const N& item : n) made.push_back(rebuild<To>(item, make));
     return made;
+  }
+};
+template <class To, class N, std::size_t kSize, class Make>
+struct Rebuild<To, std::array<N, kSize>, Make> {
+  static Rebound<std::array<N, kSize>, To> run(const std::array<N, kSize>& n, const Make& make) {
+    return std::apply(
+        [&](const auto&... items) { return Rebound<std::array<N, kSize>, To>{rebuild<To>(items, make)...}; },
+        n);
   }
 };
 template <class To, class N, class Make>

@@ -1,5 +1,7 @@
 #include "lockstep/strategies/strategy.h"
 
+#include <array>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -69,6 +71,13 @@ TEST(Strategy, GivesNestsBack) {
   EXPECT_EQ(out.at("a")[0].loss[1].item(), 8);
   EXPECT_EQ(out.at("a")[1].loss[0].item(), 1.5);
   EXPECT_TRUE(out.at("b").empty());
+
+  const auto moments = strategy.function({kVector}, [](Value x) {
+    return std::array{std::pair(sum(x), x), std::pair(mean(x), x)};
+  });
+  const auto [first, second] = moments(PerReplica<Tensor>({vec({1, 2}), vec({3, 5})}));
+  EXPECT_EQ(first.first[1].item(), 8);
+  EXPECT_EQ(second.first[0].item(), 1.5);
 }
 
 TEST(Strategy, ReducesOverReplicasAndRows) {
