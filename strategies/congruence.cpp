@@ -1,21 +1,19 @@
 #include "lockstep/strategies/congruence.h"
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <utility>
 
 #include "lockstep/core/device.h"
+#include "lockstep/strategies/internal/attribute_numbers.h"
 #include "lockstep/strategies/internal/key_table.h"
-#include "lockstep/strategies/internal/variable_places.h"
 
 namespace lockstep {
 
 namespace {
 
-using internal::hash_bytes;
+using internal::AttributeNumbers;
 using internal::KeyTable;
-using internal::mixed;
 using Class = std::uint32_t;
 constexpr Class kNoClass = 0xFFFFFFFFU;
 constexpr int kMaxRounds = 64;  // of one loop; then its carried values are all told apart
@@ -39,7 +37,9 @@ enum Tag : std::uint32_t {
 class CongruenceMaker {
  public:
   CongruenceMaker(Congruence& made, const std::unordered_set<std::string>& diverging)
-      : made_(made), places_(made.graph().variables()) {
+      : made_(made), attributes_([this](const std::string& variable) {
+          return static_cast<std::uint32_t>(made_.originals_[place(variable)]);  // copies count as one
+        }) {
     const std::vector<VariableDecl>& variables = made.graph().variables();
     table_.reserve(made.graph().size() + variables.size());
     for (std::size_t i = 0; i < variables.size(); ++i) {
@@ -101,10 +101,9 @@ class CongruenceMaker {
   // --- variables
 
   std::size_t declared(const std::string& variable) const {
-    const std::size_t found = places_.find(variable);
-    if (found == internal::VariablePlaces::kNone)
-      throw Error(ErrorCode::kInternal, str("variable '", variable, "' is not declared"));
-    return found;
+    const VariableDecl* const found = made_.graph().find_variable(variable);
+    if (found == nullptr) throw Error(ErrorCode::kInternal, str("variable '", variable, "' is not declared"));
+    return static_cast<std::size_t>(found - made_.graph().variables().data());
   }
   std::size_t place(const std::string& variable) {
     if (variable == last_name_) return last_place_;  // a node's variable is asked for again and again
@@ -129,84 +128,6 @@ class CongruenceMaker {
     return changed;
   }
 
-  // --- attributes
-
-  std::uint64_t hash_of(const AttributeValue& value) {
-    std::uint64_t state = value.index();
-    std::visit([&](const auto& held) { state = mixed(state, hash_held(held)); }, value);
-    return state;
-  }
-  static std::uint64_t hash_held(const std::string& held) { return hash_bytes(held.data(), held.size()); }
-  static std::uint64_t hash_held(const Shape& held) { return hash_held(held.dims()); }
-  std::uint64_t hash_held(const VariableRef& held) {
-    variables_.push_back(static_cast<std::uint32_t>(made_.originals_[place(held.name)]));
-    return variables_.back();
-  }
-  static std::uint64_t hash_held(const Lambda&) { return 0; }
-  std::uint64_t hash_held(const Tensor& held) {
-    if (!held.defined() || held.num_bytes() == 0) return 0;
-    const auto [found, added] = tensor_hashes_.emplace(held.raw(), 0);  // clones share their constants
-    if (added) found->second = hash_bytes(held.raw(), held.num_bytes());
-    return found->second;
-  }
-  static std::uint64_t hash_held(const std::vector<std::string>& held) {
-    std::uint64_t state = held.size();
-    for (const std::string& text : held) state = mixed(state, hash_held(text));
-    return state;
-  }
-  template <class T>
-  static std::uint64_t hash_held(const T& held) {
-    if constexpr (std::is_same_v<T, double>) {
-      return std::bit_cast<std::uint64_t>(held);
-    } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
-      return static_cast<std::uint64_t>(held);
-    } else {
-      return hash_bytes(held.data(), held.size() * sizeof(*held.data()));
-    }
-  }
-
-  // Variables aside.
-  static bool same(const AttributeValue& a, const AttributeValue& b) {
-    if (std::holds_alternative<VariableRef>(a)) return std::holds_alternative<VariableRef>(b);
-    const auto* x = std::get_if<Tensor>(&a);
-    const auto* y = std::get_if<Tensor>(&b);
-    if (x != nullptr && y != nullptr && x->defined() && y->defined() && x->raw() == y->raw())
-      return x->spec() == y->spec();
-    return same_value(a, b);
-  }
-
-  // Equal lists of attributes get equal numbers; copies of one variable count as one.
-  std::uint32_t attributes_of(const Node& node) {
-    const std::vector<Attribute>& list = node.attributes();
-    if (list.empty()) return 0;
-    const auto names_variable = [](const Attribute& a) {
-      return std::holds_alternative<VariableRef>(a.value);
-    };
-    if (std::ranges::any_of(list, names_variable)) return number_of(list);  // each replica has one of its own
-    const auto [found, added] = list_numbers_.try_emplace(&list, 0);        // clones share the others
-    if (added) found->second = number_of(list);
-    return found->second;
-  }
-
-  std::uint32_t number_of(const std::vector<Attribute>& list) {
-    variables_.clear();
-    std::uint64_t hash = list.size();
-    for (const Attribute& attribute : list)
-      hash = mixed(mixed(hash, hash_held(attribute.name)), hash_of(attribute.value));
-    std::vector<AttributeList>& alike = attributes_[hash];
-    for (const AttributeList& known : alike) {
-      const bool equal = std::ranges::equal(variables_, known.variables) &&
-                         std::ranges::equal(list, *known.list, [](const Attribute& a, const Attribute& b) {
-                           return a.name == b.name && same(a.value, b.value);
-                         });
-      if (equal) return known.number;
-    }
-    const std::uint32_t number = ++attribute_lists_;
-    alike.push_back(
-        {&list, number, SmallVector<std::uint32_t, 1>(std::span<const std::uint32_t>(variables_))});
-    return number;
-  }
-
   // --- nodes
 
   std::uint32_t kind_of(const std::string& device) {
@@ -224,7 +145,7 @@ class CongruenceMaker {
   void start_key(const Node& node, Tag tag) {
     const auto op = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(&node.op()));
     key_.assign({tag, static_cast<std::uint32_t>(op), static_cast<std::uint32_t>(op >> 32U),
-                 attributes_of(node), kind_of(node.device())});
+                 attributes_.of(node.attributes()), kind_of(node.device())});
   }
 
   void add_dims(const Shape& shape) {
@@ -498,22 +419,12 @@ class CongruenceMaker {
   }
 
   Congruence& made_;
-  internal::VariablePlaces places_;
   KeyTable table_;
+  AttributeNumbers attributes_;
   std::string last_name_;  // that was looked for; empty, which none is called: none
   std::size_t last_place_ = 0;
   std::vector<Class> states_;                       // of variables, now
   std::vector<std::pair<std::size_t, Class>> log_;  // what they were before
-  std::unordered_map<const void*, std::uint64_t> tensor_hashes_;
-  struct AttributeList {
-    const std::vector<Attribute>* list;
-    std::uint32_t number;
-    SmallVector<std::uint32_t, 1> variables;  // that its attributes name, each as what it is a copy of
-  };
-  std::unordered_map<std::uint64_t, std::vector<AttributeList>> attributes_;  // by hash
-  std::unordered_map<const std::vector<Attribute>*, std::uint32_t> list_numbers_;
-  std::vector<std::uint32_t> variables_;  // of the list at hand
-  std::uint32_t attribute_lists_ = 0;
   std::unordered_map<std::string, std::uint32_t> kinds_;
   const std::string* last_device_ = nullptr;
   std::uint32_t last_kind_ = 0;  // of that

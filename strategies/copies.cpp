@@ -65,7 +65,7 @@ bool declare_copies(Graph& graph, const std::unordered_set<std::string>& names, 
   return !copies.empty();
 }
 
-VariableCopies::VariableCopies(const Graph& outermost) : graph_(outermost), places_(outermost.variables()) {
+VariableCopies::VariableCopies(const Graph& outermost) : graph_(outermost) {
   const std::vector<VariableDecl>& variables = outermost.variables();
   const auto is_copy = [](const VariableDecl& decl) { return !decl.copy_of.empty() && decl.replica > 0; };
   for (const VariableDecl& decl : variables) {
@@ -74,7 +74,7 @@ VariableCopies::VariableCopies(const Graph& outermost) : graph_(outermost), plac
   copies_.resize(variables.size() * replicas_);
   for (std::size_t i = 0; i < variables.size(); ++i) {
     if (!is_copy(variables[i])) continue;
-    const std::size_t original = places_.find(variables[i].copy_of);
+    const std::size_t original = place_of(*outermost.find_variable(variables[i].copy_of));
     copies_[original * replicas_ + static_cast<std::size_t>(variables[i].replica)] =
         static_cast<std::uint32_t>(i);
   }
@@ -88,8 +88,8 @@ const VariableDecl* VariableCopies::copy(std::size_t variable, std::int64_t repl
 }
 
 const std::string& VariableCopies::name(const std::string& variable, std::int64_t replica) const {
-  const std::size_t place = places_.find(variable);
-  const VariableDecl* own = place == VariablePlaces::kNone ? nullptr : copy(place, replica);
+  const VariableDecl* const decl = graph_.find_variable(variable);
+  const VariableDecl* const own = decl == nullptr ? nullptr : copy(place_of(*decl), replica);
   return own == nullptr ? variable : own->name;
 }
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "lockstep/graph/graph.h"
-#include "lockstep/strategies/internal/variable_places.h"
 
 namespace lockstep::internal {
 
@@ -35,8 +34,11 @@ class VariableCopies {
   bool is_mirrored(const std::string& name) const;
 
  private:
+  std::size_t place_of(const VariableDecl& decl) const {
+    return static_cast<std::size_t>(&decl - graph_.variables().data());
+  }
+
   const Graph& graph_;
-  VariablePlaces places_;
   std::size_t replicas_ = 0;
   // By place of the variable, then by replica: the place of the copy. 0: there is none; a copy comes after its variable.
   std::vector<std::uint32_t> copies_;
