@@ -1,6 +1,8 @@
 #include "lockstep/graph/graph.h"
 
+#include <algorithm>
 #include <set>
+#include <vector>
 
 #include "lockstep/graph/builder.h"
 #include "lockstep/graph/ops.h"
@@ -307,6 +309,39 @@ TEST(Graph, TopologicalOrderKeepsIdsWhereItCan) {
   const std::vector<NodeId> order = graph.topological_order();
   ASSERT_EQ(order.size(), graph.size());
   for (std::size_t i = 0; i < order.size(); ++i) EXPECT_EQ(order[i].index(), i);
+}
+
+TEST(Graph, TopologicalOrderFollowsEveryEdit) {
+  using Edit = void (*)(Graph&, NodeId first, NodeId late);
+  const std::vector<Edit> edits = {
+      [](Graph& graph, NodeId first, NodeId late) {
+        graph.set_input(first, 0, {late, 0});
+      },
+      [](Graph& graph, NodeId first, NodeId late) {
+        graph.set_inputs(first, std::vector<ValueId>{{late, 0}});
+      },
+      [](Graph& graph, NodeId first, NodeId late) { graph.add_control(first, late); },
+      [](Graph& graph, NodeId first, NodeId late) { graph.set_controls(first, std::vector<NodeId>{late}); }};
+  for (const Edit edit : edits) {
+    Graph graph = sample();
+    const NodeId first = add_relu(graph, "first", {graph.find("x"), 0});
+    const NodeId late = add_relu(graph, "late", {graph.find("x"), 0});
+    edit(graph, first, late);
+    const auto comes_first = [](const Graph& of, NodeId a, NodeId b) {
+      const std::vector<NodeId> order = of.topological_order();
+      return std::ranges::find(order, a) < std::ranges::find(order, b);
+    };
+    EXPECT_TRUE(comes_first(graph, late, first));
+    const Graph copy = graph;
+    EXPECT_TRUE(comes_first(copy, late, first));
+    Graph moved = std::move(graph);
+    EXPECT_TRUE(comes_first(moved, late, first));
+    moved.compact();
+    EXPECT_LT(moved.find("late"), moved.find("first"));
+    EXPECT_TRUE(comes_first(moved, moved.find("late"), moved.find("first")));
+    edit(moved, moved.find("late"), add_relu(moved, "later", {moved.find("x"), 0}));
+    EXPECT_TRUE(comes_first(moved, moved.find("later"), moved.find("late"))) << "after it was in order again";
+  }
 }
 
 TEST(Graph, CyclesAreShownAsAPath) {
