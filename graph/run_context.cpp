@@ -268,7 +268,7 @@ void RunContext::run_observed_call(std::uint32_t at, int worker, bool follows) {
 }
 
 template <bool kWatched>
-void RunContext::run_calls(std::uint32_t begin, std::uint32_t end) {
+void RunContext::run_calls(std::uint32_t begin, std::uint32_t end, bool follows) {
   std::uint32_t at = begin;
   const bool committing = state_.load(std::memory_order_relaxed) == State::kCommitting;
   const bool observed = kWatched && info_.observer != nullptr;
@@ -277,7 +277,7 @@ void RunContext::run_calls(std::uint32_t begin, std::uint32_t end) {
     for (; at < end; ++at) {
       if (kWatched && !committing && should_stop()) return;
       if (observed) {
-        run_observed_call(at, worker, at > begin);
+        run_observed_call(at, worker, follows || at > begin);
       } else {
         run_call(at);
       }
@@ -287,11 +287,11 @@ void RunContext::run_calls(std::uint32_t begin, std::uint32_t end) {
   }
 }
 
-void RunContext::run_range(std::uint32_t begin, std::uint32_t end) {
+void RunContext::run_range(std::uint32_t begin, std::uint32_t end, bool follows) {
   if (watched_) {
-    run_calls<true>(begin, end);
+    run_calls<true>(begin, end, follows);
   } else {
-    run_calls<false>(begin, end);
+    run_calls<false>(begin, end, follows);
   }
 }
 
@@ -389,15 +389,16 @@ std::uint32_t RunContext::pop(std::size_t lane, bool steal) {
   return cluster;
 }
 
-// Runs a cluster and counts it off its successors; returns one that became ready, for this lane to go on with.
-std::uint32_t RunContext::run_cluster(std::uint32_t index, std::size_t lane) {
+// Runs a cluster and counts it off its successors; returns one that became ready, for this lane to go on with. `follows`:
+// whether another ended just before.
+std::uint32_t RunContext::run_cluster(std::uint32_t index, std::size_t lane, bool& follows) {
   const std::vector<Cluster>& clusters = plan_.clusters.clusters;
   const Cluster& cluster = clusters[index];
   const std::uint32_t number = number_;
   if (cluster.gate) {
     pass_gate();
   } else if (cluster.commit ? state_.load(std::memory_order_acquire) == State::kCommitting : !should_stop()) {
-    run_range(cluster.begin, cluster.end);
+    run_range(cluster.begin, cluster.end, follows);
   }
   const auto home = static_cast<std::uint32_t>(lane % queues_.size());
   if (counters_[index].home.load(std::memory_order_relaxed) != home) {
@@ -428,12 +429,14 @@ std::uint32_t RunContext::run_cluster(std::uint32_t index, std::size_t lane) {
     push(other);
     ++pushed;
   }
-  if (pushed > 0) call_helpers(pushed);
+  if (pushed > 0) call_helpers(pushed);  // which may take its time
+  follows = pushed == 0 && (follows || cluster.begin < cluster.end);
   return next;
 }
 
 void RunContext::run_cluster_and_followers(std::uint32_t cluster, std::size_t lane) {
-  while (cluster != kNone) cluster = run_cluster(cluster, lane);
+  bool follows = false;
+  while (cluster != kNone) cluster = run_cluster(cluster, lane, follows);
 }
 
 void RunContext::help(std::size_t slot) {

@@ -73,12 +73,12 @@ class RunContext {
   void run_call(std::uint32_t at);
   void run_observed_call(std::uint32_t at, int worker, bool follows);
   template <bool kWatched>
-  void run_calls(std::uint32_t begin, std::uint32_t end);
-  void run_range(std::uint32_t begin, std::uint32_t end);
+  void run_calls(std::uint32_t begin, std::uint32_t end, bool follows);
+  void run_range(std::uint32_t begin, std::uint32_t end, bool follows = false);
   void run_inline();
   void run_lanes();
   void run_cluster_and_followers(std::uint32_t cluster, std::size_t lane);
-  std::uint32_t run_cluster(std::uint32_t cluster, std::size_t lane);
+  std::uint32_t run_cluster(std::uint32_t cluster, std::size_t lane, bool& follows);
   void help(std::size_t slot);
   void call_helpers(std::size_t wanted);
   void leave(std::size_t slot);

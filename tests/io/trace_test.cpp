@@ -133,6 +133,29 @@ TEST(TraceRecorder, NeighboursShareAStamp) {
   for (std::size_t i = 1; i < 10; ++i) EXPECT_EQ(trace.calls[i].begin, trace.calls[i - 1].end);
 }
 
+TEST(TraceRecorder, WhatALaneGoesOnWithSharesTheStampToo) {
+  GraphBuilder b;
+  for (const char* name : {"left", "right"}) {
+    NodeId last = b.call(name, [] {});
+    for (int i = 0; i < 9; ++i) last = b.call(name, [] {}, {}, {&last, 1});
+  }
+  CompileOptions options;
+  options.clustering = Clustering::kOff;  // every call is a cluster
+  options.inline_seconds = 0;
+  TraceRecorder recorder;
+  compile(b.finish(), Runtime({.threads = 2}), options).run({}, {.observer = &recorder});
+  const Trace trace = recorder.trace();
+  ASSERT_EQ(trace.calls.size(), 20U);
+  std::map<std::uint32_t, const TracedCall*> by_node;
+  for (const TracedCall& call : trace.calls) by_node[call.node] = &call;
+  for (const auto& [node, call] : by_node) {
+    if (trace.nodes[node].controls.empty()) continue;
+    const TracedCall& before = *by_node.at(trace.nodes[node].controls[0]);
+    EXPECT_EQ(call->track, before.track) << trace.nodes[node].name;
+    EXPECT_EQ(call->begin, before.end) << trace.nodes[node].name;
+  }
+}
+
 TEST(TraceRecorder, ForgetsTheOldestAndSaysHowMany) {
   GraphBuilder b;
   for (int i = 0; i < 10; ++i) b.call("node", [] {});
