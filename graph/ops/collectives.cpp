@@ -141,8 +141,12 @@ class Reduction {
   }
 
   static Split split(const NodeView& node, std::span<const TensorSpec> outputs) {
-    const std::size_t tensors = node.num_inputs() / replicas_of(node);
-    return {shards_for(Flat(outputs.first(tensors)).total(), kGrain), 0, false};
+    const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
+    // One sum of many reads more for each element than one of two does, so that shards can be shorter. With a result for every
+    // replica they stay long: a core then finds more of what it wrote the last time in its cache.
+    const bool is_shared = outputs.size() == tensors;
+    const auto streams = is_shared ? static_cast<std::int64_t>(replicas) + 1 : std::int64_t{3};
+    return {shards_for(Flat(outputs.first(tensors)).total() * streams, 3 * kGrain), 0, false};
   }
 
  private:
