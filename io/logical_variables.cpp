@@ -1,8 +1,11 @@
 #include "lockstep/io/internal/logical_variables.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <map>
+#include <memory>
+#include <span>
 #include <type_traits>
 
 #include "lockstep/core/error.h"
@@ -11,19 +14,27 @@
 namespace lockstep::internal {
 namespace {
 
-// The part of `value` that copy `index` of `count` gets, so that all parts sum up to it.
+// What each of the copies gets of `value`, so that in their order they sum up to it.
 template <class T>
-T share(T value, std::size_t index, std::size_t count) {
+void share(T value, std::span<T> shares) {
   if constexpr (std::is_integral_v<T>) {
     const auto wide = static_cast<std::int64_t>(value);
-    const auto copies = static_cast<std::int64_t>(count);
+    const auto copies = static_cast<std::int64_t>(shares.size());
     const std::int64_t rest = wide % copies;
-    const std::int64_t extra = static_cast<std::int64_t>(index) < std::abs(rest) ? (rest < 0 ? -1 : 1) : 0;
-    return static_cast<T>(wide / copies + extra);
-  } else if constexpr (std::is_same_v<T, double>) {
-    return value / static_cast<double>(count);
+    for (std::int64_t i = 0; i < copies; ++i) {
+      const std::int64_t extra = i < std::abs(rest) ? (rest < 0 ? -1 : 1) : 0;
+      shares[static_cast<std::size_t>(i)] = static_cast<T>(wide / copies + extra);
+    }
   } else {
-    return T(static_cast<float>(static_cast<double>(static_cast<float>(value)) / static_cast<double>(count)));
+    using Exact = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    const auto whole = static_cast<Exact>(value);
+    const T equal(whole / static_cast<Exact>(shares.size()));
+    std::ranges::fill(shares, equal);
+    if (whole == 0 || !std::isfinite(whole)) return;
+    // The others sum up to at least half of it and at most all of it: no digit is lost in what is left for the last.
+    Exact before = 0;
+    for (std::size_t i = 0; i + 1 < shares.size(); ++i) before += static_cast<Exact>(equal);
+    shares.back() = T(whole - before);
   }
 }
 
@@ -76,9 +87,12 @@ void LogicalVariable::write(const Tensor& value) const {
   }
   visit_dtype(spec().dtype, [&]<class T>(T) {
     const std::span<const T> whole = value.data<T>();
-    for (std::size_t c = 0; c < copies.size(); ++c) {
-      const std::span<T> part = copies[c]->storage().data<T>();
-      for (std::size_t i = 0; i < part.size(); ++i) part[i] = share(whole[i], c, copies.size());
+    const auto shares = std::make_unique<T[]>(copies.size());
+    std::vector<std::span<T>> parts;
+    for (StoredVariable* copy : copies) parts.push_back(copy->storage().data<T>());
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      share(whole[i], std::span<T>(shares.get(), parts.size()));
+      for (std::size_t c = 0; c < parts.size(); ++c) parts[c][i] = shares[c];
     }
   });
 }
