@@ -50,7 +50,7 @@ std::uint32_t AttributeNumbers::number_of(const std::vector<Attribute>& list) {
 }
 
 std::uint64_t AttributeNumbers::hash_of(const AttributeValue& value) {
-  return mixed(value.index(), std::visit([this](const auto& held) { return hash_held(held); }, value));
+  return mixed(value.index(), std::visit([this](const auto& held) { return this->hash_held(held); }, value));
 }
 
 std::uint64_t AttributeNumbers::hash_held(const VariableRef& held) {
