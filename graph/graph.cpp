@@ -329,6 +329,7 @@ NodeId Graph::add(NodeInit init) {
   node.name_ = std::move(init.name);
   node.inputs_ = std::move(init.inputs);
   node.controls_ = std::move(init.controls);
+  in_order_ = in_order_ && names_earlier(node);
   node.outputs_ = std::move(init.outputs);
   if (init.attributes_of != nullptr) {
     node.attributes_ = init.attributes_of->attributes_;
@@ -347,7 +348,6 @@ NodeId Graph::add(NodeInit init) {
     node.provenance_.identity = node.provenance_.origin = new_identity();
   }
   ++live_;
-  in_order_ = in_order_ && names_earlier(node);
   index_name(node.id_);
   return node.id_;
 }

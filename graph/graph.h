@@ -294,7 +294,7 @@ class LOCKSTEP_API Graph {
   std::vector<std::vector<Node>> chunks_;  // none ever outgrows what it reserved: references to nodes survive
   std::size_t slots_ = 0;
   std::size_t live_ = 0;
-  bool in_order_ = true;               // every node comes after those it names; false: not known
+  bool in_order_ = true;               // nodes come after those they name that are there; false: not known
   std::vector<NodeId> region_owners_;  // in order of id; erased ones among them, until compaction
   // Open addressing. Low half of an entry: node id + 1, 0 free, kTombstone; high half: bits of the name's hash, so
   // that a probe that misses does not touch a node.
@@ -315,7 +315,7 @@ class LOCKSTEP_API Graph {
   struct SiteHash {
     std::size_t operator()(const Site& s) const { return (s.file * 31U + s.function) * 1000003U + s.line; }
   };
-  std::vector<Site> sites_;  // [0] is the unknown site
+  std::vector<Site> sites_;                                       // [0] is the unknown site
   std::unordered_map<Site, std::uint32_t, SiteHash> site_index_;  // where there are more than a few
   std::uint32_t last_site_ = 0;
   mutable TextIndex next_suffix_;  // for unique_name

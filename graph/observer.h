@@ -38,7 +38,7 @@ struct NodeEvent {
   // Of all inputs and outputs of the node, variables included; what all shards read and write together.
   std::int64_t bytes_read = 0;
   std::int64_t bytes_written = 0;
-  // The call before it on this thread ended just now, nothing but bookkeeping came after: its end is this one's begin.
+  // The call before it on this thread ended just now, and what else it needs before that: its end is this one's begin.
   bool follows = false;
 };
 

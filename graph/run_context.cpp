@@ -429,8 +429,10 @@ std::uint32_t RunContext::run_cluster(std::uint32_t index, std::size_t lane, boo
     push(other);
     ++pushed;
   }
-  if (pushed > 0) call_helpers(pushed);  // which may take its time
-  follows = pushed == 0 && (follows || cluster.begin < cluster.end);
+  if (pushed > 0) call_helpers(pushed);
+  // Calling helpers may take its time, and what others ran before a join may have ended since.
+  follows = pushed == 0 && next != kNone && clusters[next].predecessors == 1 &&
+            (follows || cluster.begin < cluster.end);
   return next;
 }
 

@@ -31,7 +31,8 @@ void share(T value, std::span<T> shares) {
     const T equal(whole / static_cast<Exact>(shares.size()));
     std::ranges::fill(shares, equal);
     if (whole == 0 || !std::isfinite(whole)) return;
-    // The others sum up to at least half of it and at most all of it: no digit is lost in what is left for the last.
+    // The others sum up to at least half of it and hardly more than all of it: no digit is lost in what is left for the last.
+    // Half floats lose some in their share, less than the sum, which is made in f32, keeps when it is rounded.
     Exact before = 0;
     for (std::size_t i = 0; i + 1 < shares.size(); ++i) before += static_cast<Exact>(equal);
     shares.back() = T(whole - before);

@@ -7,7 +7,7 @@
 //   std::cout << to_text(summarize(trace));                        // io/trace_summary.h
 //
 // A TraceRecorder keeps the last events of every thread that worked on a run; older ones make room, and are counted, so that a
-// long run stays bounded. Recording takes no lock: each thread writes into memory of its own, with stamps of the CPU's
+// long run stays bounded. Recording hardly ever locks: each thread writes into memory of its own, with stamps of the CPU's
 // counter, and a call that follows another takes the other's last stamp as its first. A Trace is a value: it owns its names and
 // needs neither the recorder nor the programs any more.
 //

@@ -34,6 +34,7 @@ class EventRing {
 
   // Adds what is there, oldest first, to `events`, and returns how many came before.
   std::uint64_t copy_to(std::vector<Event>& events) const {
+    events.reserve(events.size() + kept_.size() + chunk_);  // before the adding thread may have to wait
     const std::lock_guard<std::mutex> lock(mutex_);
     const std::uint64_t begin = moved_ > kept_.size() ? moved_ - kept_.size() : 0;
     for (std::uint64_t i = begin; i < moved_; ++i) events.push_back(kept_[i % kept_.size()]);

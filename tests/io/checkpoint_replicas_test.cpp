@@ -128,27 +128,39 @@ TEST(CheckpointReplicas, FitAnyNumberOfThem) {
 TEST(CheckpointReplicas, ASumIsReadAsItWasSaved) {
   const TemporaryFolder folder;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  Tensor values = Tensor::from({8}, {0.F, -0.F, kInfinity, 3.86447F, std::numeric_limits<float>::max(),
-                                     std::numeric_limits<float>::denorm_min(), -1e-38F, 16777217.F});
+  const Tensor values = Tensor::from({8}, {0.F, -0.F, kInfinity, 3.86447F, std::numeric_limits<float>::max(),
+                                           std::numeric_limits<float>::denorm_min(), -1e-38F, 16777217.F});
   Tensor many = Tensor::empty(DType::kF64, {1000});
   for (std::size_t i = 0; i < 1000; ++i)
     many.data<double>()[i] =
         std::sin(static_cast<double>(i)) * std::pow(10., static_cast<double>(i % 40) - 20.);
-  const auto declare = [](Strategy& strategy, const Tensor& few, const Tensor& rest) {
+  Tensor halves = Tensor::empty(DType::kF16, {1000}), brains = Tensor::empty(DType::kBF16, {1000});
+  for (std::size_t i = 0; i < 1000; ++i) {
+    const auto value = static_cast<float>(std::sin(static_cast<double>(i)) * 100.);
+    halves.data<F16>()[i] = F16(value);
+    brains.data<BF16>()[i] = BF16(value);
+  }
+  const auto declare = [](Strategy& strategy, const std::vector<Tensor>& initial) {
     const auto scope = strategy.scope();
-    return std::pair(on_read("few", few, Aggregation::kSum), on_read("many", rest, Aggregation::kSum));
+    std::vector<Variable> variables;
+    for (const Tensor& value : initial)
+      variables.push_back(on_read(str("v", variables.size()), value, Aggregation::kSum));
+    return variables;
   };
+  const std::vector<Tensor> all = {values, many, halves, brains};
+  std::vector<Tensor> nothing;
+  for (const Tensor& value : all) nothing.push_back(Tensor::zeros(value.dtype(), value.shape()));
   const auto one = make_strategy("mirrored", 1);
-  const auto saved = declare(*one, values, many);
+  const std::vector<Variable> saved = declare(*one, all);
   save_checkpoint(one->variables(), folder / "a.lkc");
   for (const int replicas : {2, 3, 5, 7, 8}) {
     SCOPED_TRACE(replicas);
     const auto target = make_strategy("apart", replicas);
-    const auto restored = declare(*target, Tensor::zeros({8}), Tensor::zeros(DType::kF64, {1000}));
+    const std::vector<Variable> restored = declare(*target, nothing);
     restore_checkpoint(target->variables(), folder / "a.lkc");
-    EXPECT_TRUE(restored.first.value().bit_equal(values)) << restored.first.value();
-    EXPECT_TRUE(restored.second.value().bit_equal(many));
-    const float last = target->variables().value(copy_name("few", replicas - 1)).data<float>()[3];
+    for (std::size_t i = 0; i < all.size(); ++i)
+      EXPECT_TRUE(restored[i].value().bit_equal(all[i])) << restored[i].value();
+    const float last = target->variables().value(copy_name("v0", replicas - 1)).data<float>()[3];
     EXPECT_NEAR(last * static_cast<float>(replicas), 3.86447F, 1e-4F)
         << "an equal share, but for the last digits";
   }

@@ -139,11 +139,8 @@ TEST(TraceRecorder, WhatALaneGoesOnWithSharesTheStampToo) {
     NodeId last = b.call(name, [] {});
     for (int i = 0; i < 9; ++i) last = b.call(name, [] {}, {}, {&last, 1});
   }
-  CompileOptions options;
-  options.clustering = Clustering::kOff;  // every call is a cluster
-  options.inline_seconds = 0;
   TraceRecorder recorder;
-  compile(b.finish(), Runtime({.threads = 2}), options).run({}, {.observer = &recorder});
+  compile(b.finish(), Runtime({.threads = 2}), with_lanes(Clustering::kOff)).run({}, {.observer = &recorder});
   const Trace trace = recorder.trace();
   ASSERT_EQ(trace.calls.size(), 20U);
   std::map<std::uint32_t, const TracedCall*> by_node;
@@ -153,6 +150,34 @@ TEST(TraceRecorder, WhatALaneGoesOnWithSharesTheStampToo) {
     const TracedCall& before = *by_node.at(trace.nodes[node].controls[0]);
     EXPECT_EQ(call->track, before.track) << trace.nodes[node].name;
     EXPECT_EQ(call->begin, before.end) << trace.nodes[node].name;
+  }
+}
+
+// What other lanes ran before a join may end after this lane's last call did.
+TEST(TraceRecorder, NothingBeginsBeforeWhatItNeedsHasEnded) {
+  const auto work = [] {  // long enough for two lanes to share a layer
+    for (int i = 0; i < 1000; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
+  };
+  GraphBuilder b;
+  std::vector<NodeId> layer = {b.call("start", [] {})};
+  for (int i = 0; i < 20; ++i) {
+    const NodeId before = layer.back();
+    layer = {b.call("left", work, {}, {&before, 1}), b.call("right", work, {}, {&before, 1})};
+    layer.push_back(b.call(
+        "join", [] {}, {}, layer));
+  }
+  const Program program = compile(b.finish(), Runtime({.threads = 2}), with_lanes(Clustering::kOff));
+  for (int run = 0; run < 200; ++run) {
+    TraceRecorder recorder({.events_per_thread = 1000});
+    program.run({}, {.observer = &recorder});
+    const Trace trace = recorder.trace();
+    ASSERT_EQ(trace.calls.size(), 61U);
+    std::map<std::uint32_t, const TracedCall*> by_node;
+    for (const TracedCall& call : trace.calls) by_node[call.node] = &call;
+    for (const auto& [node, call] : by_node) {
+      for (const std::uint32_t before : trace.nodes[node].controls)
+        ASSERT_GE(call->begin, by_node.at(before)->end) << trace.nodes[node].name << " in run " << run;
+    }
   }
 }
 
@@ -261,27 +286,29 @@ TEST(TraceRecorder, CanBeReadWhileRunsAreUnderWay) {
   for (int i = 0; i < 20; ++i) y = relu(y + x);
   b.result(y);
   const Program program = compile(b.finish(), Runtime({.threads = 2}), with_lanes(Clustering::kOff));
-  TraceRecorder recorder({.events_per_thread = 200});
   constexpr int kThreads = 3, kRuns = 50, kNodes = 40;
-  {
-    std::vector<std::jthread> threads;
-    for (int t = 0; t < kThreads; ++t) {
-      threads.emplace_back(
-          [&] { program.run_n(kRuns, std::vector<Tensor>{Tensor::zeros({64})}, {.observer = &recorder}); });
-    }
-    for (int i = 0; i < 20; ++i) {
-      const Trace trace = recorder.trace();
-      for (const TracedCall& call : trace.calls) {
-        ASSERT_LE(call.begin, call.end);
-        ASSERT_LT(call.node, trace.nodes.size());
+  for (const std::size_t kept : {200U, 300U}) {  // in one chunk, and in several
+    TraceRecorder recorder({.events_per_thread = kept});
+    {
+      std::vector<std::jthread> threads;
+      for (int t = 0; t < kThreads; ++t) {
+        threads.emplace_back(
+            [&] { program.run_n(kRuns, std::vector<Tensor>{Tensor::zeros({64})}, {.observer = &recorder}); });
+      }
+      for (int i = 0; i < 20; ++i) {
+        const Trace trace = recorder.trace();
+        for (const TracedCall& call : trace.calls) {
+          ASSERT_LE(call.begin, call.end);
+          ASSERT_LT(call.node, trace.nodes.size());
+        }
       }
     }
+    const Trace trace = recorder.trace();
+    EXPECT_EQ(trace.dropped + trace.calls.size() + trace.runs.size(), kThreads * kRuns * (kNodes + 1));
+    EXPECT_LE(trace.tracks.size(), static_cast<std::size_t>(kThreads + 2));
+    std::set<std::string> names;
+    for (const TraceTrack& track : trace.tracks) EXPECT_TRUE(names.insert(track.name).second) << track.name;
   }
-  const Trace trace = recorder.trace();
-  EXPECT_EQ(trace.dropped + trace.calls.size() + trace.runs.size(), kThreads * kRuns * (kNodes + 1));
-  EXPECT_LE(trace.tracks.size(), static_cast<std::size_t>(kThreads + 2));
-  std::set<std::string> names;
-  for (const TraceTrack& track : trace.tracks) EXPECT_TRUE(names.insert(track.name).second) << track.name;
 }
 
 TEST(TraceRecorder, RefusesToKeepNothing) {
