@@ -15,8 +15,10 @@ namespace {
 constexpr std::size_t kChains = 64;  // how many chains of clusters are tracked
 constexpr std::size_t kMaxUsers =
     64;  // a block touched by more clusters is not used again (in parallel plans)
-constexpr std::size_t kCandidates = 32;   // free blocks looked at per value
-constexpr std::size_t kMaxBySize = 4096;  // values of a plan that is laid out largest first
+constexpr std::size_t kMaxPairs = std::size_t{1}
+                                  << 16U;  // of clusters looked at; only a value of many megabytes has more
+constexpr std::size_t kCandidates = 32;    // free blocks looked at per value
+constexpr std::size_t kMaxBySize = 4096;   // values of a plan that is laid out largest first
 
 // Does cluster a end before cluster b starts, whatever the schedule? Clusters are laid out in chains, in which each member
 // leads to the next (not always by an edge); for each cluster and chain the table has the last member of that chain that
@@ -236,7 +238,7 @@ class Planner {
 
   bool all_precede(std::span<const std::uint32_t> users, std::uint32_t phase) const {
     if (sequential_) return true;
-    if (users.size() * clusters_of_[phase].size() > 16 * kMaxUsers) return false;
+    if (users.size() * clusters_of_[phase].size() > kMaxPairs) return false;
     return std::ranges::all_of(clusters_of_[phase], [&](std::uint32_t cluster) {
       return std::ranges::all_of(users, [&](std::uint32_t user) { return reach_->precedes(user, cluster); });
     });
@@ -256,7 +258,8 @@ class Planner {
       for (const std::uint32_t reader : old.readers) {
         if (reader != interval.writer) rest.readers.push_back(reader);
       }
-      others = users_of(rest);
+      // Whoever wrote it has ended: the one that takes over reads it.
+      if (!rest.readers.empty()) others = users_of(rest);
       if (!all_precede(others, interval.writer)) return false;
     }
     // In one cluster the order of the calls decides: nobody else may read it after the new value is begun.

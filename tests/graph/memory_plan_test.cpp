@@ -234,6 +234,7 @@ TEST(MemoryPlan, EveryTowerOfLayersNeedsTwoBlocks) {
       {.shards = 8},                 // 40 fan-outs, each behind a join where clusters are made by cost
       {.shards = 16},                // the most that have no join of their own
       {.layers = 8, .shards = 100},  // more than there are chains
+      {.layers = 3, .shards = 1100},
       {.towers = 5, .layers = 8, .shards = 20},
       {.towers = 3, .shards = 4},
       {.shards = 8, .ends = 8},  // what leads nowhere takes no chain from the others
@@ -248,6 +249,18 @@ TEST(MemoryPlan, EveryTowerOfLayersNeedsTwoBlocks) {
           << towers.towers << " towers, " << towers.shards << " shards, " << towers.ends
           << " at each end, by cost: " << by_cost;
     }
+  }
+}
+
+// Large values, which are cut into very many shards, are those for which it matters most.
+TEST(MemoryPlan, ManyShardsTakeOverWhatTheyAloneRead) {
+  for (const bool by_cost : {false, true}) {
+    TowerValues made = make_towers({.layers = 2, .shards = 1100});
+    for (std::size_t i = 1; i < made.intervals.size(); ++i)
+      made.intervals[i].in_place_of = static_cast<std::int64_t>(i) - 1;
+    const CheckedPlan plan(made.phases, std::move(made.intervals), {2, by_cost}, 1);
+    plan.expect_sound();
+    EXPECT_EQ(plan.memory().planned_bytes, rounded(1000)) << "by cost: " << by_cost;
   }
 }
 

@@ -67,6 +67,25 @@ TEST(ProgramMemory, SumsOfReplicasLieWhereTheirValuesLay) {
   }
 }
 
+// Values of many megabytes are cut into thousands of shards, and take each other's place all the same. (Nothing runs.)
+TEST(ProgramMemory, SumsOfLargeReplicasLieWhereTheirValuesLay) {
+  constexpr std::int64_t kElements = std::int64_t{64} << 20U, kBytes = 4 * kElements;
+  for (const char* op : {"reduce_replicas", "all_reduce"}) {
+    GraphBuilder b;
+    const TensorSpec spec{DType::kF32, {kElements}};
+    std::vector<Value> values;
+    for (int r = 0; r < 4; ++r)
+      values.push_back(b.call(str("replica_", r), {}, {&spec, 1}, [](KernelContext&) {})[0]);
+    const std::vector<Value> sums =
+        b.op(op, values, {{"reduce", std::string("sum")}, {"replicas", std::int64_t{4}}});
+    b.call("reader", sums, {}, [](KernelContext&) {});
+    const Program program = compile(b.finish(), Runtime({.threads = 2}), with_lanes());
+    const PlanSummary plan = program.plan(std::span<const TensorSpec>());
+    EXPECT_GT(plan.clusters, 1024U) << op;
+    EXPECT_LT(plan.planned_bytes, 4 * kBytes + kBytes / 2) << op;
+  }
+}
+
 // A value that stands for two tensors is read for the second after the first is written: it stays.
 TEST(ProgramMemory, AValueThatIsReducedTwiceIsNotWrittenOver) {
   GraphBuilder b;
