@@ -117,6 +117,31 @@ TEST_P(ReduceReplicas, BitsDoNotDependOnTheCuts) {
   }
 }
 
+// Far into long arrays another loop runs than at their beginning.
+TEST_P(ReduceReplicas, BitsDoNotDependOnTheLength) {
+  const DType dtype = GetParam();
+  constexpr std::int64_t kElements = 1'200'001, kLast = 1003;
+  Dice dice(6);
+  for (const std::size_t inputs : {2U, 4U, 8U}) {
+    const Arrays few(dtype, inputs, kLast, dice);
+    std::vector<Tensor> many;
+    std::vector<const void*> in;
+    for (const Tensor& t : few.tensors) {
+      many.push_back(Tensor::zeros(dtype, {kElements}));
+      std::memcpy(many.back().slice(kElements - kLast, kElements).raw(), t.raw(),
+                  static_cast<std::size_t>(num_bytes(t.spec())));
+      in.push_back(many.back().raw());
+    }
+    for (const ReplicaReduce op : {ReplicaReduce::kSum, ReplicaReduce::kMean}) {
+      if (!can_reduce(op, dtype)) continue;
+      Tensor out = Tensor::zeros(dtype, {kElements});
+      reduce_replicas(op, dtype, in, out.raw(), kElements - kLast - 50, kElements);
+      EXPECT_TRUE(out.slice(kElements - kLast, kElements).bit_equal(expected(op, few)))
+          << to_string(op) << ' ' << inputs;
+    }
+  }
+}
+
 TEST_P(ReduceReplicas, WritesNothingOutsideItsRange) {
   const DType dtype = GetParam();
   Dice dice(3);
