@@ -85,6 +85,13 @@ namespace {
               place_of(*maker->source));
 }
 
+// Do both clusters hold calls of one phase?
+bool are_shards_of_one(const Clusters& clusters, std::uint32_t a, std::uint32_t b) {
+  const Cluster &one = clusters.clusters[a], &other = clusters.clusters[b];
+  return one.begin < one.end && other.begin < other.end &&
+         clusters.calls[one.begin].phase == clusters.calls[other.begin].phase;
+}
+
 }  // namespace
 
 RunContext::RunContext(const Plan& plan, const Runtime& runtime)
@@ -146,7 +153,15 @@ RunContext::RunContext(const Plan& plan, const Runtime& runtime)
   for (Queue& queue : queues_) queue.entries = std::vector<std::atomic<std::uint64_t>>(clusters);
   for (std::uint32_t i = 0; i < clusters; ++i) {
     if (plan.clusters.clusters[i].predecessors == 0) sources_.push_back(i);
-    counters_[i].home.store(static_cast<std::uint32_t>(i % queues), std::memory_order_relaxed);
+  }
+  for (std::uint32_t begin = 0; begin < clusters;) {
+    std::uint32_t end = begin + 1;
+    while (end < clusters && are_shards_of_one(plan.clusters, begin, end)) ++end;
+    for (std::uint32_t i = begin; i < end; ++i) {
+      const std::size_t home = end - begin < queues ? i % queues : (i - begin) * queues / (end - begin);
+      counters_[i].home.store(static_cast<std::uint32_t>(home), std::memory_order_relaxed);
+    }
+    begin = end;
   }
   is_away_ = std::vector<std::atomic<bool>>(helpers);
   for (std::atomic<bool>& away : is_away_) away.store(true, std::memory_order_relaxed);
