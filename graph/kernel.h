@@ -90,9 +90,17 @@ class LOCKSTEP_API KernelContext {
   std::int64_t num_shards() const { return shards_; }
   bool is_finish() const { return shard_ == shards_; }
   void* scratch() const { return scratch_; }
-  // This shard's part [begin, end) of `total` items cut as evenly as possible.
+  // This shard's part [begin, end) of `total` items cut as evenly as possible. Long parts begin at multiples of kUnit items, so
+  // that no two shards share a cache line of an array, and vectors do not straddle lines.
+  static constexpr std::int64_t kUnit = 64;
   std::pair<std::int64_t, std::int64_t> range(std::int64_t total) const {
-    return {total * shard_ / shards_, total * (shard_ + 1) / shards_};
+    if (shards_ == 1) return {0, total};  // saves divisions, which small tensors would notice
+    const bool is_long = total / shards_ >= kLongPart;
+    const auto start = [&](std::int64_t shard) {
+      const std::int64_t even = total * shard / shards_;
+      return is_long && shard < shards_ ? even - even % kUnit : even;
+    };
+    return {start(shard_), start(shard_ + 1)};
   }
 
   int replica() const { return replica_; }  // 0 where nothing is replicated
@@ -110,6 +118,8 @@ class LOCKSTEP_API KernelContext {
 
  private:
   static void check_dtype(const TensorArg& arg, DType wanted);
+
+  static constexpr std::int64_t kLongPart = 1024;  // items
 
   std::span<const TensorArg> inputs_;
   std::span<const TensorArg> outputs_;

@@ -79,24 +79,38 @@ void check_reducible(const NodeView& node, ReduceOp op) {
   }
 }
 
-// Elements of several tensors, counted through: a shard takes a range of all of them.
-struct Flat {
-  std::vector<std::int64_t> ends;  // by tensor: elements up to its end
-
+// Elements of several tensors, counted through: a shard takes a range of all of them. Each tensor begins where a long shard may,
+// so that these begin with a cache line of whichever tensor they begin in.
+class Flat {
+ public:
   explicit Flat(std::span<const TensorSpec> tensors) {
-    std::int64_t total = 0;
-    for (const TensorSpec& spec : tensors) ends.push_back(total += spec.shape.num_elements());
+    for (const TensorSpec& spec : tensors) {
+      const std::int64_t elements = spec.shape.num_elements();
+      parts_.push_back({total_, elements});
+      total_ += (elements + kUnit - 1) / kUnit * kUnit;
+    }
   }
-  std::int64_t total() const { return ends.empty() ? 0 : ends.back(); }
+  std::int64_t total() const { return total_; }
   // Calls visit(tensor, begin, end) for the parts of [begin, end) of the whole.
   template <class Visit>
   void each(std::int64_t begin, std::int64_t end, const Visit& visit) const {
-    auto t = static_cast<std::size_t>(std::ranges::upper_bound(ends, begin) - ends.begin());
-    for (; begin < end; begin = ends[t++]) {
-      const std::int64_t first = t == 0 ? 0 : ends[t - 1];
-      if (begin < ends[t]) visit(t, begin - first, std::min(end, ends[t]) - first);
+    const auto after = std::ranges::upper_bound(parts_, begin, {}, &Part::first);
+    for (auto t = static_cast<std::size_t>(after - parts_.begin()) - 1; t < parts_.size(); ++t) {
+      const auto [first, elements] = parts_[t];
+      if (first >= end) break;
+      const std::int64_t from = std::max(begin - first, std::int64_t{0}),
+                         to = std::min(end - first, elements);
+      if (from < to) visit(t, from, to);
     }
   }
+
+ private:
+  static constexpr std::int64_t kUnit = KernelContext::kUnit;
+  struct Part {
+    std::int64_t first, elements;
+  };
+  std::vector<Part> parts_;  // by tensor; the first begins at 0
+  std::int64_t total_ = 0;
 };
 
 Cost moving_cost(const NodeView& node, std::span<const TensorSpec> outputs) {

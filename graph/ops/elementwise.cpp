@@ -65,15 +65,10 @@ OpDef elementwise_op(std::string name, std::string summary, std::size_t inputs, 
   return def;
 }
 
-std::pair<std::int64_t, std::int64_t> part_of(const KernelContext& c, std::int64_t n) {
-  if (c.num_shards() == 1) return {0, n};  // saves two divisions, which small tensors would notice
-  return c.range(n);
-}
-
 KernelFn unary_kernel(kernels::UnaryLoop loop, const TensorSpec& in, const TensorSpec& out) {
   return [loop, n = out.shape.num_elements(), in_size = element_size(in.dtype),
           out_size = element_size(out.dtype)](KernelContext& c) {
-    const auto [begin, end] = part_of(c, n);
+    const auto [begin, end] = c.range(n);
     loop(bytes(c.input(0)) + begin * in_size, bytes(c.output(0)) + begin * out_size, end - begin);
   };
 }
@@ -85,14 +80,14 @@ KernelFn binary_kernel(kernels::BinaryLoop loop, const NodeView& node, const Ten
   const std::int64_t out_size = element_size(out.dtype);
   if (plan.flat()) {
     return [loop, n, a_moves = plan.moves(0), b_moves = plan.moves(1), size, out_size](KernelContext& c) {
-      const auto [begin, end] = part_of(c, n);
+      const auto [begin, end] = c.range(n);
       loop(bytes(c.input(0)) + (a_moves ? begin * size : 0), a_moves,
            bytes(c.input(1)) + (b_moves ? begin * size : 0), b_moves, bytes(c.output(0)) + begin * out_size,
            end - begin);
     };
   }
   return [loop, plan, n, size, out_size](KernelContext& c) {
-    const auto [begin, end] = part_of(c, n);
+    const auto [begin, end] = c.range(n);
     plan.run<2>(begin, end, {size, size}, {c.input(0), c.input(1)}, c.output(0), out_size,
                 [&](const auto& operands, const auto& moves, std::byte* out_at, std::int64_t count) {
                   loop(operands[0], moves[0], operands[1], moves[1], out_at, count);
@@ -148,7 +143,7 @@ OpDef identity_op() {
   def.traits.alias = true;
   def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
-      const auto [begin, end] = part_of(c, n);
+      const auto [begin, end] = c.range(n);
       kernels::copy(dtype, c.input(0), c.output(0), begin, end);
     };
   };
@@ -179,7 +174,7 @@ OpDef where_op() {
         [loop = kernels::select_loop(out.dtype), size = element_size(out.dtype), n = out.shape.num_elements(),
          plan = kernels::Broadcast(out.shape, {&node.input(0).shape, &node.input(1).shape,
                                                &node.input(2).shape})](KernelContext& c) {
-          const auto [begin, end] = part_of(c, n);
+          const auto [begin, end] = c.range(n);
           plan.run<3>(begin, end, {1, size, size}, {c.input(0), c.input(1), c.input(2)}, c.output(0), size,
                       [&](const auto& in, const auto& moves, std::byte* out_at, std::int64_t count) {
                         loop(in[0], moves[0], in[1], moves[1], in[2], moves[2], out_at, count);
@@ -267,7 +262,7 @@ OpDef clip_op() {
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [tile = clip_tile(node, outputs), size = element_size(outputs[0].dtype),
             n = outputs[0].shape.num_elements()](KernelContext& c) {
-      const auto [begin, end] = part_of(c, n);
+      const auto [begin, end] = c.range(n);
       const void* in = bytes(c.input(0)) + begin * size;
       tile(&in, bytes(c.output(0)) + begin * size, end - begin);
     };

@@ -322,6 +322,29 @@ TEST(PlanOps, SplitWithScratchAndAFinishingCall) {
   }
 }
 
+// Shards cover everything once, are about equally long, and begin at multiples of kUnit where they are long.
+TEST(PlanOps, RangesOfShards) {
+  for (const std::int64_t total : {0, 1, 5, 64, 1000, 4095, 4096, 4097, 100'003, 1 << 20, (1 << 20) + 1}) {
+    for (const std::int64_t shards : {1, 2, 3, 4, 7, 33, 1000}) {
+      SCOPED_TRACE(str(total, " items in ", shards, " shards"));
+      std::int64_t at = 0;
+      for (std::int64_t shard = 0; shard < shards; ++shard) {
+        KernelContext c;
+        c.set_shard(shard, shards, nullptr);
+        const auto [begin, end] = c.range(total);
+        ASSERT_EQ(begin, at);
+        at = end;
+        const bool is_long = total / shards >= 1024;
+        if (is_long) ASSERT_EQ(begin % KernelContext::kUnit, 0);
+        ASSERT_LE(std::abs(static_cast<double>(end - begin) -
+                           static_cast<double>(total) / static_cast<double>(shards)),
+                  is_long ? KernelContext::kUnit : 1);
+      }
+      ASSERT_EQ(at, total);
+    }
+  }
+}
+
 // An update of the user's own that can fail is never part of the commit.
 const OpDef& fallible_update() {
   static const OpDef& op = [&]() -> const OpDef& {

@@ -345,6 +345,36 @@ TEST_F(LowerCollectives, KeepsTheBitsOfTheAllReduce) {
   }
 }
 
+// Tensors of one bucket are cut into shards together, wherever one ends and the next begins.
+TEST_F(LowerCollectives, ShardsCoverTensorsOfAnyLength) {
+  const std::int64_t lengths[] = {40'001, 1, 0, 65, 100'000, 63, 0, 7};
+  for (const char* op : {"all_reduce", "reduce_replicas"}) {
+    GraphBuilder b;
+    std::vector<Value> values;
+    std::vector<Tensor> feeds;
+    for (int r = 0; r < 3; ++r) {
+      for (std::size_t t = 0; t < std::size(lengths); ++t) {
+        values.push_back(b.placeholder(str("x", r, "_", t), DType::kF32, {lengths[t]}));
+        Tensor value = Tensor::empty(DType::kF32, {lengths[t]});
+        std::ranges::generate(value.data<float>(),
+                              [n = 1000.0F * static_cast<float>(t + 1)]() mutable { return ++n; });
+        feeds.push_back(std::move(value));
+      }
+    }
+    for (const Value& sum : b.op(op, values, {{"reduce", std::string("sum")}, {"replicas", std::int64_t{3}}}))
+      b.result(sum);
+    const Program program = compile(b.finish(), Runtime({.threads = 2}));
+    const std::vector<Tensor> results = program.run(feeds);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const std::span<const float> got = results[i].data<float>();
+      const std::span<const float> one = feeds[i % std::size(lengths)].data<float>();
+      ASSERT_EQ(got.size(), one.size());
+      for (std::size_t at = 0; at < got.size(); ++at)
+        ASSERT_EQ(got[at], 3 * one[at]) << op << " " << i << " " << at;
+    }
+  }
+}
+
 // Grouped sums: every replica gets the same bits, close to those of the all-reduce.
 TEST_F(LowerCollectives, HierarchicalCopyIsRightForAnyNumberOfReplicas) {
   for (const std::size_t replicas : {3U, 4U, 5U, 7U, 8U}) {
