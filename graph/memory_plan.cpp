@@ -15,8 +15,7 @@ namespace {
 constexpr std::size_t kChains = 64;  // how many chains of clusters are tracked
 constexpr std::size_t kMaxUsers =
     64;  // a block touched by more clusters is not used again (in parallel plans)
-constexpr std::size_t kMaxPairs = std::size_t{1}
-                                  << 16U;  // of clusters looked at; only a value of many megabytes has more
+constexpr std::size_t kMaxPairs = 65'536;  // of clusters looked at per block
 constexpr std::size_t kCandidates = 32;    // free blocks looked at per value
 constexpr std::size_t kMaxBySize = 4096;   // values of a plan that is laid out largest first
 
