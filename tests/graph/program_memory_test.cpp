@@ -74,6 +74,7 @@ TEST(ProgramMemory, SumsOfLargeReplicasLieWhereTheirValuesLay) {
     GraphBuilder b;
     const TensorSpec spec{DType::kF32, {kElements}};
     std::vector<Value> values;
+    values.reserve(4);
     for (int r = 0; r < 4; ++r)
       values.push_back(b.call(str("replica_", r), {}, {&spec, 1}, [](KernelContext&) {})[0]);
     const std::vector<Value> sums =
