@@ -54,6 +54,13 @@ HWY_INLINE T* in_register(T* address) {
   return address;
 }
 
+// Whatever the compiler has read before, it reads again.
+HWY_INLINE void forget_memory() {
+#if defined(__GNUC__)
+  asm volatile("" ::: "memory");
+#endif
+}
+
 // kFew, kOut: the numbers of inputs and outputs where they are small and known to the compiler, or 0. kPaced: every step reads
 // the inputs' addresses again, so that loads do not run far ahead. From memory, where four or more are read and one is written,
 // that is faster: by a fifth on a Neoverse N1, whose prefetchers then keep the streams, and by nothing on a Sapphire Rapids. In
@@ -78,7 +85,7 @@ HWY_INLINE void replicas_of(const ReplicaArrays& arrays, std::int64_t begin, std
 
   std::int64_t at = begin;
   for (; at + 4 * lanes <= end; at += 4 * lanes) {
-    if constexpr (kPaced) HWY_FENCE;
+    if constexpr (kPaced) forget_memory();
     const Memory* first = kFew > 0 && !kPaced ? in_register(from[0] + at) : array_at<S>(arrays, 0) + at;
     V a = S::load(d, first);
     V b = S::load(d, first + lanes);
