@@ -335,7 +335,9 @@ TEST(PlanOps, RangesOfShards) {
         ASSERT_EQ(begin, at);
         at = end;
         const bool is_long = total / shards >= 1024;
-        if (is_long) ASSERT_EQ(begin % KernelContext::kUnit, 0);
+        if (is_long) {
+          ASSERT_EQ(begin % KernelContext::kUnit, 0);
+        }
         ASSERT_LE(std::abs(static_cast<double>(end - begin) -
                            static_cast<double>(total) / static_cast<double>(shards)),
                   is_long ? KernelContext::kUnit : 1);
