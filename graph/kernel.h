@@ -91,7 +91,7 @@ class LOCKSTEP_API KernelContext {
   bool is_finish() const { return shard_ == shards_; }
   void* scratch() const { return scratch_; }
   // This shard's part [begin, end) of `total` items cut as evenly as possible. Long parts begin at multiples of kUnit items, so
-  // that no two shards share a cache line of an array, and vectors do not straddle lines.
+  // that no two shards share a line of an array that begins with one, and vectors do not straddle lines.
   static constexpr std::int64_t kUnit = 64;
   std::pair<std::int64_t, std::int64_t> range(std::int64_t total) const {
     if (shards_ == 1) return {0, total};  // saves divisions, which small tensors would notice

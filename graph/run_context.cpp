@@ -85,7 +85,7 @@ namespace {
               place_of(*maker->source));
 }
 
-// Do both clusters hold calls of one phase?
+// Do both clusters begin with calls of one phase?
 bool are_shards_of_one(const Clusters& clusters, std::uint32_t a, std::uint32_t b) {
   const Cluster &one = clusters.clusters[a], &other = clusters.clusters[b];
   return one.begin < one.end && other.begin < other.end &&
@@ -154,6 +154,7 @@ RunContext::RunContext(const Plan& plan, const Runtime& runtime)
   for (std::uint32_t i = 0; i < clusters; ++i) {
     if (plan.clusters.clusters[i].predecessors == 0) sources_.push_back(i);
   }
+  // Until a run has shown who takes what, each lane begins with a stretch of a phase's shards.
   for (std::uint32_t begin = 0; begin < clusters;) {
     std::uint32_t end = begin + 1;
     while (end < clusters && are_shards_of_one(plan.clusters, begin, end)) ++end;

@@ -19,7 +19,7 @@ struct Interval {
   std::uint32_t writer = 0;               // phase
   SmallVector<std::uint32_t, 2> readers;  // phases; phases of the writer's own node may be among them
   std::uint32_t arena = 0;                // which device's memory
-  // The interval that this one may take over in place, if it ends here; -1: none.
+  // The interval that this one may take over in place, if it ends here; -1: none. `writer` is among its readers and waits for its writer.
   std::int64_t in_place_of = -1;
   std::int64_t offset = -1;  // out
 };

@@ -129,7 +129,7 @@ class RunContext {
   // that nothing has to be set back in between.
   struct alignas(64) Counter {
     std::atomic<std::uint32_t> ended{0};
-    std::atomic<std::uint32_t> home{0};  // the queue of the lane that ran it last
+    std::atomic<std::uint32_t> home{0};  // the queue of the lane that ran it last, or is to begin with it
   };
   std::vector<Counter> counters_;
   std::vector<std::uint32_t> sources_;  // clusters without predecessors

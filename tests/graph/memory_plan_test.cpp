@@ -264,6 +264,17 @@ TEST(MemoryPlan, ManyShardsTakeOverWhatTheyAloneRead) {
   }
 }
 
+// More writers than there are chains: whoever takes over knows all the same that they have ended.
+TEST(MemoryPlan, ManyTowersTakeOverWhatTheyAloneRead) {
+  constexpr std::uint32_t kTowers = 100;
+  TowerValues made = make_towers({.towers = kTowers, .layers = 2});
+  for (std::uint32_t i = kTowers; i < made.intervals.size(); ++i)
+    made.intervals[i].in_place_of = std::int64_t{i} - kTowers;
+  const CheckedPlan plan(made.phases, std::move(made.intervals), {2, false}, 1);
+  plan.expect_sound();
+  EXPECT_EQ(plan.memory().planned_bytes, rounded(1000) * kTowers);
+}
+
 TEST(MemoryPlan, AValueWithAnotherReaderIsNotTakenOver) {
   // 0 -> 1 (in place?), 0 -> 2: phase 2 may run after phase 1 has begun to write.
   std::vector<Phase> phases(3);

@@ -1,6 +1,7 @@
 // What plans decide: what runs, on which shapes, in how many calls, in how much memory.
 #include "lockstep/graph/internal/plan.h"
 
+#include <cmath>
 #include <numeric>
 
 #include "lockstep/graph/builder.h"

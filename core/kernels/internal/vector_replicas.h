@@ -135,7 +135,7 @@ void replicas(const ReplicaArrays& arrays, std::int64_t begin, std::int64_t end)
   if constexpr (std::is_same_v<Op, AddOf>) {
     if (arrays.num_outputs == 1) {
       if (arrays.num_inputs == 2) return replicas_of<Op, S, 2, 1>(arrays, begin, end);
-      // The arrays are at least so long: do they fit into a core's cache?
+      // The arrays are at least so long (the first shards of long ones pass for short): do they fit into a core's cache?
       constexpr std::size_t kCache = std::size_t{2} << 20U;
       const bool fits =
           static_cast<std::size_t>(end) * arrays.num_inputs * sizeof(typename S::Memory) <= kCache;
