@@ -1,4 +1,4 @@
-# lockstep_embed_text(TARGET lockstep_io OUTPUT html_page.cpp NAMESPACE lockstep::internal kPageJs io/html/page.js ...)
+# lockstep_embed_text(TARGET lockstep_io OUTPUT html_page.cpp NAMESPACE lockstep::internal kPageJs io/drawings/html/page.js ...)
 #
 # makes a source file with one std::string_view per text file and adds it to the target. Configuring runs again when a file changes.
 function(lockstep_embed_text)

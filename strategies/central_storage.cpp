@@ -1,7 +1,7 @@
 #include "lockstep/strategies/central_storage.h"
 
 #include "lockstep/core/device.h"
-#include "lockstep/strategies/internal/memories.h"
+#include "lockstep/strategies/passes/internal/memories.h"
 
 namespace lockstep {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/device.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep::extended {
 

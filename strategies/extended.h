@@ -1,6 +1,6 @@
 // strategies/extended.h - the lower-level methods of a strategy, as tf.distribute's `extended` (and the older tower API) has them.
 //
-// All are cross-replica: see strategies/context.h. Those on Values make nodes, inside cross-replica and merge functions.
+// All are cross-replica: see strategies/trace/context.h. Those on Values make nodes, inside cross-replica and merge functions.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 //   make_strategy("one-device(device=cpu:0)");
 //   make_strategy("central-storage(devices=[cpu:0,cpu:1],parameter_device=cpu:0)");
 //
-// Options read as those of passes do (graph/pass_options.h), and are those of the strategies' own options. Strategies of one's
+// Options read as those of passes do (graph/transform/pass_options.h), and are those of the strategies' own options. Strategies of one's
 // own are added in strategies/strategy_registry.h.
 #pragma once
 

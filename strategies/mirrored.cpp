@@ -1,8 +1,8 @@
 #include "lockstep/strategies/mirrored.h"
 
-#include "lockstep/graph/pass_options.h"
-#include "lockstep/graph/pass_registry.h"
-#include "lockstep/strategies/internal/memories.h"
+#include "lockstep/graph/transform/pass_options.h"
+#include "lockstep/graph/transform/pass_registry.h"
+#include "lockstep/strategies/passes/internal/memories.h"
 #include "lockstep/strategies/passes/bucket_all_reduce.h"
 #include "lockstep/strategies/passes/lower_collectives.h"
 

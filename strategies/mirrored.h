@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
-#include "lockstep/strategies/cross_device_ops.h"
+#include "lockstep/strategies/passes/cross_device_ops.h"
 #include "lockstep/strategies/strategy.h"
 
 namespace lockstep {
@@ -49,7 +49,7 @@ struct MirroredOptions {
   std::string cross_device_ops = "auto";
   // Where reduction_to_one_device reduces, a replica's device or another of the runtime; empty: replica 0's. For the other ops an error.
   std::string reduce_device = {};
-  // Instead of a name: cross-device ops of your own (strategies/cross_device_ops.h); prove-sync runs once more behind them.
+  // Instead of a name: cross-device ops of your own (strategies/passes/cross_device_ops.h); prove-sync runs once more behind them.
   CrossDeviceOpsPtr custom_cross_device_ops = nullptr;
   // Gradients are packed into buckets of about so many bytes, in the order in which they become ready; 0: one bucket for all.
   std::int64_t bytes_per_pack = 4 << 20;

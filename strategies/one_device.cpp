@@ -1,6 +1,6 @@
 #include "lockstep/strategies/one_device.h"
 
-#include "lockstep/graph/pass_registry.h"
+#include "lockstep/graph/transform/pass_registry.h"
 
 namespace lockstep {
 

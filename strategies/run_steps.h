@@ -8,7 +8,7 @@
 //   last.last_step_outputs().at("loss");
 //
 // The function is traced once, in cross-replica context. A source is any callable that gives the next batch (any nest of
-// PerReplica<Tensor>: strategies/nest.h), or nothing when it has ended; strategies know no datasets. A source is C++ code of
+// PerReplica<Tensor>: strategies/trace/nest.h), or nothing when it has ended; strategies know no datasets. A source is C++ code of
 // the caller that may block, throw or be tied to its thread; in a task of the executor it would hold a thread that the step
 // needs. So with one the loop is here, on the caller's thread: every iteration is a run of the one compiled program on the
 // next batch. Without one the loop is the program's own (Program::run_n), and nothing of the caller runs in between.
@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
-#include "lockstep/strategies/element_spec.h"
+#include "lockstep/strategies/trace/element_spec.h"
 #include "lockstep/strategies/strategy.h"
 
 namespace lockstep {

@@ -14,7 +14,7 @@
 //   class Compressed : public Strategy { ... PassPipeline pipeline() const override { ... } };
 //
 // Cross-replica methods (reduce, run, update, ...) work in a scope, outside of all, and inside merge and cross-replica
-// functions, where they make nodes; in the code of a replica they are errors. See strategies/context.h.
+// functions, where they make nodes; in the code of a replica they are errors. See strategies/trace/context.h.
 //
 // A Strategy stays where it is (handles point at it) and outlives what was made with it. Thread safety: methods may be called
 // from any thread; scopes and tracing belong to their thread.
@@ -36,15 +36,15 @@
 
 #include "lockstep/core/export.h"
 #include "lockstep/core/runtime.h"
-#include "lockstep/graph/compile.h"
+#include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/ops/collectives.h"
-#include "lockstep/graph/pipeline.h"
-#include "lockstep/strategies/context.h"
-#include "lockstep/strategies/nest.h"
-#include "lockstep/strategies/replica_context.h"
-#include "lockstep/strategies/step.h"
-#include "lockstep/strategies/values.h"
-#include "lockstep/strategies/variable.h"
+#include "lockstep/graph/transform/pipeline.h"
+#include "lockstep/strategies/trace/context.h"
+#include "lockstep/strategies/trace/nest.h"
+#include "lockstep/strategies/trace/replica_context.h"
+#include "lockstep/strategies/trace/step.h"
+#include "lockstep/strategies/trace/values.h"
+#include "lockstep/strategies/trace/variable.h"
 
 namespace lockstep {
 
@@ -53,7 +53,7 @@ struct StrategyOptions {
   std::optional<Runtime> runtime =
       std::nullopt;             // absent: one of its own, with as many logical CPUs as it needs
   CompileOptions compile = {};  // `variables` absent: a store of the strategy's own
-  // How passes are checked: see graph/pipeline.h, and bench/README.md (pipeline_scale) for what it costs.
+  // How passes are checked: see graph/transform/pipeline.h, and bench/README.md (pipeline_scale) for what it costs.
   PipelineChecks checks = default_checks();
 };
 
@@ -124,7 +124,7 @@ class LOCKSTEP_API Strategy {
 
   // --- functions
   // Traces `fn`, a function of Values (one per input, those of one replica), once, and clones it per replica. What it gives
-  // (nothing, a Value, or any nest of them: strategies/nest.h) comes back with PerReplica<Tensor> in place of Value.
+  // (nothing, a Value, or any nest of them: strategies/trace/nest.h) comes back with PerReplica<Tensor> in place of Value.
   template <class F>
   auto function(std::vector<InputSpec> inputs, F fn, SourceSite site = SourceSite::current()) {
     return named_function(std::move(inputs), std::move(fn), "function()", site);
@@ -149,7 +149,7 @@ class LOCKSTEP_API Strategy {
   // Runs `fn` once per replica on its slots of the arguments. Inside a cross-replica function or a merge function this makes
   // nodes, takes PerReplica<Value> and gives nests of them. Elsewhere it takes PerReplica<Tensor>, traces, compiles and runs `fn`
   // at once, every time it is called: for what runs often make a function(). Without arguments it does what the place calls for,
-  // and gives a nest of RunResults (strategies/values.h).
+  // and gives a nest of RunResults (strategies/trace/values.h).
   template <class F>
   auto run(const F& fn, SourceSite site = SourceSite::current()) {
     using R = typename decltype(signature_of<F>())::Result;

@@ -4,7 +4,7 @@
 //                                  [](const PassOptions& given, const StrategyOptions& base) { ... });
 //   std::unique_ptr<Strategy> s = StrategyRegistry::global().make("compressed(devices=[cpu:0,cpu:1])");
 //
-// Names and options read as those of passes do (graph/pass_options.h). A factory is also handed what no text says: runtime,
+// Names and options read as those of passes do (graph/transform/pass_options.h). A factory is also handed what no text says: runtime,
 // store and checks, as StrategyOptions, whose devices it leaves aside.
 //
 // Thread safety: all methods may be called from any thread.
@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
-#include "lockstep/graph/named_factories.h"
-#include "lockstep/graph/pass_options.h"
-#include "lockstep/graph/pass_registry.h"
+#include "lockstep/graph/transform/named_factories.h"
+#include "lockstep/graph/transform/pass_options.h"
+#include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/strategies/strategy.h"
 
 namespace lockstep {

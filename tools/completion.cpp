@@ -5,8 +5,8 @@
 
 #include "commands.h"
 #include "lockstep/core/error.h"
-#include "lockstep/graph/op.h"
-#include "lockstep/graph/pass_registry.h"
+#include "lockstep/graph/ir/op.h"
+#include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/strategies/strategy_registry.h"
 #include "shell_words.h"
 

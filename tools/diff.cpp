@@ -4,9 +4,9 @@
 #include "commands.h"
 #include "graph_input.h"
 #include "lockstep/core/error.h"
-#include "lockstep/graph/pipeline.h"
-#include "lockstep/io/graph_diff.h"
-#include "lockstep/io/html.h"
+#include "lockstep/graph/transform/pipeline.h"
+#include "lockstep/io/graphs/graph_diff.h"
+#include "lockstep/io/drawings/html.h"
 #include "progress.h"
 
 namespace lockstep::tools {

@@ -9,10 +9,10 @@
 #include "command_line.h"
 #include "graph_input.h"
 #include "lockstep/core/error.h"
-#include "lockstep/graph/text.h"
-#include "lockstep/io/files.h"
-#include "lockstep/io/npy.h"
-#include "lockstep/io/npz.h"
+#include "lockstep/graph/text/text.h"
+#include "lockstep/io/files/files.h"
+#include "lockstep/io/files/npy.h"
+#include "lockstep/io/files/npz.h"
 
 namespace lockstep::tools {
 

@@ -7,8 +7,8 @@
 
 #include "command_line.h"
 #include "lockstep/core/error.h"
-#include "lockstep/io/files.h"
-#include "lockstep/io/graph_file.h"
+#include "lockstep/io/files/files.h"
+#include "lockstep/io/graphs/graph_file.h"
 
 namespace lockstep::tools {
 

@@ -1,13 +1,13 @@
 // tools/graph_input.h - graphs and other data from files or standard input, to files or standard output.
 //
-// Outputs are written whole or not at all (io/files.h): a file that was there stays as it is until the new one is complete.
+// Outputs are written whole or not at all (io/files/files.h): a file that was there stays as it is until the new one is complete.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "lockstep/graph/graph.h"
+#include "lockstep/graph/ir/graph.h"
 
 namespace lockstep::tools {
 

@@ -7,10 +7,10 @@
 #include "commands.h"
 #include "lockstep/core/runtime.h"
 #include "lockstep/core/version.h"
-#include "lockstep/graph/op.h"
-#include "lockstep/graph/pass_registry.h"
-#include "lockstep/graph/plugin.h"
-#include "lockstep/io/svg.h"
+#include "lockstep/graph/ir/op.h"
+#include "lockstep/graph/transform/pass_registry.h"
+#include "lockstep/graph/transform/plugin.h"
+#include "lockstep/io/drawings/svg.h"
 #include "lockstep/strategies/strategy_registry.h"
 
 namespace lockstep::tools {

@@ -8,7 +8,7 @@
 
 #include "commands.h"
 #include "lockstep/core/error.h"
-#include "lockstep/graph/plugin.h"
+#include "lockstep/graph/transform/plugin.h"
 #include "lockstep/strategies/passes/register.h"
 
 namespace lockstep::tools {

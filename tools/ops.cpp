@@ -7,7 +7,7 @@
 
 #include "commands.h"
 #include "lockstep/core/error.h"
-#include "lockstep/graph/op.h"
+#include "lockstep/graph/ir/op.h"
 
 namespace lockstep::tools {
 

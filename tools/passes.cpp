@@ -7,7 +7,7 @@
 
 #include "commands.h"
 #include "lockstep/core/error.h"
-#include "lockstep/graph/pass_registry.h"
+#include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/strategies/strategy_registry.h"
 
 namespace lockstep::tools {
@@ -77,7 +77,7 @@ int run_command(const PassesCommand& command) {
                  "Everything that `lockstep opt --passes` takes, as the registries know it, written by "
                  "`lockstep passes\n"
                  "--markdown`. An option has a type and a default; how values read is in "
-                 "`graph/pass_options.h`.\n\n"
+                 "`graph/transform/pass_options.h`.\n\n"
                  "## Passes\n\n";
     print_table("pass", passes);
     std::cout

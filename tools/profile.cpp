@@ -8,8 +8,8 @@
 
 #include "commands.h"
 #include "graph_input.h"
-#include "lockstep/io/trace.h"
-#include "lockstep/io/trace_summary.h"
+#include "lockstep/io/traces/trace.h"
+#include "lockstep/io/traces/trace_summary.h"
 #include "progress.h"
 #include "runner.h"
 

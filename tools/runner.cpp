@@ -8,8 +8,8 @@
 #include "graph_input.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
-#include "lockstep/graph/compile.h"
-#include "lockstep/graph/pass_options.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/strategies/strategy_registry.h"
 
 namespace lockstep::tools {

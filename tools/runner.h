@@ -7,7 +7,7 @@
 
 #include "command_line.h"
 #include "feeds.h"
-#include "lockstep/graph/program.h"
+#include "lockstep/graph/run/program.h"
 #include "lockstep/strategies/strategy.h"
 
 namespace lockstep::tools {

@@ -1,7 +1,7 @@
 // Lockstep: an InProcessGroup.
-#include "lockstep/core/communicator.h"
+#include "lockstep/core/communicators/communicator.h"
 
-#include "lockstep/core/in_process_group.h"
+#include "lockstep/core/communicators/in_process_group.h"
 #include "rivals.h"
 #include "threads.h"
 

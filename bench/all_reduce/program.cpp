@@ -10,10 +10,10 @@
 #include <thread>
 
 #include "lockstep/core/kernels/reduce_replicas.h"
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/compile.h"
-#include "lockstep/graph/kernel.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/ir/kernel.h"
+#include "lockstep/graph/ops/ops.h"
 #include "rivals.h"
 
 namespace lockstep::bench {

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <span>
 
-#include "lockstep/graph/value.h"
+#include "lockstep/graph/build/value.h"
 
 namespace lockstep::bench {
 

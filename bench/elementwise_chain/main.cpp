@@ -13,8 +13,8 @@
 
 #include "chain.h"
 #include "lockstep/core/runtime.h"
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/optimize.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/passes/optimize.h"
 #include "support/report.h"
 #include "support/small_chain.h"
 

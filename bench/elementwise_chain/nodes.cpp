@@ -1,6 +1,6 @@
 #include "chain.h"
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep::bench {
 

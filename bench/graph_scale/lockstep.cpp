@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "layers.h"
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/ops.h"
-#include "lockstep/graph/pass_registry.h"
-#include "lockstep/graph/structure.h"
-#include "lockstep/graph/text.h"
-#include "lockstep/graph/verifier.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/transform/pass_registry.h"
+#include "lockstep/graph/check/structure.h"
+#include "lockstep/graph/text/text.h"
+#include "lockstep/graph/check/verifier.h"
 #include "operations.h"
 #include "support/measure.h"
 

@@ -2,9 +2,9 @@
 #include <vector>
 
 #include "lockstep/core/runtime.h"
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/compile.h"
-#include "lockstep/graph/program.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/run/program.h"
 #include "rival.h"
 #include "support/measure.h"
 

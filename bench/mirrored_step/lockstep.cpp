@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "lockstep/core/runtime.h"
-#include "lockstep/graph/ops.h"
-#include "lockstep/graph/program.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/run/program.h"
 #include "lockstep/strategies/mirrored.h"
 #include "participants.h"
 #include "support/measure.h"

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/ops.h"
-#include "lockstep/graph/optimizer.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/optimizer.h"
 #include "lockstep/strategies/mirrored.h"
 #include "support/measure.h"
 #include "support/verdict.h"

@@ -15,9 +15,9 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/tensor.h"
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/ops.h"
-#include "lockstep/graph/optimizer.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/optimizer.h"
 #include "support/data.h"
 
 namespace lockstep::bench {

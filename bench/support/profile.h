@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/graph/graph.h"
-#include "lockstep/graph/observer.h"
+#include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/run/observer.h"
 
 namespace lockstep::bench {
 

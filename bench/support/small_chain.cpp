@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "lockstep/core/random.h"
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/compile.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep::bench {
 

@@ -7,8 +7,8 @@
 
 #include "lockstep/core/runtime.h"
 #include "lockstep/core/tensor.h"
-#include "lockstep/graph/graph.h"
-#include "lockstep/graph/program.h"
+#include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/run/program.h"
 
 namespace lockstep::bench {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/runtime.h"
-#include "lockstep/io/trace.h"
+#include "lockstep/io/traces/trace.h"
 #include "support/report.h"
 #include "support/small_chain.h"
 

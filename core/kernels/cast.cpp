@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "lockstep/core/kernels/internal/half_floats.h"
+#include "lockstep/core/kernels/simd/internal/half_floats.h"
 
 namespace lockstep::kernels {
 namespace {

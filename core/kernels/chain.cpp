@@ -1,6 +1,6 @@
 #include "lockstep/core/kernels/chain.h"
 
-#include "lockstep/core/kernels/internal/vector_table.h"
+#include "lockstep/core/kernels/simd/internal/vector_table.h"
 
 namespace lockstep::kernels {
 

@@ -11,8 +11,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/kernels/broadcast.h"
-#include "lockstep/core/kernels/internal/half_floats.h"
-#include "lockstep/core/kernels/internal/vector_table.h"
+#include "lockstep/core/kernels/simd/internal/half_floats.h"
+#include "lockstep/core/kernels/simd/internal/vector_table.h"
 
 // The loops below read element i of their inputs and write element i of their output: where these alias, they are
 // the same element, so that no iteration depends on another. Saying so lets the compilers vectorise in place.

@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/kernels/internal/lanes.h"
-#include "lockstep/core/kernels/internal/span_math.h"
+#include "lockstep/core/kernels/simd/internal/lanes.h"
+#include "lockstep/core/kernels/simd/internal/span_math.h"
 
 namespace lockstep::kernels {
 namespace {

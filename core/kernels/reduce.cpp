@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/kernels/internal/lanes.h"
+#include "lockstep/core/kernels/simd/internal/lanes.h"
 #include "lockstep/core/kernels/internal/reduce_geometry.h"
-#include "lockstep/core/kernels/internal/span_math.h"
+#include "lockstep/core/kernels/simd/internal/span_math.h"
 
 namespace lockstep::kernels {
 namespace {

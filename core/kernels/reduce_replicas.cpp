@@ -6,8 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "lockstep/core/kernels/internal/lanes.h"
-#include "lockstep/core/kernels/internal/vector_table.h"
+#include "lockstep/core/kernels/simd/internal/lanes.h"
+#include "lockstep/core/kernels/simd/internal/vector_table.h"
 
 namespace lockstep {
 

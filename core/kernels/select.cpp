@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/kernels/internal/lanes.h"
+#include "lockstep/core/kernels/simd/internal/lanes.h"
 
 namespace lockstep::kernels {
 namespace {

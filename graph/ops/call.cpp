@@ -1,5 +1,5 @@
 // graph/ops/call.cpp - C++ code as a node.
-#include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
 
 namespace lockstep {
 

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "lockstep/core/kernels/elementwise.h"
-#include "lockstep/graph/gradients.h"
-#include "lockstep/graph/internal/axes.h"
-#include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
 
 namespace lockstep {
 

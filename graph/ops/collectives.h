@@ -20,8 +20,8 @@
 
 #include "lockstep/core/export.h"
 #include "lockstep/core/kernels/reduce_replicas.h"
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/value.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/build/value.h"
 
 namespace lockstep {
 

@@ -1,7 +1,7 @@
 // graph/ops/control_flow.cpp - ops with regions. How they run is decided by OpDef::region_kind.
-#include "lockstep/graph/graph.h"
-#include "lockstep/graph/internal/builtin_ops.h"
-#include "lockstep/graph/internal/shape_rules.h"
+#include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/rules/internal/shape_rules.h"
 
 namespace lockstep {
 

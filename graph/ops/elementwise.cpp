@@ -8,10 +8,10 @@
 
 #include "lockstep/core/kernels/broadcast.h"
 #include "lockstep/core/kernels/cast.h"
-#include "lockstep/graph/gradients.h"
-#include "lockstep/graph/internal/builtin_ops.h"
-#include "lockstep/graph/internal/elementwise_ops.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/internal/elementwise_ops.h"
+#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
 

@@ -1,9 +1,9 @@
 // graph/ops/elementwise_binary.cpp - element-wise ops of two operands, and their derivatives.
 #include "lockstep/core/kernels/elementwise.h"
-#include "lockstep/graph/gradients.h"
-#include "lockstep/graph/internal/elementwise_ops.h"
-#include "lockstep/graph/internal/step_tile.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/internal/elementwise_ops.h"
+#include "lockstep/graph/ops/fused/internal/step_tile.h"
+#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
 

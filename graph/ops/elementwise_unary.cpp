@@ -2,10 +2,10 @@
 #include <numbers>
 
 #include "lockstep/core/kernels/elementwise.h"
-#include "lockstep/graph/gradients.h"
-#include "lockstep/graph/internal/elementwise_ops.h"
-#include "lockstep/graph/internal/step_tile.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/internal/elementwise_ops.h"
+#include "lockstep/graph/ops/fused/internal/step_tile.h"
+#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
 

@@ -4,10 +4,10 @@
 #include <algorithm>
 
 #include "lockstep/core/kernels/rows.h"
-#include "lockstep/graph/gradients.h"
-#include "lockstep/graph/internal/axes.h"
-#include "lockstep/graph/internal/builtin_ops.h"
-#include "lockstep/graph/internal/shape_rules.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/rules/internal/shape_rules.h"
 #include "lockstep/graph/ops/elementwise.h"
 #include "lockstep/graph/ops/shapes.h"
 

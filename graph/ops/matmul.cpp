@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "lockstep/core/kernels/gemm.h"
-#include "lockstep/graph/gradients.h"
-#include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/shapes.h"
 
 namespace lockstep {

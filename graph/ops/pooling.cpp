@@ -2,10 +2,10 @@
 #include <algorithm>
 
 #include "lockstep/core/kernels/pool.h"
-#include "lockstep/graph/gradients.h"
-#include "lockstep/graph/internal/builtin_ops.h"
-#include "lockstep/graph/internal/shape_rules.h"
-#include "lockstep/graph/internal/windows.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/rules/internal/shape_rules.h"
+#include "lockstep/graph/ops/rules/internal/windows.h"
 #include "lockstep/graph/ops/convolution.h"
 #include "lockstep/graph/ops/shapes.h"
 

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "lockstep/core/kernels/random.h"
-#include "lockstep/graph/gradients.h"
-#include "lockstep/graph/internal/builtin_ops.h"
-#include "lockstep/graph/internal/shape_rules.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/rules/internal/shape_rules.h"
 
 namespace lockstep {
 

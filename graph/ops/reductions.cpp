@@ -7,12 +7,12 @@
 
 #include "lockstep/core/kernels/reduce.h"
 #include "lockstep/core/kernels/scan.h"
-#include "lockstep/graph/gradients.h"
-#include "lockstep/graph/internal/axes.h"
-#include "lockstep/graph/internal/builtin_ops.h"
-#include "lockstep/graph/internal/items.h"
-#include "lockstep/graph/internal/shares.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/rules/internal/items.h"
+#include "lockstep/graph/ops/rules/internal/shares.h"
+#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
 

@@ -1,5 +1,5 @@
-#include "lockstep/graph/internal/builtin_ops.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
 

@@ -3,10 +3,10 @@
 
 #include "lockstep/core/kernels/scan.h"
 #include "lockstep/core/kernels/select.h"
-#include "lockstep/graph/gradients.h"
-#include "lockstep/graph/internal/axes.h"
-#include "lockstep/graph/internal/items.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/rules/internal/items.h"
+#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
 

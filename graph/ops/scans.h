@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/value.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/build/value.h"
 
 namespace lockstep {
 

@@ -2,12 +2,12 @@
 #include "lockstep/graph/ops/softmax.h"
 
 #include "lockstep/core/kernels/softmax.h"
-#include "lockstep/graph/gradients.h"
-#include "lockstep/graph/internal/axes.h"
-#include "lockstep/graph/internal/builtin_ops.h"
-#include "lockstep/graph/internal/items.h"
-#include "lockstep/graph/internal/shape_rules.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/rules/internal/items.h"
+#include "lockstep/graph/ops/rules/internal/shape_rules.h"
+#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
 

@@ -11,8 +11,8 @@
 
 #include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/core/kernels/updates.h"
-#include "lockstep/graph/internal/builtin_ops.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
 

@@ -1,14 +1,14 @@
 // graph/ops/updates.h - the nodes that optimizers are made of.
 //
-// The updates themselves (sgd, adam, ...) name a variable and its slots, and are made by the optimizers of graph/optimizer.h
+// The updates themselves (sgd, adam, ...) name a variable and its slots, and are made by the optimizers of graph/train/optimizer.h
 // or with GraphBuilder::op; their formulas are in core/kernels/updates.h.
 #pragma once
 
 #include <cstdint>
 
 #include "lockstep/core/export.h"
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/value.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/build/value.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lockstep/core/kernels/elementwise.h"
-#include "lockstep/graph/internal/builtin_ops.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
 
 namespace lockstep {
 

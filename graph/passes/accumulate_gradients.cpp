@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/ops.h"
-#include "lockstep/graph/pass_options.h"
-#include "lockstep/graph/rewriter.h"
-#include "lockstep/graph/sync.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/transform/pass_options.h"
+#include "lockstep/graph/transform/rewriter.h"
+#include "lockstep/graph/transform/sync.h"
 
 namespace lockstep {
 

@@ -4,11 +4,11 @@
 #include <map>
 #include <vector>
 
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/clipping.h"
-#include "lockstep/graph/pass_options.h"
-#include "lockstep/graph/rewriter.h"
-#include "lockstep/graph/sync.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/train/clipping.h"
+#include "lockstep/graph/transform/pass_options.h"
+#include "lockstep/graph/transform/rewriter.h"
+#include "lockstep/graph/transform/sync.h"
 
 namespace lockstep {
 
@@ -84,7 +84,7 @@ class Clipper {
     }
   }
 
-  // The nodes that graph/clipping.h makes, over the updates' operands.
+  // The nodes that graph/train/clipping.h makes, over the updates' operands.
   void clip(Rewriter& edit, std::span<const NodeId> updates) const {
     const Graph& level = edit.graph();
     const SourceSite site = level.node(updates[0]).site();

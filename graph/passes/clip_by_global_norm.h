@@ -5,7 +5,7 @@
 //                                  +--+--> norm --> scale
 //
 // Takes the gradients (OpTraits::Update::gradient) of all updates of one level, a graph or a region, and does what
-// clip_by_global_norm() of graph/clipping.h does to them, bit by bit; slices count by their rows.
+// clip_by_global_norm() of graph/train/clipping.h does to them, bit by bit; slices count by their rows.
 //
 // Inside a replicated region of several replicas a gradient is but a share of the whole. It is summed over the replicas first
 // (all_reduce; rows and their numbers: all_gather), unless it is such a sum already (SyncAnalysis::is_summed), so that the
@@ -22,7 +22,7 @@
 #include <memory>
 
 #include "lockstep/core/export.h"
-#include "lockstep/graph/pass.h"
+#include "lockstep/graph/transform/pass.h"
 
 namespace lockstep {
 

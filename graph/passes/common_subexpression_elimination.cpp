@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/graph/rewriter.h"
+#include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
 namespace {

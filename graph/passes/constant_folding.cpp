@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/graph/internal/eval.h"
-#include "lockstep/graph/pass_options.h"
-#include "lockstep/graph/rewriter.h"
+#include "lockstep/graph/ir/internal/evaluate_node.h"
+#include "lockstep/graph/transform/pass_options.h"
+#include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
 namespace {

@@ -9,11 +9,11 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/runtime.h"
-#include "lockstep/graph/internal/regions.h"
-#include "lockstep/graph/internal/shape_values.h"
-#include "lockstep/graph/internal/tile_program.h"
-#include "lockstep/graph/pass_options.h"
-#include "lockstep/graph/rewriter.h"
+#include "lockstep/graph/run/internal/regions.h"
+#include "lockstep/graph/ir/internal/shape_values.h"
+#include "lockstep/graph/ops/fused/internal/tile_program.h"
+#include "lockstep/graph/transform/pass_options.h"
+#include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "lockstep/graph/rewriter.h"
+#include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
 namespace {

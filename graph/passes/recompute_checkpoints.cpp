@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "lockstep/graph/internal/gradient_nodes.h"
-#include "lockstep/graph/rewriter.h"
+#include "lockstep/graph/ir/internal/gradient_nodes.h"
+#include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
 namespace {

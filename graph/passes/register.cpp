@@ -1,4 +1,4 @@
-#include "lockstep/graph/pass_registry.h"
+#include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/graph/passes/accumulate_gradients.h"
 #include "lockstep/graph/passes/clip_by_global_norm.h"
 #include "lockstep/graph/passes/common_subexpression_elimination.h"

@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/graph/pass_options.h"
-#include "lockstep/graph/rewriter.h"
+#include "lockstep/graph/transform/pass_options.h"
+#include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
 

@@ -4,9 +4,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include "lockstep/graph/pass_options.h"
-#include "lockstep/strategies/internal/copies.h"
-#include "lockstep/strategies/internal/enter_replicas.h"
+#include "lockstep/graph/transform/pass_options.h"
+#include "lockstep/strategies/passes/internal/copies.h"
+#include "lockstep/strategies/passes/internal/enter_replicas.h"
 
 namespace lockstep {
 

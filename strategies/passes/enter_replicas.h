@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
-#include "lockstep/graph/pass.h"
+#include "lockstep/graph/transform/pass.h"
 
 namespace lockstep {
 

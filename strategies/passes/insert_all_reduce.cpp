@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/graph/rewriter.h"
-#include "lockstep/graph/sync.h"
+#include "lockstep/graph/transform/rewriter.h"
+#include "lockstep/graph/transform/sync.h"
 
 namespace lockstep {
 

@@ -7,7 +7,7 @@
 //                                               }
 //
 // For every update of a variable that replicas keep equal (not one that is synchronized on read), in replicated regions and the
-// regions inside them, whose operand is per replica (graph/sync.h):
+// regions inside them, whose operand is per replica (graph/transform/sync.h):
 //
 //   a gradient (OpTraits::Update::gradient)     all_reduce of sum
 //   aggregation sum, mean                       all_reduce of sum, of mean
@@ -33,7 +33,7 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
-#include "lockstep/graph/pass.h"
+#include "lockstep/graph/transform/pass.h"
 
 namespace lockstep {
 

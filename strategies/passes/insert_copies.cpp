@@ -4,8 +4,8 @@
 #include <map>
 
 #include "lockstep/core/device.h"
-#include "lockstep/graph/rewriter.h"
-#include "lockstep/strategies/internal/memories.h"
+#include "lockstep/graph/transform/rewriter.h"
+#include "lockstep/strategies/passes/internal/memories.h"
 
 namespace lockstep {
 

@@ -1,7 +1,7 @@
 #include "lockstep/strategies/passes/mirror_variables.h"
 
 #include "lockstep/core/device.h"
-#include "lockstep/strategies/internal/copies.h"
+#include "lockstep/strategies/passes/internal/copies.h"
 
 namespace lockstep {
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
-#include "lockstep/graph/pass.h"
+#include "lockstep/graph/transform/pass.h"
 
 namespace lockstep {
 

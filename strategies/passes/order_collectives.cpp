@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lockstep/graph/rewriter.h"
+#include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
 

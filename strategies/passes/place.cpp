@@ -3,7 +3,7 @@
 #include <unordered_set>
 
 #include "lockstep/core/device.h"
-#include "lockstep/graph/graph.h"
+#include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {
 

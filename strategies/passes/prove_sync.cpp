@@ -4,10 +4,10 @@
 #include <memory>
 #include <unordered_set>
 
-#include "lockstep/graph/pass_options.h"
-#include "lockstep/strategies/congruence.h"
-#include "lockstep/strategies/internal/copies.h"
-#include "lockstep/strategies/internal/drift.h"
+#include "lockstep/graph/transform/pass_options.h"
+#include "lockstep/strategies/proof/congruence.h"
+#include "lockstep/strategies/passes/internal/copies.h"
+#include "lockstep/strategies/proof/internal/drift.h"
 
 namespace lockstep {
 

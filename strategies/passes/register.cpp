@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include "lockstep/strategies/internal/flat_passes.h"
+#include "lockstep/strategies/passes/internal/flat_passes.h"
 #include "lockstep/strategies/passes/bucket_all_reduce.h"
 #include "lockstep/strategies/passes/enter_replicas.h"
 #include "lockstep/strategies/passes/insert_all_reduce.h"

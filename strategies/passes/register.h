@@ -2,7 +2,7 @@
 #pragma once
 
 #include "lockstep/core/export.h"
-#include "lockstep/graph/pass_registry.h"
+#include "lockstep/graph/transform/pass_registry.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/strategies/internal/flat_passes.h"
+#include "lockstep/strategies/passes/internal/flat_passes.h"
 #include "lockstep/strategies/passes/insert_copies.h"
 #include "lockstep/strategies/passes/lower_collectives.h"
 #include "lockstep/strategies/passes/order_collectives.h"

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "lockstep/strategies/internal/copies.h"
-#include "lockstep/strategies/internal/enter_replicas.h"
-#include "lockstep/strategies/internal/replicator.h"
+#include "lockstep/strategies/passes/internal/copies.h"
+#include "lockstep/strategies/passes/internal/enter_replicas.h"
+#include "lockstep/strategies/passes/internal/replicator.h"
 
 namespace lockstep {
 

@@ -6,10 +6,10 @@
 #include <tuple>
 #include <vector>
 
-#include "lockstep/graph/rewriter.h"
-#include "lockstep/strategies/congruence.h"
-#include "lockstep/strategies/internal/memories.h"
-#include "lockstep/strategies/internal/sharing.h"
+#include "lockstep/graph/transform/rewriter.h"
+#include "lockstep/strategies/proof/congruence.h"
+#include "lockstep/strategies/passes/internal/memories.h"
+#include "lockstep/strategies/passes/internal/sharing.h"
 
 namespace lockstep {
 

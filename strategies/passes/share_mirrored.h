@@ -5,7 +5,7 @@
 //   x1 -+             +-> t1 -> neg_1 -> assign @"w/replica_1"    x1 -+
 //                                                                 var @"w/replica_1" [copy_of=@w, shares=true]
 //
-// Where the values of several replicas are proven equal (strategies/congruence.h) and lie in one memory (all CPUs of this
+// Where the values of several replicas are proven equal (strategies/proof/congruence.h) and lie in one memory (all CPUs of this
 // process are one), readers go to the first of them, which is now for no replica in particular; the nodes of the others are
 // erased. That holds for pure nodes, for reads, and for updates of variables whose copies stay equal: each update of a
 // copy goes into the update of the variable at the same point of its history, the copy lies in the variable's memory from
@@ -22,7 +22,7 @@
 #include <memory>
 
 #include "lockstep/core/export.h"
-#include "lockstep/graph/pass.h"
+#include "lockstep/graph/transform/pass.h"
 
 namespace lockstep {
 

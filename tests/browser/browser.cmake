@@ -1,4 +1,4 @@
-# The pages of io/html.h in a real browser: registered where Chromium, its driver, Graphviz and Python are found.
+# The pages of io/drawings/html.h in a real browser: registered where Chromium, its driver, Graphviz and Python are found.
 find_program(LOCKSTEP_CHROMIUM NAMES chromium chromium-browser google-chrome)
 find_program(LOCKSTEP_CHROMEDRIVER NAMES chromedriver)
 find_program(LOCKSTEP_DOT NAMES dot)

@@ -1,4 +1,4 @@
-"""The pages of io/html.h in a real browser: Chromium without a window, driven through chromedriver's W3C WebDriver protocol.
+"""The pages of io/drawings/html.h in a real browser: Chromium without a window, driven through chromedriver's W3C WebDriver protocol.
 
     browser_test.py --pages <folder of make_pages> --chromium <program> --driver <program> [--screenshots <folder>]
 

@@ -7,10 +7,10 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/ops.h"
-#include "lockstep/graph/optimizer.h"
-#include "lockstep/graph/pass_registry.h"
-#include "lockstep/graph/text.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/optimizer.h"
+#include "lockstep/graph/transform/pass_registry.h"
+#include "lockstep/graph/text/text.h"
 #include "lockstep/strategies/mirrored.h"
 
 namespace lockstep {

@@ -5,7 +5,7 @@
 #include <stop_token>
 #include <thread>
 
-#include "lockstep/graph/interpreter.h"
+#include "lockstep/graph/interpret/interpreter.h"
 #include "support/program_test.h"
 #include "support/random_graph.h"
 #include "support/sanitizers.h"

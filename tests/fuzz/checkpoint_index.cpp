@@ -1,5 +1,5 @@
 // The first 8 bytes of an input are the size that the file claims to have, the rest its header or its index.
-#include "lockstep/io/internal/checkpoint_index.h"
+#include "lockstep/io/state/internal/checkpoint_index.h"
 
 #include <cstdint>
 #include <cstdio>

@@ -12,9 +12,9 @@
 #include <string_view>
 
 #include "lockstep/core/error.h"
-#include "lockstep/graph/op.h"
-#include "lockstep/graph/structure.h"
-#include "lockstep/io/graph_file.h"
+#include "lockstep/graph/ir/op.h"
+#include "lockstep/graph/check/structure.h"
+#include "lockstep/io/graphs/graph_file.h"
 
 namespace lockstep::fuzz {
 

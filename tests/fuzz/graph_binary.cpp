@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "fuzz/fuzz_graph.h"
-#include "lockstep/io/crc32c.h"
+#include "lockstep/io/files/crc32c.h"
 
 using namespace lockstep;
 

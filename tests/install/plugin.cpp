@@ -1,7 +1,7 @@
 // A plugin outside the tree, for the installed command: an op that Lockstep has never heard of.
-#include "lockstep/graph/plugin.h"
+#include "lockstep/graph/transform/plugin.h"
 
-#include "lockstep/graph/op.h"
+#include "lockstep/graph/ir/op.h"
 
 namespace {
 

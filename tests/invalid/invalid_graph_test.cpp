@@ -11,8 +11,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/text.h"
-#include "lockstep/graph/verifier.h"
+#include "lockstep/graph/text/text.h"
+#include "lockstep/graph/check/verifier.h"
 
 namespace lockstep {
 namespace {

@@ -10,9 +10,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/ops.h"
-#include "lockstep/graph/optimizer.h"
-#include "lockstep/graph/text.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/optimizer.h"
+#include "lockstep/graph/text/text.h"
 #include "lockstep/strategies/central_storage.h"
 #include "lockstep/strategies/extended.h"
 #include "lockstep/strategies/make_strategy.h"

@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/interpreter.h"
-#include "lockstep/graph/text.h"
+#include "lockstep/graph/interpret/interpreter.h"
+#include "lockstep/graph/text/text.h"
 #include "lockstep/strategies/make_strategy.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/passes/enter_replicas.h"

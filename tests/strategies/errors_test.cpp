@@ -1,8 +1,8 @@
 // Wrong devices, options, values, variables and reductions.
 #include <functional>
 
-#include "lockstep/graph/gradients.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/ops.h"
 #include "lockstep/strategies/central_storage.h"
 #include "lockstep/strategies/extended.h"
 #include "lockstep/strategies/make_strategy.h"

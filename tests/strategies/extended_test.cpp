@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/ops/ops.h"
 #include "lockstep/strategies/central_storage.h"
 #include "lockstep/strategies/make_strategy.h"
 #include "lockstep/strategies/mirrored.h"

@@ -9,9 +9,9 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/observer.h"
-#include "lockstep/graph/ops.h"
-#include "lockstep/graph/optimizer.h"
+#include "lockstep/graph/run/observer.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/optimizer.h"
 #include "lockstep/strategies/mirrored.h"
 
 namespace lockstep {

@@ -5,9 +5,9 @@
 #include <new>
 #include <vector>
 
-#include "lockstep/core/in_process_group.h"
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/core/communicators/in_process_group.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/ops.h"
 #include "support/program_test.h"
 #include "support/sanitizers.h"
 

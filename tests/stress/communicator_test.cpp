@@ -1,5 +1,5 @@
 // Participants on threads of their own: results whatever the timing, and an end whatever goes wrong.
-#include "lockstep/core/communicator.h"
+#include "lockstep/core/communicators/communicator.h"
 
 #include <atomic>
 #include <chrono>
@@ -14,7 +14,7 @@
 
 #include "core/kernels/random_tensors.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/in_process_group.h"
+#include "lockstep/core/communicators/in_process_group.h"
 
 namespace lockstep {
 namespace {

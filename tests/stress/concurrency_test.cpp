@@ -8,9 +8,9 @@
 #include <taskflow/taskflow.hpp>
 
 #include "lockstep/core/taskflow.h"
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/interpreter.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/interpret/interpreter.h"
+#include "lockstep/graph/ops/ops.h"
 #include "support/program_test.h"
 #include "support/random_graph.h"
 #include "support/sanitizers.h"

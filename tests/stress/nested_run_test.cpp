@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/ops.h"
 #include "support/program_test.h"
 #include "support/sanitizers.h"
 

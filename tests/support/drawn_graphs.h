@@ -4,8 +4,8 @@
 #include <string>
 
 #include "lockstep/core/error.h"
-#include "lockstep/graph/graph.h"
-#include "lockstep/graph/text.h"
+#include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/text/text.h"
 
 namespace lockstep::testing {
 

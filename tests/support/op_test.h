@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/compile.h"
-#include "lockstep/graph/interpreter.h"
-#include "lockstep/graph/text.h"
-#include "lockstep/graph/verifier.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/interpret/interpreter.h"
+#include "lockstep/graph/text/text.h"
+#include "lockstep/graph/check/verifier.h"
 #include "support/program_test.h"
 
 namespace lockstep::testing {

@@ -13,8 +13,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/tensor.h"
-#include "lockstep/graph/compile.h"
-#include "lockstep/graph/program.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/run/program.h"
 
 namespace lockstep::testing {
 

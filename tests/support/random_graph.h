@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "lockstep/core/random.h"
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep::testing {
 

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "lockstep/graph/internal/clusters.h"
+#include "lockstep/graph/run/internal/clusters.h"
 
 namespace lockstep::testing {
 

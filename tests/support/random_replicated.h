@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep::testing {
 

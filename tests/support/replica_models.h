@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/graph/ops.h"
-#include "lockstep/graph/optimizer.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/optimizer.h"
 #include "lockstep/strategies/strategy.h"
 #include "support/random_graph.h"
 

@@ -9,9 +9,9 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/tensor.h"
-#include "lockstep/graph/graph.h"
-#include "lockstep/strategies/step.h"
-#include "lockstep/strategies/values.h"
+#include "lockstep/graph/ir/graph.h"
+#include "lockstep/strategies/trace/step.h"
+#include "lockstep/strategies/trace/values.h"
 
 namespace lockstep::testing {
 

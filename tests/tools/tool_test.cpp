@@ -14,10 +14,10 @@
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/core/version.h"
-#include "lockstep/graph/plugin.h"
-#include "lockstep/io/npy.h"
-#include "lockstep/io/npz.h"
-#include "lockstep/io/svg.h"
+#include "lockstep/graph/transform/plugin.h"
+#include "lockstep/io/files/npy.h"
+#include "lockstep/io/files/npz.h"
+#include "lockstep/io/drawings/svg.h"
 
 namespace lockstep {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/ops.h"
-#include "lockstep/graph/optimizer.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/optimizer.h"
 #include "support/pass_test.h"
 
 namespace lockstep {

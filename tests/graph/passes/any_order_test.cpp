@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <random>
 
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/ops.h"
 #include "support/pass_test.h"
 
 namespace lockstep {

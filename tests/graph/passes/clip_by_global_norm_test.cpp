@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/clipping.h"
-#include "lockstep/graph/ops.h"
-#include "lockstep/graph/optimizer.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/train/clipping.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/optimizer.h"
 #include "support/pass_test.h"
 
 namespace lockstep {

@@ -1,7 +1,7 @@
 #include "lockstep/graph/passes/common_subexpression_elimination.h"
 
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/ops.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/ops.h"
 #include "support/pass_test.h"
 
 namespace lockstep {

@@ -2,12 +2,12 @@
 
 #include <set>
 
-#include "lockstep/graph/compile.h"
-#include "lockstep/graph/gradients.h"
-#include "lockstep/graph/interpreter.h"
-#include "lockstep/graph/ops.h"
-#include "lockstep/graph/optimize.h"
-#include "lockstep/graph/pass_registry.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/interpret/interpreter.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/passes/optimize.h"
+#include "lockstep/graph/transform/pass_registry.h"
 #include "support/gradient_check.h"
 #include "support/pass_test.h"
 #include "support/program_test.h"

@@ -1,8 +1,8 @@
 // Steps that went through all passes over flat graphs, compiled: the bits of the interpreted step before them.
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/compile.h"
-#include "lockstep/graph/program.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/run/program.h"
 #include "lockstep/strategies/passes/register.h"
 #include "support/pass_test.h"
 #include "support/random_replicated.h"

@@ -6,10 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/builder.h"
-#include "lockstep/graph/compile.h"
-#include "lockstep/graph/ops.h"
-#include "lockstep/strategies/collective_schedule.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/strategies/proof/collective_schedule.h"
 #include "lockstep/strategies/passes/register.h"
 #include "support/pass_test.h"
 #include "support/random_replicated.h"

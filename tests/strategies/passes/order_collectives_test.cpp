@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/strategies/collective_schedule.h"
+#include "lockstep/strategies/proof/collective_schedule.h"
 #include "lockstep/strategies/passes/register.h"
 #include "support/pass_test.h"
 

@@ -2,8 +2,8 @@
 #include <memory>
 #include <utility>
 
-#include "lockstep/graph/plugin.h"
-#include "lockstep/graph/rewriter.h"
+#include "lockstep/graph/transform/plugin.h"
+#include "lockstep/graph/transform/rewriter.h"
 #include "lockstep/strategies/strategy_registry.h"
 
 namespace {

@@ -1,0 +1,155 @@
+// core/communicators/communicator.h - participants that exchange arrays: all-reduce, broadcast, send and receive, ...
+//
+// A Communicator is one participant of a group of size(). Buffers are plain memory, a dtype and a count of elements.
+//
+//   Pending sum = comm.all_reduce(ReplicaReduce::kSum, DType::kF32, gradients, gradients, count, deadline_in(5s));
+//   ...                 // other work
+//   sum.wait();         // the sum is there, or this throws
+//
+// Contract
+//   order     Every participant makes the same collective calls in the same order, with the same operation, dtype, count
+//             and root. Calls that do not agree fail on every participant, and the error names both sides. Messages
+//             between two participants are matched in order, apart from the collectives.
+//   memory    belongs to the operation from the call until wait() returns or throws. Input and output are the same
+//             memory (or, of all_gather and reduce_scatter, the caller's own part of it), or do not overlap, also with
+//             those of others.
+//   waiting   Every call returns at once. A send completes when it was received: two participants that send to each other
+//             start both the send and the receive before they wait for either.
+//   failure   A call with senseless arguments throws InvalidArgument and takes no part. Everything else is thrown by
+//             wait(): kInvalidArgument (calls disagree), kDeadlineExceeded (names who had not arrived), kUnavailable (a
+//             participant left or was lost; names it). Each of the three breaks the group: what was not under way fails,
+//             and later calls throw kUnavailable with the first reason. Outputs are undefined after a failure. Never a
+//             hang, as long as there is a deadline, or participants that leave are destroyed.
+//   deadline  is about arrival: an operation that all have joined runs to its end. The earliest deadline that any
+//             participant gave holds for all of them.
+//
+// Implementations: core/communicators/in_process_group.h. Others (NCCL, Gloo, MPI) derive from Communicator and PendingState; what they
+// promise about bits and failures is in their headers.
+//
+// Thread safety: one thread at a time per Communicator and per Pending; different participants at the same time.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "lockstep/core/dtype.h"
+#include "lockstep/core/export.h"
+#include "lockstep/core/kernels/reduce_replicas.h"
+
+namespace lockstep {
+
+// No value: wait for as long as it takes.
+using Deadline = std::optional<std::chrono::steady_clock::time_point>;
+inline Deadline deadline_in(std::chrono::nanoseconds time) { return std::chrono::steady_clock::now() + time; }
+
+// One call, as an implementation sees it.
+struct CommunicatorCall {
+  enum class Kind : std::uint8_t {
+    kAllReduce,
+    kReduce,
+    kBroadcast,
+    kAllGather,
+    kReduceScatter,
+    kBarrier,
+    kSend,
+    kReceive
+  };
+  Kind kind = Kind::kBarrier;
+  ReplicaReduce op = ReplicaReduce::kSum;  // of the three that reduce
+  DType dtype = DType::kF32;
+  std::int64_t count = 0;  // elements; of all_gather and reduce_scatter those of one participant
+  int peer = -1;           // the root, or the other end; -1: none
+  const void* in = nullptr;
+  void* out = nullptr;
+  Deadline deadline;
+
+  bool is_collective() const { return kind < Kind::kSend; }
+};
+LOCKSTEP_API std::string to_string(const CommunicatorCall& call);  // "all_reduce(sum, f32, 1024)"
+
+// What a Pending stands for; made by implementations.
+class LOCKSTEP_API PendingState {
+ public:
+  // Whether wait() would return at once. May do a little of the work, so that polling gets there.
+  virtual bool done(int rank) = 0;
+  // Blocks until the operation is complete; throws why it is not. Called at most once per rank.
+  virtual void wait(int rank) = 0;
+  // The last call for a rank, after wait() or instead of it. Afterwards nobody touches the rank's buffers.
+  virtual void release(int rank) noexcept = 0;
+
+ protected:
+  virtual ~PendingState();
+};
+
+// An operation under way. Dropping it without wait() withdraws the participant: an operation that has not begun fails for
+// everyone and breaks the group, one that has begun is finished first.
+class LOCKSTEP_API Pending {
+ public:
+  Pending() = default;
+  Pending(PendingState* state, int rank) : state_(state), rank_(rank) {}
+  Pending(Pending&& other) noexcept : state_(std::exchange(other.state_, nullptr)), rank_(other.rank_) {}
+  Pending& operator=(Pending&& other) noexcept;
+  ~Pending() { drop(); }
+
+  bool valid() const { return state_ != nullptr; }  // wait() was not called
+  // Whether wait() would return at once; never blocks, and does a little of the work.
+  bool done();
+  // Once: throws FailedPrecondition where it is not valid().
+  void wait();
+
+ private:
+  void drop() noexcept;
+  PendingState* state_ = nullptr;
+  int rank_ = 0;
+};
+
+class LOCKSTEP_API Communicator {
+ public:
+  virtual ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  virtual int rank() const = 0;  // in [0, size())
+  virtual int size() const = 0;
+
+  // out = in of participant 0 op in of participant 1 op ..., on every participant.
+  [[nodiscard]] Pending all_reduce(ReplicaReduce op, DType dtype, const void* in, void* out,
+                                   std::int64_t count, Deadline deadline = {});
+  // The same on the root alone; `out` is not looked at elsewhere.
+  [[nodiscard]] Pending reduce(ReplicaReduce op, DType dtype, const void* in, void* out, std::int64_t count,
+                               int root, Deadline deadline = {});
+  // `in` has size() * count elements; part r of the result goes to `out` of participant r. In place: out = in + rank() *
+  // count elements.
+  [[nodiscard]] Pending reduce_scatter(ReplicaReduce op, DType dtype, const void* in, void* out,
+                                       std::int64_t count, Deadline deadline = {});
+  // `out` has size() * count elements, of participant 0, of participant 1, ... In place: in = out + rank() * count
+  // elements.
+  [[nodiscard]] Pending all_gather(DType dtype, const void* in, void* out, std::int64_t count,
+                                   Deadline deadline = {});
+  // The root's data, on every participant.
+  [[nodiscard]] Pending broadcast(DType dtype, void* data, std::int64_t count, int root,
+                                  Deadline deadline = {});
+  // Complete when every participant has called it.
+  [[nodiscard]] Pending barrier(Deadline deadline = {});
+  [[nodiscard]] Pending send(DType dtype, const void* data, std::int64_t count, int to,
+                             Deadline deadline = {});
+  [[nodiscard]] Pending receive(DType dtype, void* data, std::int64_t count, int from,
+                                Deadline deadline = {});
+
+  // Leaves the group, as the destructor does: what others wait for with this participant fails. Calls after it throw
+  // FailedPrecondition.
+  virtual void close() = 0;
+
+ protected:
+  Communicator() = default;
+  // The arguments of the call make sense; whether all participants agree on it is for the implementation to find out.
+  virtual Pending start(const CommunicatorCall& call) = 0;
+
+ private:
+  Pending checked(const CommunicatorCall& call);
+};
+
+}  // namespace lockstep

@@ -1,0 +1,218 @@
+// graph/build/builder.h - builds a graph node by node, checking each as it is made.
+//
+//   GraphBuilder b;
+//   Value x = b.placeholder("x", DType::kF32, {kUnknown, 4});
+//   VariableRef w = b.variable("w", Tensor::zeros({4, 1}));
+//   {
+//     auto scope = b.scope("layer");                   // names inside read "layer/..."
+//     Value y = relu(matmul(x, b.read(w)) + 1.0F);
+//     b.result(y);
+//   }
+//   Graph graph = b.finish();
+//
+// Shape and dtype errors surface here, at the call, with what was expected, what came and the caller's line. Reading
+// and writing one variable happens in program order: the builder adds the control edges. Inside the functions given
+// to cond() and while_loop(), values of enclosing graphs may be used freely; they are captured.
+//
+// A builder does not move. After finish() it is empty and may start another graph.
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/source_site.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/build/value.h"
+
+namespace lockstep {
+
+// How a lambda node behaves; by default nothing is promised.
+struct CallOptions {
+  // Estimated seconds of one call; 0: unknown (about a microsecond is assumed).
+  double seconds = 0;
+  // kHost: never erased, merged or repeated. kPure lets passes do all that. kOpaque makes it a barrier in program order.
+  Effect effects = Effect::kHost;
+};
+
+class LOCKSTEP_API GraphBuilder {
+ public:
+  GraphBuilder();
+  ~GraphBuilder();
+  GraphBuilder(const GraphBuilder&) = delete;
+  GraphBuilder& operator=(const GraphBuilder&) = delete;
+
+  // --- sources
+  // Fed by its name, which must be free.
+  Value placeholder(std::string_view name, DType dtype, Shape shape, SourceSite site = SourceSite::current());
+  // Copies the tensor: what happens to it later does not change the graph.
+  Value constant(const Tensor& value, std::string_view name = "constant",
+                 SourceSite site = SourceSite::current());
+  template <class T>
+  requires std::is_arithmetic_v<T> Value constant(T value, SourceSite site = SourceSite::current()) {
+    return constant(Tensor::scalar(value), "constant", site);
+  }
+  // Uniform in [low, high). The key decides the bits (with the run's seed, step and replica); absent, the builder
+  // gives each call its own.
+  Value random_uniform(const TensorSpec& spec, double low = 0, double high = 1,
+                       std::optional<std::int64_t> key = std::nullopt,
+                       SourceSite site = SourceSite::current());
+
+  // --- variables
+  // Copies the initial value.
+  VariableRef variable(std::string_view name, const Tensor& initial, SourceSite site = SourceSite::current());
+  VariableRef variable(VariableDecl decl, SourceSite site = SourceSite::current());
+  // The variable of that name where its spec is the same, else a new one: for state that belongs to other state, which code
+  // inside a region may be the first to need. The name is taken as it is; the initial value is copied.
+  VariableRef find_or_declare(VariableDecl decl, SourceSite site = SourceSite::current());
+  Value read(const VariableRef& variable, SourceSite site = SourceSite::current());
+  // The new value, as a Value.
+  Value assign(const VariableRef& variable, const Value& value, SourceSite site = SourceSite::current());
+  Value assign_add(const VariableRef& variable, const Value& delta, SourceSite site = SourceSite::current());
+
+  // --- C++ code as a node
+  std::vector<Value> call(std::string_view name, std::span<const Value> inputs,
+                          std::span<const TensorSpec> outputs, KernelFn function, CallOptions options = {},
+                          SourceSite site = SourceSite::current());
+  // Without data; returns the node for `after`.
+  NodeId call(std::string_view name, std::function<void()> function, CallOptions options = {},
+              std::span<const NodeId> after = {}, SourceSite site = SourceSite::current());
+
+  // --- any op, by name
+  std::vector<Value> op(std::string_view op, std::span<const Value> inputs,
+                        std::vector<Attribute> attributes = {}, std::string_view name = {},
+                        SourceSite site = SourceSite::current());
+  // The first output of such a node.
+  Value op1(std::string_view op, std::initializer_list<Value> inputs, std::vector<Attribute> attributes = {},
+            std::string_view name = {}, SourceSite site = SourceSite::current());
+  NodeId node(const OpDef& op, std::string_view name, std::span<const Value> inputs,
+              std::vector<Attribute> attributes, std::vector<Graph> regions, SourceSite site,
+              std::span<const TensorSpec> declared = {});
+  std::vector<Value> outputs_of(NodeId node);
+  // A plain edge: `node` runs after `before`.
+  void run_after(NodeId node, NodeId before);
+
+  // --- names and places
+  class [[nodiscard]] Guard {
+   public:
+    Guard(std::string& slot, std::string value) : slot_(slot), old_(std::exchange(slot, std::move(value))) {}
+    ~Guard() { slot_ = std::move(old_); }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    std::string& slot_;
+    std::string old_;
+  };
+  Guard scope(std::string_view name);     // prefixes names with "name/"
+  Guard device(std::string_view device);  // places nodes; any spelling
+  // Nodes made while it lives carry this source line, whatever line makes them, and stem from this node: for functions
+  // that make nodes on behalf of a caller, or of another node.
+  class [[nodiscard]] MakerGuard {
+   public:
+    struct Maker {
+      SourceSite site;
+      std::string name;          // Provenance::made_by; empty: the user
+      std::uint64_t origin = 0;  // Provenance::origin
+    };
+    MakerGuard(GraphBuilder& root, Maker maker)
+        : root_(root), old_(std::exchange(root.maker_, std::optional(std::move(maker)))) {}
+    ~MakerGuard() { root_.maker_ = std::move(old_); }
+    MakerGuard(const MakerGuard&) = delete;
+    MakerGuard& operator=(const MakerGuard&) = delete;
+
+   private:
+    GraphBuilder& root_;
+    std::optional<Maker> old_;
+  };
+  MakerGuard made_at(SourceSite site);
+  MakerGuard made_for(const Node& node, std::string_view by);
+
+  // --- results
+  void result(const Value& value, SourceSite site = SourceSite::current());
+  // The finished graph; the builder is empty afterwards. Throws FailedPrecondition inside a region.
+  Graph finish();
+  // The graph as it stands.
+  const Graph& graph() const { return graph_; }
+  // The region that is being built: this, or the innermost of the functions under way.
+  GraphBuilder& innermost();
+  GraphBuilder& outermost();
+  // A key for a random op that no other call of this builder gets, and nobody who counts from 0 or 1: -1, -2, ...
+  std::int64_t new_key() { return outermost().next_key_--; }
+  // Lets a while_loop with a bound keep its trips: it gets further outputs, one [max_trips, ...] per carried value and
+  // the number of trips. What was an output before still is. (For the gradient rule of loops.)
+  void keep_trips(NodeId loop);
+  // A value of an enclosing graph becomes a captured parameter of this one; own values stay themselves.
+  Value import(const Value& value);
+
+ private:
+  friend struct RegionTrace;
+  friend class Value;
+  explicit GraphBuilder(GraphBuilder* parent);
+  const TensorSpec* variable_spec(std::string_view name) const;
+  void order_effects(NodeId node);
+  Value import_shape(const Value& value);
+  Value add_parameter(std::string_view name, const TensorSpec& spec, SourceSite site);
+  NodeId add_call(std::string_view name, std::span<const Value> inputs, std::span<const TensorSpec> outputs,
+                  KernelFn function, const CallOptions& options, SourceSite site);
+
+  Graph graph_;
+  internal::BuilderTicket* ticket_ = nullptr;  // what its values know it by
+  GraphBuilder* parent_ = nullptr;
+  GraphBuilder* child_ = nullptr;
+  std::string scope_;
+  std::string device_;
+  std::optional<MakerGuard::Maker> maker_;  // of the outermost: see made_at
+  NodeView::VariableSpecs variable_specs_;
+  std::int64_t next_key_ = -1;
+  std::vector<std::pair<Value, NodeId>> captures_;  // value of the parent -> parameter here
+  std::vector<std::pair<Value, Value>> shapes_;     // shape operand of an enclosing graph -> the same here
+  struct Order {
+    NodeId last_write;
+    std::vector<NodeId> reads;
+  };
+  std::unordered_map<std::string, Order> order_;
+  NodeId barrier_;
+  std::vector<NodeId> since_barrier_;
+};
+
+// --- ops on values (graph/ops/ops.h has the rest)
+using BranchFn = std::function<std::vector<Value>()>;
+using LoopConditionFn = std::function<Value(std::span<const Value>)>;
+using LoopBodyFn = std::function<std::vector<Value>(std::span<const Value>)>;
+
+// One of two: both branches must give values of equal dtypes and ranks. Dimensions that differ become unknown; when the program
+// is compiled for its feeds, both branches must come to one shape, since memory is planned for it.
+LOCKSTEP_API std::vector<Value> cond(const Value& predicate, const BranchFn& then_branch,
+                                     const BranchFn& else_branch, SourceSite site = SourceSite::current());
+struct LoopOptions {
+  // The loop ends after that many trips even if its condition still holds; -1: no bound. A loop with a bound has
+  // gradients: the carried values of every trip are then kept for the way back.
+  std::int64_t max_trips = -1;
+};
+// Repeats the body while the condition (a bool scalar) holds. The body's results have the specs of `initial`.
+LOCKSTEP_API std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditionFn& condition,
+                                           const LoopBodyFn& body, const LoopOptions& options,
+                                           SourceSite site = SourceSite::current());
+LOCKSTEP_API std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditionFn& condition,
+                                           const LoopBodyFn& body, SourceSite site = SourceSite::current());
+// The body once per replica, 0..n-1. `shared` inputs are the same for all; each of `per_replica` holds n values, one per
+// replica. The body sees shared then per-replica ones. Result j of replica r is the returned [j][r].
+LOCKSTEP_API std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t replicas,
+                                                        std::span<const Value> shared,
+                                                        std::span<const std::vector<Value>> per_replica,
+                                                        const LoopBodyFn& body,
+                                                        SourceSite site = SourceSite::current());
+
+}  // namespace lockstep

@@ -1,0 +1,50 @@
+// graph/build/internal/region_trace.h - a function of the user's becomes a region: what is built while it lives belongs there.
+#pragma once
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/graph/build/builder.h"
+
+namespace lockstep {
+
+// Traces one function into a region of the innermost graph.
+struct RegionTrace {
+  explicit RegionTrace(GraphBuilder& outer) : outer_(outer.innermost()), inner_(&outer_) {
+    outer_.child_ = &inner_;
+  }
+  ~RegionTrace() { outer_.child_ = nullptr; }
+  RegionTrace(const RegionTrace&) = delete;
+  RegionTrace& operator=(const RegionTrace&) = delete;
+
+  // What a builder took from the graph around it: (value there, parameter here). The outermost has no parent.
+  static const std::vector<std::pair<Value, NodeId>>& captures_of(const GraphBuilder& builder) {
+    return builder.captures_;
+  }
+  static GraphBuilder* parent_of(const GraphBuilder& builder) { return builder.parent_; }
+
+  Value parameter(const std::string& name, const TensorSpec& spec) {
+    return inner_.add_parameter(name, spec, {});
+  }
+  void finish(std::span<const Value> results, const SourceSite& site) {
+    for (const Value& value : results) inner_.result(value, site);
+    outer_.child_ = nullptr;
+  }
+  const auto& captures() const { return inner_.captures_; }
+  // The region with these parameters first, then one for each captured value in the given order.
+  Graph take(std::span<const Value> own, std::span<const Value> captured) {
+    std::vector<NodeId> parameters;
+    for (const Value& value : own) parameters.push_back(value.id().node);
+    for (const Value& outer : captured) parameters.push_back(inner_.import(outer).id().node);
+    inner_.graph_.set_parameters(std::move(parameters));
+    return std::move(inner_.graph_);
+  }
+
+ private:
+  GraphBuilder& outer_;
+  GraphBuilder inner_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,236 @@
+// graph/build/regions.cpp - functions of the user's traced into regions.
+#include <algorithm>
+
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/build/internal/region_trace.h"
+#include "lockstep/graph/ops/collectives.h"
+#include "lockstep/graph/build/regions.h"
+
+namespace lockstep {
+
+namespace {
+
+void add_captures(const RegionTrace& trace, std::vector<Value>& all) {
+  for (const auto& [outer, parameter] : trace.captures()) {
+    if (std::ranges::find(all, outer) == all.end()) all.push_back(outer);
+  }
+}
+
+template <class T>
+std::vector<T> joined(std::vector<T> a, std::span<const T> b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+}  // namespace
+
+std::vector<Value> cond(const Value& predicate, const BranchFn& then_branch, const BranchFn& else_branch,
+                        SourceSite site) {
+  static const OpDef& op = OpRegistry::global().get("cond");
+  GraphBuilder& builder = predicate.builder().innermost();
+  std::vector<Value> captured;
+  RegionTrace then_trace(builder);
+  then_trace.finish(then_branch(), site);
+  RegionTrace else_trace(builder);
+  else_trace.finish(else_branch(), site);
+  add_captures(then_trace, captured);
+  add_captures(else_trace, captured);
+  std::vector<Graph> regions;
+  regions.push_back(then_trace.take({}, captured));
+  regions.push_back(else_trace.take({}, captured));
+  const NodeId id = builder.node(op, {}, joined<Value>({predicate}, captured), {}, std::move(regions), site);
+  return builder.outputs_of(id);
+}
+
+std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditionFn& condition,
+                              const LoopBodyFn& body, SourceSite site) {
+  return while_loop(initial, condition, body, LoopOptions{}, site);
+}
+
+std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditionFn& condition,
+                              const LoopBodyFn& body, const LoopOptions& options, SourceSite site) {
+  static const OpDef& op = OpRegistry::global().get("while_loop");
+  if (initial.empty()) {
+    throw InvalidArgument("while_loop: needs at least one carried value",
+                          {{}, "while_loop", {}, site.file, site.line, -1});
+  }
+  GraphBuilder& builder = initial[0].builder().innermost();
+  const auto trace = [&](RegionTrace& region, auto&& function) {
+    std::vector<Value> parameters;
+    for (const Value& value : initial) parameters.push_back(region.parameter(value.name(), value.spec()));
+    if constexpr (std::is_same_v<std::decay_t<decltype(function(parameters))>, Value>) {
+      const Value result = function(parameters);
+      region.finish({&result, 1}, site);
+    } else {
+      region.finish(function(parameters), site);
+    }
+    return parameters;
+  };
+  RegionTrace condition_trace(builder);
+  const std::vector<Value> condition_parameters = trace(condition_trace, condition);
+  RegionTrace body_trace(builder);
+  const std::vector<Value> body_parameters = trace(body_trace, body);
+  std::vector<Value> captured;
+  add_captures(condition_trace, captured);
+  add_captures(body_trace, captured);
+  std::vector<Graph> regions;
+  regions.push_back(condition_trace.take(condition_parameters, captured));
+  regions.push_back(body_trace.take(body_parameters, captured));
+  std::vector<Attribute> attributes;
+  attributes.push_back({"carried", static_cast<std::int64_t>(initial.size())});
+  if (options.max_trips != -1) attributes.push_back({"max_trips", options.max_trips});
+  const NodeId id = builder.node(op, {}, joined<Value>({initial.begin(), initial.end()}, captured),
+                                 std::move(attributes), std::move(regions), site);
+  return builder.outputs_of(id);
+}
+
+std::vector<Value> merge_call(GraphBuilder& builder, std::int64_t replicas, std::span<const Value> arguments,
+                              const MergeFn& function, SourceSite site) {
+  static const OpDef& op = OpRegistry::global().get("merge_call");
+  const ErrorPlace place{{}, "merge_call", {}, site.file, site.line, -1};
+  if (replicas < 1) throw InvalidArgument("merge_call: needs at least one replica", place);
+  GraphBuilder& target = builder.innermost();
+  RegionTrace trace(target);
+  std::vector<Value> parameters;  // replica by replica
+  std::vector<std::vector<Value>> seen(arguments.size());
+  for (std::int64_t r = 0; r < replicas; ++r) {
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      parameters.push_back(trace.parameter(copy_name(arguments[i].name(), r), arguments[i].spec()));
+      seen[i].push_back(parameters.back());
+    }
+  }
+  std::vector<Value> results;
+  std::vector<std::int64_t> single;
+  for (const MergedResult& result : function(seen)) {
+    if (result.size() != 1 && result.size() != static_cast<std::size_t>(replicas)) {
+      throw InvalidArgument(str("merge_call: a result holds ", result.size(), " values for ", replicas,
+                                " replicas; give one for all, or one for each"),
+                            place);
+    }
+    single.push_back(result.size() == 1 ? 1 : 0);
+    results.insert(results.end(), result.begin(), result.end());
+  }
+  trace.finish(results, site);
+  if (!trace.captures().empty()) {
+    throw InvalidArgument(str("merge_call: the function uses '", trace.captures().front().first.name(),
+                              "', a value of one replica; hand it over as an argument, to see that of each"),
+                          place);
+  }
+  std::vector<Graph> regions;
+  regions.push_back(trace.take(parameters, {}));
+  const NodeId id = target.node(op, {}, arguments, {{"replicas", replicas}, {"single", std::move(single)}},
+                                std::move(regions), site);
+  return target.outputs_of(id);
+}
+
+namespace {
+
+std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, std::int64_t replicas,
+                                                std::span<const Value> shared,
+                                                std::span<const std::vector<Value>> per_replica,
+                                                const LoopBodyFn& body, bool update, SourceSite site) {
+  static const OpDef& op = OpRegistry::global().get("replicated");
+  const ErrorPlace place{{}, "replicated", {}, site.file, site.line, -1};
+  if (replicas < 1) throw InvalidArgument("replicated: needs at least one replica", place);
+  GraphBuilder& target = builder.innermost();
+  RegionTrace trace(target);
+  std::vector<Value> parameters;
+  std::vector<Value> inputs(shared.begin(), shared.end());
+  for (const Value& value : shared) parameters.push_back(trace.parameter(value.name(), value.spec()));
+  for (const std::vector<Value>& values : per_replica) {
+    if (values.size() != static_cast<std::size_t>(replicas)) {
+      throw InvalidArgument(
+          str("replicated: a per-replica input holds ", values.size(), " values for ", replicas, " replicas"),
+          place);
+    }
+    TensorSpec spec = values[0].spec();
+    for (const Value& value : values) spec.shape = join_shapes(spec.shape, value.shape());
+    parameters.push_back(trace.parameter(values[0].name(), spec));
+  }
+  trace.finish(body(parameters), site);
+  std::vector<Value> captured;
+  add_captures(trace, captured);
+  // Captured values are shared by all replicas: they stand behind the shared inputs.
+  const std::size_t own_shared = shared.size();
+  inputs.insert(inputs.end(), captured.begin(), captured.end());
+  for (const std::vector<Value>& values : per_replica)
+    inputs.insert(inputs.end(), values.begin(), values.end());
+  Graph region = trace.take(parameters, captured);
+  std::vector<NodeId> order =
+      region.parameters();  // shared, per replica, captured -> shared, captured, per replica
+  std::rotate(order.begin() + static_cast<std::ptrdiff_t>(own_shared),
+              order.end() - static_cast<std::ptrdiff_t>(captured.size()), order.end());
+  region.set_parameters(std::move(order));
+  const std::size_t results = region.results().size();
+  std::vector<Graph> regions;
+  regions.push_back(std::move(region));
+  std::vector<Attribute> attributes = {{"replicas", replicas},
+                                       {"shared", static_cast<std::int64_t>(own_shared + captured.size())}};
+  if (update) attributes.push_back({"update", true});
+  const NodeId id = target.node(op, {}, inputs, std::move(attributes), std::move(regions), site);
+  const std::vector<Value> flat = target.outputs_of(id);
+  std::vector<std::vector<Value>> grouped(results);
+  for (std::size_t i = 0; i < flat.size(); ++i)
+    grouped[i / static_cast<std::size_t>(replicas)].push_back(flat[i]);
+  return grouped;
+}
+
+}  // namespace
+
+std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t replicas,
+                                           std::span<const Value> shared,
+                                           std::span<const std::vector<Value>> per_replica,
+                                           const LoopBodyFn& body, SourceSite site) {
+  return make_replicated(builder, replicas, shared, per_replica, body, false, site);
+}
+
+std::vector<std::vector<Value>> replicated_update(GraphBuilder& builder, std::int64_t replicas,
+                                                  std::span<const Value> shared,
+                                                  std::span<const std::vector<Value>> per_replica,
+                                                  const LoopBodyFn& body, SourceSite site) {
+  return make_replicated(builder, replicas, shared, per_replica, body, true, site);
+}
+
+Value custom_gradient(std::span<const Value> inputs, const CustomForwardFn& forward,
+                      const CustomBackwardFn& backward, SourceSite site) {
+  static const OpDef& op = OpRegistry::global().get("custom_gradient");
+  const ErrorPlace place{{}, "custom_gradient", {}, site.file, site.line, -1};
+  if (inputs.empty()) throw InvalidArgument("custom_gradient: needs at least one input", place);
+  GraphBuilder& builder = inputs[0].builder().innermost();
+  const Value output = forward(inputs);
+  RegionTrace trace(builder);
+  std::vector<Value> parameters;
+  for (const Value& input : inputs) parameters.push_back(trace.parameter(input.name(), input.spec()));
+  parameters.push_back(trace.parameter("output", output.spec()));
+  parameters.push_back(trace.parameter("flow", output.spec()));
+  const std::span<const Value> all(parameters);
+  const std::vector<Value> flows =
+      backward(all.first(inputs.size()), parameters[inputs.size()], parameters[inputs.size() + 1]);
+  if (flows.size() != inputs.size()) {
+    throw InvalidArgument(
+        str("custom_gradient: the rule gives ", flows.size(), " gradients for ", inputs.size(), " inputs"),
+        place);
+  }
+  std::vector<Value> given;
+  std::vector<std::int64_t> places;
+  for (std::size_t i = 0; i < flows.size(); ++i) {
+    if (!flows[i].valid()) continue;
+    given.push_back(flows[i]);
+    places.push_back(static_cast<std::int64_t>(i));
+  }
+  trace.finish(given, site);
+  std::vector<Value> captured;
+  add_captures(trace, captured);
+  std::vector<Graph> regions;
+  regions.push_back(trace.take(parameters, captured));
+  std::vector<Value> operands = joined<Value>({output}, inputs);
+  operands.insert(operands.end(), captured.begin(), captured.end());
+  std::vector<Attribute> attributes;
+  attributes.push_back({"places", std::move(places)});
+  attributes.push_back({"inputs", static_cast<std::int64_t>(inputs.size())});
+  const NodeId id = builder.node(op, {}, operands, std::move(attributes), std::move(regions), site);
+  return builder.outputs_of(id)[0];
+}
+
+}  // namespace lockstep

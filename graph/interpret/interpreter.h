@@ -1,0 +1,78 @@
+// graph/interpret/interpreter.h - the reference interpreter: one node after another, nothing planned, nothing clustered.
+//
+//   Interpreter interpreter(graph, {.seed = 7});
+//   std::vector<Tensor> results = interpreter.run({{"x", x}});
+//   Tensor w = interpreter.variables().at("w");
+//
+// It runs any graph that verifies: regions, replicas, lambdas, variables, random ops; every device is the CPU. It uses
+// the kernels and splits of the ops, so that compiled programs agree with it to the bit. It is the oracle of the tests
+// and of bisect() (graph/transform/bisect.h).
+//
+// A step commits or did not happen: where something throws, variables and the step counter are as before the run. Errors
+// name node, op and source line, with the original exception nested.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/graph/ir/graph.h"
+
+namespace lockstep {
+
+struct InterpreterOptions {
+  // Of every random op's stream.
+  std::uint64_t seed = 0;
+  // A while_loop that runs longer is an error.
+  std::int64_t max_trips = 10'000'000;
+};
+
+class LOCKSTEP_API Interpreter {
+ public:
+  using Feeds = std::map<std::string, Tensor, std::less<>>;  // by name of the placeholder
+
+  // Keeps the graph. Throws VerifyError where it cannot run.
+  explicit Interpreter(Graph graph, InterpreterOptions options = {});
+  ~Interpreter();
+  Interpreter(Interpreter&&) noexcept;
+  Interpreter& operator=(Interpreter&&) noexcept;
+
+  // The results, in order; they share no memory with feeds, variables or constants. Feeds are checked before anything
+  // runs: InvalidArgument names the placeholder and what it expects.
+  std::vector<Tensor> run(const Feeds& feeds);
+  std::vector<Tensor> run(const std::vector<Tensor>& feeds);  // one per placeholder, in order
+  std::vector<Tensor> run(std::initializer_list<Tensor> feeds) { return run(std::vector<Tensor>(feeds)); }
+  std::vector<Tensor> run() { return run(std::vector<Tensor>()); }
+
+  // The state between runs: initial values at first. Tensors here are never written in place.
+  const std::map<std::string, Tensor>& variables() const { return variables_; }
+  // Throws NotFound for a variable that the graph does not declare, InvalidArgument for a value of another spec.
+  void set_variable(std::string_view name, const Tensor& value);
+  // How many steps that write variables or draw random numbers have been committed; random ops draw from it.
+  std::uint64_t step() const { return step_; }
+  void set_step(std::uint64_t step) { step_ = step; }
+
+  const Graph& graph() const { return *graph_; }
+
+ private:
+  std::vector<Tensor> run_checked(const std::vector<Tensor>& feeds);
+  void update_shared();  // variables that lie in another's memory
+
+  std::unique_ptr<const Graph> graph_;
+  InterpreterOptions options_;
+  std::map<std::string, Tensor> variables_;
+  std::uint64_t step_ = 0;
+  bool advances_step_ = false;
+  std::unique_ptr<const class GraphOrders> orders_;
+};
+
+}  // namespace lockstep

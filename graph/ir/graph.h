@@ -1,0 +1,353 @@
+// graph/ir/graph.h - the dataflow of one step, as a value.
+//
+// A Graph holds nodes. A node is an operation (OpDef) with data inputs, control inputs (run-before edges without
+// data), typed attributes, output specs, a device, regions (sub-graphs), the user's source line and a lasting
+// identity. A graph also has parameters (its placeholders, in order), results (what a run returns, or what a region
+// hands out) and, outermost only, declared variables.
+//
+// Graphs are values: copying copies everything, regions included. Ids are dense: a fresh or compacted graph of n
+// nodes uses ids 0..n-1. erase() leaves a gap that compact() closes. A reference to a node stays valid until the
+// node is erased or the graph compacted; no pointer to a node should outlive a call.
+//
+// Editing keeps names unique and says no to nothing else: verify() (graph/check/verifier.h) judges the result. To build
+// graphs by hand use GraphBuilder; to edit them in a pass use Rewriter.
+//
+// Thread safety: any number of readers, or one writer.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/export.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/core/small_vector.h"
+#include "lockstep/core/source_site.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/graph/ir/attribute.h"
+#include "lockstep/graph/ir/ids.h"
+#include "lockstep/graph/ir/op.h"
+
+namespace lockstep {
+
+// How copies of a variable relate, and how values assigned by several replicas become one (strategies read both).
+enum class Synchronization : std::uint8_t { kAuto, kNone, kOnWrite, kOnRead };
+enum class Aggregation : std::uint8_t { kNone, kSum, kMean, kOnlyFirstReplica };
+LOCKSTEP_API std::string_view to_string(Synchronization value);  // "auto", "none", "on_write", "on_read"
+LOCKSTEP_API std::string_view to_string(Aggregation value);  // "none", "sum", "mean", "only_first_replica"
+
+struct VariableDecl {
+  std::string name;
+  TensorSpec spec;  // fully known
+  Tensor initial;   // of that spec; undefined: zeros
+  Synchronization synchronization = Synchronization::kAuto;
+  Aggregation aggregation = Aggregation::kNone;
+  bool trainable = true;
+  std::string device = {};  // canonical name of where it lives; empty: not placed
+  // A copy of another variable, which is declared before it: it starts with that one's value, and is what replica
+  // `replica` uses in its place. Copies that `share` lie in the other one's memory: one variable under two names.
+  std::string copy_of = {};
+  std::int32_t replica = -1;
+  bool shares = false;
+};
+// The name of replica r's copy: "w" for 0, "w/replica_1" for 1.
+LOCKSTEP_API std::string copy_name(std::string_view variable, std::int64_t replica);
+
+// Where a node comes from. Identities are unique in the process and survive copying, cloning graphs and compaction.
+struct Provenance {
+  std::uint64_t identity = 0;  // of this node
+  std::uint64_t origin = 0;    // identity of the user's node it stems from; its own for a user's node
+  StringId made_by;            // the pass that made it; invalid: the user
+  StringId why;                // in a few words, where the pass said
+  std::int32_t replica = -1;   // for which replica; -1: for none in particular
+};
+
+class Graph;
+
+class LOCKSTEP_API Node {
+ public:
+  NodeId id() const { return id_; }
+  const Graph& graph() const { return *graph_; }  // that holds it
+  const std::string& name() const { return name_; }
+  const OpDef& op() const { return *op_; }
+  std::span<const ValueId> inputs() const { return inputs_; }
+  std::span<const NodeId> controls() const { return controls_; }
+  // Sorted by name.
+  const std::vector<Attribute>& attributes() const {
+    return attributes_ == nullptr ? no_attributes() : *attributes_;
+  }
+  std::span<const TensorSpec> outputs() const { return outputs_; }
+  // Canonical device name; empty: not placed.
+  const std::string& device() const;
+  std::span<const Graph> regions() const;
+  SourceSite site() const;
+  const Provenance& provenance() const { return provenance_; }
+
+  template <class T>
+  const T* find(std::string_view attribute) const {
+    const AttributeValue* value = find_attribute(attributes(), attribute);
+    return value == nullptr ? nullptr : std::get_if<T>(value);
+  }
+
+ private:
+  friend class Graph;
+  bool alive() const { return op_ != nullptr; }
+  static const std::vector<Attribute>& no_attributes();
+
+  // Walks over large graphs wait for memory: a node begins with a cache line, and what most of them look at comes first.
+  alignas(64) const OpDef* op_ = nullptr;  // null: erased
+  const Graph* graph_ = nullptr;
+  Provenance provenance_;
+  NodeId id_;
+  StringId device_;
+  std::uint32_t site_ = 0;
+  SmallVector<ValueId, 2> inputs_;
+  SmallVector<NodeId, 2> controls_;
+  std::vector<Graph> regions_;
+  std::shared_ptr<const std::vector<Attribute>>
+      attributes_;  // null: none; shared by copies, so never changed
+  SmallVector<TensorSpec, 1> outputs_;
+  std::string name_;
+};
+
+// Everything needed to make a node. Name and outputs are taken as they are.
+struct NodeInit {
+  const OpDef* op = nullptr;
+  std::string name;
+  SmallVector<ValueId, 2> inputs;
+  SmallVector<NodeId, 2> controls;
+  SmallVector<TensorSpec, 1> outputs;
+  std::vector<Attribute> attributes;    // any order
+  const Node* attributes_of = nullptr;  // where it is given: those of that node instead, without a copy
+  std::vector<Graph> regions;
+  std::string_view device;
+  SourceSite site;
+  std::optional<Provenance> provenance;  // absent: a new identity, which is its own origin
+
+  // `attributes`, with a copy of those of `attributes_of` where that was given: to change them.
+  std::vector<Attribute>& own_attributes();
+};
+
+class LOCKSTEP_API Graph {
+ public:
+  Graph();
+  Graph(const Graph& other);
+  Graph(Graph&& other) noexcept;
+  Graph& operator=(const Graph& other);
+  Graph& operator=(Graph&& other) noexcept;
+  ~Graph();
+
+  // --- reading
+  std::size_t size() const { return live_; }       // live nodes
+  std::size_t id_bound() const { return slots_; }  // every id is below
+  bool contains(NodeId id) const { return id.index() < slots_ && slot(id).alive(); }
+  const Node& node(NodeId id) const {  // Internal error where it is not there
+    if (!contains(id)) [[unlikely]]
+      throw_missing(id);
+    return slot(id);
+  }
+  NodeId find(std::string_view name) const;  // invalid where there is none
+  bool has_output(ValueId value) const {
+    return contains(value.node) && value.output < node(value.node).outputs().size();
+  }
+  const TensorSpec& spec(ValueId value) const { return node(value.node).outputs()[value.output]; }
+  const std::vector<NodeId>& parameters() const { return parameters_; }
+  const std::vector<ValueId>& results() const { return results_; }
+  const std::vector<VariableDecl>& variables() const { return variables_; }
+  const VariableDecl* find_variable(std::string_view name) const;
+  std::string_view text(StringId id) const {
+    return id.valid() ? std::string_view(*strings_[id.index()]) : std::string_view();
+  }
+
+  // Live nodes in order of id: for (const Node& node : graph.nodes()).
+  class NodeIterator {
+   public:
+    using value_type = Node;
+    using difference_type = std::ptrdiff_t;
+    using iterator_category = std::forward_iterator_tag;
+    using reference = const Node&;
+    using pointer = const Node*;
+    NodeIterator() = default;
+    NodeIterator(const Graph* graph, std::size_t index) : graph_(graph), index_(index) { skip(); }
+    const Node& operator*() const { return graph_->slot(NodeId(index_)); }
+    const Node* operator->() const { return &**this; }
+    NodeIterator& operator++() {
+      ++index_;
+      skip();
+      return *this;
+    }
+    NodeIterator operator++(int) {
+      NodeIterator old = *this;
+      ++*this;
+      return old;
+    }
+    friend bool operator==(const NodeIterator& a, const NodeIterator& b) { return a.index_ == b.index_; }
+
+   private:
+    void skip() {
+      while (index_ < graph_->slots_ && !graph_->slot(NodeId(index_)).alive()) ++index_;
+    }
+    const Graph* graph_ = nullptr;
+    std::size_t index_ = 0;
+  };
+  struct NodeRange {
+    const Graph* graph;
+    NodeIterator begin() const { return {graph, 0}; }
+    NodeIterator end() const { return {graph, graph->slots_}; }
+  };
+  NodeRange nodes() const { return {this}; }
+  // Those of them that have regions, in order of id, without a look at the others.
+  std::vector<NodeId> region_owners() const;
+
+  // Inputs before users (controls count), otherwise in order of id: a graph whose ids are in such an order already
+  // keeps it. Nodes on a cycle come in some order; `cycle`, where given, receives one cycle as a path whose last
+  // node feeds its first, and stays empty where there is none. Linear.
+  std::vector<NodeId> topological_order(std::vector<NodeId>* cycle = nullptr) const;
+
+  // --- editing
+  // Throws InvalidArgument for an empty or taken name.
+  NodeId add(NodeInit init);
+  // The base, or the base with the first free suffix: "add", "add_1", ... Amortised constant time.
+  std::string unique_name(std::string_view base) const;
+  void erase(NodeId id);
+  void set_op(NodeId id, const OpDef& op);
+  void set_input(NodeId id, std::size_t index, ValueId value);
+  void set_inputs(NodeId id, std::span<const ValueId> inputs);
+  void add_control(NodeId id, NodeId before);  // once, however often it is called
+  void set_controls(NodeId id, std::span<const NodeId> controls);
+  void set_outputs(NodeId id, std::span<const TensorSpec> outputs);
+  void set_attribute(NodeId id, std::string_view name, AttributeValue value);
+  void remove_attribute(NodeId id, std::string_view name);
+  void set_device(NodeId id, std::string_view device);
+  void set_provenance(NodeId id, const Provenance& provenance);
+  void rename(NodeId id, std::string name);  // throws InvalidArgument for a taken name
+  Graph& region(NodeId id, std::size_t index);
+  void add_parameter(NodeId id) { parameters_.push_back(id); }
+  void add_result(ValueId value) { results_.push_back(value); }
+  void set_parameters(std::vector<NodeId> parameters) { parameters_ = std::move(parameters); }
+  void set_results(std::vector<ValueId> results) { results_ = std::move(results); }
+  // Throws InvalidArgument for a taken name, an unknown shape, or an initial value of another spec.
+  void declare_variable(VariableDecl decl);
+  // Replaces the declaration of that name; name, spec and what it is a copy of stay. Throws InvalidArgument otherwise.
+  void redeclare_variable(VariableDecl decl);
+  // Renumbers in topological order without gaps. Returns the new id of each old one (invalid: erased).
+  std::vector<NodeId> compact();
+  StringId intern(std::string_view text);
+  void reserve(std::size_t nodes);
+
+  static std::uint64_t new_identity();
+
+ private:
+  friend class Node;
+  // Chunk k holds kFirstChunk << k nodes: a small region takes little memory, a large graph few chunks.
+  static constexpr std::size_t kFirstChunk = 8;
+  struct SlotPlace {
+    std::size_t chunk, offset;
+  };
+  static SlotPlace place_of_slot(std::size_t index) {
+    const std::size_t shifted = index + kFirstChunk;
+    const std::size_t size = std::bit_floor(shifted);
+    return {static_cast<std::size_t>(std::countr_zero(size) - std::countr_zero(kFirstChunk)), shifted - size};
+  }
+
+  Node& slot(NodeId id) {
+    const SlotPlace place = place_of_slot(id.index());
+    return chunks_[place.chunk][place.offset];
+  }
+  const Node& slot(NodeId id) const {
+    const SlotPlace place = place_of_slot(id.index());
+    return chunks_[place.chunk][place.offset];
+  }
+  Node& at(NodeId id) {
+    if (!contains(id)) [[unlikely]]
+      throw_missing(id);
+    return slot(id);
+  }
+  [[noreturn]] static void throw_missing(NodeId id);
+  Node& append_slot();
+  std::uint32_t intern_site(const SourceSite& site);
+  void index_name(NodeId id);
+  void unindex_name(NodeId id);
+  void rebuild_name_index(std::size_t capacity);
+  void renumber_name_index(std::span<const NodeId> moved);
+  void index_variable(std::size_t place);
+  void adopt();  // points every node at this graph
+  static bool names_earlier(const Node& node);
+
+  // So that names can be looked for without making a string of them.
+  struct TextHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+  using TextIndex = std::unordered_map<std::string, std::uint32_t, TextHash, std::equal_to<>>;
+
+  std::vector<std::vector<Node>> chunks_;  // none ever outgrows what it reserved: references to nodes survive
+  std::size_t slots_ = 0;
+  std::size_t live_ = 0;
+  bool in_order_ = true;               // nodes come after those they name that are there; false: not known
+  std::vector<NodeId> region_owners_;  // in order of id; erased ones among them, until compaction
+  // Open addressing. Low half of an entry: node id + 1, 0 free, kTombstone; high half: bits of the name's hash, so
+  // that a probe that misses does not touch a node.
+  std::vector<std::uint64_t> name_index_;
+  std::size_t name_index_used_ = 0;
+  std::vector<NodeId> parameters_;
+  std::vector<ValueId> results_;
+  std::vector<VariableDecl> variables_;
+  std::vector<std::uint64_t> variable_index_;  // as name_index_, of places in variables_
+  // A SourceSite points into them, and must survive growth; copies of a graph, which are many where regions are copied,
+  // share them.
+  std::vector<std::shared_ptr<const std::string>> strings_;
+  std::unordered_map<std::string_view, std::uint32_t> string_index_;  // where there are more than a few
+  struct Site {
+    std::uint32_t file, function, line;
+    friend bool operator==(const Site&, const Site&) = default;
+  };
+  struct SiteHash {
+    std::size_t operator()(const Site& s) const { return (s.file * 31U + s.function) * 1000003U + s.line; }
+  };
+  std::vector<Site> sites_;                                       // [0] is the unknown site
+  std::unordered_map<Site, std::uint32_t, SiteHash> site_index_;  // where there are more than a few
+  std::uint32_t last_site_ = 0;
+  mutable TextIndex next_suffix_;  // for unique_name
+};
+
+inline std::span<const Graph> Node::regions() const { return regions_; }
+
+// Everything a node does, its regions' nodes included.
+LOCKSTEP_API Effect effects_of(const Node& node);
+// Variables that a node reads or writes, its regions' nodes included; sorted, each name once.
+struct VariableUse {
+  std::string name;
+  bool reads = false;
+  bool writes = false;
+};
+LOCKSTEP_API std::vector<VariableUse> variable_uses(const Node& node);
+// What the node itself updates: the variable, then its slots, as OpTraits::Update lists them. Empty for other nodes.
+LOCKSTEP_API SmallVector<std::string, 1> updated_variables(const Node& node);
+// The place of a node, for errors.
+LOCKSTEP_API ErrorPlace place_of(const Node& node);
+LOCKSTEP_API std::vector<TensorSpec> input_specs(const Graph& graph, const Node& node);
+// A view of a node for its op's rules, over input specs that may be more precise than the graph's. A view: `inputs`
+// and `variables` must outlive it.
+LOCKSTEP_API NodeView view_of(const Node& node, std::span<const TensorSpec> inputs,
+                              const NodeView::VariableSpecs& variables,
+                              const NodeView::ShapeValues* shape_values = nullptr);
+// What the op's inference rule says of the outputs. Throws InvalidArgument with the node's place. Where `shape_values`
+// is null, shape operands are what the node's graph alone says of them.
+LOCKSTEP_API SmallVector<TensorSpec, 1> infer_outputs(const Node& node, std::span<const TensorSpec> inputs,
+                                                      const NodeView::VariableSpecs& variables,
+                                                      const NodeView::ShapeValues* shape_values = nullptr);
+// The specs of the variables that a graph declares, as rules ask for them. The graph must outlive it.
+LOCKSTEP_API NodeView::VariableSpecs variable_specs(const Graph& outermost);
+
+}  // namespace lockstep

@@ -1,0 +1,43 @@
+// graph/ir/internal/evaluate_node.h - evaluates one node on tensors.
+//
+// The interpreter, the constant folder and nodes with regions run kernels through here: shapes are inferred again with
+// what is known now, the op's CPU kernel is made, its shards run in order, then its finish. Compiled programs cut the
+// work in the same places, which is why results agree to the bit.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/ir/kernel.h"
+#include "lockstep/graph/ir/op.h"
+
+namespace lockstep::internal {
+
+// What an op's rule says of the outputs of a node that is about to be made; `declared` are those its maker states.
+// Throws InvalidArgument for a wrong number of inputs, and what the rule throws.
+LOCKSTEP_API SmallVector<TensorSpec, 1> infer_new(const OpDef& op, std::string_view name,
+                                                  std::span<const TensorSpec> inputs,
+                                                  const std::vector<Attribute>& attributes,
+                                                  std::span<const Graph> regions,
+                                                  const NodeView::VariableSpecs& variables,
+                                                  std::span<const TensorSpec> declared,
+                                                  const NodeView::ShapeValues* shape_values = nullptr);
+
+struct EvalContext {
+  RunInfo run;
+  int replica = 0;
+  const NodeView::VariableSpecs* variables = nullptr;
+  std::span<const Tensor> state =
+      {};  // the current values of the variables that the node itself reads or updates
+};
+
+// The node's outputs for these inputs. For a node without regions; placeholders have no value of their own. Throws
+// what the op's rule or kernel throws, and Error(kUnimplemented) where there is no CPU kernel; the caller adds the place.
+LOCKSTEP_API std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs,
+                                          const EvalContext& context);
+
+}  // namespace lockstep::internal

@@ -1,0 +1,133 @@
+// graph/ir/kernel.h - what a kernel sees when it runs, and how it says that its work can be cut.
+//
+// A kernel computes all outputs of one node, or one shard of them. It reads inputs and writes outputs in place: the
+// memory is planned, aligned and already there. It never allocates per call where that can be avoided, keeps no
+// state between calls, and reports a failure by throwing (an infallible kernel never throws).
+//
+// Splitting: a Split says into how many independent shards the work of one node falls, from shapes alone and never
+// from the number of threads, so that results do not depend on it. Shard i of n computes its part; where `finish` is
+// set, one more call with is_finish() follows after all shards (to combine partial results kept in scratch()).
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <stop_token>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/export.h"
+#include "lockstep/core/random.h"
+#include "lockstep/core/shape.h"
+
+namespace lockstep {
+
+class Observer;
+
+struct Split {
+  std::int64_t shards = 1;
+  std::size_t scratch_bytes = 0;  // one block shared by all shards of a run of the node
+  bool finish = false;
+};
+
+// A place where a tensor lies, of known spec.
+struct TensorArg {
+  void* data = nullptr;
+  const TensorSpec* spec = nullptr;
+};
+
+// A function without data as a kernel.
+struct PlainCall {
+  std::function<void()> function;
+  void operator()(class KernelContext&) const { function(); }
+};
+
+// What one run of a program lends to all its kernels.
+struct RunInfo {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+  // What may end the run early; null: nothing.
+  const std::stop_token* cancel = nullptr;
+  const std::chrono::steady_clock::time_point* deadline = nullptr;
+  // Told of the nodes that run; null: nobody.
+  Observer* observer = nullptr;
+
+  // For kernels that take long, between two pieces of work: throws Error (kCancelled, kDeadlineExceeded) where the run
+  // is to end early.
+  LOCKSTEP_API void check_stop() const;
+};
+
+class LOCKSTEP_API KernelContext {
+ public:
+  KernelContext() = default;
+  KernelContext(std::span<const TensorArg> inputs, std::span<const TensorArg> outputs, const RunInfo* run)
+      : inputs_(inputs), outputs_(outputs), run_(run) {}
+
+  std::size_t num_inputs() const { return inputs_.size(); }
+  std::size_t num_outputs() const { return outputs_.size(); }
+  const TensorSpec& input_spec(std::size_t i) const { return *inputs_[i].spec; }
+  const TensorSpec& output_spec(std::size_t i) const { return *outputs_[i].spec; }
+  const void* input(std::size_t i) const { return inputs_[i].data; }
+  void* output(std::size_t i) const { return outputs_[i].data; }
+  // Typed contents; throw InvalidArgument where T is not the dtype.
+  template <class T>
+  std::span<const T> input(std::size_t i) const {
+    check_dtype(inputs_[i], dtype_of<T>);
+    return {static_cast<const T*>(inputs_[i].data),
+            static_cast<std::size_t>(inputs_[i].spec->shape.num_elements())};
+  }
+  template <class T>
+  std::span<T> output(std::size_t i) const {
+    check_dtype(outputs_[i], dtype_of<T>);
+    return {static_cast<T*>(outputs_[i].data),
+            static_cast<std::size_t>(outputs_[i].spec->shape.num_elements())};
+  }
+
+  std::int64_t shard() const { return shard_; }
+  std::int64_t num_shards() const { return shards_; }
+  bool is_finish() const { return shard_ == shards_; }
+  void* scratch() const { return scratch_; }
+  // This shard's part [begin, end) of `total` items cut as evenly as possible. Long parts begin at multiples of kUnit items, so
+  // that no two shards share a line of an array that begins with one, and vectors do not straddle lines.
+  static constexpr std::int64_t kUnit = 64;
+  std::pair<std::int64_t, std::int64_t> range(std::int64_t total) const {
+    if (shards_ == 1) return {0, total};  // saves divisions, which small tensors would notice
+    const bool is_long = total / shards_ >= kLongPart;
+    const auto start = [&](std::int64_t shard) {
+      const std::int64_t even = total * shard / shards_;
+      return is_long && shard < shards_ ? even - even % kUnit : even;
+    };
+    return {start(shard_), start(shard_ + 1)};
+  }
+
+  int replica() const { return replica_; }  // 0 where nothing is replicated
+  const RunInfo& run() const { return *run_; }
+  RandomStream random(std::uint64_t key) const {
+    return {run_->seed, key, static_cast<std::uint32_t>(replica_), run_->step};
+  }
+
+  void set_shard(std::int64_t shard, std::int64_t shards, void* scratch) {
+    shard_ = shard;
+    shards_ = shards;
+    scratch_ = scratch;
+  }
+  void set_replica(int replica) { replica_ = replica; }
+
+ private:
+  static void check_dtype(const TensorArg& arg, DType wanted);
+
+  static constexpr std::int64_t kLongPart = 1024;  // items
+
+  std::span<const TensorArg> inputs_;
+  std::span<const TensorArg> outputs_;
+  const RunInfo* run_ = nullptr;
+  void* scratch_ = nullptr;
+  std::int64_t shard_ = 0;
+  std::int64_t shards_ = 1;
+  int replica_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,170 @@
+#include "lockstep/graph/ir/op.h"
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "lockstep/core/error.h"
+#include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/ir/internal/edit_distance.h"
+#include "lockstep/graph/ops/ops.h"
+
+namespace lockstep {
+
+std::string to_string(Effect effects) {
+  if (effects == Effect::kPure) return "pure";
+  static constexpr std::pair<Effect, const char*> kNames[] = {{Effect::kReadsVariable, "reads_variable"},
+                                                              {Effect::kWritesVariable, "writes_variable"},
+                                                              {Effect::kCollective, "collective"},
+                                                              {Effect::kRandom, "random"},
+                                                              {Effect::kHost, "host"},
+                                                              {Effect::kOpaque, "opaque"}};
+  std::string text;
+  for (const auto& [effect, name] : kNames) {
+    if (has(effects, effect)) text += (text.empty() ? "" : "|") + std::string(name);
+  }
+  return text;
+}
+
+void KernelContext::check_dtype(const TensorArg& arg, DType wanted) {
+  if (arg.spec->dtype != wanted) {
+    throw InvalidArgument(str("kernel asks for ", wanted, " elements of a ", arg.spec->dtype, " tensor"));
+  }
+}
+
+void RunInfo::check_stop() const {
+  if (cancel != nullptr && cancel->stop_requested()) {
+    throw Error(ErrorCode::kCancelled,
+                "the run was cancelled before its commit; no variable was changed by it");
+  }
+  if (deadline != nullptr && std::chrono::steady_clock::now() >= *deadline) {
+    throw Error(ErrorCode::kDeadlineExceeded,
+                "the deadline passed before the run could commit; no variable was changed by it");
+  }
+}
+
+const TensorSpec& NodeView::variable(std::string_view name) const {
+  const TensorSpec* spec = variables_ == nullptr ? nullptr : (*variables_)(name);
+  if (spec == nullptr) fail(str("variable '", name, "' is not declared; declare it in the outermost graph"));
+  return *spec;
+}
+
+std::vector<std::int64_t> NodeView::shape_operand(std::size_t i) const {
+  if (shape_values_ != nullptr) return (*shape_values_)(i);
+  const Shape& shape = input(i).shape;
+  return std::vector<std::int64_t>(shape.is_known() ? static_cast<std::size_t>(shape.num_elements()) : 0,
+                                   kUnknownElement);
+}
+
+void NodeView::fail(const std::string& message) { throw InvalidArgument(message); }
+
+void NodeView::missing(std::string_view attribute) {
+  fail(str("attribute '", attribute, "' is missing or has another type"));
+}
+
+DType InferContext::same_dtype() const {
+  for (std::size_t i = 1; i < num_inputs(); ++i) {
+    if (input(i).dtype != input(0).dtype) {
+      fail(str("inputs must have one dtype, got ", input(0), " and ", input(i),
+               "; cast one of them: cast(x, DType::kF32)"));
+    }
+  }
+  return input(0).dtype;
+}
+
+std::string arity_message(const OpDef& op, std::size_t inputs) {
+  const Arity& arity = op.inputs;
+  if (arity.min == arity.max) return str("takes ", arity.min, " inputs, got ", inputs);
+  if (arity.max == std::numeric_limits<std::size_t>::max()) {
+    return str("takes at least ", arity.min, " inputs, got ", inputs);
+  }
+  return str("takes ", arity.min, " to ", arity.max, " inputs, got ", inputs);
+}
+
+struct OpRegistry::State {
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const { return std::hash<std::string_view>{}(name); }
+  };
+  mutable std::shared_mutex mutex;
+  std::deque<OpDef> defs;  // addresses never change
+  std::unordered_map<std::string, const OpDef*, Hash, std::equal_to<>> known;
+  std::unordered_map<std::string, const OpDef*, Hash, std::equal_to<>> unknown;
+};
+
+OpRegistry::OpRegistry() : state_(std::make_unique<State>()) {}
+OpRegistry::~OpRegistry() = default;
+
+OpRegistry& OpRegistry::global() {
+  static OpRegistry* const registry = [] {  // never destroyed: graphs in static storage may outlive main
+    static OpRegistry instance;
+    register_builtin_ops(instance);
+    return &instance;
+  }();
+  return *registry;
+}
+
+namespace {
+
+bool is_op_name(std::string_view name) {
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  if (name.empty() || !letter(name.front())) return false;
+  return std::ranges::all_of(name, [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '.'; });
+}
+
+}  // namespace
+
+const OpDef& OpRegistry::add(OpDef def) {
+  if (!is_op_name(def.name)) {
+    throw InvalidArgument(
+        str("op name '", def.name, "' must be letters, digits, '_' and '.', and not start with a digit"));
+  }
+  if (!def.infer) throw InvalidArgument(str("op '", def.name, "' has no inference rule"));
+  const std::unique_lock lock(state_->mutex);
+  if (state_->known.contains(def.name)) {
+    throw InvalidArgument(str("op '", def.name, "' is registered already; choose another name"));
+  }
+  const OpDef& stored = state_->defs.emplace_back(std::move(def));
+  state_->known.emplace(stored.name, &stored);
+  return stored;
+}
+
+const OpDef* OpRegistry::find(std::string_view name) const {
+  const std::shared_lock lock(state_->mutex);
+  const auto found = state_->known.find(name);
+  return found == state_->known.end() ? nullptr : found->second;
+}
+
+const OpDef& OpRegistry::get(std::string_view name) const {
+  if (const OpDef* def = find(name)) return *def;
+  throw NotFound(str("no op named '", name, "' is registered; did you mean ",
+                     internal::closest_names(name, names()), "?"));
+}
+
+const OpDef& OpRegistry::find_or_unknown(std::string_view name) {
+  if (const OpDef* def = find(name)) return *def;
+  const std::unique_lock lock(state_->mutex);
+  const auto found = state_->unknown.find(name);
+  if (found != state_->unknown.end()) return *found->second;
+  OpDef def;
+  def.name = std::string(name);
+  def.inputs = Arity::at_least(0);
+  def.effects = Effect::kOpaque;
+  def.open_attributes = true;
+  def.known = false;
+  const OpDef& stored = state_->defs.emplace_back(std::move(def));
+  state_->unknown.emplace(stored.name, &stored);
+  return stored;
+}
+
+std::vector<std::string> OpRegistry::names() const {
+  const std::shared_lock lock(state_->mutex);
+  std::vector<std::string> names;
+  for (const auto& [name, def] : state_->known) names.push_back(name);
+  std::ranges::sort(names);
+  return names;
+}
+
+}  // namespace lockstep

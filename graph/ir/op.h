@@ -1,0 +1,298 @@
+// graph/ir/op.h - what an operation is, and the registry of all of them.
+//
+// Everything the system knows of an op it knows from its OpDef: builder, verifier, passes, strategies, interpreter
+// and compiler never look at op names. A user's op with the right entries is a first-class op:
+//
+//   OpDef def;
+//   def.name = "my_square";
+//   def.inputs = Arity::exactly(1);
+//   def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
+//   def.traits.elementwise = true;
+//   def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+//     return [](KernelContext& c) { ... };
+//   };
+//   OpRegistry::global().add(std::move(def));           // a taken name is an error
+//
+// Thread safety: the registry may be used from any thread; an OpDef never changes once added, and never goes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/device.h"
+#include "lockstep/core/export.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/core/small_vector.h"
+#include "lockstep/graph/ir/attribute.h"
+#include "lockstep/graph/ir/kernel.h"
+
+namespace lockstep {
+
+class Gradient;
+class Graph;
+class GraphBuilder;
+class Node;
+class Value;
+
+// What running a node does besides computing its outputs. kPure is the empty set.
+enum class Effect : std::uint8_t {
+  kPure = 0,
+  kReadsVariable = 1,
+  kWritesVariable = 2,
+  kCollective = 4,  // takes part in a communicator's order
+  kRandom = 8,      // draws from the run's random stream: equal nodes with equal keys are equal
+  kHost = 16,       // touches the world outside: never erased, merged or repeated
+  kOpaque = 32,     // nobody knows: a barrier that nothing is moved across
+};
+constexpr Effect operator|(Effect a, Effect b) {
+  return static_cast<Effect>(static_cast<std::uint8_t>(a) | static_cast<std::uint8_t>(b));
+}
+constexpr bool has(Effect set, Effect one) {
+  return (static_cast<std::uint8_t>(set) & static_cast<std::uint8_t>(one)) != 0;
+}
+LOCKSTEP_API std::string to_string(Effect effects);  // "pure", "reads_variable|random", ...
+// Must the node run although nobody reads its outputs?
+constexpr bool must_run(Effect e) {
+  return has(e, Effect::kWritesVariable | Effect::kCollective | Effect::kHost | Effect::kOpaque);
+}
+
+// How many inputs an op takes.
+struct Arity {
+  std::size_t min = 0;
+  std::size_t max = 0;
+  static constexpr Arity exactly(std::size_t n) { return {n, n}; }
+  static constexpr Arity at_least(std::size_t n) { return {n, std::numeric_limits<std::size_t>::max()}; }
+  static constexpr Arity between(std::size_t low, std::size_t high) { return {low, high}; }
+  constexpr bool accepts(std::size_t n) const { return n >= min && n <= max; }
+};
+
+struct AttributeSpec {
+  std::string name;
+  AttributeType type = AttributeType::kInt;
+  bool required = true;
+};
+
+// An element of a shape operand that is not known yet. (Not kUnknown: -1 has a meaning of its own in reshape.)
+inline constexpr std::int64_t kUnknownElement = std::numeric_limits<std::int64_t>::min();
+
+// A node as rules see it: its op's inputs by spec, its attributes, its regions. A view: valid during the call.
+class LOCKSTEP_API NodeView {
+ public:
+  using VariableSpecs = std::function<const TensorSpec*(std::string_view)>;  // null: not declared
+  // What a shape operand is known to hold, by input; unknown elements are kUnknownElement.
+  using ShapeValues = std::function<std::vector<std::int64_t>(std::size_t input)>;
+
+  NodeView(std::string_view name, std::span<const TensorSpec> inputs,
+           const std::vector<Attribute>& attributes, std::span<const Graph> regions,
+           const VariableSpecs* variables, std::span<const TensorSpec> declared,
+           const ShapeValues* shape_values = nullptr)
+      : name_(name),
+        inputs_(inputs),
+        attributes_(attributes),
+        regions_(regions),
+        variables_(variables),
+        declared_(declared),
+        shape_values_(shape_values) {}
+
+  std::string_view name() const { return name_; }
+  std::size_t num_inputs() const { return inputs_.size(); }
+  const TensorSpec& input(std::size_t i) const { return inputs_[i]; }
+  std::span<const TensorSpec> inputs() const { return inputs_; }
+  const std::vector<Attribute>& attributes() const { return attributes_; }
+  std::span<const Graph> regions() const { return regions_; }
+  // The output specs that the node's maker stated: the word of ops whose outputs follow from nothing else
+  // (placeholders, lambdas).
+  std::span<const TensorSpec> declared() const { return declared_; }
+  // The attribute, or null; or throws InvalidArgument where it is missing or has another type.
+  template <class T>
+  const T* find(std::string_view attribute) const {
+    const AttributeValue* value = find_attribute(attributes_, attribute);
+    return value == nullptr ? nullptr : std::get_if<T>(value);
+  }
+  template <class T>
+  const T& get(std::string_view attribute) const {
+    const T* value = find<T>(attribute);
+    if (value == nullptr) missing(attribute);
+    return *value;
+  }
+  template <class T>
+  T get_or(std::string_view attribute, T fallback) const {
+    const T* value = find<T>(attribute);
+    return value == nullptr ? fallback : *value;
+  }
+  // Spec of a declared variable; throws InvalidArgument where it is not declared.
+  const TensorSpec& variable(std::string_view name) const;
+  // The elements of input i, one of OpDef::shape_operands, as far as they are known: all of them once feeds have
+  // arrived, before that perhaps only their number (elements not known yet are kUnknownElement).
+  std::vector<std::int64_t> shape_operand(std::size_t i) const;
+
+  // Throws InvalidArgument; the caller adds op, node and source line.
+  [[noreturn]] static void fail(const std::string& message);
+
+ private:
+  [[noreturn]] static void missing(std::string_view attribute);
+
+  std::string_view name_;
+  std::span<const TensorSpec> inputs_;
+  const std::vector<Attribute>& attributes_;
+  std::span<const Graph> regions_;
+  const VariableSpecs* variables_;
+  std::span<const TensorSpec> declared_;
+  const ShapeValues* shape_values_;
+};
+
+// What an inference rule sees and says. It is called when a node is made (dimensions may be unknown), when it is
+// verified, and when feeds arrive (all dimensions known).
+class LOCKSTEP_API InferContext : public NodeView {
+ public:
+  using Outputs = SmallVector<TensorSpec, 1>;
+  using NodeView::NodeView;
+  void add_output(TensorSpec spec) { outputs_.push_back(std::move(spec)); }
+  void add_output(DType dtype, Shape shape) { outputs_.emplace_back(TensorSpec{dtype, std::move(shape)}); }
+  Outputs& outputs() { return outputs_; }
+  // Throws where the inputs' dtypes differ, or are not among those allowed; returns the common one.
+  DType same_dtype() const;
+  void require(bool condition, const char* message) const {
+    if (!condition) fail(message);
+  }
+
+ private:
+  Outputs outputs_;
+};
+
+// Estimated work of one run of a node.
+struct Cost {
+  double flops = 0;
+  double bytes = 0;    // read and written
+  double seconds = 0;  // where > 0 it is used as it is: a measured time or a user's hint
+};
+
+// What a gradient rule sees: a node of the graph being built and what flows back into its outputs. It makes the nodes of
+// the backward pass with the ordinary op functions and returns one Gradient per input, an empty one where nothing flows
+// back (an integer input, say). See graph/train/gradients.h.
+class GradientContext;
+using GradientFn = std::function<std::vector<Gradient>(GradientContext&)>;
+
+struct OpTraits {
+  bool elementwise = false;         // output element i depends on element i of the (broadcast) inputs alone
+  bool commutative = false;         // the first two inputs may be swapped
+  bool in_place = false;            // the output may lie in an input of equal spec; of several, i in input i
+  bool alias = false;               // output 0 is input 0 under another name or shape: nothing runs
+  bool alias_if_same = false;       // as alias, where input 0 and output 0 turn out to have one spec
+  bool infallible = false;          // its kernel never throws: allowed in the commit stage
+  bool per_replica_source = false;  // its value differs between replicas
+  // Joins replicas: its copies for replicas become one node, which takes the inputs of all of them, replica by replica, gives
+  // their outputs in the same order, and says in its int attribute `replicas` how many there are.
+  bool collective = false;
+  bool joins_replicas =
+      false;                 // combines values of several replicas: collectives, and what they are lowered to
+  bool transfers = false;    // brings input 0 to the node's device, whatever memory it lies in
+  bool same_on_all = false;  // of a collective: each of its outputs is equal on all replicas
+  bool gives_replica = false;      // output 0 is the number of the replica: a constant once it is known
+  bool must_agree = false;         // all its inputs are equal: prove-sync proves it
+  bool sum_over_replicas = false;  // a replica computes its part: the value is the sum over all of them
+  bool replica_share = false;      // on a replica it is a share: those of all replicas add up to the value
+  bool declares_effects = false;   // its int attribute `effects` stands in place of OpDef::effects
+  bool checkpoint = false;         // kept for gradients; what leads to it may be computed again for them
+  bool gives_shape = false;        // output 0 is the shape of input 0, whose contents are not looked at
+  // Each element of output 0 is one of input 0, or of any input where their number is open; other inputs only say which.
+  bool moves_elements = false;
+  // Output 0 is the tensor in this attribute: nothing runs.
+  std::optional<std::string> gives_attribute;
+  // The attribute that names the variable it reads as a value.
+  std::optional<std::string> reads_variable;
+  // It writes a variable, and perhaps slot variables that belong to it. Its kernel takes the current values of the
+  // variable and of the slots, in this order, before the node's inputs, and gives the new ones as outputs 0, 1, ...;
+  // these are the node's outputs too. A kernel that runs in place must allow output i to be input i.
+  struct Update {
+    std::string attribute;       // names the variable
+    std::size_t operand = 0;     // the input that must agree across replicas: a gradient, a new value
+    bool uses_old_value = true;  // of the variable
+    std::vector<std::string> slots = {};  // attributes that name slot variables, which are read and written
+    bool gradient = false;  // the operand is a gradient: replicas sum it, whatever the aggregation
+    std::optional<std::size_t> indices =
+        {};  // the input with the rows' numbers, where the operand holds some rows only
+  };
+  std::optional<Update> updates_variable;
+};
+
+// Makes the kernel for one node of known specs; called once per plan, so attributes are looked up here.
+using KernelMaker = std::function<KernelFn(const NodeView&, std::span<const TensorSpec> outputs)>;
+
+// Computes `count` consecutive elements of an output from as many consecutive elements of each input; `output` may be one of
+// the inputs. Stateless; never throws where the op is infallible.
+using TileFn = std::function<void(const void* const* inputs, void* output, std::int64_t count)>;
+using TileMaker = std::function<TileFn(const NodeView&, std::span<const TensorSpec> outputs)>;
+
+// How an op's regions run. The inputs and results of each form are in docs/graph_rules.md.
+enum class RegionKind : std::uint8_t {
+  kNone,
+  kCond,        // (pred, args...) -> one of two regions over args
+  kWhile,       // (carried..., captured...) -> while region 0 says true: carried = region 1
+  kReplicated,  // region 0 once per replica
+};
+
+struct OpDef {
+  std::string name;
+  std::string summary;  // one line for the docs
+  Arity inputs;
+  std::vector<AttributeSpec> attributes;
+  std::size_t regions = 0;
+  RegionKind region_kind = RegionKind::kNone;
+  Effect effects = Effect::kPure;  // regions add theirs
+  OpTraits traits;
+  std::function<void(InferContext&)> infer;
+  std::function<Cost(const NodeView&, std::span<const TensorSpec> outputs)> cost;    // absent: from the bytes
+  std::function<Split(const NodeView&, std::span<const TensorSpec> outputs)> split;  // absent: one shard
+  GradientFn gradient;  // absent: not differentiable
+  // Inputs (i64, rank 0 or 1) whose contents decide shapes. They must follow from constants and from shapes of values:
+  // the builder refuses others, and rules read them with NodeView::shape_operand.
+  std::vector<std::size_t> shape_operands;
+  std::map<DeviceKind, KernelMaker> kernels;
+  // For an element-wise op with one output, on the CPU: the pass fuse-elementwise joins only ops that have it. It gives the
+  // same bits as the kernel.
+  TileMaker tile;
+  // Refuses attributes not declared above unless set.
+  bool open_attributes = false;
+  bool known = true;  // false: a name that the text form brought in and nobody registered
+};
+
+// "takes 2 inputs, got 3".
+LOCKSTEP_API std::string arity_message(const OpDef& op, std::size_t inputs);
+
+class LOCKSTEP_API OpRegistry {
+ public:
+  // The one registry, with the built-in ops in it.
+  static OpRegistry& global();
+
+  OpRegistry();
+  ~OpRegistry();
+  OpRegistry(const OpRegistry&) = delete;
+  OpRegistry& operator=(const OpRegistry&) = delete;
+
+  // Throws InvalidArgument for a taken or malformed name, or an OpDef without an inference rule.
+  const OpDef& add(OpDef def);
+  // Null where nobody registered it.
+  const OpDef* find(std::string_view name) const;
+  // Throws NotFound, naming the closest registered names.
+  const OpDef& get(std::string_view name) const;
+  // As find, but an unregistered name gets an OpDef with known == false, so that a graph can hold it.
+  const OpDef& find_or_unknown(std::string_view name);
+  std::vector<std::string> names() const;  // sorted
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+// graph/ops/internal/builtin_ops.h - one registering function per file of graph/ops.
+#pragma once
+
+#include "lockstep/graph/ir/op.h"
+
+namespace lockstep {
+
+void register_source_ops(OpRegistry& registry);       // placeholder, constant, replica_id
+void register_elementwise_ops(OpRegistry& registry);  // add, exp, where, cast, ...
+void register_fused_ops(OpRegistry& registry);        // fused
+void register_matmul_ops(OpRegistry& registry);       // matmul
+void register_reduction_ops(OpRegistry& registry);    // sum
+void register_scan_ops(OpRegistry& registry);         // cumsum, argmax, argmin, top_k
+void register_variable_ops(OpRegistry& registry);     // read, assign, assign_add
+void register_shapes_ops(OpRegistry& registry);       // with the two below
+void register_moving_ops(OpRegistry& registry);       // transpose, flip, tile, concat, split
+void register_slicing_ops(OpRegistry& registry);      // slice, unslice, pad
+void register_indexing_ops(OpRegistry& registry);
+void register_softmax_ops(OpRegistry& registry);
+void register_normalization_ops(OpRegistry& registry);
+void register_global_ops(OpRegistry& registry);
+void register_collective_ops(OpRegistry& registry);
+void register_convolution_ops(OpRegistry& registry);
+void register_pooling_ops(OpRegistry& registry);  // called by register_convolution_ops
+void register_random_ops(OpRegistry& registry);
+void register_updates_ops(OpRegistry& registry);
+void register_gradient_ops(OpRegistry& registry);
+void register_control_flow_ops(OpRegistry& registry);  // cond, while_loop, replicated
+void register_call_ops(OpRegistry& registry);          // call
+
+// Gradients through regions (graph/train/gradients_regions.cpp).
+GradientFn gradient_of_cond();
+GradientFn gradient_of_while();
+
+// Shards for `work` items when one shard should hold about `grain` of them: from the shape alone.
+inline std::int64_t shards_for(std::int64_t work, std::int64_t grain) {
+  return work <= grain ? 1 : (work + grain - 1) / grain;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+// graph/ops/rules/internal/items.h - a tensor as items along one axis: of n elements each, `inner` of them side by side.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "lockstep/core/shape.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ir/kernel.h"
+
+namespace lockstep {
+
+struct Items {
+  std::int64_t n = 1, inner = 1, count = 1;
+};
+
+inline Items items_along(const Shape& shape, std::int64_t axis) {
+  Items items;
+  for (std::size_t i = 0; i < shape.rank(); ++i) {
+    const bool along = static_cast<std::int64_t>(i) == axis;
+    if (along) items.n = shape[i];
+    if (!along) items.count *= shape[i];
+    if (static_cast<std::int64_t>(i) > axis) items.inner *= shape[i];
+  }
+  return items;
+}
+
+// Shards of whole items, about `grain` elements each.
+inline Split split_items(const Items& items, std::int64_t grain) {
+  const std::int64_t shards = shards_for(items.n * items.count, grain);
+  return {std::clamp<std::int64_t>(shards, 1, std::max<std::int64_t>(items.count, 1)), 0, false};
+}
+
+}  // namespace lockstep

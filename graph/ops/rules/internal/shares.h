@@ -1,0 +1,18 @@
+// graph/ops/rules/internal/shares.h - what each of many elements gets of a gradient.
+#pragma once
+
+#include "lockstep/core/dtype.h"
+#include "lockstep/graph/ops/elementwise.h"
+
+namespace lockstep::internal {
+
+// A dtype that holds how many elements there are: f16 ends at 65504, and bf16 tells 256 from 258 at best.
+inline DType count_dtype(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+
+// flow / count, with a count of count_dtype; computed there, and rounded to the flow's dtype once.
+inline Value share_of(const Value& flow, const Value& count) {
+  const Value wide = cast(flow, count.dtype());
+  return cast(wide / count, flow.dtype());
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,67 @@
+#include "lockstep/graph/ops/rules/internal/shape_rules.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
+
+namespace lockstep::internal {
+
+bool may_equal(const Shape& a, const Shape& b) {
+  const auto fits = [](std::int64_t x, std::int64_t y) { return x == y || x == kUnknown || y == kUnknown; };
+  return std::ranges::equal(a.dims(), b.dims(), fits);
+}
+
+std::vector<std::int64_t> elements_of(const NodeView& node, std::size_t i, std::string_view what) {
+  const TensorSpec& spec = node.input(i);
+  if ((spec.dtype != DType::kI64 && spec.dtype != DType::kI32) || spec.shape.rank() != 1) {
+    NodeView::fail(str(what, " must be an i64 vector, got ", spec));
+  }
+  if (!spec.shape.is_known()) NodeView::fail(str("the length of ", what, " must be known, got ", spec));
+  std::vector<std::int64_t> elements = node.shape_operand(i);
+  elements.resize(static_cast<std::size_t>(spec.shape[0]), kUnknownElement);
+  return elements;
+}
+
+std::vector<std::int64_t> target_of(const NodeView& node, std::size_t operand) {
+  const auto* shape = node.find<Shape>("shape");
+  if (node.num_inputs() <= operand) {
+    if (shape == nullptr) NodeView::fail("needs the attribute 'shape', or the shape as its last input");
+    return {shape->dims().begin(), shape->dims().end()};
+  }
+  if (shape != nullptr) NodeView::fail("takes the attribute 'shape' or the shape as an input, not both");
+  return elements_of(node, operand, "the shape");
+}
+
+Shape target_shape_of(const NodeView& node, std::size_t operand) {
+  std::vector<std::int64_t> dims = target_of(node, operand);
+  for (std::int64_t& dim : dims) {
+    if (dim == kUnknownElement) {
+      dim = kUnknown;
+    } else if (dim < 0) {
+      NodeView::fail(str("a dimension of the shape is ", dim, "; it must be 0 or more"));
+    }
+  }
+  return Shape(std::span<const std::int64_t>(dims));
+}
+
+void check_number(double value, DType dtype) {
+  if (is_integer(dtype) && value != std::trunc(value)) {
+    NodeView::fail(str(value, " is no ", dtype, "; give a whole number"));
+  }
+  try {
+    Tensor::full(dtype, Shape{}, value);
+  } catch (const InvalidArgument&) {
+    NodeView::fail(str(value, " does not fit into ", dtype));
+  }
+}
+
+Split copy_split(const NodeView&, std::span<const TensorSpec> outputs) {
+  std::int64_t bytes = 0;
+  for (const TensorSpec& output : outputs) bytes += num_bytes(output);
+  return {shards_for(bytes, kCopyGrainBytes), 0, false};
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,32 @@
+#include "lockstep/graph/passes/optimize.h"
+
+#include "lockstep/graph/passes/common_subexpression_elimination.h"
+#include "lockstep/graph/passes/dead_node_elimination.h"
+#include "lockstep/graph/passes/identity_removal.h"
+#include "lockstep/graph/passes/recompute_checkpoints.h"
+
+namespace lockstep {
+
+PassPipeline standard_passes(const OptimizeOptions& options) {
+  PassPipeline passes;
+  // While markers are still there, and before equal things are looked for.
+  passes.add(make_recompute_checkpoints());
+  // Identities go next: to all that follows, what they hide would look like something else.
+  passes.add(make_identity_removal());
+  // Folding makes constants, some of them equal, which the next pass merges along with all that reads them.
+  passes.add(make_constant_folding(options.folding));
+  passes.add(make_common_subexpression_elimination());
+  // Both leave nodes that nobody reads. A dead reader would turn a value inside a group into an output of it.
+  passes.add(make_dead_node_elimination());
+  // Last: the passes above do not look into what it makes.
+  if (options.fuse) passes.add(make_fuse_elementwise(options.fusion));
+  return passes;
+}
+
+Graph optimize(Graph graph, const OptimizeOptions& options) {
+  PassContext context{options.runtime};
+  standard_passes(options).run(graph, context, {.verify = options.checks});
+  return graph;
+}
+
+}  // namespace lockstep

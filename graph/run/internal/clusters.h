@@ -1,0 +1,67 @@
+// graph/run/internal/clusters.h - which kernel calls form one task.
+//
+// In: the phases of a plan in topological order. A phase is `shards` independent calls of equal cost that start once
+// its predecessors' calls have all ended. Out: the calls in an order in which they may run one after another, cut into
+// clusters, with the edges between clusters.
+//
+// How: calls are sorted by level (the longest path to them) and, within a level, by height (the longest path from them):
+// calls of one level and height are equally urgent, and can wait for each other without harm. Such a set is cut into as
+// many groups as keep every lane busy and each group worth a task's overhead; what is not worth cutting is one group, and
+// a run of levels none of which is worth cutting is one cluster. A group whose only predecessor has nothing better to do
+// next is appended to it, so that chains become one cluster. Where many groups wait for the same many others, one empty
+// cluster joins those. Edges run from lower to higher levels only, so that clusters cannot wait for each other in a
+// circle. Results do not depend on any of this.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/small_vector.h"
+
+namespace lockstep {
+
+struct Phase {
+  SmallVector<std::uint32_t, 2> predecessors;  // phases, lower numbers only
+  std::uint32_t shards = 1;
+  double seconds = 0;   // of one shard
+  bool commit = false;  // belongs to the commit stage
+};
+
+struct Call {
+  std::uint32_t phase = 0;
+  std::uint32_t shard = 0;
+};
+
+struct Cluster {
+  std::uint32_t begin = 0, end = 0;                      // its calls
+  std::uint32_t predecessors = 0;                        // how many clusters it waits for
+  std::uint32_t first_successor = 0, end_successor = 0;  // the most urgent first
+  float urgency = 0;    // seconds of the longest path from its start to the end
+  bool gate = false;    // the only one where the run decides to commit
+  bool commit = false;  // behind the gate
+  bool last = false;    // the only one without successors: when it has ended, all have (in parallel plans)
+};
+
+struct Clusters {
+  std::vector<Call> calls;
+  std::vector<Cluster> clusters;          // in an order in which they may run
+  std::vector<std::uint32_t> successors;  // of all clusters
+  std::vector<std::uint32_t> cluster_of;  // by call position
+  // By phase: the empty cluster behind which all of its calls have ended, where there is one (in parallel plans).
+  static constexpr std::uint32_t kNoJoin = 0xFFFFFFFFU;
+  std::vector<std::uint32_t> join_of;
+  bool sequential = false;         // one thread runs all of it, in this order
+  std::uint32_t commit_begin = 0;  // calls from here on are behind the gate
+};
+
+struct ClusterOptions {
+  std::size_t lanes = 1;
+  bool by_cost = true;  // false: every call alone
+};
+
+LOCKSTEP_API Clusters make_clusters(std::span<const Phase> phases, const ClusterOptions& options);
+
+}  // namespace lockstep

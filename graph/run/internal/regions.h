@@ -1,0 +1,43 @@
+// graph/run/internal/regions.h - nodes with regions as one kernel call of a compiled program.
+//
+// Each region is planned like a program of its own, once per plan of the graph around it: memory is laid out, large nodes
+// are cut, and a region that is worth it is run by several lanes. A loop goes round inside that one call.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "lockstep/core/runtime.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/ir/kernel.h"
+
+namespace lockstep {
+
+// The specs of a region node's outputs for inputs of known specs, inferred through the regions.
+SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<const TensorSpec> inputs,
+                                                const NodeView::VariableSpecs& variables);
+
+// A while_loop's attributes.
+struct LoopShape {
+  std::size_t carried = 0;
+  std::int64_t max_trips = -1;  // -1: no bound
+  bool stash = false;           // keeps the carried values of every trip: see docs/graph_rules.md
+};
+LoopShape loop_shape(const Node& node);
+
+struct RegionKernel {
+  KernelFn kernel;
+  std::size_t scratch_bytes = 0;
+  double seconds = 0;  // estimated; of a loop as if it went round a few times
+  std::int64_t planned_bytes = 0, live_bytes = 0;
+};
+
+// Runs the node's regions. Inputs are the node's, then the current value of each variable in `uses`; outputs are the
+// node's, then the new value of each that is written. The node must outlive the kernel.
+RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> inputs,
+                                std::span<const TensorSpec> outputs, std::vector<VariableUse> uses,
+                                const Runtime& runtime, const CompileOptions& options,
+                                const NodeView::VariableSpecs& variables, int replica);
+
+}  // namespace lockstep

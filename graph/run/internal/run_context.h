@@ -1,0 +1,145 @@
+// graph/run/internal/run_context.h - what changes during one run of a plan.
+//
+// A RunContext holds the run's memory, its arguments with their addresses, and the state of the schedule. It is made
+// once and used for many runs, one at a time. How a run goes:
+//
+//   inline    every call in the plan's order on the calling thread
+//   lanes     the calling thread and helpers (Taskflow tasks) take ready clusters from queues until none is left: each
+//             from its own, where those lie that it ran last time and whose data may still be in its cache, and then
+//             from the others'. Any one lane can finish alone. A helper does not know of runs: it looks for clusters until it has found
+//             none for a while, or until somebody else wants its worker; so the next run often finds it still there.
+//
+// The gate stands between the last fallible call and the first of the commit stage: there the run decides once whether
+// it commits. After a failure the remaining clusters are counted off without running.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lockstep/core/runtime.h"
+#include "lockstep/graph/run/internal/plan.h"
+#include "lockstep/graph/run/observer.h"
+#include "lockstep/graph/run/program.h"
+
+namespace lockstep {
+
+class RunContext {
+ public:
+  RunContext(const Plan& plan, const Runtime& runtime);
+  ~RunContext();
+  RunContext(const RunContext&) = delete;
+  RunContext& operator=(const RunContext&) = delete;
+
+  // Runs one step and says how it ended.
+  struct Outcome {
+    bool committed = false;
+    std::exception_ptr error;                  // of the first call that failed
+    std::optional<std::uint32_t> failed_call;  // which
+    ErrorCode stopped = ErrorCode::kInternal;  // kCancelled or kDeadlineExceeded, where no call failed
+  };
+  // What the next run works on, in the order of the plan. What is fed is only read.
+  std::span<void*> feeds() { return feeds_; }
+  std::span<void*> results() { return results_; }
+  std::span<void*> variables() { return variables_; }
+  // `locks` is what the caller holds for this run; they and what the others point at must outlive it. Observers are told
+  // of the run as `event`, where they are given. A run inside a node of another run (a region) has none: observers hear of
+  // its nodes alone, as part of that run.
+  Outcome run(std::span<RunLock* const> locks, const RunInfo& info, const RunEvent* event) noexcept;
+
+  const Plan& plan() const { return plan_; }
+
+  // Is the calling thread inside a run that holds this lock? (A nested run would wait for itself.)
+  static bool held_by_this_thread(const RunLock* lock);
+  // Is the calling thread inside any run? Whatever waits for tasks (ending a context does) must then be left to a task of
+  // its own: while waiting, a worker takes up other tasks, and those would sit on top of what this run holds.
+  static bool inside_run();
+
+ private:
+  struct Instruction {
+    const void* target;  // a KernelFn, or a std::function<void()> where context is null
+    KernelContext* context;
+  };
+  struct Active;  // marks the thread as working on this run
+  static bool is_held(const RunLock* lock, const Active* active);
+
+  void bind();
+  void run_call(std::uint32_t at);
+  void run_observed_call(std::uint32_t at, int worker, bool follows);
+  template <bool kWatched>
+  void run_calls(std::uint32_t begin, std::uint32_t end, bool follows);
+  void run_range(std::uint32_t begin, std::uint32_t end, bool follows = false);
+  void run_inline();
+  void run_lanes();
+  void run_cluster_and_followers(std::uint32_t cluster, std::size_t lane);
+  std::uint32_t run_cluster(std::uint32_t cluster, std::size_t lane, bool& follows);
+  void help(std::size_t slot);
+  void call_helpers(std::size_t wanted);
+  void leave(std::size_t slot);
+  void push(std::uint32_t cluster);
+  bool should_stop();
+  void fail(std::uint32_t call);
+  void stop(ErrorCode why);
+  bool pass_gate();
+
+  const Plan& plan_;
+  Runtime runtime_;
+  std::vector<Tensor> arenas_;
+  std::vector<TensorArg> args_;
+  std::vector<KernelContext> contexts_;
+  std::vector<Instruction> instructions_;
+  struct Patch {
+    std::uint32_t arg;
+    std::uint32_t source;
+  };
+  std::vector<Patch> feed_patches_, result_patches_, variable_patches_;
+  std::vector<void*> feeds_, results_, variables_;
+
+  // --- one run
+  RunInfo info_;
+  const RunEvent* event_ = nullptr;  // null where nobody observes
+  std::span<RunLock* const> locks_;
+  const Active* caller_ = nullptr;  // the runs that the calling thread was inside of
+  bool watched_ = false;            // an observer, a deadline or a cancellation has to be looked at
+  enum class State : std::uint8_t { kRunning, kFailed, kCommitting };
+  std::atomic<State> state_{State::kRunning};
+  std::atomic_flag failing_;
+  Outcome outcome_;
+
+  // --- lanes
+  //
+  // A queue is an array that each run fills from the start. Entries and the head carry the run's number, so that a
+  // helper that was looking while one run ended and the next began cannot take an old entry for a new one.
+  struct alignas(64) Queue {
+    std::atomic<std::uint64_t> head{0};  // number << 32 | place of the next entry
+    alignas(64) std::atomic<std::uint32_t> tail{0};
+    std::vector<std::atomic<std::uint64_t>> entries;  // number << 32 | cluster
+  };
+  std::uint32_t pop(std::size_t lane, bool steal);
+  static std::uint32_t pop_from(Queue& queue);
+
+  std::uint32_t number_ = 0;  // of this run
+  // By cluster, each on its own cache line: how many predecessors have ended. Odd runs count up and even ones down, so
+  // that nothing has to be set back in between.
+  struct alignas(64) Counter {
+    std::atomic<std::uint32_t> ended{0};
+    std::atomic<std::uint32_t> home{0};  // the queue of the lane that ran it last, or is to begin with it
+  };
+  std::vector<Counter> counters_;
+  std::vector<std::uint32_t> sources_;  // clusters without predecessors
+  std::vector<Queue> queues_;           // the caller's first; as many as lanes, or fewer in very large plans
+  alignas(64) std::atomic<std::uint32_t> ended_{0};  // the number of the last run that has ended
+  alignas(64) std::atomic<std::uint32_t> away_{0};   // helpers that are not here and not on their way
+  std::atomic<bool> quit_{false};
+  std::vector<std::atomic<bool>> is_away_;                    // by helper
+  std::unique_ptr<Scheduler::TaskSet> all_helpers_;           // all of them at once ...
+  std::vector<std::unique_ptr<Scheduler::TaskSet>> helpers_;  // ... or one
+};
+
+}  // namespace lockstep

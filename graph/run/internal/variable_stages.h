@@ -1,0 +1,27 @@
+// graph/run/internal/variable_stages.h - when the variables of a step are written.
+//
+// An update that nothing in the step looks at afterwards runs in the commit stage, in place. Any other writes a shadow, which
+// later reads see and which the commit stage copies.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/run/internal/resolved_graph.h"
+
+namespace lockstep {
+
+struct VariableStage {
+  bool written = false;
+  NodeId in_commit;  // the one update, where it waits for the commit stage; else invalid
+};
+
+struct VariableStages {
+  std::map<std::string, VariableStage> variables;  // that the step uses
+  bool draws_random = false;
+  bool commits = false;  // writes variables or draws random numbers
+};
+VariableStages find_variable_stages(const ResolvedGraph& resolved);
+
+}  // namespace lockstep

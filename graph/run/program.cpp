@@ -1,0 +1,586 @@
+#include "lockstep/graph/run/program.h"
+
+#include <algorithm>
+#include <atomic>
+#include <list>
+#include <mutex>
+
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/run/internal/plan.h"
+#include "lockstep/graph/run/internal/run_context.h"
+#include "lockstep/graph/run/variable_role.h"
+#include "lockstep/graph/check/verifier.h"
+
+namespace lockstep {
+
+Observer::Observer() = default;
+Observer::~Observer() = default;
+
+RunError::RunError(ErrorCode code, std::string message, ErrorPlace place, std::uint64_t committed)
+    : Error(code, std::move(message), std::move(place)), committed_(committed) {}
+RunError::~RunError() = default;
+
+namespace {
+
+// A plan with the variables it binds and the contexts that run it.
+class PlannedProgram {
+ public:
+  PlannedProgram(const Runtime& runtime, VariableStore& store, std::unique_ptr<const Plan> plan)
+      : runtime_(runtime), plan_(std::move(plan)) {
+    for (const PlannedVariable& variable : plan_->variables) {
+      StoredVariable* stored = store.find(variable.name);
+      LOCKSTEP_CHECK(stored != nullptr, "variable '", variable.name, "' is not in the store");
+      variables_.push_back(stored);
+      locks_.push_back(stored);
+      exclusive_.push_back(variable.written);
+    }
+    if (plan_->draws_random) {
+      locks_.push_back(&store.step_lock());
+      exclusive_.push_back(true);
+    }
+    writes_ = std::ranges::find(exclusive_, true) != exclusive_.end();
+  }
+
+  const Plan& plan() const { return *plan_; }
+  std::span<StoredVariable* const> variables() const { return variables_; }
+  std::span<RunLock* const> locks() const { return locks_; }
+
+  // A context that no run is using, or null. Like give_back and adopt, under the program's mutex.
+  RunContext* take_free() {
+    if (free_.empty()) return nullptr;
+    RunContext* context = free_.back();
+    free_.pop_back();
+    return context;
+  }
+  void give_back(RunContext& context) { free_.push_back(&context); }
+  RunContext* adopt(std::unique_ptr<RunContext> fresh) {
+    contexts_.push_back(std::move(fresh));
+    free_.reserve(contexts_.size());
+    return contexts_.back().get();
+  }
+  std::unique_ptr<RunContext> make_context() const { return std::make_unique<RunContext>(*plan_, runtime_); }
+
+  // All of them or none. Looks first: a lock that is taken and given back for nothing wakes everyone who waits, this run
+  // included.
+  bool try_lock() {
+    for (std::size_t i = 0; i < locks_.size(); ++i) {
+      if (locks_[i]->is_taken(exclusive_[i])) return false;
+    }
+    for (std::size_t i = 0; i < locks_.size(); ++i) {
+      if (exclusive_[i] ? locks_[i]->try_lock_exclusive() : locks_[i]->try_lock_shared()) continue;
+      unlock(i);
+      return false;
+    }
+    return true;
+  }
+  void unlock() { unlock(locks_.size()); }
+  bool writes() const { return writes_; }
+  bool is_blocked_by(std::size_t i) const { return locks_[i]->is_taken(exclusive_[i]); }
+  // The variable of a lock; empty: the random step.
+  std::string_view name_of(std::size_t i) const {
+    return i < variables_.size() ? std::string_view(variables_[i]->name()) : std::string_view();
+  }
+
+ private:
+  void unlock(std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (exclusive_[i]) {
+        locks_[i]->unlock_exclusive();
+      } else {
+        locks_[i]->unlock_shared();
+      }
+    }
+  }
+
+  const Runtime& runtime_;
+  std::unique_ptr<const Plan> plan_;
+  std::vector<StoredVariable*> variables_;
+  std::vector<RunLock*> locks_;
+  std::vector<bool> exclusive_;  // by lock
+  bool writes_ = false;          // one of them is
+  std::vector<RunContext*> free_;
+  std::vector<std::unique_ptr<RunContext>> contexts_;
+};
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  if (a.num_bytes() == 0 || b.num_bytes() == 0) return false;
+  const auto begin = [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw()); };
+  return begin(a) < begin(b) + b.num_bytes() && begin(b) < begin(a) + a.num_bytes();
+}
+
+}  // namespace
+
+class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
+ public:
+  Impl(Graph graph, const Runtime& runtime, const CompileOptions& options)
+      : graph_(std::move(graph)),
+        runtime_(runtime),
+        options_(options),
+        store_(options.variables ? options.variables : runtime.variables()) {
+    if (options_.max_plans < 1) throw InvalidArgument("CompileOptions::max_plans must be at least 1");
+    graph_.compact();
+    if (options_.verify) verify(graph_, &runtime_);
+    for (const VariableDecl& decl : graph_.variables()) {
+      if (decl.shares) {
+        store_->alias(decl.name, decl.copy_of);
+        continue;
+      }
+      if (store_->is_alias(decl.name)) {
+        throw InvalidArgument(str("variable '", decl.name, "' lies in the memory of another in this store, ",
+                                  "and the graph wants it by itself; use another store"));
+      }
+      store_->find_or_create(
+          decl.name, decl.spec,
+          [&] {
+            if (!decl.copy_of.empty()) return store_->value(decl.copy_of);  // a broadcast from the original
+            return decl.initial.defined() ? decl.initial : Tensor::zeros(decl.spec.dtype, decl.spec.shape);
+          },
+          role_of(decl));
+    }
+    std::vector<TensorSpec> specs;
+    for (const NodeId id : graph_.parameters()) specs.push_back(graph_.node(id).outputs()[0]);
+    if (std::ranges::all_of(specs, [](const TensorSpec& spec) { return spec.shape.is_known(); }))
+      find_plan(specs);
+  }
+
+  const Graph& graph() const { return graph_; }
+  const Runtime& runtime() const { return runtime_; }
+  VariableStore& store() const { return *store_; }
+
+  // A plan and a context of it, for one call.
+  class Lease {
+   public:
+    Lease(Impl& program, std::span<const Tensor> feeds) : program_(program) {
+      if (feeds.size() != program.graph_.parameters().size()) program.wrong_count(feeds.size());
+      {
+        const std::lock_guard<std::mutex> lock(program.mutex_);
+        if (!program.plans_.empty() && matches(*program.plans_.front(), feeds)) {
+          planned_ = program.plans_.front();
+          context_ = planned_->take_free();
+        }
+      }
+      if (planned_ == nullptr) {
+        std::vector<TensorSpec> specs;
+        for (std::size_t i = 0; i < feeds.size(); ++i) {
+          program.check_feed(i, feeds[i]);
+          specs.push_back(feeds[i].spec());
+        }
+        planned_ = program.find_plan(specs);
+        const std::lock_guard<std::mutex> lock(program.mutex_);
+        context_ = planned_->take_free();
+      }
+      if (context_ == nullptr) {
+        std::unique_ptr<RunContext> fresh = planned_->make_context();
+        const std::lock_guard<std::mutex> lock(program.mutex_);
+        context_ = planned_->adopt(std::move(fresh));
+      }
+    }
+    ~Lease() {
+      const std::lock_guard<std::mutex> lock(program_.mutex_);
+      planned_->give_back(*context_);
+    }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    PlannedProgram& planned() const { return *planned_; }
+    RunContext& context() const { return *context_; }
+
+   private:
+    Impl& program_;
+    std::shared_ptr<PlannedProgram> planned_;
+    RunContext* context_ = nullptr;
+  };
+
+  void check_feeds(std::span<const Tensor> feeds) const {
+    if (feeds.size() != graph_.parameters().size()) wrong_count(feeds.size());
+    for (std::size_t i = 0; i < feeds.size(); ++i) check_feed(i, feeds[i]);
+  }
+
+  std::shared_ptr<PlannedProgram> plan_for(std::span<const TensorSpec> specs) {
+    if (specs.size() != graph_.parameters().size()) wrong_count(specs.size());
+    for (std::size_t i = 0; i < specs.size(); ++i) check_spec(i, specs[i]);
+    return find_plan(specs);
+  }
+
+  std::size_t cached_plans() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return plans_.size();
+  }
+
+  std::vector<Tensor> order_feeds(std::span<const Feed> feeds) const {
+    std::vector<Tensor> ordered(graph_.parameters().size());
+    for (const Feed& feed : feeds) {
+      const auto place = std::ranges::find_if(graph_.parameters(),
+                                              [&](NodeId id) { return graph_.node(id).name() == feed.name; });
+      if (place == graph_.parameters().end()) {
+        throw InvalidArgument(
+            str("there is no placeholder named '", feed.name, "'; the graph has ", placeholders()));
+      }
+      Tensor& slot = ordered[static_cast<std::size_t>(place - graph_.parameters().begin())];
+      if (slot.defined()) throw InvalidArgument(str("placeholder '", feed.name, "' is fed twice"));
+      slot = feed.value;
+    }
+    return ordered;
+  }
+
+  std::vector<Tensor> make_results(const Plan& plan) const {
+    std::vector<Tensor> results;
+    results.reserve(plan.results.size());
+    const auto& pool = runtime_.pool(runtime_.devices().front());
+    for (const TensorSpec& spec : plan.results)
+      results.push_back(Tensor::empty(spec.dtype, spec.shape, pool));
+    return results;
+  }
+
+  void check_results(const Plan& plan, std::span<const Tensor> feeds, std::span<Tensor> results) const {
+    if (results.size() != plan.results.size()) {
+      throw InvalidArgument(
+          str("run_into: the graph gives ", plan.results.size(), " results, got room for ", results.size()));
+    }
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (!results[i].defined() || results[i].spec() != plan.results[i]) {
+        throw InvalidArgument(str("run_into: result ", i, " ('", graph_.node(graph_.results()[i].node).name(),
+                                  "') is ", plan.results[i], ", got ",
+                                  results[i].defined() ? to_string(results[i].spec()) : "an empty handle"));
+      }
+      for (std::size_t j = 0; j < feeds.size(); ++j) {
+        if (overlap(results[i], feeds[j])) {
+          throw InvalidArgument(str("run_into: result ", i, " shares memory with the feed of '",
+                                    graph_.node(graph_.parameters()[j]).name(),
+                                    "'; give it memory of its own"));
+        }
+      }
+      for (std::size_t j = 0; j < i; ++j) {
+        if (overlap(results[i], results[j]))
+          throw InvalidArgument(str("run_into: results ", j, " and ", i, " share memory"));
+      }
+    }
+  }
+
+  // One step. Throws RunError; `committed` steps of the same call came before.
+  void run_step(const Lease& lease, std::span<const Tensor> feeds, std::span<Tensor> results,
+                const RunOptions& options, std::uint64_t committed) {
+    PlannedProgram& planned = lease.planned();
+    std::optional<RunEvent> event;
+    if (options.observer != nullptr) {
+      event.emplace(
+          RunEvent{.run = next_number(),
+                   .program = number_,
+                   .graph = graph_,
+                   .step = store_->step(),
+                   .planned_bytes = planned.plan().memory.planned_bytes + planned.plan().region_planned_bytes,
+                   .worker = runtime_.scheduler().this_worker(),
+                   .workers = static_cast<int>(runtime_.scheduler().num_workers())});
+    }
+    lock_variables(planned, options, event ? &*event : nullptr, committed);
+    RunContext& context = lease.context();
+    for (std::size_t i = 0; i < feeds.size(); ++i) context.feeds()[i] = const_cast<void*>(feeds[i].raw());
+    for (std::size_t i = 0; i < results.size(); ++i) context.results()[i] = results[i].raw();
+    for (std::size_t i = 0; i < planned.variables().size(); ++i) {
+      context.variables()[i] = planned.variables()[i]->storage().raw();
+    }
+    RunInfo info{runtime_.seed(), store_->step()};
+    info.cancel = options.cancel.stop_possible() ? &options.cancel : nullptr;
+    info.deadline = options.deadline ? &*options.deadline : nullptr;
+    info.observer = options.observer;
+    const RunContext::Outcome outcome = context.run(planned.locks(), info, event ? &*event : nullptr);
+    if (outcome.committed && !outcome.error && planned.plan().commits) store_->advance_step();
+    planned.unlock();
+    if (!outcome.error && outcome.committed) return;
+    throw_error(planned.plan(), outcome, committed);
+  }
+
+ private:
+  [[noreturn]] void wrong_count(std::size_t got) const {
+    throw InvalidArgument(str("got ", got, " feeds, but the graph has ", placeholders()));
+  }
+
+  std::string placeholders() const {
+    if (graph_.parameters().empty()) return "no placeholders";
+    std::string text;
+    for (const NodeId id : graph_.parameters()) {
+      const Node& node = graph_.node(id);
+      text += str(text.empty() ? "'" : ", '", node.name(), "' ", node.outputs()[0]);
+    }
+    return str(graph_.parameters().size(), " placeholders: ", text);
+  }
+
+  void check_feed(std::size_t i, const Tensor& feed) const {
+    if (feed.defined()) {
+      check_spec(i, feed.spec());
+      return;
+    }
+    const Node& node = graph_.node(graph_.parameters()[i]);
+    throw InvalidArgument(
+        str("placeholder '", node.name(), "' expects ", node.outputs()[0], " and was not fed"),
+        place_of(node));
+  }
+
+  void check_spec(std::size_t i, const TensorSpec& spec) const {
+    const Node& node = graph_.node(graph_.parameters()[i]);
+    const TensorSpec& expected = node.outputs()[0];
+    if (spec.dtype == expected.dtype && spec.shape.is_known() && expected.shape.admits(spec.shape)) return;
+    throw InvalidArgument(str("placeholder '", node.name(), "' expects ", expected, ", got ", spec),
+                          place_of(node));
+  }
+
+  static bool matches(const PlannedProgram& planned, std::span<const Tensor> feeds) {
+    const std::vector<TensorSpec>& specs = planned.plan().feeds;
+    for (std::size_t i = 0; i < feeds.size(); ++i) {
+      if (!feeds[i].defined() || feeds[i].spec() != specs[i]) return false;
+    }
+    return true;
+  }
+
+  // The plan for these specs, moved to the front of the cache. Two threads may both make one; the first to come stays.
+  std::shared_ptr<PlannedProgram> find_plan(std::span<const TensorSpec> specs) {
+    const auto find = [&]() -> std::shared_ptr<PlannedProgram> {
+      for (auto entry = plans_.begin(); entry != plans_.end(); ++entry) {
+        if (!std::ranges::equal((*entry)->plan().feeds, specs)) continue;
+        plans_.splice(plans_.begin(), plans_, entry);
+        return plans_.front();
+      }
+      return nullptr;
+    };
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (auto found = find()) return found;
+    }
+    auto fresh =
+        std::make_shared<PlannedProgram>(runtime_, *store_, make_plan(graph_, runtime_, specs, options_));
+    std::shared_ptr<PlannedProgram> dropped;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (auto found = find()) return found;
+      plans_.push_front(fresh);
+      if (plans_.size() > options_.max_plans) {
+        dropped = std::move(plans_.back());
+        plans_.pop_back();
+      }
+    }
+    if (dropped && RunContext::inside_run()) {
+      runtime_.scheduler().submit(
+          [program = shared_from_this(), plan = std::move(dropped)]() mutable { plan.reset(); });
+    }
+    return fresh;
+  }
+
+  // Tells the run's observer of one wait, from the first time it is told to wait until it goes.
+  class Wait {
+   public:
+    Wait(Observer* observer, const RunEvent* run) : observer_(observer), run_(run) {}
+    ~Wait() {
+      if (waiting_) observer_->on_wait_end({*run_, variable_});
+    }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+    void wait_for(std::string_view variable) {
+      if (observer_ == nullptr || waiting_) return;
+      waiting_ = true;
+      variable_ = variable;
+      observer_->on_wait_begin({*run_, variable_});
+    }
+
+   private:
+    Observer* observer_;
+    const RunEvent* run_;
+    std::string_view variable_;
+    bool waiting_ = false;
+  };
+
+  void lock_variables(PlannedProgram& planned, const RunOptions& options, const RunEvent* event,
+                      std::uint64_t committed) {
+    const bool nested = RunContext::inside_run();
+    if ((nested || store_->admits_run(planned.writes())) && planned.try_lock()) return;
+    Wait wait(options.observer, event);
+    for (;;) {
+      const std::uint32_t epoch = store_->epoch();
+      if ((nested || store_->admits_run(planned.writes())) && planned.try_lock()) return;
+      if (!nested && !store_->admits_run(planned.writes())) wait.wait_for("*");
+      for (std::size_t i = 0; i < planned.locks().size(); ++i) {
+        if (!planned.is_blocked_by(i)) continue;
+        wait.wait_for(planned.name_of(i));
+        // A lock that this thread holds and that is in the way: nobody else can ever give it back.
+        if (RunContext::held_by_this_thread(planned.locks()[i])) {
+          throw FailedPrecondition(
+              "a program was run inside a node of a run that holds a variable (or the random step) it needs; "
+              "return the "
+              "value from the node and run the program afterwards");
+        }
+      }
+      if (options.cancel.stop_requested()) stopped(ErrorCode::kCancelled, committed);
+      if (options.deadline && std::chrono::steady_clock::now() >= *options.deadline) {
+        stopped(ErrorCode::kDeadlineExceeded, committed);
+      }
+      // A stop request does not wake a waiter: look for it now and then.
+      std::optional<std::chrono::steady_clock::time_point> until = options.deadline;
+      if (options.cancel.stop_possible()) {
+        const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+        until = until ? std::min(*until, soon) : soon;
+      }
+      store_->wait_for_change(epoch, until);
+    }
+  }
+
+  static std::string after_steps(std::uint64_t committed) {
+    return committed == 0 ? std::string() : str(" (after ", committed, " committed steps)");
+  }
+
+  [[noreturn]] static void stopped(ErrorCode why, std::uint64_t committed) {
+    const char* what = why == ErrorCode::kCancelled ? "the run was cancelled before its commit"
+                                                    : "the deadline passed before the run could commit";
+    throw RunError(why, str(what, "; no variable was changed by it", after_steps(committed)), {}, committed);
+  }
+
+  [[noreturn]] void throw_error(const Plan& plan, const RunContext::Outcome& outcome,
+                                std::uint64_t committed) const {
+    if (!outcome.error) stopped(outcome.stopped, committed);
+    const PhaseCall& phase = plan.phases[plan.clusters.calls[*outcome.failed_call].phase];
+    ErrorPlace place = place_of(graph_.node(phase.node));
+    if (place.device.empty()) place.device = plan.arenas[phase.arena].to_string();
+    ErrorCode code = ErrorCode::kFailedPrecondition;
+    std::string message;
+    std::exception_ptr cause = outcome.error;
+    try {
+      std::rethrow_exception(outcome.error);
+    } catch (const Error& error) {
+      code = error.code();
+      message = error.message();
+      if (!error.place().node.empty()) {  // inside a region: the node there, and what it threw
+        const std::string device = place.device;
+        place = error.place();
+        if (place.device.empty()) place.device = device;
+        const auto* wrapper = dynamic_cast<const std::nested_exception*>(&error);
+        if (wrapper != nullptr && wrapper->nested_ptr() != nullptr) cause = wrapper->nested_ptr();
+      }
+    } catch (const std::exception& error) {
+      message = error.what();
+    } catch (...) {
+      message = "an exception that is not a std::exception";
+    }
+    if (outcome.committed) {
+      code = ErrorCode::kInternal;
+      message = str("the commit stage failed, variables may be changed: ", message);
+    }
+    try {
+      std::rethrow_exception(cause);
+    } catch (...) {
+      std::throw_with_nested(RunError(code, message + after_steps(committed), std::move(place), committed));
+    }
+  }
+
+  static std::uint64_t next_number() {
+    static std::atomic<std::uint64_t> last{0};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+
+  Graph graph_;
+  Runtime runtime_;
+  CompileOptions options_;
+  const std::uint64_t number_ = next_number();  // among the programs and runs of the process
+  std::shared_ptr<VariableStore> store_;
+  mutable std::mutex mutex_;
+  std::list<std::shared_ptr<PlannedProgram>> plans_;  // most recently used first
+};
+
+Program::Program() = default;
+Program::~Program() = default;
+Program::Program(const Program&) = default;
+Program& Program::operator=(const Program&) = default;
+Program::Program(Program&&) noexcept = default;
+Program& Program::operator=(Program&&) noexcept = default;
+Program::Program(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Program::Impl& Program::impl() const {
+  if (!impl_) throw FailedPrecondition("the program is empty; make one with compile()");
+  return *impl_;
+}
+
+const Graph& Program::graph() const { return impl().graph(); }
+const Runtime& Program::runtime() const { return impl().runtime(); }
+VariableStore& Program::variables() const { return impl().store(); }
+std::size_t Program::cached_plans() const { return impl().cached_plans(); }
+
+std::vector<Tensor> Program::run(std::span<const Tensor> feeds, const RunOptions& options) const {
+  return run_n(1, feeds, options);
+}
+
+std::vector<Tensor> Program::run(std::initializer_list<Feed> feeds, const RunOptions& options) const {
+  return run_n(1, order_feeds(feeds), options);
+}
+
+std::vector<Tensor> Program::order_feeds(std::initializer_list<Feed> feeds) const {
+  return impl().order_feeds({feeds.begin(), feeds.size()});
+}
+std::vector<Tensor> Program::order_feeds(std::span<const Feed> feeds) const {
+  return impl().order_feeds(feeds);
+}
+
+void Program::run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
+                       const RunOptions& options) const {
+  Impl& self = impl();
+  const Impl::Lease lease(self, feeds);
+  self.check_results(lease.planned().plan(), feeds, results);
+  self.run_step(lease, feeds, results, options, 0);
+}
+
+std::vector<Tensor> Program::run_n(std::uint64_t steps, std::span<const Tensor> feeds,
+                                   const RunOptions& options) const {
+  Impl& self = impl();
+  if (steps == 0) throw InvalidArgument("run_n: at least one step is needed for results");
+  const Impl::Lease lease(self, feeds);
+  std::vector<Tensor> results = self.make_results(lease.planned().plan());
+  for (std::uint64_t step = 0; step < steps; ++step) self.run_step(lease, feeds, results, options, step);
+  return results;
+}
+
+std::future<std::vector<Tensor>> Program::run_async(std::vector<Tensor> feeds,
+                                                    const RunOptions& options) const {
+  auto promise = std::make_shared<std::promise<std::vector<Tensor>>>();
+  std::future<std::vector<Tensor>> future = promise->get_future();
+  // Wrong feeds are refused here, not in the future.
+  impl().check_feeds(feeds);
+  impl().runtime().scheduler().submit(
+      [promise, program = *this, feeds = std::move(feeds), options]() mutable {
+        try {
+          promise->set_value(program.run(feeds, options));
+        } catch (...) {
+          promise->set_exception(std::current_exception());
+        }
+      });
+  return future;
+}
+
+PlanSummary Program::plan(std::span<const TensorSpec> feeds) const {
+  const std::shared_ptr<PlannedProgram> planned = impl().plan_for(feeds);
+  const Plan& plan = planned->plan();
+  PlanSummary summary;
+  summary.nodes = graph().size();
+  summary.calls = plan.clusters.calls.size();
+  summary.clusters = plan.lanes > 1 ? plan.clusters.clusters.size() : 1;
+  summary.lanes = plan.lanes;
+  summary.planned_bytes = plan.memory.planned_bytes + plan.region_planned_bytes;
+  summary.live_set_bytes = plan.memory.live_set_bytes + plan.region_live_bytes;
+  summary.estimated_seconds = plan.seconds;
+  return summary;
+}
+
+PlanSummary Program::plan(std::span<const Tensor> feeds) const {
+  std::vector<TensorSpec> specs;
+  for (const Tensor& feed : feeds) specs.push_back(feed.spec());
+  return plan(specs);
+}
+
+Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options) {
+  auto impl = std::make_unique<Program::Impl>(std::move(graph), runtime, options);
+  // The last handle may go inside a node of some run: see RunContext::inside_run().
+  const auto end = [](Program::Impl* program) {
+    if (RunContext::inside_run()) {
+      program->runtime().scheduler().submit([program] { delete program; });
+    } else {
+      delete program;
+    }
+  };
+  return Program(std::shared_ptr<Program::Impl>(impl.release(), end));
+}
+
+}  // namespace lockstep

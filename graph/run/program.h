@@ -1,0 +1,132 @@
+// graph/run/program.h - a graph compiled for a runtime; run many times.
+//
+//   Program program = compile(graph, runtime);
+//   std::vector<Tensor> y = program.run({{"x", x}});             // by name
+//   program.run_into(feeds, results);                            // by position, into the caller's memory
+//   std::future<std::vector<Tensor>> later = program.run_async({x});
+//
+// A step commits or did not happen: variables change at the very end, together, or (on an exception, a cancellation
+// or a deadline before that) not at all, and the program can run again. The same inputs, seed and step give the same
+// bits, whatever the number of threads and however nodes are clustered.
+//
+// Threads: a Program is a cheap handle and may run from any number of threads at once, tasks of its own executor
+// included. Runs that write one variable take turns, and exclude those that read it; runs that draw random numbers
+// take turns too (each has its own step). The calling thread works on the run itself and workers help: a run never
+// waits for a worker to be free, so that runs inside tasks cannot deadlock. A small program runs on the calling thread
+// alone. Where a lambda node runs a program that needs a variable its own run holds, that is an error. Two runs whose
+// lambdas each run a program that needs the other's variable wait for each other: give such runs a deadline, or the
+// variables one order.
+//
+// Plans: the first run with given feed shapes makes a plan for them (memory, clusters); later runs find it. The
+// CompileOptions::max_plans most recently used ones are kept.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <future>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/export.h"
+#include "lockstep/core/runtime.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/run/observer.h"
+
+namespace lockstep {
+
+// A value for the placeholder of that name.
+struct Feed {
+  std::string_view name;
+  Tensor value;
+};
+
+struct RunOptions {
+  // The run fails with kDeadlineExceeded where it has not reached its commit by then. Checked between nodes.
+  std::optional<std::chrono::steady_clock::time_point> deadline = std::nullopt;
+  // The run fails with kCancelled where a stop is requested before its commit. Checked between nodes.
+  std::stop_token cancel = {};
+  // Told of every node; must outlive the run.
+  Observer* observer = nullptr;
+};
+
+// What went wrong in a run: node, op, device, replica and source line in place(); the original exception nested.
+class LOCKSTEP_API RunError : public Error {
+ public:
+  RunError(ErrorCode code, std::string message, ErrorPlace place, std::uint64_t committed);
+  ~RunError() override;
+  // Steps of this call that were committed before the failure (run_n; 0 for a single run).
+  std::uint64_t committed_steps() const { return committed_; }
+
+ private:
+  std::uint64_t committed_;
+};
+
+// What the plan for some feed shapes looks like.
+struct PlanSummary {
+  std::size_t nodes = 0;
+  std::size_t calls = 0;           // kernel calls a run: nodes that run, times their shards
+  std::size_t clusters = 0;        // units of scheduling; 1 where the program runs inline
+  std::size_t lanes = 1;           // threads that can work on one run
+  std::int64_t planned_bytes = 0;  // memory for intermediate values
+  std::int64_t live_set_bytes =
+      0;  // no plan can need less: the most that is alive at one time, in the plan's order
+  double estimated_seconds = 0;  // of one run on one thread
+};
+
+struct CompileOptions;
+
+class LOCKSTEP_API Program {
+ public:
+  Program();  // empty: running it throws FailedPrecondition
+  ~Program();
+  Program(const Program&);
+  Program& operator=(const Program&);
+  Program(Program&&) noexcept;
+  Program& operator=(Program&&) noexcept;
+
+  // Feeds by position, in the order of graph().parameters(). A wrong feed (missing, extra, dtype, shape) is refused
+  // before anything runs (InvalidArgument naming the placeholder and what it expects). Throws RunError.
+  std::vector<Tensor> run(std::span<const Tensor> feeds = {}, const RunOptions& options = {}) const;
+  std::vector<Tensor> run(std::initializer_list<Feed> feeds, const RunOptions& options = {}) const;
+  // Feeds by name, put in order for the calls that take them by position.
+  std::vector<Tensor> order_feeds(std::initializer_list<Feed> feeds) const;
+  std::vector<Tensor> order_feeds(std::span<const Feed> feeds) const;
+  // Results into tensors of the right specs, in the order of graph().results(). They must not share memory with
+  // feeds or with each other. After an error their contents are unspecified.
+  void run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
+                const RunOptions& options = {}) const;
+  // On the executor. The future throws what run would have thrown.
+  std::future<std::vector<Tensor>> run_async(std::vector<Tensor> feeds = {},
+                                             const RunOptions& options = {}) const;
+  // `steps` runs on the same feeds, each committing by itself; the results of the last. RunError says how many committed.
+  std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds = {},
+                            const RunOptions& options = {}) const;
+
+  const Graph& graph() const;
+  const Runtime& runtime() const;
+  VariableStore& variables() const;
+  // The plan for feeds of these specs (made now if need be).
+  PlanSummary plan(std::span<const TensorSpec> feeds) const;
+  PlanSummary plan(std::span<const Tensor> feeds = {}) const;
+  // Plans kept at the moment.
+  std::size_t cached_plans() const;
+
+  class Impl;  // of the library alone
+
+ private:
+  friend LOCKSTEP_API Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options);
+  explicit Program(std::shared_ptr<Impl> impl);
+  Impl& impl() const;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep

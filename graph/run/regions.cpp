@@ -1,0 +1,340 @@
+#include "lockstep/graph/run/internal/regions.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "lockstep/core/memory.h"
+#include "lockstep/graph/run/internal/plan.h"
+#include "lockstep/graph/run/internal/run_context.h"
+#include "lockstep/graph/ir/internal/shape_values.h"
+
+namespace lockstep {
+
+namespace {
+
+std::vector<TensorSpec> infer_graph(const Graph& graph, std::span<const TensorSpec> arguments,
+                                    const NodeView::VariableSpecs& variables) {
+  std::vector<SmallVector<TensorSpec, 1>> specs(graph.id_bound());
+  for (std::size_t i = 0; i < arguments.size(); ++i) specs[graph.parameters()[i].index()] = {arguments[i]};
+  internal::HostValues host(
+      graph, [&](ValueId value) -> const TensorSpec& { return specs[value.node.index()][value.output]; });
+  std::vector<TensorSpec> inputs;
+  for (const NodeId id : graph.topological_order()) {
+    if (!specs[id.index()].empty()) continue;
+    const Node& node = graph.node(id);
+    inputs.clear();
+    for (const ValueId input : node.inputs()) inputs.push_back(specs[input.node.index()][input.output]);
+    const NodeView::ShapeValues shape_values = host.for_node(node);
+    specs[id.index()] = node.op().region_kind == RegionKind::kNone
+                            ? infer_outputs(node, inputs, variables, &shape_values)
+                            : infer_region_outputs(node, inputs, variables);
+  }
+  std::vector<TensorSpec> results;
+  for (const ValueId result : graph.results()) results.push_back(specs[result.node.index()][result.output]);
+  return results;
+}
+
+}  // namespace
+
+SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<const TensorSpec> inputs,
+                                                const NodeView::VariableSpecs& variables) {
+  const auto keep = [](const std::vector<TensorSpec>& specs) {
+    return SmallVector<TensorSpec, 1>(std::span<const TensorSpec>(specs));
+  };
+  switch (node.op().region_kind) {
+    case RegionKind::kCond: {
+      std::vector<TensorSpec> specs = infer_graph(node.regions()[0], inputs.subspan(1), variables);
+      const std::vector<TensorSpec> others = infer_graph(node.regions()[1], inputs.subspan(1), variables);
+      for (std::size_t i = 0; i < specs.size(); ++i)
+        specs[i].shape = join_shapes(specs[i].shape, others[i].shape);
+      return keep(specs);
+    }
+    case RegionKind::kWhile: return infer_outputs(node, inputs, variables);
+    case RegionKind::kReplicated: {
+      const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
+      const auto shared = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
+      std::vector<TensorSpec> outputs(node.outputs().size());
+      for (std::size_t r = 0; r < replicas; ++r) {
+        std::vector<TensorSpec> arguments(inputs.begin(),
+                                          inputs.begin() + static_cast<std::ptrdiff_t>(shared));
+        for (std::size_t at = shared + r; at < inputs.size(); at += replicas) arguments.push_back(inputs[at]);
+        const std::vector<TensorSpec> results = infer_graph(node.regions()[0], arguments, variables);
+        for (std::size_t i = 0; i < results.size(); ++i) outputs[i * replicas + r] = results[i];
+      }
+      return keep(outputs);
+    }
+    case RegionKind::kNone: break;
+  }
+  return infer_outputs(node, inputs, variables);
+}
+
+namespace {
+
+constexpr double kTripsGuess = 8;
+
+// A region with its plan, and contexts for as many runs of it as there ever were at one time.
+class RegionProgram {
+ public:
+  RegionProgram(const Graph& region, std::unique_ptr<const Plan> plan, const Runtime& runtime,
+                std::span<const VariableUse> uses, int replica)
+      : region_(region), runtime_(runtime), plan_(std::move(plan)), replica_(replica) {
+    for (const PlannedVariable& variable : plan_->variables) {
+      const auto use = std::ranges::find(uses, variable.name, &VariableUse::name);
+      LOCKSTEP_CHECK(use != uses.end());
+      uses_.push_back(static_cast<std::size_t>(use - uses.begin()));
+    }
+  }
+
+  const Plan& plan() const { return *plan_; }
+
+  // `variables` are the addresses of all that the node uses. Throws what a node threw, with its place around it.
+  void run(std::span<void* const> feeds, std::span<void* const> results, std::span<void* const> variables,
+           const RunInfo& info) {
+    RunContext* context = take();
+    std::ranges::copy(feeds, context->feeds().begin());
+    std::ranges::copy(results, context->results().begin());
+    for (std::size_t i = 0; i < uses_.size(); ++i) context->variables()[i] = variables[uses_[i]];
+    const RunContext::Outcome outcome = context->run({}, info, nullptr);
+    give_back(context);
+    if (!outcome.error && outcome.committed) return;
+    if (!outcome.error) {
+      info.check_stop();
+      throw Error(outcome.stopped, "the run was stopped inside a region");
+    }
+    rethrow(outcome);
+  }
+
+ private:
+  RunContext* take() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!free_.empty()) {
+        RunContext* context = free_.back();
+        free_.pop_back();
+        return context;
+      }
+    }
+    auto fresh = std::make_unique<RunContext>(*plan_, runtime_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    contexts_.push_back(std::move(fresh));
+    free_.reserve(contexts_.size());
+    return contexts_.back().get();
+  }
+  void give_back(RunContext* context) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(context);
+  }
+
+  [[noreturn]] void rethrow(const RunContext::Outcome& outcome) const {
+    const PhaseCall& phase = plan_->phases[plan_->clusters.calls[*outcome.failed_call].phase];
+    ErrorPlace place = place_of(region_.node(phase.node));
+    if (replica_ >= 0) place.replica = replica_;
+    try {
+      std::rethrow_exception(outcome.error);
+    } catch (const Error& error) {
+      if (!error.place().node.empty()) throw;  // from a region further in
+      std::throw_with_nested(Error(error.code(), error.message(), std::move(place)));
+    } catch (const std::exception& error) {
+      std::throw_with_nested(
+          Error(ErrorCode::kFailedPrecondition, str("the kernel failed: ", error.what()), std::move(place)));
+    } catch (...) {
+      std::throw_with_nested(Error(ErrorCode::kFailedPrecondition,
+                                   "the kernel failed with an exception that is not a std::exception",
+                                   std::move(place)));
+    }
+  }
+
+  const Graph& region_;
+  const Runtime& runtime_;
+  std::unique_ptr<const Plan> plan_;
+  int replica_;                    // that it runs for; -1: each node says
+  std::vector<std::size_t> uses_;  // by variable of the plan: which of the node's
+  std::mutex mutex_;
+  std::vector<RunContext*> free_;
+  std::vector<std::unique_ptr<RunContext>> contexts_;
+};
+
+using Pointers = SmallVector<void*, 16>;
+
+// Copies `bytes` where there are any.
+void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// What all kinds share: the programs of the regions, and where variables lie.
+struct RegionNode {
+  const Node* node;
+  std::size_t outputs;  // of the node; the new values of variables follow
+  std::vector<VariableUse> uses;
+  std::vector<std::unique_ptr<RegionProgram>> programs;
+
+  // What is written starts as a copy, so that the regions work on the new value.
+  Pointers variables(KernelContext& c) const {
+    Pointers pointers;
+    std::size_t next = outputs;
+    for (std::size_t i = 0; i < uses.size(); ++i) {
+      const std::size_t input = node->inputs().size() + i;
+      auto* current = const_cast<void*>(c.input(input));
+      if (uses[i].writes) {
+        void* fresh = c.output(next++);
+        copy_bytes(fresh, current, static_cast<std::size_t>(num_bytes(c.input_spec(input))));
+        current = fresh;
+      }
+      pointers.push_back(current);
+    }
+    return pointers;
+  }
+  static Pointers inputs(KernelContext& c, std::size_t begin, std::size_t end) {
+    Pointers pointers;
+    for (std::size_t i = begin; i < end; ++i) pointers.push_back(const_cast<void*>(c.input(i)));
+    return pointers;
+  }
+};
+
+void run_cond(const RegionNode& self, KernelContext& c) {
+  const bool holds = *static_cast<const bool*>(c.input(0));
+  const Pointers variables = self.variables(c);
+  Pointers results;
+  for (std::size_t i = 0; i < self.outputs; ++i) results.push_back(c.output(i));
+  self.programs[holds ? 0 : 1]->run(RegionNode::inputs(c, 1, self.node->inputs().size()), results, variables,
+                                    c.run());
+}
+
+void run_while(const RegionNode& self, const LoopShape& loop, KernelContext& c) {
+  const Pointers variables = self.variables(c);
+  Pointers values = RegionNode::inputs(c, 0, self.node->inputs().size());
+  // The carried values go back and forth between the outputs and the scratch memory.
+  Pointers here, there;
+  auto* scratch = static_cast<char*>(c.scratch());
+  for (std::size_t i = 0; i < loop.carried; ++i) {
+    here.push_back(c.output(i));
+    there.push_back(scratch);
+    scratch += aligned(static_cast<std::size_t>(num_bytes(c.input_spec(i))));
+  }
+  const auto bytes = [&](std::size_t i) { return static_cast<std::size_t>(num_bytes(c.input_spec(i))); };
+  bool goes_on = false;
+  void* const condition = &goes_on;
+  std::int64_t trip = 0;
+  for (; loop.max_trips < 0 || trip < loop.max_trips; ++trip) {
+    self.programs[0]->run(values, {&condition, 1}, variables, c.run());
+    if (!goes_on) break;
+    for (std::size_t i = 0; loop.stash && i < loop.carried; ++i) {
+      copy_bytes(static_cast<char*>(c.output(loop.carried + i)) + static_cast<std::size_t>(trip) * bytes(i),
+                 values[i], bytes(i));
+    }
+    self.programs[1]->run(values, here, variables, c.run());
+    std::ranges::copy(here, values.begin());
+    std::swap(here, there);
+  }
+  for (std::size_t i = 0; i < loop.carried; ++i) {
+    if (values[i] != c.output(i)) copy_bytes(c.output(i), values[i], bytes(i));
+  }
+  if (!loop.stash) return;
+  for (std::size_t i = 0; i < loop.carried; ++i) {  // rows that no trip came to
+    auto* rows = static_cast<char*>(c.output(loop.carried + i));
+    const auto done = static_cast<std::size_t>(trip) * bytes(i);
+    const auto all = static_cast<std::size_t>(loop.max_trips) * bytes(i);
+    if (all > done) std::memset(rows + done, 0, all - done);
+  }
+  *static_cast<std::int64_t*>(c.output(2 * loop.carried)) = trip;
+}
+
+void run_replicated(const RegionNode& self, std::size_t replicas, std::size_t shared, KernelContext& c) {
+  const Pointers variables = self.variables(c);
+  for (std::size_t r = 0; r < replicas; ++r) {
+    Pointers arguments = RegionNode::inputs(c, 0, shared);
+    for (std::size_t at = shared + r; at < self.node->inputs().size(); at += replicas) {
+      arguments.push_back(const_cast<void*>(c.input(at)));
+    }
+    Pointers results;
+    for (std::size_t i = r; i < self.outputs; i += replicas) results.push_back(c.output(i));
+    self.programs[r]->run(arguments, results, variables, c.run());
+  }
+}
+
+}  // namespace
+
+LoopShape loop_shape(const Node& node) {
+  LoopShape loop;
+  loop.carried = static_cast<std::size_t>(*node.find<std::int64_t>("carried"));
+  if (const auto* trips = node.find<std::int64_t>("max_trips")) loop.max_trips = *trips;
+  if (const auto* stash = node.find<bool>("stash")) loop.stash = *stash;
+  return loop;
+}
+
+RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> inputs,
+                                std::span<const TensorSpec> outputs, std::vector<VariableUse> uses,
+                                const Runtime& runtime, const CompileOptions& options,
+                                const NodeView::VariableSpecs& variables, int replica) {
+  auto self = std::make_shared<RegionNode>();
+  self->node = &node;
+  self->outputs = outputs.size();
+  self->uses = std::move(uses);
+  if (node.provenance().replica >= 0 && replica < 0) replica = node.provenance().replica;
+  RegionKernel result;
+  const auto add = [&](const Graph& region, std::span<const TensorSpec> arguments, int which) {
+    auto plan = make_region_plan(region, runtime, arguments, options, variables, which);
+    result.planned_bytes += plan->memory.planned_bytes + plan->region_planned_bytes;
+    result.live_bytes += plan->memory.live_set_bytes + plan->region_live_bytes;
+    self->programs.push_back(
+        std::make_unique<RegionProgram>(region, std::move(plan), runtime, self->uses, which));
+    return self->programs.back()->plan().seconds;
+  };
+  // Results come out in the shapes that the outputs were planned for.
+  const auto check_results = [&](std::size_t program, std::size_t first, std::size_t step) {
+    const std::vector<TensorSpec>& results = self->programs[program]->plan().results;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const TensorSpec& planned = outputs[first + i * step];
+      if (results[i] != planned) {
+        throw InvalidArgument(
+            str("output ", first + i * step, " was planned as ", planned, " and comes out as ", results[i]),
+            place_of(node));
+      }
+    }
+  };
+  switch (node.op().region_kind) {
+    case RegionKind::kCond: {
+      const double yes = add(node.regions()[0], inputs.subspan(1), replica);
+      const double no = add(node.regions()[1], inputs.subspan(1), replica);
+      check_results(0, 0, 1);
+      check_results(1, 0, 1);
+      result.seconds = std::max(yes, no);
+      result.kernel = [self](KernelContext& c) { run_cond(*self, c); };
+      break;
+    }
+    case RegionKind::kWhile: {
+      const double trip = add(node.regions()[0], inputs, replica) + add(node.regions()[1], inputs, replica);
+      check_results(1, 0, 1);
+      const LoopShape loop = loop_shape(node);
+      result.seconds = kTripsGuess * trip;
+      for (std::size_t i = 0; i < loop.carried; ++i) {
+        result.scratch_bytes += aligned(static_cast<std::size_t>(num_bytes(inputs[i])));
+      }
+      result.kernel = [self, loop](KernelContext& c) { run_while(*self, loop, c); };
+      break;
+    }
+    case RegionKind::kReplicated: {
+      const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
+      const auto shared = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
+      for (std::size_t r = 0; r < replicas; ++r) {
+        std::vector<TensorSpec> arguments(inputs.begin(),
+                                          inputs.begin() + static_cast<std::ptrdiff_t>(shared));
+        for (std::size_t at = shared + r; at < inputs.size(); at += replicas) arguments.push_back(inputs[at]);
+        result.seconds += add(node.regions()[0], arguments, static_cast<int>(r));
+        check_results(r, r, replicas);
+      }
+      result.kernel = [self, replicas, shared](KernelContext& c) {
+        run_replicated(*self, replicas, shared, c);
+      };
+      break;
+    }
+    case RegionKind::kNone: LOCKSTEP_CHECK(false, "node '", node.name(), "' has no regions that run");
+  }
+  return result;
+}
+
+}  // namespace lockstep

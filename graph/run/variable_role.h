@@ -1,0 +1,14 @@
+// graph/run/variable_role.h - what a declared variable is in a store: by itself or a copy, and what its copies are together.
+#pragma once
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/variable_store.h"
+#include "lockstep/graph/ir/graph.h"
+
+namespace lockstep {
+
+// Copies of what is synchronized on read are summed, averaged, represented by the first or left apart, as the aggregation
+// says; all others are equal.
+LOCKSTEP_API VariableRole role_of(const VariableDecl& decl);
+
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+// graph/text/text.h - the stable text form of graphs; grammar in docs/text_format.md.
+//
+//   var @w : f32[4] = f32[4]{*0.0}
+//   %x = placeholder() : f32[4]
+//   %r = read[variable=@w]() : f32[4]
+//   %y = add(%x, %r) : f32[4] on "cpu:1" after(%r)        // device, control inputs
+//   return %y
+//
+// print(parse(t)) is t for text that print wrote, and parse(print(g)) has the structure of g. Nodes print in
+// topological order, parameters first, so a copy of a graph prints equally. Lambda nodes print as opaque and do not parse.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/export.h"
+#include "lockstep/graph/ir/graph.h"
+
+namespace lockstep {
+
+struct PrintOptions {
+  bool sites = false;       // "// model.cpp:42" behind each node
+  bool provenance = false;  // "// from <origin name>, by <pass>, replica 1: why"
+};
+LOCKSTEP_API std::string print(const Graph& graph, const PrintOptions& options = {});
+LOCKSTEP_API std::string print(const AttributeValue& value);
+
+struct ParseLimits {
+  // All tensors that the text fills with one value (f32[1000]{*0.0}), together: a few bytes of text must not take all
+  // memory.
+  std::uint64_t splat_bytes = std::uint64_t{1} << 32U;
+};
+
+class LOCKSTEP_API ParseError : public Error {
+ public:
+  ParseError(std::string message, std::uint32_t line, std::uint32_t column, std::string_view source = {});
+  ~ParseError() override;
+  std::uint32_t line() const { return line_; }      // from 1
+  std::uint32_t column() const { return column_; }  // from 1, in bytes
+
+ private:
+  friend LOCKSTEP_API Graph parse(std::string_view text, std::string_view source, const ParseLimits& limits);
+  std::string bare_;  // the message without line and column
+  std::uint32_t line_;
+  std::uint32_t column_;
+};
+// Throws ParseError: "3:14: expected ')' or ',', got '->'". Unknown ops, wrong specs and cycles parse: verify() judges.
+// `source` names the text in errors (place().file) and in creation sites (each node's site is its line there).
+LOCKSTEP_API Graph parse(std::string_view text, std::string_view source = "<text>",
+                         const ParseLimits& limits = {});
+// One attribute's value, as print() writes it: parse_value(print(v)) is v, bit by bit. Throws ParseError.
+LOCKSTEP_API AttributeValue parse_value(std::string_view text, const ParseLimits& limits = {});
+
+}  // namespace lockstep

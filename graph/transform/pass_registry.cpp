@@ -1,0 +1,49 @@
+#include "lockstep/graph/transform/pass_registry.h"
+
+#include <utility>
+
+namespace lockstep {
+
+PassRegistry::PassRegistry() = default;
+PassRegistry::~PassRegistry() = default;
+
+PassRegistry& PassRegistry::global() {
+  static PassRegistry* const registry = [] {
+    static PassRegistry instance;
+    register_general_passes(instance);
+    return &instance;
+  }();
+  return *registry;
+}
+
+void PassRegistry::add(PassInfo info, PassFactory factory) {
+  factories_.add(std::move(info), std::move(factory));
+}
+
+bool PassRegistry::contains(std::string_view name) const { return factories_.contains(name); }
+
+std::vector<PassInfo> PassRegistry::passes() const { return factories_.infos(); }
+
+std::unique_ptr<Pass> PassRegistry::make(std::string_view text) const { return make(factories_.read(text)); }
+
+PassPipeline PassRegistry::parse_pipeline(std::string_view text) const {
+  PassPipeline pipeline;
+  for (const PassText& pass : parse_passes(text)) pipeline.add(make(pass));
+  return pipeline;
+}
+
+std::unique_ptr<Pass> PassRegistry::make(const PassText& text) const {
+  std::unique_ptr<Pass> pass = factories_.make(text);
+  std::vector<std::pair<std::string, OptionValue>> given;
+  for (const OptionText& option : text.options) {
+    if (option.is_list) {
+      given.emplace_back(option.name, option.values);
+    } else {
+      given.emplace_back(option.name, option.values.front());
+    }
+  }
+  pass->text_ = print_pass(text.name, given);
+  return pass;
+}
+
+}  // namespace lockstep

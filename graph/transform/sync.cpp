@@ -1,0 +1,398 @@
+#include "lockstep/graph/transform/sync.h"
+
+#include <algorithm>
+
+#include "lockstep/core/error.h"
+#include "lockstep/graph/ir/internal/gradient_nodes.h"
+
+namespace lockstep {
+
+std::string_view to_string(Sync sync) { return sync == Sync::kMirrored ? "mirrored" : "per-replica"; }
+
+namespace {
+
+// What the node itself does, its regions aside.
+Effect own_effects(const Node& node) {
+  if (node.op().traits.declares_effects) {
+    if (const auto* declared = node.find<std::int64_t>("effects")) return static_cast<Effect>(*declared);
+  }
+  return node.op().effects;
+}
+
+// Leaves the replicated region: its own region belongs to no replica.
+const std::vector<std::int64_t>* merges(const Node& node) {
+  if (node.regions().empty() || node.op().region_kind != RegionKind::kNone) return nullptr;
+  if (!has(node.op().effects, Effect::kCollective)) return nullptr;
+  return node.find<std::vector<std::int64_t>>("single");
+}
+
+bool same_values(std::span<const ValueId> values) {
+  return std::ranges::all_of(values, [&](ValueId value) { return value == values[0]; });
+}
+
+bool is_update(const Node& node) {
+  const bool* update = node.find<bool>("update");
+  return update != nullptr && *update;
+}
+
+}  // namespace
+
+struct SyncAnalysis::Edges {
+  std::vector<Edge> list;
+  std::vector<std::uint32_t> sources;    // cells that are per replica by themselves
+  std::vector<std::uint32_t> gradients;  // cells that gradients() made
+  std::vector<std::uint32_t> together;   // cells that replicas make together
+  std::vector<std::uint32_t> begin;      // by cell: its first entry in `ends`; set by arrange()
+  std::vector<std::uint32_t> ends;
+
+  // Marks an edge along which nothing becomes per replica, while what replicas made together goes on.
+  static constexpr std::uint32_t kTogetherOnly = 0x80000000U;
+
+  void add(std::uint32_t start, std::uint32_t end) { list.emplace_back(start, end); }
+  void add_together(std::uint32_t start, std::uint32_t end) { list.emplace_back(start, end | kTogetherOnly); }
+
+  // Sorts the edges by where they start.
+  void arrange(std::size_t cells) {
+    begin.assign(cells + 1, 0);
+    ends.resize(list.size());
+    for (const Edge& edge : list) ++begin[edge.first + 1];
+    for (std::size_t i = 0; i < cells; ++i) begin[i + 1] += begin[i];
+    std::vector<std::uint32_t> next(begin.begin(), begin.end() - 1);
+    for (const Edge& edge : list) ends[next[edge.first]++] = edge.second;
+  }
+
+  // Cells that can be reached from some, along all edges or without those for what replicas made together; and, where it is
+  // asked for, whence each was reached.
+  enum class Along : std::uint8_t { kAll, kOwn };
+  std::vector<bool> reach(const std::vector<std::uint32_t>& starts, Along along,
+                          std::vector<std::uint32_t>* from = nullptr) const {
+    std::vector<bool> reached(begin.size() - 1);
+    std::vector<std::uint32_t> queue;
+    for (const std::uint32_t start : starts) {
+      if (reached[start]) continue;
+      reached[start] = true;
+      queue.push_back(start);
+    }
+    for (std::size_t head = 0; head < queue.size(); ++head) {
+      const std::uint32_t at = queue[head];
+      for (std::uint32_t e = begin[at]; e < begin[at + 1]; ++e) {
+        if (along == Along::kOwn && (ends[e] & kTogetherOnly) != 0) continue;
+        const std::uint32_t end = ends[e] & ~kTogetherOnly;
+        if (reached[end]) continue;
+        reached[end] = true;
+        if (from != nullptr) (*from)[end] = at;
+        queue.push_back(end);
+      }
+    }
+    return reached;
+  }
+};
+
+SyncAnalysis::SyncAnalysis(const Graph& outermost, std::span<const std::string> drifting)
+    : outermost_(outermost), drifting_(drifting.begin(), drifting.end()) {
+  add_cross(outermost);
+  Edges edges;
+  connect_cross(outermost, nullptr, edges);
+  for (const Level& level : levels_) connect_level(level, edges);
+  edges.arrange(cells_.size());
+  from_.assign(cells_.size(), kNone);
+  per_replica_ = edges.reach(edges.sources, Edges::Along::kOwn, &from_);
+  together_ = edges.reach(edges.together, Edges::Along::kAll);
+  edges.sources.insert(edges.sources.end(), edges.gradients.begin(), edges.gradients.end());
+  share_ = edges.reach(edges.sources, Edges::Along::kOwn);
+}
+
+// --- levels and cells
+
+void SyncAnalysis::add_cross(const Graph& graph) {
+  for (const Node& node : graph.nodes()) {
+    const bool replicated = node.op().region_kind == RegionKind::kReplicated;
+    for (const Graph& region : node.regions()) {
+      if (replicated) {
+        add_level(region, *node.find<std::int64_t>("replicas"), is_update(node));
+      } else {
+        add_cross(region);
+      }
+    }
+  }
+}
+
+void SyncAnalysis::add_level(const Graph& graph, std::int64_t replicas, bool final) {
+  const auto level = static_cast<std::uint32_t>(levels_.size());
+  index_.emplace(&graph, level);
+  levels_.push_back({&graph, replicas, final});
+  std::vector<std::uint32_t> first(graph.id_bound(), kNone);
+  for (const Node& node : graph.nodes()) {
+    first[node.id().index()] = static_cast<std::uint32_t>(cells_.size());
+    const auto outputs = static_cast<std::uint32_t>(node.outputs().size());
+    for (std::uint32_t i = 0; i < outputs; ++i) cells_.push_back({level, node.id().value, i});
+    // Many inputs to many outputs would be too many edges.
+    if (outputs > 1 && node.inputs().size() > 1) cells_.push_back({level, node.id().value, kHub});
+  }
+  first_.push_back(std::move(first));
+  for (const Node& node : graph.nodes()) {
+    const bool leaves = merges(node) != nullptr;
+    for (const Graph& region : node.regions()) {
+      if (leaves) {
+        add_cross(region);
+      } else {
+        add_level(region, replicas, final);
+      }
+    }
+  }
+}
+
+std::uint32_t SyncAnalysis::cell(const Graph& level, ValueId value) const {
+  const auto found = index_.find(&level);
+  LOCKSTEP_CHECK(found != index_.end(), "the graph is no level of a replicated region");
+  LOCKSTEP_CHECK(level.has_output(value), "the level has no such value");
+  return first_[found->second][value.node.index()] + value.output;
+}
+
+// --- edges: what is per replica makes others so
+
+void SyncAnalysis::connect_cross(const Graph& graph, const Node* merge, Edges& edges) {
+  for (const Node& node : graph.nodes()) {
+    if (node.op().region_kind == RegionKind::kReplicated) {
+      connect_replicated(node, merge, edges);
+    } else {
+      for (const Graph& region : node.regions()) connect_cross(region, nullptr, edges);
+    }
+  }
+}
+
+void SyncAnalysis::connect_replicated(const Node& node, const Node* merge, Edges& edges) {
+  const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
+  const auto shared = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
+  const Graph& region = node.regions()[0];
+  for (std::size_t at = shared, i = shared; at < node.inputs().size(); at += replicas, ++i) {
+    const std::span<const ValueId> group = node.inputs().subspan(at, replicas);
+    if (same_values(group)) continue;
+    const std::uint32_t parameter = cell(region, {region.parameters()[i], 0});
+    // What the replicas of another node gave, one each?
+    const Node& maker = node.graph().node(group[0].node);
+    const bool results = maker.op().region_kind == RegionKind::kReplicated &&
+                         *maker.find<std::int64_t>("replicas") == static_cast<std::int64_t>(replicas) &&
+                         group[0].output % replicas == 0;
+    bool in_order = true;
+    for (std::size_t r = 0; results && r < replicas; ++r)
+      in_order = in_order && group[r] == ValueId{maker.id(), group[0].output + static_cast<std::uint32_t>(r)};
+    if (results && in_order) {
+      const Graph& other = maker.regions()[0];
+      edges.add(cell(other, other.results()[group[0].output / replicas]), parameter);
+      continue;
+    }
+    // What the replicas that called a merge function gave it, one each?
+    if (merge != nullptr && *merge->find<std::int64_t>("replicas") == static_cast<std::int64_t>(replicas)) {
+      const std::vector<NodeId>& taken = node.graph().parameters();
+      const std::size_t arguments = merge->inputs().size();
+      const auto first = static_cast<std::size_t>(std::ranges::find(taken, group[0].node) - taken.begin());
+      bool argument = first < arguments;
+      for (std::size_t r = 0; argument && r < replicas; ++r)
+        argument = group[r].node == taken[first + r * arguments];
+      if (argument) {
+        edges.add(cell(merge->graph(), merge->inputs()[first]), parameter);
+        continue;
+      }
+    }
+    edges.sources.push_back(parameter);
+  }
+}
+
+void SyncAnalysis::connect_level(const Level& level, Edges& edges) {
+  for (const Node& node : level.graph->nodes()) connect_node(level, node, edges);
+}
+
+bool SyncAnalysis::is_own(const std::string& variable) const {
+  const VariableDecl* decl = outermost_.find_variable(variable);
+  if (decl == nullptr) return false;
+  return decl->synchronization == Synchronization::kOnRead || drifting_.contains(variable);
+}
+
+bool SyncAnalysis::names_own(const Node& node, const std::string& attribute) const {
+  const auto* variable = node.find<VariableRef>(attribute);
+  return variable != nullptr && is_own(variable->name);
+}
+
+bool SyncAnalysis::is_source(const Node& node) const {
+  const OpTraits& traits = node.op().traits;
+  const Effect effects = own_effects(node);
+  if (traits.per_replica_source || traits.gives_replica) return true;
+  if (has(effects, Effect::kRandom | Effect::kOpaque | Effect::kHost)) return true;
+  if (traits.reads_variable && names_own(node, *traits.reads_variable)) return true;
+  const auto& update = traits.updates_variable;
+  return update && update->uses_old_value && names_own(node, update->attribute);
+}
+
+void SyncAnalysis::connect_node(const Level& level, const Node& node, Edges& edges) {
+  const Graph& graph = *level.graph;
+  const std::uint32_t first = first_[index_.at(&graph)][node.id().index()];
+  const auto outputs = static_cast<std::uint32_t>(node.outputs().size());
+  const OpTraits& traits = node.op().traits;
+  const auto all_outputs = [&](std::vector<std::uint32_t>& list) {
+    for (std::uint32_t i = 0; i < outputs; ++i) list.push_back(first + i);
+  };
+  if (internal::made_by_gradients(node)) all_outputs(edges.gradients);
+  if (const std::vector<std::int64_t>* single = merges(node)) {
+    std::size_t at = 0;
+    const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
+    const std::span<const ValueId> results = node.regions()[0].results();
+    for (std::uint32_t i = 0; i < outputs; ++i) {
+      const std::size_t count = (*single)[i] != 0 ? 1 : replicas;
+      if (!same_values(results.subspan(at, count))) edges.sources.push_back(first + i);
+      at += count;
+    }
+    all_outputs(edges.together);
+    connect_cross(node.regions()[0], &node, edges);
+    return;
+  }
+  if (traits.collective && traits.same_on_all) {
+    all_outputs(edges.together);
+    return;
+  }
+  if (traits.sum_over_replicas) return;
+  if (level.replicas > 1 && is_source(node)) all_outputs(edges.sources);
+  if (!node.regions().empty()) return connect_regions(node, edges);
+  const auto& update = traits.updates_variable;
+  const bool kept_equal = update && !names_own(node, update->attribute);
+  const std::uint32_t hub = outputs > 1 && node.inputs().size() > 1 ? first + outputs : kNone;
+  for (std::uint32_t i = 0; hub != kNone && i < outputs; ++i) edges.add(hub, first + i);
+  for (std::size_t i = 0; outputs > 0 && i < node.inputs().size(); ++i) {
+    const std::uint32_t from = cell(graph, node.inputs()[i]);
+    if (kept_equal && (i == update->operand || (update->indices && i == *update->indices))) {
+      edges.add_together(from, first);
+      continue;
+    }
+    if (hub != kNone) {
+      edges.add(from, hub);
+    } else {
+      for (std::uint32_t j = 0; j < outputs; ++j) edges.add(from, first + j);
+    }
+  }
+}
+
+void SyncAnalysis::connect_regions(const Node& node, Edges& edges) {
+  const Graph& graph = node.graph();
+  const auto outputs = static_cast<std::uint32_t>(node.outputs().size());
+  const auto output = [&](std::uint32_t i) { return cell(graph, {node.id(), i}); };
+  const auto input = [&](std::size_t i) { return cell(graph, node.inputs()[i]); };
+  const auto parameter = [&](const Graph& region, std::size_t i) {
+    return cell(region, {region.parameters()[i], 0});
+  };
+  const auto result = [&](const Graph& region, std::size_t i) { return cell(region, region.results()[i]); };
+  switch (node.op().region_kind) {
+    case RegionKind::kCond:
+      for (std::uint32_t i = 0; i < outputs; ++i) edges.add(input(0), output(i));
+      for (const Graph& region : node.regions()) {
+        for (std::size_t i = 1; i < node.inputs().size(); ++i) edges.add(input(i), parameter(region, i - 1));
+        for (std::uint32_t i = 0; i < outputs; ++i) edges.add(result(region, i), output(i));
+      }
+      return;
+    case RegionKind::kWhile: {
+      const Graph& condition = node.regions()[0];
+      const Graph& body = node.regions()[1];
+      const std::size_t carried = body.results().size();
+      for (std::size_t i = 0; i < node.inputs().size(); ++i) {
+        edges.add(input(i), parameter(condition, i));
+        edges.add(input(i), parameter(body, i));
+      }
+      for (std::size_t i = 0; i < carried; ++i) {
+        edges.add(result(body, i), parameter(condition, i));
+        edges.add(result(body, i), parameter(body, i));
+      }
+      // Behind the carried values stand, where it keeps its trips, what each of them was, and the number of trips.
+      for (std::uint32_t i = 0; i < outputs; ++i) {
+        edges.add(result(condition, 0), output(i));
+        if (i >= 2 * carried) continue;
+        edges.add(input(i % carried), output(i));
+        edges.add(result(body, i % carried), output(i));
+      }
+      return;
+    }
+    case RegionKind::kNone:
+    case RegionKind::kReplicated: break;
+  }
+  // A form that is not known: everything outside concerns everything inside, and everything inside what comes out.
+  if (outputs == 0 || node.regions().empty()) return;
+  const bool has_hub = outputs > 1 && node.inputs().size() > 1;
+  const std::uint32_t meet = has_hub ? output(outputs - 1) + 1 : output(0);
+  for (std::size_t i = 0; i < node.inputs().size(); ++i) edges.add(input(i), meet);
+  for (const Graph& region : node.regions()) {
+    for (std::size_t i = 0; i < region.parameters().size(); ++i) edges.add(meet, parameter(region, i));
+    for (std::size_t i = 0; i < region.results().size(); ++i) edges.add(result(region, i), meet);
+  }
+  for (std::uint32_t i = 0; i < outputs; ++i) {
+    if (output(i) != meet) edges.add(meet, output(i));
+  }
+}
+
+// --- answers
+
+Sync SyncAnalysis::at(const Graph& level, ValueId value) const {
+  return per_replica_[cell(level, value)] ? Sync::kPerReplica : Sync::kMirrored;
+}
+
+bool SyncAnalysis::is_summed(const Graph& level, ValueId gradient) const {
+  const std::uint32_t at = cell(level, gradient);
+  return level_of(level).final || (together_[at] && !share_[at]);
+}
+
+std::vector<SyncAnalysis::Link> SyncAnalysis::chain(const Graph& level, ValueId value) const {
+  std::vector<Link> links;
+  std::uint32_t at = cell(level, value);
+  if (!per_replica_[at]) return links;
+  for (; at != kNone; at = from_[at]) {
+    const Cell& here = cells_[at];
+    if (here.output == kHub) continue;
+    const NodeId id{here.node};
+    links.push_back({&levels_[here.level].graph->node(id), {id, here.output}});
+  }
+  return links;
+}
+
+std::string SyncAnalysis::reason(const Node& node) const {
+  const OpTraits& traits = node.op().traits;
+  const Effect effects = own_effects(node);
+  const auto variable = [&](const std::string& attribute) {
+    const auto* ref = node.find<VariableRef>(attribute);
+    return ref == nullptr ? std::string() : ref->name;
+  };
+  if (traits.gives_replica) return "the number of the replica";
+  if (traits.reads_variable && names_own(node, *traits.reads_variable))
+    return str("variable '", variable(*traits.reads_variable), "' is synchronized on read");
+  if (traits.updates_variable && names_own(node, traits.updates_variable->attribute))
+    return str("variable '", variable(traits.updates_variable->attribute), "' is synchronized on read");
+  if (merges(node) != nullptr) return "what a merge function gives each replica for itself";
+  if (has(effects, Effect::kRandom)) return "random numbers, drawn by each replica";
+  if (has(effects, Effect::kHost | Effect::kOpaque)) return "nobody knows what it gives";
+  if (traits.per_replica_source) return str("op '", node.op().name, "' says so");
+  return "a per-replica input";
+}
+
+std::string SyncAnalysis::explain(const Graph& level, ValueId value) const {
+  const std::vector<Link> links = chain(level, value);
+  if (links.empty())
+    return str("'", level.node(value.node).name(), "' is the same on all replicas: nothing to explain");
+  constexpr std::size_t kShown = 12;  // of a long chain, the ends
+  std::string text;
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    const bool cut = links.size() > kShown && i >= kShown / 2 && i + kShown / 2 < links.size();
+    if (cut) {
+      if (i == kShown / 2) text += str(" <- (", links.size() - kShown, " more)");
+      continue;
+    }
+    const Node& node = *links[i].node;
+    if (!text.empty()) text += " <- ";
+    text += node.name();
+    const SourceSite site = node.site();
+    const bool last = i + 1 == links.size();
+    if (!site.known() && !last) continue;
+    text += " (";
+    if (site.known()) text += str(site.file, ":", site.line);
+    if (last) text += str(site.known() ? ", " : "", reason(node));
+    text += ")";
+  }
+  return text;
+}
+
+}  // namespace lockstep

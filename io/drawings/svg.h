@@ -1,0 +1,41 @@
+// io/drawings/svg.h - drawings laid out by Graphviz.
+//
+//   write_file_whole("step.svg", to_svg(step.replicated_graph()));
+//
+// Layout is Graphviz's work: its program `dot` runs as a child process, fed and read through pipes, without a shell and
+// without files. It is needed only when this is called.
+//
+//   failure   NotFound where there is no such program, saying what to install; DeadlineExceeded where it takes longer than
+//             allowed, and is then ended; FailedPrecondition with what it said where it fails
+//
+// Thread safety: any number of threads at once, each with a process of its own.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/export.h"
+#include "lockstep/graph/ir/graph.h"
+#include "lockstep/io/drawings/dot.h"
+
+namespace lockstep {
+
+struct GraphvizOptions {
+  std::string program = "dot";  // looked for in PATH unless it has a slash in it
+  std::chrono::milliseconds limit = std::chrono::seconds(60);
+  std::string* warnings = nullptr;  // receives what it says besides the drawing
+};
+
+// Can it be run?
+LOCKSTEP_API Decision has_graphviz(const GraphvizOptions& options = {});
+
+// What Graphviz makes of one or more drawings, in one of its formats: "svg", "png", "plain".
+LOCKSTEP_API std::string run_graphviz(std::string_view dot, std::string_view format = "svg",
+                                      const GraphvizOptions& options = {});
+
+LOCKSTEP_API std::string to_svg(const Graph& graph, const DotOptions& drawing = {},
+                                const GraphvizOptions& options = {});
+
+}  // namespace lockstep

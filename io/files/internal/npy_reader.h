@@ -1,0 +1,62 @@
+// io/files/internal/npy_reader.h - .npy and .npz files from bytes that come on demand, straight into the tensors that hold them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/io/files/internal/input_file.h"
+
+namespace lockstep::internal {
+
+// Writes exactly so many next bytes there; never asked for more than there are.
+using PullBytes = std::function<void(char* to, std::size_t bytes)>;
+
+// An .npy file of `size` bytes, pulled once from front to back; fails as read_npy (io/files/npy.h). Beside the tensor it takes no
+// memory that grows with it. Where it throws, the rest has not been pulled.
+Tensor pull_npy(std::uint64_t size, const PullBytes& pull);
+
+// Bytes that can be read from any place on. Those asked for must be there.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  virtual std::uint64_t size() const = 0;
+  virtual void read(std::uint64_t at, char* to, std::size_t bytes) const = 0;
+};
+
+class MemorySource final : public ByteSource {
+ public:
+  explicit MemorySource(std::string_view bytes) : bytes_(bytes) {}
+  std::uint64_t size() const override { return bytes_.size(); }
+  void read(std::uint64_t at, char* to, std::size_t bytes) const override {
+    bytes_.copy(to, bytes, static_cast<std::size_t>(at));
+  }
+
+ private:
+  std::string_view bytes_;
+};
+
+class FileSource final : public ByteSource {
+ public:
+  explicit FileSource(const InputFile& file) : file_(file) {}
+  std::uint64_t size() const override { return file_.size(); }
+  void read(std::uint64_t at, char* to, std::size_t bytes) const override { file_.read_at(at, to, bytes); }
+
+ private:
+  const InputFile& file_;
+};
+
+// What `read` gives, with the file's name in whatever goes wrong.
+template <class Read>
+auto read_naming(const InputFile& file, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    throw_error(error.code(), str(file.path().string(), ": ", error.message()), error.place());
+  }
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,34 @@
+// io/files/npy.h - tensors in NumPy's .npy format.
+//
+//   Tensor x = load_npy("x.npy");
+//   write_file_whole("y.npy", write_npy(y));
+//
+// dtypes     f2 f4 f8 i4 i8 u1 b1 are f16 f32 f64 i32 i64 u8 bool. NumPy has no bf16: it is written as '<V2', two plain
+//            bytes, as NumPy itself writes arrays of ml_dtypes.bfloat16 (read them with .view(ml_dtypes.bfloat16)), and
+//            '<V2' and '|V2' are read as bf16.
+// order      big-endian data and Fortran order are converted.
+// refused    Python objects ('O': reading them would run code), structured and all other dtypes: InvalidArgument that
+//            names what came and how to convert it. Bytes that are no whole .npy file: Error(kDataLoss).
+//
+// What is read counts as hostile: the header is bounded, and the data must be there before memory is taken for it.
+// Thread safety: plain functions.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/io/files/files.h"
+
+namespace lockstep {
+
+LOCKSTEP_API Tensor read_npy(std::string_view bytes);
+// The same of a file, straight into the tensor's memory. Errors name the path; those of files are in io/files/files.h.
+LOCKSTEP_API Tensor load_npy(const std::filesystem::path& path, std::uint64_t max_bytes = kMaxFileBytes);
+// Version 1.0, little-endian, C order, with the data aligned to 64 bytes: equal tensors give equal bytes.
+LOCKSTEP_API std::string write_npy(const Tensor& tensor);
+
+}  // namespace lockstep

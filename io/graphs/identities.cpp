@@ -1,0 +1,98 @@
+#include "lockstep/io/graphs/internal/identities.h"
+
+#include <charconv>
+#include <map>
+#include <mutex>
+#include <random>
+#include <unordered_map>
+
+#include "lockstep/core/error.h"
+#include "lockstep/graph/ir/graph.h"
+
+namespace lockstep::internal {
+namespace {
+
+constexpr std::size_t kDigits = 16;  // of one of the two halves
+
+class IdentityBook {
+ public:
+  IdentityBook() {
+    std::random_device random;
+    for (std::uint64_t& half : own_) half = (std::uint64_t{random()} << 32U) | random();
+  }
+
+  LastingIdentity lasting(std::uint64_t local) {
+    const std::lock_guard lock(mutex_);
+    const auto found = loaded_.find(local);
+    return found == loaded_.end() ? LastingIdentity{own_, local} : found->second;
+  }
+
+  std::uint64_t local(const LastingIdentity& identity) {
+    const std::lock_guard lock(mutex_);
+    // A number that the counter has not reached is no identity of this process, whatever the file says. Those that
+    // were handed out to loaded nodes were never written under the own origin.
+    const bool own = identity.origin == own_ && identity.number <= newest_seen(identity.number) &&
+                     !loaded_.contains(identity.number);
+    if (own) return identity.number;
+    const auto [found, fresh] = known_.try_emplace(identity, 0);
+    if (fresh) {
+      found->second = Graph::new_identity();
+      loaded_.emplace(found->second, identity);
+    }
+    return found->second;
+  }
+
+ private:
+  // The counter's value, looked at anew only where the last look does not settle the question.
+  std::uint64_t newest_seen(std::uint64_t wanted) {
+    if (wanted > newest_) newest_ = Graph::new_identity();
+    return newest_;
+  }
+
+  std::mutex mutex_;
+  OriginId own_{};
+  std::uint64_t newest_ = 0;
+  std::map<LastingIdentity, std::uint64_t> known_;
+  std::unordered_map<std::uint64_t, LastingIdentity> loaded_;  // by the number here
+};
+
+IdentityBook& book() {
+  static IdentityBook instance;
+  return instance;
+}
+
+}  // namespace
+
+std::string to_string(const OriginId& origin) {
+  std::string text;
+  for (const std::uint64_t half : origin) {
+    std::array<char, kDigits> digits{};
+    const char* end = std::to_chars(digits.data(), digits.data() + digits.size(), half, 16).ptr;
+    const auto count = static_cast<std::size_t>(end - digits.data());
+    text.append(kDigits - count, '0').append(digits.data(), count);
+  }
+  return text;
+}
+
+OriginId parse_origin(std::string_view text) {
+  OriginId origin{};
+  bool good = text.size() == 2 * kDigits;
+  for (std::size_t i = 0; good && i < origin.size(); ++i) {
+    const char* begin = text.data() + i * kDigits;
+    const auto [stop, error] = std::from_chars(begin, begin + kDigits, origin[i], 16);
+    good = error == std::errc() && stop == begin + kDigits;
+  }
+  if (!good || to_string(origin) != text) {
+    throw InvalidArgument(
+        str("an origin is 32 hexadecimal digits in lower case, got '", text.substr(0, 40), "'"));
+  }
+  return origin;
+}
+
+LastingIdentity lasting_identity(std::uint64_t local) { return book().lasting(local); }
+
+std::uint64_t local_identity(const LastingIdentity& identity) {
+  return identity.number == 0 ? 0 : book().local(identity);
+}
+
+}  // namespace lockstep::internal

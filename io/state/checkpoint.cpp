@@ -1,0 +1,185 @@
+#include "lockstep/io/state/checkpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/store_at_rest.h"
+#include "lockstep/io/files/crc32c.h"
+#include "lockstep/io/files/files.h"
+#include "lockstep/io/state/internal/checkpoint_index.h"
+#include "lockstep/io/files/internal/input_file.h"
+#include "lockstep/io/state/internal/logical_variables.h"
+#include "lockstep/io/files/internal/raw_blocks.h"
+
+namespace lockstep {
+namespace {
+
+// Reads a checkpoint from front to back and checks each byte on the way. Gaps are checked with what stands before them.
+class CheckpointReader {
+ public:
+  CheckpointReader(const std::filesystem::path& path, const CheckpointLimits& limits)
+      : what_(str("checkpoint ", path)), file_(path) {
+    std::array<char, internal::kCheckpointHeaderBytes> front{};
+    const std::string_view header_bytes(front.data(), std::min<std::uint64_t>(front.size(), file_.size()));
+    file_.read(front.data(), header_bytes.size());
+    const internal::CheckpointHeader header =
+        internal::parse_header(header_bytes, file_.size(), limits, what_);
+    std::string index(static_cast<std::size_t>(header.index_bytes), '\0');
+    file_.read(index.data(), index.size());
+    if (crc32c(index) != header.index_crc) damaged("the checksum of its index is wrong");
+    info_ = internal::parse_index(index, file_.size(), what_);
+    skip_gap();
+  }
+
+  const CheckpointInfo& info() const { return info_; }
+  const std::string& what() const { return what_; }
+
+  // The next tensor, into `to`: as many bytes as its entry says.
+  void read_next(void* to) {
+    const CheckpointInfo::Entry& entry = info_.entries[next_++];
+    const std::string_view bytes(static_cast<const char*>(to), static_cast<std::size_t>(entry.bytes));
+    file_.read(static_cast<char*>(to), entry.bytes);
+    check(entry, crc32c(bytes), is_sound(entry, bytes));
+  }
+  // The same without keeping it.
+  void pass_next() {
+    const CheckpointInfo::Entry& entry = info_.entries[next_++];
+    std::string block(static_cast<std::size_t>(std::min<std::uint64_t>(entry.bytes, 1 << 20)), '\0');
+    std::uint32_t crc = 0;
+    bool sound = true;
+    for (std::uint64_t left = entry.bytes; left > 0;) {
+      const std::string_view piece(block.data(), std::min<std::uint64_t>(left, block.size()));
+      file_.read(block.data(), piece.size());
+      crc = crc32c(piece, crc);
+      sound = sound && is_sound(entry, piece);
+      left -= piece.size();
+    }
+    check(entry, crc, sound);
+  }
+
+ private:
+  [[noreturn]] void damaged(const std::string& why) const {
+    throw Error(ErrorCode::kDataLoss, str(what_, ": ", why, "; the file is damaged: use another one"));
+  }
+  static bool is_sound(const CheckpointInfo::Entry& entry, std::string_view bytes) {
+    return entry.spec.dtype != DType::kBool || internal::are_truth_values(bytes);
+  }
+  void check(const CheckpointInfo::Entry& entry, std::uint32_t crc, bool sound) {
+    if (crc != entry.crc) damaged(str("the checksum of '", entry.name, "' is wrong"));
+    if (!sound) damaged(str("a truth value of '", entry.name, "' is neither 0 nor 1"));
+    skip_gap();
+  }
+  void skip_gap() {
+    const auto read = [this](char* to, std::size_t bytes) { file_.read(to, bytes); };
+    if (!internal::gap_is_empty(file_.position(), read))
+      damaged(str("bytes before byte ", file_.position(), " should be zero"));
+  }
+
+  std::string what_;
+  internal::InputFile file_;
+  CheckpointInfo info_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace
+
+void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& path,
+                      const CheckpointLimits& limits) {
+  CheckpointInfo info;
+  info.step = snapshot.step();
+  std::uint64_t tensor_bytes = 0;
+  for (const Snapshot::Item& item : snapshot.variables()) {
+    if (const Decision decision = internal::is_checkpoint_name(item.name); !decision) {
+      throw InvalidArgument(
+          str("cannot write checkpoint ", path, ": ", decision.reason(), "; give the variable another name"));
+    }
+    CheckpointInfo::Entry entry;
+    entry.name = item.name;
+    entry.spec = item.value.spec();
+    entry.crc = crc32c(internal::bytes_of(item.value));
+    tensor_bytes += internal::aligned(item.value.num_bytes());
+    info.entries.push_back(std::move(entry));
+  }
+  const std::string index = internal::write_index(info, limits, str("cannot write checkpoint ", path));
+  internal::CheckpointHeader header;
+  header.index_crc = crc32c(index);
+  header.index_bytes = index.size();
+  header.file_bytes = internal::aligned(internal::kCheckpointHeaderBytes + index.size()) + tensor_bytes;
+
+  WholeFile file(path);
+  std::uint64_t written = 0;
+  const auto append = [&](std::string_view bytes) {
+    file.append(bytes);
+    written += bytes.size();
+  };
+  const auto pad = [&] { append(internal::gap_behind(written)); };
+  append(internal::write_header(header));
+  append(index);
+  pad();
+  for (const Snapshot::Item& item : snapshot.variables()) {
+    append(internal::bytes_of(item.value));
+    pad();
+  }
+  LOCKSTEP_CHECK(written == header.file_bytes);
+  file.commit();
+}
+
+Snapshot read_checkpoint(const std::filesystem::path& path, const CheckpointLimits& limits) {
+  CheckpointReader reader(path, limits);
+  std::uint64_t total = 0;
+  for (const CheckpointInfo::Entry& entry : reader.info().entries)
+    total += entry.bytes;  // the file has them all
+  if (total > limits.max_bytes) {
+    throw InvalidArgument(str(reader.what(), ": its tensors have ", total, " bytes, more than the limit of ",
+                              limits.max_bytes,
+                              " (CheckpointLimits::max_bytes); pass a larger limit if that is meant to be"));
+  }
+  std::vector<Snapshot::Item> items;
+  for (const CheckpointInfo::Entry& entry : reader.info().entries) {
+    items.push_back({entry.name, Tensor::empty(entry.spec.dtype, entry.spec.shape)});
+    reader.read_next(items.back().value.raw());
+  }
+  return Snapshot(reader.info().step, std::move(items));
+}
+
+CheckpointInfo inspect_checkpoint(const std::filesystem::path& path, const CheckpointLimits& limits) {
+  return CheckpointReader(path, limits).info();
+}
+
+void save_checkpoint(VariableStore& store, const std::filesystem::path& path,
+                     const CheckpointLimits& limits) {
+  Snapshot snapshot;
+  snapshot.take(store);
+  write_checkpoint(snapshot, path, limits);
+}
+
+RestoreReport restore_checkpoint(VariableStore& store, const std::filesystem::path& path,
+                                 const RestoreOptions& options, const CheckpointLimits& limits) {
+  CheckpointReader reader(path, limits);
+  // What does not fit is refused before memory is taken for it; so no limit on bytes is needed.
+  RestoreReport report;
+  {
+    const StoreAtRest rest(store, StoreAtRest::Access::kRead);
+    std::vector<internal::Offered> offered;
+    for (const CheckpointInfo::Entry& entry : reader.info().entries)
+      offered.push_back({entry.name, entry.spec});
+    report = internal::match(internal::logical_variables(rest), offered, options, reader.what());
+  }
+  std::vector<Snapshot::Item> items;
+  for (const CheckpointInfo::Entry& entry : reader.info().entries) {
+    if (std::ranges::binary_search(report.extra, entry.name)) {
+      reader.pass_next();
+      continue;
+    }
+    items.push_back({entry.name, Tensor::empty(entry.spec.dtype, entry.spec.shape)});
+    reader.read_next(items.back().value.raw());
+  }
+  const Snapshot snapshot(reader.info().step, std::move(items));
+  RestoreReport done = snapshot.restore(store, options);
+  done.extra = std::move(report.extra);
+  return done;
+}
+
+}  // namespace lockstep

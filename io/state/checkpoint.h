@@ -1,0 +1,71 @@
+// io/state/checkpoint.h - variables in a file.
+//
+//   save_checkpoint(strategy.variables(), "model.lkc");
+//   restore_checkpoint(other.variables(), "model.lkc");             // another strategy, any number of replicas
+//
+// A checkpoint holds what a Snapshot holds (io/state/snapshot.h): every variable once, whatever the number of copies, optimizer
+// slots included, and the step counter. A program's variables are program.variables(), a strategy's strategy.variables().
+// To save beside training and keep the last few, use a CheckpointSeries (io/state/checkpoint_series.h).
+//
+//   writing   the file appears whole or not at all (io/files/files.h); a file of that name stays intact until then
+//   reading   every byte is checked: header, index and each tensor have a CRC-32C, gaps must be zero, sizes must add up to the
+//             file's, bools must be 0 or 1. A file that is damaged anywhere is refused whole (Error with kDataLoss), and so is
+//             one of an unknown version (kUnimplemented). Memory is taken only for what the file really has
+//   restoring compares names, dtypes and shapes before tensors are read, and sets variables only once all of them are
+//             there and checked: on any error nothing has changed
+//
+// The format: docs/file_formats.md. Thread safety: any thread; saving and restoring happen between runs of the store.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/core/variable_store.h"
+#include "lockstep/io/state/snapshot.h"
+
+namespace lockstep {
+
+// What is above is refused with InvalidArgument.
+struct CheckpointLimits {
+  std::uint64_t max_index_bytes = std::uint64_t{64} << 20;  // names and shapes, read or written
+  std::uint64_t max_bytes = std::uint64_t{64} << 30;        // of all tensors, for read_checkpoint
+};
+
+// What a checkpoint says of itself.
+struct CheckpointInfo {
+  struct Entry {
+    std::string name;
+    TensorSpec spec;
+    std::uint64_t offset = 0;  // of its bytes in the file
+    std::uint64_t bytes = 0;
+    std::uint32_t crc = 0;
+  };
+  std::uint32_t version = 0;
+  std::uint64_t step = 0;
+  std::vector<Entry> entries;  // by name
+};
+
+// Throws FailedPrecondition for variables that cannot be saved (io/state/snapshot.h), and what io/files/files.h says.
+LOCKSTEP_API void save_checkpoint(VariableStore& store, const std::filesystem::path& path,
+                                  const CheckpointLimits& limits = {});
+
+// Throws FailedPrecondition naming all variables that are missing, extra or mismatched, Error(kDataLoss) for a damaged
+// file; changes nothing then.
+LOCKSTEP_API RestoreReport restore_checkpoint(VariableStore& store, const std::filesystem::path& path,
+                                              const RestoreOptions& options = {},
+                                              const CheckpointLimits& limits = {});
+
+// The same in two halves, without a store.
+LOCKSTEP_API void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& path,
+                                   const CheckpointLimits& limits = {});
+LOCKSTEP_API Snapshot read_checkpoint(const std::filesystem::path& path, const CheckpointLimits& limits = {});
+
+// Header and index alone: cheap, and no word on whether the tensors are whole.
+LOCKSTEP_API CheckpointInfo inspect_checkpoint(const std::filesystem::path& path,
+                                               const CheckpointLimits& limits = {});
+
+}  // namespace lockstep

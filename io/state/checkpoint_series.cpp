@@ -1,0 +1,309 @@
+#include "lockstep/io/state/checkpoint_series.h"
+
+#include <algorithm>
+#include <charconv>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <thread>
+
+#include "lockstep/core/error.h"
+#include "lockstep/io/files/files.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kExtension = ".lkc";
+// What is called by a larger number is not ours, so that there is always a next one.
+constexpr std::uint64_t kLargestNumber = 999'999'999'999'999'999;
+
+bool is_plain_name(std::string_view name) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-' || c == '.';
+  };
+  return !name.empty() && name.size() <= 128 && name.front() != '.' && std::ranges::all_of(name, plain);
+}
+
+[[noreturn]] void folder_fails(const fs::path& folder, const std::error_code& error) {
+  throw Error(ErrorCode::kUnavailable, str("checkpoint folder ", folder, ": ", error.message()));
+}
+
+// The files of one folder and name.
+class Folder {
+ public:
+  Folder(fs::path path, std::string name) : path_(std::move(path)), name_(std::move(name)) {}
+
+  fs::path file(std::uint64_t number) const {
+    std::string digits = std::to_string(number);
+    if (digits.size() < 8) digits.insert(0, 8 - digits.size(), '0');
+    return path_ / str(name_, "-", digits, kExtension);
+  }
+
+  // By number; files alone.
+  std::vector<std::pair<std::uint64_t, fs::path>> list() const {
+    std::vector<std::pair<std::uint64_t, fs::path>> found;
+    visit([&](const fs::directory_entry& entry) {
+      const auto number = number_of(entry.path().filename().string());
+      std::error_code ignored;  // it has just gone
+      if (number && entry.is_regular_file(ignored)) found.emplace_back(*number, entry.path());
+    });
+    std::ranges::sort(found);
+    return found;
+  }
+
+  // Above all that are taken, whatever by.
+  std::uint64_t next_number() const {
+    std::uint64_t highest = 0;
+    visit([&](const fs::directory_entry& entry) {
+      highest = std::max(highest, number_of(entry.path().filename().string()).value_or(0));
+    });
+    if (highest == kLargestNumber) {
+      throw FailedPrecondition(str("checkpoint folder ", path_, ": ", file(highest).filename(),
+                                   " has the last number that there is; rename it"));
+    }
+    return highest + 1;
+  }
+
+  void remove_leftovers() const {
+    visit([&](const fs::directory_entry& entry) {
+      const std::string filename = entry.path().filename().string();
+      std::error_code ignored;  // what cannot be removed does no harm
+      if (number_of(name_behind_temporary(filename))) fs::remove(entry.path(), ignored);
+    });
+  }
+
+ private:
+  std::optional<std::uint64_t> number_of(std::string_view filename) const {
+    if (!filename.starts_with(name_)) return std::nullopt;
+    filename.remove_prefix(name_.size());
+    if (!filename.starts_with('-') || !filename.ends_with(kExtension)) return std::nullopt;
+    filename.remove_prefix(1);
+    filename.remove_suffix(kExtension.size());
+    std::uint64_t number = 0;
+    const auto [end, error] = std::from_chars(filename.data(), filename.data() + filename.size(), number);
+    if (error != std::errc() || filename.empty() || end != filename.data() + filename.size() ||
+        number > kLargestNumber)
+      return std::nullopt;
+    return number;
+  }
+
+  template <class Visit>
+  void visit(const Visit& visitor) const {
+    std::error_code error;
+    fs::directory_iterator entries(path_, error);
+    for (; !error && entries != fs::directory_iterator(); entries.increment(error)) visitor(*entries);
+    if (error) folder_fails(path_, error);
+  }
+
+  fs::path path_;
+  std::string name_;
+};
+
+}  // namespace
+
+// The thread, and what passes between it and those who save.
+struct CheckpointSeries::Writer {
+  Writer(fs::path path, CheckpointSeriesOptions given)
+      : folder(std::move(path), given.name), options(std::move(given)) {}
+
+  ~Writer() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      stop = true;
+    }
+    changed.notify_all();
+    if (thread.joinable()) thread.join();
+  }
+
+  bool busy() const { return waiting != nullptr || writing || taking; }
+
+  void throw_error() {
+    if (error) std::rethrow_exception(std::exchange(error, nullptr));
+  }
+
+  // Memory for the next snapshot: that of one which is not written yet, else one that was used before.
+  struct Room {
+    std::unique_ptr<Snapshot> snapshot;
+    bool pending = false;  // it holds one that is still to be written
+  };
+  // Until submit() or give_back().
+  Room room() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    throw_error();
+    Room found;
+    if (waiting) {
+      found = {std::move(waiting), true};
+    } else if (free.empty()) {
+      found = {std::make_unique<Snapshot>()};
+    } else {
+      found = {std::move(free.back())};
+      free.pop_back();
+    }
+    taking = true;
+    return found;
+  }
+
+  void submit(Room taken) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (taken.pending) ++superseded;
+    put_in_line(std::move(taken.snapshot));
+  }
+
+  // Nothing was taken: what it held is as it was.
+  void give_back(Room untouched) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (untouched.pending) return put_in_line(std::move(untouched.snapshot));
+    free.push_back(std::move(untouched.snapshot));
+    taking = false;
+    changed.notify_all();
+  }
+
+  void put_in_line(std::unique_ptr<Snapshot> snapshot) {
+    waiting = std::move(snapshot);
+    taking = false;
+    if (!thread.joinable()) thread = std::thread([this] { run(); });
+    changed.notify_all();
+  }
+
+  void run() {
+    std::unique_lock<std::mutex> lock(mutex);
+    for (;;) {
+      changed.wait(lock, [this] { return waiting != nullptr || stop; });
+      if (!waiting) return;
+      std::unique_ptr<Snapshot> snapshot = std::move(waiting);
+      writing = true;
+      lock.unlock();
+      std::exception_ptr failed;
+      try {
+        write(*snapshot);
+      } catch (...) {
+        failed = std::current_exception();
+      }
+      lock.lock();
+      writing = false;
+      if (failed) error = failed;
+      free.push_back(std::move(snapshot));
+      changed.notify_all();
+    }
+  }
+
+  void write(const Snapshot& snapshot) {
+    if (!std::exchange(cleaned, true)) folder.remove_leftovers();
+    auto files = folder.list();
+    const std::uint64_t number = folder.next_number();
+    const SavedCheckpoint saved{folder.file(number), snapshot.step()};
+    if (options.before_write) options.before_write(saved);
+    write_checkpoint(snapshot, saved.path, options.limits);
+    files.emplace_back(number, saved.path);
+    std::string kept;  // against our will
+    for (std::size_t i = 0; options.keep > 0 && i + options.keep < files.size(); ++i) {
+      std::error_code failed;
+      fs::remove(files[i].second, failed);
+      if (failed) kept += str("\n  ", files[i].second, ": ", failed.message());
+    }
+    if (options.after_write) options.after_write(saved);
+    if (!kept.empty()) {
+      throw Error(ErrorCode::kUnavailable,
+                  str("checkpoint ", saved.path, " is written, but older ones cannot be removed:", kept));
+    }
+  }
+
+  const Folder folder;
+  const CheckpointSeriesOptions options;
+  bool cleaned = false;  // of the thread alone
+
+  // From room() to submit(): those who save take turns, so that a later one is a newer one.
+  std::mutex saving;
+  std::mutex mutex;  // of everything below
+  std::condition_variable changed;
+  std::unique_ptr<Snapshot> waiting;  // to be written next
+  std::vector<std::unique_ptr<Snapshot>> free;
+  std::exception_ptr error;
+  std::uint64_t superseded = 0;
+  bool writing = false;
+  bool taking = false;  // a snapshot is under way, perhaps in the memory of one that waited
+  bool stop = false;
+  std::thread thread;  // from the first save on
+};
+
+CheckpointSeries::CheckpointSeries(fs::path folder, CheckpointSeriesOptions options) {
+  if (!is_plain_name(options.name)) {
+    throw InvalidArgument(str("checkpoints cannot be called '", options.name,
+                              "': use letters, digits, '_', '-' and '.', and no '.' first"));
+  }
+  make_folders(folder);
+  writer_ = std::make_unique<Writer>(std::move(folder), std::move(options));
+}
+
+CheckpointSeries::~CheckpointSeries() = default;
+
+void CheckpointSeries::save(VariableStore& store) {
+  const std::lock_guard<std::mutex> turn(writer_->saving);
+  Writer::Room room = writer_->room();
+  try {
+    room.snapshot->take(store);
+  } catch (...) {
+    writer_->give_back(std::move(room));
+    throw;
+  }
+  writer_->submit(std::move(room));
+}
+
+void CheckpointSeries::wait() {
+  std::unique_lock<std::mutex> lock(writer_->mutex);
+  writer_->changed.wait(lock, [this] { return !writer_->busy(); });
+  writer_->throw_error();
+}
+
+std::vector<fs::path> CheckpointSeries::list() const {
+  std::vector<fs::path> paths;
+  for (auto& [number, path] : writer_->folder.list()) paths.push_back(std::move(path));
+  return paths;
+}
+
+std::optional<fs::path> CheckpointSeries::latest() const {
+  std::vector<fs::path> paths = list();
+  if (paths.empty()) return std::nullopt;
+  return std::move(paths.back());
+}
+
+std::optional<SeriesRestore> CheckpointSeries::restore_latest(VariableStore& store,
+                                                              const RestoreOptions& options) {
+  wait();
+  SeriesRestore restored;
+  std::set<fs::path> tried;
+  // Listed anew each time: the process that writes may remove one that was listed, and has then written a newer one.
+  for (;;) {
+    std::vector<fs::path> paths = list();
+    while (!paths.empty() && tried.contains(paths.back())) paths.pop_back();
+    if (paths.empty()) break;
+    tried.insert(paths.back());
+    try {
+      restored.report = restore_checkpoint(store, paths.back(), options, writer_->options.limits);
+      restored.path = paths.back();
+      return restored;
+    } catch (const NotFound&) {
+      if (fs::exists(paths.back())) throw;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kDataLoss) throw;
+      restored.damaged.emplace_back(paths.back(), error.message());
+    }
+  }
+  if (restored.damaged.empty()) return std::nullopt;
+  std::string faults;
+  for (const auto& [path, why] : restored.damaged) faults += str("\n  ", why);
+  throw Error(ErrorCode::kDataLoss, str("every checkpoint is damaged, and nothing was restored:", faults));
+}
+
+std::uint64_t CheckpointSeries::superseded() const {
+  const std::lock_guard<std::mutex> lock(writer_->mutex);
+  return writer_->superseded;
+}
+
+}  // namespace lockstep

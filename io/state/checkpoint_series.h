@@ -1,0 +1,95 @@
+// io/state/checkpoint_series.h - checkpoints beside training: the last few in a folder, written by a thread of its own.
+//
+//   CheckpointSeries series("run/checkpoints", {.keep = 3});
+//   series.restore_latest(strategy.variables());                       // where there is one
+//   for (std::uint64_t step = strategy.variables().step(); step < 10'000; ++step) {
+//     train(x, y);
+//     if (step % 100 == 99) series.save(strategy.variables());         // copies, and returns
+//   }
+//   series.wait();                                                     // the last one is on the disk; or its error
+//
+// The stall. save() waits for runs that have begun, copies the variables into memory, and returns: at most the time to copy them,
+// never the time to write them, however slow the disk. One thread writes, one checkpoint at a time. A save while a
+// write is under way waits its turn as a copy in memory; a further one takes its place, so that what is written next is always the
+// newest (superseded() counts those that were never written). So there are at most two copies in memory beside the variables,
+// and their memory is used again. Threads that save at once copy one after another.
+//
+// Files are "<name>-<number>.lkc", numbered as they were written: latest() is the highest number, also after training went
+// on from an older one. Each appears whole or not at all (io/files/files.h): a process that is killed at any moment leaves the earlier
+// ones as they were, and the one it was writing whole or not visible. Older ones are removed once a newer one is on the disk.
+//
+// failure   an error of the writing thread is thrown once, by the next save() (which then saves nothing), wait() or
+//           restore_latest(). The destructor finishes what is to be written and cannot throw: call wait() first.
+//
+// One series at a time writes to a folder under one name; any number of processes may read. Thread safety: all methods may be
+// called from any thread; not from a node of a run that uses the store.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/variable_store.h"
+#include "lockstep/io/state/checkpoint.h"
+#include "lockstep/io/state/snapshot.h"
+
+namespace lockstep {
+
+struct SavedCheckpoint {
+  std::filesystem::path path;
+  std::uint64_t step = 0;
+};
+
+struct CheckpointSeriesOptions {
+  std::size_t keep = 5;             // how many files to keep; 0: all
+  std::string name = "checkpoint";  // what files are called: letters, digits, '_', '-' and '.', no '.' first
+  CheckpointLimits limits = {};     // for writing and restoring alike
+  // Called on the writing thread before a checkpoint is written and once it is on the disk (older ones are gone then, where
+  // they could be removed). They must not call the series; what they throw counts as an error of the writing.
+  std::function<void(const SavedCheckpoint&)> before_write = {};
+  std::function<void(const SavedCheckpoint&)> after_write = {};
+};
+
+// What restore_latest() did.
+struct SeriesRestore {
+  std::filesystem::path path;
+  RestoreReport report;
+  // Newer ones that are damaged, with what is wrong with them.
+  std::vector<std::pair<std::filesystem::path, std::string>> damaged;
+};
+
+class LOCKSTEP_API CheckpointSeries {
+ public:
+  // Makes the folder where there is none. Throws InvalidArgument for a name that could leave the folder.
+  explicit CheckpointSeries(std::filesystem::path folder, CheckpointSeriesOptions options = {});
+  ~CheckpointSeries();
+  CheckpointSeries(const CheckpointSeries&) = delete;
+  CheckpointSeries& operator=(const CheckpointSeries&) = delete;
+
+  void save(VariableStore& store);
+  // Until everything saved so far is on the disk, and what other threads are saving just now.
+  void wait();
+
+  // The checkpoints that are there, oldest first, and the newest of them.
+  std::vector<std::filesystem::path> list() const;
+  std::optional<std::filesystem::path> latest() const;
+
+  // Restores the newest checkpoint that is whole; nothing where there are none at all. Waits for a write under way. Throws
+  // Error(kDataLoss) where all are damaged, and as restore_checkpoint where one does not fit.
+  std::optional<SeriesRestore> restore_latest(VariableStore& store, const RestoreOptions& options = {});
+
+  std::uint64_t superseded() const;
+
+ private:
+  struct Writer;
+  std::unique_ptr<Writer> writer_;
+};
+
+}  // namespace lockstep

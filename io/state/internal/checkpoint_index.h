@@ -1,0 +1,51 @@
+// io/state/internal/checkpoint_index.h - the first part of a checkpoint file: what it holds, and where.
+//
+//   bytes 0..35    header: magic (8), version (4), CRC-32C of the index (4), bytes of the index (8), bytes of the file (8),
+//                  CRC-32C of the header so far (4); numbers are little endian. It keeps this form in all versions
+//   then           the index: Index below in Cereal's portable binary form
+//   then           the tensors in the order of the index, each from a multiple of 64 bytes on; zeros in between
+//
+// Parsing believes nothing: see parse_header and parse_index.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/io/state/checkpoint.h"
+
+namespace lockstep::internal {
+
+inline constexpr std::string_view kCheckpointMagic = "\x89LKCKPT\n";
+inline constexpr std::uint32_t kCheckpointVersion = 1;
+inline constexpr std::size_t kCheckpointHeaderBytes = 36;
+
+struct CheckpointHeader {
+  std::uint32_t version = kCheckpointVersion;
+  std::uint32_t index_crc = 0;
+  std::uint64_t index_bytes = 0;
+  std::uint64_t file_bytes = 0;
+};
+
+std::string write_header(const CheckpointHeader& header);
+// Throws Error with kDataLoss for damage, kUnimplemented for a version that this Lockstep does not know, InvalidArgument for
+// an index above the limit. `what` names the file.
+LOCKSTEP_API CheckpointHeader parse_header(std::string_view bytes, std::uint64_t file_bytes,
+                                           const CheckpointLimits& limits, std::string_view what);
+
+// Throws InvalidArgument for an index above the limit, which nobody could read back. `what` names the file.
+std::string write_index(const CheckpointInfo& info, const CheckpointLimits& limits, std::string_view what);
+// What the bytes of an index say, once everything is checked: names are in order, none twice, none that could leave a folder;
+// the tensors fill the rest of a file of `file_bytes` exactly. Throws Error(kDataLoss).
+LOCKSTEP_API CheckpointInfo parse_index(std::string_view bytes, std::uint64_t file_bytes,
+                                        std::string_view what);
+
+// A name that may stand in a checkpoint: 1 to 4096 bytes without control characters; no part between slashes is empty, "."
+// or "..".
+LOCKSTEP_API Decision is_checkpoint_name(std::string_view name);
+
+}  // namespace lockstep::internal

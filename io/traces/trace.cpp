@@ -1,0 +1,437 @@
+#include "lockstep/io/traces/trace.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+
+#include "lockstep/core/error.h"
+#include "lockstep/io/drawings/internal/communication.h"
+#include "lockstep/io/traces/internal/event_ring.h"
+#include "lockstep/io/traces/internal/tick_clock.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::uint32_t kMaxDepth = 64;  // of what nests on one thread; deeper calls are dropped
+
+// Programs are counted from 1; half of their number is enough to tell them apart.
+using ProgramNumber = std::uint32_t;
+ProgramNumber program_of(const RunEvent& run) { return static_cast<ProgramNumber>(run.program); }
+
+// One cache line: a thread that records writes it whole and touches no other.
+struct alignas(64) Event {
+  enum class Kind : std::uint8_t { kCall, kRun, kWait };
+  // Of a call: the address of its node. It names the node as long as the program is known, not longer.
+  const void* node = nullptr;
+  std::uint64_t begin = 0, end = 0;  // ticks
+  std::uint64_t run = 0;
+  std::int64_t read = 0;     // of a run: the step; of a wait: the variable, in State::variables
+  std::int64_t written = 0;  // of a run: what is planned
+  ProgramNumber program = 0;
+  std::uint32_t shard = 0, shards = 1;
+  std::int16_t replica = -1;
+  std::uint8_t depth = 0;
+  Kind kind = Kind::kCall;
+};
+static_assert(sizeof(Event) == 64);
+
+// What is remembered of a program's graph.
+struct ProgramNodes {
+  ProgramNumber program = 0;
+  std::vector<TracedNode> nodes;
+  std::unordered_map<const void*, std::uint32_t> numbers;  // of nodes, by address
+};
+
+TracedWork work_of(const Node& node) {
+  switch (internal::communication_of(node)) {
+    case internal::Communication::kNone: return TracedWork::kCompute;
+    case internal::Communication::kJoinsReplicas: return TracedWork::kCollective;
+    case internal::Communication::kTransfers: return TracedWork::kCopy;
+  }
+  return TracedWork::kCompute;
+}
+
+void add_nodes(const Graph& graph, bool in_region, ProgramNodes& to) {
+  std::vector<std::uint32_t> number(graph.id_bound());
+  for (const Node& node : graph.nodes()) {
+    number[node.id().index()] = static_cast<std::uint32_t>(to.nodes.size());
+    to.numbers.emplace(&node, number[node.id().index()]);
+    TracedNode& traced = to.nodes.emplace_back();
+    traced.name = node.name();
+    traced.op = node.op().name;
+    traced.device = node.device();
+    if (const SourceSite site = node.site(); site.known()) traced.site = str(site.file, ":", site.line);
+    traced.work = work_of(node);
+    traced.passes_on = node.op().traits.alias || node.op().traits.alias_if_same;
+    traced.updates_variable = node.op().traits.updates_variable.has_value();
+    traced.in_region = in_region;
+  }
+  for (const Node& node : graph.nodes()) {
+    TracedNode& traced = to.nodes[number[node.id().index()]];
+    for (const ValueId input : node.inputs()) traced.inputs.push_back(number[input.node.index()]);
+    for (const NodeId before : node.controls()) traced.controls.push_back(number[before.index()]);
+  }
+  for (const ValueId result : graph.results()) to.nodes[number[result.node.index()]].is_result = true;
+  for (const Node& node : graph.nodes()) {
+    for (const Graph& region : node.regions()) add_nodes(region, true, to);
+  }
+}
+
+}  // namespace
+
+// What one thread records.
+class TraceRecorder::Track {
+ public:
+  Track(int worker, std::string name, std::size_t events)
+      : worker_(worker), name_(std::move(name)), ring_(events) {}
+
+  void begin(std::uint64_t ticks) {
+    if (depth_ < kMaxDepth) open_[depth_] = ticks;
+    ++depth_;
+  }
+  void begin_now() { begin(internal::read_ticks()); }
+  void begin_with_last_end() { begin(last_end_); }
+  // Adds the event that began last; `fill` says what it was.
+  template <class Fill>
+  void end(const Fill& fill) {
+    last_end_ = internal::read_ticks();
+    --depth_;
+    if (depth_ >= kMaxDepth) {
+      too_deep_.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+    Event& event = ring_.next();
+    event.begin = open_[depth_];
+    event.end = last_end_;
+    event.depth = static_cast<std::uint8_t>(depth_);
+    fill(event);
+    ring_.publish();
+  }
+
+  int worker() const { return worker_; }
+  const std::string& name() const { return name_; }
+  std::uint64_t copy_to(std::vector<Event>& events) const {
+    return ring_.copy_to(events) + too_deep_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  int worker_;
+  std::string name_;
+  std::uint32_t depth_ = 0;
+  std::uint64_t last_end_ = 0;
+  std::array<std::uint64_t, kMaxDepth> open_{};
+  std::atomic<std::uint64_t> too_deep_{0};
+  internal::EventRing<Event> ring_;
+};
+
+struct TraceRecorder::State {
+  TraceRecorderOptions options;
+  internal::TickClock clock;
+  std::atomic<std::uint64_t> forgotten{0};  // programs, so far
+  std::atomic<int> workers{0};              // of the largest scheduler that was seen
+  std::atomic<std::uint64_t> lost{0};       // events there was no memory for
+  std::mutex mutex;                         // of all below
+  std::map<std::thread::id, std::unique_ptr<Track>> tracks;
+  std::vector<const Track*> in_order;
+  std::deque<ProgramNodes> programs;  // the most recent last
+  std::vector<std::string> variables;
+};
+
+namespace {
+
+std::uint64_t next_recorder() {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+// Which track this thread used last, and of which recorder. Numbers of recorders are never used twice.
+struct LastTrack {
+  std::uint64_t recorder = 0;
+  void* track = nullptr;
+};
+thread_local LastTrack last_track;
+
+// Programs that this thread knows a recorder to remember, so that it need not ask.
+struct KnownPrograms {
+  std::uint64_t recorder = 0, forgotten = 0;  // of which, and as of when
+  std::array<ProgramNumber, 8> programs{};
+  std::size_t next = 0;  // to be replaced
+
+  bool contains(ProgramNumber program) const {
+    return std::ranges::find(programs, program) != programs.end();
+  }
+  void add(ProgramNumber program) {
+    programs[next] = program;
+    next = (next + 1) % programs.size();
+  }
+};
+thread_local KnownPrograms known_programs;
+
+}  // namespace
+
+TraceRecorder::TraceRecorder(TraceRecorderOptions options)
+    : number_(next_recorder()), state_(std::make_unique<State>()) {
+  if (options.events_per_thread == 0 || options.max_programs == 0) {
+    throw InvalidArgument(str("TraceRecorder: expected at least one event a thread and one program, got ",
+                              options.events_per_thread, " and ", options.max_programs));
+  }
+  state_->options = options;
+}
+
+TraceRecorder::~TraceRecorder() = default;
+
+TraceRecorder::Track* TraceRecorder::track(int worker) noexcept {
+  if (last_track.recorder == number_) return static_cast<Track*>(last_track.track);
+  return find_track(worker);
+}
+
+template <class Fill>
+void TraceRecorder::end(int worker, const Fill& fill) noexcept {
+  if (Track* const here = track(worker)) {
+    here->end(fill);
+  } else {
+    state_->lost.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+// In State::variables; -1 where there is no memory for the name.
+std::int64_t TraceRecorder::number_of(std::string_view variable) noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    std::vector<std::string>& names = state_->variables;
+    const std::int64_t number = std::ranges::find(names, variable) - names.begin();
+    if (number == static_cast<std::int64_t>(names.size())) names.emplace_back(variable);
+    return number;
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+}
+
+TraceRecorder::Track* TraceRecorder::find_track(int worker) noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    std::unique_ptr<Track>& track = state_->tracks[std::this_thread::get_id()];
+    if (track == nullptr) {
+      const std::string base = worker >= 0 ? str("worker ", worker) : "caller";
+      state_->in_order.reserve(state_->in_order.size() + 1);
+      const auto alike = std::ranges::count(state_->in_order, worker, &Track::worker);
+      track = std::make_unique<Track>(worker, alike == 0 ? base : str(base, " (", alike + 1, ")"),
+                                      state_->options.events_per_thread);
+      state_->in_order.push_back(track.get());
+    }
+    last_track = {number_, track.get()};
+    return track.get();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void TraceRecorder::remember(const RunEvent& event) noexcept {
+  State& state = *state_;
+  try {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    const auto known = std::ranges::find(state.programs, program_of(event), &ProgramNodes::program);
+    if (known == state.programs.end()) {
+      ProgramNodes fresh;
+      fresh.program = program_of(event);
+      add_nodes(event.graph, false, fresh);
+      state.programs.push_back(std::move(fresh));
+      if (state.programs.size() > state.options.max_programs) {
+        state.programs.pop_front();
+        state.forgotten.fetch_add(1, std::memory_order_relaxed);
+      }
+    } else if (known + 1 != state.programs.end()) {
+      std::rotate(known, known + 1, state.programs.end());
+    }
+    const std::uint64_t forgotten = state.forgotten.load(std::memory_order_relaxed);
+    if (known_programs.recorder != number_ || known_programs.forgotten != forgotten)
+      known_programs = {number_, forgotten};
+    known_programs.add(program_of(event));
+  } catch (const std::bad_alloc&) {
+    // Its events are counted as dropped when the trace is made.
+  }
+}
+
+void TraceRecorder::on_run_begin(const RunEvent& event) noexcept {
+  const KnownPrograms& known = known_programs;
+  const bool is_known = known.recorder == number_ &&
+                        known.forgotten == state_->forgotten.load(std::memory_order_relaxed) &&
+                        known.contains(program_of(event));
+  if (!is_known) remember(event);
+  for (int most = state_->workers.load(std::memory_order_relaxed); most < event.workers;) {
+    if (state_->workers.compare_exchange_weak(most, event.workers, std::memory_order_relaxed)) break;
+  }
+  if (Track* const here = track(event.worker)) here->begin_now();
+}
+
+void TraceRecorder::on_run_end(const RunEvent& event) noexcept {
+  end(event.worker, [&](Event& run) {
+    run.kind = Event::Kind::kRun;
+    run.run = event.run;
+    run.program = program_of(event);
+    run.read = static_cast<std::int64_t>(event.step);
+    run.written = event.planned_bytes;
+  });
+}
+
+void TraceRecorder::on_wait_begin(const WaitEvent& event) noexcept {
+  if (Track* const here = track(event.run.worker)) here->begin_now();
+}
+
+void TraceRecorder::on_wait_end(const WaitEvent& event) noexcept {
+  const std::int64_t variable = number_of(event.variable);
+  end(event.run.worker, [&](Event& wait) {
+    wait.kind = Event::Kind::kWait;
+    wait.run = event.run.run;
+    wait.program = program_of(event.run);
+    wait.read = variable;
+  });
+}
+
+void TraceRecorder::on_node_begin(const NodeEvent& event) noexcept {
+  Track* const here = track(event.worker);
+  if (here == nullptr) return;
+  if (event.follows) {
+    here->begin_with_last_end();
+  } else {
+    here->begin_now();
+  }
+}
+
+void TraceRecorder::on_node_end(const NodeEvent& event) noexcept {
+  end(event.worker, [&](Event& call) {
+    call.kind = Event::Kind::kCall;
+    call.node = &event.node;
+    call.run = event.run.run;
+    call.program = program_of(event.run);
+    call.read = event.bytes_read;
+    call.written = event.bytes_written;
+    call.shard = static_cast<std::uint32_t>(event.shard);
+    call.shards = static_cast<std::uint32_t>(event.shards);
+    call.replica = static_cast<std::int16_t>(event.replica);
+  });
+}
+
+namespace {
+
+// Makes a Trace of the events of all tracks.
+class TraceMaker {
+ public:
+  TraceMaker(const internal::TickClock& clock, const std::deque<ProgramNodes>& programs,
+             const std::vector<std::string>& variables)
+      : first_(clock.first()),
+        scale_(clock.nanoseconds_per_tick()),
+        programs_(programs),
+        variables_(variables) {}
+
+  // A track with what it keeps; `dropped` events came before.
+  void add_track(std::string name, int worker, const std::vector<Event>& events, std::uint64_t dropped) {
+    const auto track = static_cast<std::uint32_t>(trace_.tracks.size());
+    trace_.tracks.push_back({std::move(name), worker, dropped});
+    if (dropped > 0 && !events.empty()) horizon_ = std::max(horizon_, nanoseconds(events.front().end));
+    for (const Event& event : events) {
+      const std::int64_t begin = nanoseconds(event.begin), end = nanoseconds(event.end);
+      switch (event.kind) {
+        case Event::Kind::kRun:
+          trace_.runs.push_back({event.run, event.program, track, event.depth, begin, end,
+                                 static_cast<std::uint64_t>(event.read), event.written});
+          break;
+        case Event::Kind::kWait:
+          trace_.waits.push_back(
+              {event.run, track, event.depth, begin, end,
+               event.read < 0 ? std::string() : variables_[static_cast<std::size_t>(event.read)]});
+          break;
+        case Event::Kind::kCall:
+          if (const std::optional<std::uint32_t> node = number_of(event)) {
+            trace_.calls.push_back({*node, track, event.depth, begin, end, event.run, event.shard,
+                                    event.shards, event.replica, event.read, event.written});
+          } else {
+            ++trace_.tracks.back().dropped;
+          }
+      }
+    }
+    trace_.dropped += trace_.tracks.back().dropped;
+  }
+
+  Trace finish(std::uint64_t lost) {
+    trace_.dropped += lost;
+    for (TracedRun& run : trace_.runs)
+      run.complete = run.begin >= horizon_ && lost == 0 && is_known(static_cast<ProgramNumber>(run.program));
+    std::ranges::sort(trace_.runs, {}, &TracedRun::begin);
+    return std::move(trace_);
+  }
+
+ private:
+  std::int64_t nanoseconds(std::uint64_t ticks) const {
+    const auto since = static_cast<std::int64_t>(ticks - first_);
+    return static_cast<std::int64_t>(static_cast<double>(since) * scale_);
+  }
+
+  bool is_known(ProgramNumber program) const {
+    return std::ranges::find(programs_, program, &ProgramNodes::program) != programs_.end();
+  }
+
+  // In the trace, which gets the nodes of a program with its first call.
+  std::optional<std::uint32_t> number_of(const Event& event) {
+    if (last_ == nullptr || last_->program != event.program) {
+      const auto found = std::ranges::find(programs_, event.program, &ProgramNodes::program);
+      if (found == programs_.end()) return std::nullopt;
+      last_ = &*found;
+      const auto [place, fresh] =
+          first_node_.try_emplace(event.program, static_cast<std::uint32_t>(trace_.nodes.size()));
+      last_first_ = place->second;
+      if (fresh) add_nodes_of(*last_);
+    }
+    const auto node = last_->numbers.find(event.node);
+    if (node == last_->numbers.end()) return std::nullopt;
+    return last_first_ + node->second;
+  }
+
+  void add_nodes_of(const ProgramNodes& program) {
+    const auto first = static_cast<std::uint32_t>(trace_.nodes.size());
+    for (const TracedNode& node : program.nodes) {
+      TracedNode& added = trace_.nodes.emplace_back(node);
+      for (std::uint32_t& input : added.inputs) input += first;
+      for (std::uint32_t& control : added.controls) control += first;
+    }
+  }
+
+  std::uint64_t first_;
+  double scale_;
+  const std::deque<ProgramNodes>& programs_;
+  const std::vector<std::string>& variables_;
+  std::unordered_map<ProgramNumber, std::uint32_t> first_node_;  // in the trace, by program
+  const ProgramNodes* last_ = nullptr;
+  std::uint32_t last_first_ = 0;
+  std::int64_t horizon_ = 0;  // runs that began before may miss calls
+  Trace trace_;
+};
+
+}  // namespace
+
+Trace TraceRecorder::trace() const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  TraceMaker maker(state_->clock, state_->programs, state_->variables);
+  std::vector<Event> events;
+  for (const Track* track : state_->in_order) {
+    events.clear();
+    const std::uint64_t dropped = track->copy_to(events);
+    maker.add_track(track->name(), track->worker(), events, dropped);
+  }
+  // Workers that had nothing to do have a track, too.
+  for (int worker = 0; worker < state_->workers.load(std::memory_order_relaxed); ++worker) {
+    if (std::ranges::find(state_->in_order, worker, &Track::worker) == state_->in_order.end())
+      maker.add_track(str("worker ", worker), worker, {}, 0);
+  }
+  return maker.finish(state_->lost.load(std::memory_order_relaxed));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,351 @@
+#include "lockstep/strategies/passes/cross_device_ops.h"
+
+#include <algorithm>
+
+#include "lockstep/core/device.h"
+#include "lockstep/strategies/passes/internal/memories.h"
+
+namespace lockstep {
+
+// --- what lower() sees
+
+LowerContext::LowerContext(Rewriter& edit, NodeId node, std::vector<bool> is_read)
+    : edit_(edit), node_(node), is_read_(std::move(is_read)) {
+  const Node& all_reduce = edit.graph().node(node);
+  const auto* replicas = all_reduce.find<std::int64_t>("replicas");
+  replicas_ = replicas == nullptr ? 1 : static_cast<std::size_t>(*replicas);
+  tensors_ = all_reduce.inputs().size() / replicas_;
+  reduce_ = parse_reduce_op(*all_reduce.find<std::string>("reduce"));
+  for (std::size_t r = 0; r < replicas_; ++r)
+    devices_.push_back(internal::device_of(edit.graph(), input(r, 0)));
+  given_.resize(replicas_ * tensors_);
+}
+
+std::size_t LowerContext::slot(std::size_t replica, std::size_t tensor) const {
+  if (replica >= replicas_ || tensor >= tensors_) {
+    throw InvalidArgument(
+        str("tensor ", tensor, " of replica ", replica, " is asked for, and the all-reduce has ", tensors_,
+            " tensors of ", replicas_, " replicas, each counted from 0"),
+        place_of(edit_.graph().node(node_)));
+  }
+  return replica * tensors_ + tensor;
+}
+
+const std::string& LowerContext::device(std::size_t replica) const {
+  if (replica >= replicas_) {
+    throw InvalidArgument(str("the device of replica ", replica, " is asked for, and the all-reduce has ",
+                              replicas_, " replicas, counted from 0"),
+                          place_of(edit_.graph().node(node_)));
+  }
+  return devices_[replica];
+}
+
+ValueId LowerContext::input(std::size_t replica, std::size_t tensor) const {
+  return edit_.graph().node(node_).inputs()[slot(replica, tensor)];
+}
+
+std::vector<std::size_t> LowerContext::readers(std::size_t tensor) const {
+  std::vector<std::size_t> replicas;
+  for (std::size_t r = 0; r < replicas_; ++r) {
+    if (is_read(r, tensor)) replicas.push_back(r);
+  }
+  return replicas;
+}
+
+std::vector<std::size_t> LowerContext::read_tensors() const {
+  std::vector<std::size_t> tensors;
+  for (std::size_t t = 0; t < tensors_; ++t) {
+    if (!readers(t).empty()) tensors.push_back(t);
+  }
+  return tensors;
+}
+
+std::vector<ValueId> LowerContext::reduce_on(const std::string& device, ReduceOp op,
+                                             std::span<const ValueId> values, std::size_t replicas,
+                                             std::int32_t replica) const {
+  const std::string base = edit_.graph().node(node_).name() + "/reduce";
+  const NodeId made = edit_.insert({.op = "reduce_replicas",
+                                    .name = base,
+                                    .inputs = {values.begin(), values.end()},
+                                    .attributes = {{"reduce", std::string(to_string(op))},
+                                                   {"replicas", static_cast<std::int64_t>(replicas)}},
+                                    .origin = node_,
+                                    .replica = replica,
+                                    .device = device});
+  std::vector<ValueId> results;
+  for (std::uint32_t i = 0; i < values.size() / replicas; ++i) results.push_back({made, i});
+  return results;
+}
+
+ValueId LowerContext::copy(const std::string& device, ValueId value, std::int32_t replica) const {
+  const std::string base = edit_.graph().node(node_).name() + "/copy";
+  return {edit_.insert({.op = "copy",
+                        .name = base,
+                        .inputs = {value},
+                        .origin = node_,
+                        .replica = replica,
+                        .device = device}),
+          0};
+}
+
+ValueId LowerContext::copy_to(const std::string& device, ValueId value, std::int32_t replica) const {
+  if (internal::device_of(edit_.graph(), value) == device) return value;
+  return copy(device, value, replica);
+}
+
+void LowerContext::give_all(std::size_t tensor, ValueId value, const std::string& device) {
+  // In place of a copy, the value itself goes to whoever reads it where it is.
+  bool taken = false;
+  const std::vector<std::size_t> all = readers(tensor);
+  const auto here =
+      std::ranges::find(all, device, [&](std::size_t r) -> const std::string& { return devices_[r]; });
+  for (const std::size_t r : all) {
+    const bool keeps = !taken && here != all.end() && r == *here;
+    give(r, tensor, keeps ? value : copy(devices_[r], value, static_cast<std::int32_t>(r)));
+    taken = taken || keeps;
+  }
+}
+
+CrossDeviceOps::CrossDeviceOps() = default;
+CrossDeviceOps::~CrossDeviceOps() = default;
+
+namespace {
+
+// The inputs of some tensors, replica by replica.
+std::vector<ValueId> inputs_of(const LowerContext& c, std::span<const std::size_t> tensors, std::size_t first,
+                               std::size_t last) {
+  std::vector<ValueId> values;
+  for (std::size_t r = first; r < last; ++r) {
+    for (const std::size_t t : tensors) values.push_back(c.input(r, t));
+  }
+  return values;
+}
+
+class SharedMemory final : public CrossDeviceOps {
+ public:
+  std::string_view name() const override { return "shared_memory"; }
+  void lower(LowerContext& c) const override {
+    const std::vector<std::size_t> tensors = c.read_tensors();
+    if (tensors.empty()) return;
+    const std::vector<ValueId> sums =
+        c.reduce_on(c.device(0), c.reduce(), inputs_of(c, tensors, 0, c.replicas()), c.replicas());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const std::vector<std::size_t> readers = c.readers(tensors[i]);
+      for (const std::size_t r : readers) {
+        const bool first = r == readers[0];
+        c.give(r, tensors[i], first ? sums[i] : c.copy(c.device(r), sums[i], static_cast<std::int32_t>(r)));
+      }
+    }
+  }
+};
+
+class ReductionToOneDevice final : public CrossDeviceOps {
+ public:
+  explicit ReductionToOneDevice(std::string_view device)
+      : device_(device.empty() ? std::string() : Device::parse(device).to_string()) {}
+  std::string_view name() const override { return "reduction_to_one_device"; }
+  void lower(LowerContext& c) const override {
+    const std::vector<std::size_t> tensors = c.read_tensors();
+    if (tensors.empty()) return;
+    const std::string& device = device_.empty() ? c.device(0) : device_;
+    std::vector<ValueId> values = inputs_of(c, tensors, 0, c.replicas());
+    for (ValueId& value : values) value = c.copy_to(device, value);
+    const std::vector<ValueId> sums = c.reduce_on(device, c.reduce(), values, c.replicas());
+    for (std::size_t i = 0; i < tensors.size(); ++i) c.give_all(tensors[i], sums[i], device);
+  }
+
+ private:
+  std::string device_;
+};
+
+class HierarchicalCopy final : public CrossDeviceOps {
+ public:
+  std::string_view name() const override { return "hierarchical_copy"; }
+  void lower(LowerContext& c) const override {
+    const std::vector<std::size_t> tensors = c.read_tensors();
+    if (tensors.empty()) return;
+    const std::size_t middle = (c.replicas() + 1) / 2;  // replicas 0 to middle - 1, and the others
+    // A mean is the sum of everything, divided once: with groups, at the very end.
+    const bool divides = c.reduce() == ReduceOp::kMean && c.replicas() > 2;
+    const ReduceOp op = divides ? ReduceOp::kSum : c.reduce();
+    std::vector<ValueId> halves = gather(c, op, tensors, 0, middle);
+    const std::vector<ValueId> second = gather(c, op, tensors, middle, c.replicas());
+    halves.insert(halves.end(), second.begin(), second.end());
+    for (ValueId& value : halves) value = c.copy_to(c.device(0), value);
+    std::vector<ValueId> sums = c.reduce_on(c.device(0), op, halves, 2);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (divides) sums[i] = divided(c, sums[i]);
+      scatter(c, tensors[i], sums[i], middle);
+    }
+  }
+
+ private:
+  // The values of a group combined on its first device.
+  static std::vector<ValueId> gather(LowerContext& c, ReduceOp op, std::span<const std::size_t> tensors,
+                                     std::size_t first, std::size_t last) {
+    std::vector<ValueId> values = inputs_of(c, tensors, first, last);
+    if (last - first == 1) return values;
+    for (ValueId& value : values) value = c.copy_to(c.device(first), value);
+    return c.reduce_on(c.device(first), op, values, last - first);
+  }
+
+  static ValueId divided(LowerContext& c, ValueId sum) {
+    const DType dtype = c.edit().graph().spec(sum).dtype;
+    const std::string name = c.edit().graph().node(c.node()).name();
+    const NodeId count = c.edit().insert(
+        {.op = "constant",
+         .name = name + "/replicas",
+         .attributes = {{"value", Tensor::full(dtype, Shape{}, static_cast<double>(c.replicas()))}},
+         .origin = c.node(),
+         .device = c.device(0)});
+    return {c.edit().insert({.op = "div",
+                             .name = name + "/mean",
+                             .inputs = {sum, {count, 0}},
+                             .origin = c.node(),
+                             .device = c.device(0)}),
+            0};
+  }
+
+  // Over the first device of each group to the others of it.
+  static void scatter(LowerContext& c, std::size_t tensor, ValueId sum, std::size_t middle) {
+    ValueId from[2] = {sum, sum};
+    bool taken[2] = {false, false};
+    for (const std::size_t r : c.readers(tensor)) {
+      const std::size_t group = r < middle ? 0 : 1;
+      const std::size_t leader = group == 0 ? 0 : middle;
+      if (!taken[group] && group == 1)
+        from[1] = c.copy(c.device(leader), sum, static_cast<std::int32_t>(leader));
+      const bool keeps = !taken[group] && (r == leader || c.device(r) == c.device(leader));
+      taken[group] = true;
+      c.give(r, tensor, keeps ? from[group] : c.copy(c.device(r), from[group], static_cast<std::int32_t>(r)));
+    }
+  }
+};
+
+class Ring final : public CrossDeviceOps {
+ public:
+  std::string_view name() const override { return "ring"; }
+  void lower(LowerContext& c) const override {
+    const std::vector<std::size_t> tensors = c.read_tensors();
+    if (tensors.empty()) return;
+    const auto chunks = static_cast<std::int64_t>(c.replicas());
+    const std::string base = c.edit().graph().node(c.node()).name();
+    const bool one_memory = in_one_memory(c);
+    std::vector<ValueId> parts;  // chunk by chunk
+    for (std::size_t owner = 0; owner < c.replicas(); ++owner) {
+      const std::vector<ValueId> own = one_memory ? chunk(c, "/chunk", owner, owner, tensors, 0, c.replicas())
+                                                  : gathered_chunk(c, owner, tensors);
+      parts.insert(parts.end(), own.begin(), own.end());
+    }
+    for (std::size_t r = 0; r < c.replicas(); ++r) join(c, r, tensors, parts, chunks, base);
+  }
+
+ private:
+  static bool in_one_memory(const LowerContext& c) {
+    for (std::size_t r = 1; r < c.replicas(); ++r) {
+      if (internal::memory_of(c.device(r)) != internal::memory_of(c.device(0))) return false;
+    }
+    return true;
+  }
+
+  // A part of the values of replicas [first, last), combined where replica `at` is.
+  static std::vector<ValueId> chunk(LowerContext& c, std::string_view name, std::size_t index, std::size_t at,
+                                    std::span<const std::size_t> tensors, std::size_t first,
+                                    std::size_t last) {
+    const NodeId made =
+        c.edit().insert({.op = "reduce_chunk",
+                         .name = str(c.edit().graph().node(c.node()).name(), name),
+                         .inputs = inputs_of(c, tensors, first, last),
+                         .attributes = {{"chunk", static_cast<std::int64_t>(index)},
+                                        {"chunks", static_cast<std::int64_t>(c.replicas())},
+                                        {"reduce", std::string(to_string(c.reduce()))},
+                                        {"replicas", static_cast<std::int64_t>(last - first)}},
+                         .origin = c.node(),
+                         .replica = static_cast<std::int32_t>(at),
+                         .device = c.device(at)});
+    std::vector<ValueId> outputs;
+    for (std::uint32_t i = 0; i < tensors.size(); ++i) outputs.push_back({made, i});
+    return outputs;
+  }
+
+  // Between memories a part is cut out where it lies (the chunk of one replica), so that only parts travel.
+  static std::vector<ValueId> gathered_chunk(LowerContext& c, std::size_t owner,
+                                             std::span<const std::size_t> tensors) {
+    std::vector<ValueId> slices;  // replica by replica
+    for (std::size_t r = 0; r < c.replicas(); ++r) {
+      const std::vector<ValueId> own = chunk(c, "/slice", owner, r, tensors, r, r + 1);
+      slices.insert(slices.end(), own.begin(), own.end());
+    }
+    return c.reduce_on(c.device(owner), c.reduce(), slices, c.replicas(), static_cast<std::int32_t>(owner));
+  }
+
+  static void join(LowerContext& c, std::size_t replica, std::span<const std::size_t> tensors,
+                   std::span<const ValueId> parts, std::int64_t chunks, const std::string& base) {
+    std::vector<std::size_t> wanted;  // of `tensors`
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (c.is_read(replica, tensors[i])) wanted.push_back(i);
+    }
+    if (wanted.empty()) return;
+    std::vector<ValueId> inputs;
+    for (std::size_t chunk = 0; chunk < c.replicas(); ++chunk) {
+      for (const std::size_t i : wanted) inputs.push_back(parts[chunk * tensors.size() + i]);
+    }
+    for (const std::size_t i : wanted) inputs.push_back(c.input(replica, tensors[i]));  // for the shape
+    const NodeId made = c.edit().insert({.op = "join_chunks",
+                                         .name = base + "/join",
+                                         .inputs = inputs,
+                                         .attributes = {{"chunks", chunks}},
+                                         .origin = c.node(),
+                                         .replica = static_cast<std::int32_t>(replica),
+                                         .device = c.device(replica)});
+    for (std::uint32_t i = 0; i < wanted.size(); ++i) c.give(replica, tensors[wanted[i]], {made, i});
+  }
+};
+
+}  // namespace
+
+CrossDeviceOpsPtr shared_memory() { return std::make_shared<SharedMemory>(); }
+CrossDeviceOpsPtr reduction_to_one_device(std::string_view device) {
+  return std::make_shared<ReductionToOneDevice>(device);
+}
+CrossDeviceOpsPtr hierarchical_copy() { return std::make_shared<HierarchicalCopy>(); }
+CrossDeviceOpsPtr ring() { return std::make_shared<Ring>(); }
+
+CrossDeviceOpsPtr cross_device_ops(std::string_view name, std::string_view device) {
+  if (name == "reduction_to_one_device") return reduction_to_one_device(device);
+  if (!device.empty())
+    throw InvalidArgument(
+        str("a device is for reduction_to_one_device; ", name, " uses those of the replicas"));
+  if (name == "shared_memory") return shared_memory();
+  if (name == "hierarchical_copy") return hierarchical_copy();
+  if (name == "ring") return ring();
+  throw InvalidArgument(str("there are no cross-device ops '", name.substr(0, 60),
+                            "'; expected shared_memory, reduction_to_one_device, hierarchical_copy or ring; ",
+                            "as an option of a strategy or of lower-collectives also auto"));
+}
+
+std::ostream& operator<<(std::ostream& out, const CrossDeviceChoice& choice) {
+  return out << choice.to_string();
+}
+
+CrossDeviceChoice choose_cross_device_ops(std::span<const std::string> devices, std::int64_t bytes) {
+  constexpr std::int64_t kSmall = 64 << 10;
+  bool one_memory = true, one_kind = true;
+  for (const std::string& device : devices) {
+    one_memory = one_memory && internal::memory_of(device) == internal::memory_of(devices[0]);
+    const auto kind = [](const std::string& text) {
+      return text.empty() ? DeviceKind::kCpu : Device::parse(text).kind;
+    };
+    one_kind = one_kind && kind(device) == kind(devices[0]);
+  }
+  if (devices.size() < 2) return {"shared_memory", "there is one replica"};
+  if (one_memory) return {"shared_memory", "all replicas lie in one memory"};
+  if (!one_kind) return {"reduction_to_one_device", "the devices are of different kinds"};
+  if (bytes >= 0 && bytes < kSmall)
+    return {"reduction_to_one_device", str(bytes, " bytes are too few to be worth cutting; below ", kSmall)};
+  if (devices.size() == 2)
+    return {"reduction_to_one_device", "between two devices every way moves the same bytes"};
+  return {"ring", str("each of ", devices.size(), " devices moves its part only")};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,117 @@
+// strategies/passes/cross_device_ops.h - how the values of several devices become one: what an all-reduce is lowered to.
+//
+//   lower-collectives(ops=ring)                            // by name, from text
+//   class MyOps : public CrossDeviceOps { ... lower(LowerContext& c) const override { ... } };
+//   MirroredStrategy s({.custom_cross_device_ops = std::make_shared<MyOps>()});      // or make_lower_collectives({.ops = ...})
+//
+// lower() gets one all-reduce of P replicas and T tensors and says, with nodes that it makes, what each replica reads in its
+// place. All of it is ordinary nodes: seen in dumps, placed, copied between memories by insert-copies, planned like others.
+//
+//   name                      nodes, for each all-reduce                                    bytes read and written, of N each
+//   shared_memory             one reduce_replicas; a copy for each further replica that     P N read, N written; 2 N per copy
+//                             still reads a value of its own
+//   reduction_to_one_device   the values copied to one device, reduced there, copied back   all over one device: 2 (P-1) N
+//   hierarchical_copy         two groups, each reduced on its first device; both sums       half of that over each of the two
+//                             combined; copied back the same way
+//   ring                      each device reduces its 1/P of every tensor (reduce_chunk),   2 (P-1)/P N over each device
+//                             then the parts are joined on each (join_chunks); between
+//                             memories parts are cut first, so that nothing else travels
+//
+// All give the bits of the all-reduce: elements are combined in the order of the replicas; a mean is their sum and one
+// division. Except hierarchical_copy from three replicas on, whose sums are those of the groups' sums: ((0 + 1) + (2 + 3));
+// the same on every replica and in every run, but rounded elsewhere.
+//
+// Thread safety: none of them has state; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <ostream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/ops/collectives.h"
+#include "lockstep/graph/transform/rewriter.h"
+
+namespace lockstep {
+
+// One joined all-reduce. Valid during lower().
+class LOCKSTEP_API LowerContext {
+ public:
+  // `is_read` says of each output of the node whether anybody reads it.
+  LowerContext(Rewriter& edit, NodeId node, std::vector<bool> is_read);
+
+  Rewriter& edit() const { return edit_; }
+  NodeId node() const { return node_; }
+  std::size_t replicas() const { return replicas_; }
+  std::size_t tensors() const { return tensors_; }  // of each replica
+  ReduceOp reduce() const { return reduce_; }
+  // A replica or tensor that is not there is InvalidArgument here and below.
+  const std::string& device(std::size_t replica) const;  // empty: not placed
+  ValueId input(std::size_t replica, std::size_t tensor) const;
+  // Does anybody read what the all-reduce gives this replica? Where not, give() need not be called.
+  bool is_read(std::size_t replica, std::size_t tensor) const { return is_read_[slot(replica, tensor)]; }
+  std::vector<std::size_t> readers(std::size_t tensor) const;  // replicas
+  std::vector<std::size_t> read_tensors() const;               // by anybody
+
+  // --- nodes that stem from the all-reduce
+  // The values combined, one output for each tensor; values are replica by replica. `replica` is whose node it is; -1: nobody's.
+  std::vector<ValueId> reduce_on(const std::string& device, ReduceOp op, std::span<const ValueId> values,
+                                 std::size_t replicas, std::int32_t replica = -1) const;
+  // The value on another device; itself where it is there already.
+  ValueId copy_to(const std::string& device, ValueId value, std::int32_t replica = -1) const;
+  ValueId copy(const std::string& device, ValueId value, std::int32_t replica) const;  // in any case
+
+  // What the replica reads from now on.
+  void give(std::size_t replica, std::size_t tensor, ValueId value) { given_[slot(replica, tensor)] = value; }
+  // The one value goes to the first replica that reads it, copies go to the others, on their devices.
+  void give_all(std::size_t tensor, ValueId value, const std::string& device);
+  std::span<const ValueId> given() const { return given_; }  // replica by replica
+
+ private:
+  std::size_t slot(std::size_t replica, std::size_t tensor) const;  // replica by replica
+
+  Rewriter& edit_;
+  NodeId node_;
+  std::size_t replicas_, tensors_;
+  ReduceOp reduce_;
+  std::vector<bool> is_read_;
+  std::vector<std::string> devices_;
+  std::vector<ValueId> given_;
+};
+
+class LOCKSTEP_API CrossDeviceOps {
+ public:
+  CrossDeviceOps();
+  virtual ~CrossDeviceOps();
+  CrossDeviceOps(const CrossDeviceOps&) = delete;
+  CrossDeviceOps& operator=(const CrossDeviceOps&) = delete;
+  virtual std::string_view name() const = 0;
+  // Makes the nodes and gives each replica that reads a tensor its value. Bits must be equal for all replicas: prove-sync, run again, checks.
+  virtual void lower(LowerContext& context) const = 0;
+};
+
+using CrossDeviceOpsPtr = std::shared_ptr<const CrossDeviceOps>;
+LOCKSTEP_API CrossDeviceOpsPtr shared_memory();
+LOCKSTEP_API CrossDeviceOpsPtr
+reduction_to_one_device(std::string_view device = {});  // empty: that of replica 0
+LOCKSTEP_API CrossDeviceOpsPtr hierarchical_copy();
+LOCKSTEP_API CrossDeviceOpsPtr ring();
+// By the name above; throws InvalidArgument that lists them. `device` is for reduction_to_one_device.
+LOCKSTEP_API CrossDeviceOpsPtr cross_device_ops(std::string_view name, std::string_view device = {});
+
+// What "auto" takes, and why. A function of the devices and the size alone. `bytes` of all tensors; -1: not known.
+struct CrossDeviceChoice {
+  std::string name;
+  std::string reason;
+  std::string to_string() const { return name + ": " + reason; }
+};
+LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const CrossDeviceChoice& choice);  // as to_string()
+LOCKSTEP_API CrossDeviceChoice choose_cross_device_ops(std::span<const std::string> devices,
+                                                       std::int64_t bytes);
+
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+// strategies/passes/internal/memories.h - where values lie, and which devices there are.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "lockstep/core/runtime.h"
+#include "lockstep/graph/ir/graph.h"
+
+namespace lockstep::internal {
+
+// The memory of a device by name: all CPUs of this process, and what is not placed, share one, whose name is empty.
+std::string memory_of(std::string_view device);
+
+// The same question asked of many values: each name is parsed once.
+class Memories {
+ public:
+  bool same(const std::string& a, const std::string& b) { return a == b || of(a) == of(b); }
+
+ private:
+  const std::string& of(const std::string& device);
+  std::unordered_map<std::string, std::string> known_;
+};
+
+// A runtime with as many logical CPUs as these devices need, in whatever spelling.
+Runtime runtime_with(std::span<const std::string> devices);
+
+// Throws InvalidArgument where the runtime has no such device, in whatever spelling.
+void check_device(const Runtime& runtime, const std::string& name);
+
+// The device a value is made on. A collective leaves the values of each replica where it found them, a branch or loop where
+// its region made them.
+const std::string& device_of(const Graph& level, ValueId value);
+
+// The device on which a node wants input i; a branch or loop where the parameter of its region is.
+const std::string& wanted_device(const Node& node, std::size_t input);
+
+}  // namespace lockstep::internal

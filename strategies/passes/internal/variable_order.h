@@ -1,0 +1,13 @@
+// strategies/passes/internal/variable_order.h - direct edges between the nodes that use a variable.
+#pragma once
+
+#include "lockstep/graph/ir/graph.h"
+
+namespace lockstep::internal {
+
+// Along the order of one level, which must be acyclic and has every conflicting pair ordered: a read gets an edge from the
+// last write, a write from the last write and the reads since, as the builder makes them, where there is none yet.
+// Linear.
+void order_variable_uses(Graph& level);
+
+}  // namespace lockstep::internal

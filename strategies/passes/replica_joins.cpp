@@ -1,0 +1,217 @@
+// strategies/passes/replica_joins.cpp - nodes of a replicated region that are one for all replicas.
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/graph/transform/pass.h"
+#include "lockstep/strategies/passes/internal/replicator_parts.h"
+
+namespace lockstep::internal {
+
+void Clones::join(const Node& node) {
+  if (node.op().traits.sum_over_replicas) {
+    for (std::size_t r = 0; r < replicas_; ++r) clone(node, r);
+    if (replicas_ > 1) add_up(node);
+  } else if (node.op().region_kind == RegionKind::kCond || node.op().region_kind == RegionKind::kWhile) {
+    join_regions(node);
+  } else if (node.find<std::vector<std::int64_t>>("single") != nullptr) {
+    merge(node);
+  } else if (!node.regions().empty()) {
+    throw PassError(kReplicate,
+                    "its region joins replicas, and only those of cond, while_loop and merge_call may",
+                    place_of(node));
+  } else {
+    join_collective(node);
+  }
+}
+
+NodeInit Clones::joined(const Node& node) {
+  NodeInit init = owner_.copied(node);
+  init.name = target_.graph.unique_name(node.name());
+  init.provenance = owner_.made_from(target_, node, -1);
+  for (std::size_t r = 0; r < replicas_; ++r) add_controls(node, r, init.controls);
+  return init;
+}
+
+void Clones::join_collective(const Node& node) {
+  NodeInit init = joined(node);
+  for (std::size_t r = 0; r < replicas_; ++r) {
+    for (const ValueId input : node.inputs()) init.inputs.push_back(value(r, input));
+  }
+  std::vector<Attribute>& attributes = init.own_attributes();
+  std::erase_if(attributes, [](const Attribute& a) { return a.name == "replicas"; });
+  attributes.push_back({"replicas", static_cast<std::int64_t>(replicas_)});
+  if (replicas_ > 1) init.outputs.clear();
+  for (std::size_t r = 0; replicas_ > 1 && r < replicas_; ++r) {
+    for (const TensorSpec& spec : node.outputs()) init.outputs.push_back(spec);
+  }
+  const NodeId made = owner_.add(target_, std::move(init), node);
+  const auto outputs = static_cast<std::uint32_t>(node.outputs().size());
+  for (std::size_t r = 0; r < replicas_; ++r)
+    base(r, node.id()) = {made, static_cast<std::uint32_t>(r) * outputs};
+  note_effects(made);
+}
+
+// An all-reduce of what the replicas computed.
+void Clones::add_up(const Node& node) {
+  static const OpDef& op = OpRegistry::global().get("all_reduce");
+  NodeInit init;
+  init.op = &op;
+  init.name = target_.graph.unique_name(node.name() + "/all_reduce");
+  init.site = node.site();
+  init.device = node.device();
+  init.provenance = owner_.made_from(target_, node, -1);
+  for (std::size_t r = 0; r < replicas_; ++r) {
+    for (std::uint32_t i = 0; i < node.outputs().size(); ++i) {
+      init.inputs.push_back(value(r, {node.id(), i}));
+      init.outputs.push_back(node.outputs()[i]);
+    }
+  }
+  init.attributes = {{"reduce", std::string("sum")}, {"replicas", static_cast<std::int64_t>(replicas_)}};
+  const NodeId made = target_.graph.add(std::move(init));
+  const auto outputs = static_cast<std::uint32_t>(node.outputs().size());
+  for (std::size_t r = 0; r < replicas_; ++r)
+    base(r, node.id()) = {made, static_cast<std::uint32_t>(r) * outputs};
+  note_effects(made);
+}
+
+void Clones::merge(const Node& node) {
+  const auto wanted = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
+  if (wanted != replicas_) {
+    throw PassError(kReplicate, str("is made for ", wanted, " replicas, in a region of ", replicas_),
+                    place_of(node));
+  }
+  std::vector<ValueId> arguments;
+  for (std::size_t r = 0; r < replicas_; ++r) {
+    for (const ValueId input : node.inputs()) arguments.push_back(value(r, input));
+  }
+  const std::size_t first = target_.graph.id_bound();
+  const std::vector<ValueId> results = owner_.cross(target_, node.regions()[0], arguments, node.name());
+  const auto& single = *node.find<std::vector<std::int64_t>>("single");
+  // What has effects in there runs after what the call runs after, and before what runs after the call.
+  SmallVector<NodeId, 2> before;
+  for (std::size_t r = 0; r < replicas_; ++r) add_controls(node, r, before);
+  std::vector<NodeId> acting;
+  for (std::size_t i = first, end = target_.graph.id_bound(); i < end; ++i) {
+    const std::size_t known = effects.size();
+    note_effects(NodeId(i));
+    if (effects.size() == known) continue;
+    acting.push_back(NodeId(i));
+    for (const NodeId earlier : before) target_.graph.add_control(NodeId(i), earlier);
+  }
+  if (acting.empty()) acting.assign(before.begin(), before.end());
+  const NodeId after = acting.empty() ? NodeId() : owner_.group(target_, node, acting, "done");
+  for (std::size_t r = 0; r < replicas_; ++r) {
+    std::vector<ValueId> mine;
+    std::size_t at = 0;
+    for (const std::int64_t one : single) {
+      mine.push_back(results[one != 0 ? at : at + r]);
+      at += one != 0 ? 1 : replicas_;
+    }
+    list(r, node.id(), mine, after);
+  }
+}
+
+// cond and while_loop: one node whose regions hold the nodes of all replicas.
+void Clones::join_regions(const Node& node) {
+  const bool loop = node.op().region_kind == RegionKind::kWhile;
+  const std::size_t carried =
+      loop ? static_cast<std::size_t>(*node.find<std::int64_t>("carried")) : node.inputs().size() - 1;
+  NodeInit init = joined(node);
+  // Inputs, and for each replica which of the region's parameters are its own.
+  std::vector<std::vector<std::size_t>> places(replicas_);
+  std::vector<std::size_t> originals;  // by new parameter: the old one
+  const auto take = [&](std::size_t first, std::size_t last, std::size_t skip) {
+    for (std::size_t r = 0; r < replicas_; ++r) {
+      for (std::size_t i = first; i < last; ++i) {
+        init.inputs.push_back(value(r, node.inputs()[i]));
+        places[r].push_back(originals.size());
+        originals.push_back(i - skip);
+      }
+    }
+  };
+  if (loop) {
+    take(0, carried, 0);
+    take(carried, node.inputs().size(), 0);
+  } else {
+    init.inputs.push_back(agree(node, node.inputs()[0]));
+    take(1, node.inputs().size(), 1);
+  }
+  for (std::size_t i = 0; i < node.regions().size(); ++i)
+    init.regions.push_back(joined_region(node, node.regions()[i], originals, places, loop && i == 0));
+  // Outputs: replica by replica; behind them, for a loop that keeps its trips, the kept values and the number of trips.
+  const std::size_t outputs = node.outputs().size();
+  const std::size_t own = loop ? carried : outputs;
+  const std::size_t kept = outputs > own ? own : 0;
+  init.outputs.clear();
+  std::vector<std::vector<std::uint32_t>> where(replicas_, std::vector<std::uint32_t>(outputs));
+  const auto give = [&](std::size_t first, std::size_t last) {
+    for (std::size_t r = 0; r < replicas_; ++r) {
+      for (std::size_t i = first; i < last; ++i) {
+        where[r][i] = static_cast<std::uint32_t>(init.outputs.size());
+        init.outputs.push_back(node.outputs()[i]);
+      }
+    }
+  };
+  give(0, own);
+  if (kept > 0) {
+    give(own, own + kept);
+    for (std::size_t r = 0; r < replicas_; ++r)
+      where[r][outputs - 1] = static_cast<std::uint32_t>(init.outputs.size());
+    init.outputs.push_back(node.outputs()[outputs - 1]);
+  }
+  for (Attribute& attribute : init.own_attributes()) {
+    if (attribute.name == "carried") attribute.value = static_cast<std::int64_t>(carried * replicas_);
+  }
+  const NodeId made = owner_.add(target_, std::move(init), node);
+  for (std::size_t r = 0; r < replicas_; ++r) {
+    std::vector<ValueId> mine;
+    for (const std::uint32_t at : where[r]) mine.push_back({made, at});
+    list(r, node.id(), mine, made);
+  }
+  note_effects(made);
+}
+
+Graph Clones::joined_region(const Node& node, const Graph& region, std::span<const std::size_t> originals,
+                            std::span<const std::vector<std::size_t>> places, bool condition) {
+  Graph made;
+  Target target{made};
+  std::vector<ValueId> parameters;
+  std::vector<std::size_t> replica_of(originals.size());
+  for (std::size_t r = 0; r < places.size(); ++r) {
+    for (const std::size_t at : places[r]) replica_of[at] = r;
+  }
+  for (std::size_t i = 0; i < originals.size(); ++i) {
+    const Node& parameter = region.node(region.parameters()[originals[i]]);
+    NodeInit init = owner_.copied(parameter);
+    init.name = made.unique_name(name_for(parameter, replica_of[i]));
+    init.provenance = owner_.made_from(target, parameter, static_cast<std::int64_t>(replica_of[i]));
+    parameters.push_back({made.add(std::move(init)), 0});
+    made.add_parameter(parameters.back().node);
+  }
+  std::vector<std::vector<ValueId>> arguments(replicas_);
+  for (std::size_t r = 0; r < replicas_; ++r) {
+    for (const std::size_t at : places[r]) arguments[r].push_back(parameters[at]);
+  }
+  Clones inner(owner_, target, region, replicas_);
+  const std::vector<std::vector<ValueId>> results = inner.make(arguments);
+  std::vector<ValueId> flat;
+  if (condition) {
+    std::vector<ValueId> all;
+    all.reserve(results.size());
+    for (const std::vector<ValueId>& mine : results) all.push_back(mine[0]);
+    flat.push_back(owner_.agreement(target, node, all));
+  } else {
+    for (const std::vector<ValueId>& mine : results) flat.insert(flat.end(), mine.begin(), mine.end());
+  }
+  made.set_results(std::move(flat));
+  Replicator::order(target);
+  return made;
+}
+
+ValueId Clones::agree(const Node& node, ValueId input) {
+  std::vector<ValueId> all;
+  for (std::size_t r = 0; r < replicas_; ++r) all.push_back(value(r, input));
+  return owner_.agreement(target_, node, all);
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,101 @@
+// strategies/proof/congruence.h - which values of a flat graph are proven equal, bit by bit.
+//
+//   const Congruence proof(graph);                       // after `replicate`
+//   proof.top().of(a) == proof.top().of(b)               // a and b always hold the same bits
+//
+// Every value gets a class by value numbering in topological order; two values of one class are equal in every run. They
+// are of one class where they are the same output of nodes with equal op, attributes and kind of device whose inputs are of
+// one class. Besides:
+//   variables     hold a class that changes with each update. Copies that replicas keep equal start in one class (that is
+//                 what prove-sync proves for the end of the step, by induction over the steps); copies that are synchronized
+//                 on read, and variables given as diverging, never do. A read is what the variable holds
+//   random        equal key, inputs and replica
+//   collectives   same_on_all: tensor t is of one class on all replicas. Lowered: a copy is its input, joined chunks go by chunks and shape
+//   cond          output j by the predicate and what both regions give for it, regions numbered over the arguments' classes
+//   while_loop    carried values and written variables are taken for equal where they start equal, and told apart until
+//                 the body confirms the rest
+//   unknown       what is per replica, opaque, of the host, or a lambda equals only itself
+//
+// So nodes that hold all replicas in their regions and nodes that stand once per replica are judged by the same rules. Linear
+// in nodes but for loops, whose bodies are numbered until nothing splits (mostly once or twice).
+//
+// Thread safety: as a value. The graph must outlive it, unchanged.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/ir/graph.h"
+
+namespace lockstep {
+
+// The classes of the values of one graph: the outermost one or a region.
+class LOCKSTEP_API LevelClasses {
+ public:
+  std::uint32_t of(ValueId value) const { return classes_[index(value)]; }
+  // Values counted through: below size().
+  std::size_t index(ValueId value) const { return first_[value.node.index()] + value.output; }
+  std::size_t size() const { return classes_.size(); }
+  // The region of a cond or a while_loop.
+  const LevelClasses& region(NodeId node, std::size_t i) const { return regions_.at(node)[i]; }
+  bool has_regions(NodeId node) const { return regions_.contains(node); }
+
+  // What happened to variables, in order. A node with regions stands for what is inside.
+  struct Update {
+    std::uint32_t variable = 0;  // place in Congruence::graph().variables()
+    NodeId node;
+    std::uint32_t before = 0, after = 0;  // classes
+  };
+  const std::vector<Update>& updates() const { return updates_; }
+
+ private:
+  friend class CongruenceMaker;
+  std::vector<std::uint32_t> first_;  // by node
+  std::vector<std::uint32_t> classes_;
+  std::vector<Update> updates_;
+  std::unordered_map<NodeId, std::vector<LevelClasses>> regions_;
+};
+
+class LOCKSTEP_API Congruence {
+ public:
+  // `diverging`: variables (not the names of copies) whose copies are not taken for equal when the step begins.
+  explicit Congruence(const Graph& outermost, const std::unordered_set<std::string>& diverging = {});
+
+  const Graph& graph() const { return *graph_; }
+  const LevelClasses& top() const { return top_; }
+  std::size_t num_classes() const { return num_classes_; }  // every class is below
+  // What variable i of the graph holds when the step begins and when it ends.
+  std::uint32_t initial(std::size_t variable) const { return initial_[variable]; }
+  std::uint32_t final(std::size_t variable) const { return final_[variable]; }
+  // The place of the variable it is a copy of; its own where it is none.
+  std::size_t original(std::size_t variable) const { return originals_[variable]; }
+  // Those whose copies began the step equal and end it otherwise.
+  std::vector<std::string> broken() const;
+
+ private:
+  friend class CongruenceMaker;
+  const Graph* graph_;
+  std::size_t num_classes_ = 0;
+  LevelClasses top_;
+  std::vector<std::uint32_t> initial_, final_;
+  std::vector<std::size_t> originals_;
+};
+
+// The strongest assumption that holds: variables whose copies a step lets drift apart are found and not relied upon.
+LOCKSTEP_API Congruence consistent_congruence(const Graph& outermost);
+
+// For dumps: a value of no replica, one that may differ between replicas, or one that is equal on all.
+enum class Replication : std::uint8_t { kSingle, kPerReplica, kMirrored };
+LOCKSTEP_API std::string_view to_string(Replication replication);  // "single", "per_replica", "mirrored"
+// By LevelClasses::index.
+LOCKSTEP_API std::vector<Replication> replication_of(const Graph& level, const LevelClasses& classes);
+// The replica a value belongs to, also where its node is one for all replicas; -1: none.
+LOCKSTEP_API std::int64_t replica_of(const Graph& level, ValueId value);
+
+}  // namespace lockstep

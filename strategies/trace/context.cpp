@@ -1,0 +1,96 @@
+#include "lockstep/strategies/trace/context.h"
+
+#include <atomic>
+
+#include "lockstep/core/error.h"
+#include "lockstep/strategies/trace/internal/result_kinds.h"
+#include "lockstep/strategies/strategy.h"
+
+namespace lockstep {
+
+namespace {
+
+thread_local const internal::ContextFrame* top = nullptr;
+
+}  // namespace
+
+std::string_view to_string(ContextKind kind) {
+  switch (kind) {
+    case ContextKind::kDefault: return "default";
+    case ContextKind::kCrossReplica: return "cross-replica";
+    case ContextKind::kReplica: return "replica";
+    case ContextKind::kUpdate: return "update";
+  }
+  return "?";
+}
+
+bool has_strategy() { return top != nullptr; }
+Strategy* current_strategy() { return top == nullptr ? nullptr : top->strategy(); }
+ContextKind current_context() { return top == nullptr ? ContextKind::kDefault : top->kind(); }
+bool in_cross_replica_context() {
+  return current_context() == ContextKind::kCrossReplica || current_context() == ContextKind::kUpdate;
+}
+bool in_replica_context() { return current_context() == ContextKind::kReplica; }
+GraphBuilder* current_builder() { return top == nullptr ? nullptr : top->builder(); }
+
+namespace internal {
+
+ContextFrame::ContextFrame(Strategy* strategy, ContextKind kind, GraphBuilder* builder)
+    : strategy_(strategy), kind_(kind), builder_(builder), outer_(top) {
+  static std::atomic<std::uint64_t> next{1};
+  serial_ = next.fetch_add(1, std::memory_order_relaxed);
+  top = this;
+}
+
+ContextFrame::~ContextFrame() {
+  if (top == this) {
+    top = outer_;
+    return;
+  }
+  // Left before a context that was entered later: that one stays.
+  const ContextFrame* later = top;
+  while (later != nullptr && later->outer_ != this) later = later->outer_;
+  if (later != nullptr) later->outer_ = outer_;
+}
+
+ReplicaKind ContextFrame::kind_of(const Value& value) const {
+  return kinds_ == nullptr ? ReplicaKind::kPerReplica : kinds_->of(value);
+}
+
+const ContextFrame* ContextFrame::current() { return top; }
+
+ContextKind kind_of_scope() {
+  return current_context() == ContextKind::kUpdate ? ContextKind::kUpdate : ContextKind::kCrossReplica;
+}
+
+void require_cross_replica(const Strategy* strategy, std::string_view method) {
+  if (top == nullptr) return;
+  if (top->strategy() != strategy) {
+    throw FailedPrecondition(str(method, " mixes strategies: '", top->strategy()->name(),
+                                 "' is active on this thread, and this is another strategy ('",
+                                 strategy->name(), "'); leave its scope first"));
+  }
+  if (top->kind() == ContextKind::kReplica) {
+    throw FailedPrecondition(str(method,
+                                 " requires cross-replica context, and this is the code of one replica: use ",
+                                 "replica_context().merge_call()"));
+  }
+}
+
+void require_no_update(std::string_view method) {
+  if (current_context() != ContextKind::kUpdate) return;
+  throw FailedPrecondition(
+      str(method, " requires cross-replica context, and this is the code of one copy, in an update: ",
+          "call it before the update and hand its result over as an argument"));
+}
+
+void require_replica(std::string_view method) {
+  if (in_replica_context()) return;
+  throw FailedPrecondition(
+      str(method, " requires replica context: call it inside a function that Strategy::function() or ",
+          "run() clones; this is the ", to_string(current_context()), " context"));
+}
+
+}  // namespace internal
+
+}  // namespace lockstep

@@ -1,0 +1,98 @@
+// strategies/trace/context.h - which strategy is active on this thread, and in which context.
+//
+//   default        nothing is active
+//   cross-replica  inside Strategy::scope(), a cross-replica function, or a merge function: code that stands for all
+//                  replicas together
+//   replica        inside a function that is traced once and cloned per replica
+//   update         inside the function of Strategy::update(): a variable means the copy that is being updated; counts as
+//                  cross-replica, but what makes nodes for all replicas (run(), update(), ...) has no place there; a scope
+//                  that is entered in it leaves it an update
+//
+// A call in the wrong context is an error of its own kind (FailedPrecondition):
+//   a cross-replica method in replica context    "requires cross-replica context: use merge_call()"
+//                                                (so is one that makes nodes for all replicas in an update)
+//   another strategy is active                   "mixes strategies"
+//   a replica method outside of a replica        "requires replica context" (a collective in an update, too)
+//   a ReplicaContext of another function         "this ReplicaContext belongs to another ..."
+//
+// Contexts belong to the thread that entered them. While a function is traced, builder() is where its nodes go.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/strategies/trace/values.h"
+
+namespace lockstep {
+
+class Strategy;
+
+enum class ContextKind : std::uint8_t { kDefault, kCrossReplica, kReplica, kUpdate };
+LOCKSTEP_API std::string_view to_string(ContextKind kind);  // "default", "cross-replica", "replica", "update"
+
+// What is active on this thread.
+LOCKSTEP_API bool has_strategy();
+LOCKSTEP_API Strategy* current_strategy();  // null: none
+LOCKSTEP_API ContextKind current_context();
+LOCKSTEP_API bool in_cross_replica_context();  // cross-replica or update
+LOCKSTEP_API bool in_replica_context();
+// The graph being traced; null where none is.
+LOCKSTEP_API GraphBuilder* current_builder();
+
+namespace internal {
+
+// What a scope that is entered here is: cross-replica, but an update stays one.
+LOCKSTEP_API ContextKind kind_of_scope();
+
+class RegionKinds;  // strategies/trace/internal/result_kinds.h
+
+// One entered context; leaves it when it goes, on the thread that made it. Contexts nest like blocks; one that goes before
+// a later one leaves that one active.
+class LOCKSTEP_API ContextFrame {
+ public:
+  ContextFrame(Strategy* strategy, ContextKind kind, GraphBuilder* builder);
+  ~ContextFrame();
+  ContextFrame(const ContextFrame&) = delete;
+  ContextFrame& operator=(const ContextFrame&) = delete;
+
+  Strategy* strategy() const { return strategy_; }
+  ContextKind kind() const { return kind_; }
+  GraphBuilder* builder() const { return builder_; }
+  const ContextFrame* outer() const { return outer_; }
+  std::uint64_t serial() const { return serial_; }  // unique in the process
+  static const ContextFrame* current();
+
+  // --- of the code of a replica
+  // How a value of it differs between replicas, as far as it is traced; per replica for one of a region inside it.
+  void set_kinds(RegionKinds* kinds) { kinds_ = kinds; }
+  ReplicaKind kind_of(const Value& value) const;
+  // A value that leaves the region beside what the function gives: `then` hears what it is outside.
+  using Leaves = std::pair<Value, std::function<void(const PerReplica<Value>&)>>;
+  void leave(const Value& value, std::function<void(const PerReplica<Value>&)> then) const {
+    leaving_.emplace_back(value, std::move(then));
+  }
+  const std::vector<Leaves>& leaving() const { return leaving_; }
+
+ private:
+  Strategy* strategy_;
+  ContextKind kind_;
+  GraphBuilder* builder_;
+  mutable const ContextFrame* outer_;
+  std::uint64_t serial_;
+  RegionKinds* kinds_ = nullptr;
+  mutable std::vector<Leaves> leaving_;
+};
+
+// Throw FailedPrecondition where the context is another one; `method` is what was called.
+LOCKSTEP_API void require_cross_replica(const Strategy* strategy, std::string_view method);
+LOCKSTEP_API void require_no_update(std::string_view method);  // of what makes nodes for all replicas
+LOCKSTEP_API void require_replica(std::string_view method);
+
+}  // namespace internal
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+// strategies/trace/element_spec.h - an input signature from a batch.
+//
+//   auto step = strategy.function(element_spec(batch), fn);      // batch: a PerReplica<Tensor>, or any nest of them
+//
+// One InputSpec for each leaf, in the order of nest::flatten: its dtype and shape, with the dimensions unknown in which slots
+// differ, and the first one, which is the batch's, so that a partial last batch fits. A single value is an input that all
+// replicas share, and keeps its shape. Throws InvalidArgument where the slots of a leaf differ in dtype or rank.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/strategies/trace/nest.h"
+#include "lockstep/strategies/trace/step.h"
+#include "lockstep/strategies/trace/values.h"
+
+namespace lockstep {
+
+LOCKSTEP_API InputSpec input_spec_of(const PerReplica<Tensor>& value);
+
+template <class N>
+std::vector<InputSpec> element_spec(const N& nest_of_values) {
+  std::vector<InputSpec> specs;
+  nest::flatten(nest_of_values,
+                [&](const auto& leaf) { specs.push_back(input_spec_of(PerReplica<Tensor>(leaf))); });
+  return specs;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,84 @@
+#include "lockstep/strategies/trace/internal/result_kinds.h"
+
+#include <algorithm>
+
+namespace lockstep::internal {
+
+namespace {
+
+bool is_source(const Node& node, const Graph& outermost) {
+  const OpTraits& traits = node.op().traits;
+  // A share is this replica's, also where those of all replicas are equal: they add up.
+  if (traits.per_replica_source || traits.gives_replica || traits.replica_share) return true;
+  const Effect effects = effects_of(node);
+  if (has(effects, Effect::kRandom | Effect::kHost | Effect::kOpaque)) return true;
+  for (const VariableUse& use : variable_uses(node)) {
+    const VariableDecl* decl = outermost.find_variable(use.name);
+    if (decl != nullptr && decl->synchronization == Synchronization::kOnRead) return true;
+  }
+  return std::ranges::any_of(node.regions(), [&](const Graph& region) {
+    for (const Node& inner : region.nodes()) {
+      if (is_source(inner, outermost)) return true;
+    }
+    return false;
+  });
+}
+
+}  // namespace
+
+void RegionKinds::set(NodeId parameter, ReplicaKind kind) {
+  const std::size_t size = std::max(kinds_.size(), parameter.index() + 1);
+  kinds_.resize(size, ReplicaKind::kSingle);
+  is_set_.resize(size);
+  kinds_[parameter.index()] = kind;
+  is_set_[parameter.index()] = true;
+}
+
+ReplicaKind RegionKinds::known(ValueId value) const {
+  const auto& outputs = merged_[value.node.index()];
+  return outputs.empty() ? kinds_[value.node.index()] : outputs[value.output];
+}
+
+// Nodes are made after their inputs, so that their numbers are an order to walk in.
+void RegionKinds::extend() {
+  const std::size_t end = region_.id_bound();
+  kinds_.resize(std::max(kinds_.size(), end), ReplicaKind::kSingle);
+  is_set_.resize(kinds_.size());
+  merged_.resize(kinds_.size());
+  for (; next_ < end; ++next_) {
+    if (is_set_[next_] || !region_.contains(NodeId(next_))) continue;
+    const Node& node = region_.node(NodeId(next_));
+    ReplicaKind kind = is_source(node, outermost_) ? ReplicaKind::kPerReplica : ReplicaKind::kSingle;
+    for (const ValueId input : node.inputs()) kind = std::max(kind, known(input));
+    if (const auto* single = node.find<std::vector<std::int64_t>>("single");
+        !node.regions().empty() && single) {
+      for (const std::int64_t one : *single)
+        merged_[next_].push_back(one != 0 ? ReplicaKind::kMirrored : ReplicaKind::kPerReplica);
+      continue;
+    }
+    if (node.op().traits.same_on_all || node.op().traits.sum_over_replicas) {
+      if (kind != ReplicaKind::kSingle) kind = ReplicaKind::kMirrored;
+    }
+    kinds_[next_] = kind;
+  }
+}
+
+ReplicaKind RegionKinds::of(ValueId value) {
+  if (next_ < region_.id_bound()) extend();
+  return known(value);
+}
+
+ReplicaKind RegionKinds::of(const Value& value) {
+  return builder_ == nullptr || &value.builder() != builder_ ? ReplicaKind::kPerReplica : of(value.id());
+}
+
+std::vector<ReplicaKind> result_kinds(const Graph& region, const std::vector<ReplicaKind>& parameters,
+                                      const Graph& outermost) {
+  RegionKinds kinds(region, outermost);
+  for (std::size_t i = 0; i < parameters.size(); ++i) kinds.set(region.parameters()[i], parameters[i]);
+  std::vector<ReplicaKind> results;
+  for (const ValueId result : region.results()) results.push_back(kinds.of(result));
+  return results;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,65 @@
+#include "lockstep/strategies/trace/step.h"
+
+namespace lockstep {
+
+const Step::Parts& Step::parts() const {
+  if (parts_ == nullptr)
+    throw FailedPrecondition("this function is empty: make it with Strategy::function()");
+  return *parts_;
+}
+
+std::vector<PerReplica<Tensor>> Step::run(std::span<const PerReplica<Tensor>> arguments,
+                                          const RunOptions& options) const {
+  return results_of(parts().program.run(feeds_of(arguments), options));
+}
+
+std::vector<PerReplica<Tensor>> Step::run_n(std::uint64_t steps,
+                                            std::span<const PerReplica<Tensor>> arguments,
+                                            const RunOptions& options) const {
+  return results_of(parts().program.run_n(steps, feeds_of(arguments), options));
+}
+
+std::vector<Tensor> Step::feeds_of(std::span<const PerReplica<Tensor>> arguments) const {
+  const Parts& parts = this->parts();
+  if (arguments.size() != parts.inputs.size()) {
+    throw InvalidArgument(
+        str("the function takes ", parts.inputs.size(), " inputs, got ", arguments.size(), " arguments"));
+  }
+  std::vector<Tensor> feeds;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const PerReplica<Tensor>& argument = arguments[i];
+    const InputSpec& input = parts.inputs[i];
+    if (input.shared) {
+      if (!argument.is_single()) {
+        throw InvalidArgument(str("input '", input.name, "' is shared by all replicas, got a ",
+                                  to_string(argument.kind()), " value; give one tensor"));
+      }
+      feeds.push_back(argument[0]);
+      continue;
+    }
+    if (!argument.is_single() && argument.size() != parts.replicas) {
+      throw InvalidArgument(
+          str("input '", input.name, "' has ", argument.size(), " slots for ", parts.replicas, " replicas"));
+    }
+    for (std::size_t r = 0; r < parts.replicas; ++r) feeds.push_back(argument[r]);
+  }
+  return feeds;
+}
+
+std::vector<PerReplica<Tensor>> Step::results_of(const std::vector<Tensor>& values) const {
+  const Parts& parts = this->parts();
+  std::vector<PerReplica<Tensor>> results;
+  for (const Slots& result : parts.results) {
+    if (result.kind == ReplicaKind::kSingle) {
+      results.emplace_back(values[result.first]);
+    } else if (result.kind == ReplicaKind::kMirrored) {
+      results.push_back(mirrored(std::vector<Tensor>(parts.replicas, values[result.first])));
+    } else {
+      const auto first = values.begin() + static_cast<std::ptrdiff_t>(result.first);
+      results.emplace_back(std::vector<Tensor>(first, first + static_cast<std::ptrdiff_t>(parts.replicas)));
+    }
+  }
+  return results;
+}
+
+}  // namespace lockstep

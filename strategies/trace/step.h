@@ -1,0 +1,82 @@
+// strategies/trace/step.h - a traced function of a strategy, distributed and compiled.
+//
+// What Strategy::function() and cross_function() give back inside their typed handles. Its graphs can be looked at:
+// step_graph() is what was traced, replicated_graph() what the strategy's passes made of it and what runs.
+// A cheap handle. Thread safety: as Program.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/transform/pipeline.h"
+#include "lockstep/graph/run/program.h"
+#include "lockstep/strategies/proof/collective_schedule.h"
+#include "lockstep/strategies/trace/values.h"
+
+namespace lockstep {
+
+// One input of a step.
+struct InputSpec {
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  InputSpec(TensorSpec tensor, std::string called = {}, bool same_for_all = false)
+      : spec(std::move(tensor)), name(std::move(called)), shared(same_for_all) {}
+  InputSpec(DType dtype, Shape shape, std::string called = {}, bool same_for_all = false)
+      : spec{dtype, std::move(shape)}, name(std::move(called)), shared(same_for_all) {}
+
+  TensorSpec spec;      // of one replica; the batch dimension is best left unknown
+  std::string name;     // empty: "input_<i>"
+  bool shared = false;  // all replicas see one value, fed once
+};
+
+class LOCKSTEP_API Step {
+ public:
+  // The slots that the program's results fill, by result of the function.
+  struct Slots {
+    ReplicaKind kind = ReplicaKind::kPerReplica;
+    std::size_t first = 0;  // of the program's results; as many as there are replicas, or one
+  };
+  struct Parts {
+    Graph step_graph;
+    Program program;
+    PipelineReport report;
+    std::vector<InputSpec> inputs;
+    std::vector<Slots> results;
+    std::size_t replicas = 1;
+    std::vector<ScheduledCollective> schedule = {};
+  };
+
+  Step() = default;  // empty
+  explicit Step(Parts parts) : parts_(std::make_shared<const Parts>(std::move(parts))) {}
+
+  const Graph& step_graph() const { return parts().step_graph; }
+  const Graph& replicated_graph() const { return parts().program.graph(); }
+  const Program& program() const { return parts().program; }
+  const PipelineReport& report() const { return parts().report; }
+  const std::vector<InputSpec>& inputs() const { return parts().inputs; }
+  // In which order it communicates, as order-collectives left it (strategies/proof/collective_schedule.h), and the digest that workers
+  // compare. Empty where the strategy's pipeline has no such pass.
+  const std::vector<ScheduledCollective>& collective_schedule() const { return parts().schedule; }
+  std::uint64_t collective_digest() const { return lockstep::collective_digest(parts().schedule); }
+
+  // One argument per input; a single value is given to every replica. Throws InvalidArgument for a wrong number of them or of
+  // their slots, and what Program::run throws.
+  std::vector<PerReplica<Tensor>> run(std::span<const PerReplica<Tensor>> arguments,
+                                      const RunOptions& options = {}) const;
+  // `steps` runs on the same arguments inside the program, each committing by itself; what the last gives. Throws
+  // InvalidArgument for none.
+  std::vector<PerReplica<Tensor>> run_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
+                                        const RunOptions& options = {}) const;
+
+ private:
+  std::vector<Tensor> feeds_of(std::span<const PerReplica<Tensor>> arguments) const;
+  std::vector<PerReplica<Tensor>> results_of(const std::vector<Tensor>& values) const;
+  const Parts& parts() const;
+  std::shared_ptr<const Parts> parts_;
+};
+
+}  // namespace lockstep

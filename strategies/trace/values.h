@@ -1,0 +1,133 @@
+// strategies/trace/values.h - values that exist once per replica.
+//
+//   PerReplica<Tensor> loss = train(x, y);
+//   for (const Tensor& mine : loss) ...                  // in the order of the replicas
+//   Tensor total = strategy.reduce(ReduceOp::kSum, loss);
+//
+// T is Tensor (data) or Value (in a graph being traced). What kind of value it is follows from the step, never from
+// comparing contents:
+//   kSingle      it depends on no replica: there is one slot, whatever the number of replicas
+//   kMirrored    one slot per replica, proven equal (an all-reduce made it)
+//   kPerReplica  one slot per replica, which may differ
+//
+// A method that makes nodes while a function is being traced and computes elsewhere gives a PlaceResult: either of the two.
+//
+// Slots are handles. Those of a mirrored Tensor, from a step or from Strategy::broadcast(), are one and the same: equal values
+// are stored once, and whoever writes into the data of one writes into all. clone() a slot to change it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <ostream>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/export.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/graph/build/value.h"
+
+namespace lockstep {
+
+enum class ReplicaKind : std::uint8_t { kSingle, kMirrored, kPerReplica };
+LOCKSTEP_API std::string_view to_string(ReplicaKind kind);  // "single", "mirrored", "per replica"
+
+template <class T>
+class PerReplica {
+ public:
+  PerReplica() = default;
+  // One value for all replicas. PerReplica<Tensor>({t}) is this one too: with a slot for each of one replica write
+  // PerReplica<Tensor>(std::vector{t}).
+  PerReplica(T value) : values_{std::move(value)} {}  // NOLINT(google-explicit-constructor)
+  // One per replica.
+  explicit PerReplica(std::vector<T> values, ReplicaKind kind = ReplicaKind::kPerReplica)
+      : values_(std::move(values)), kind_(kind) {
+    if (values_.empty()) throw InvalidArgument("a per-replica value needs at least one slot");
+    if (kind_ == ReplicaKind::kSingle && values_.size() != 1)
+      throw InvalidArgument(str("a single value has one slot, got ", values_.size()));
+  }
+
+  ReplicaKind kind() const { return kind_; }
+  bool is_single() const { return kind_ == ReplicaKind::kSingle; }
+  bool empty() const { return values_.empty(); }
+  std::size_t size() const { return values_.size(); }  // slots
+  // What replica r sees: its slot, or the one there is. Throws InvalidArgument for a replica that is not there.
+  const T& operator[](std::size_t replica) const {
+    if (is_single() && !values_.empty()) return values_[0];
+    if (replica >= values_.size())
+      throw InvalidArgument(str("there is no replica ", replica, "; the value has ", values_.size()));
+    return values_[replica];
+  }
+  const std::vector<T>& values() const { return values_; }
+  auto begin() const { return values_.begin(); }
+  auto end() const { return values_.end(); }
+
+ private:
+  std::vector<T> values_;
+  ReplicaKind kind_ = ReplicaKind::kSingle;
+};
+
+// A value with a slot for each replica that are known to be equal.
+template <class T>
+PerReplica<T> mirrored(std::vector<T> values) {
+  return PerReplica<T>(std::move(values), ReplicaKind::kMirrored);
+}
+
+// What a method gives whose arguments do not say whether it is to make nodes or to compute (run() of a function without
+// arguments, and what is made of its result): `Traced` while a function is being traced, `Computed` elsewhere. It converts to the
+// one that it is:
+//
+//   PerReplica<Tensor> losses = strategy.run(step);
+//   Tensor total = strategy.reduce(ReduceOp::kSum, strategy.run(step));
+//   double total = strategy.reduce(ReduceOp::kSum, strategy.run(step)).computed().item<double>();
+//
+// Asked for the other one it throws FailedPrecondition.
+template <class Traced, class Computed>
+class PlaceResult {
+ public:
+  PlaceResult() = default;
+  explicit PlaceResult(Traced traced) : result_(std::in_place_index<0>, std::move(traced)) {}
+  explicit PlaceResult(Computed computed) : result_(std::in_place_index<1>, std::move(computed)) {}
+
+  bool is_traced() const { return result_.index() == 0; }
+  const Traced& traced() const {
+    if (!is_traced()) throw FailedPrecondition("the result holds tensors: no function was being traced");
+    return std::get<0>(result_);
+  }
+  const Computed& computed() const {
+    if (is_traced())
+      throw FailedPrecondition("the result holds no tensors yet: it is a Value of the function being traced");
+    return std::get<1>(result_);
+  }
+  operator const Traced&() const { return traced(); }      // NOLINT(google-explicit-constructor)
+  operator const Computed&() const { return computed(); }  // NOLINT(google-explicit-constructor)
+
+  // As those of PerReplica, or of a list.
+  std::size_t size() const {
+    return std::visit([](const auto& value) { return value.size(); }, result_);
+  }
+  auto operator[](std::size_t slot) const {
+    using Item = PlaceResult<std::decay_t<decltype(std::declval<Traced>()[0])>,
+                             std::decay_t<decltype(std::declval<Computed>()[0])>>;
+    return std::visit([slot](const auto& value) { return Item(value[slot]); }, result_);
+  }
+
+ private:
+  std::variant<Traced, Computed> result_;
+};
+// Of one value of a step, and of one for all replicas.
+using RunResult = PlaceResult<PerReplica<Value>, PerReplica<Tensor>>;
+using ReduceResult = PlaceResult<Value, Tensor>;
+
+// "per replica {0: f32[2] {1, 2}, 1: f32[2] {3, 4}}"
+LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const PerReplica<Tensor>& value);
+// "per replica {0: x: f32[2], 1: x/replica_1: f32[2]}"
+LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const PerReplica<Value>& value);
+// As what it is.
+LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const RunResult& result);
+LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const ReduceResult& result);
+
+}  // namespace lockstep

@@ -1,0 +1,196 @@
+#include "lockstep/io/files/files.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lockstep/core/error.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  return names;
+}
+
+template <class F>
+void expect_error(ErrorCode code, const std::string& part, const F& call) {
+  try {
+    call();
+    ADD_FAILURE() << "no error; expected " << part;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_THAT(error.message(), HasSubstr(part));
+  }
+}
+
+TEST(Files, AreReadAsTheyWereWritten) {
+  const TemporaryFolder folder;
+  const std::string all_bytes = [] {
+    std::string bytes;
+    for (int i = 0; i < 100'000; ++i) bytes.push_back(static_cast<char>(i * 7 + i / 256));
+    return bytes;
+  }();
+  for (const std::string& bytes : {std::string(), std::string("x"), all_bytes}) {
+    write_file_whole(folder / "a", bytes);  // also over the one before
+    EXPECT_EQ(read_file(folder / "a"), bytes);
+  }
+  EXPECT_THAT(names_in(folder.path()), UnorderedElementsAre("a"));
+}
+
+TEST(Files, AreRefusedAboveTheLimit) {
+  const TemporaryFolder folder;
+  write_file_whole(folder / "a", "12345");
+  EXPECT_EQ(read_file(folder / "a", 5), "12345");
+  expect_error(ErrorCode::kInvalidArgument, "larger than the limit of 4 bytes",
+               [&] { read_file(folder / "a", 4); });
+
+  // A sparse file of a terabyte costs no memory to refuse.
+  std::ofstream(folder / "sparse").put('x');
+  std::filesystem::resize_file(folder / "sparse", std::uintmax_t{1} << 40);
+  expect_error(ErrorCode::kInvalidArgument, "sparse", [&] { read_file(folder / "sparse"); });
+}
+
+TEST(Files, ReadAPipeToItsEndWithinTheLimit) {
+  const TemporaryFolder folder;
+  const std::filesystem::path pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const std::string bytes(300'000, 'p');
+  std::thread writer([&] { std::ofstream(pipe) << bytes; });
+  EXPECT_EQ(read_file(pipe), bytes);
+  writer.join();
+}
+
+TEST(Files, NameThePathThatFails) {
+  const TemporaryFolder folder;
+  expect_error(ErrorCode::kNotFound, "absent", [&] { read_file(folder / "absent"); });
+  expect_error(ErrorCode::kNotFound, "absent", [&] { write_file_whole(folder / "absent" / "a", "x"); });
+  expect_error(ErrorCode::kFailedPrecondition, folder.path().string(), [&] { read_file(folder.path()); });
+  expect_error(ErrorCode::kInvalidArgument, "names no file",
+               [&] { write_file_whole(folder.path() / "", "x"); });
+
+  // A folder cannot be replaced by a file; what was written for it is gone again.
+  std::filesystem::create_directory(folder / "taken");
+  expect_error(ErrorCode::kFailedPrecondition, "taken", [&] { write_file_whole(folder / "taken", "x"); });
+  EXPECT_THAT(names_in(folder.path()), UnorderedElementsAre("taken"));
+}
+
+TEST(Files, AppearOnlyWithTheCommit) {
+  const TemporaryFolder folder;
+  write_file_whole(folder / "a", "old");
+  {
+    WholeFile file(folder / "a");
+    file.append("ne");
+    file.append("w");
+    EXPECT_EQ(read_file(folder / "a"), "old");
+    const std::vector<std::string> names = names_in(folder.path());
+    EXPECT_EQ(names.size(), 2U);
+    for (const std::string& name : names)
+      EXPECT_EQ(name_behind_temporary(name), name == "a" ? "" : "a") << name;
+    file.commit();
+    EXPECT_EQ(read_file(folder / "a"), "new");
+  }
+  { WholeFile(folder / "a").append("never committed"); }
+  EXPECT_EQ(read_file(folder / "a"), "new");
+  EXPECT_THAT(names_in(folder.path()), UnorderedElementsAre("a"));
+}
+
+TEST(Files, KnowTheirTemporaryNames) {
+  EXPECT_EQ(name_behind_temporary(".a.lkg.tmp-123-0"), "a.lkg");
+  EXPECT_EQ(name_behind_temporary(".a.tmp-1-2.tmp-3-4"), "a.tmp-1-2");
+  for (const char* name :
+       {"", ".", "a", "a.tmp-1-2", ".tmp-1-2", ".a.tmp-1", ".a.tmp--2", ".a.tmp-1-x", ".a.tmp-1-2.lkg"}) {
+    EXPECT_EQ(name_behind_temporary(name), "") << name;
+  }
+}
+
+// In a container every process may be number 1: what one that was killed left has the name that the next one would take.
+TEST(Files, AreWrittenBesideWhatAKilledProcessLeft) {
+  const TemporaryFolder folder;
+  std::string taken;
+  {
+    const WholeFile file(folder / "a");
+    taken = names_in(folder.path()).at(0);
+  }
+  const std::size_t dash = taken.rfind('-');
+  const std::uint64_t number = std::stoull(taken.substr(dash + 1));
+  for (std::uint64_t next = number + 1; next <= number + 3; ++next)
+    std::ofstream(folder / (taken.substr(0, dash + 1) + std::to_string(next))) << "half";
+  write_file_whole(folder / "a", "whole");
+  EXPECT_EQ(read_file(folder / "a"), "whole");
+  EXPECT_EQ(names_in(folder.path()).size(), 4U) << "what others left is theirs";
+}
+
+TEST(Files, AreReplacedBehindLinksWhichStay) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "deep");
+  write_file_whole(folder / "deep" / "a", "old");
+  std::filesystem::create_symlink("deep/a", folder / "link");
+  std::filesystem::create_symlink("link", folder / "link_to_link");
+  std::filesystem::create_symlink("deep/new", folder / "dangling");
+  std::filesystem::create_symlink("round", folder / "round");
+  write_file_whole(folder / "link_to_link", "new");
+  EXPECT_EQ(read_file(folder / "deep" / "a"), "new");
+  write_file_whole(folder / "dangling", "made");
+  EXPECT_EQ(read_file(folder / "deep" / "new"), "made");
+  expect_error(ErrorCode::kFailedPrecondition, "round", [&] { write_file_whole(folder / "round", "x"); });
+  for (const char* link : {"link", "link_to_link", "dangling"})
+    EXPECT_TRUE(std::filesystem::is_symlink(folder / link)) << link;
+  EXPECT_THAT(names_in(folder / "deep"), UnorderedElementsAre("a", "new"));
+}
+
+TEST(Files, ThatAreDevicesOrPipesAreWrittenTo) {
+  const TemporaryFolder folder;
+  const std::filesystem::path pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::string read;
+  std::thread reader([&] { read = read_file(pipe); });
+  write_file_whole(pipe, "through the pipe");
+  reader.join();
+  EXPECT_EQ(read, "through the pipe");
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  std::filesystem::create_symlink("/dev/null", folder / "null");
+  write_file_whole(folder / "null", "gone");
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  EXPECT_THAT(names_in(folder.path()), UnorderedElementsAre("pipe", "null"));
+
+  // As "/dev/stdout > a" is: the file that is open, behind what is there already.
+  if (!std::filesystem::exists("/proc/self/fd")) GTEST_SKIP() << "no /proc";
+  write_file_whole(folder / "a", "before, ");
+  const int open = ::open((folder / "a").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  ASSERT_GE(open, 0);
+  std::filesystem::create_symlink("/proc/self/fd/" + std::to_string(open), folder / "stdout");
+  write_file_whole(folder / "stdout", "after");
+  ::close(open);
+  EXPECT_EQ(read_file(folder / "a"), "before, after");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "stdout"));
+}
+
+TEST(Files, MakeFoldersThatAreMissing) {
+  const TemporaryFolder folder;
+  make_folders(folder / "a" / "b" / "c");
+  make_folders(folder / "a" / "b");  // there already
+  EXPECT_TRUE(std::filesystem::is_directory(folder / "a" / "b" / "c"));
+  write_file_whole(folder / "file", "x");
+  expect_error(ErrorCode::kFailedPrecondition, "file", [&] { make_folders(folder / "file"); });
+  expect_error(ErrorCode::kFailedPrecondition, "file", [&] { make_folders(folder / "file" / "in it"); });
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,367 @@
+#include "lockstep/io/state/checkpoint_series.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/store_at_rest.h"
+#include "lockstep/io/files/files.h"
+#include "support/sanitizers.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A store whose only variable says at which step it was saved.
+class CheckpointSeriesTest : public ::testing::Test {
+ protected:
+  CheckpointSeriesTest() {
+    store_.find_or_create("w", {DType::kF32, {1000}}, [] { return Tensor::zeros({1000}); });
+  }
+  void step() {
+    store_.advance_step();
+    store_.set("w", Tensor::full(DType::kF32, {1000}, static_cast<double>(store_.step())));
+  }
+  static std::vector<std::string> names(const CheckpointSeries& series) {
+    std::vector<std::string> result;
+    for (const std::filesystem::path& path : series.list()) result.push_back(path.filename().string());
+    return result;
+  }
+  void damage(const std::filesystem::path& path) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('x');
+  }
+
+  TemporaryFolder folder_;
+  VariableStore store_;
+};
+
+TEST_F(CheckpointSeriesTest, KeepsTheLastFewAndFindsTheNewest) {
+  std::vector<std::uint64_t> saved;
+  {
+    CheckpointSeries series(
+        folder_ / "run" / "deep",
+        {.keep = 2, .after_write = [&](const SavedCheckpoint& s) { saved.push_back(s.step); }});
+    EXPECT_EQ(series.latest(), std::nullopt);
+    EXPECT_FALSE(series.restore_latest(store_).has_value());
+    for (int i = 0; i < 4; ++i) {
+      step();
+      series.save(store_);
+      series.wait();
+    }
+    EXPECT_THAT(names(series), ElementsAre("checkpoint-00000003.lkc", "checkpoint-00000004.lkc"));
+  }
+  EXPECT_THAT(saved, ElementsAre(1, 2, 3, 4));
+
+  // Another one goes on where the first stopped, also with an older state.
+  std::ofstream(folder_ / "run/deep/checkpoint-x.lkc") << "not ours";
+  CheckpointSeries series(folder_ / "run" / "deep", {.keep = 0});
+  EXPECT_EQ(series.latest()->filename(), "checkpoint-00000004.lkc");
+  store_.set_step(1);
+  series.save(store_);
+  series.wait();
+  EXPECT_THAT(names(series),
+              ElementsAre("checkpoint-00000003.lkc", "checkpoint-00000004.lkc", "checkpoint-00000005.lkc"));
+  EXPECT_EQ(series.restore_latest(store_)->report.step, 1U);
+}
+
+TEST_F(CheckpointSeriesTest, ReturnsFromSaveWhileTheWriterIsHeld) {
+  std::promise<void> release;
+  std::shared_future<void> released = release.get_future().share();
+  std::promise<void> begun;
+  bool first = true;
+  CheckpointSeries series(folder_.path(), {.keep = 0, .before_write = [&](const SavedCheckpoint&) {
+                                             if (std::exchange(first, false)) begun.set_value();
+                                             released.wait();
+                                           }});
+  step();
+  series.save(store_);
+  begun.get_future().wait();
+  // The writer stands still and does so until it is released below: whatever returns until then has not waited for it.
+  for (int i = 0; i < 3; ++i) {
+    step();
+    series.save(store_);
+  }
+  EXPECT_EQ(series.superseded(), 2U);
+  EXPECT_THAT(series.list(), ElementsAre());
+  release.set_value();
+  series.wait();
+
+  std::vector<std::uint64_t> steps;
+  for (const std::filesystem::path& path : series.list()) {
+    const Snapshot snapshot = read_checkpoint(path);
+    steps.push_back(snapshot.step());
+    EXPECT_EQ(snapshot.find("w")->data<float>()[999], static_cast<float>(snapshot.step()));
+  }
+  EXPECT_THAT(steps, ElementsAre(1, 4)) << "the one under way, and the newest";
+}
+
+TEST_F(CheckpointSeriesTest, FinishesWritingWhenItGoes) {
+  {
+    CheckpointSeries series(folder_.path());
+    step();
+    series.save(store_);
+  }
+  EXPECT_EQ(CheckpointSeries(folder_.path()).restore_latest(store_)->report.step, 1U);
+}
+
+TEST_F(CheckpointSeriesTest, ThrowsErrorsOfTheWriterOnceAndGoesOn) {
+  bool full = true;
+  CheckpointSeries series(folder_.path(), {.before_write = [&](const SavedCheckpoint&) {
+                            if (full) throw Error(ErrorCode::kUnavailable, "the disk is full");
+                          }});
+  series.save(store_);
+  EXPECT_THROW(series.wait(), Error);
+  series.wait();  // once
+  EXPECT_EQ(series.latest(), std::nullopt);
+
+  full = false;
+  series.save(store_);
+  series.wait();
+  EXPECT_EQ(names(series).size(), 1U);
+
+  std::filesystem::remove_all(folder_.path());
+  series.save(store_);
+  try {
+    series.wait();
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), HasSubstr(folder_.path().string()));
+  }
+  std::filesystem::create_directory(folder_.path());
+}
+
+TEST_F(CheckpointSeriesTest, KeepsWhatWaitsWhereASaveFails) {
+  std::promise<void> release, begun;
+  std::shared_future<void> released = release.get_future().share();
+  bool first = true;
+  CheckpointSeries series(folder_.path(), {.before_write = [&](const SavedCheckpoint&) {
+                            if (std::exchange(first, false)) begun.set_value();
+                            released.wait();
+                          }});
+  step();
+  series.save(store_);
+  begun.get_future().wait();
+  step();
+  series.save(store_);
+
+  VariableStore apart;
+  const auto zero = [] { return Tensor::zeros({1}); };
+  apart.find_or_create("mine", {DType::kF32, {1}}, zero, {"", CopyRule::kApart});
+  apart.find_or_create("mine/replica_1", {DType::kF32, {1}}, zero, {"mine", CopyRule::kApart});
+  EXPECT_THROW(series.save(apart), FailedPrecondition);
+  release.set_value();
+  series.wait();
+  EXPECT_EQ(series.superseded(), 0U);
+  EXPECT_EQ(read_checkpoint(*series.latest()).step(), 2U);
+}
+
+TEST_F(CheckpointSeriesTest, FallsBackToTheNewestThatIsWhole) {
+  CheckpointSeries series(folder_.path());
+  for (int i = 0; i < 3; ++i) {
+    step();
+    series.save(store_);
+    series.wait();
+  }
+  const std::vector<std::filesystem::path> paths = series.list();
+  damage(paths[2]);
+  damage(paths[1]);
+  const SeriesRestore restored = *series.restore_latest(store_);
+  EXPECT_EQ(restored.report.step, 1U);
+  EXPECT_EQ(restored.path, paths[0]);
+  ASSERT_EQ(restored.damaged.size(), 2U);
+  EXPECT_EQ(restored.damaged[0].first, paths[2]);
+  EXPECT_EQ(store_.value("w").data<float>()[0], 1.F);
+
+  damage(paths[0]);
+  store_.set_step(77);
+  try {
+    series.restore_latest(store_);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
+    for (const std::filesystem::path& path : paths)
+      EXPECT_THAT(error.message(), HasSubstr(path.filename().string()));
+  }
+  EXPECT_EQ(store_.step(), 77U);
+}
+
+TEST_F(CheckpointSeriesTest, DoesNotFallBackWhereVariablesDoNotFit) {
+  CheckpointSeries series(folder_.path());
+  series.save(store_);
+  VariableStore other;
+  EXPECT_THROW(series.restore_latest(other), FailedPrecondition);
+}
+
+TEST_F(CheckpointSeriesTest, RemovesWhatAKilledProcessLeft) {
+  std::ofstream(folder_ / ".checkpoint-00000001.lkc.tmp-12-0") << "half";
+  std::ofstream(folder_ / ".other-00000001.lkc.tmp-12-0") << "of another series";
+  std::ofstream(folder_ / ".checkpoint-ema-00000001.lkc.tmp-12-0") << "of one with a longer name";
+  CheckpointSeries series(folder_.path());
+  EXPECT_EQ(series.latest(), std::nullopt);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / ".checkpoint-00000001.lkc.tmp-12-0"))
+      << "readers remove nothing";
+  series.save(store_);
+  series.wait();
+  EXPECT_FALSE(std::filesystem::exists(folder_ / ".checkpoint-00000001.lkc.tmp-12-0"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / ".other-00000001.lkc.tmp-12-0"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / ".checkpoint-ema-00000001.lkc.tmp-12-0"));
+}
+
+TEST_F(CheckpointSeriesTest, WritesTheNewestOfThoseWhoSaveAtOnce) {
+  CheckpointSeries series(folder_.path(), {.keep = 0});
+  std::vector<std::thread> savers;
+  for (int t = 0; t < 4; ++t) {
+    savers.emplace_back([&] {
+      for (int i = 0; i < 25; ++i) {
+        store_.advance_step();
+        series.save(store_);
+      }
+    });
+  }
+  for (std::thread& saver : savers) saver.join();
+  series.wait();
+  std::vector<std::uint64_t> steps;
+  for (const std::filesystem::path& path : series.list()) steps.push_back(inspect_checkpoint(path).step);
+  EXPECT_TRUE(std::ranges::is_sorted(steps)) << ::testing::PrintToString(steps);
+  EXPECT_EQ(steps.back(), 100U);
+  EXPECT_EQ(steps.size() + series.superseded(), 100U);
+}
+
+// Another thread is about to replace what waits to be written: that is not on the disk, and is waited for.
+TEST_F(CheckpointSeriesTest, WaitsForWhatAnotherThreadIsSaving) {
+  std::promise<void> release, begun, first_written;
+  std::shared_future<void> released = release.get_future().share();
+  bool first = true, written = false;
+  CheckpointSeries series(folder_.path(), {.before_write =
+                                               [&](const SavedCheckpoint&) {
+                                                 if (std::exchange(first, false)) begun.set_value();
+                                                 released.wait();
+                                               },
+                                           .after_write =
+                                               [&](const SavedCheckpoint&) {
+                                                 if (!std::exchange(written, true)) first_written.set_value();
+                                               }});
+  step();
+  series.save(store_);
+  begun.get_future().wait();
+  step();
+  series.save(store_);  // waits in memory
+  std::future<void> saving, waiting;
+  {
+    // Whoever saves now stands in the middle of it.
+    const StoreAtRest held(store_, StoreAtRest::Access::kWrite);
+    saving = std::async(std::launch::async, [&] { series.save(store_); });
+    release.set_value();
+    first_written.get_future().wait();
+    waiting = std::async(std::launch::async, [&] {
+      series.wait();
+      EXPECT_EQ(inspect_checkpoint(*series.latest()).step, 2U);
+    });
+    waiting.wait_for(std::chrono::milliseconds(30));  // where it does not wait, it is wrong by now
+  }
+  saving.get();
+  waiting.get();
+}
+
+// What a reader has listed may be gone when it opens it: then there is a newer one.
+TEST_F(CheckpointSeriesTest, IsReadWhileAnotherRemovesOldOnes) {
+  CheckpointSeries writer(folder_.path(), {.keep = 1});
+  step();
+  writer.save(store_);
+  writer.wait();
+  std::jthread reader([&](const std::stop_token& stop) {
+    CheckpointSeries series(folder_.path());
+    VariableStore store;
+    store.find_or_create("w", {DType::kF32, {1000}}, [] { return Tensor::zeros({1000}); });
+    while (!stop.stop_requested()) {
+      const std::uint64_t before = store.step();
+      try {
+        series.restore_latest(store);
+        EXPECT_GE(store.step(), before);
+      } catch (const Error& error) {
+        FAIL() << error.what();
+      }
+    }
+  });
+  for (std::size_t i = 0; i < testing::repeats(100); ++i) {
+    step();
+    writer.save(store_);
+    writer.wait();
+  }
+}
+
+TEST_F(CheckpointSeriesTest, LeavesAloneWhatIsNoCheckpointOfItsOwn) {
+  std::filesystem::create_directories(folder_ / "checkpoint-9.lkc" / "in it");
+  std::ofstream(folder_ / "checkpoint-18446744073709551615.lkc") << "a number without a next one";
+  std::filesystem::create_symlink("nowhere", folder_ / "checkpoint-7.lkc");
+  CheckpointSeries series(folder_.path(), {.keep = 1});
+  EXPECT_EQ(series.latest(), std::nullopt);
+  EXPECT_FALSE(series.restore_latest(store_).has_value());
+  for (int i = 0; i < 2; ++i) {
+    step();
+    series.save(store_);
+    series.wait();
+  }
+  EXPECT_THAT(names(series), ElementsAre("checkpoint-00000011.lkc"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "checkpoint-9.lkc" / "in it"));
+
+  std::ofstream(folder_ / "checkpoint-999999999999999999.lkc") << "the last one that there is";
+  series.save(store_);
+  EXPECT_THROW(series.wait(), FailedPrecondition);
+}
+
+TEST_F(CheckpointSeriesTest, SaysWhatItCannotRemoveOnceTheNewOneIsWritten) {
+  std::vector<std::uint64_t> announced;
+  bool in_the_way = false;
+  CheckpointSeries series(
+      folder_.path(), {.keep = 1,
+                       .before_write =
+                           [&](const SavedCheckpoint&) {
+                             if (!in_the_way) return;  // a folder that is not empty cannot be removed
+                             std::filesystem::remove(folder_ / "checkpoint-00000001.lkc");
+                             std::filesystem::create_directories(folder_ / "checkpoint-00000001.lkc" / "x");
+                           },
+                       .after_write = [&](const SavedCheckpoint& s) { announced.push_back(s.step); }});
+  for (int i = 0; i < 2; ++i) {
+    step();
+    in_the_way = i == 1;
+    series.save(store_);
+    if (i == 0) series.wait();
+  }
+  try {
+    series.wait();
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+    EXPECT_THAT(error.message(),
+                HasSubstr("checkpoint-00000002.lkc\" is written, but older ones cannot be removed"));
+    EXPECT_THAT(error.message(), HasSubstr("checkpoint-00000001.lkc"));
+  }
+  EXPECT_THAT(announced, ElementsAre(1, 2));
+  EXPECT_EQ(series.restore_latest(store_)->report.step, 2U);
+}
+
+TEST_F(CheckpointSeriesTest, StaysInItsFolder) {
+  for (const char* name : {"", ".", "..", "../x", "a/b", "/etc/x", ".hidden", "a b"}) {
+    EXPECT_THROW(CheckpointSeries(folder_.path(), {.name = name}), InvalidArgument) << name;
+  }
+  EXPECT_EQ(CheckpointSeries(folder_.path(), {.name = "run-3.b"}).latest(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace lockstep
