@@ -1,15 +1,19 @@
-# One folder, one target, one include root.
+# One folder, one target, one include root; inside it rooms on floors.
 #
-#   lockstep_component(NAME graph DEPENDS core LINK TBB::tbb)
+#   lockstep_component(NAME graph DEPENDS core ROOMS ir text check LINK TBB::tbb)
 #
-# makes the target lockstep::graph from every source file below graph/. Its public headers are all *.h below graph/
-# that do not lie in a folder named `internal`; they are included as "lockstep/graph/...". The same spelling works in
-# the tree and once installed, because each public header gets a one-line forwarding header in the build tree, under a
-# root of its own component. A target therefore sees the headers of its dependencies and no others. Internal headers
-# are forwarded under a second root, which only the component's own sources and the tests are given.
+# makes the target lockstep::graph from every source below graph/. Headers are included as "lockstep/graph/ir/op.h", in the
+# tree and once installed, because each gets a one-line forwarding header in the build tree.
 #
-# DEPENDS names components (public), LINK libraries of other projects (private). A component
-# without sources is an interface target.
+#   components  A target sees the headers of the components it depends on, and no others.
+#   rooms       A room is a folder of the component ("." is the component's own folder, without the rooms' folders). It is
+#               compiled by itself and sees its own headers and those of the rooms before it in the list, so that an include
+#               to a higher room does not compile. Its sources lie anywhere below it.
+#   internal    Headers below a folder named `internal` are seen by this component and by the tests alone.
+#   public      <component>/public_headers.txt lists what is installed. A line that ends in " (umbrella)" is in
+#               "lockstep/lockstep.h" too. Headers that it does not list are for Lockstep's own components.
+#
+# DEPENDS names components (public), LINK libraries of other projects (private).
 
 # Makes <root>/<prefix>/... mirror the given files, rewriting only what changed and removing what is gone.
 function(lockstep_forward_headers root prefix source_dir)
@@ -31,68 +35,126 @@ function(lockstep_forward_headers root prefix source_dir)
   endif()
 endfunction()
 
+# The room that the file, a path below the component's folder, lies in.
+function(lockstep_room_of file rooms result)
+  string(REGEX MATCH "^[^/]+" first "${file}")
+  if(NOT first IN_LIST rooms)
+    if(NOT "." IN_LIST rooms)
+      message(FATAL_ERROR "${file} lies in no room: the rooms are ${rooms}")
+    endif()
+    set(first ".")
+  endif()
+  set(${result} "${first}" PARENT_SCOPE)
+endfunction()
+
+# What every library target of Lockstep has in common.
+function(lockstep_library_properties target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
+    POSITION_INDEPENDENT_CODE ON  # so that a static Lockstep can be linked into a plug-in
+    INSTALL_RPATH "$ORIGIN"       # installed shared components find each other
+    LINKER_LANGUAGE CXX
+    VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+endfunction()
+
+# A shared library shows what exports.map allows.
+function(lockstep_limit_exports target)
+  if(NOT APPLE)
+    set(exports "${PROJECT_SOURCE_DIR}/cmake/exports.map")
+    target_link_options(${target} PRIVATE "LINKER:--version-script=${exports}")
+    set_target_properties(${target} PROPERTIES LINK_DEPENDS "${exports}")
+  endif()
+endfunction()
+
 function(lockstep_component)
-  cmake_parse_arguments(arg "" "NAME" "DEPENDS;LINK" ${ARGN})
+  cmake_parse_arguments(arg "" "NAME" "DEPENDS;ROOMS;LINK" ${ARGN})
   set(folder "${PROJECT_SOURCE_DIR}/${arg_NAME}")
   set(target lockstep_${arg_NAME})
   set(root "${PROJECT_BINARY_DIR}/include/${arg_NAME}")
   set(internal_root "${PROJECT_BINARY_DIR}/include-internal/${arg_NAME}")
+  set(prefix lockstep/${arg_NAME})
+  list(TRANSFORM arg_DEPENDS PREPEND lockstep_)
 
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${folder}/*.cpp")
+  file(GLOB_RECURSE sources RELATIVE "${folder}" CONFIGURE_DEPENDS "${folder}/*.cpp")
   file(GLOB_RECURSE headers RELATIVE "${folder}" CONFIGURE_DEPENDS "${folder}/*.h")
   set(internal_headers ${headers})
   list(FILTER internal_headers INCLUDE REGEX "(^|/)internal/")
-  list(FILTER headers EXCLUDE REGEX "(^|/)internal/")
-  lockstep_forward_headers("${root}" lockstep/${arg_NAME} "${folder}" ${headers})
-  lockstep_forward_headers("${internal_root}" lockstep/${arg_NAME} "${folder}" ${internal_headers})
+  set(visible_headers ${headers})
+  list(FILTER visible_headers EXCLUDE REGEX "(^|/)internal/")
+  lockstep_forward_headers("${root}" ${prefix} "${folder}" ${visible_headers})
+  lockstep_forward_headers("${internal_root}" ${prefix} "${folder}" ${internal_headers})
 
-  list(TRANSFORM arg_DEPENDS PREPEND lockstep_)
-  if(sources)
-    set(scope PUBLIC)
-    add_library(${target} ${sources})
-    lockstep_flags(${target})
-    target_compile_options(${target} PRIVATE -ffp-contract=off)  # results must not depend on the compiler's fusing
-    target_link_libraries(${target} PRIVATE ${arg_LINK})
-    target_include_directories(${target} PRIVATE "${internal_root}")
-    if(BUILD_SHARED_LIBS AND NOT APPLE)
-      set(exports "${PROJECT_SOURCE_DIR}/cmake/exports.map")
-      target_link_options(${target} PRIVATE "LINKER:--version-script=${exports}")
-      set_target_properties(${target} PROPERTIES LINK_DEPENDS "${exports}")
-    endif()
-    set_target_properties(${target} PROPERTIES
-      CXX_VISIBILITY_PRESET hidden
-      VISIBILITY_INLINES_HIDDEN ON
-      POSITION_INDEPENDENT_CODE ON  # so that a static Lockstep can be linked into a plug-in
-      INSTALL_RPATH "$ORIGIN"       # installed shared components find each other
-      VERSION ${PROJECT_VERSION}
-      SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
-  else()
-    set(scope INTERFACE)
-    add_library(${target} INTERFACE)
-  endif()
+  foreach(kind IN ITEMS sources headers)
+    foreach(file IN LISTS ${kind})
+      lockstep_room_of("${file}" "${arg_ROOMS}" room)
+      list(APPEND ${kind}_of_${room} "${file}")
+    endforeach()
+  endforeach()
+  set(room_roots)
+  set(room_targets)
+  foreach(room IN LISTS arg_ROOMS)
+    string(MAKE_C_IDENTIFIER "${target}_${room}" room_target)
+    set(room_root "${PROJECT_BINARY_DIR}/include-rooms/${room_target}")
+    lockstep_forward_headers("${room_root}" ${prefix} "${folder}" ${headers_of_${room}})
+    list(APPEND room_roots "${room_root}")
+    list(TRANSFORM sources_of_${room} PREPEND "${folder}/")
+    add_library(${room_target} OBJECT ${sources_of_${room}})
+    lockstep_flags(${room_target})
+    lockstep_library_properties(${room_target})
+    target_compile_options(${room_target} PRIVATE -ffp-contract=off)  # results must not depend on the compiler's fusing
+    target_include_directories(${room_target} PRIVATE ${room_roots})
+    target_link_libraries(${room_target} PRIVATE ${arg_DEPENDS} ${arg_LINK})
+    set_target_properties(${room_target} PROPERTIES LOCKSTEP_ROOTS "${room_roots}")
+    list(APPEND room_targets ${room_target})
+  endforeach()
+
+  list(TRANSFORM room_targets REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
+  add_library(${target} ${objects})
   add_library(lockstep::${arg_NAME} ALIAS ${target})
-  target_compile_features(${target} ${scope} cxx_std_20)
-  target_link_libraries(${target} ${scope} ${arg_DEPENDS})
-  target_include_directories(${target} ${scope} "$<BUILD_INTERFACE:${root}>"
+  lockstep_library_properties(${target})
+  if(lockstep_sanitizer)
+    target_link_options(${target} PRIVATE ${lockstep_sanitizer})
+  endif()
+  if(BUILD_SHARED_LIBS)
+    lockstep_limit_exports(${target})
+  endif()
+  target_link_libraries(${target} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_LINK})
+  target_include_directories(${target} PUBLIC "$<BUILD_INTERFACE:${root}>"
                              "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+
+  set(list_file "${folder}/public_headers.txt")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${list_file}")
+  file(STRINGS "${list_file}" listed REGEX "^[^#]")
+  set(umbrella ${listed})
+  list(FILTER umbrella INCLUDE REGEX " \\(umbrella\\)$")
+  list(TRANSFORM umbrella REPLACE " .*" "")
+  list(TRANSFORM listed REPLACE " .*" "")
+  foreach(header IN LISTS listed)
+    if(NOT header IN_LIST visible_headers)
+      message(FATAL_ERROR "${list_file} lists ${header}, which is no header of ${arg_NAME}, or an internal one")
+    endif()
+  endforeach()
   set_target_properties(${target} PROPERTIES
     EXPORT_NAME ${arg_NAME}
-    LOCKSTEP_HEADERS "${headers}"
+    LOCKSTEP_HEADERS "${listed}"
+    LOCKSTEP_UMBRELLA_HEADERS "${umbrella}"
     LOCKSTEP_LINK "${arg_LINK}"
+    LOCKSTEP_ROOMS "${room_targets}"
     LOCKSTEP_INTERNAL_ROOT "${internal_root}")
 endfunction()
 
-# lockstep_umbrella(COMPONENTS core graph EXCEPT core/x.h): lockstep::lockstep, every component at once, with the
-# generated header "lockstep/lockstep.h" that includes every public header but those after EXCEPT.
+# lockstep_umbrella(COMPONENTS core graph): lockstep::lockstep, every component at once, with the generated header
+# "lockstep/lockstep.h" that includes every header marked for it.
 function(lockstep_umbrella)
-  cmake_parse_arguments(arg "" "" "COMPONENTS;EXCEPT" ${ARGN})
+  cmake_parse_arguments(arg "" "" "COMPONENTS" ${ARGN})
   set(LOCKSTEP_UMBRELLA_INCLUDES "")
   foreach(component IN LISTS arg_COMPONENTS)
-    get_target_property(headers lockstep_${component} LOCKSTEP_HEADERS)
+    get_target_property(headers lockstep_${component} LOCKSTEP_UMBRELLA_HEADERS)
     foreach(header IN LISTS headers)
-      if(NOT "${component}/${header}" IN_LIST arg_EXCEPT)
-        string(APPEND LOCKSTEP_UMBRELLA_INCLUDES "#include \"lockstep/${component}/${header}\"\n")
-      endif()
+      string(APPEND LOCKSTEP_UMBRELLA_INCLUDES "#include \"lockstep/${component}/${header}\"\n")
     endforeach()
   endforeach()
   set(root "${PROJECT_BINARY_DIR}/include/lockstep")
@@ -119,27 +181,21 @@ function(lockstep_shared)
   else()
     add_library(lockstep_shared SHARED)
     lockstep_flags(lockstep_shared)
+    lockstep_library_properties(lockstep_shared)
+    lockstep_limit_exports(lockstep_shared)
     foreach(component IN LISTS arg_COMPONENTS)
-      set(target lockstep_${component})
-      get_target_property(libraries ${target} LOCKSTEP_LINK)
-      target_sources(lockstep_shared PRIVATE $<TARGET_OBJECTS:${target}>)
+      get_target_property(libraries lockstep_${component} LOCKSTEP_LINK)
+      get_target_property(rooms lockstep_${component} LOCKSTEP_ROOMS)
+      foreach(room IN LISTS rooms)
+        target_sources(lockstep_shared PRIVATE $<TARGET_OBJECTS:${room}>)
+      endforeach()
       target_link_libraries(lockstep_shared PRIVATE ${libraries})
       target_include_directories(lockstep_shared INTERFACE
                                  "$<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include/${component}>")
     endforeach()
     target_include_directories(lockstep_shared INTERFACE "$<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include/lockstep>"
                                "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
-    target_compile_features(lockstep_shared INTERFACE cxx_std_20)
-    if(NOT APPLE)
-      set(exports "${PROJECT_SOURCE_DIR}/cmake/exports.map")
-      target_link_options(lockstep_shared PRIVATE "LINKER:--version-script=${exports}")
-      set_target_properties(lockstep_shared PROPERTIES LINK_DEPENDS "${exports}")
-    endif()
-    set_target_properties(lockstep_shared PROPERTIES
-      LINKER_LANGUAGE CXX
-      OUTPUT_NAME lockstep
-      VERSION ${PROJECT_VERSION}
-      SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+    set_target_properties(lockstep_shared PROPERTIES OUTPUT_NAME lockstep)
   endif()
   add_library(lockstep::shared ALIAS lockstep_shared)
   set_target_properties(lockstep_shared PROPERTIES EXPORT_NAME shared)

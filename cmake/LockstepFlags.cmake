@@ -5,6 +5,9 @@ if(LOCKSTEP_WERROR)
   list(APPEND lockstep_warnings -Werror)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  if(CMAKE_UNITY_BUILD)
+    list(APPEND lockstep_warnings -Wno-subobject-linkage)  # in a unity build every source counts as a header
+  endif()
   # g++ merges functions with equal code and then warns as if each were called with the other's types (-Warray-bounds
   # in instances of one template); without the merging it has nothing to warn about.
   list(APPEND lockstep_warnings -fno-ipa-icf)

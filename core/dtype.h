@@ -151,4 +151,20 @@ inline BF16::BF16(float value) {
   bits = static_cast<std::uint16_t>((whole & 0x7FFFFFFFU) > 0x7F800000U ? nan : rounded);
 }
 
+namespace internal {
+
+// To f32 on the way to a 16-bit float: what is lost is kept in the last bit (round to odd), so that the second rounding
+// gives what a single one would.
+inline float to_odd_f32(double x) {
+  const auto nearest = static_cast<float>(x);
+  const double back = static_cast<double>(nearest);
+  const auto bits = std::bit_cast<std::uint32_t>(nearest);
+  const bool exact = back == x || x != x;
+  if (exact || (bits & 1U) != 0) return nearest;
+  const bool beyond = (back < 0 ? -back : back) > (x < 0 ? -x : x);
+  return std::bit_cast<float>(beyond ? bits - 1 : bits + 1);
+}
+
+}  // namespace internal
+
 }  // namespace lockstep

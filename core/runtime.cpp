@@ -3,8 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/core/kernels/gemm.h"
-
 namespace lockstep {
 namespace {
 
@@ -35,7 +33,6 @@ Runtime::Runtime(RuntimeOptions options) : state_(std::make_shared<State>()) {
     throw InvalidArgument(str("Runtime: cpu_devices = ", options.cpu_devices, ": expected 1 to ",
                               kMaxCpuDevices, " logical devices"));
   }
-  kernels::make_blas_single_threaded();
   for (std::size_t i = 0; i < options.cpu_devices; ++i) {
     Device device;
     device.index = static_cast<int>(i);

@@ -7,8 +7,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "lockstep/core/kernels/cast.h"
-
 namespace lockstep {
 namespace {
 
@@ -47,9 +45,7 @@ T convert(double value, DType dtype) {
   } else if constexpr (std::is_floating_point_v<T>) {
     return static_cast<T>(value);
   } else {
-    T element;
-    kernels::cast_loop(DType::kF64, dtype)(&value, &element, 1);  // which rounds once
-    return element;
+    return T(internal::to_odd_f32(value));  // which rounds once in all
   }
 }
 

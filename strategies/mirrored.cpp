@@ -2,8 +2,8 @@
 
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/graph/transform/pass_registry.h"
-#include "lockstep/strategies/passes/internal/memories.h"
 #include "lockstep/strategies/passes/bucket_all_reduce.h"
+#include "lockstep/strategies/passes/internal/memories.h"
 #include "lockstep/strategies/passes/lower_collectives.h"
 
 namespace lockstep {

@@ -30,8 +30,8 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
-#include "lockstep/strategies/trace/element_spec.h"
 #include "lockstep/strategies/strategy.h"
+#include "lockstep/strategies/trace/element_spec.h"
 
 namespace lockstep {
 

@@ -36,13 +36,15 @@
 
 #include "lockstep/core/export.h"
 #include "lockstep/core/runtime.h"
-#include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/ops/collectives.h"
+#include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/transform/pipeline.h"
 #include "lockstep/strategies/trace/context.h"
+#include "lockstep/strategies/trace/function.h"
 #include "lockstep/strategies/trace/nest.h"
 #include "lockstep/strategies/trace/replica_context.h"
 #include "lockstep/strategies/trace/step.h"
+#include "lockstep/strategies/trace/tracer.h"
 #include "lockstep/strategies/trace/values.h"
 #include "lockstep/strategies/trace/variable.h"
 
@@ -57,58 +59,26 @@ struct StrategyOptions {
   PipelineChecks checks = default_checks();
 };
 
-// A function that a strategy has distributed: call it like the one it was made from.
-template <class Out>
-class Function : public Step {
+class LOCKSTEP_API Strategy : public internal::Tracer {
  public:
-  Function() = default;
-  Function(Step step, std::function<Out(std::span<const PerReplica<Tensor>>)> rebuild)
-      : Step(std::move(step)), rebuild_(std::move(rebuild)) {}
-
-  // One argument per input: PerReplica<Tensor>, or a Tensor that all replicas are given.
-  template <class... Arguments>
-  requires(std::is_convertible_v<const Arguments&, PerReplica<Tensor>>&&...) Out operator()(
-      const Arguments&... arguments) const {
-    const std::vector<PerReplica<Tensor>> list{PerReplica<Tensor>(arguments)...};
-    return call(list);
-  }
-  Out call(std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {}) const {
-    return rebuild_(run(arguments, options));
-  }
-  // `steps` times on the same arguments: Step::run_n.
-  Out call_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
-             const RunOptions& options = {}) const {
-    return rebuild_(run_n(steps, arguments, options));
-  }
-
- private:
-  std::function<Out(std::span<const PerReplica<Tensor>>)> rebuild_;
-};
-
-class LOCKSTEP_API Strategy {
- public:
-  virtual ~Strategy();
+  ~Strategy() override;
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
 
-  virtual std::string_view name() const = 0;
+  // From Tracer: name(), which a strategy of one's own gives; num_replicas_in_sync(), worker_devices(), variables(),
+  // may_drift().
   // The passes that make of a traced step what runs.
   virtual PassPipeline pipeline() const = 0;
 
   // --- properties
-  std::int64_t num_replicas_in_sync() const { return static_cast<std::int64_t>(devices_.size()); }
-  const std::vector<std::string>& worker_devices() const { return devices_; }  // canonical, by replica
-  virtual const std::vector<std::string>& parameter_devices() const { return devices_; }
-  bool is_single_tower() const { return devices_.size() == 1; }  // num_replicas_in_sync() == 1
+  virtual const std::vector<std::string>& parameter_devices() const { return worker_devices(); }
+  bool is_single_tower() const { return num_replicas_in_sync() == 1; }  // num_replicas_in_sync() == 1
   bool between_graph() const { return false; }  // one process makes the graph of all replicas
   // Who saves and initializes, where there are several processes: here this one.
   bool should_init() const { return true; }
   bool should_checkpoint() const { return true; }
   bool should_save_summary() const { return true; }
-  // May the copies of this variable drift apart? Its user says so (MirroredOptions::may_drift); never by itself.
-  virtual bool may_drift(std::string_view variable) const;
   const Runtime& runtime() const { return runtime_; }
-  VariableStore& variables() const { return *compile_.variables; }
 
   // Makes this strategy the active one of the thread, in cross-replica context, while the guard lives. The same strategy may
   // be entered again, which changes nothing (an update stays one); another one is an error, and so is entering it inside a
@@ -133,10 +103,10 @@ class LOCKSTEP_API Strategy {
   // cross-replica methods of this strategy. A whole epoch can be one graph.
   template <class F>
   auto cross_function(std::vector<InputSpec> inputs, F fn, SourceSite site = SourceSite::current()) {
-    return make_function<PerReplica<Value>>(
-        std::move(inputs), std::move(fn), site,
+    return internal::make_function<PerReplica<Value>>(
+        std::move(inputs), fn, site,
         [this](std::vector<InputSpec> specs, const CrossTraceFn& trace, SourceSite where) {
-          return trace_cross(std::move(specs), trace, "cross_function()", where);
+          return finish_step(trace_cross(std::move(specs), trace, "cross_function()", where));
         });
   }
 
@@ -152,7 +122,7 @@ class LOCKSTEP_API Strategy {
   // and gives a nest of RunResults (strategies/trace/values.h).
   template <class F>
   auto run(const F& fn, SourceSite site = SourceSite::current()) {
-    using R = typename decltype(signature_of<F>())::Result;
+    using R = typename decltype(internal::signature_of<F>())::Result;
     const bool traced = current_builder() != nullptr && current_strategy() == this;
     if constexpr (std::is_void_v<R>) {
       traced ? run_traced(fn, {}, site) : run_list(fn, {}, {}, site);
@@ -195,7 +165,7 @@ class LOCKSTEP_API Strategy {
   template <class F>
   auto run_list(const F& fn, std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {},
                 SourceSite site = SourceSite::current()) {
-    return named_function(specs_of(arguments), fn, "run()", site).call(arguments, options);
+    return named_function(internal::specs_of(arguments), fn, "run()", site).call(arguments, options);
   }
 
   // --- across replicas
@@ -243,147 +213,34 @@ class LOCKSTEP_API Strategy {
   virtual void check_step(const Graph& step) const;
 
  private:
-  friend class Variable;
-  using TraceFn = std::function<std::vector<Value>(std::span<const Value>)>;
-  using CrossTraceFn = std::function<std::vector<PerReplica<Value>>(std::span<const PerReplica<Value>>)>;
-
-  // `method` is what the user called, for errors about the context.
-  Step trace_replicas(std::vector<InputSpec> inputs, const TraceFn& trace, std::string_view method,
-                      SourceSite site);
-  Step trace_cross(std::vector<InputSpec> inputs, const CrossTraceFn& trace, std::string_view method,
-                   SourceSite site);
-  // A replicated region in the graph being traced.
-  std::vector<PerReplica<Value>> replicate(std::span<const PerReplica<Value>> arguments, const TraceFn& trace,
-                                           ContextKind kind, std::string_view method, SourceSite site);
   // Runs the strategy's passes on the step graph and compiles what they make of it.
   Step finish_step(Step::Parts parts);
-  // Runs the trace in its context and makes a program of the graph.
-  Step finish_trace(GraphBuilder& builder, std::vector<InputSpec> inputs,
-                    std::span<const PerReplica<Value>> arguments, const CrossTraceFn& trace);
-
-  // Calls fn with the items of the list as its arguments, whose types say how many it takes.
-  template <class Argument, class F, class R, class... As>
-  static R apply(const F& fn, std::span<const Argument> list, R (*)(As...)) {
-    if constexpr (sizeof...(As) == 1 && (std::is_convertible_v<std::span<const Argument>, As> && ...)) {
-      return fn(list);
-    } else {
-      if (list.size() != sizeof...(As)) {
-        throw InvalidArgument(str("the function takes ", sizeof...(As), " values, got ", list.size(),
-                                  "; name one input for each"));
-      }
-      return [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) { return fn(list[kIndex]...); }
-      (std::index_sequence_for<As...>());
-    }
-  }
-  template <class R, class... As>
-  struct Signature {
-    using Pointer = R (*)(As...);
-    using Result = R;
-  };
-  template <class R, class... As>
-  static Signature<R, As...> signature_of_call(R (*)(As...));
-  template <class R, class C, class... As>
-  static Signature<R, As...> signature_of_call(R (C::*)(As...) const);
-  template <class F>
-  static constexpr bool kHasOneCall = requires {
-    &F::operator();
-  };
-  template <class F>
-  static constexpr bool kCallIsConst = requires {
-    signature_of_call(&F::operator());
-  };
-  template <class F>
-  static auto signature_of() {
-    if constexpr (std::is_pointer_v<F>) {
-      return decltype(signature_of_call(std::declval<F>()))();
-    } else {
-      static_assert(
-          kHasOneCall<F>,
-          "a function of a step names the types of its parameters: write [](Value x), not [](auto x)");
-      static_assert(
-          kCallIsConst<F> || !kHasOneCall<F>,
-          "a function of a step is not mutable: capture by reference what it changes while it is traced");
-      if constexpr (kCallIsConst<F>) {
-        return decltype(signature_of_call(&F::operator()))();
-      } else {
-        return Signature<void>();
-      }
-    }
-  }
-
-  // Traces fn into flat values and remembers the structure of what it gave.
-  template <class Leaf, class F>
-  static std::pair<std::vector<Leaf>, std::shared_ptr<const void>> flat_call(
-      const F& fn, std::span<const Leaf> arguments) {
-    using Sig = decltype(signature_of<F>());
-    using R = typename Sig::Result;
-    if constexpr (std::is_void_v<R>) {
-      apply<Leaf>(fn, arguments, typename Sig::Pointer());
-      return {};
-    } else {
-      auto result = std::make_shared<const R>(apply<Leaf>(fn, arguments, typename Sig::Pointer()));
-      std::vector<Leaf> flat;
-      nest::flatten(*result, [&](const auto& leaf) { flat.push_back(Leaf(leaf)); });
-      return {std::move(flat), std::move(result)};
-    }
-  }
-  template <class To, class R>
-  static auto rebuilt(const std::shared_ptr<const void>& structure, std::span<const To> flat) {
-    if constexpr (!std::is_void_v<R>) {
-      std::size_t next = 0;
-      return nest::rebuild<To>(*static_cast<const R*>(structure.get()),
-                               [&](const auto&) { return flat[next++]; });
-    }
-  }
-
-  template <class Leaf, class F, class Tracer>
-  auto make_function(std::vector<InputSpec> inputs, F fn, SourceSite site, const Tracer& tracer) {
-    using R = typename decltype(signature_of<F>())::Result;
-    using Out = nest::Rebound<R, PerReplica<Tensor>>;
-    std::shared_ptr<const void> structure;
-    Step step = tracer(
-        std::move(inputs),
-        [&](std::span<const Leaf> values) {
-          auto [flat, shape] = flat_call<Leaf>(fn, values);
-          structure = std::move(shape);
-          return std::move(flat);
-        },
-        site);
-    return Function<Out>(std::move(step), [structure](std::span<const PerReplica<Tensor>> results) {
-      return rebuilt<PerReplica<Tensor>, R>(structure, results);
-    });
-  }
   template <class F>
   auto named_function(std::vector<InputSpec> inputs, F fn, std::string_view method, SourceSite site) {
-    return make_function<Value>(
-        std::move(inputs), std::move(fn), site,
+    return internal::make_function<Value>(
+        std::move(inputs), fn, site,
         [this, method](std::vector<InputSpec> specs, const TraceFn& trace, SourceSite where) {
-          return trace_replicas(std::move(specs), trace, method, where);
+          return finish_step(trace_replicas(std::move(specs), trace, method, where));
         });
   }
   template <class F>
   auto run_traced(const F& fn, const std::vector<PerReplica<Value>>& arguments, SourceSite site) {
-    using R = typename decltype(signature_of<F>())::Result;
+    using R = typename decltype(internal::signature_of<F>())::Result;
     std::shared_ptr<const void> structure;
     const std::vector<PerReplica<Value>> results = replicate(
         arguments,
         [&](std::span<const Value> values) {
-          auto [flat, shape] = flat_call<Value>(fn, values);
+          auto [flat, shape] = internal::flat_call<Value>(fn, values);
           structure = std::move(shape);
           return std::move(flat);
         },
         ContextKind::kReplica, "run()", site);
-    return rebuilt<PerReplica<Value>, R>(structure, std::span<const PerReplica<Value>>(results));
+    return internal::rebuilt<PerReplica<Value>, R>(structure, std::span<const PerReplica<Value>>(results));
   }
-  std::vector<InputSpec> specs_of(std::span<const PerReplica<Tensor>> arguments) const;
 
-  std::vector<std::string> devices_;
   Runtime runtime_;
   CompileOptions compile_;
   PipelineChecks checks_;
-  // The variables made in this strategy, by name.
-  std::mutex made_mutex_;
-  std::map<std::string, std::shared_ptr<const internal::VariableState>, std::less<>> made_;
 };
 
 // What is active where no scope was entered: one replica on the CPU.

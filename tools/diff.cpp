@@ -5,8 +5,8 @@
 #include "graph_input.h"
 #include "lockstep/core/error.h"
 #include "lockstep/graph/transform/pipeline.h"
-#include "lockstep/io/graphs/graph_diff.h"
 #include "lockstep/io/drawings/html.h"
+#include "lockstep/io/graphs/graph_diff.h"
 #include "progress.h"
 
 namespace lockstep::tools {

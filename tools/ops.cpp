@@ -59,7 +59,7 @@ std::vector<std::string> traits_of(const OpDef& op) {
   return words;
 }
 
-std::string joined(const std::vector<std::string>& words) {
+std::string comma_list(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += str(text.empty() ? "" : ", ", word);
   return text;
@@ -80,7 +80,7 @@ void print_one(const OpDef& op) {
   row("attributes", attributes_text(op, ""));
   if (op.regions > 0) row("regions", str(op.regions));
   row("effects", to_string(op.effects));
-  row("traits", joined(traits_of(op)));
+  row("traits", comma_list(traits_of(op)));
   row("gradient", op.gradient ? "yes" : "no");
   row("kernels", kernels_text(op));
 }
@@ -102,7 +102,7 @@ void print_markdown(const std::vector<const OpDef*>& ops) {
   for (const OpDef* op : ops) {
     std::cout << "| `" << op->name << "` | " << cell(op->summary) << " | " << arity_text(op->inputs) << " | "
               << attributes_text(*op, "`") << " | " << cell(to_string(op->effects)) << " | "
-              << joined(traits_of(*op)) << " | " << (op->gradient ? "yes" : "no") << " |\n";
+              << comma_list(traits_of(*op)) << " | " << (op->gradient ? "yes" : "no") << " |\n";
   }
 }
 

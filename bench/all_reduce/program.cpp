@@ -11,9 +11,9 @@
 
 #include "lockstep/core/kernels/reduce_replicas.h"
 #include "lockstep/graph/build/builder.h"
-#include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/ir/kernel.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/run/compile.h"
 #include "rivals.h"
 
 namespace lockstep::bench {

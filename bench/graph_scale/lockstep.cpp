@@ -7,11 +7,11 @@
 
 #include "layers.h"
 #include "lockstep/graph/build/builder.h"
-#include "lockstep/graph/ops/ops.h"
-#include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/graph/check/structure.h"
-#include "lockstep/graph/text/text.h"
 #include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/text/text.h"
+#include "lockstep/graph/transform/pass_registry.h"
 #include "operations.h"
 #include "support/measure.h"
 

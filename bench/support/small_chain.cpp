@@ -4,8 +4,8 @@
 
 #include "lockstep/core/random.h"
 #include "lockstep/graph/build/builder.h"
-#include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/run/compile.h"
 
 namespace lockstep::bench {
 

@@ -1,7 +1,7 @@
 #include "lockstep/core/communicators/in_process_group.h"
 
-#include "lockstep/core/error.h"
 #include "lockstep/core/communicators/internal/in_process_room.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep {
 namespace {

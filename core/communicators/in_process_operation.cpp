@@ -11,8 +11,8 @@
 #include <sched.h>
 #endif
 
-#include "lockstep/core/error.h"
 #include "lockstep/core/communicators/internal/in_process_room.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep {
 namespace {

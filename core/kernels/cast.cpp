@@ -10,17 +10,7 @@
 namespace lockstep::kernels {
 namespace {
 
-// To f32 on the way to a 16-bit float: what is lost is kept in the last bit (round to odd), so that the second rounding
-// gives what a single one would.
-float to_odd_f32(double x) {
-  const auto nearest = static_cast<float>(x);
-  const double back = static_cast<double>(nearest);
-  const auto bits = std::bit_cast<std::uint32_t>(nearest);
-  const bool exact = back == x || x != x;
-  if (exact || (bits & 1U) != 0) return nearest;
-  const bool beyond = (back < 0 ? -back : back) > (x < 0 ? -x : x);
-  return std::bit_cast<float>(beyond ? bits - 1 : bits + 1);
-}
+using internal::to_odd_f32;
 
 float to_odd_f32(std::int64_t x) {
   constexpr std::int64_t kLow = 0x7FF;  // f64 holds the 53 bits above these

@@ -254,6 +254,7 @@ GemmTiles::GemmTiles(DType dtype, bool transpose_a, bool transpose_b, std::int64
       rows_(std::max<std::int64_t>(m, 1)),
       columns_(std::max<std::int64_t>(n, 1)),
       depth_(std::max<std::int64_t>(k, 1)) {
+  make_blas_single_threaded();
   constexpr double kTile = 200e-6, kLongTile = 5e-3;
   constexpr std::int64_t kColumns = 256, kFewRows = 64, kFewColumns = 128, kDepth = 1024, kMany = 8;
   const std::int64_t least_rows = transpose_b ? 256 : transpose_a && k > 512 ? 192 : 128;

@@ -62,8 +62,8 @@ class LOCKSTEP_API GemmTiles {
   std::int64_t rows_, columns_, depth_;
 };
 
-// Tells the BLAS to stay on the calling thread, where it is one that has threads. gemm does so by itself; a Runtime
-// does it early, so that the library starts no threads in the middle of a step. Process-wide.
+// Tells the BLAS to stay on the calling thread, if it is one that has threads. gemm does so by itself, and GemmTiles when
+// they are made, so that the library starts no threads in the middle of a step. Process-wide.
 LOCKSTEP_API void make_blas_single_threaded();
 
 }  // namespace lockstep::kernels

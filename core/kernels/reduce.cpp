@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/kernels/simd/internal/lanes.h"
 #include "lockstep/core/kernels/internal/reduce_geometry.h"
+#include "lockstep/core/kernels/simd/internal/lanes.h"
 #include "lockstep/core/kernels/simd/internal/span_math.h"
 
 namespace lockstep::kernels {

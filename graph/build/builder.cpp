@@ -7,7 +7,6 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
-#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
 

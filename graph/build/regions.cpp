@@ -1,21 +1,13 @@
-// graph/build/regions.cpp - functions of the user's traced into regions.
+// graph/build/regions.cpp - traces the functions of the caller into regions.
+#include "lockstep/graph/build/regions.h"
+
 #include <algorithm>
 
-#include "lockstep/graph/build/builder.h"
-#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/build/internal/region_trace.h"
-#include "lockstep/graph/ops/collectives.h"
-#include "lockstep/graph/build/regions.h"
 
 namespace lockstep {
 
 namespace {
-
-void add_captures(const RegionTrace& trace, std::vector<Value>& all) {
-  for (const auto& [outer, parameter] : trace.captures()) {
-    if (std::ranges::find(all, outer) == all.end()) all.push_back(outer);
-  }
-}
 
 template <class T>
 std::vector<T> joined(std::vector<T> a, std::span<const T> b) {
@@ -34,8 +26,8 @@ std::vector<Value> cond(const Value& predicate, const BranchFn& then_branch, con
   then_trace.finish(then_branch(), site);
   RegionTrace else_trace(builder);
   else_trace.finish(else_branch(), site);
-  add_captures(then_trace, captured);
-  add_captures(else_trace, captured);
+  then_trace.add_captures_to(captured);
+  else_trace.add_captures_to(captured);
   std::vector<Graph> regions;
   regions.push_back(then_trace.take({}, captured));
   regions.push_back(else_trace.take({}, captured));
@@ -72,8 +64,8 @@ std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditio
   RegionTrace body_trace(builder);
   const std::vector<Value> body_parameters = trace(body_trace, body);
   std::vector<Value> captured;
-  add_captures(condition_trace, captured);
-  add_captures(body_trace, captured);
+  condition_trace.add_captures_to(captured);
+  body_trace.add_captures_to(captured);
   std::vector<Graph> regions;
   regions.push_back(condition_trace.take(condition_parameters, captured));
   regions.push_back(body_trace.take(body_parameters, captured));
@@ -83,45 +75,6 @@ std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditio
   const NodeId id = builder.node(op, {}, joined<Value>({initial.begin(), initial.end()}, captured),
                                  std::move(attributes), std::move(regions), site);
   return builder.outputs_of(id);
-}
-
-std::vector<Value> merge_call(GraphBuilder& builder, std::int64_t replicas, std::span<const Value> arguments,
-                              const MergeFn& function, SourceSite site) {
-  static const OpDef& op = OpRegistry::global().get("merge_call");
-  const ErrorPlace place{{}, "merge_call", {}, site.file, site.line, -1};
-  if (replicas < 1) throw InvalidArgument("merge_call: needs at least one replica", place);
-  GraphBuilder& target = builder.innermost();
-  RegionTrace trace(target);
-  std::vector<Value> parameters;  // replica by replica
-  std::vector<std::vector<Value>> seen(arguments.size());
-  for (std::int64_t r = 0; r < replicas; ++r) {
-    for (std::size_t i = 0; i < arguments.size(); ++i) {
-      parameters.push_back(trace.parameter(copy_name(arguments[i].name(), r), arguments[i].spec()));
-      seen[i].push_back(parameters.back());
-    }
-  }
-  std::vector<Value> results;
-  std::vector<std::int64_t> single;
-  for (const MergedResult& result : function(seen)) {
-    if (result.size() != 1 && result.size() != static_cast<std::size_t>(replicas)) {
-      throw InvalidArgument(str("merge_call: a result holds ", result.size(), " values for ", replicas,
-                                " replicas; give one for all, or one for each"),
-                            place);
-    }
-    single.push_back(result.size() == 1 ? 1 : 0);
-    results.insert(results.end(), result.begin(), result.end());
-  }
-  trace.finish(results, site);
-  if (!trace.captures().empty()) {
-    throw InvalidArgument(str("merge_call: the function uses '", trace.captures().front().first.name(),
-                              "', a value of one replica; hand it over as an argument, to see that of each"),
-                          place);
-  }
-  std::vector<Graph> regions;
-  regions.push_back(trace.take(parameters, {}));
-  const NodeId id = target.node(op, {}, arguments, {{"replicas", replicas}, {"single", std::move(single)}},
-                                std::move(regions), site);
-  return target.outputs_of(id);
 }
 
 namespace {
@@ -150,7 +103,7 @@ std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, std::int6
   }
   trace.finish(body(parameters), site);
   std::vector<Value> captured;
-  add_captures(trace, captured);
+  trace.add_captures_to(captured);
   // Captured values are shared by all replicas: they stand behind the shared inputs.
   const std::size_t own_shared = shared.size();
   inputs.insert(inputs.end(), captured.begin(), captured.end());
@@ -190,47 +143,6 @@ std::vector<std::vector<Value>> replicated_update(GraphBuilder& builder, std::in
                                                   std::span<const std::vector<Value>> per_replica,
                                                   const LoopBodyFn& body, SourceSite site) {
   return make_replicated(builder, replicas, shared, per_replica, body, true, site);
-}
-
-Value custom_gradient(std::span<const Value> inputs, const CustomForwardFn& forward,
-                      const CustomBackwardFn& backward, SourceSite site) {
-  static const OpDef& op = OpRegistry::global().get("custom_gradient");
-  const ErrorPlace place{{}, "custom_gradient", {}, site.file, site.line, -1};
-  if (inputs.empty()) throw InvalidArgument("custom_gradient: needs at least one input", place);
-  GraphBuilder& builder = inputs[0].builder().innermost();
-  const Value output = forward(inputs);
-  RegionTrace trace(builder);
-  std::vector<Value> parameters;
-  for (const Value& input : inputs) parameters.push_back(trace.parameter(input.name(), input.spec()));
-  parameters.push_back(trace.parameter("output", output.spec()));
-  parameters.push_back(trace.parameter("flow", output.spec()));
-  const std::span<const Value> all(parameters);
-  const std::vector<Value> flows =
-      backward(all.first(inputs.size()), parameters[inputs.size()], parameters[inputs.size() + 1]);
-  if (flows.size() != inputs.size()) {
-    throw InvalidArgument(
-        str("custom_gradient: the rule gives ", flows.size(), " gradients for ", inputs.size(), " inputs"),
-        place);
-  }
-  std::vector<Value> given;
-  std::vector<std::int64_t> places;
-  for (std::size_t i = 0; i < flows.size(); ++i) {
-    if (!flows[i].valid()) continue;
-    given.push_back(flows[i]);
-    places.push_back(static_cast<std::int64_t>(i));
-  }
-  trace.finish(given, site);
-  std::vector<Value> captured;
-  add_captures(trace, captured);
-  std::vector<Graph> regions;
-  regions.push_back(trace.take(parameters, captured));
-  std::vector<Value> operands = joined<Value>({output}, inputs);
-  operands.insert(operands.end(), captured.begin(), captured.end());
-  std::vector<Attribute> attributes;
-  attributes.push_back({"places", std::move(places)});
-  attributes.push_back({"inputs", static_cast<std::int64_t>(inputs.size())});
-  const NodeId id = builder.node(op, {}, operands, std::move(attributes), std::move(regions), site);
-  return builder.outputs_of(id)[0];
 }
 
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lockstep/graph/ir/internal/evaluate_node.h"
-#include "lockstep/graph/run/internal/regions.h"
+#include "lockstep/graph/ir/internal/region_shapes.h"
 
 namespace lockstep {
 
@@ -111,7 +111,7 @@ std::vector<Tensor> Evaluator::run_regions(const Node& node, std::span<const Ten
 
 std::vector<Tensor> Evaluator::run_while(const Node& node, std::span<const Tensor> inputs, int replica) {
   std::vector<Tensor> values(inputs.begin(), inputs.end());
-  const LoopShape loop = loop_shape(node);
+  const internal::LoopShape loop = internal::loop_shape(node);
   std::vector<Tensor> stashes;
   for (std::size_t i = 0; loop.stash && i < loop.carried; ++i) {
     const TensorSpec& spec = inputs[i].spec();

@@ -5,8 +5,8 @@
 #include <span>
 #include <utility>
 
-#include "lockstep/graph/interpret/internal/evaluator.h"
 #include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/interpret/internal/evaluator.h"
 
 namespace lockstep {
 namespace {

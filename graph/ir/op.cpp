@@ -9,7 +9,6 @@
 #include "lockstep/core/error.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/ir/internal/edit_distance.h"
-#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
 
@@ -26,23 +25,6 @@ std::string to_string(Effect effects) {
     if (has(effects, effect)) text += (text.empty() ? "" : "|") + std::string(name);
   }
   return text;
-}
-
-void KernelContext::check_dtype(const TensorArg& arg, DType wanted) {
-  if (arg.spec->dtype != wanted) {
-    throw InvalidArgument(str("kernel asks for ", wanted, " elements of a ", arg.spec->dtype, " tensor"));
-  }
-}
-
-void RunInfo::check_stop() const {
-  if (cancel != nullptr && cancel->stop_requested()) {
-    throw Error(ErrorCode::kCancelled,
-                "the run was cancelled before its commit; no variable was changed by it");
-  }
-  if (deadline != nullptr && std::chrono::steady_clock::now() >= *deadline) {
-    throw Error(ErrorCode::kDeadlineExceeded,
-                "the deadline passed before the run could commit; no variable was changed by it");
-  }
 }
 
 const TensorSpec& NodeView::variable(std::string_view name) const {
@@ -96,15 +78,6 @@ struct OpRegistry::State {
 
 OpRegistry::OpRegistry() : state_(std::make_unique<State>()) {}
 OpRegistry::~OpRegistry() = default;
-
-OpRegistry& OpRegistry::global() {
-  static OpRegistry* const registry = [] {  // never destroyed: graphs in static storage may outlive main
-    static OpRegistry instance;
-    register_builtin_ops(instance);
-    return &instance;
-  }();
-  return *registry;
-}
 
 namespace {
 

@@ -11,9 +11,10 @@
 #include <utility>
 
 #include "lockstep/core/kernels/elementwise.h"
-#include "lockstep/graph/train/gradients.h"
-#include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/build/internal/region_trace.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/rules/internal/axes.h"
 
 namespace lockstep {
 
@@ -29,7 +30,7 @@ ReduceOp parse_reduce_op(std::string_view text) {
 
 namespace {
 
-constexpr std::int64_t kGrain = 32 << 10;  // elements a shard
+constexpr std::int64_t kReduceGrain = 32 << 10;  // elements a shard
 
 // replicas=0: before `replicate`, where their number is not known; one replica's value stands for all.
 std::size_t replicas_of(const NodeView& node) {
@@ -128,9 +129,9 @@ using Addresses = SmallVector<const void*, kFew>;
 using Places = SmallVector<void*, kFew>;
 
 // The values of replicas combined, tensor by tensor, in one pass over memory; each result is written to all of its outputs.
-class Reduction {
+class ReplicaReduction {
  public:
-  Reduction(const NodeView& node, std::span<const TensorSpec> outputs)
+  ReplicaReduction(const NodeView& node, std::span<const TensorSpec> outputs)
       : op_(reduce_of(node)),
         replicas_(replicas_of(node)),
         tensors_(node.num_inputs() / replicas_),
@@ -160,7 +161,7 @@ class Reduction {
     // replica they stay long: a core then finds more of what it wrote the last time in its cache.
     const bool is_shared = outputs.size() == tensors;
     const auto streams = is_shared ? static_cast<std::int64_t>(replicas) + 1 : std::int64_t{3};
-    return {shards_for(Flat(outputs.first(tensors)).total() * streams, 3 * kGrain), 0, false};
+    return {shards_for(Flat(outputs.first(tensors)).total() * streams, 3 * kReduceGrain), 0, false};
   }
 
  private:
@@ -211,9 +212,9 @@ OpDef all_reduce_op() {
     const std::vector<Value> back = all_reduce(op, flows);
     return {back.begin(), back.end()};
   };
-  def.split = Reduction::split;
+  def.split = ReplicaReduction::split;
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    return Reduction(node, outputs);
+    return ReplicaReduction(node, outputs);
   };
   return def;
 }
@@ -230,9 +231,9 @@ OpDef reduce_replicas_op() {
     check_reducible(c, reduce_of(c));
     for (std::size_t t = 0; t < tensors; ++t) c.add_output(joined_spec(c, t, tensors));
   };
-  def.split = Reduction::split;
+  def.split = ReplicaReduction::split;
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    return Reduction(node, outputs);
+    return ReplicaReduction(node, outputs);
   };
   return def;
 }
@@ -282,7 +283,7 @@ OpDef reduce_chunk_op() {
       const std::int64_t first = chunk_of(node).of(node.input(t).shape.num_elements()).first;
       offsets.push_back(first * static_cast<std::int64_t>(size_of(outputs[t].dtype)));
     }
-    Reduction reduction(node, outputs);
+    ReplicaReduction reduction(node, outputs);
     reduction.set_offsets(std::move(offsets));
     return reduction;
   };
@@ -342,7 +343,7 @@ OpDef copy_op() {
   def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
   def.cost = moving_cost;
   def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
-    return Split{shards_for(outputs[0].shape.num_elements(), 2 * kGrain), 0, false};
+    return Split{shards_for(outputs[0].shape.num_elements(), 2 * kReduceGrain), 0, false};
   };
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> { return {c.grad()}; };
   def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
@@ -585,6 +586,45 @@ Value reduce_replicas(ReduceOp op, std::span<const Value> values, SourceSite sit
       "reduce_replicas", values,
       {{"reduce", std::string(to_string(op))}, {"replicas", static_cast<std::int64_t>(values.size())}}, {},
       site)[0];
+}
+
+std::vector<Value> merge_call(GraphBuilder& builder, std::int64_t replicas, std::span<const Value> arguments,
+                              const MergeFn& function, SourceSite site) {
+  static const OpDef& op = OpRegistry::global().get("merge_call");
+  const ErrorPlace place{{}, "merge_call", {}, site.file, site.line, -1};
+  if (replicas < 1) throw InvalidArgument("merge_call: needs at least one replica", place);
+  GraphBuilder& target = builder.innermost();
+  RegionTrace trace(target);
+  std::vector<Value> parameters;  // replica by replica
+  std::vector<std::vector<Value>> seen(arguments.size());
+  for (std::int64_t r = 0; r < replicas; ++r) {
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      parameters.push_back(trace.parameter(copy_name(arguments[i].name(), r), arguments[i].spec()));
+      seen[i].push_back(parameters.back());
+    }
+  }
+  std::vector<Value> results;
+  std::vector<std::int64_t> single;
+  for (const MergedResult& result : function(seen)) {
+    if (result.size() != 1 && result.size() != static_cast<std::size_t>(replicas)) {
+      throw InvalidArgument(str("merge_call: a result holds ", result.size(), " values for ", replicas,
+                                " replicas; give one for all, or one for each"),
+                            place);
+    }
+    single.push_back(result.size() == 1 ? 1 : 0);
+    results.insert(results.end(), result.begin(), result.end());
+  }
+  trace.finish(results, site);
+  if (!trace.captures().empty()) {
+    throw InvalidArgument(str("merge_call: the function uses '", trace.captures().front().first.name(),
+                              "', a value of one replica; hand it over as an argument, to see that of each"),
+                          place);
+  }
+  std::vector<Graph> regions;
+  regions.push_back(trace.take(parameters, {}));
+  const NodeId id = target.node(op, {}, arguments, {{"replicas", replicas}, {"single", std::move(single)}},
+                                std::move(regions), site);
+  return target.outputs_of(id);
 }
 
 }  // namespace lockstep

@@ -2,7 +2,7 @@
 #include "lockstep/graph/ops/convolution.h"
 
 #include "lockstep/core/kernels/conv.h"
-#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 #include "lockstep/graph/ops/rules/internal/windows.h"

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/kernels/broadcast.h"
 #include "lockstep/core/kernels/cast.h"
-#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/internal/elementwise_ops.h"
 #include "lockstep/graph/ops/ops.h"

@@ -1,8 +1,8 @@
 // graph/ops/elementwise_binary.cpp - element-wise ops of two operands, and their derivatives.
 #include "lockstep/core/kernels/elementwise.h"
-#include "lockstep/graph/train/gradients.h"
-#include "lockstep/graph/ops/internal/elementwise_ops.h"
 #include "lockstep/graph/ops/fused/internal/step_tile.h"
+#include "lockstep/graph/ops/gradient_rule.h"
+#include "lockstep/graph/ops/internal/elementwise_ops.h"
 #include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {

@@ -2,9 +2,9 @@
 #include <numbers>
 
 #include "lockstep/core/kernels/elementwise.h"
-#include "lockstep/graph/train/gradients.h"
-#include "lockstep/graph/ops/internal/elementwise_ops.h"
 #include "lockstep/graph/ops/fused/internal/step_tile.h"
+#include "lockstep/graph/ops/gradient_rule.h"
+#include "lockstep/graph/ops/internal/elementwise_ops.h"
 #include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {

@@ -5,11 +5,11 @@
 #include <cstring>
 
 #include "lockstep/core/kernels/reduce.h"
-#include "lockstep/graph/train/gradients.h"
-#include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
-#include "lockstep/graph/ops/rules/internal/shares.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/rules/internal/shares.h"
 
 namespace lockstep {
 

@@ -4,11 +4,11 @@
 #include <algorithm>
 
 #include "lockstep/core/kernels/rows.h"
-#include "lockstep/graph/train/gradients.h"
-#include "lockstep/graph/ops/rules/internal/axes.h"
-#include "lockstep/graph/ops/internal/builtin_ops.h"
-#include "lockstep/graph/ops/rules/internal/shape_rules.h"
 #include "lockstep/graph/ops/elementwise.h"
+#include "lockstep/graph/ops/gradient_rule.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/rules/internal/shape_rules.h"
 #include "lockstep/graph/ops/shapes.h"
 
 namespace lockstep {
@@ -21,8 +21,6 @@ void check_index_dtype(const TensorSpec& indices) {
 }
 
 // --- gather
-
-std::size_t axis_of(const NodeView& node) { return static_cast<std::size_t>(internal::normal_axis(node)); }
 
 kernels::RowsShape rows_of(const Shape& shape, std::size_t axis) {
   kernels::RowsShape rows;
@@ -67,7 +65,7 @@ std::vector<std::int64_t> inverse(const std::vector<std::int64_t>& perm) {
 }
 
 std::vector<Gradient> gather_gradient(GradientContext& c) {
-  const std::size_t axis = axis_of(c.view());
+  const std::size_t axis = internal::axis_of(c.view());
   const Value& x = c.input(0);
   const Value& indices = c.input(1);
   const std::size_t rank = x.shape().rank();
@@ -102,7 +100,7 @@ OpDef gather_op() {
   def.infer = [](InferContext& c) {
     check_index_dtype(c.input(1));
     const Shape& shape = c.input(0).shape;
-    const std::size_t axis = axis_of(c);
+    const std::size_t axis = internal::axis_of(c);
     std::vector<std::int64_t> dims;
     for (std::size_t i = 0; i < shape.rank(); ++i) {
       if (i == axis) {
@@ -119,7 +117,7 @@ OpDef gather_op() {
   };
   def.gradient = gather_gradient;
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    return [size = size_of(outputs[0].dtype), shape = rows_of(node.input(0).shape, axis_of(node)),
+    return [size = size_of(outputs[0].dtype), shape = rows_of(node.input(0).shape, internal::axis_of(node)),
             dtype = node.input(1).dtype, count = node.input(1).shape.num_elements(),
             n = outputs[0].shape.num_elements()](KernelContext& c) {
       const auto [begin, end] = c.range(n);

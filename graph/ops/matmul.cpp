@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "lockstep/core/kernels/gemm.h"
-#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/shapes.h"
 
@@ -12,7 +12,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr double kShard = 100e-6;  // seconds of small matrices that make up a shard
+constexpr double kMatmulShard = 100e-6;  // seconds of small matrices that make up a shard
 
 bool transposes_a(const NodeView& node) { return node.get_or("transpose_a", false); }
 bool transposes_b(const NodeView& node) { return node.get_or("transpose_b", false); }
@@ -95,7 +95,8 @@ Product product_of(const NodeView& node, const TensorSpec& output) {
                   m * n * size,
                   1,
                   empty};
-  product.per_shard = std::max<std::int64_t>(static_cast<std::int64_t>(kShard / product.tiles.seconds()), 1);
+  product.per_shard =
+      std::max<std::int64_t>(static_cast<std::int64_t>(kMatmulShard / product.tiles.seconds()), 1);
   return product;
 }
 

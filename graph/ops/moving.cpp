@@ -3,11 +3,11 @@
 #include <numeric>
 
 #include "lockstep/core/kernels/strided.h"
-#include "lockstep/graph/train/gradients.h"
-#include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
-#include "lockstep/graph/ops/rules/internal/shape_rules.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/rules/internal/shape_rules.h"
 
 namespace lockstep {
 
@@ -189,8 +189,6 @@ OpDef tile_op() {
 
 // --- concat and split
 
-std::size_t axis_of(const NodeView& node) { return static_cast<std::size_t>(internal::normal_axis(node)); }
-
 // Copies between one tensor and its pieces along an axis.
 class Pieces {
  public:
@@ -231,7 +229,7 @@ class Pieces {
 };
 
 std::vector<Gradient> concat_gradient(GradientContext& c) {
-  const auto axis = static_cast<std::int64_t>(axis_of(c.view()));
+  const auto axis = static_cast<std::int64_t>(internal::axis_of(c.view()));
   Ints sizes;
   for (const Value& input : c.inputs()) sizes.push_back(input.shape()[static_cast<std::size_t>(axis)]);
   std::vector<Value> pieces;
@@ -257,7 +255,7 @@ OpDef concat_op() {
   def.attributes = {{"axis", AttributeType::kInt}};
   def.infer = [](InferContext& c) {
     const DType dtype = c.same_dtype();
-    const std::size_t axis = axis_of(c);
+    const std::size_t axis = internal::axis_of(c);
     Shape shape = c.input(0).shape;
     for (std::size_t i = 1; i < c.num_inputs(); ++i) {
       const Shape& next = c.input(i).shape;
@@ -282,7 +280,7 @@ OpDef concat_op() {
   };
   def.gradient = concat_gradient;
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    return [pieces = Pieces(outputs[0], node.inputs(), axis_of(node), true)](KernelContext& c) {
+    return [pieces = Pieces(outputs[0], node.inputs(), internal::axis_of(node), true)](KernelContext& c) {
       pieces.for_shard(c, [&](std::size_t i, std::int64_t offset, const kernels::StridedCopy& copy,
                               std::int64_t begin, std::int64_t end) {
         copy.run(c.input(i), static_cast<char*>(c.output(0)) + offset, begin, end);
@@ -294,7 +292,7 @@ OpDef concat_op() {
 
 // The extents of the pieces: kUnknown for those that are not known yet.
 Ints piece_sizes(const NodeView& node) {
-  const std::size_t axis = axis_of(node);
+  const std::size_t axis = internal::axis_of(node);
   const std::int64_t whole = node.input(0).shape[axis];
   const Ints* attribute = node.find<Ints>("sizes");
   const std::int64_t* equal = node.find<std::int64_t>("parts");
@@ -343,7 +341,7 @@ OpDef split_op() {
                     {"sizes", AttributeType::kInts, false}};
   def.shape_operands = {1};
   def.infer = [](InferContext& c) {
-    const std::size_t axis = axis_of(c);
+    const std::size_t axis = internal::axis_of(c);
     for (const std::int64_t size : piece_sizes(c))
       c.add_output(c.input(0).dtype, c.input(0).shape.with_dim(axis, size));
   };
@@ -355,7 +353,7 @@ OpDef split_op() {
     return result;
   };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    return [pieces = Pieces(node.input(0), outputs, axis_of(node), false)](KernelContext& c) {
+    return [pieces = Pieces(node.input(0), outputs, internal::axis_of(node), false)](KernelContext& c) {
       pieces.for_shard(c, [&](std::size_t i, std::int64_t offset, const kernels::StridedCopy& copy,
                               std::int64_t begin, std::int64_t end) {
         copy.run(static_cast<const char*>(c.input(0)) + offset, c.output(i), begin, end);

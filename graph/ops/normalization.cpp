@@ -6,12 +6,12 @@
 
 #include "lockstep/core/kernels/layer_norm.h"
 #include "lockstep/core/kernels/reduce.h"
-#include "lockstep/graph/train/gradients.h"
-#include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/ops/rules/internal/axes.h"
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 #include "lockstep/graph/ops/rules/internal/shares.h"
-#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
 
@@ -91,7 +91,7 @@ OpDef moments_op() {
 
 // --- layer_norm
 
-constexpr std::int64_t kGrain = 32 << 10;  // elements a shard; about 30 us
+constexpr std::int64_t kNormGrain = 32 << 10;  // elements a shard; about 30 us
 
 // x as rows over the last axes, those that gamma has.
 struct Rows {
@@ -122,12 +122,6 @@ Shape infer_rows(const InferContext& c) {
 
 DType statistics_dtype(DType dtype) { return internal::count_dtype(dtype); }
 
-std::vector<std::int64_t> last_axes(const Value& gamma) {
-  std::vector<std::int64_t> axes;
-  for (auto axis = -static_cast<std::int64_t>(gamma.shape().rank()); axis < 0; ++axis) axes.push_back(axis);
-  return axes;
-}
-
 std::vector<Gradient> layer_norm_gradient(GradientContext& c) {
   const Value x = c.input(0), gamma = c.input(1);
   std::vector<Gradient> result(3);
@@ -141,7 +135,7 @@ std::vector<Gradient> layer_norm_gradient(GradientContext& c) {
     result[2] = flows[2];
   }
   // What flows into the statistics themselves.
-  const std::vector<std::int64_t> axes = last_axes(gamma);
+  const std::vector<std::int64_t> axes = internal::last_axes(gamma.shape().rank());
   const auto kept = [&](const Value& v) { return with_kept_dims(cast(v, x.dtype()), x, axes); };
   const Value count =
       c.has_grad(1) || c.has_grad(2) ? num_elements(x, axes, statistics_dtype(x.dtype())) : Value();
@@ -185,7 +179,7 @@ OpDef layer_norm_op() {
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
     const Rows rows = rows_of(node);
-    return Split{std::clamp<std::int64_t>(shards_for(rows.count * rows.d, kGrain), 1,
+    return Split{std::clamp<std::int64_t>(shards_for(rows.count * rows.d, kNormGrain), 1,
                                           std::max<std::int64_t>(rows.count, 1)),
                  0, false};
   };
@@ -199,31 +193,6 @@ OpDef layer_norm_op() {
     };
   };
   return def;
-}
-
-// The second derivative goes through the same formulas as ordinary ops, of which mean and rstd are functions of x. Copies
-// of the inputs keep apart what flows through this op from what flows through whatever else joins them.
-std::vector<Gradient> layer_norm_grad_gradient(GradientContext& c) {
-  const Value x = identity(c.input(0));
-  const Value gamma = identity(c.input(1));
-  const Value g = identity(c.input(4));
-  const std::vector<std::int64_t> axes = last_axes(gamma);
-  const Value distance = x - mean(x, axes, true);
-  const Value variance = mean(square(distance), axes, true);
-  const Value rstd = rsqrt(variance + c.view().get<double>("epsilon"));
-  const Value normal = distance * rstd;
-  const Value scaled = g * gamma;
-  const Value slope = normal * mean(scaled * normal, axes, true);
-  const Value level = scaled - mean(scaled, axes, true);
-  const Value outputs[] = {rstd * (level - slope), sum_to_like(g * normal, gamma), sum_to_like(g, gamma)};
-  Value total;
-  for (std::size_t i = 0; i < 3; ++i) {
-    if (!c.has_grad(i)) continue;
-    const Value part = sum(outputs[i] * c.grad(i));
-    total = total.valid() ? total + part : part;
-  }
-  const std::vector<Gradient> flows = gradients(total, {x, gamma, g});
-  return {flows[0], flows[1], Gradient(), Gradient(), flows[2]};
 }
 
 OpDef layer_norm_grad_op() {
@@ -255,10 +224,11 @@ OpDef layer_norm_grad_op() {
     const Rows rows = rows_of(node);
     // A shard of few rows would spend its time on its partial sums.
     const std::int64_t most = std::max<std::int64_t>(rows.count / 8, 1);
-    const std::int64_t shards = std::clamp<std::int64_t>(shards_for(rows.count * rows.d, kGrain), 1, most);
+    const std::int64_t shards =
+        std::clamp<std::int64_t>(shards_for(rows.count * rows.d, kNormGrain), 1, most);
     return Split{shards, static_cast<std::size_t>(shards) * kernels::layer_norm_partial_bytes(rows.d), true};
   };
-  def.gradient = layer_norm_grad_gradient;
+  def.gradient = gradient_of_layer_norm_grad();
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [dtype = node.input(0).dtype, rows = rows_of(node)](KernelContext& c) {
       if (c.is_finish()) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "lockstep/core/export.h"
+#include "lockstep/graph/build/regions.h"
 #include "lockstep/graph/ops/collectives.h"
 #include "lockstep/graph/ops/convolution.h"
 #include "lockstep/graph/ops/elementwise.h"

@@ -2,11 +2,11 @@
 #include <algorithm>
 
 #include "lockstep/core/kernels/pool.h"
-#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/convolution.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 #include "lockstep/graph/ops/rules/internal/windows.h"
-#include "lockstep/graph/ops/convolution.h"
 #include "lockstep/graph/ops/shapes.h"
 
 namespace lockstep {
@@ -14,7 +14,7 @@ namespace lockstep {
 namespace {
 
 constexpr double kElement = 0.5e-9;  // seconds for one element of a window
-constexpr double kShard = 50e-6;
+constexpr double kPoolShard = 50e-6;
 
 kernels::PoolShape pool_shape(const NodeView& node, const Shape& x) {
   if (x.rank() != 4) NodeView::fail(str("takes images [n, rows, columns, channels], got ", x));
@@ -63,8 +63,8 @@ OpDef pool_op(std::string name, std::string summary, std::size_t inputs, bool by
   def.split = [=](const NodeView& node, std::span<const TensorSpec> outputs) {
     const kernels::PoolShape shape = shape_of_node(node, outputs[0]);
     const std::int64_t most = std::max<std::int64_t>(by_image ? shape.images : shape.out_rows(), 1);
-    return Split{std::clamp<std::int64_t>(static_cast<std::int64_t>(seconds_of(shape) / kShard), 1, most), 0,
-                 false};
+    return Split{std::clamp<std::int64_t>(static_cast<std::int64_t>(seconds_of(shape) / kPoolShard), 1, most),
+                 0, false};
   };
   def.kernels[DeviceKind::kCpu] = [=](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const kernels::PoolShape shape = shape_of_node(node, outputs[0]);

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "lockstep/core/kernels/random.h"
-#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 
@@ -12,7 +12,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::int64_t kGrain = 32 << 10;  // elements a shard; 20 to 80 us
+constexpr std::int64_t kRandomGrain = 32 << 10;  // elements a shard; 20 to 80 us
 
 std::uint64_t key_of(const NodeView& node) {
   return static_cast<std::uint64_t>(node.get<std::int64_t>("key"));
@@ -24,7 +24,7 @@ Cost cost_of_draws(double nanoseconds, std::span<const TensorSpec> outputs) {
 }
 
 Split split_of_draws(const NodeView&, std::span<const TensorSpec> outputs) {
-  return Split{shards_for(outputs[0].shape.num_elements(), kGrain), 0, false};
+  return Split{shards_for(outputs[0].shape.num_elements(), kRandomGrain), 0, false};
 }
 
 // An op that fills a tensor, whose shape is its attribute or its input; T is the type of its two parameters.

@@ -7,12 +7,12 @@
 
 #include "lockstep/core/kernels/reduce.h"
 #include "lockstep/core/kernels/scan.h"
-#include "lockstep/graph/train/gradients.h"
-#include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/ops/rules/internal/axes.h"
 #include "lockstep/graph/ops/rules/internal/items.h"
 #include "lockstep/graph/ops/rules/internal/shares.h"
-#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
 
@@ -139,35 +139,6 @@ std::vector<Gradient> prod_gradient(GradientContext& c) {
   return {back};
 }
 
-// Once more differentiated, element i is the product along a matrix in which row i has 1 in place of x[i].
-std::vector<Gradient> prod_of_others_gradient(GradientContext& c) {
-  const Value x = identity(c.input());
-  const auto axis = static_cast<std::size_t>(normal_axis(c.view()));
-  const Value place = cumsum(cast(ones_like(x), DType::kI32), static_cast<std::int64_t>(axis));
-  const Value dims = shape_of(x);
-  std::vector<std::int64_t> before, after;
-  for (std::size_t i = 0; i < x.shape().rank(); ++i) {
-    if (i == axis) before.push_back(-1);
-    before.push_back(static_cast<std::int64_t>(i));
-    after.push_back(static_cast<std::int64_t>(i));
-    if (i == axis) after.push_back(-1);
-  }
-  // The dimensions of x with a 1 put in at the place of -1.
-  const auto with_one = [&](std::vector<std::int64_t> places) {
-    for (std::int64_t& p : places) p = p < 0 ? static_cast<std::int64_t>(x.shape().rank()) : p;
-    const Value one = c.builder().constant(Tensor::from<std::int64_t>({1}, {1}));
-    const Value all = concat({dims, one}, 0);
-    const Shape shape{static_cast<std::int64_t>(places.size())};
-    return gather(
-        all, c.builder().constant(Tensor::from<std::int64_t>(shape, std::span<const std::int64_t>(places))));
-  };
-  const Value rows = with_one(after), columns = with_one(before);
-  const Value same = equal(reshape(place, rows), reshape(place, columns));
-  const Value matrix = where(same, 1, reshape(x, columns));
-  const Value others = prod(matrix, {static_cast<std::int64_t>(axis) + 1});
-  return {gradients(sum(others * c.grad()), {x})[0]};
-}
-
 OpDef prod_of_others_op() {
   OpDef def;
   def.name = "prod_of_others";
@@ -180,7 +151,7 @@ OpDef prod_of_others_op() {
     normal_axis(c);
     c.add_output(c.input(0));
   };
-  def.gradient = prod_of_others_gradient;
+  def.gradient = gradient_of_prod_of_others();
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
     Split split = split_items(items_along(node.input(0).shape, normal_axis(node)), 32 << 10);
     split.scratch_bytes =

@@ -25,4 +25,13 @@ void register_builtin_ops(OpRegistry& registry) {
   register_call_ops(registry);
 }
 
+OpRegistry& OpRegistry::global() {
+  static OpRegistry* const registry = [] {  // never destroyed: graphs in static storage may outlive main
+    static OpRegistry instance;
+    register_builtin_ops(instance);
+    return &instance;
+  }();
+  return *registry;
+}
+
 }  // namespace lockstep

@@ -3,16 +3,16 @@
 
 #include "lockstep/core/kernels/scan.h"
 #include "lockstep/core/kernels/select.h"
-#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/gradient_rule.h"
+#include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/ops/rules/internal/axes.h"
 #include "lockstep/graph/ops/rules/internal/items.h"
-#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
 
 namespace {
 
-constexpr std::int64_t kGrain = 32 << 10;  // elements a shard; about 30 us
+constexpr std::int64_t kScanGrain = 32 << 10;  // elements a shard; about 30 us
 
 Items items_of(const NodeView& node) { return items_along(node.input(0).shape, internal::normal_axis(node)); }
 
@@ -44,7 +44,7 @@ OpDef cumsum_op() {
     c.add_output(c.input(0));
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
-    return split_items(items_of(node), kGrain);
+    return split_items(items_of(node), kScanGrain);
   };
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
     const NodeView& node = c.view();
@@ -75,7 +75,7 @@ OpDef arg_op(bool largest) {
     c.add_output(DType::kI64, internal::reduced_shape(c.input(0).shape, {axis}, c.get<bool>("keepdims")));
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
-    return split_items(items_of(node), kGrain);
+    return split_items(items_of(node), kScanGrain);
   };
   def.kernels[DeviceKind::kCpu] = [largest](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [largest, dtype = node.input(0).dtype, items = items_of(node)](KernelContext& c) {
@@ -118,7 +118,7 @@ OpDef top_k_op() {
     return items_along(node.input(0).shape, static_cast<std::int64_t>(node.input(0).shape.rank()) - 1);
   };
   def.split = [rows_of](const NodeView& node, std::span<const TensorSpec>) {
-    return split_items(rows_of(node), kGrain / 4);
+    return split_items(rows_of(node), kScanGrain / 4);
   };
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
     if (!c.has_grad(0)) return {Gradient()};

@@ -3,7 +3,7 @@
 
 #include "lockstep/core/kernels/place.h"
 #include "lockstep/core/kernels/strided.h"
-#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 #include "lockstep/graph/ops/shapes.h"

@@ -2,18 +2,19 @@
 #include "lockstep/graph/ops/softmax.h"
 
 #include "lockstep/core/kernels/softmax.h"
-#include "lockstep/graph/train/gradients.h"
-#include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/ops/rules/internal/axes.h"
 #include "lockstep/graph/ops/rules/internal/items.h"
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
-#include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
 
 namespace {
 
-constexpr std::int64_t kGrain = 16 << 10;       // elements a shard where each is an exponential; about 20 us
+constexpr std::int64_t kSoftmaxGrain = 16
+                                       << 10;   // elements a shard where each is an exponential; about 20 us
 constexpr std::int64_t kCheapGrain = 64 << 10;  // where none is
 
 Items items_of(const NodeView& node) { return items_along(node.input(0).shape, internal::normal_axis(node)); }
@@ -56,7 +57,7 @@ OpDef along_axis(std::string name, std::string summary, std::size_t inputs, doub
     return cost_of(node, outputs, work);
   };
   def.split = [work](const NodeView& node, std::span<const TensorSpec>) {
-    return split_items(items_of(node), work > 8 ? kGrain : kCheapGrain);
+    return split_items(items_of(node), work > 8 ? kSoftmaxGrain : kCheapGrain);
   };
   return def;
 }
@@ -149,7 +150,7 @@ OpDef cross_entropy_op() {
     return cost_of(node, outputs, 20);
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
-    return split_items(rows_of(node.input(0)), kGrain);
+    return split_items(rows_of(node.input(0)), kSoftmaxGrain);
   };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [dtype = node.input(0).dtype, labels = node.input(1).dtype,

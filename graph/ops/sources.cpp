@@ -5,10 +5,10 @@
 
 #include "lockstep/core/kernels/cast.h"
 #include "lockstep/core/kernels/elementwise.h"
-#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
-#include "lockstep/graph/ops/rules/internal/shape_rules.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/ops/rules/internal/shape_rules.h"
 
 namespace lockstep {
 

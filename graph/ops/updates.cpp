@@ -159,7 +159,7 @@ void infer_dense(InferContext& c, const Kind& kind) {
   add_outputs(c, kind, spec);
 }
 
-void infer_rows(InferContext& c, const Kind& kind) {
+void infer_sparse_update(InferContext& c, const Kind& kind) {
   const TensorSpec spec = check_variable(c);
   const std::string& name = c.get<VariableRef>("variable").name;
   const TensorSpec& indices = c.input(0);
@@ -278,7 +278,7 @@ OpDef rows_op(const Kind& kind) {
   def.summary = str(kind.name, " for the named rows; other rows and their slots stay");
   def.inputs = Arity::exactly(kind.with_step ? 4 : 3);
   def.traits.updates_variable = OpTraits::Update{"variable", 1, true, kind.slots, true, 0};
-  def.infer = [kind](InferContext& c) { infer_rows(c, kind); };
+  def.infer = [kind](InferContext& c) { infer_sparse_update(c, kind); };
   def.cost = [kind](const NodeView& node, std::span<const TensorSpec> outputs) {
     return update_cost(kind, outputs[0], node.input(1).shape.num_elements());
   };

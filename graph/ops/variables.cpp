@@ -12,7 +12,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::int64_t kGrain = 64 << 10;
+constexpr std::int64_t kCopyGrain = 64 << 10;
 
 OpDef variable_op(std::string name, std::string summary, std::size_t inputs, Effect effects) {
   OpDef def;
@@ -24,7 +24,7 @@ OpDef variable_op(std::string name, std::string summary, std::size_t inputs, Eff
   def.traits.infallible = true;
   def.traits.in_place = true;
   def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
-    return Split{shards_for(outputs[0].shape.num_elements(), kGrain), 0, false};
+    return Split{shards_for(outputs[0].shape.num_elements(), kCopyGrain), 0, false};
   };
   return def;
 }
@@ -94,7 +94,7 @@ std::optional<BinaryOp> row_op(const NodeView& node) {
       str("'", how.substr(0, 40), "' is nothing to do to rows: expected set, add, mul, div, min or max"));
 }
 
-void infer_rows(InferContext& c) {
+void infer_row_change(InferContext& c) {
   const std::string& name = c.get<VariableRef>("variable").name;
   const TensorSpec& spec = c.variable(name);
   const TensorSpec &indices = c.input(0), &rows = c.input(1);
@@ -118,7 +118,7 @@ OpDef assign_rows_op() {
                           Effect::kReadsVariable | Effect::kWritesVariable);
   def.attributes.push_back({"how", AttributeType::kString});
   def.traits.updates_variable = OpTraits::Update{"variable", 1, true, {}, false, 0};
-  def.infer = infer_rows;
+  def.infer = infer_row_change;
   // A row that is named twice is changed twice, in order: one shard.
   def.split = nullptr;
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {

@@ -17,7 +17,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::string_view kName = "accumulate-gradients";
+constexpr std::string_view kAccumulateGradients = "accumulate-gradients";
 
 // A node that moves into the branch.
 struct Item {
@@ -77,7 +77,7 @@ class Level {
     find_items();
     if (items_.empty()) return false;
     declare();
-    edit_.emplace(graph_, kName, &outermost_);
+    edit_.emplace(graph_, kAccumulateGradients, &outermost_);
     const ValueId due = count_steps();
     const std::size_t depths = items_.back().depth + 1;
     auto next = items_.begin();
@@ -360,7 +360,7 @@ class Level {
     Branch else_branch;
     for (const ValueId value : then_branch.taken()) else_branch.take(graph_, value);
     {
-      Rewriter edit(then_branch.graph, kName, &outermost_);
+      Rewriter edit(then_branch.graph, kAccumulateGradients, &outermost_);
       for (std::size_t i = 0; i < items.size(); ++i) {
         const Node& node = graph_.node(items[i].node);
         const OpTraits::Update& update = update_of(node);
@@ -377,7 +377,7 @@ class Level {
     std::vector<NodeId> controls;
     std::vector<ValueId> kept;  // what stands for the results in other steps
     {
-      Rewriter edit(else_branch.graph, kName, &outermost_);
+      Rewriter edit(else_branch.graph, kAccumulateGradients, &outermost_);
       for (std::size_t i = 0; i < items.size(); ++i) {
         const Node& node = graph_.node(items[i].node);
         const NodeId inside = move_into(then_branch.graph, node, moved[i].inputs);
@@ -428,8 +428,10 @@ class Level {
 class AccumulateGradients final : public Pass {
  public:
   explicit AccumulateGradients(const AccumulateGradientsOptions& options) : options_(options) {}
-  std::string_view name() const override { return kName; }
-  std::string to_string() const override { return print_pass(kName, {{"steps", options_.steps}}); }
+  std::string_view name() const override { return kAccumulateGradients; }
+  std::string to_string() const override {
+    return print_pass(kAccumulateGradients, {{"steps", options_.steps}});
+  }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
@@ -447,7 +449,8 @@ class AccumulateGradients final : public Pass {
 }  // namespace
 
 std::unique_ptr<Pass> make_accumulate_gradients(AccumulateGradientsOptions options) {
-  if (options.steps < 1) throw BadOptionValue(str(kName, ": steps must be at least 1, got ", options.steps));
+  if (options.steps < 1)
+    throw BadOptionValue(str(kAccumulateGradients, ": steps must be at least 1, got ", options.steps));
   return std::make_unique<AccumulateGradients>(options);
 }
 

@@ -14,7 +14,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::string_view kName = "clip-by-global-norm";
+constexpr std::string_view kClipByGlobalNorm = "clip-by-global-norm";
 
 class Clipper {
  public:
@@ -39,7 +39,7 @@ class Clipper {
     if (common.empty() && own.empty()) return;
     changed_ = true;
     const std::vector<NodeId> shares = replicated ? unsummed(level, common) : std::vector<NodeId>();
-    Rewriter edit(level, kName, &outermost_);
+    Rewriter edit(level, kClipByGlobalNorm, &outermost_);
     sum_shares(edit, shares);
     for (const std::vector<NodeId>& updates : {common, own}) {
       if (!updates.empty()) clip(edit, updates);
@@ -115,8 +115,8 @@ class Clipper {
 class ClipByGlobalNorm final : public Pass {
  public:
   explicit ClipByGlobalNorm(const ClipByGlobalNormOptions& options) : options_(options) {}
-  std::string_view name() const override { return kName; }
-  std::string to_string() const override { return print_pass(kName, {{"norm", options_.norm}}); }
+  std::string_view name() const override { return kClipByGlobalNorm; }
+  std::string to_string() const override { return print_pass(kClipByGlobalNorm, {{"norm", options_.norm}}); }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
@@ -130,7 +130,7 @@ class ClipByGlobalNorm final : public Pass {
 
 std::unique_ptr<Pass> make_clip_by_global_norm(ClipByGlobalNormOptions options) {
   if (!std::isfinite(options.norm) || options.norm <= 0) {
-    throw BadOptionValue(str(kName, ": norm must be finite and above 0, got ", options.norm));
+    throw BadOptionValue(str(kClipByGlobalNorm, ": norm must be finite and above 0, got ", options.norm));
   }
   return std::make_unique<ClipByGlobalNorm>(options);
 }

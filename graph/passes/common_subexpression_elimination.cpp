@@ -61,7 +61,7 @@ class Hasher {
 };
 
 // What decides whether two nodes are equal, with merged inputs replaced by what they were merged into.
-struct Key {
+struct NodeKey {
   std::vector<ValueId> inputs;   // the two of a commutative op sorted
   std::vector<NodeId> controls;  // sorted
 };
@@ -101,7 +101,7 @@ class CommonSubexpressionElimination final : public Pass {
       const NodeId target = merged_into[id.index()];
       return target.valid() ? target : id;
     };
-    const auto key_of = [&](const Node& node, Key& key) {
+    const auto key_of = [&](const Node& node, NodeKey& key) {
       key.inputs.clear();
       key.controls.clear();
       for (const ValueId input : node.inputs()) key.inputs.push_back({follow(input.node), input.output});
@@ -118,8 +118,8 @@ class CommonSubexpressionElimination final : public Pass {
     // Open addressing over the nodes that stay: their hash and id.
     std::vector<std::pair<std::uint64_t, NodeId>> table(std::bit_ceil(graph.size() * 2 + 1));
     std::vector<Rewriter::Replacement> duplicates;
-    Key key;
-    Key other_key;
+    NodeKey key;
+    NodeKey other_key;
     for (const NodeId id : graph.topological_order()) {
       const Node& node = graph.node(id);
       if (is_parameter[id.index()] || !may_merge(node)) continue;
@@ -147,7 +147,7 @@ class CommonSubexpressionElimination final : public Pass {
     return true;
   }
 
-  static std::uint64_t hash_of(const Node& node, const Key& key) {
+  static std::uint64_t hash_of(const Node& node, const NodeKey& key) {
     Hasher hasher;
     hasher.mix(reinterpret_cast<std::uintptr_t>(&node.op()));
     for (const ValueId input : key.inputs)
@@ -160,7 +160,7 @@ class CommonSubexpressionElimination final : public Pass {
     return hasher.value();
   }
 
-  static bool same(const Node& a, const Key& a_key, const Node& b, const Key& b_key) {
+  static bool same(const Node& a, const NodeKey& a_key, const Node& b, const NodeKey& b_key) {
     return &a.op() == &b.op() && a_key.inputs == b_key.inputs && a_key.controls == b_key.controls &&
            a.device() == b.device() && std::ranges::equal(a.outputs(), b.outputs()) &&
            same_attributes(a, b) && (a.provenance().replica == b.provenance().replica || !is_per_replica(a));

@@ -9,7 +9,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/runtime.h"
-#include "lockstep/graph/run/internal/regions.h"
+#include "lockstep/graph/ir/internal/region_shapes.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
 #include "lockstep/graph/ops/fused/internal/tile_program.h"
 #include "lockstep/graph/transform/pass_options.h"
@@ -64,7 +64,7 @@ class ProbedShapes {
       const NodeView::ShapeValues shape_values = host_values_.for_node(node);
       outputs = node.op().region_kind == RegionKind::kNone
                     ? infer_outputs(node, inputs, variables_, &shape_values)
-                    : infer_region_outputs(node, inputs, variables_);
+                    : internal::infer_region_outputs(node, inputs, variables_);
     } catch (const Error&) {  // the numbers do not fit together here: nothing is known of it
       outputs = SmallVector<TensorSpec, 1>(node.outputs());
     }

@@ -1,4 +1,3 @@
-#include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/graph/passes/accumulate_gradients.h"
 #include "lockstep/graph/passes/clip_by_global_norm.h"
 #include "lockstep/graph/passes/common_subexpression_elimination.h"
@@ -7,6 +6,7 @@
 #include "lockstep/graph/passes/fuse_elementwise.h"
 #include "lockstep/graph/passes/identity_removal.h"
 #include "lockstep/graph/passes/recompute_checkpoints.h"
+#include "lockstep/graph/transform/pass_registry.h"
 
 namespace lockstep {
 

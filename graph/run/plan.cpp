@@ -5,9 +5,9 @@
 #include <map>
 #include <unordered_map>
 
-#include "lockstep/graph/run/internal/regions.h"
-#include "lockstep/graph/run/internal/resolved_graph.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
+#include "lockstep/graph/run/internal/region_kernels.h"
+#include "lockstep/graph/run/internal/resolved_graph.h"
 #include "lockstep/graph/run/internal/variable_stages.h"
 
 namespace lockstep {

@@ -5,11 +5,11 @@
 #include <list>
 #include <mutex>
 
+#include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/run/internal/plan.h"
 #include "lockstep/graph/run/internal/run_context.h"
 #include "lockstep/graph/run/variable_role.h"
-#include "lockstep/graph/check/verifier.h"
 
 namespace lockstep {
 

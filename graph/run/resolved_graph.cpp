@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "lockstep/graph/interpret/internal/evaluator.h"
-#include "lockstep/graph/run/internal/regions.h"
+#include "lockstep/graph/ir/internal/region_shapes.h"
+#include "lockstep/graph/run/internal/region_kernels.h"
 
 namespace lockstep {
 
@@ -81,7 +82,7 @@ SmallVector<TensorSpec, 1> ResolvedGraph::infer(const Node& node, std::span<cons
   const NodeView::ShapeValues shape_values = host_values_.for_node(node);
   SmallVector<TensorSpec, 1> outputs = node.op().region_kind == RegionKind::kNone
                                            ? infer_outputs(node, inputs, variables, &shape_values)
-                                           : infer_region_outputs(node, inputs, variables);
+                                           : internal::infer_region_outputs(node, inputs, variables);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].shape.is_known()) {
       throw InvalidArgument(

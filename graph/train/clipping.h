@@ -25,9 +25,9 @@
 
 #include "lockstep/core/export.h"
 #include "lockstep/core/source_site.h"
+#include "lockstep/graph/build/value.h"
 #include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/train/optimizer.h"
-#include "lockstep/graph/build/value.h"
 
 namespace lockstep {
 

@@ -5,50 +5,13 @@
 #include <utility>
 
 #include "lockstep/core/kernels/elementwise.h"
-#include "lockstep/graph/ops/internal/builtin_ops.h"
-#include "lockstep/graph/train/internal/flow_back.h"
-#include "lockstep/graph/ir/internal/gradient_nodes.h"
 #include "lockstep/graph/build/internal/region_trace.h"
+#include "lockstep/graph/ir/internal/gradient_nodes.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/internal/flow_back.h"
 
 namespace lockstep {
-
-// --- Gradient
-
-Gradient::Gradient(const Value& dense) : value_(dense) {}
-Gradient::Gradient(const IndexedSlices& rows)
-    : value_(rows.values), indices_(rows.indices), dense_shape_(rows.dense_shape) {}
-
-const Value& Gradient::dense() const {
-  if (!valid()) throw FailedPrecondition("this gradient is empty: nothing flows back; check valid()");
-  if (is_sparse()) {
-    throw FailedPrecondition(
-        "this gradient is IndexedSlices (rows of a gather); to_dense() makes it one value");
-  }
-  return value_;
-}
-
-IndexedSlices Gradient::slices() const {
-  if (!is_sparse()) throw FailedPrecondition("this gradient is not IndexedSlices; use dense()");
-  return {indices_, value_, dense_shape_};
-}
-
-Value to_dense(const Gradient& gradient) {
-  if (!gradient.is_sparse()) return gradient.dense();
-  const IndexedSlices rows = gradient.slices();
-  return scatter_add(rows.indices, rows.values, rows.dense_shape);
-}
-
-Value GradientContext::grad(std::size_t i) const {
-  return has_grad(i) ? output_gradients_[i] : zeros_like(outputs_[i]);
-}
-
-// --- broadcasting
-
-Value sum_to_like(const Value& value, const Value& like) {
-  const bool same = value.shape().is_known() && value.shape() == like.shape();
-  return same ? value : sum_to(value, shape_of(like));
-}
 
 // --- the walk back
 
@@ -519,6 +482,48 @@ void register_gradient_ops(OpRegistry& registry) {
   keep.gradient = [](GradientContext& c) -> std::vector<Gradient> { return {c.grad()}; };
   registry.add(std::move(keep));
   registry.add(custom_gradient_op());
+}
+
+Value custom_gradient(std::span<const Value> inputs, const CustomForwardFn& forward,
+                      const CustomBackwardFn& backward, SourceSite site) {
+  static const OpDef& op = OpRegistry::global().get("custom_gradient");
+  const ErrorPlace place{{}, "custom_gradient", {}, site.file, site.line, -1};
+  if (inputs.empty()) throw InvalidArgument("custom_gradient: needs at least one input", place);
+  GraphBuilder& builder = inputs[0].builder().innermost();
+  const Value output = forward(inputs);
+  RegionTrace trace(builder);
+  std::vector<Value> parameters;
+  for (const Value& input : inputs) parameters.push_back(trace.parameter(input.name(), input.spec()));
+  parameters.push_back(trace.parameter("output", output.spec()));
+  parameters.push_back(trace.parameter("flow", output.spec()));
+  const std::span<const Value> all(parameters);
+  const std::vector<Value> flows =
+      backward(all.first(inputs.size()), parameters[inputs.size()], parameters[inputs.size() + 1]);
+  if (flows.size() != inputs.size()) {
+    throw InvalidArgument(
+        str("custom_gradient: the rule gives ", flows.size(), " gradients for ", inputs.size(), " inputs"),
+        place);
+  }
+  std::vector<Value> given;
+  std::vector<std::int64_t> places;
+  for (std::size_t i = 0; i < flows.size(); ++i) {
+    if (!flows[i].valid()) continue;
+    given.push_back(flows[i]);
+    places.push_back(static_cast<std::int64_t>(i));
+  }
+  trace.finish(given, site);
+  std::vector<Value> captured;
+  trace.add_captures_to(captured);
+  std::vector<Graph> regions;
+  regions.push_back(trace.take(parameters, captured));
+  std::vector<Value> operands = {output};
+  operands.insert(operands.end(), inputs.begin(), inputs.end());
+  operands.insert(operands.end(), captured.begin(), captured.end());
+  std::vector<Attribute> attributes;
+  attributes.push_back({"places", std::move(places)});
+  attributes.push_back({"inputs", static_cast<std::int64_t>(inputs.size())});
+  const NodeId id = builder.node(op, {}, operands, std::move(attributes), std::move(regions), site);
+  return builder.outputs_of(id)[0];
 }
 
 Value stop_gradient(const Operand& x) { return alias("stop_gradient", x); }

@@ -38,70 +38,10 @@
 
 #include "lockstep/core/export.h"
 #include "lockstep/core/source_site.h"
-#include "lockstep/graph/build/builder.h"
-#include "lockstep/graph/ir/op.h"
 #include "lockstep/graph/build/value.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 
 namespace lockstep {
-
-// Some rows of a tensor of shape `dense_shape`: row i of `values` belongs at row indices[i] of the dense tensor; a row
-// that is named twice counts twice. All other rows are zero.
-struct IndexedSlices {
-  Value indices;      // i64[k]
-  Value values;       // [k, ...]
-  Value dense_shape;  // i64[rank], as of shape_of()
-};
-
-class LOCKSTEP_API Gradient {
- public:
-  Gradient() = default;                 // nothing flows back
-  Gradient(const Value& dense);         // NOLINT(google-explicit-constructor)
-  Gradient(const IndexedSlices& rows);  // NOLINT(google-explicit-constructor)
-
-  bool valid() const { return value_.valid(); }
-  bool is_sparse() const { return indices_.valid(); }
-  // Throw FailedPrecondition where there is none, or it is of the other kind.
-  const Value& dense() const;
-  IndexedSlices slices() const;
-  operator Value() const { return dense(); }  // NOLINT(google-explicit-constructor)
-
- private:
-  Value value_;  // dense, or the rows
-  Value indices_, dense_shape_;
-};
-
-// The gradient as one dense value; slices become a scatter of their rows into zeros.
-LOCKSTEP_API Value to_dense(const Gradient& gradient);
-
-class LOCKSTEP_API GradientContext {
- public:
-  GradientContext(const Node& node, const NodeView& view, std::span<const Value> inputs,
-                  std::span<const Value> outputs, std::span<const Value> output_gradients)
-      : node_(node), view_(view), inputs_(inputs), outputs_(outputs), output_gradients_(output_gradients) {}
-
-  const Node& node() const { return node_; }
-  const NodeView& view() const { return view_; }  // attributes: c.view().get<bool>("keepdims")
-  GraphBuilder& builder() const { return outputs_[0].builder(); }
-  std::size_t num_inputs() const { return inputs_.size(); }
-  std::size_t num_outputs() const { return outputs_.size(); }
-  const Value& input(std::size_t i = 0) const { return inputs_[i]; }
-  const Value& output(std::size_t i = 0) const { return outputs_[i]; }
-  std::span<const Value> inputs() const { return inputs_; }
-  // Does anything flow back into output i? (Always, where there is but one.)
-  bool has_grad(std::size_t i = 0) const { return output_gradients_[i].valid(); }
-  // What flows back into output i; zeros of its shape where nothing does.
-  Value grad(std::size_t i = 0) const;
-
- private:
-  const Node& node_;
-  const NodeView& view_;
-  std::span<const Value> inputs_;
-  std::span<const Value> outputs_;
-  std::span<const Value> output_gradients_;
-};
-
-// The sum of `value` over what broadcasting `like` to its shape repeated: the gradient of a broadcast operand.
-LOCKSTEP_API Value sum_to_like(const Value& value, const Value& like);
 
 // What to give for a value that the target does not depend on.
 enum class Unconnected : std::uint8_t { kZero, kError };

@@ -8,11 +8,12 @@
 // A second order of a loop adds to what flows into all kept rows in each trip: its work grows with the square of the trips.
 #include <algorithm>
 
-#include "lockstep/graph/ops/internal/builtin_ops.h"
-#include "lockstep/graph/train/internal/flow_back.h"
 #include "lockstep/graph/build/internal/region_trace.h"
-#include "lockstep/graph/run/internal/regions.h"
+#include "lockstep/graph/build/regions.h"
+#include "lockstep/graph/ir/internal/region_shapes.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/internal/flow_back.h"
 
 namespace lockstep {
 
@@ -116,7 +117,7 @@ std::vector<Gradient> cond_gradient(GradientContext& c) {
 }
 
 std::vector<Gradient> while_gradient(GradientContext& c) {
-  const LoopShape loop = loop_shape(c.node());
+  const internal::LoopShape loop = internal::loop_shape(c.node());
   if (loop.max_trips < 0) {
     throw InvalidArgument(
         str("gradients: the loop '", c.node().name(),

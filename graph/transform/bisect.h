@@ -16,8 +16,8 @@
 
 #include "lockstep/core/export.h"
 #include "lockstep/core/tensor.h"
-#include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/interpret/interpreter.h"
+#include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/transform/pipeline.h"
 
 namespace lockstep {

@@ -40,7 +40,8 @@ const LockstepPlugin& plugin_in(void* library, const std::filesystem::path& path
   const LockstepPlugin* const plugin = entry != nullptr ? entry() : nullptr;
   if (plugin == nullptr) {
     throw InvalidArgument(
-        str("'", path.string(), "' is no Lockstep plugin: it has no LOCKSTEP_PLUGIN (see graph/transform/plugin.h)"));
+        str("'", path.string(),
+            "' is no Lockstep plugin: it has no LOCKSTEP_PLUGIN (see graph/transform/plugin.h)"));
   }
   if (plugin->format != 1) {
     throw InvalidArgument(str("plugin '", path.string(), "' has format ", plugin->format,

@@ -292,19 +292,19 @@ std::uint32_t ViewFolder::first_node(std::uint32_t scope) const {
 }
 
 void ViewFolder::cut_into_parts() {
-  struct Item {
+  struct Part {
     std::uint32_t first = 0, index = 0;
     bool scope = false;
   };
   const std::size_t limit = options_.max_children;
   for (std::uint32_t s = 0; s < view_.scopes_.size(); ++s) {  // parts that are made are looked at in turn
-    std::vector<Item> items;
+    std::vector<Part> items;
     if (view_.scopes_[s].nodes.size() + view_.scopes_[s].scopes.size() <= limit) continue;
     for (const std::uint32_t node : view_.scopes_[s].nodes) items.push_back({node, node, false});
     for (const std::uint32_t scope : view_.scopes_[s].scopes)
       items.push_back({first_node(scope), scope, true});
     std::ranges::sort(items, {},
-                      [](const Item& item) { return std::tuple(item.first, item.index, item.scope); });
+                      [](const Part& item) { return std::tuple(item.first, item.index, item.scope); });
     // About as many parts as things in each, on as few levels as the limit allows.
     std::size_t levels = 1;
     for (std::size_t room = limit; room < items.size(); room *= limit) ++levels;
@@ -322,7 +322,7 @@ void ViewFolder::cut_into_parts() {
       part.sizes.resize(view_.stages_.size());
       const std::size_t begin = items.size() * p / parts, end = items.size() * (p + 1) / parts;
       for (std::size_t i = begin; i < end; ++i) {
-        const Item& item = items[i];
+        const Part& item = items[i];
         if (item.scope) {
           part.scopes.push_back(item.index);
           view_.scopes_[item.index].parent = made;

@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "lockstep/io/files/files.h"
 #include "lockstep/io/drawings/internal/drawing.h"
 #include "lockstep/io/drawings/internal/html_page.h"
-#include "lockstep/io/files/internal/json_text.h"
 #include "lockstep/io/drawings/internal/node_facts.h"
 #include "lockstep/io/drawings/internal/scope_drawings.h"
+#include "lockstep/io/files/files.h"
+#include "lockstep/io/files/internal/json_text.h"
 
 namespace lockstep {
 

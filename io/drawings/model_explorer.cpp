@@ -5,8 +5,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/io/drawings/internal/communication.h"
-#include "lockstep/io/files/internal/json_text.h"
 #include "lockstep/io/drawings/internal/node_facts.h"
+#include "lockstep/io/files/internal/json_text.h"
 
 namespace lockstep {
 

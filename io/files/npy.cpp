@@ -36,7 +36,7 @@ constexpr std::array<Spelling, 8> kSpellings = {{{"f2", DType::kF16},
                                                  {"u1", DType::kU8},
                                                  {"b1", DType::kBool}}};
 
-[[noreturn]] void damaged(const std::string& what) {
+[[noreturn]] void damaged_npy(const std::string& what) {
   throw Error(ErrorCode::kDataLoss, str("this is no whole .npy file: ", what));
 }
 
@@ -66,7 +66,7 @@ class HeaderReader {
       } else if (key == "shape" && !shape) {
         shape = tuple();
       } else {
-        damaged(str("its header has an entry '", key, "' that does not belong there"));
+        damaged_npy(str("its header has an entry '", key, "' that does not belong there"));
       }
       if (!accept(',')) {
         expect('}');
@@ -74,8 +74,9 @@ class HeaderReader {
       }
     }
     skip_blanks();
-    if (at_ != text_.size()) damaged("there is something behind the dictionary of its header");
-    if (!descr || !fortran || !shape) damaged("its header lacks one of 'descr', 'fortran_order' and 'shape'");
+    if (at_ != text_.size()) damaged_npy("there is something behind the dictionary of its header");
+    if (!descr || !fortran || !shape)
+      damaged_npy("its header lacks one of 'descr', 'fortran_order' and 'shape'");
     return {*std::move(descr), *fortran, *std::move(shape)};
   }
 
@@ -90,14 +91,14 @@ class HeaderReader {
     return true;
   }
   void expect(char c) {
-    if (!accept(c)) damaged(str("expected '", c, "' at byte ", at_, " of its header"));
+    if (!accept(c)) damaged_npy(str("expected '", c, "' at byte ", at_, " of its header"));
   }
   std::string string() {
     skip_blanks();
     const char quote = at_ < text_.size() ? text_[at_] : '\0';
-    if (quote != '\'' && quote != '"') damaged(str("expected a string at byte ", at_, " of its header"));
+    if (quote != '\'' && quote != '"') damaged_npy(str("expected a string at byte ", at_, " of its header"));
     const std::size_t end = text_.find(quote, at_ + 1);
-    if (end == std::string_view::npos) damaged("a string of its header does not end");
+    if (end == std::string_view::npos) damaged_npy("a string of its header does not end");
     const std::string_view inside = text_.substr(at_ + 1, end - at_ - 1);
     at_ = end + 1;
     return std::string(inside);
@@ -118,7 +119,7 @@ class HeaderReader {
       at_ += word.size();
       return value;
     }
-    damaged("'fortran_order' of its header is neither True nor False");
+    damaged_npy("'fortran_order' of its header is neither True nor False");
   }
   std::vector<std::int64_t> tuple() {
     std::vector<std::int64_t> dims;
@@ -128,10 +129,11 @@ class HeaderReader {
       std::int64_t dim = -1;
       const char* const begin = text_.data() + at_;
       const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), dim);
-      if (error != std::errc() || dim < 0) damaged("a dimension in its header is no number");
+      if (error != std::errc() || dim < 0) damaged_npy("a dimension in its header is no number");
       at_ += static_cast<std::size_t>(end - begin);
       dims.push_back(dim);
-      if (dims.size() > Shape::kMaxRank) damaged(str("it has more than ", Shape::kMaxRank, " dimensions"));
+      if (dims.size() > Shape::kMaxRank)
+        damaged_npy(str("it has more than ", Shape::kMaxRank, " dimensions"));
       if (!accept(',')) {
         expect(')');
         break;
@@ -202,8 +204,9 @@ void pull_fortran(const PullBytes& pull, char* to, const Shape& shape, std::size
 Tensor internal::pull_npy(std::uint64_t size, const PullBytes& pull) {
   std::array<char, 12> start{};
   pull(start.data(), static_cast<std::size_t>(std::min<std::uint64_t>(size, kMagic.size())));
-  if (!std::string_view(start.data(), start.size()).starts_with(kMagic)) damaged("it does not begin as one");
-  if (size < start.size()) damaged(str("it ends after ", size, " bytes, inside its header"));
+  if (!std::string_view(start.data(), start.size()).starts_with(kMagic))
+    damaged_npy("it does not begin as one");
+  if (size < start.size()) damaged_npy(str("it ends after ", size, " bytes, inside its header"));
   const auto byte = [&](std::size_t i) {
     return static_cast<std::size_t>(static_cast<unsigned char>(start[i]));
   };
@@ -217,8 +220,8 @@ Tensor internal::pull_npy(std::uint64_t size, const PullBytes& pull) {
   std::size_t length = byte(8) | (byte(9) << 8U);
   if (version > 1) length |= (byte(10) << 16U) | (byte(11) << 24U);
   if (length > kMaxHeader)
-    damaged(str("its header claims ", length, " bytes; at most ", kMaxHeader, " are read"));
-  if (length > size - begin) damaged("it ends inside its header");
+    damaged_npy(str("its header claims ", length, " bytes; at most ", kMaxHeader, " are read"));
+  if (length > size - begin) damaged_npy("it ends inside its header");
   std::string text(length, '\0');
   pull(text.data(), length);
   const HeaderReader::Header header = HeaderReader(text).read();
@@ -227,8 +230,8 @@ Tensor internal::pull_npy(std::uint64_t size, const PullBytes& pull) {
   const Shape shape{std::span<const std::int64_t>(header.shape)};
   const auto wanted = static_cast<std::uint64_t>(num_bytes({encoding.dtype, shape}));
   if (size - begin - length != wanted) {
-    damaged(str("its header says ", TensorSpec{encoding.dtype, shape}, ", ", wanted, " bytes, and ",
-                size - begin - length, " follow"));
+    damaged_npy(str("its header says ", TensorSpec{encoding.dtype, shape}, ", ", wanted, " bytes, and ",
+                    size - begin - length, " follow"));
   }
   Tensor tensor = Tensor::empty(encoding.dtype, shape);
   if (wanted == 0) return tensor;
@@ -244,7 +247,7 @@ Tensor internal::pull_npy(std::uint64_t size, const PullBytes& pull) {
       std::reverse(element, element + element_size);
   }
   if (encoding.dtype == DType::kBool && !internal::are_truth_values(internal::bytes_of(tensor)))
-    damaged("an element of its bools is neither 0 nor 1");
+    damaged_npy("an element of its bools is neither 0 nor 1");
   return tensor;
 }
 

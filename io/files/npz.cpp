@@ -34,7 +34,7 @@ constexpr std::uint32_t kStored = 0;
 constexpr std::uint32_t kDeflated = 8;
 constexpr std::uint32_t kFirstDay = 0x0021;  // 1980-01-01: the time of writing is nobody's business
 
-[[noreturn]] void damaged(const std::string& what) {
+[[noreturn]] void damaged_npz(const std::string& what) {
   throw Error(ErrorCode::kDataLoss, str("this is no whole .npz file: ", what));
 }
 
@@ -71,7 +71,7 @@ class Reader {
   static constexpr std::uint64_t kWindow = 1024;
 
   void check(std::uint64_t at, std::uint64_t size) const {
-    if (at > source_.size() || size > source_.size() - at) damaged("it points behind its own end");
+    if (at > source_.size() || size > source_.size() - at) damaged_npz("it points behind its own end");
   }
 
   const ByteSource& source_;
@@ -95,7 +95,7 @@ struct Directory {
 };
 
 Directory find_directory(const Reader& file) {
-  if (file.size() < kEndSize) damaged("it is too short");
+  if (file.size() < kEndSize) damaged_npz("it is too short");
   const std::uint64_t last = file.size() - kEndSize;
   const std::uint64_t first = last > 0xFFFF ? last - 0xFFFF : 0;  // a comment may follow
   const std::string tail = file.bytes(first, static_cast<std::size_t>(file.size() - first));
@@ -107,24 +107,24 @@ Directory find_directory(const Reader& file) {
     if (found.at == kSize32 || found.entries == 0xFFFF) {
       if (at < kEnd64LocatorSize || file.u32(at - kEnd64LocatorSize) != kEnd64Locator) return found;
       const std::uint64_t end64 = file.u64(at - kEnd64LocatorSize + 8);
-      if (file.u32(end64) != kEnd64) damaged("the end of its list of entries is not where it says");
+      if (file.u32(end64) != kEnd64) damaged_npz("the end of its list of entries is not where it says");
       found = {file.u64(end64 + 48), file.u64(end64 + 32)};
     }
     return found;
   }
-  damaged("its list of entries is missing");
+  damaged_npz("its list of entries is missing");
 }
 
 // Sizes that need more than 32 bits stand in an extra field, in a fixed order, those alone that do.
 void read_wide_sizes(const Reader& file, std::uint64_t at, std::uint64_t end, Entry& entry) {
   while (at + 4 <= end) {
     const std::uint64_t next = at + 4 + file.u16(at + 2);
-    if (next > end) damaged("an extra field is longer than its entry");
+    if (next > end) damaged_npz("an extra field is longer than its entry");
     if (file.u16(at) == 1) {
       std::uint64_t place = at + 4;
       for (std::uint64_t* size : {&entry.unpacked, &entry.packed, &entry.header}) {
         if (*size != kSize32) continue;
-        if (place + 8 > next) damaged("a size is missing");
+        if (place + 8 > next) damaged_npz("a size is missing");
         *size = file.u64(place);
         place += 8;
       }
@@ -142,7 +142,7 @@ std::vector<Entry> read_directory(const Reader& file, const NpzLimits& limits) {
   std::vector<Entry> entries;
   std::uint64_t at = directory.at, total = 0;
   for (std::uint64_t i = 0; i < directory.entries; ++i) {
-    if (file.u32(at) != kCentralHeader) damaged(str("entry ", i, " of its list does not begin as one"));
+    if (file.u32(at) != kCentralHeader) damaged_npz(str("entry ", i, " of its list does not begin as one"));
     const std::uint64_t name = file.u16(at + 28), extra = file.u16(at + 30), comment = file.u16(at + 32);
     Entry entry;
     entry.name = file.bytes(at + 46, name);
@@ -161,7 +161,7 @@ std::vector<Entry> read_directory(const Reader& file, const NpzLimits& limits) {
     }
     if (entry.packed > file.size() || (entry.method == kStored && entry.unpacked != entry.packed) ||
         entry.unpacked / kMaxRatio > entry.packed + 1) {
-      damaged(str("entry '", entry.name, "' claims ", entry.unpacked, " bytes from ", entry.packed));
+      damaged_npz(str("entry '", entry.name, "' claims ", entry.unpacked, " bytes from ", entry.packed));
     }
     total += entry.unpacked;  // no overflow: each is at most 1032 times what is there
     if (total > limits.max_bytes) {
@@ -180,7 +180,7 @@ class EntryBytes {
  public:
   EntryBytes(const Reader& file, const Entry& entry, std::uint64_t begin)
       : file_(file), entry_(entry), at_(begin), end_(begin + entry.packed), left_(entry.unpacked) {
-    if (end_ < begin || end_ > file.size()) damaged("it points behind its own end");
+    if (end_ < begin || end_ > file.size()) damaged_npz("it points behind its own end");
     if (entry.method == kDeflated) LOCKSTEP_CHECK(inflateInit2(&stream_, -MAX_WBITS) == Z_OK);
   }
   ~EntryBytes() {
@@ -220,7 +220,7 @@ class EntryBytes {
   static constexpr std::size_t kPiece = std::size_t{1} << 18U;
 
   [[noreturn]] void does_not_unpack() const {
-    damaged(str("entry '", entry_.name, "' does not unpack to what it claims"));
+    damaged_npz(str("entry '", entry_.name, "' does not unpack to what it claims"));
   }
   // One step of zlib's, with packed bytes to work on where there are any.
   int step() {
@@ -268,11 +268,11 @@ std::uint32_t crc_of(std::string_view bytes) {
 
 Tensor read_entry(const Reader& file, const Entry& entry) {
   if (file.u32(entry.header) != kLocalHeader)
-    damaged(str("entry '", entry.name, "' is not where the list says"));
+    damaged_npz(str("entry '", entry.name, "' is not where the list says"));
   const std::uint64_t begin = entry.header + 30 + file.u16(entry.header + 26) + file.u16(entry.header + 28);
   EntryBytes bytes(file, entry, begin);
   const auto check_whole = [&] {
-    if (!bytes.are_whole()) damaged(str("the checksum of entry '", entry.name, "' is wrong"));
+    if (!bytes.are_whole()) damaged_npz(str("the checksum of entry '", entry.name, "' is wrong"));
   };
   Tensor tensor;
   try {
@@ -296,7 +296,7 @@ std::map<std::string, Tensor> read_tensors(const ByteSource& source, const NpzLi
           str("entry '", entry.name, "' of the .npz file is no array: its name does not end in .npy"));
     }
     const std::string name = entry.name.substr(0, entry.name.size() - kSuffix.size());
-    if (tensors.contains(name)) damaged(str("it has two entries '", entry.name, "'"));
+    if (tensors.contains(name)) damaged_npz(str("it has two entries '", entry.name, "'"));
     tensors.emplace(name, read_entry(file, entry));
   }
   return tensors;

@@ -3,15 +3,15 @@
 #include <cstring>
 
 #include "lockstep/core/utf8.h"
-#include "lockstep/graph/text/text.h"
 #include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/text/text.h"
 #include "lockstep/io/files/crc32c.h"
 #include "lockstep/io/files/files.h"
 #include "lockstep/io/files/internal/bounded_archive.h"
 #include "lockstep/io/files/internal/bounded_json.h"
-#include "lockstep/io/graphs/internal/graph_records.h"
 #include "lockstep/io/files/internal/input_file.h"
 #include "lockstep/io/files/internal/raw_blocks.h"
+#include "lockstep/io/graphs/internal/graph_records.h"
 
 namespace lockstep {
 

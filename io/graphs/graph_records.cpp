@@ -7,8 +7,8 @@
 #include <unordered_set>
 
 #include "lockstep/core/device_spellings.h"
-#include "lockstep/graph/text/text.h"
 #include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/text/text.h"
 
 namespace lockstep::internal {
 namespace {

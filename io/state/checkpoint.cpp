@@ -8,10 +8,10 @@
 #include "lockstep/core/store_at_rest.h"
 #include "lockstep/io/files/crc32c.h"
 #include "lockstep/io/files/files.h"
-#include "lockstep/io/state/internal/checkpoint_index.h"
 #include "lockstep/io/files/internal/input_file.h"
-#include "lockstep/io/state/internal/logical_variables.h"
 #include "lockstep/io/files/internal/raw_blocks.h"
+#include "lockstep/io/state/internal/checkpoint_index.h"
+#include "lockstep/io/state/internal/logical_variables.h"
 
 namespace lockstep {
 namespace {

@@ -11,7 +11,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::string_view kName = "bucket-all-reduce";
+constexpr std::string_view kBucketAllReduce = "bucket-all-reduce";
 
 bool can_join(const Node& node) {
   const OpTraits& traits = node.op().traits;
@@ -39,9 +39,9 @@ struct Item {
   std::int64_t bytes = 0;
 };
 
-class Level {
+class BucketLevel {
  public:
-  Level(Graph& graph, const Graph& outermost, const BucketAllReduceOptions& options)
+  BucketLevel(Graph& graph, const Graph& outermost, const BucketAllReduceOptions& options)
       : graph_(graph), outermost_(outermost), options_(options) {}
 
   bool run() {
@@ -148,7 +148,7 @@ class Level {
   }
 
   void join(const std::vector<Item>& pack) {
-    if (!edit_) edit_.emplace(graph_, kName, &outermost_);
+    if (!edit_) edit_.emplace(graph_, kBucketAllReduce, &outermost_);
     const Node& first = graph_.node(pack[0].node);
     const std::string name = first.name() + "/pack";
     Rewriter::NewNode joined{.op = first.op().name, .name = name};
@@ -181,16 +181,17 @@ class Level {
 class BucketAllReduce final : public Pass {
  public:
   explicit BucketAllReduce(const BucketAllReduceOptions& options) : options_(options) {}
-  std::string_view name() const override { return kName; }
+  std::string_view name() const override { return kBucketAllReduce; }
   std::string to_string() const override {
-    if (options_.num_packs > 0) return print_pass(kName, {{"num_packs", options_.num_packs}});
-    return print_pass(kName, {{"bytes_per_pack", options_.bytes_per_pack}});
+    if (options_.num_packs > 0) return print_pass(kBucketAllReduce, {{"num_packs", options_.num_packs}});
+    return print_pass(kBucketAllReduce, {{"bytes_per_pack", options_.bytes_per_pack}});
   }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
     bool changed = false;
-    for_each_level(graph, [&](Graph& level) { changed = Level(level, graph, options_).run() || changed; });
+    for_each_level(graph,
+                   [&](Graph& level) { changed = BucketLevel(level, graph, options_).run() || changed; });
     return outcome_of(changed);
   }
 
@@ -202,10 +203,11 @@ class BucketAllReduce final : public Pass {
 std::unique_ptr<Pass> make_bucket_all_reduce(BucketAllReduceOptions options) {
   for (const auto& [name, value] :
        {std::pair("bytes_per_pack", options.bytes_per_pack), std::pair("num_packs", options.num_packs)}) {
-    if (value < 0) throw BadOptionValue(str(kName, ": ", name, " must be at least 0, got ", value));
+    if (value < 0)
+      throw BadOptionValue(str(kBucketAllReduce, ": ", name, " must be at least 0, got ", value));
   }
   if (options.num_packs > 0 && options.bytes_per_pack != BucketAllReduceOptions::kDefaultBytes) {
-    throw BadOptionValue(str(kName, ": bytes_per_pack=", options.bytes_per_pack,
+    throw BadOptionValue(str(kBucketAllReduce, ": bytes_per_pack=", options.bytes_per_pack,
                              " and num_packs=", options.num_packs, " say two things; give one of them"));
   }
   return std::make_unique<BucketAllReduce>(options);

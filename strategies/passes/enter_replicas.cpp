@@ -12,7 +12,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::string_view kName = "enter-replicas";
+constexpr std::string_view kEnterReplicas = "enter-replicas";
 
 // The same nodes, with these as parameters; a region declares no variables.
 Graph without_declarations(const Graph& graph, const std::vector<NodeId>& parameters) {
@@ -45,14 +45,14 @@ Graph without_declarations(const Graph& graph, const std::vector<NodeId>& parame
 void check_plain(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
     if (node.provenance().replica < 0) continue;
-    throw PassError(kName,
+    throw PassError(kEnterReplicas,
                     str("the node belongs to replica ", node.provenance().replica,
                         ": the graph is replicated already; give the step as it was before"),
                     place_of(node));
   }
   for (const VariableDecl& decl : graph.variables()) {
     if (decl.copy_of.empty()) continue;
-    throw PassError(kName,
+    throw PassError(kEnterReplicas,
                     str("variable '", decl.name, "' is a copy of '", decl.copy_of,
                         "' for a replica: the graph is replicated already; give the step as it was before"));
   }
@@ -61,11 +61,11 @@ void check_plain(const Graph& graph) {
 class EnterReplicas final : public Pass {
  public:
   explicit EnterReplicas(EnterReplicasOptions options) : options_(std::move(options)) {}
-  std::string_view name() const override { return kName; }
+  std::string_view name() const override { return kEnterReplicas; }
   std::string to_string() const override {
     std::vector<std::pair<std::string, OptionValue>> options = {{"replicas", options_.replicas}};
     if (!options_.shared.empty()) options.emplace_back("shared", options_.shared);
-    return print_pass(kName, options);
+    return print_pass(kEnterReplicas, options);
   }
 
  private:
@@ -73,11 +73,11 @@ class EnterReplicas final : public Pass {
     const std::int64_t replicas = internal::max_replicas(graph);
     if (replicas == 0) {
       check_plain(graph);
-      graph = internal::enter_replicas(graph, options_, kName);
+      graph = internal::enter_replicas(graph, options_, kEnterReplicas);
       return PassOutcome::kChanged;
     }
     if (replicas != options_.replicas) {
-      throw PassError(kName,
+      throw PassError(kEnterReplicas,
                       str("the graph has a region for ", replicas, " replicas, and ", options_.replicas,
                           " are wanted; give the step as it was before, or as many devices"));
     }

@@ -12,7 +12,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::string_view kName = "insert-all-reduce";
+constexpr std::string_view kInsertAllReduce = "insert-all-reduce";
 
 // How the values of replicas become one.
 enum class Combine : std::uint8_t { kSum, kMean, kFirst, kGather };
@@ -23,9 +23,9 @@ struct Plan {
   Combine combine = Combine::kSum;
 };
 
-class Level {
+class SumLevel {
  public:
-  Level(Graph& graph, const Graph& outermost, const SyncAnalysis& sync)
+  SumLevel(Graph& graph, const Graph& outermost, const SyncAnalysis& sync)
       : graph_(graph), outermost_(outermost), sync_(sync), replicas_(sync.level_of(graph).replicas) {}
 
   bool run() {
@@ -34,7 +34,7 @@ class Level {
       if (const std::optional<Combine> combine = needs(node)) plans.push_back({node.id(), *combine});
     }
     if (plans.empty()) return false;  // no Rewriter for nothing
-    edit_.emplace(graph_, kName, &outermost_);
+    edit_.emplace(graph_, kInsertAllReduce, &outermost_);
     for (const Plan& plan : plans) apply(plan);
     return true;
   }
@@ -62,7 +62,7 @@ class Level {
       case Aggregation::kNone: break;
     }
     throw PassError(
-        kName,
+        kInsertAllReduce,
         str("You must specify an aggregation method for '", decl->name, "': ", replicas_,
             " replicas write it, and the values may differ: ", node.name(), " <- ",
             sync_.explain(graph_, differs),
@@ -122,7 +122,7 @@ class Level {
     if (found != divided_.end()) return found->second;
     const DType dtype = graph_.spec(rows).dtype;
     if (!is_floating(dtype)) {
-      throw PassError(kName,
+      throw PassError(kInsertAllReduce,
                       str("the mean of rows of ", graph_.spec(rows),
                           " is asked for: integers have none; use aggregation sum, or cast"),
                       place_of(graph_.node(update)));
@@ -154,7 +154,7 @@ class Level {
 class InsertAllReduce final : public Pass {
  public:
   explicit InsertAllReduce(InsertAllReduceOptions options) : options_(std::move(options)) {}
-  std::string_view name() const override { return kName; }
+  std::string_view name() const override { return kInsertAllReduce; }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
@@ -167,7 +167,7 @@ class InsertAllReduce final : public Pass {
     for_each_level(graph, [&](Graph& level) {
       if (!sync.covers(level)) return;
       const SyncAnalysis::Level& seen = sync.level_of(level);
-      if (seen.replicas > 1 && !seen.final) changed = Level(level, graph, sync).run() || changed;
+      if (seen.replicas > 1 && !seen.final) changed = SumLevel(level, graph, sync).run() || changed;
     });
     return outcome_of(changed);
   }

@@ -5,8 +5,8 @@
 #include <unordered_set>
 
 #include "lockstep/graph/transform/pass_options.h"
-#include "lockstep/strategies/proof/congruence.h"
 #include "lockstep/strategies/passes/internal/copies.h"
+#include "lockstep/strategies/proof/congruence.h"
 #include "lockstep/strategies/proof/internal/drift.h"
 
 namespace lockstep {

@@ -2,10 +2,10 @@
 
 #include <mutex>
 
-#include "lockstep/strategies/passes/internal/flat_passes.h"
 #include "lockstep/strategies/passes/bucket_all_reduce.h"
 #include "lockstep/strategies/passes/enter_replicas.h"
 #include "lockstep/strategies/passes/insert_all_reduce.h"
+#include "lockstep/strategies/passes/internal/flat_passes.h"
 #include "lockstep/strategies/passes/mirror_variables.h"
 #include "lockstep/strategies/passes/replicate.h"
 

@@ -1,5 +1,5 @@
-#include "lockstep/strategies/passes/internal/flat_passes.h"
 #include "lockstep/strategies/passes/insert_copies.h"
+#include "lockstep/strategies/passes/internal/flat_passes.h"
 #include "lockstep/strategies/passes/lower_collectives.h"
 #include "lockstep/strategies/passes/order_collectives.h"
 #include "lockstep/strategies/passes/place.h"

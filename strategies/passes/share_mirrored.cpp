@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "lockstep/graph/transform/rewriter.h"
-#include "lockstep/strategies/proof/congruence.h"
 #include "lockstep/strategies/passes/internal/memories.h"
 #include "lockstep/strategies/passes/internal/sharing.h"
+#include "lockstep/strategies/proof/congruence.h"
 
 namespace lockstep {
 

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/strategies/trace/internal/result_kinds.h"
-#include "lockstep/strategies/strategy.h"
+#include "lockstep/strategies/trace/tracer.h"
 
 namespace lockstep {
 
@@ -25,7 +25,7 @@ std::string_view to_string(ContextKind kind) {
 }
 
 bool has_strategy() { return top != nullptr; }
-Strategy* current_strategy() { return top == nullptr ? nullptr : top->strategy(); }
+Strategy* current_strategy() { return top == nullptr ? nullptr : &top->tracer()->strategy(); }
 ContextKind current_context() { return top == nullptr ? ContextKind::kDefault : top->kind(); }
 bool in_cross_replica_context() {
   return current_context() == ContextKind::kCrossReplica || current_context() == ContextKind::kUpdate;
@@ -35,8 +35,8 @@ GraphBuilder* current_builder() { return top == nullptr ? nullptr : top->builder
 
 namespace internal {
 
-ContextFrame::ContextFrame(Strategy* strategy, ContextKind kind, GraphBuilder* builder)
-    : strategy_(strategy), kind_(kind), builder_(builder), outer_(top) {
+ContextFrame::ContextFrame(Tracer* tracer, ContextKind kind, GraphBuilder* builder)
+    : tracer_(tracer), kind_(kind), builder_(builder), outer_(top) {
   static std::atomic<std::uint64_t> next{1};
   serial_ = next.fetch_add(1, std::memory_order_relaxed);
   top = this;
@@ -63,12 +63,12 @@ ContextKind kind_of_scope() {
   return current_context() == ContextKind::kUpdate ? ContextKind::kUpdate : ContextKind::kCrossReplica;
 }
 
-void require_cross_replica(const Strategy* strategy, std::string_view method) {
+void require_cross_replica(const Tracer* tracer, std::string_view method) {
   if (top == nullptr) return;
-  if (top->strategy() != strategy) {
-    throw FailedPrecondition(str(method, " mixes strategies: '", top->strategy()->name(),
+  if (top->tracer() != tracer) {
+    throw FailedPrecondition(str(method, " mixes strategies: '", top->tracer()->name(),
                                  "' is active on this thread, and this is another strategy ('",
-                                 strategy->name(), "'); leave its scope first"));
+                                 tracer->name(), "'); leave its scope first"));
   }
   if (top->kind() == ContextKind::kReplica) {
     throw FailedPrecondition(str(method,

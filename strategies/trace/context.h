@@ -49,18 +49,19 @@ namespace internal {
 // What a scope that is entered here is: cross-replica, but an update stays one.
 LOCKSTEP_API ContextKind kind_of_scope();
 
+class Tracer;       // strategies/trace/tracer.h
 class RegionKinds;  // strategies/trace/internal/result_kinds.h
 
 // One entered context; leaves it when it goes, on the thread that made it. Contexts nest like blocks; one that goes before
 // a later one leaves that one active.
 class LOCKSTEP_API ContextFrame {
  public:
-  ContextFrame(Strategy* strategy, ContextKind kind, GraphBuilder* builder);
+  ContextFrame(Tracer* tracer, ContextKind kind, GraphBuilder* builder);
   ~ContextFrame();
   ContextFrame(const ContextFrame&) = delete;
   ContextFrame& operator=(const ContextFrame&) = delete;
 
-  Strategy* strategy() const { return strategy_; }
+  Tracer* tracer() const { return tracer_; }
   ContextKind kind() const { return kind_; }
   GraphBuilder* builder() const { return builder_; }
   const ContextFrame* outer() const { return outer_; }
@@ -79,7 +80,7 @@ class LOCKSTEP_API ContextFrame {
   const std::vector<Leaves>& leaving() const { return leaving_; }
 
  private:
-  Strategy* strategy_;
+  Tracer* tracer_;
   ContextKind kind_;
   GraphBuilder* builder_;
   mutable const ContextFrame* outer_;
@@ -89,7 +90,7 @@ class LOCKSTEP_API ContextFrame {
 };
 
 // Throw FailedPrecondition where the context is another one; `method` is what was called.
-LOCKSTEP_API void require_cross_replica(const Strategy* strategy, std::string_view method);
+LOCKSTEP_API void require_cross_replica(const Tracer* tracer, std::string_view method);
 LOCKSTEP_API void require_no_update(std::string_view method);  // of what makes nodes for all replicas
 LOCKSTEP_API void require_replica(std::string_view method);
 

@@ -1,13 +1,14 @@
 #include "lockstep/strategies/trace/replica_context.h"
 
 #include "lockstep/graph/ops/sources.h"
-#include "lockstep/strategies/strategy.h"
+#include "lockstep/strategies/trace/tracer.h"
 
 namespace lockstep {
 
 ReplicaContext replica_context() {
   internal::require_replica("replica_context()");
-  return {*current_strategy(), internal::ContextFrame::current()->serial()};
+  const internal::ContextFrame* frame = internal::ContextFrame::current();
+  return {*frame->tracer(), frame->serial()};
 }
 
 // Regions (branches, loop bodies) of the function are part of it; another function, or a merge function inside, is not.
@@ -21,12 +22,12 @@ void ReplicaContext::check(std::string_view method) const {
 
 Strategy& ReplicaContext::strategy() const {
   check("strategy()");
-  return *strategy_;
+  return tracer_->strategy();
 }
 
 std::int64_t ReplicaContext::num_replicas_in_sync() const {
   check("num_replicas_in_sync()");
-  return strategy_->num_replicas_in_sync();
+  return tracer_->num_replicas_in_sync();
 }
 
 Value ReplicaContext::replica_id(SourceSite site) const {
@@ -78,16 +79,16 @@ std::vector<Value> ReplicaContext::merge_call_list(const MergeListFn& merge, std
   for (const Value& argument : arguments)
     kinds.push_back(internal::ContextFrame::current()->kind_of(argument));
   return lockstep::merge_call(
-      builder, strategy_->num_replicas_in_sync(), arguments,
+      builder, tracer_->num_replicas_in_sync(), arguments,
       [&](std::span<const std::vector<Value>> values) {
-        const internal::ContextFrame frame(strategy_, ContextKind::kCrossReplica, &builder);
+        const internal::ContextFrame frame(tracer_, ContextKind::kCrossReplica, &builder);
         std::vector<PerReplica<Value>> merged;
         for (std::size_t i = 0; i < values.size(); ++i) {
           const bool single = values[i].size() == 1 || kinds[i] == ReplicaKind::kSingle;
           merged.push_back(single ? PerReplica<Value>(values[i][0]) : PerReplica<Value>(values[i], kinds[i]));
         }
         std::vector<MergedResult> results;
-        for (const PerReplica<Value>& result : merge(*strategy_, merged)) {
+        for (const PerReplica<Value>& result : merge(tracer_->strategy(), merged)) {
           // Of equal values one is enough.
           if (result.kind() == ReplicaKind::kMirrored) {
             results.push_back({result[0]});

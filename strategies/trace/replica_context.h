@@ -82,7 +82,7 @@ class LOCKSTEP_API ReplicaContext {
 
  private:
   friend LOCKSTEP_API ReplicaContext replica_context();
-  ReplicaContext(Strategy& strategy, std::uint64_t serial) : strategy_(&strategy), serial_(serial) {}
+  ReplicaContext(internal::Tracer& tracer, std::uint64_t serial) : tracer_(&tracer), serial_(serial) {}
   void check(std::string_view method) const;
   static Value value_of(const Operand& argument) { return argument.value_for("merge_call"); }
   std::vector<Value> all_reduce_list(ReduceOp op, std::span<const Value> values, SourceSite site) const;
@@ -113,7 +113,7 @@ class LOCKSTEP_API ReplicaContext {
     }
   }
 
-  Strategy* strategy_;
+  internal::Tracer* tracer_;
   std::uint64_t serial_;  // of the context it was asked for in
 };
 

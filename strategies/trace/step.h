@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
-#include "lockstep/graph/transform/pipeline.h"
 #include "lockstep/graph/run/program.h"
+#include "lockstep/graph/transform/pipeline.h"
 #include "lockstep/strategies/proof/collective_schedule.h"
 #include "lockstep/strategies/trace/values.h"
 

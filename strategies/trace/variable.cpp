@@ -4,20 +4,20 @@
 #include "lockstep/graph/ops/updates.h"
 #include "lockstep/graph/run/variable_role.h"
 #include "lockstep/strategies/trace/internal/variable_state.h"
-#include "lockstep/strategies/strategy.h"
+#include "lockstep/strategies/trace/tracer.h"
 
 namespace lockstep {
 
 namespace {
 
 // The strategy a new variable belongs to.
-Strategy& home() {
-  Strategy* active = current_strategy();
-  return active == nullptr ? default_strategy() : *active;
+internal::Tracer& home() {
+  const internal::ContextFrame* frame = internal::ContextFrame::current();
+  return frame == nullptr ? internal::default_tracer() : *frame->tracer();
 }
 
 // A new variable may neither have the name of a copy of another, nor may others have the names of its copies.
-void check_copy_names(const std::string& name, const Strategy& strategy, const ErrorPlace& place) {
+void check_copy_names(const std::string& name, const internal::Tracer& strategy, const ErrorPlace& place) {
   for (std::int64_t r = 1; r < strategy.num_replicas_in_sync(); ++r) {
     const std::string suffix = copy_name("", r);
     const bool is_copy =
@@ -53,7 +53,7 @@ bool same_options(const VariableDecl& a, const VariableDecl& b) {
 }  // namespace
 
 Variable::Variable(std::string name, const Tensor& initial, const VariableOptions& options, SourceSite site) {
-  Strategy& strategy = home();
+  internal::Tracer& strategy = home();
   const ErrorPlace place = place_of_variable(name, site);
   if (name.empty()) throw InvalidArgument("a variable needs a name", place);
   if (!initial.defined()) throw InvalidArgument(str("variable '", name, "' needs an initial value"), place);
@@ -61,7 +61,7 @@ Variable::Variable(std::string name, const Tensor& initial, const VariableOption
       can_make_variable(options.synchronization, options.aggregation, strategy.num_replicas_in_sync());
   if (!decision) throw InvalidArgument(str("variable '", name, "': ", decision.reason()), place);
   auto state = std::make_shared<internal::VariableState>();
-  state->strategy = &strategy;
+  state->tracer = &strategy;
   state->site = site;
   state->decl.name = std::move(name);
   state->decl.spec = initial.spec();
@@ -104,11 +104,11 @@ const TensorSpec& Variable::spec() const { return state_->decl.spec; }
 Synchronization Variable::synchronization() const { return state_->decl.synchronization; }
 Aggregation Variable::aggregation() const { return state_->decl.aggregation; }
 bool Variable::trainable() const { return state_->decl.trainable; }
-Strategy& Variable::strategy() const { return *state_->strategy; }
+Strategy& Variable::strategy() const { return state_->tracer->strategy(); }
 
 VariableRef Variable::declare(GraphBuilder& builder, SourceSite site) const {
   check_strategy();
-  return builder.outermost().find_or_declare(internal::as_step_has_it(state_->decl, *state_->strategy), site);
+  return builder.outermost().find_or_declare(internal::as_step_has_it(state_->decl, *state_->tracer), site);
 }
 
 Variable::operator VariableRef() const {
@@ -117,10 +117,10 @@ Variable::operator VariableRef() const {
 }
 
 void Variable::check_strategy() const {
-  if (!has_strategy() || current_strategy() == state_->strategy) return;
+  if (!has_strategy() || internal::ContextFrame::current()->tracer() == state_->tracer) return;
   throw FailedPrecondition(str("variable '", name(),
                                "' mixes strategies: it belongs to another one than the active '",
-                               current_strategy()->name(), "'"));
+                               internal::ContextFrame::current()->tracer()->name(), "'"));
 }
 
 VariableQuestion Variable::question(VariableAction action, ReplicaKind value) const {
@@ -133,24 +133,26 @@ VariableQuestion Variable::question(VariableAction action, ReplicaKind value) co
   question.action = action;
   question.value = value;
   question.floating = is_floating(spec().dtype);
-  question.replicas = state_->strategy->num_replicas_in_sync();
-  question.may_drift = state_->strategy->may_drift(name());
+  question.replicas = state_->tracer->num_replicas_in_sync();
+  question.may_drift = state_->tracer->may_drift(name());
   return question;
 }
 
 namespace internal {
 
-VariableDecl as_step_has_it(VariableDecl decl, const Strategy& strategy) {
-  if (strategy.num_replicas_in_sync() == 1 || !strategy.may_drift(decl.name)) return decl;
+VariableDecl as_step_has_it(VariableDecl decl, const Tracer& tracer) {
+  if (tracer.num_replicas_in_sync() == 1 || !tracer.may_drift(decl.name)) return decl;
   if (decl.synchronization == Synchronization::kOnRead) return decl;
   decl.synchronization = Synchronization::kOnRead;
   decl.aggregation = Aggregation::kOnlyFirstReplica;
   return decl;
 }
 
+Tracer& tracer_of(const Variable& variable) { return *variable.state_->tracer; }
+
 bool is_own(const Variable& variable) {
   return variable.synchronization() == Synchronization::kOnRead ||
-         variable.strategy().may_drift(variable.name());
+         tracer_of(variable).may_drift(variable.name());
 }
 
 VariableMeaning accepted(const VariableQuestion& question, const std::string& name, const SourceSite& site) {
@@ -182,8 +184,8 @@ Value Variable::read(SourceSite site) const {
       accepted(question(VariableAction::kRead, ReplicaKind::kSingle), name(), site);
   const VariableRef ref = declare(builder, site);
   const bool all = meaning == VariableMeaning::kSumCopies || meaning == VariableMeaning::kMeanCopies;
-  if (!all || state_->strategy->num_replicas_in_sync() == 1) return builder.innermost().read(ref, site);
-  const std::vector<PerReplica<Value>> copies = state_->strategy->replicate(
+  if (!all || state_->tracer->num_replicas_in_sync() == 1) return builder.innermost().read(ref, site);
+  const std::vector<PerReplica<Value>> copies = state_->tracer->replicate(
       {}, [&](std::span<const Value>) { return std::vector<Value>{builder.innermost().read(ref, site)}; },
       ContextKind::kUpdate, "read()", site);
   return reduce_replicas(meaning == VariableMeaning::kSumCopies ? ReduceOp::kSum : ReduceOp::kMean,
@@ -210,8 +212,7 @@ Value Variable::change(VariableAction action, const Operand& operand, bool negat
   if (!value.valid()) throw InvalidArgument(str("variable '", name(), "' is assigned an empty value"));
   if (negate) value = neg(value);
   const VariableMeaning meaning = allowed(action, site);
-  if (meaning == VariableMeaning::kShareEach)
-    value = share_of(value, state_->strategy->num_replicas_in_sync());
+  if (meaning == VariableMeaning::kShareEach) value = share_of(value, state_->tracer->num_replicas_in_sync());
   return apply(
       {value},
       [&](GraphBuilder& where, std::span<const Value> v) {
@@ -247,7 +248,7 @@ Value Variable::apply(const std::vector<Value>& values,
   GraphBuilder* builder = current_builder();
   if (current_context() != ContextKind::kCrossReplica) return make(builder->innermost(), values);
   const std::vector<PerReplica<Value>> arguments(values.begin(), values.end());
-  const std::vector<PerReplica<Value>> results = state_->strategy->replicate(
+  const std::vector<PerReplica<Value>> results = state_->tracer->replicate(
       arguments, [&](std::span<const Value> v) { return std::vector<Value>{make(builder->innermost(), v)}; },
       ContextKind::kUpdate, "assign()", site);
   return results[0][0];
@@ -304,8 +305,8 @@ Value Variable::scatter(RowChange change, const Operand& indices, const Operand&
 std::ostream& operator<<(std::ostream& out, const Variable& variable) {
   out << "Variable '" << variable.name() << "' " << variable.spec() << ", "
       << (internal::is_own(variable) ? "each replica's own" : "mirrored") << " on "
-      << variable.strategy().num_replicas_in_sync()
-      << (variable.strategy().num_replicas_in_sync() == 1 ? " replica" : " replicas");
+      << internal::tracer_of(variable).num_replicas_in_sync()
+      << (internal::tracer_of(variable).num_replicas_in_sync() == 1 ? " replica" : " replicas");
   if (variable.aggregation() != Aggregation::kNone)
     out << ", aggregation " << to_string(variable.aggregation());
   return out << (variable.trainable() ? "" : ", not trainable");

@@ -38,9 +38,13 @@
 
 namespace lockstep {
 
+class Variable;
+
 namespace internal {
 struct VariableState;
-}
+class Tracer;
+Tracer& tracer_of(const Variable& variable);
+}  // namespace internal
 
 struct VariableOptions {
   Synchronization synchronization = Synchronization::kAuto;  // kAuto: kOnWrite
@@ -103,6 +107,7 @@ class LOCKSTEP_API Variable {
   PerReplica<Tensor> copies() const;
 
  private:
+  friend internal::Tracer& internal::tracer_of(const Variable& variable);
   enum class RowChange : std::uint8_t { kAdd, kMul, kDiv, kSet, kMin, kMax };
   Value scatter(RowChange change, const Operand& indices, const Operand& rows, bool negate,
                 SourceSite site) const;

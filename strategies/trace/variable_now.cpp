@@ -4,7 +4,8 @@
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/strategies/trace/internal/at_once.h"
 #include "lockstep/strategies/trace/internal/variable_state.h"
-#include "lockstep/strategies/strategy.h"
+#include "lockstep/strategies/trace/tracer.h"
+#include "lockstep/strategies/trace/variable.h"
 
 namespace lockstep {
 
@@ -72,10 +73,10 @@ void require_no_trace_for_value(const std::string& name) {
 PerReplica<Tensor> Variable::copies() const {
   require_no_trace_for_value(name());
   check_strategy();
-  const auto replicas = static_cast<std::size_t>(state_->strategy->num_replicas_in_sync());
-  VariableStore& store = state_->strategy->variables();
+  const auto replicas = static_cast<std::size_t>(state_->tracer->num_replicas_in_sync());
+  VariableStore& store = state_->tracer->variables();
   std::vector<Tensor> values;
-  const CopyLocks held(store, name(), state_->strategy->num_replicas_in_sync(), CopyLocks::Use::kRead);
+  const CopyLocks held(store, name(), state_->tracer->num_replicas_in_sync(), CopyLocks::Use::kRead);
   for (std::size_t r = 0; r < replicas; ++r) {
     StoredVariable* copy = store.find(copy_name(name(), static_cast<std::int64_t>(r)));
     values.push_back(copy == nullptr ? values[0].clone() : copy->storage().clone());
@@ -92,9 +93,10 @@ Tensor Variable::value() const {
   const VariableMeaning meaning =
       internal::accepted(question(VariableAction::kRead, ReplicaKind::kSingle), name(), {});
   if (meaning != VariableMeaning::kSumCopies && meaning != VariableMeaning::kMeanCopies)
-    return state_->strategy->variables().value(name());
-  return state_->strategy->reduce(meaning == VariableMeaning::kSumCopies ? ReduceOp::kSum : ReduceOp::kMean,
-                                  copies());
+    return state_->tracer->variables().value(name());
+  return state_->tracer->reduce_tensors(
+      meaning == VariableMeaning::kSumCopies ? ReduceOp::kSum : ReduceOp::kMean, copies(), std::nullopt,
+      state_->site);
 }
 
 void Variable::assign(const Tensor& value) const { change_now(VariableAction::kAssign, value, false); }
@@ -108,8 +110,8 @@ void Variable::change_now(VariableAction action, const Tensor& value, bool negat
                               value.defined() ? to_string(value.spec()) : "an empty tensor"));
   }
   const VariableMeaning meaning = internal::accepted(question(action, ReplicaKind::kSingle), name(), {});
-  const std::int64_t replicas = state_->strategy->num_replicas_in_sync();
-  const CopyLocks held(state_->strategy->variables(), name(), replicas, CopyLocks::Use::kWrite);
+  const std::int64_t replicas = state_->tracer->num_replicas_in_sync();
+  const CopyLocks held(state_->tracer->variables(), name(), replicas, CopyLocks::Use::kWrite);
   // All new values before the first is written: what fails leaves every copy as it was.
   std::vector<Tensor> changed;
   for (StoredVariable* copy : held.copies()) {

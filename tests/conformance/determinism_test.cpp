@@ -1,3 +1,4 @@
+// Tests: graph/interpret/interpreter.cpp, graph/run/program.cpp, graph/run/run_context.cpp
 // One graph, the same bits: 1, 2 and 8 threads, inline or in lanes, any clustering, as the interpreter has them.
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/interpret/interpreter.h"

@@ -1,3 +1,4 @@
+// Tests: graph/ops/global.cpp, strategies/passes/insert_all_reduce.cpp
 // Gradients are summed over replicas once, however a step came by them: behind collectives of the forward pass, reduced by the
 // user, applied in update(); with the passes that change training, and after the step was text.
 #include <cmath>
@@ -8,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/text/text.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "lockstep/graph/transform/pass_registry.h"
-#include "lockstep/graph/text/text.h"
 #include "lockstep/strategies/mirrored.h"
 
 namespace lockstep {

@@ -1,3 +1,4 @@
+// Tests: strategies/central_storage.cpp, strategies/mirrored.cpp, strategies/one_device.cpp
 // N replicas are one device on the joined batch: for every model, number of replicas, way to reduce, bucket size and split.
 #include <cmath>
 #include <memory>

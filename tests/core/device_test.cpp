@@ -1,3 +1,4 @@
+// Tests: core/device.cpp, core/device_spellings.cpp, core/error.cpp
 #include "lockstep/core/device.h"
 
 #include <set>

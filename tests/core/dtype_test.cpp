@@ -1,3 +1,4 @@
+// Tests: core/dtype.cpp
 #include "lockstep/core/dtype.h"
 
 #include <cmath>

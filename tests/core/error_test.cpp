@@ -1,3 +1,4 @@
+// Tests: core/error.cpp
 #include "lockstep/core/error.h"
 
 #include <exception>

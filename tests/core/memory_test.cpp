@@ -1,3 +1,4 @@
+// Tests: core/error.cpp, core/large_pages.cpp, core/memory.cpp
 #include "lockstep/core/memory.h"
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// Tests: core/kernels/random.cpp
 #include "lockstep/core/random.h"
 
 #include <set>

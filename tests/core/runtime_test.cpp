@@ -1,3 +1,4 @@
+// Tests: core/runtime.cpp, core/tensor.cpp
 #include "lockstep/core/runtime.h"
 
 #include <atomic>

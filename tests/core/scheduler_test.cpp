@@ -1,3 +1,4 @@
+// Tests: core/error.cpp, core/scheduler.cpp
 #include "lockstep/core/scheduler.h"
 
 #include <algorithm>

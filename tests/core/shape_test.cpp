@@ -1,3 +1,4 @@
+// Tests: core/error.cpp, core/shape.cpp
 #include "lockstep/core/shape.h"
 
 #include <sstream>

@@ -1,3 +1,4 @@
+// Tests: core/store_at_rest.cpp
 #include "lockstep/core/store_at_rest.h"
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// Tests: core/tensor.cpp
 #include "lockstep/core/tensor.h"
 
 #include <cmath>

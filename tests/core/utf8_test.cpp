@@ -1,3 +1,4 @@
+// Tests: core/utf8.cpp
 #include "lockstep/core/utf8.h"
 
 #include <string>

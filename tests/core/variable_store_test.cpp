@@ -1,3 +1,4 @@
+// Tests: core/variable_store.cpp
 #include "lockstep/core/variable_store.h"
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// Tests: core/version.h
 #include "lockstep/core/version.h"
 
 #include <string>

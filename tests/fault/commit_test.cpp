@@ -1,3 +1,4 @@
+// Tests: graph/run/program.cpp, graph/run/variable_stages.cpp
 // A step commits or did not happen: whatever throws, is cancelled or runs out of time before the commit stage leaves
 // every variable as it was, bit by bit, and the next run is right.
 #include <atomic>

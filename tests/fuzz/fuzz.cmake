@@ -28,7 +28,7 @@ foreach(source IN LISTS fuzz_sources)
 endforeach()
 
 # What the targets explore counts its branches for them.
-target_compile_options(lockstep_io PRIVATE -fsanitize=fuzzer-no-link)
-set_source_files_properties("${PROJECT_SOURCE_DIR}/graph/text_parse.cpp" "${PROJECT_SOURCE_DIR}/graph/text_lexer.cpp"
-                            DIRECTORY "${PROJECT_SOURCE_DIR}"
-                            PROPERTIES COMPILE_OPTIONS -fsanitize=fuzzer-no-link)
+get_target_property(explored lockstep_io LOCKSTEP_ROOMS)
+foreach(room IN LISTS explored ITEMS lockstep_graph_text)
+  target_compile_options(${room} PRIVATE -fsanitize=fuzzer-no-link)
+endforeach()

@@ -12,8 +12,8 @@
 #include <string_view>
 
 #include "lockstep/core/error.h"
-#include "lockstep/graph/ir/op.h"
 #include "lockstep/graph/check/structure.h"
+#include "lockstep/graph/ir/op.h"
 #include "lockstep/io/graphs/graph_file.h"
 
 namespace lockstep::fuzz {

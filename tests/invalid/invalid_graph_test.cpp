@@ -1,3 +1,5 @@
+// Tests: graph/check/verifier_rules.cpp, graph/check/verifier_rules_regions.cpp,
+//        graph/check/verifier_rules_variables.cpp
 // tests/invalid - every rule of the verifier has graphs that break it, and says so in the words we expect.
 //
 // A case is a file <rule>.lks or <rule>.<variant>.lks whose first line is "// expect: <part of the message>". What
@@ -11,8 +13,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/text/text.h"
 #include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/text/text.h"
 
 namespace lockstep {
 namespace {

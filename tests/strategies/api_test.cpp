@@ -1,3 +1,7 @@
+// Tests: strategies/central_storage.cpp, strategies/extended.cpp, strategies/make_strategy.cpp,
+//        strategies/mirrored.cpp, strategies/one_device.cpp, strategies/run_steps.cpp,
+//        strategies/trace/element_spec.cpp, strategies/trace/function.cpp,
+//        strategies/trace/replica_context.cpp, strategies/trace/values.cpp
 // What the options and methods of strategies promise beyond the first steps: placement, drift, own cross-device ops, calls
 // without arguments, kinds in merge functions, source lines, signatures, many steps, schedules.
 #include <atomic>
@@ -11,8 +15,8 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/ops/ops.h"
-#include "lockstep/graph/train/optimizer.h"
 #include "lockstep/graph/text/text.h"
+#include "lockstep/graph/train/optimizer.h"
 #include "lockstep/strategies/central_storage.h"
 #include "lockstep/strategies/extended.h"
 #include "lockstep/strategies/make_strategy.h"

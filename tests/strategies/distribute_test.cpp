@@ -1,3 +1,5 @@
+// Tests: strategies/make_strategy.cpp, strategies/mirrored.cpp, strategies/strategy_registry.cpp,
+//        strategies/passes/enter_replicas.cpp
 // Steps that come as graphs, and strategies that come by name.
 #include <memory>
 #include <string>

@@ -1,15 +1,18 @@
+// Tests: strategies/central_storage.cpp, strategies/extended.cpp, strategies/make_strategy.cpp,
+//        strategies/mirrored.cpp, strategies/one_device.cpp, strategies/run_steps.cpp,
+//        strategies/trace/assign_check.cpp
 // Wrong devices, options, values, variables and reductions.
 #include <functional>
 
-#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/gradients.h"
 #include "lockstep/strategies/central_storage.h"
 #include "lockstep/strategies/extended.h"
 #include "lockstep/strategies/make_strategy.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/one_device.h"
 #include "lockstep/strategies/run_steps.h"
-#include "strategies/mistakes.h"
+#include "support/mistakes.h"
 
 namespace lockstep {
 namespace {

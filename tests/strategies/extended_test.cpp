@@ -1,3 +1,5 @@
+// Tests: strategies/central_storage.cpp, strategies/extended.cpp, strategies/make_strategy.cpp,
+//        strategies/mirrored.cpp, strategies/one_device.cpp, strategies/run_steps.cpp
 #include "lockstep/strategies/extended.h"
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// Tests: strategies/mirrored.cpp
 // A bucket of gradients is reduced while the rest of the backward pass still runs; what is shared is computed by all cores.
 #include <chrono>
 #include <condition_variable>
@@ -9,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/run/observer.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/run/observer.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "lockstep/strategies/mirrored.h"
 

@@ -1,3 +1,5 @@
+// Tests: strategies/mirrored.cpp, strategies/one_device.cpp, strategies/strategy.cpp,
+//        strategies/trace/result_kinds.cpp, strategies/trace/step.cpp, strategies/trace/tracer.cpp
 #include "lockstep/strategies/strategy.h"
 
 #include <array>
@@ -6,9 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/text/text.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "lockstep/graph/transform/pass_registry.h"
-#include "lockstep/graph/text/text.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/one_device.h"
 #include "support/strategy_test.h"

@@ -1,3 +1,4 @@
+// Tests: graph/run/program.cpp, graph/run/run_context.cpp
 // Steady state allocates nothing per node, and nothing at all where a program runs inline.
 #include <atomic>
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// Tests: core/communicators/communicator.cpp, core/communicators/in_process_group.cpp
 // Participants on threads of their own: results whatever the timing, and an end whatever goes wrong.
 #include "lockstep/core/communicators/communicator.h"
 
@@ -12,9 +13,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/kernels/random_tensors.h"
-#include "lockstep/core/error.h"
 #include "lockstep/core/communicators/in_process_group.h"
+#include "lockstep/core/error.h"
+#include "support/random_tensors.h"
 
 namespace lockstep {
 namespace {

@@ -1,3 +1,4 @@
+// Tests: core/scheduler.cpp, graph/run/program.cpp
 // Runs inside nodes of runs: what they share, and what they leave behind.
 #include <array>
 #include <atomic>

@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/check/structure.h"
+#include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/text/text.h"
 
 namespace lockstep::testing {

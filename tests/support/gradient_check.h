@@ -24,9 +24,9 @@
 
 #include "lockstep/core/random.h"
 #include "lockstep/core/tensor.h"
-#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/gradients.h"
 
 namespace lockstep::testing {
 

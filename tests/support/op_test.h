@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "lockstep/graph/build/builder.h"
-#include "lockstep/graph/run/compile.h"
-#include "lockstep/graph/interpret/interpreter.h"
-#include "lockstep/graph/text/text.h"
 #include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/interpret/interpreter.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/text/text.h"
 #include "support/program_test.h"
 
 namespace lockstep::testing {

@@ -29,13 +29,13 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/core/random.h"
-#include "lockstep/graph/transform/bisect.h"
+#include "lockstep/graph/check/structure.h"
+#include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/interpret/interpreter.h"
+#include "lockstep/graph/text/text.h"
+#include "lockstep/graph/transform/bisect.h"
 #include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/graph/transform/pipeline.h"
-#include "lockstep/graph/check/structure.h"
-#include "lockstep/graph/text/text.h"
-#include "lockstep/graph/check/verifier.h"
 
 namespace lockstep::testing {
 

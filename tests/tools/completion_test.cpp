@@ -1,3 +1,4 @@
+// Tests: tools/completion.cpp, tools/shell_words.cpp
 // The scripts of `lockstep completion`, in the shells that they are for.
 #include <cstdlib>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// Tests: tools/progress.cpp
 #include "tools/progress.h"
 
 #include <chrono>

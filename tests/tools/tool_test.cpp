@@ -1,3 +1,6 @@
+// Tests: tools/command_line.cpp, tools/diff.cpp, tools/dump.cpp, tools/feeds.cpp, tools/graph_input.cpp,
+//        tools/info.cpp, tools/main.cpp, tools/ops.cpp, tools/opt.cpp, tools/passes.cpp, tools/profile.cpp,
+//        tools/run.cpp, tools/runner.cpp, graph/transform/plugin.cpp
 // The lockstep command as its users see it: what it prints where, what it writes, and its exit status.
 #include <cstdlib>
 #include <filesystem>
@@ -15,9 +18,9 @@
 #include "lockstep/core/tensor.h"
 #include "lockstep/core/version.h"
 #include "lockstep/graph/transform/plugin.h"
+#include "lockstep/io/drawings/svg.h"
 #include "lockstep/io/files/npy.h"
 #include "lockstep/io/files/npz.h"
-#include "lockstep/io/drawings/svg.h"
 
 namespace lockstep {
 namespace {

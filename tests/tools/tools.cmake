@@ -3,9 +3,7 @@ file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/*.cpp")
 # With the parts of the command that a test looks at by themselves.
 add_executable(test_tools ${sources} "${PROJECT_SOURCE_DIR}/tools/progress.cpp")
 target_include_directories(test_tools PRIVATE "${PROJECT_SOURCE_DIR}")
-lockstep_flags(test_tools)
-target_compile_options(test_tools PRIVATE $<$<NOT:$<CONFIG:Release>>:-O0>)
-target_link_libraries(test_tools PRIVATE lockstep_test_support)
+lockstep_test_flags(test_tools tools)
 add_dependencies(test_tools lockstep_tool)
 target_compile_definitions(test_tools PRIVATE
   LOCKSTEP_TOOL="$<TARGET_FILE:lockstep_tool>"

@@ -1,6 +1,7 @@
 // graph/build/internal/region_trace.h - a function of the user's becomes a region: what is built while it lives belongs there.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <utility>
@@ -33,6 +34,12 @@ struct RegionTrace {
     outer_.child_ = nullptr;
   }
   const auto& captures() const { return inner_.captures_; }
+  // Appends the captured values that the list does not have yet.
+  void add_captures_to(std::vector<Value>& all) const {
+    for (const auto& [outer, parameter] : captures()) {
+      if (std::ranges::find(all, outer) == all.end()) all.push_back(outer);
+    }
+  }
   // The region with these parameters first, then one for each captured value in the given order.
   Graph take(std::span<const Value> own, std::span<const Value> captured) {
     std::vector<NodeId> parameters;

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "lockstep/core/small_vector.h"
-#include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/ir/graph.h"
 
 namespace lockstep::verifier {
 

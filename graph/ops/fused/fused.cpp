@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/fused/internal/tile_program.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
 
 namespace lockstep {
 

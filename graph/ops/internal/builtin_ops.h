@@ -28,9 +28,11 @@ void register_gradient_ops(OpRegistry& registry);
 void register_control_flow_ops(OpRegistry& registry);  // cond, while_loop, replicated
 void register_call_ops(OpRegistry& registry);          // call
 
-// Gradients through regions (graph/train/gradients_regions.cpp).
+// Rules that differentiate in their turn, or go through regions: the room `train` defines them.
 GradientFn gradient_of_cond();
 GradientFn gradient_of_while();
+GradientFn gradient_of_layer_norm_grad();
+GradientFn gradient_of_prod_of_others();
 
 // Shards for `work` items when one shard should hold about `grain` of them: from the shape alone.
 inline std::int64_t shards_for(std::int64_t work, std::int64_t grain) {

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "lockstep/core/kernels/elementwise.h"
-#include "lockstep/graph/ir/op.h"
 #include "lockstep/graph/build/value.h"
+#include "lockstep/graph/ir/op.h"
 
 namespace lockstep {
 

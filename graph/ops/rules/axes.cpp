@@ -29,6 +29,12 @@ std::vector<std::int64_t> normal_axes(std::vector<std::int64_t> axes, std::size_
   return axes;
 }
 
+std::vector<std::int64_t> last_axes(std::size_t count) {
+  std::vector<std::int64_t> axes;
+  for (auto axis = -static_cast<std::int64_t>(count); axis < 0; ++axis) axes.push_back(axis);
+  return axes;
+}
+
 std::vector<std::int64_t> reduced_axes(std::vector<std::int64_t> axes, std::size_t rank) {
   if (!axes.empty()) return normal_axes(std::move(axes), rank);
   axes.resize(rank);

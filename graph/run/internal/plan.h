@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "lockstep/core/runtime.h"
-#include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/ir/kernel.h"
+#include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/run/internal/clusters.h"
 #include "lockstep/graph/run/internal/memory_plan.h"
-#include "lockstep/graph/ir/kernel.h"
 
 namespace lockstep {
 

@@ -12,20 +12,21 @@
 
 namespace lockstep {
 
-class Strategy;
 class Variable;
 
 namespace internal {
 
+class Tracer;
+
 struct VariableState {
   VariableDecl decl;
-  Strategy* strategy = nullptr;
+  Tracer* tracer = nullptr;
   SourceSite site;  // where it was made first
 };
 
 // The declaration in the graph of a step. A variable that the strategy lets drift apart is there what it is for replicas: each
 // one's own, and represented by the first.
-VariableDecl as_step_has_it(VariableDecl decl, const Strategy& strategy);
+VariableDecl as_step_has_it(VariableDecl decl, const Tracer& tracer);
 
 // Has each replica a value of its own in it?
 bool is_own(const Variable& variable);

@@ -1,3 +1,5 @@
+// Tests: core/communicators/communicator.cpp, core/communicators/in_process_group.cpp,
+//        core/communicators/in_process_operation.cpp, core/communicators/in_process_room.cpp
 // A call returns at once, so that most of these tests play all participants on one thread. tests/stress has threads.
 #include "lockstep/core/communicators/communicator.h"
 
@@ -12,9 +14,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/kernels/random_tensors.h"
-#include "lockstep/core/error.h"
 #include "lockstep/core/communicators/in_process_group.h"
+#include "lockstep/core/error.h"
+#include "support/random_tensors.h"
 
 namespace lockstep {
 namespace {

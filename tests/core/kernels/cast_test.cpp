@@ -1,3 +1,4 @@
+// Tests: core/kernels/cast.cpp
 #include "lockstep/core/kernels/cast.h"
 
 #include <bit>
@@ -8,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/kernels/random_tensors.h"
+#include "support/random_tensors.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -1,3 +1,4 @@
+// Tests: core/kernels/chain.cpp
 // A chain gives the bits of the loops of its steps, one after another.
 #include "lockstep/core/kernels/chain.h"
 

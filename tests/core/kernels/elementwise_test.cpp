@@ -1,3 +1,4 @@
+// Tests: core/kernels/broadcast.cpp, core/kernels/elementwise.cpp
 #include "lockstep/core/kernels/elementwise.h"
 
 #include <cmath>
@@ -9,8 +10,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/kernels/random_tensors.h"
 #include "lockstep/core/error.h"
+#include "support/random_tensors.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -1,3 +1,4 @@
+// Tests: core/kernels/gemm.cpp, core/kernels/gemm_neon.cpp
 #include "lockstep/core/kernels/gemm.h"
 
 #include <cmath>
@@ -11,8 +12,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/kernels/random_tensors.h"
 #include "lockstep/core/error.h"
+#include "support/random_tensors.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -1,3 +1,5 @@
+// Tests: core/kernels/layer_norm.cpp, core/kernels/scan.cpp, core/kernels/select.cpp,
+//        core/kernels/softmax.cpp
 // Kernels that work item by item (softmax, cumsum, argmax, top_k, layer_norm): however the items are cut, and whether or not
 // the output is the input, the bits are the same. Values are checked in tests/graph.
 #include <functional>
@@ -5,12 +7,12 @@
 
 #include <gtest/gtest.h>
 
-#include "core/kernels/random_tensors.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/kernels/layer_norm.h"
 #include "lockstep/core/kernels/scan.h"
 #include "lockstep/core/kernels/select.h"
 #include "lockstep/core/kernels/softmax.h"
+#include "support/random_tensors.h"
 
 namespace lockstep::kernels {
 namespace {

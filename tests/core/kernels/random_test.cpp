@@ -1,3 +1,4 @@
+// Tests: core/kernels/random.cpp
 #include "lockstep/core/kernels/random.h"
 
 #include <algorithm>
@@ -9,9 +10,9 @@
 
 #include <gtest/gtest.h>
 
-#include "core/kernels/random_tensors.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/tensor.h"
+#include "support/random_tensors.h"
 
 namespace lockstep::kernels {
 namespace {

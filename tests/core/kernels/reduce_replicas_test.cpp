@@ -1,3 +1,4 @@
+// Tests: core/kernels/reduce_replicas.cpp
 #include "lockstep/core/kernels/reduce_replicas.h"
 
 #include <cmath>
@@ -10,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/kernels/random_tensors.h"
+#include "support/random_tensors.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -1,3 +1,4 @@
+// Tests: core/kernels/rows.cpp
 #include "lockstep/core/kernels/rows.h"
 
 #include <cstring>

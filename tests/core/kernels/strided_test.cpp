@@ -1,3 +1,4 @@
+// Tests: core/kernels/place.cpp, core/kernels/strided.cpp
 #include "lockstep/core/kernels/strided.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Tests: core/kernels/updates.cpp
 // The updates against the formulas of the header, written out once more in double, over several steps.
 #include "lockstep/core/kernels/updates.h"
 
@@ -10,8 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/random_tensors.h"
 #include "lockstep/core/tensor.h"
+#include "support/random_tensors.h"
 
 namespace lockstep {
 namespace {

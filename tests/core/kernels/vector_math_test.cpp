@@ -1,3 +1,4 @@
+// Tests: core/kernels/elementwise.cpp, core/kernels/simd/vector_table.cpp
 // The accuracy and the special values of the vectorised functions, against <cmath> in long double.
 #include <bit>
 #include <cmath>
@@ -8,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include "core/kernels/random_tensors.h"
 #include "lockstep/core/kernels/elementwise.h"
+#include "support/random_tensors.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -1,3 +1,4 @@
+// Tests: graph/build/builder.cpp
 // What the builder refuses: values used too late, names that are taken, operands that are no values.
 #include <cmath>
 #include <limits>

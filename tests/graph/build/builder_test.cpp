@@ -1,8 +1,9 @@
+// Tests: graph/build/builder.cpp, graph/build/regions.cpp, graph/ops/call.cpp, graph/ops/variables.cpp
 #include "lockstep/graph/build/builder.h"
 
+#include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
-#include "lockstep/graph/check/verifier.h"
 #include "support/program_test.h"
 
 namespace lockstep {

@@ -1,3 +1,4 @@
+// Tests: graph/check/structure.cpp
 #include "lockstep/graph/check/structure.h"
 
 #include <set>
@@ -5,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "graph/random_text_graph.h"
 #include "lockstep/graph/text/text.h"
+#include "support/random_text_graph.h"
 
 namespace lockstep {
 namespace {

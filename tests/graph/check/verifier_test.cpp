@@ -1,13 +1,14 @@
+// Tests: graph/check/verifier.cpp, graph/check/verifier_rules.cpp
 // What verifies, and how violations are told. Graphs that break rules are in tests/invalid.
 #include "lockstep/graph/check/verifier.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "graph/random_text_graph.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/text/text.h"
+#include "support/random_text_graph.h"
 
 namespace lockstep {
 namespace {

@@ -1,3 +1,5 @@
+// Tests: graph/interpret/evaluator.cpp, graph/interpret/interpreter.cpp, graph/ir/evaluate_node.cpp,
+//        graph/ops/control_flow.cpp
 #include "lockstep/graph/interpret/interpreter.h"
 
 #include <stdexcept>
@@ -6,9 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/text/text.h"
-#include "lockstep/graph/check/verifier.h"
 
 namespace lockstep {
 namespace {

@@ -1,3 +1,4 @@
+// Tests: graph/ir/attribute.cpp, graph/ir/graph.cpp, graph/ir/node.cpp
 #include "lockstep/graph/ir/graph.h"
 
 #include <algorithm>
@@ -5,10 +6,10 @@
 #include <vector>
 
 #include "lockstep/graph/build/builder.h"
-#include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/check/structure.h"
-#include "lockstep/graph/text/text.h"
 #include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/text/text.h"
 #include "support/program_test.h"
 
 namespace lockstep {

@@ -1,15 +1,16 @@
+// Tests: graph/ir/region_shapes.cpp, graph/ir/shape_values.cpp
 // Shapes as values: what is known of them when, what they cost, and what is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/train/gradients.h"
-#include "lockstep/graph/run/internal/plan.h"
+#include "lockstep/graph/check/structure.h"
+#include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
-#include "lockstep/graph/transform/rewriter.h"
-#include "lockstep/graph/check/structure.h"
+#include "lockstep/graph/run/internal/plan.h"
 #include "lockstep/graph/text/text.h"
-#include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/transform/rewriter.h"
 #include "support/program_test.h"
 
 namespace lockstep {

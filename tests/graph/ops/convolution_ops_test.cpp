@@ -1,3 +1,5 @@
+// Tests: graph/ops/convolution.cpp, graph/ops/pooling.cpp, core/kernels/conv.cpp, core/kernels/pool.cpp,
+//        graph/ops/rules/windows.cpp
 // tests/graph/ops/convolution_ops_test.cpp - convolution and pooling against their definitions, and their gradients.
 #include <algorithm>
 #include <cmath>
@@ -9,12 +11,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/kernels/random_tensors.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/text/text.h"
 #include "support/gradient_check.h"
 #include "support/program_test.h"
+#include "support/random_tensors.h"
 
 namespace lockstep {
 namespace {

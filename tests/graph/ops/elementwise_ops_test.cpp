@@ -1,3 +1,5 @@
+// Tests: graph/ops/elementwise.cpp, graph/ops/elementwise_binary.cpp, graph/ops/elementwise_unary.cpp,
+//        graph/ops/rules/shape_rules.cpp
 // Every element-wise op, for every dtype it takes and every way to broadcast, against a scalar reference; and what is said
 // of wrong input.
 #include <bit>
@@ -9,11 +11,11 @@
 
 #include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/core/random.h"
-#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ir/op.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/text/text.h"
+#include "lockstep/graph/train/gradients.h"
 #include "support/op_test.h"
 #include "support/program_test.h"
 

@@ -1,12 +1,14 @@
+// Tests: graph/ops/fused/fused.cpp, graph/ops/fused/tile_program.cpp,
+//        graph/ops/fused/tile_program_maker.cpp
 // The op `fused` and the tile programs in it: what they compute is what the nodes compute, to the bit.
 #include <random>
 
 #include "lockstep/graph/build/builder.h"
-#include "lockstep/graph/run/compile.h"
-#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/ops/fused/internal/tile_program.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/passes/fuse_elementwise.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/train/gradients.h"
 #include "support/pass_test.h"
 #include "support/program_test.h"
 

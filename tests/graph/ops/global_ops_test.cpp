@@ -1,7 +1,8 @@
+// Tests: graph/ops/global.cpp
 // Global reductions on one device, and what a strategy can know of them.
 #include "lockstep/graph/interpret/interpreter.h"
-#include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/ops/global.h"
+#include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/passes/common_subexpression_elimination.h"
 #include "lockstep/graph/passes/constant_folding.h"
 #include "lockstep/graph/passes/dead_node_elimination.h"

@@ -1,8 +1,9 @@
+// Tests: graph/ops/indexing.cpp
 // The value of each op that picks and places by index against a naive computation.
-#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/text/text.h"
+#include "lockstep/graph/train/gradients.h"
 #include "support/op_test.h"
 #include "support/program_test.h"
 

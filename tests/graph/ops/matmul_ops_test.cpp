@@ -1,3 +1,4 @@
+// Tests: graph/ops/matmul.cpp
 // tests/graph/ops/matmul_ops_test.cpp - products of matrices: all transposes, batches, tiles, dtypes and errors.
 #include <array>
 #include <cmath>
@@ -8,12 +9,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/kernels/random_tensors.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/text/text.h"
 #include "support/gradient_check.h"
 #include "support/program_test.h"
+#include "support/random_tensors.h"
 
 namespace lockstep {
 namespace {

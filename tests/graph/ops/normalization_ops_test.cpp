@@ -1,9 +1,10 @@
+// Tests: graph/ops/normalization.cpp
 // Moments and layer_norm: values, refusals, programs against the interpreter, gradients.
 #include <cmath>
 
 #include "lockstep/graph/interpret/interpreter.h"
-#include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/ops/normalization.h"
+#include "lockstep/graph/ops/ops.h"
 #include "support/gradient_check.h"
 #include "support/op_test.h"
 #include "support/program_test.h"

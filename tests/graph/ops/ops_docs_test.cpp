@@ -1,3 +1,4 @@
+// Tests: graph/ops/register.cpp
 // Every built-in op has its row in docs/ops.md.
 #include <fstream>
 #include <sstream>

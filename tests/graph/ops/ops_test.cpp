@@ -1,3 +1,5 @@
+// Tests: graph/ops/call.cpp, graph/ops/sources.cpp, graph/ops/variables.cpp, graph/ir/kernel.cpp,
+//        graph/ir/op.cpp, graph/ops/rules/axes.cpp
 // The value of each op against a naive computation.
 #include "lockstep/graph/ops/ops.h"
 
@@ -6,8 +8,8 @@
 
 #include "lockstep/core/kernels/random.h"
 #include "lockstep/core/random.h"
-#include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/interpret/interpreter.h"
 #include "support/op_test.h"
 #include "support/program_test.h"
 

@@ -1,3 +1,4 @@
+// Tests: graph/ops/random.cpp
 // tests/graph/ops/random_ops_test.cpp - random draws as ops: what decides them, shapes, gradients, errors.
 #include <cmath>
 #include <cstdint>

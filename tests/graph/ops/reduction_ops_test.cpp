@@ -1,10 +1,11 @@
+// Tests: graph/ops/reductions.cpp, graph/ops/rules/axes.cpp
 // Reductions as ops: shapes, refusals, programs against the interpreter, gradients. Values are checked in
 // tests/core/kernels/reduce_test.cpp.
 #include <cmath>
 #include <functional>
 
-#include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/interpret/interpreter.h"
+#include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/ops/reductions.h"
 #include "lockstep/graph/text/text.h"

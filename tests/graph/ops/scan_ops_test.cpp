@@ -1,3 +1,4 @@
+// Tests: graph/ops/scans.cpp
 // Running sums, places of extremes and the largest few: values, refusals, gradients.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// Tests: graph/ops/moving.cpp, graph/ops/shapes.cpp, graph/ops/slicing.cpp
 // The value of each op that moves elements or changes shapes against a naive computation.
 #include <cmath>
 #include <cstring>

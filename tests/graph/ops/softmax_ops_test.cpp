@@ -1,3 +1,4 @@
+// Tests: graph/ops/softmax.cpp
 // Softmax and cross entropy: values, refusals, programs against the interpreter, gradients.
 #include <cmath>
 #include <map>

@@ -1,3 +1,4 @@
+// Tests: graph/passes/accumulate_gradients.cpp
 #include "lockstep/graph/passes/accumulate_gradients.h"
 
 #include <gtest/gtest.h>

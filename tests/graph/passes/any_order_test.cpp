@@ -1,3 +1,4 @@
+// Tests: graph/passes/optimize.cpp, graph/transform/pipeline.cpp
 // Whatever the order of the general passes, a graph keeps its meaning: random graphs, random pipelines.
 #include <algorithm>
 #include <random>

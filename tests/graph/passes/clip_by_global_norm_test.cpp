@@ -1,11 +1,12 @@
+// Tests: graph/passes/clip_by_global_norm.cpp
 #include "lockstep/graph/passes/clip_by_global_norm.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/build/builder.h"
-#include "lockstep/graph/train/clipping.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/clipping.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "support/pass_test.h"
 

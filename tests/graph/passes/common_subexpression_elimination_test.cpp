@@ -1,3 +1,4 @@
+// Tests: graph/passes/common_subexpression_elimination.cpp
 #include "lockstep/graph/passes/common_subexpression_elimination.h"
 
 #include "lockstep/graph/build/builder.h"

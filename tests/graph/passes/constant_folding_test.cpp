@@ -1,3 +1,4 @@
+// Tests: graph/passes/constant_folding.cpp
 #include "lockstep/graph/passes/constant_folding.h"
 
 #include <stdexcept>

@@ -1,3 +1,4 @@
+// Tests: graph/passes/dead_node_elimination.cpp
 #include "lockstep/graph/passes/dead_node_elimination.h"
 
 #include "lockstep/graph/build/builder.h"

@@ -1,10 +1,11 @@
+// Tests: graph/passes/fuse_elementwise.cpp, graph/passes/optimize.cpp
 #include "lockstep/graph/passes/fuse_elementwise.h"
 
 #include "lockstep/graph/build/builder.h"
-#include "lockstep/graph/run/compile.h"
-#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/passes/optimize.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/train/gradients.h"
 #include "support/pass_test.h"
 
 namespace lockstep {

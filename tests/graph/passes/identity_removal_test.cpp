@@ -1,3 +1,4 @@
+// Tests: graph/passes/identity_removal.cpp
 #include "lockstep/graph/passes/identity_removal.h"
 
 #include "support/pass_test.h"

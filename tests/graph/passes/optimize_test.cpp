@@ -1,9 +1,10 @@
+// Tests: graph/passes/optimize.cpp
 #include "lockstep/graph/passes/optimize.h"
 
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/train/gradients.h"
-#include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "support/pass_test.h"
 #include "support/program_test.h"

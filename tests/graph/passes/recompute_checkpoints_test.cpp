@@ -1,12 +1,13 @@
+// Tests: graph/passes/optimize.cpp, graph/passes/recompute_checkpoints.cpp
 #include "lockstep/graph/passes/recompute_checkpoints.h"
 
 #include <set>
 
-#include "lockstep/graph/run/compile.h"
-#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/passes/optimize.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/transform/pass_registry.h"
 #include "support/gradient_check.h"
 #include "support/pass_test.h"

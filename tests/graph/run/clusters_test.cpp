@@ -1,3 +1,4 @@
+// Tests: graph/run/clusters.cpp
 #include "lockstep/graph/run/internal/clusters.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Tests: graph/run/memory_plan.cpp
 #include "lockstep/graph/run/internal/memory_plan.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Tests: graph/run/observer.h, graph/run/run_context.cpp
 #include "lockstep/graph/run/observer.h"
 
 #include <latch>

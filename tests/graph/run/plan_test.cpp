@@ -1,3 +1,4 @@
+// Tests: graph/run/plan.cpp, graph/run/resolved_graph.cpp, graph/run/variable_stages.cpp
 // What plans decide: what runs, on which shapes, in how many calls, in how much memory.
 #include "lockstep/graph/run/internal/plan.h"
 

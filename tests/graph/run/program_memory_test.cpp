@@ -1,9 +1,10 @@
+// Tests: graph/run/memory_plan.cpp, graph/run/program.cpp
 // What programs keep, and how much of it.
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/build/builder.h"
-#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/gradients.h"
 #include "support/program_test.h"
 #include "support/sanitizers.h"
 

@@ -1,3 +1,4 @@
+// Tests: graph/run/region_kernels.cpp
 // Regions are planned and run like the graph around them.
 #include <atomic>
 #include <mutex>
@@ -6,12 +7,12 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/run/compile.h"
-#include "lockstep/graph/interpret/interpreter.h"
-#include "lockstep/graph/run/observer.h"
-#include "lockstep/graph/ops/ops.h"
-#include "lockstep/graph/text/text.h"
 #include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/interpret/interpreter.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/run/observer.h"
+#include "lockstep/graph/text/text.h"
 #include "support/gradient_check.h"
 #include "support/program_test.h"
 

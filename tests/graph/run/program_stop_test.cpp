@@ -1,3 +1,4 @@
+// Tests: graph/run/program.cpp, graph/run/run_context.cpp
 // Deadlines, cancellation, and runs inside runs.
 #include <atomic>
 #include <chrono>

@@ -1,3 +1,4 @@
+// Tests: graph/run/program.cpp, graph/run/run_context.cpp
 #include "lockstep/graph/run/program.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Tests: graph/run/program.cpp, graph/run/variable_stages.cpp
 // Variables in programs: what a step reads, when it writes, who waits for whom.
 #include <functional>
 #include <mutex>

@@ -1,3 +1,5 @@
+// Tests: graph/text/text_lexer.cpp, graph/text/text_parse.cpp, graph/text/text_print.cpp,
+//        graph/text/text_values.cpp
 #include "lockstep/graph/text/text.h"
 
 #include <cmath>
@@ -6,11 +8,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "graph/random_text_graph.h"
 #include "lockstep/graph/build/builder.h"
-#include "lockstep/graph/train/gradients.h"
-#include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/check/structure.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/gradients.h"
+#include "support/random_text_graph.h"
 
 namespace lockstep {
 namespace {

@@ -1,3 +1,4 @@
+// Tests: graph/train/clipping.cpp
 // Clipping: norms and scales of dense gradients and of slices.
 #include "lockstep/graph/train/clipping.h"
 

@@ -1,16 +1,17 @@
+// Tests: graph/train/gradients.cpp, graph/train/optimizer.cpp
 // An op that the library has never heard of takes part in everything: gradients of both orders, optimizers, fusion, programs,
 // text, checkpoints.
 #include <cmath>
 
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/run/compile.h"
-#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/passes/optimize.h"
-#include "lockstep/graph/train/optimizer.h"
+#include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/text/text.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/train/optimizer.h"
 #include "support/gradient_check.h"
 
 namespace lockstep {

@@ -1,9 +1,10 @@
+// Tests: graph/train/gradients.cpp, graph/ops/elementwise_binary.cpp, graph/ops/elementwise_unary.cpp
 // Derivatives of element-wise ops against central differences, and at corners.
 #include <cmath>
 
-#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/gradients.h"
 #include "support/gradient_check.h"
 #include "support/program_test.h"
 

@@ -1,10 +1,11 @@
+// Tests: graph/train/gradients.cpp, graph/train/gradients_regions.cpp, graph/train/optimizer.cpp
 // Gradients through regions that stand in each other, and gradients taken inside of them.
 #include <cmath>
 #include <functional>
 
-#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "support/gradient_check.h"
 #include "support/op_test.h"

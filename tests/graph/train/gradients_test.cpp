@@ -1,3 +1,4 @@
+// Tests: graph/train/gradients.cpp
 // What gradients() promises, whatever the ops are.
 #include "lockstep/graph/train/gradients.h"
 

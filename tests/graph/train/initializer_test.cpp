@@ -1,3 +1,4 @@
+// Tests: graph/train/initializers.cpp
 // First values: moments, bounds, fans, and bits that follow from the seed alone.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// Tests: graph/train/optimizer.cpp, graph/ops/updates.cpp
 // Optimizers: what their steps compute, where their state lies, and that a step commits or did not happen.
 #include "lockstep/graph/train/optimizer.h"
 
@@ -6,9 +7,9 @@
 #include <vector>
 
 #include "lockstep/core/kernels/updates.h"
+#include "lockstep/graph/check/structure.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
-#include "lockstep/graph/check/structure.h"
 #include "lockstep/graph/text/text.h"
 #include "support/gradient_check.h"
 #include "support/program_test.h"

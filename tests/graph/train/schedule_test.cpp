@@ -1,3 +1,4 @@
+// Tests: graph/train/optimizer.cpp, graph/train/schedules.cpp
 // Learning-rate schedules against their closed forms, step by step.
 #include <algorithm>
 #include <cmath>
@@ -6,9 +7,9 @@
 
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/text/text.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "lockstep/graph/train/schedules.h"
-#include "lockstep/graph/text/text.h"
 #include "support/program_test.h"
 
 namespace lockstep {

@@ -1,3 +1,4 @@
+// Tests: graph/ops/moving.cpp, graph/ops/shapes.cpp, graph/ops/slicing.cpp
 // Gradients of ops that move elements, first and second order, with shapes known and unknown.
 #include "lockstep/graph/ops/ops.h"
 #include "support/gradient_check.h"

@@ -1,3 +1,4 @@
+// Tests: graph/transform/bisect.cpp, graph/transform/rewriter.cpp
 #include "lockstep/graph/transform/bisect.h"
 
 #include <cmath>
@@ -7,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/passes/dead_node_elimination.h"
-#include "lockstep/graph/transform/rewriter.h"
 #include "lockstep/graph/text/text.h"
+#include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
 namespace {

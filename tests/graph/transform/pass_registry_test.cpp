@@ -1,3 +1,5 @@
+// Tests: graph/transform/named_factories.cpp, graph/transform/pass_options.cpp,
+//        graph/transform/pass_registry.cpp, graph/passes/register.cpp
 #include "lockstep/graph/transform/pass_registry.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// Tests: graph/transform/pipeline.cpp, graph/transform/rewriter.cpp
 #include "lockstep/graph/transform/pipeline.h"
 
 #include <functional>
@@ -10,12 +11,12 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/check/structure.h"
+#include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/passes/dead_node_elimination.h"
-#include "lockstep/graph/transform/rewriter.h"
-#include "lockstep/graph/check/structure.h"
 #include "lockstep/graph/text/text.h"
-#include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
 namespace {

@@ -1,11 +1,12 @@
+// Tests: graph/transform/pass.cpp, graph/transform/rewriter.cpp
 #include "lockstep/graph/transform/rewriter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/transform/pass.h"
-#include "lockstep/graph/text/text.h"
 #include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/text/text.h"
+#include "lockstep/graph/transform/pass.h"
 #include "support/pass_test.h"
 
 namespace lockstep {

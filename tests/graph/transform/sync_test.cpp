@@ -1,12 +1,13 @@
+// Tests: graph/transform/sync.cpp
 #include "lockstep/graph/transform/sync.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/text/text.h"
-#include "lockstep/graph/check/verifier.h"
 
 namespace lockstep {
 namespace {

@@ -1,3 +1,4 @@
+// Tests: io/drawings/dot.cpp, io/drawings/drawing.cpp, io/drawings/svg.cpp
 #include "lockstep/io/drawings/dot.h"
 
 #include <set>
@@ -7,8 +8,8 @@
 #include <sys/stat.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/io/files/files.h"
 #include "lockstep/io/drawings/svg.h"
+#include "lockstep/io/files/files.h"
 #include "support/drawn_graphs.h"
 #include "support/temporary_folder.h"
 

@@ -1,3 +1,5 @@
+// Tests: io/drawings/graph_view.cpp, io/drawings/graph_view_fold.cpp, io/drawings/pipeline_recorder.cpp,
+//        io/drawings/view_likeness.cpp
 #include "lockstep/io/drawings/graph_view.h"
 
 #include <map>
@@ -7,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/text/text.h"
 #include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/graph/transform/pipeline.h"
-#include "lockstep/graph/text/text.h"
 #include "lockstep/io/drawings/pipeline_recorder.h"
 #include "support/drawn_graphs.h"
 

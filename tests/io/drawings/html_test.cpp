@@ -1,3 +1,4 @@
+// Tests: io/drawings/html.cpp, io/drawings/node_facts.cpp, io/drawings/scope_drawings.cpp
 #include "lockstep/io/drawings/html.h"
 
 #include <map>

@@ -1,3 +1,4 @@
+// Tests: io/drawings/model_explorer.cpp, io/files/json_text.cpp
 #include "lockstep/io/drawings/model_explorer.h"
 
 #include <map>

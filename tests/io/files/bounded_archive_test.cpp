@@ -1,3 +1,4 @@
+// Tests: io/files/internal/bounded_archive.h
 #include "lockstep/io/files/internal/bounded_archive.h"
 
 #include <limits>

@@ -1,3 +1,4 @@
+// Tests: io/files/crc32c.cpp
 #include "lockstep/io/files/crc32c.h"
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// Tests: io/files/files.cpp
 #include "lockstep/io/files/files.h"
 
 #include <filesystem>

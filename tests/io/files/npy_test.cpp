@@ -1,3 +1,4 @@
+// Tests: io/files/files.cpp, io/files/npy.cpp, io/files/npz.cpp
 // .npy and .npz: what is written reads back, what NumPy writes is read, what is damaged or hostile is refused.
 #include "lockstep/io/files/npy.h"
 

@@ -1,3 +1,4 @@
+// Tests: io/graphs/graph_diff.cpp
 #include "lockstep/io/graphs/graph_diff.h"
 
 #include <string>
@@ -5,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/graph/text/text.h"
+#include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/strategies/strategy_registry.h"
 
 namespace lockstep {

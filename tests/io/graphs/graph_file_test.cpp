@@ -1,3 +1,5 @@
+// Tests: io/graphs/graph_file.cpp, io/graphs/graph_records.cpp, io/graphs/identities.cpp,
+//        io/files/bounded_json.cpp
 #include "lockstep/io/graphs/graph_file.h"
 
 #include <cstring>
@@ -10,19 +12,19 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "graph/random_text_graph.h"
-#include "io/file_graphs.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/text/text.h"
+#include "lockstep/io/drawings/model_explorer.h"
 #include "lockstep/io/files/crc32c.h"
 #include "lockstep/io/files/files.h"
 #include "lockstep/io/files/internal/bounded_archive.h"
 #include "lockstep/io/graphs/internal/graph_records.h"
-#include "lockstep/io/drawings/model_explorer.h"
 #include "lockstep/strategies/mirrored.h"
+#include "support/file_graphs.h"
 #include "support/random_graph.h"
 #include "support/random_replicated.h"
+#include "support/random_text_graph.h"
 #include "support/replica_models.h"
 #include "support/temporary_folder.h"
 
@@ -38,7 +40,7 @@ using lockstep::testing::graph_of_version_1;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const std::filesystem::path kFiles = std::filesystem::path(LOCKSTEP_TEST_DATA_DIR) / "io/files";
+const std::filesystem::path kFiles = std::filesystem::path(LOCKSTEP_TEST_DATA_DIR) / "io/graphs/files";
 constexpr GraphFormat kAllFormats[] = {GraphFormat::kBinary, GraphFormat::kJson, GraphFormat::kText};
 
 // What is said when the bytes are refused; "accepted" otherwise. Only Error may be thrown.

@@ -1,3 +1,4 @@
+// Tests: io/state/checkpoint_series.cpp
 // Kills a process that does nothing but save, again and again, and looks at what it left.
 #include <algorithm>
 #include <chrono>
@@ -11,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lockstep/io/state/checkpoint_series.h"
 #include "lockstep/io/files/files.h"
+#include "lockstep/io/state/checkpoint_series.h"
 #include "support/sanitizers.h"
 #include "support/temporary_folder.h"
 

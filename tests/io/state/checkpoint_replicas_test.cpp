@@ -1,3 +1,5 @@
+// Tests: io/state/checkpoint.cpp, io/state/logical_variables.cpp, io/state/snapshot.cpp,
+//        graph/run/variable_role.cpp
 // Checkpoints of strategies: what one number of replicas saved, another restores.
 #include <cmath>
 #include <cstddef>

@@ -1,3 +1,4 @@
+// Tests: io/state/checkpoint_series.cpp
 #include "lockstep/io/state/checkpoint_series.h"
 
 #include <algorithm>

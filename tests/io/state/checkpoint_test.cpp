@@ -1,3 +1,4 @@
+// Tests: io/state/checkpoint.cpp, io/state/checkpoint_index.cpp
 #include "lockstep/io/state/checkpoint.h"
 
 #include <cstdint>
@@ -14,8 +15,8 @@
 #include "lockstep/io/files/crc32c.h"
 #include "lockstep/io/files/files.h"
 #include "lockstep/io/files/internal/bounded_archive.h"
-#include "lockstep/io/state/internal/checkpoint_index.h"
 #include "lockstep/io/files/internal/raw_blocks.h"
+#include "lockstep/io/state/internal/checkpoint_index.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
@@ -103,7 +104,7 @@ TEST(Checkpoint, SavesAndRestoresAStore) {
 // Written once by version 1; whatever becomes of the format, this file stays readable.
 TEST(Checkpoint, OfVersionOneIsReadForever) {
   const std::filesystem::path frozen =
-      std::filesystem::path(LOCKSTEP_TEST_DATA_DIR) / "io/files/checkpoint_v1.lkc";
+      std::filesystem::path(LOCKSTEP_TEST_DATA_DIR) / "io/state/files/checkpoint_v1.lkc";
   expect_same(read_checkpoint(frozen), of_everything());
 
   const TemporaryFolder folder;

@@ -1,3 +1,4 @@
+// Tests: io/traces/summary_writer.cpp
 #include "lockstep/io/traces/summary_writer.h"
 
 #include <bit>

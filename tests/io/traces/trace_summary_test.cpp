@@ -1,3 +1,4 @@
+// Tests: io/traces/trace_edges.cpp, io/traces/trace_summary.cpp
 #include "lockstep/io/traces/trace_summary.h"
 
 #include <gmock/gmock.h>

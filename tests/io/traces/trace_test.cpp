@@ -1,3 +1,4 @@
+// Tests: io/traces/chrome_trace.cpp, io/traces/trace.cpp, io/traces/trace_summary.cpp
 #include "lockstep/io/traces/trace.h"
 
 #include <atomic>
@@ -11,11 +12,11 @@
 
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/ops/ops.h"
-#include "lockstep/graph/train/optimizer.h"
 #include "lockstep/graph/text/text.h"
+#include "lockstep/graph/train/optimizer.h"
 #include "lockstep/io/drawings/graph_view.h"
-#include "lockstep/io/traces/internal/event_ring.h"
 #include "lockstep/io/files/internal/json_text.h"
+#include "lockstep/io/traces/internal/event_ring.h"
 #include "lockstep/io/traces/trace_summary.h"
 #include "lockstep/strategies/mirrored.h"
 #include "support/program_test.h"

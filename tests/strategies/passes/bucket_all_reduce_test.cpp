@@ -1,10 +1,11 @@
+// Tests: strategies/passes/bucket_all_reduce.cpp, strategies/passes/register.cpp
 #include "lockstep/strategies/passes/bucket_all_reduce.h"
 
 #include <gtest/gtest.h>
 
 #include "lockstep/strategies/passes/register.h"
-#include "strategies/passes/training.h"
 #include "support/pass_test.h"
+#include "support/training.h"
 
 namespace lockstep {
 namespace {

@@ -1,10 +1,11 @@
+// Tests: strategies/passes/insert_all_reduce.cpp, strategies/passes/register.cpp
 // Passes of graph/passes that change training, under replication: replicas together are one device with the whole batch.
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/strategies/passes/register.h"
-#include "strategies/passes/training.h"
+#include "support/training.h"
 
 namespace lockstep {
 namespace {

@@ -1,11 +1,12 @@
+// Tests: strategies/passes/copies.cpp, strategies/passes/register.cpp
 // Copies of variables across functions, stores and contexts: whatever is done, they stay one variable.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/text/text.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "lockstep/graph/transform/pass_registry.h"
-#include "lockstep/graph/text/text.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/passes/register.h"
 #include "support/strategy_test.h"

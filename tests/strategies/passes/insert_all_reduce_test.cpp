@@ -1,11 +1,12 @@
+// Tests: strategies/passes/insert_all_reduce.cpp, strategies/passes/register.cpp
 #include "lockstep/strategies/passes/insert_all_reduce.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/strategies/passes/register.h"
-#include "strategies/passes/training.h"
 #include "support/pass_test.h"
+#include "support/training.h"
 
 namespace lockstep {
 namespace {

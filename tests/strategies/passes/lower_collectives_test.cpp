@@ -1,3 +1,5 @@
+// Tests: strategies/passes/cross_device_ops.cpp, strategies/passes/lower_collectives.cpp,
+//        strategies/passes/register.cpp, graph/ops/collectives.cpp
 #include "lockstep/strategies/passes/lower_collectives.h"
 
 #include <algorithm>
@@ -7,10 +9,10 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/build/builder.h"
-#include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/ops/ops.h"
-#include "lockstep/strategies/proof/collective_schedule.h"
+#include "lockstep/graph/run/compile.h"
 #include "lockstep/strategies/passes/register.h"
+#include "lockstep/strategies/proof/collective_schedule.h"
 #include "support/pass_test.h"
 #include "support/random_replicated.h"
 

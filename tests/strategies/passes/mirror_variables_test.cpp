@@ -1,3 +1,4 @@
+// Tests: strategies/passes/mirror_variables.cpp, strategies/passes/register.cpp
 #include "lockstep/strategies/passes/mirror_variables.h"
 
 #include <gmock/gmock.h>

@@ -1,9 +1,11 @@
+// Tests: strategies/passes/order_collectives.cpp, strategies/passes/register.cpp,
+//        strategies/proof/collective_schedule.cpp
 #include "lockstep/strategies/passes/order_collectives.h"
 
 #include <gtest/gtest.h>
 
-#include "lockstep/strategies/proof/collective_schedule.h"
 #include "lockstep/strategies/passes/register.h"
+#include "lockstep/strategies/proof/collective_schedule.h"
 #include "support/pass_test.h"
 
 namespace lockstep {

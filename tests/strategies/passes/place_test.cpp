@@ -1,3 +1,5 @@
+// Tests: strategies/passes/insert_copies.cpp, strategies/passes/memories.cpp, strategies/passes/place.cpp,
+//        strategies/passes/register.cpp
 #include "lockstep/strategies/passes/place.h"
 
 #include <gmock/gmock.h>

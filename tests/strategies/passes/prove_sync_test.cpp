@@ -1,3 +1,4 @@
+// Tests: strategies/passes/prove_sync.cpp, strategies/passes/register.cpp, strategies/proof/drift.cpp
 #include "lockstep/strategies/passes/prove_sync.h"
 
 #include <gmock/gmock.h>
@@ -9,9 +10,9 @@
 #include "lockstep/graph/transform/rewriter.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/passes/register.h"
-#include "strategies/passes/training.h"
 #include "support/pass_test.h"
 #include "support/strategy_test.h"
+#include "support/training.h"
 
 namespace lockstep {
 namespace {

@@ -1,11 +1,14 @@
+// Tests: strategies/passes/register.cpp, strategies/passes/register_flat.cpp,
+//        strategies/passes/replica_clones.cpp, strategies/passes/replica_joins.cpp,
+//        strategies/passes/replicate.cpp, strategies/passes/replicator.cpp, graph/ops/collectives.cpp
 #include "lockstep/strategies/passes/replicate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/build/builder.h"
-#include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "lockstep/strategies/passes/register.h"
 #include "support/pass_test.h"

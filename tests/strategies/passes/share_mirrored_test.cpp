@@ -1,3 +1,5 @@
+// Tests: strategies/passes/register.cpp, strategies/passes/share_mirrored.cpp,
+//        strategies/passes/sharing.cpp, strategies/passes/variable_order.cpp
 #include "lockstep/strategies/passes/share_mirrored.h"
 
 #include <gmock/gmock.h>

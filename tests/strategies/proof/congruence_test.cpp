@@ -1,3 +1,5 @@
+// Tests: strategies/proof/attribute_numbers.cpp, strategies/proof/congruence.cpp,
+//        strategies/proof/drift.cpp
 #include "lockstep/strategies/proof/congruence.h"
 
 #include <gtest/gtest.h>

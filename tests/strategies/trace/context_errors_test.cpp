@@ -1,13 +1,14 @@
+// Tests: strategies/trace/context.cpp, strategies/trace/replica_context.cpp
 // Calls in the wrong context, and scopes.
 #include <functional>
 #include <memory>
 
-#include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/gradients.h"
 #include "lockstep/strategies/extended.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/run_steps.h"
-#include "strategies/mistakes.h"
+#include "support/mistakes.h"
 
 namespace lockstep {
 namespace {

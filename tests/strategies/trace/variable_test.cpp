@@ -1,3 +1,4 @@
+// Tests: strategies/trace/variable.cpp, strategies/trace/variable_now.cpp
 // Variables of a strategy: changes at once beside running steps, options of a name, rows, colocation, printing.
 #include "lockstep/strategies/trace/variable.h"
 

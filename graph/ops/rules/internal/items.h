@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "lockstep/core/shape.h"
-#include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ir/kernel.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
 
 namespace lockstep {
 

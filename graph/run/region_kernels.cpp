@@ -1,4 +1,4 @@
-#include "lockstep/graph/run/internal/regions.h"
+#include "lockstep/graph/run/internal/region_kernels.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,69 +6,12 @@
 #include <mutex>
 
 #include "lockstep/core/memory.h"
+#include "lockstep/graph/ir/internal/region_shapes.h"
+#include "lockstep/graph/ir/internal/shape_values.h"
 #include "lockstep/graph/run/internal/plan.h"
 #include "lockstep/graph/run/internal/run_context.h"
-#include "lockstep/graph/ir/internal/shape_values.h"
 
 namespace lockstep {
-
-namespace {
-
-std::vector<TensorSpec> infer_graph(const Graph& graph, std::span<const TensorSpec> arguments,
-                                    const NodeView::VariableSpecs& variables) {
-  std::vector<SmallVector<TensorSpec, 1>> specs(graph.id_bound());
-  for (std::size_t i = 0; i < arguments.size(); ++i) specs[graph.parameters()[i].index()] = {arguments[i]};
-  internal::HostValues host(
-      graph, [&](ValueId value) -> const TensorSpec& { return specs[value.node.index()][value.output]; });
-  std::vector<TensorSpec> inputs;
-  for (const NodeId id : graph.topological_order()) {
-    if (!specs[id.index()].empty()) continue;
-    const Node& node = graph.node(id);
-    inputs.clear();
-    for (const ValueId input : node.inputs()) inputs.push_back(specs[input.node.index()][input.output]);
-    const NodeView::ShapeValues shape_values = host.for_node(node);
-    specs[id.index()] = node.op().region_kind == RegionKind::kNone
-                            ? infer_outputs(node, inputs, variables, &shape_values)
-                            : infer_region_outputs(node, inputs, variables);
-  }
-  std::vector<TensorSpec> results;
-  for (const ValueId result : graph.results()) results.push_back(specs[result.node.index()][result.output]);
-  return results;
-}
-
-}  // namespace
-
-SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<const TensorSpec> inputs,
-                                                const NodeView::VariableSpecs& variables) {
-  const auto keep = [](const std::vector<TensorSpec>& specs) {
-    return SmallVector<TensorSpec, 1>(std::span<const TensorSpec>(specs));
-  };
-  switch (node.op().region_kind) {
-    case RegionKind::kCond: {
-      std::vector<TensorSpec> specs = infer_graph(node.regions()[0], inputs.subspan(1), variables);
-      const std::vector<TensorSpec> others = infer_graph(node.regions()[1], inputs.subspan(1), variables);
-      for (std::size_t i = 0; i < specs.size(); ++i)
-        specs[i].shape = join_shapes(specs[i].shape, others[i].shape);
-      return keep(specs);
-    }
-    case RegionKind::kWhile: return infer_outputs(node, inputs, variables);
-    case RegionKind::kReplicated: {
-      const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
-      const auto shared = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
-      std::vector<TensorSpec> outputs(node.outputs().size());
-      for (std::size_t r = 0; r < replicas; ++r) {
-        std::vector<TensorSpec> arguments(inputs.begin(),
-                                          inputs.begin() + static_cast<std::ptrdiff_t>(shared));
-        for (std::size_t at = shared + r; at < inputs.size(); at += replicas) arguments.push_back(inputs[at]);
-        const std::vector<TensorSpec> results = infer_graph(node.regions()[0], arguments, variables);
-        for (std::size_t i = 0; i < results.size(); ++i) outputs[i * replicas + r] = results[i];
-      }
-      return keep(outputs);
-    }
-    case RegionKind::kNone: break;
-  }
-  return infer_outputs(node, inputs, variables);
-}
 
 namespace {
 
@@ -204,7 +147,7 @@ void run_cond(const RegionNode& self, KernelContext& c) {
                                     c.run());
 }
 
-void run_while(const RegionNode& self, const LoopShape& loop, KernelContext& c) {
+void run_while(const RegionNode& self, const internal::LoopShape& loop, KernelContext& c) {
   const Pointers variables = self.variables(c);
   Pointers values = RegionNode::inputs(c, 0, self.node->inputs().size());
   // The carried values go back and forth between the outputs and the scratch memory.
@@ -258,14 +201,6 @@ void run_replicated(const RegionNode& self, std::size_t replicas, std::size_t sh
 
 }  // namespace
 
-LoopShape loop_shape(const Node& node) {
-  LoopShape loop;
-  loop.carried = static_cast<std::size_t>(*node.find<std::int64_t>("carried"));
-  if (const auto* trips = node.find<std::int64_t>("max_trips")) loop.max_trips = *trips;
-  if (const auto* stash = node.find<bool>("stash")) loop.stash = *stash;
-  return loop;
-}
-
 RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> inputs,
                                 std::span<const TensorSpec> outputs, std::vector<VariableUse> uses,
                                 const Runtime& runtime, const CompileOptions& options,
@@ -309,7 +244,7 @@ RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> in
     case RegionKind::kWhile: {
       const double trip = add(node.regions()[0], inputs, replica) + add(node.regions()[1], inputs, replica);
       check_results(1, 0, 1);
-      const LoopShape loop = loop_shape(node);
+      const internal::LoopShape loop = internal::loop_shape(node);
       result.seconds = kTripsGuess * trip;
       for (std::size_t i = 0; i < loop.carried; ++i) {
         result.scratch_bytes += aligned(static_cast<std::size_t>(num_bytes(inputs[i])));

@@ -1,4 +1,4 @@
-// graph/run/internal/regions.h - nodes with regions as one kernel call of a compiled program.
+// graph/run/internal/region_kernels.h - nodes with regions as one kernel call of a compiled program.
 //
 // Each region is planned like a program of its own, once per plan of the graph around it: memory is laid out, large nodes
 // are cut, and a region that is worth it is run by several lanes. A loop goes round inside that one call.
@@ -8,23 +8,11 @@
 #include <vector>
 
 #include "lockstep/core/runtime.h"
-#include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/ir/kernel.h"
+#include "lockstep/graph/run/compile.h"
 
 namespace lockstep {
-
-// The specs of a region node's outputs for inputs of known specs, inferred through the regions.
-SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<const TensorSpec> inputs,
-                                                const NodeView::VariableSpecs& variables);
-
-// A while_loop's attributes.
-struct LoopShape {
-  std::size_t carried = 0;
-  std::int64_t max_trips = -1;  // -1: no bound
-  bool stash = false;           // keeps the carried values of every trip: see docs/graph_rules.md
-};
-LoopShape loop_shape(const Node& node);
 
 struct RegionKernel {
   KernelFn kernel;

@@ -1,0 +1,24 @@
+// graph/ir/internal/region_shapes.h - what a node with regions says of its outputs and its trips.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "lockstep/graph/ir/graph.h"
+
+namespace lockstep::internal {
+
+// The specs of a region node's outputs for inputs of known specs, inferred through the regions.
+SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<const TensorSpec> inputs,
+                                                const NodeView::VariableSpecs& variables);
+
+// A while_loop's attributes.
+struct LoopShape {
+  std::size_t carried = 0;
+  std::int64_t max_trips = -1;  // -1: no bound
+  bool stash = false;           // keeps the carried values of every trip: see docs/graph_rules.md
+};
+LoopShape loop_shape(const Node& node);
+
+}  // namespace lockstep::internal

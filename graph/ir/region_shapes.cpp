@@ -1,0 +1,76 @@
+// graph/ir/region_shapes.cpp - inference through regions, node by node.
+#include "lockstep/graph/ir/internal/region_shapes.h"
+
+#include <vector>
+
+#include "lockstep/graph/ir/internal/shape_values.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+std::vector<TensorSpec> infer_graph(const Graph& graph, std::span<const TensorSpec> arguments,
+                                    const NodeView::VariableSpecs& variables) {
+  std::vector<SmallVector<TensorSpec, 1>> specs(graph.id_bound());
+  for (std::size_t i = 0; i < arguments.size(); ++i) specs[graph.parameters()[i].index()] = {arguments[i]};
+  HostValues host(
+      graph, [&](ValueId value) -> const TensorSpec& { return specs[value.node.index()][value.output]; });
+  std::vector<TensorSpec> inputs;
+  for (const NodeId id : graph.topological_order()) {
+    if (!specs[id.index()].empty()) continue;
+    const Node& node = graph.node(id);
+    inputs.clear();
+    for (const ValueId input : node.inputs()) inputs.push_back(specs[input.node.index()][input.output]);
+    const NodeView::ShapeValues shape_values = host.for_node(node);
+    specs[id.index()] = node.op().region_kind == RegionKind::kNone
+                            ? infer_outputs(node, inputs, variables, &shape_values)
+                            : infer_region_outputs(node, inputs, variables);
+  }
+  std::vector<TensorSpec> results;
+  for (const ValueId result : graph.results()) results.push_back(specs[result.node.index()][result.output]);
+  return results;
+}
+
+}  // namespace
+
+SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<const TensorSpec> inputs,
+                                                const NodeView::VariableSpecs& variables) {
+  const auto keep = [](const std::vector<TensorSpec>& specs) {
+    return SmallVector<TensorSpec, 1>(std::span<const TensorSpec>(specs));
+  };
+  switch (node.op().region_kind) {
+    case RegionKind::kCond: {
+      std::vector<TensorSpec> specs = infer_graph(node.regions()[0], inputs.subspan(1), variables);
+      const std::vector<TensorSpec> others = infer_graph(node.regions()[1], inputs.subspan(1), variables);
+      for (std::size_t i = 0; i < specs.size(); ++i)
+        specs[i].shape = join_shapes(specs[i].shape, others[i].shape);
+      return keep(specs);
+    }
+    case RegionKind::kWhile: return infer_outputs(node, inputs, variables);
+    case RegionKind::kReplicated: {
+      const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
+      const auto shared = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
+      std::vector<TensorSpec> outputs(node.outputs().size());
+      for (std::size_t r = 0; r < replicas; ++r) {
+        std::vector<TensorSpec> arguments(inputs.begin(),
+                                          inputs.begin() + static_cast<std::ptrdiff_t>(shared));
+        for (std::size_t at = shared + r; at < inputs.size(); at += replicas) arguments.push_back(inputs[at]);
+        const std::vector<TensorSpec> results = infer_graph(node.regions()[0], arguments, variables);
+        for (std::size_t i = 0; i < results.size(); ++i) outputs[i * replicas + r] = results[i];
+      }
+      return keep(outputs);
+    }
+    case RegionKind::kNone: break;
+  }
+  return infer_outputs(node, inputs, variables);
+}
+
+LoopShape loop_shape(const Node& node) {
+  LoopShape loop;
+  loop.carried = static_cast<std::size_t>(*node.find<std::int64_t>("carried"));
+  if (const auto* trips = node.find<std::int64_t>("max_trips")) loop.max_trips = *trips;
+  if (const auto* stash = node.find<bool>("stash")) loop.stash = *stash;
+  return loop;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,89 @@
+// strategies/trace/tracer.h - the part of a strategy that tracing stands on: its replicas, its variables, and regions.
+//
+// Strategy derives from it. Contexts, variables and replica contexts know a strategy by this class alone, so that nothing in
+// this room needs to see what lies above it. Thread safety: as Strategy.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/variable_store.h"
+#include "lockstep/graph/build/value.h"
+#include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/ops/collectives.h"
+#include "lockstep/strategies/trace/context.h"
+#include "lockstep/strategies/trace/step.h"
+#include "lockstep/strategies/trace/values.h"
+
+namespace lockstep {
+
+class Strategy;
+class Variable;
+
+namespace internal {
+
+struct VariableState;
+
+class LOCKSTEP_API Tracer {
+ public:
+  using TraceFn = std::function<std::vector<Value>(std::span<const Value>)>;
+  using CrossTraceFn = std::function<std::vector<PerReplica<Value>>(std::span<const PerReplica<Value>>)>;
+
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
+
+  virtual std::string_view name() const = 0;
+  std::int64_t num_replicas_in_sync() const { return static_cast<std::int64_t>(devices_.size()); }
+  const std::vector<std::string>& worker_devices() const { return devices_; }  // canonical, by replica
+  VariableStore& variables() const { return *variables_; }
+  // May the copies of this variable drift apart? Its user says so (MirroredOptions::may_drift); never by itself.
+  virtual bool may_drift(std::string_view variable) const;
+  Strategy& strategy() const { return *strategy_; }
+
+ protected:
+  // `devices` are canonical names.
+  Tracer(Strategy& strategy, std::vector<std::string> devices, std::shared_ptr<VariableStore> variables);
+  virtual ~Tracer();
+
+  // `method` is what the user called, for errors about the context. The parts lack the program and its report.
+  Step::Parts trace_replicas(std::vector<InputSpec> inputs, const TraceFn& trace, std::string_view method,
+                             SourceSite site);
+  Step::Parts trace_cross(std::vector<InputSpec> inputs, const CrossTraceFn& trace, std::string_view method,
+                          SourceSite site);
+  // A replicated region in the graph being traced.
+  std::vector<PerReplica<Value>> replicate(std::span<const PerReplica<Value>> arguments, const TraceFn& trace,
+                                           ContextKind kind, std::string_view method, SourceSite site);
+  // Declares the variables that may drift as what they are for replicas: each one's own.
+  void allow_drift(Graph& step) const;
+  // See Strategy::reduce.
+  Value reduce_values(ReduceOp op, const PerReplica<Value>& value, std::optional<std::int64_t> axis,
+                      SourceSite site);
+  Tensor reduce_tensors(ReduceOp op, const PerReplica<Tensor>& value, std::optional<std::int64_t> axis,
+                        SourceSite site);
+
+ private:
+  friend class lockstep::Variable;
+
+  Strategy* strategy_;
+  std::vector<std::string> devices_;
+  std::shared_ptr<VariableStore> variables_;
+  // The variables made in this strategy, by name.
+  std::mutex made_mutex_;
+  std::map<std::string, std::shared_ptr<const VariableState>, std::less<>> made_;
+};
+
+// Of default_strategy(), which defines it.
+Tracer& default_tracer();
+
+}  // namespace internal
+
+}  // namespace lockstep

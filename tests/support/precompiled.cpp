@@ -1,0 +1,1 @@
+// tests/support/precompiled.cpp - CMake makes a precompiled header for the sources of a target: this is one.
