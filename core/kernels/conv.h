@@ -33,8 +33,8 @@ struct ConvShape {
   std::int64_t group_out() const { return out_channels / groups; }
   std::int64_t window() const { return rows.size * columns.size * group_in(); }  // elements of one group
   std::int64_t out_rows() const { return images * rows.out; }                    // of all images
-  double multiplications() const;
-  double seconds(DType dtype) const;  // of one thread, estimated; for any of the three below
+  LOCKSTEP_API double multiplications() const;
+  LOCKSTEP_API double seconds(DType dtype) const;  // of one thread, estimated; for any of the three below
 };
 
 // y = conv(x, w).

@@ -135,7 +135,7 @@ struct NodeInit {
   std::optional<Provenance> provenance;  // absent: a new identity, which is its own origin
 
   // `attributes`, with a copy of those of `attributes_of` where that was given: to change them.
-  std::vector<Attribute>& own_attributes();
+  LOCKSTEP_API std::vector<Attribute>& own_attributes();
 };
 
 class LOCKSTEP_API Graph {

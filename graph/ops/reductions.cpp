@@ -228,7 +228,7 @@ Value mean(const Operand& x, Axes axes, bool keep) { return reduce("mean", x, st
 Value max(const Operand& x, Axes axes, bool keep) { return reduce("max", x, std::move(axes), keep); }
 Value min(const Operand& x, Axes axes, bool keep) { return reduce("min", x, std::move(axes), keep); }
 Value prod(const Operand& x, Axes axes, bool keep) { return reduce("prod", x, std::move(axes), keep); }
-Value any(const Operand& x, Axes axes, bool keep) { return reduce("any", x, std::move(axes), keep); }
+Value any_of(const Operand& x, Axes axes, bool keep) { return reduce("any", x, std::move(axes), keep); }
 Value all(const Operand& x, Axes axes, bool keep) { return reduce("all", x, std::move(axes), keep); }
 Value logsumexp(const Operand& x, Axes axes, bool keep) {
   return reduce("logsumexp", x, std::move(axes), keep);

@@ -25,7 +25,7 @@ LOCKSTEP_API Value min(const Operand& x, std::vector<std::int64_t> axes = {}, bo
 // the square of an axis.
 LOCKSTEP_API Value prod(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
 // Of bool.
-LOCKSTEP_API Value any(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
+LOCKSTEP_API Value any_of(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
 LOCKSTEP_API Value all(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
 // log(sum(exp(x))) without overflow; -inf alone, or nothing, gives -inf.
 LOCKSTEP_API Value logsumexp(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);

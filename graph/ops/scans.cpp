@@ -159,7 +159,7 @@ Value argmin(const Operand& x, std::int64_t axis, bool keepdims) {
   return along("argmin", x, {{"axis", axis}, {"keepdims", keepdims}});
 }
 
-TopK top_k(const Operand& x, std::int64_t k) {
+TopKResult top_k(const Operand& x, std::int64_t k) {
   const Value& value = x.value_for("top_k");
   const std::vector<Value> outputs = value.builder().op("top_k", {&value, 1}, {{"k", k}}, {}, x.site());
   return {outputs[0], outputs[1]};

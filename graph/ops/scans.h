@@ -23,9 +23,9 @@ LOCKSTEP_API Value argmin(const Operand& x, std::int64_t axis = -1, bool keepdim
 
 // The k largest along the last axis, largest first, and their indices (i64). NaN counts as the largest; of equals the one
 // with the lower index comes first. Gradients flow into the elements that were taken.
-struct TopK {
+struct TopKResult {
   Value values, indices;
 };
-LOCKSTEP_API TopK top_k(const Operand& x, std::int64_t k);
+LOCKSTEP_API TopKResult top_k(const Operand& x, std::int64_t k);
 
 }  // namespace lockstep

@@ -27,7 +27,7 @@ struct ScheduledCollective {
   std::vector<std::pair<DType, std::int64_t>>
       tensors;  // of one replica: dtype, elements (-1: not known before feeds)
 
-  std::string to_string() const;  // a line as above, without the name
+  LOCKSTEP_API std::string to_string() const;  // a line as above, without the name
 };
 
 LOCKSTEP_API std::vector<ScheduledCollective> collective_schedule(const Graph& graph);

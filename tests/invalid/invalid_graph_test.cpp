@@ -15,6 +15,7 @@
 
 #include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/text/text.h"
+#include "support/data_dir.h"
 
 namespace lockstep {
 namespace {
@@ -36,7 +37,7 @@ std::string rule_of(const fs::path& file) {
 
 std::vector<std::string> case_files() {
   std::vector<std::string> files;
-  for (const auto& entry : fs::directory_iterator(LOCKSTEP_TEST_DATA_DIR "/invalid")) {
+  for (const auto& entry : fs::directory_iterator(testing::data_dir() / "invalid")) {
     if (entry.path().extension() == ".lks") files.push_back(entry.path().string());
   }
   std::ranges::sort(files);
@@ -193,7 +194,7 @@ TEST(InvalidGraphs, CoverEveryRule) {
 }
 
 TEST(InvalidGraphs, TheDocumentNamesEveryRuleInOrder) {
-  const std::string document = read_file(LOCKSTEP_TEST_DATA_DIR "/../docs/graph_rules.md");
+  const std::string document = read_file(testing::data_dir() / "../docs/graph_rules.md");
   std::size_t at = 0;
   for (const std::string& rule : verifier_rules()) {
     const std::size_t found = document.find("\n### " + rule + "\n", at);

@@ -8,12 +8,13 @@
 
 #include "lockstep/graph/ir/op.h"
 #include "lockstep/graph/ops/ops.h"
+#include "support/data_dir.h"
 
 namespace lockstep {
 namespace {
 
 TEST(OpDocs, HaveARowForEveryBuiltInOp) {
-  std::ifstream file(std::string(LOCKSTEP_TEST_DATA_DIR) + "/../docs/ops.md");
+  std::ifstream file(testing::data_dir() / "../docs/ops.md");
   ASSERT_TRUE(file.is_open());
   std::stringstream text;
   text << file.rdbuf();

@@ -103,9 +103,9 @@ TEST(Reductions, AreTheSameInProgramsHoweverLarge) {
 TEST(Reductions, OfBool) {
   GraphBuilder b;
   const Value x = b.placeholder("x", DType::kBool, {2, 3});
-  b.result(any(x, {1}));
+  b.result(any_of(x, {1}));
   b.result(all(x, {1}));
-  b.result(any(x));
+  b.result(any_of(x));
   b.result(all(x, {}, true));
   const std::vector<Tensor> results =
       evaluate(b, {Tensor::from<bool>({2, 3}, {true, true, true, false, false, true})});
@@ -139,7 +139,7 @@ TEST(Reductions, RefuseWhatTheyCannotDo) {
               HasSubstr("takes floating values, got i32[2]; cast(x, DType::kF32)"));
   EXPECT_THAT(caught([&] { logsumexp(ints); }).what, HasSubstr("takes floating values"));
   EXPECT_THAT(caught([&] { sum(bools); }).what, HasSubstr("use any or all, or cast first"));
-  EXPECT_THAT(caught([&] { any(ints); }).what, HasSubstr("takes bool, got i32[2]"));
+  EXPECT_THAT(caught([&] { any_of(ints); }).what, HasSubstr("takes bool, got i32[2]"));
   EXPECT_THAT(caught([&] { max(none, {1}); }).what,
               HasSubstr("of nothing: the reduced axes of f32[3,0] hold no elements"));
   EXPECT_THAT(caught([&] { min(none); }).what, HasSubstr("of nothing"));

@@ -183,7 +183,7 @@ TEST(TopK, EqualsASort) {
       for (const std::int64_t k : {std::int64_t{0}, std::int64_t{1}, n / 2, n}) {
         const Tensor feed = whole_numbers(dtype, {3, n});
         GraphBuilder b;
-        const TopK top = top_k(b.placeholder("x", dtype, {3, kUnknown}), k);
+        const TopKResult top = top_k(b.placeholder("x", dtype, {3, kUnknown}), k);
         b.result(top.values);
         b.result(top.indices);
         const std::vector<Tensor> results = evaluate(b, {feed});
@@ -207,7 +207,7 @@ TEST(TopK, EqualsASort) {
 
 TEST(TopK, NaNComesFirst) {
   GraphBuilder b;
-  const TopK top = top_k(b.placeholder("x", DType::kF32, {5}), 3);
+  const TopKResult top = top_k(b.placeholder("x", DType::kF32, {5}), 3);
   b.result(top.indices);
   const Tensor indices = evaluate(b, {testing::vec({1, std::nanf(""), 9, std::nanf(""), 9})})[0];
   EXPECT_TRUE(indices.bit_equal(Tensor::from<std::int64_t>({3}, {1, 3, 2})));

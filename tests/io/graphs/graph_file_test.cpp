@@ -21,6 +21,7 @@
 #include "lockstep/io/files/internal/bounded_archive.h"
 #include "lockstep/io/graphs/internal/graph_records.h"
 #include "lockstep/strategies/mirrored.h"
+#include "support/data_dir.h"
 #include "support/file_graphs.h"
 #include "support/random_graph.h"
 #include "support/random_replicated.h"
@@ -40,7 +41,7 @@ using lockstep::testing::graph_of_version_1;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const std::filesystem::path kFiles = std::filesystem::path(LOCKSTEP_TEST_DATA_DIR) / "io/graphs/files";
+const std::filesystem::path kFiles = lockstep::testing::data_dir() / "io/graphs/files";
 constexpr GraphFormat kAllFormats[] = {GraphFormat::kBinary, GraphFormat::kJson, GraphFormat::kText};
 
 // What is said when the bytes are refused; "accepted" otherwise. Only Error may be thrown.

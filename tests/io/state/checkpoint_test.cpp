@@ -17,6 +17,7 @@
 #include "lockstep/io/files/internal/bounded_archive.h"
 #include "lockstep/io/files/internal/raw_blocks.h"
 #include "lockstep/io/state/internal/checkpoint_index.h"
+#include "support/data_dir.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
@@ -103,8 +104,7 @@ TEST(Checkpoint, SavesAndRestoresAStore) {
 
 // Written once by version 1; whatever becomes of the format, this file stays readable.
 TEST(Checkpoint, OfVersionOneIsReadForever) {
-  const std::filesystem::path frozen =
-      std::filesystem::path(LOCKSTEP_TEST_DATA_DIR) / "io/state/files/checkpoint_v1.lkc";
+  const std::filesystem::path frozen = testing::data_dir() / "io/state/files/checkpoint_v1.lkc";
   expect_same(read_checkpoint(frozen), of_everything());
 
   const TemporaryFolder folder;

@@ -13,6 +13,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/io/files/files.h"
+#include "support/data_dir.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
@@ -300,7 +301,7 @@ TEST_F(SummaryWriterTest, TensorBoardReadsIt) {
     writer.histogram("nothing", Tensor::zeros({0}), 4);
   }
   const std::filesystem::path out = folder_.path() / "out";
-  ASSERT_TRUE(runs(str(python, " '" LOCKSTEP_TEST_DATA_DIR "/io/read_summaries.py' '",
+  ASSERT_TRUE(runs(str(python, " '", (testing::data_dir() / "io/traces/read_summaries.py").string(), "' '",
                        (folder_.path() / "log").string(), "' > '", out.string(), "'")));
   EXPECT_EQ(read_file(out),
             "scalars loss 3 1500.2 0.5\n"
