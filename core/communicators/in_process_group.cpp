@@ -6,6 +6,8 @@
 namespace lockstep {
 namespace {
 
+using internal::InProcessRoom;
+
 class InProcessCommunicator final : public Communicator {
  public:
   InProcessCommunicator(InProcessRoom& room, int rank) : room_(room), rank_(rank) { room.claim(rank); }

@@ -40,6 +40,10 @@
 
 namespace lockstep {
 
+namespace internal {
+class InProcessRoom;
+}  // namespace internal
+
 class LOCKSTEP_API InProcessGroup {
  public:
   // Throws InvalidArgument for fewer than one participant, or more than 65,535.
@@ -55,7 +59,7 @@ class LOCKSTEP_API InProcessGroup {
   void declare_lost(int rank, const std::string& why);
 
  private:
-  std::shared_ptr<class InProcessRoom> room_;
+  std::shared_ptr<internal::InProcessRoom> room_;
 };
 
 }  // namespace lockstep

@@ -14,7 +14,7 @@
 #include "lockstep/core/communicators/internal/in_process_room.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using Kind = CommunicatorCall::Kind;
@@ -358,4 +358,4 @@ void InProcessOperation::release(int rank) noexcept {
   room.leave(rank);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using Kind = CommunicatorCall::Kind;
@@ -381,4 +381,4 @@ void InProcessRoom::shut() {
   if (!absent.empty()) lose(absent.front(), "never joined: its group was destroyed");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

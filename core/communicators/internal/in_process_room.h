@@ -29,7 +29,7 @@
 #include "lockstep/core/communicators/communicator.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class InProcessRoom;
 
@@ -204,4 +204,4 @@ class InProcessRoom : public std::enable_shared_from_this<InProcessRoom> {
   const bool spins_;  // every participant can have one of its own
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal
