@@ -38,6 +38,10 @@
 
 namespace lockstep {
 
+namespace internal {
+struct RegionTrace;
+}  // namespace internal
+
 // How a lambda node behaves; by default nothing is promised.
 struct CallOptions {
   // Estimated seconds of one call; 0: unknown (about a microsecond is assumed).
@@ -157,7 +161,7 @@ class LOCKSTEP_API GraphBuilder {
   Value import(const Value& value);
 
  private:
-  friend struct RegionTrace;
+  friend struct internal::RegionTrace;
   friend class Value;
   explicit GraphBuilder(GraphBuilder* parent);
   const TensorSpec* variable_spec(std::string_view name) const;

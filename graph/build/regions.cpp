@@ -9,6 +9,8 @@ namespace lockstep {
 
 namespace {
 
+using internal::RegionTrace;
+
 template <class T>
 std::vector<T> joined(std::vector<T> a, std::span<const T> b) {
   a.insert(a.end(), b.begin(), b.end());

@@ -5,7 +5,7 @@
 #include "lockstep/graph/check/internal/verifier_rules.h"
 
 namespace lockstep {
-namespace verifier {
+namespace internal::verifier {
 namespace {
 
 // Rules that others rely on come first; of several broken ones the first is reported.
@@ -140,7 +140,7 @@ std::string region_label(RegionKind kind, std::size_t index) {
   return "region_" + std::to_string(index);
 }
 
-}  // namespace verifier
+}  // namespace internal::verifier
 
 VerifyError::VerifyError(Violation violation)
     : Error(ErrorCode::kInvalidArgument, str("graph rule '", violation.rule, "' broken: ", violation.message),
@@ -149,19 +149,20 @@ VerifyError::VerifyError(Violation violation)
 VerifyError::~VerifyError() = default;
 
 void verify(const Graph& graph, const Runtime* runtime) {
-  auto found = verifier::find(graph, runtime, true);
+  auto found = internal::verifier::find(graph, runtime, true);
   if (!found.empty()) throw VerifyError(std::move(found.front().violation));
 }
 
 std::vector<Violation> find_violations(const Graph& graph, const Runtime* runtime) {
   std::vector<Violation> violations;
-  for (auto& one : verifier::find(graph, runtime, false)) violations.push_back(std::move(one.violation));
+  for (auto& one : internal::verifier::find(graph, runtime, false))
+    violations.push_back(std::move(one.violation));
   return violations;
 }
 
 std::vector<std::string> verifier_rules() {
   std::vector<std::string> names;
-  for (const verifier::Rule& rule : verifier::rules()) names.emplace_back(rule.name);
+  for (const internal::verifier::Rule& rule : internal::verifier::rules()) names.emplace_back(rule.name);
   return names;
 }
 

@@ -5,7 +5,7 @@
 
 #include "lockstep/core/device.h"
 
-namespace lockstep::verifier {
+namespace lockstep::internal::verifier {
 namespace {
 
 std::string in_quotes(std::string_view text) { return str("'", text, "'"); }
@@ -285,4 +285,4 @@ void results(GraphCheck& check) {
   }
 }
 
-}  // namespace lockstep::verifier
+}  // namespace lockstep::internal::verifier

@@ -1,7 +1,7 @@
 // graph/check/verifier_rules_regions.cpp - what nodes with regions must look like, by kind.
 #include "lockstep/graph/check/internal/verifier_rules.h"
 
-namespace lockstep::verifier {
+namespace lockstep::internal::verifier {
 namespace {
 
 // More would be a mistake, and a rule that counts them would never end.
@@ -175,4 +175,4 @@ void region_signature(NodeCheck& check) {
   }
 }
 
-}  // namespace lockstep::verifier
+}  // namespace lockstep::internal::verifier

@@ -9,7 +9,7 @@
 
 #include "lockstep/graph/check/internal/verifier_rules.h"
 
-namespace lockstep::verifier {
+namespace lockstep::internal::verifier {
 
 void add_own_accesses(const Node& node, std::vector<VariableAccess>& accesses) {
   const OpTraits& traits = node.op().traits;
@@ -163,4 +163,4 @@ class OrderCheck {
 
 void variable_order(GraphCheck& check) { OrderCheck(check).run(); }
 
-}  // namespace lockstep::verifier
+}  // namespace lockstep::internal::verifier

@@ -7,7 +7,7 @@
 #include "lockstep/graph/ir/internal/evaluate_node.h"
 #include "lockstep/graph/ir/internal/region_shapes.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 namespace {
 
@@ -68,7 +68,7 @@ std::vector<Tensor> Evaluator::run_node(const Node& node, std::span<const Tensor
     const OpTraits& traits = node.op().traits;
     // Inside a replicated region the replica that runs; elsewhere the one the node was made for, if any.
     const int draws_as = std::max(replica >= 0 ? replica : node.provenance().replica, 0);
-    internal::EvalContext context{info_, draws_as, &specs_, {}};
+    EvalContext context{info_, draws_as, &specs_, {}};
     SmallVector<std::string, 1> names = updated_variables(node);
     if (traits.reads_variable) names.push_back(node.find<VariableRef>(*traits.reads_variable)->name);
     std::vector<Tensor> state;
@@ -77,7 +77,7 @@ std::vector<Tensor> Evaluator::run_node(const Node& node, std::span<const Tensor
       state.push_back(variables_.at(name));
     }
     context.state = state;
-    std::vector<Tensor> outputs = internal::evaluate(node, inputs, context);
+    std::vector<Tensor> outputs = evaluate(node, inputs, context);
     if (traits.updates_variable) {
       for (std::size_t i = 0; i < names.size(); ++i) variables_.at(names[i]) = outputs.at(i);
     }
@@ -111,7 +111,7 @@ std::vector<Tensor> Evaluator::run_regions(const Node& node, std::span<const Ten
 
 std::vector<Tensor> Evaluator::run_while(const Node& node, std::span<const Tensor> inputs, int replica) {
   std::vector<Tensor> values(inputs.begin(), inputs.end());
-  const internal::LoopShape loop = internal::loop_shape(node);
+  const LoopShape loop = loop_shape(node);
   std::vector<Tensor> stashes;
   for (std::size_t i = 0; loop.stash && i < loop.carried; ++i) {
     const TensorSpec& spec = inputs[i].spec();
@@ -153,4 +153,4 @@ std::vector<Tensor> Evaluator::run_replicated(const Node& node, std::span<const 
   return outputs;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -39,7 +39,7 @@ std::string expectations(const Graph& graph) {
 Interpreter::Interpreter(Graph graph, InterpreterOptions options)
     : graph_(std::make_unique<const Graph>(std::move(graph))), options_(options) {
   verify(*graph_);
-  orders_ = std::make_unique<const GraphOrders>(*graph_);
+  orders_ = std::make_unique<const internal::GraphOrders>(*graph_);
   for (const VariableDecl& decl : graph_->variables()) {
     if (!decl.copy_of.empty()) {
       variables_[decl.name] = variables_.at(decl.copy_of);
@@ -48,7 +48,7 @@ Interpreter::Interpreter(Graph graph, InterpreterOptions options)
     variables_[decl.name] =
         decl.initial.defined() ? decl.initial : Tensor::zeros(decl.spec.dtype, decl.spec.shape);
   }
-  const std::vector<bool> live = live_nodes(*graph_, orders_->of(*graph_));
+  const std::vector<bool> live = internal::live_nodes(*graph_, orders_->of(*graph_));
   for (const Node& node : graph_->nodes()) {
     advances_step_ = advances_step_ || (live[node.id().index()] &&
                                         has(effects_of(node), Effect::kWritesVariable | Effect::kRandom));
@@ -107,7 +107,8 @@ std::vector<Tensor> Interpreter::run(const std::vector<Tensor>& feeds) {
 
 std::vector<Tensor> Interpreter::run_checked(const std::vector<Tensor>& feeds) {
   for (std::size_t i = 0; i < feeds.size(); ++i) check_feed(*graph_, graph_->parameters()[i], feeds[i]);
-  Evaluator run({options_.seed, step_}, variable_specs(*graph_), variables_, options_.max_trips, *orders_);
+  internal::Evaluator run({options_.seed, step_}, variable_specs(*graph_), variables_, options_.max_trips,
+                          *orders_);
   std::vector<Tensor> results = run.run_graph(*graph_, feeds, -1);
   // What is left with one owner is the caller's alone; the rest is shared with feeds, variables or constants.
   std::vector<Tensor> own;

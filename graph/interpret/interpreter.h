@@ -29,6 +29,10 @@
 
 namespace lockstep {
 
+namespace internal {
+class GraphOrders;
+}  // namespace internal
+
 struct InterpreterOptions {
   // Of every random op's stream.
   std::uint64_t seed = 0;
@@ -72,7 +76,7 @@ class LOCKSTEP_API Interpreter {
   std::map<std::string, Tensor> variables_;
   std::uint64_t step_ = 0;
   bool advances_step_ = false;
-  std::unique_ptr<const class GraphOrders> orders_;
+  std::unique_ptr<const internal::GraphOrders> orders_;
 };
 
 }  // namespace lockstep

@@ -9,7 +9,7 @@ constexpr double kUnknownSeconds = 1e-6;  // where the caller gave no hint
 
 }  // namespace
 
-void register_call_ops(OpRegistry& registry) {
+void internal::register_call_ops(OpRegistry& registry) {
   OpDef def;
   def.name = "call";
   def.summary = "calls a C++ function; opaque to everyone else";

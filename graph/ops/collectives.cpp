@@ -30,6 +30,9 @@ ReduceOp parse_reduce_op(std::string_view text) {
 
 namespace {
 
+using internal::RegionTrace;
+using internal::shards_for;
+
 constexpr std::int64_t kReduceGrain = 32 << 10;  // elements a shard
 
 // replicas=0: before `replicate`, where their number is not known; one replica's value stands for all.
@@ -543,7 +546,7 @@ OpDef merge_call_op() {
 
 }  // namespace
 
-void register_collective_ops(OpRegistry& registry) {
+void internal::register_collective_ops(OpRegistry& registry) {
   registry.add(all_reduce_op());
   registry.add(all_gather_op());
   registry.add(broadcast_replica_op());

@@ -47,7 +47,7 @@ OpDef region_op(std::string name, std::string summary, Arity inputs, std::size_t
 OpDef cond_op() {
   OpDef def = region_op("cond", "region 0 where the predicate holds, else region 1, over the same arguments",
                         Arity::at_least(1), 2, RegionKind::kCond);
-  def.gradient = gradient_of_cond();
+  def.gradient = internal::gradient_of_cond();
   def.infer = [](InferContext& c) {
     if (!is_bool_scalar(c.input(0))) NodeView::fail(str("the predicate must be bool[], got ", c.input(0)));
     const Graph& then_region = c.regions()[0];
@@ -74,7 +74,7 @@ OpDef while_op() {
   OpDef def =
       region_op("while_loop", "repeats region 1 while region 0 says true; the first `carried` inputs change",
                 Arity::at_least(1), 2, RegionKind::kWhile);
-  def.gradient = gradient_of_while();
+  def.gradient = internal::gradient_of_while();
   def.attributes = {{"carried", AttributeType::kInt},
                     {"max_trips", AttributeType::kInt, false},
                     {"stash", AttributeType::kBool, false}};
@@ -155,7 +155,7 @@ OpDef replicated_op() {
 
 }  // namespace
 
-void register_control_flow_ops(OpRegistry& registry) {
+void internal::register_control_flow_ops(OpRegistry& registry) {
   registry.add(cond_op());
   registry.add(while_op());
   registry.add(replicated_op());

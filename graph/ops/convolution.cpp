@@ -185,7 +185,7 @@ OpDef backward_filter_op() {
 
 }  // namespace
 
-void register_convolution_ops(OpRegistry& registry) {
+void internal::register_convolution_ops(OpRegistry& registry) {
   registry.add(conv2d_op());
   registry.add(backward_input_op());
   registry.add(backward_filter_op());

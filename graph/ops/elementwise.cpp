@@ -19,6 +19,12 @@ namespace lockstep {
 
 namespace {
 
+using internal::elementwise_op;
+using internal::unary_kernel;
+using internal::unary_node;
+using internal::value_of;
+using internal::Weight;
+
 double flops_of(Weight weight) {
   switch (weight) {
     case Weight::kLight: return 1;
@@ -44,7 +50,7 @@ std::int64_t element_size(DType dtype) { return static_cast<std::int64_t>(size_o
 
 }  // namespace
 
-OpDef elementwise_op(std::string name, std::string summary, std::size_t inputs, Weight weight) {
+OpDef internal::elementwise_op(std::string name, std::string summary, std::size_t inputs, Weight weight) {
   OpDef def;
   def.name = std::move(name);
   def.summary = std::move(summary);
@@ -65,7 +71,7 @@ OpDef elementwise_op(std::string name, std::string summary, std::size_t inputs, 
   return def;
 }
 
-KernelFn unary_kernel(kernels::UnaryLoop loop, const TensorSpec& in, const TensorSpec& out) {
+KernelFn internal::unary_kernel(kernels::UnaryLoop loop, const TensorSpec& in, const TensorSpec& out) {
   return [loop, n = out.shape.num_elements(), in_size = element_size(in.dtype),
           out_size = element_size(out.dtype)](KernelContext& c) {
     const auto [begin, end] = c.range(n);
@@ -73,7 +79,7 @@ KernelFn unary_kernel(kernels::UnaryLoop loop, const TensorSpec& in, const Tenso
   };
 }
 
-KernelFn binary_kernel(kernels::BinaryLoop loop, const NodeView& node, const TensorSpec& out) {
+KernelFn internal::binary_kernel(kernels::BinaryLoop loop, const NodeView& node, const TensorSpec& out) {
   const kernels::Broadcast plan(out.shape, {&node.input(0).shape, &node.input(1).shape});
   const std::int64_t n = out.shape.num_elements();
   const std::int64_t size = element_size(node.input(0).dtype);
@@ -106,7 +112,7 @@ bool holds(DType dtype, double number) {
   }
 }
 
-Value value_of(std::string_view op, const Operand& operand, const Operand& other, SourceSite site) {
+Value internal::value_of(std::string_view op, const Operand& operand, const Operand& other, SourceSite site) {
   if (!operand.number()) return operand.value_for(op);
   GraphBuilder& builder = other.value_for(op).builder();
   const DType dtype = other.value().dtype();
@@ -122,12 +128,12 @@ Value value_of(std::string_view op, const Operand& operand, const Operand& other
   return builder.constant(constant, "constant", site);
 }
 
-Value unary_node(std::string_view op, const Operand& x) {
+Value internal::unary_node(std::string_view op, const Operand& x) {
   const Value& value = x.value_for(op);
   return value.builder().op1(op, {value}, {}, {}, x.site());
 }
 
-Value binary_node(std::string_view op, const Operand& a, const Operand& b) {
+Value internal::binary_node(std::string_view op, const Operand& a, const Operand& b) {
   const Value left = value_of(op, a, b, a.site());
   const Value right = value_of(op, b, a, a.site());
   return left.builder().op1(op, {left, right}, {}, {}, a.site());
@@ -297,7 +303,7 @@ OpDef cast_op() {
 
 }  // namespace
 
-void register_elementwise_ops(OpRegistry& registry) {
+void internal::register_elementwise_ops(OpRegistry& registry) {
   register_unary_ops(registry);
   register_binary_ops(registry);
   registry.add(identity_op());

@@ -9,6 +9,10 @@ namespace lockstep {
 
 namespace {
 
+using internal::binary_kernel;
+using internal::binary_node;
+using internal::elementwise_op;
+using internal::Weight;
 using kernels::BinaryOp;
 using Gradients = std::vector<Gradient>;
 
@@ -143,7 +147,7 @@ OpDef binary_op(const BinaryDef& binary) {
 
 }  // namespace
 
-void register_binary_ops(OpRegistry& registry) {
+void internal::register_binary_ops(OpRegistry& registry) {
   for (const BinaryDef& binary : kBinaryDefs) registry.add(binary_op(binary));
 }
 

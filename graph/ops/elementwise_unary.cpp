@@ -11,6 +11,10 @@ namespace lockstep {
 
 namespace {
 
+using internal::elementwise_op;
+using internal::unary_kernel;
+using internal::unary_node;
+using internal::Weight;
 using kernels::UnaryOp;
 
 void infer_unary(UnaryOp op, InferContext& c) {
@@ -113,7 +117,7 @@ OpDef unary_op(const UnaryDef& unary) {
 
 }  // namespace
 
-void register_unary_ops(OpRegistry& registry) {
+void internal::register_unary_ops(OpRegistry& registry) {
   for (const UnaryDef& unary : kUnaryDefs) registry.add(unary_op(unary));
 }
 

@@ -143,7 +143,7 @@ OpDef global_count_op() {
 
 }  // namespace
 
-void register_global_ops(OpRegistry& registry) {
+void internal::register_global_ops(OpRegistry& registry) {
   registry.add(global_mean_op());
   registry.add(global_sum_op());
   registry.add(global_count_op());

@@ -15,6 +15,8 @@ namespace lockstep {
 
 namespace {
 
+using internal::shards_for;
+
 void check_index_dtype(const TensorSpec& indices) {
   if (indices.dtype == DType::kI32 || indices.dtype == DType::kI64) return;
   NodeView::fail(str("indices must be i32 or i64, got ", indices));
@@ -208,7 +210,7 @@ OpDef one_hot_op() {
 
 }  // namespace
 
-void register_indexing_ops(OpRegistry& registry) {
+void internal::register_indexing_ops(OpRegistry& registry) {
   registry.add(gather_op());
   registry.add(scatter_add_op());
   registry.add(one_hot_op());

@@ -177,7 +177,7 @@ OpDef matmul_op() {
 
 }  // namespace
 
-void register_matmul_ops(OpRegistry& registry) { registry.add(matmul_op()); }
+void internal::register_matmul_ops(OpRegistry& registry) { registry.add(matmul_op()); }
 
 Value matmul(const Operand& a, const Operand& b, bool transpose_a, bool transpose_b) {
   const Value& left = a.value_for("matmul");

@@ -396,7 +396,7 @@ void check_stack(const std::vector<Value>& values, std::int64_t axis, const Sour
 
 }  // namespace
 
-void register_moving_ops(OpRegistry& registry) {
+void internal::register_moving_ops(OpRegistry& registry) {
   registry.add(transpose_op());
   registry.add(flip_op());
   registry.add(tile_op());

@@ -17,6 +17,8 @@ namespace lockstep {
 
 namespace {
 
+using internal::gradient_of_layer_norm_grad;
+using internal::shards_for;
 using kernels::AxisReduce;
 using kernels::Reduction;
 
@@ -247,7 +249,7 @@ OpDef layer_norm_grad_op() {
 
 }  // namespace
 
-void register_normalization_ops(OpRegistry& registry) {
+void internal::register_normalization_ops(OpRegistry& registry) {
   registry.add(moments_op());
   registry.add(layer_norm_op());
   registry.add(layer_norm_grad_op());

@@ -194,7 +194,7 @@ Value pool(std::string_view op, const Operand& x, Extents2d window, const PoolOp
 
 }  // namespace
 
-void register_pooling_ops(OpRegistry& registry) {
+void internal::register_pooling_ops(OpRegistry& registry) {
   registry.add(max_pool_op());
   registry.add(max_pool_backward_op());
   registry.add(max_pool_pick_op());

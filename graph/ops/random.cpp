@@ -12,6 +12,8 @@ namespace lockstep {
 
 namespace {
 
+using internal::shards_for;
+
 constexpr std::int64_t kRandomGrain = 32 << 10;  // elements a shard; 20 to 80 us
 
 std::uint64_t key_of(const NodeView& node) {
@@ -149,7 +151,7 @@ Value draw(GraphBuilder& builder, const char* op, DType dtype, const Shape* shap
 
 }  // namespace
 
-void register_random_ops(OpRegistry& registry) {
+void internal::register_random_ops(OpRegistry& registry) {
   registry.add(
       draw_op<double>({.name = "random_uniform",
                        .summary = "independent draws from [low, high), decided by seed, key, replica and "

@@ -19,9 +19,13 @@ namespace lockstep {
 namespace {
 
 using Axes = std::vector<std::int64_t>;
+using internal::gradient_of_prod_of_others;
+using internal::Items;
+using internal::items_along;
 using internal::normal_axis;
 using internal::reduced_axes;
 using internal::reduced_shape;
+using internal::split_items;
 using kernels::AxisReduce;
 using kernels::Reduction;
 
@@ -206,7 +210,7 @@ Value reduce(const char* op, const Operand& x, Axes axes, bool keepdims) {
 
 }  // namespace
 
-void register_reduction_ops(OpRegistry& registry) {
+void internal::register_reduction_ops(OpRegistry& registry) {
   registry.add(reduce_op("sum", "the sum over `axes` (empty: all), which keepdims leaves with extent 1",
                          AxisReduce::kSum, sum_gradient));
   registry.add(reduce_op("mean", "the mean over `axes`", AxisReduce::kMean, mean_gradient));

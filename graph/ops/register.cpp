@@ -4,25 +4,25 @@
 namespace lockstep {
 
 void register_builtin_ops(OpRegistry& registry) {
-  register_source_ops(registry);
-  register_elementwise_ops(registry);
-  register_fused_ops(registry);
-  register_matmul_ops(registry);
-  register_reduction_ops(registry);
-  register_scan_ops(registry);
-  register_shapes_ops(registry);
-  register_indexing_ops(registry);
-  register_softmax_ops(registry);
-  register_normalization_ops(registry);
-  register_global_ops(registry);
-  register_collective_ops(registry);
-  register_convolution_ops(registry);
-  register_random_ops(registry);
-  register_variable_ops(registry);
-  register_updates_ops(registry);
-  register_gradient_ops(registry);
-  register_control_flow_ops(registry);
-  register_call_ops(registry);
+  internal::register_source_ops(registry);
+  internal::register_elementwise_ops(registry);
+  internal::register_fused_ops(registry);
+  internal::register_matmul_ops(registry);
+  internal::register_reduction_ops(registry);
+  internal::register_scan_ops(registry);
+  internal::register_shapes_ops(registry);
+  internal::register_indexing_ops(registry);
+  internal::register_softmax_ops(registry);
+  internal::register_normalization_ops(registry);
+  internal::register_global_ops(registry);
+  internal::register_collective_ops(registry);
+  internal::register_convolution_ops(registry);
+  internal::register_random_ops(registry);
+  internal::register_variable_ops(registry);
+  internal::register_updates_ops(registry);
+  internal::register_gradient_ops(registry);
+  internal::register_control_flow_ops(registry);
+  internal::register_call_ops(registry);
 }
 
 OpRegistry& OpRegistry::global() {

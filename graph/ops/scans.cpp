@@ -12,6 +12,10 @@ namespace lockstep {
 
 namespace {
 
+using internal::Items;
+using internal::items_along;
+using internal::split_items;
+
 constexpr std::int64_t kScanGrain = 32 << 10;  // elements a shard; about 30 us
 
 Items items_of(const NodeView& node) { return items_along(node.input(0).shape, internal::normal_axis(node)); }
@@ -142,7 +146,7 @@ Value along(const char* op, const Operand& x, std::vector<Attribute> attributes)
 
 }  // namespace
 
-void register_scan_ops(OpRegistry& registry) {
+void internal::register_scan_ops(OpRegistry& registry) {
   registry.add(cumsum_op());
   registry.add(arg_op(true));
   registry.add(arg_op(false));

@@ -309,7 +309,7 @@ Value filled_like(std::string_view op, const Operand& x, double number) {
 
 }  // namespace
 
-void register_shapes_ops(OpRegistry& registry) {
+void internal::register_shapes_ops(OpRegistry& registry) {
   registry.add(shape_of_op());
   registry.add(reshape_op());
   registry.add(broadcast_to_op());

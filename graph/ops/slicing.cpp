@@ -280,7 +280,7 @@ OpDef pad_op() {
 
 }  // namespace
 
-void register_slicing_ops(OpRegistry& registry) {
+void internal::register_slicing_ops(OpRegistry& registry) {
   registry.add(slice_op());
   registry.add(unslice_op());
   registry.add(pad_op());

@@ -13,6 +13,10 @@ namespace lockstep {
 
 namespace {
 
+using internal::Items;
+using internal::items_along;
+using internal::split_items;
+
 constexpr std::int64_t kSoftmaxGrain = 16
                                        << 10;   // elements a shard where each is an exponential; about 20 us
 constexpr std::int64_t kCheapGrain = 64 << 10;  // where none is
@@ -231,7 +235,7 @@ Value along(const char* op, const Operand& x, std::int64_t axis) {
 
 }  // namespace
 
-void register_softmax_ops(OpRegistry& registry) {
+void internal::register_softmax_ops(OpRegistry& registry) {
   registry.add(softmax_op(false));
   registry.add(softmax_op(true));
   registry.add(softmax_grad_op());

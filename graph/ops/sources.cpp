@@ -162,7 +162,7 @@ constexpr std::int64_t kSmallConstant = 256;  // elements that are stored in the
 
 }  // namespace
 
-void register_source_ops(OpRegistry& registry) {
+void internal::register_source_ops(OpRegistry& registry) {
   registry.add(placeholder_op());
   registry.add(constant_op());
   registry.add(replica_id_op());

@@ -18,6 +18,7 @@ namespace lockstep {
 
 namespace {
 
+using internal::shards_for;
 using kernels::UpdateArgs;
 using kernels::UpdateKind;
 using kernels::UpdateRule;
@@ -355,7 +356,7 @@ OpDef check_indices_op() {
 
 }  // namespace
 
-void register_updates_ops(OpRegistry& registry) {
+void internal::register_updates_ops(OpRegistry& registry) {
   for (const Kind& kind : all_kinds()) {
     registry.add(dense_op(kind));
     registry.add(rows_op(kind));

@@ -12,6 +12,8 @@ namespace lockstep {
 
 namespace {
 
+using internal::shards_for;
+
 constexpr std::int64_t kCopyGrain = 64 << 10;
 
 OpDef variable_op(std::string name, std::string summary, std::size_t inputs, Effect effects) {
@@ -146,7 +148,7 @@ OpDef assign_rows_op() {
 
 }  // namespace
 
-void register_variable_ops(OpRegistry& registry) {
+void internal::register_variable_ops(OpRegistry& registry) {
   registry.add(read_op());
   registry.add(assign_op());
   registry.add(assign_add_op());

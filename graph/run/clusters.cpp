@@ -5,7 +5,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 namespace {
 
@@ -442,4 +442,4 @@ Clusters make_clusters(std::span<const Phase> phases, const ClusterOptions& opti
   return Clusterer(phases, options).run();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

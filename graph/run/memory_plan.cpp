@@ -8,7 +8,7 @@
 
 #include "lockstep/core/memory.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 namespace {
 
@@ -354,4 +354,4 @@ MemoryPlan plan_memory(std::span<Interval> intervals, std::size_t phases, const 
   return Planner(intervals, phases, clusters, arenas).run();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

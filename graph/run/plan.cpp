@@ -10,7 +10,7 @@
 #include "lockstep/graph/run/internal/resolved_graph.h"
 #include "lockstep/graph/run/internal/variable_stages.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 namespace {
 
@@ -250,7 +250,7 @@ class PlanMaker {
       return;
     }
     if (op.traits.gives_shape) {
-      values = {add_constant(internal::shape_tensor(resolved_.spec_of(node.inputs()[0]).shape))};
+      values = {add_constant(shape_tensor(resolved_.spec_of(node.inputs()[0]).shape))};
       done_[node.id().index()] = {};
       return;
     }
@@ -590,4 +590,4 @@ std::unique_ptr<const Plan> make_region_plan(const Graph& region, const Runtime&
   return PlanMaker(region, runtime, arguments, options, variables, replica).run();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -22,6 +22,11 @@ RunError::~RunError() = default;
 
 namespace {
 
+using internal::PhaseCall;
+using internal::Plan;
+using internal::PlannedVariable;
+using internal::RunContext;
+
 // A plan with the variables it binds and the contexts that run it.
 class PlannedProgram {
  public:
@@ -345,8 +350,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (auto found = find()) return found;
     }
-    auto fresh =
-        std::make_shared<PlannedProgram>(runtime_, *store_, make_plan(graph_, runtime_, specs, options_));
+    auto fresh = std::make_shared<PlannedProgram>(runtime_, *store_,
+                                                  internal::make_plan(graph_, runtime_, specs, options_));
     std::shared_ptr<PlannedProgram> dropped;
     {
       const std::lock_guard<std::mutex> lock(mutex_);

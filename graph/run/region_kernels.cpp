@@ -11,7 +11,7 @@
 #include "lockstep/graph/run/internal/plan.h"
 #include "lockstep/graph/run/internal/run_context.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 namespace {
 
@@ -147,7 +147,7 @@ void run_cond(const RegionNode& self, KernelContext& c) {
                                     c.run());
 }
 
-void run_while(const RegionNode& self, const internal::LoopShape& loop, KernelContext& c) {
+void run_while(const RegionNode& self, const LoopShape& loop, KernelContext& c) {
   const Pointers variables = self.variables(c);
   Pointers values = RegionNode::inputs(c, 0, self.node->inputs().size());
   // The carried values go back and forth between the outputs and the scratch memory.
@@ -244,7 +244,7 @@ RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> in
     case RegionKind::kWhile: {
       const double trip = add(node.regions()[0], inputs, replica) + add(node.regions()[1], inputs, replica);
       check_results(1, 0, 1);
-      const internal::LoopShape loop = internal::loop_shape(node);
+      const LoopShape loop = loop_shape(node);
       result.seconds = kTripsGuess * trip;
       for (std::size_t i = 0; i < loop.carried; ++i) {
         result.scratch_bytes += aligned(static_cast<std::size_t>(num_bytes(inputs[i])));
@@ -272,4 +272,4 @@ RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> in
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

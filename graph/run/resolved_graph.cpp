@@ -6,7 +6,7 @@
 #include "lockstep/graph/ir/internal/region_shapes.h"
 #include "lockstep/graph/run/internal/region_kernels.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 ResolvedGraph::ResolvedGraph(const Graph& graph, std::span<const TensorSpec> feeds,
                              const NodeView::VariableSpecs& variables, SpecBlocks& kept)
@@ -82,7 +82,7 @@ SmallVector<TensorSpec, 1> ResolvedGraph::infer(const Node& node, std::span<cons
   const NodeView::ShapeValues shape_values = host_values_.for_node(node);
   SmallVector<TensorSpec, 1> outputs = node.op().region_kind == RegionKind::kNone
                                            ? infer_outputs(node, inputs, variables, &shape_values)
-                                           : internal::infer_region_outputs(node, inputs, variables);
+                                           : infer_region_outputs(node, inputs, variables);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].shape.is_known()) {
       throw InvalidArgument(
@@ -102,4 +102,4 @@ SmallVector<TensorSpec, 1> ResolvedGraph::infer(const Node& node, std::span<cons
   return outputs;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 #include <new>
 #include <thread>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 namespace {
 
@@ -486,4 +486,4 @@ void RunContext::help(std::size_t slot) {
   leave(slot);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

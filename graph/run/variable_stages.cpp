@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 namespace {
 
@@ -94,4 +94,4 @@ class StageFinder {
 
 VariableStages find_variable_stages(const ResolvedGraph& resolved) { return StageFinder(resolved).run(); }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 
 #include "lockstep/graph/text/internal/text_syntax.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 using text_syntax::continues_name;
 using text_syntax::starts_name;
@@ -144,4 +144,4 @@ bool TextLexer::skip_lines() {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

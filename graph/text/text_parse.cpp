@@ -11,6 +11,11 @@
 namespace lockstep {
 namespace {
 
+using internal::TextLexer;
+using internal::TextPlace;
+using internal::TextValues;
+using internal::to_integer;
+
 class Parser {
  public:
   Parser(std::string_view text, std::string_view source, const ParseLimits& limits)
@@ -222,9 +227,9 @@ class Parser {
       if (lexer_.take('}')) return regions;
       const TextPlace place = lexer_.place();
       if (!lexer_.take_word("region")) lexer_.expected("'region' or '}'");
-      if (depth == text_syntax::kMaxRegionDepth) {
-        TextLexer::fail(place,
-                        str("regions are nested deeper than ", text_syntax::kMaxRegionDepth, " levels"));
+      if (depth == internal::text_syntax::kMaxRegionDepth) {
+        TextLexer::fail(
+            place, str("regions are nested deeper than ", internal::text_syntax::kMaxRegionDepth, " levels"));
       }
       lexer_.expect('{', "'{'");
       regions.push_back(parse_graph(depth + 1));

@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-using text_syntax::float_format;
+using internal::text_syntax::float_format;
 
 constexpr char kHexDigits[] = "0123456789abcdef";
 
@@ -114,7 +114,7 @@ void append_quoted(std::string& out, std::string_view text) {
 }
 
 void append_name(std::string& out, std::string_view name) {
-  if (text_syntax::is_bare_name(name)) {
+  if (internal::text_syntax::is_bare_name(name)) {
     out += name;
   } else {
     append_quoted(out, name);

@@ -9,7 +9,7 @@
 #include "lockstep/core/small_vector.h"
 #include "lockstep/graph/text/internal/text_syntax.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 using text_syntax::float_format;
@@ -334,4 +334,4 @@ Tensor TextValues::parse_tensor_behind(DType dtype, TextPlace place) {
   return visit_dtype(dtype, [&]<class T>(T) { return parse_elements<T>(spec, place); });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

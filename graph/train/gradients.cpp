@@ -18,6 +18,7 @@ namespace lockstep {
 namespace {
 
 using internal::kGradients;  // Provenance::made_by of what is made here
+using internal::RegionTrace;
 
 // One list of values is one thing to differentiate by: a value, or all reads of a variable.
 using Sources = std::vector<std::vector<Value>>;
@@ -473,7 +474,7 @@ Value alias(std::string_view op, const Operand& x) {
 
 }  // namespace
 
-void register_gradient_ops(OpRegistry& registry) {
+void internal::register_gradient_ops(OpRegistry& registry) {
   OpDef stop = alias_op("stop_gradient", "its input, through which nothing flows back", Arity::exactly(1));
   stop.gradient = [](GradientContext&) -> std::vector<Gradient> { return {Gradient()}; };
   registry.add(std::move(stop));

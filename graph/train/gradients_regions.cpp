@@ -184,7 +184,7 @@ std::vector<Gradient> while_gradient(GradientContext& c) {
 
 }  // namespace
 
-GradientFn gradient_of_cond() { return cond_gradient; }
-GradientFn gradient_of_while() { return while_gradient; }
+GradientFn internal::gradient_of_cond() { return cond_gradient; }
+GradientFn internal::gradient_of_while() { return while_gradient; }
 
 }  // namespace lockstep

@@ -67,7 +67,7 @@ std::vector<Gradient> prod_of_others_gradient(GradientContext& c) {
 
 }  // namespace
 
-GradientFn gradient_of_layer_norm_grad() { return layer_norm_grad_gradient; }
-GradientFn gradient_of_prod_of_others() { return prod_of_others_gradient; }
+GradientFn internal::gradient_of_layer_norm_grad() { return layer_norm_grad_gradient; }
+GradientFn internal::gradient_of_prod_of_others() { return prod_of_others_gradient; }
 
 }  // namespace lockstep

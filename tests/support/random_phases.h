@@ -33,11 +33,11 @@ struct PhaseShape {
 };
 
 // Edges reach back a little or far, so that there are chains, joins and wide levels.
-inline std::vector<Phase> random_phases(PhaseDice& dice, const PhaseShape& shape) {
-  std::vector<Phase> phases(shape.phases);
+inline std::vector<internal::Phase> random_phases(PhaseDice& dice, const PhaseShape& shape) {
+  std::vector<internal::Phase> phases(shape.phases);
   const std::size_t reach = 1 + dice.below(shape.phases);
   for (std::uint32_t i = 0; i < phases.size(); ++i) {
-    Phase& phase = phases[i];
+    internal::Phase& phase = phases[i];
     for (std::size_t n = dice.below(shape.most_predecessors + 1); n > 0 && i > 0; --n) {
       const std::uint32_t before = i - 1 - dice.below(std::min<std::size_t>(reach, i));
       bool have = false;
@@ -54,10 +54,11 @@ inline std::vector<Phase> random_phases(PhaseDice& dice, const PhaseShape& shape
 
 class ScheduleOrder {
  public:
-  explicit ScheduleOrder(const Clusters& clusters) : clusters_(clusters), count_(clusters.clusters.size()) {
+  explicit ScheduleOrder(const internal::Clusters& clusters)
+      : clusters_(clusters), count_(clusters.clusters.size()) {
     reach_.assign(count_ * count_, false);
     for (std::size_t i = count_; i-- > 0;) {
-      const Cluster& cluster = clusters.clusters[i];
+      const internal::Cluster& cluster = clusters.clusters[i];
       for (std::uint32_t at = cluster.first_successor; at < cluster.end_successor; ++at) {
         const std::size_t next = clusters.successors[at];
         if (next <= i) continue;  // the tests of the order say so
@@ -79,7 +80,7 @@ class ScheduleOrder {
   }
 
  private:
-  const Clusters& clusters_;
+  const internal::Clusters& clusters_;
   std::size_t count_;
   std::vector<bool> reach_;
 };

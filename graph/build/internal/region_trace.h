@@ -9,7 +9,7 @@
 
 #include "lockstep/graph/build/builder.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Traces one function into a region of the innermost graph.
 struct RegionTrace {
@@ -54,4 +54,4 @@ struct RegionTrace {
   GraphBuilder inner_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

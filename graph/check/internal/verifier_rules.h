@@ -19,7 +19,7 @@
 #include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/ir/graph.h"
 
-namespace lockstep::verifier {
+namespace lockstep::internal::verifier {
 
 // What was found, and what all rules share.
 struct Run {
@@ -121,4 +121,4 @@ void parameters(GraphCheck& check);
 void results(GraphCheck& check);
 void variable_order(GraphCheck& check);
 
-}  // namespace lockstep::verifier
+}  // namespace lockstep::internal::verifier

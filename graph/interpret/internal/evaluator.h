@@ -15,7 +15,7 @@
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/ir/kernel.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // By id: what the results, and the effects of nodes that must run, lead to. The rest changes nothing, the step counter
 // included.
@@ -63,4 +63,4 @@ class Evaluator {
   const GraphOrders* orders_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,6 +10,8 @@ namespace lockstep {
 
 namespace {
 
+using internal::shards_for;
+
 // The results by shape. Those of output 0's shape come first: it may lie where an input lies.
 std::vector<std::vector<std::size_t>> by_shape(std::span<const TensorSpec> outputs) {
   std::vector<std::vector<std::size_t>> groups;
@@ -84,7 +86,7 @@ KernelFn fused_kernel(const NodeView& view, std::span<const TensorSpec> outputs)
 
 }  // namespace
 
-void register_fused_ops(OpRegistry& registry) {
+void internal::register_fused_ops(OpRegistry& registry) {
   OpDef def;
   def.name = "fused";
   def.summary = "element-wise nodes that run as one, tile by tile";

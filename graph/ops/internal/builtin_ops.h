@@ -3,7 +3,7 @@
 
 #include "lockstep/graph/ir/op.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 void register_source_ops(OpRegistry& registry);       // placeholder, constant, replica_id
 void register_elementwise_ops(OpRegistry& registry);  // add, exp, where, cast, ...
@@ -39,4 +39,4 @@ inline std::int64_t shards_for(std::int64_t work, std::int64_t grain) {
   return work <= grain ? 1 : (work + grain - 1) / grain;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/graph/build/value.h"
 #include "lockstep/graph/ir/op.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // How much one element costs.
 enum class Weight : std::uint8_t {
@@ -35,4 +35,4 @@ Value binary_node(std::string_view op, const Operand& a, const Operand& b);
 void register_unary_ops(OpRegistry& registry);
 void register_binary_ops(OpRegistry& registry);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -21,7 +21,7 @@
 #include "lockstep/core/export.h"
 #include "lockstep/core/small_vector.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct Phase {
   SmallVector<std::uint32_t, 2> predecessors;  // phases, lower numbers only
@@ -64,4 +64,4 @@ struct ClusterOptions {
 
 LOCKSTEP_API Clusters make_clusters(std::span<const Phase> phases, const ClusterOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

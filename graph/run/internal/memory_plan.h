@@ -12,7 +12,7 @@
 #include "lockstep/core/small_vector.h"
 #include "lockstep/graph/run/internal/clusters.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct Interval {
   std::int64_t bytes = 0;
@@ -34,4 +34,4 @@ struct MemoryPlan {
 LOCKSTEP_API MemoryPlan plan_memory(std::span<Interval> intervals, std::size_t phases,
                                     const Clusters& clusters, std::size_t arenas);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

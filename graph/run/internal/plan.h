@@ -19,7 +19,7 @@
 #include "lockstep/graph/run/internal/clusters.h"
 #include "lockstep/graph/run/internal/memory_plan.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Where the data of an argument comes from.
 struct Location {
@@ -94,4 +94,4 @@ std::unique_ptr<const Plan> make_region_plan(const Graph& region, const Runtime&
                                              const CompileOptions& options,
                                              const NodeView::VariableSpecs& variables, int replica);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -12,7 +12,7 @@
 #include "lockstep/graph/ir/kernel.h"
 #include "lockstep/graph/run/compile.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct RegionKernel {
   KernelFn kernel;
@@ -28,4 +28,4 @@ RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> in
                                 const Runtime& runtime, const CompileOptions& options,
                                 const NodeView::VariableSpecs& variables, int replica);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

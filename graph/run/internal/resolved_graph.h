@@ -9,7 +9,7 @@
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class ResolvedGraph {
  public:
@@ -34,7 +34,7 @@ class ResolvedGraph {
     return {specs_[node.id().index()], node.outputs().size()};
   }
   // What shape operands hold.
-  internal::HostValues& host_values() { return host_values_; }
+  HostValues& host_values() { return host_values_; }
 
   static bool is_shape_operand(const Node& node, std::size_t input);
   // Does the node need this input to be computed when it runs?
@@ -54,7 +54,7 @@ class ResolvedGraph {
   std::vector<bool> live_;
   std::vector<bool> runs_;
   std::vector<const TensorSpec*> specs_;  // by node
-  internal::HostValues host_values_;
+  HostValues host_values_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -28,7 +28,7 @@
 #include "lockstep/graph/run/observer.h"
 #include "lockstep/graph/run/program.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 class RunContext {
  public:
@@ -142,4 +142,4 @@ class RunContext {
   std::vector<std::unique_ptr<Scheduler::TaskSet>> helpers_;  // ... or one
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -10,7 +10,7 @@
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/run/internal/resolved_graph.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct VariableStage {
   bool written = false;
@@ -24,4 +24,4 @@ struct VariableStages {
 };
 VariableStages find_variable_stages(const ResolvedGraph& resolved);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -11,7 +11,7 @@
 
 #include "lockstep/graph/text/text.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct TextPlace {
   std::uint32_t line = 1;
@@ -129,4 +129,4 @@ class TextLexer {
   std::string scratch_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

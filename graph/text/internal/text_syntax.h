@@ -8,7 +8,7 @@
 
 #include "lockstep/core/dtype.h"
 
-namespace lockstep::text_syntax {
+namespace lockstep::internal::text_syntax {
 
 // Regions in regions in regions ...: the parser recurses once per level.
 inline constexpr int kMaxRegionDepth = 256;
@@ -54,4 +54,4 @@ constexpr FloatFormat float_format(DType dtype) {
   }
 }
 
-}  // namespace lockstep::text_syntax
+}  // namespace lockstep::internal::text_syntax

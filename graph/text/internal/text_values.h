@@ -15,7 +15,7 @@
 #include "lockstep/graph/ir/attribute.h"
 #include "lockstep/graph/text/internal/text_lexer.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // `what` it is for, in errors: "a dimension".
 template <class Integer>
@@ -67,4 +67,4 @@ class TextValues {
   std::uint64_t splat_bytes_ = 0;  // of tensors that are filled with one value, so far
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

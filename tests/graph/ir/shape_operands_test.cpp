@@ -16,6 +16,8 @@
 namespace lockstep {
 namespace {
 
+using internal::make_plan;
+using internal::Plan;
 using testing::caught;
 using ::testing::ElementsAre;
 using testing::expect_same_tensors;

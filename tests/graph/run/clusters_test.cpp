@@ -11,6 +11,12 @@
 namespace lockstep {
 namespace {
 
+using internal::Call;
+using internal::Cluster;
+using internal::ClusterOptions;
+using internal::Clusters;
+using internal::make_clusters;
+using internal::Phase;
 using testing::PhaseDice;
 using testing::PhaseShape;
 using testing::random_phases;

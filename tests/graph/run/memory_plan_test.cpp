@@ -12,6 +12,13 @@
 namespace lockstep {
 namespace {
 
+using internal::ClusterOptions;
+using internal::Clusters;
+using internal::Interval;
+using internal::make_clusters;
+using internal::MemoryPlan;
+using internal::Phase;
+using internal::plan_memory;
 using testing::PhaseDice;
 using testing::PhaseShape;
 using testing::random_phases;

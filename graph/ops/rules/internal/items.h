@@ -8,7 +8,7 @@
 #include "lockstep/graph/ir/kernel.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct Items {
   std::int64_t n = 1, inner = 1, count = 1;
@@ -31,4 +31,4 @@ inline Split split_items(const Items& items, std::int64_t grain) {
   return {std::clamp<std::int64_t>(shards, 1, std::max<std::int64_t>(items.count, 1)), 0, false};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal
