@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep {
+namespace lockstep::internal {
 namespace {
 
 // How deep objects and arrays lie inside each other. The parser recurses once per level along text that is JSON so
@@ -130,4 +130,4 @@ void BoundedJsonInput::take(std::uint64_t& number) {
   number = next_of(&Json::IsUint64, "an integer that is not negative").GetUint64();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -50,7 +50,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 struct BoundedLimits {
   std::size_t max_depth = 32;  // of records and vectors inside each other
@@ -226,4 +226,4 @@ Record from_portable_bytes(std::string_view bytes, std::string_view what, Bounde
   return record;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -26,7 +26,7 @@
 
 #include "lockstep/io/files/internal/bounded_archive.h"
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // RapidJSON, as Cereal brings it along, or as a distribution has Cereal use its own.
 #ifdef CEREAL_RAPIDJSON_NAMESPACE
@@ -117,4 +117,4 @@ void CEREAL_LOAD_FUNCTION_NAME(BoundedJsonInput& archive, std::vector<T, Allocat
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

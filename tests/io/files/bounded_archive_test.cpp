@@ -9,6 +9,9 @@
 namespace lockstep {
 namespace {
 
+using internal::BoundedLimits;
+using internal::from_portable_bytes;
+using internal::to_portable_bytes;
 using testing::HasSubstr;
 
 struct Leaf {

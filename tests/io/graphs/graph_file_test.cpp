@@ -36,6 +36,7 @@ using internal::GraphFileRecord;
 using internal::GraphRecord;
 using internal::make_records;
 using internal::RecordForm;
+using internal::to_portable_bytes;
 using lockstep::testing::expect_same_graph;
 using lockstep::testing::graph_of_version_1;
 using ::testing::AllOf;

@@ -23,6 +23,7 @@
 namespace lockstep {
 namespace {
 
+using internal::to_portable_bytes;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
