@@ -17,7 +17,7 @@ PerReplica<Value> everywhere(const Strategy& strategy, const Value& value) {
 // Said so, or listed one by one.
 bool on_every_replica(const Strategy& strategy, const Destinations& destinations) {
   return destinations.every_replica() ||
-         (!strategy.is_single_tower() && destinations.devices() == strategy.worker_devices());
+         (strategy.num_replicas_in_sync() > 1 && destinations.devices() == strategy.worker_devices());
 }
 
 GraphBuilder& require_builder(Strategy& strategy, std::string_view method) {

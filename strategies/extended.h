@@ -81,12 +81,6 @@ class LOCKSTEP_API ColocationScope {
 // The variable's value where it stands: the aggregate of one that is synchronized on read.
 LOCKSTEP_API Value read_var(Strategy& strategy, const Variable& variable,
                             SourceSite site = SourceSite::current());
-// The variable a handle stands for: handles have no copies of their own, so it is the same.
-inline const Variable& value_container(const Variable& variable) { return variable; }
-template <class T>
-const T& value_container(const T& value) {
-  return value;
-}
 
 // One node that runs when all slots are there; the value itself, where there is one.
 LOCKSTEP_API NodeId group(Strategy& strategy, const PerReplica<Value>& value, std::string_view name = {},
@@ -110,9 +104,5 @@ LOCKSTEP_API PerReplica<Tensor> worker_device_index(const Strategy& strategy);
 
 // What a runtime for this strategy needs, from what is given: as many logical CPUs as its devices name. Pure.
 LOCKSTEP_API RuntimeOptions update_config(const Strategy& strategy, RuntimeOptions options);
-
-// Hooks of the older API, with nothing to do here: variables exist when they are made.
-inline std::vector<NodeId> initialize(const Strategy&) { return {}; }
-inline std::vector<NodeId> finalize(const Strategy&) { return {}; }
 
 }  // namespace lockstep::extended

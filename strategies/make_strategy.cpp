@@ -1,6 +1,7 @@
 #include "lockstep/strategies/make_strategy.h"
 
 #include "lockstep/strategies/central_storage.h"
+#include "lockstep/strategies/compat.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/one_device.h"
 #include "lockstep/strategies/strategy_registry.h"
@@ -59,7 +60,7 @@ MirroredOptions mirrored_options(const PassOptions& given, const StrategyOptions
   if (given.is_given("devices")) options.devices = given.get_list("devices");
   if (given.is_given("num_gpus")) options.num_gpus = given.get_int("num_gpus");
   if (given.is_given("num_gpus_per_worker"))
-    options.num_gpus_per_worker = given.get_int("num_gpus_per_worker");
+    options = compat::mirrored_options(given.get_int("num_gpus_per_worker"), std::move(options));
   options.cross_device_ops = given.get_string("cross_device_ops");
   options.reduce_device = given.get_string("reduce_device");
   options.bytes_per_pack = given.get_int("bytes_per_pack");

@@ -12,11 +12,7 @@ namespace {
 
 // The devices that num_gpus stands for.
 std::optional<std::vector<std::string>> counted_devices(const MirroredOptions& options) {
-  if (options.num_gpus && options.num_gpus_per_worker) {
-    throw InvalidArgument(
-        "You cannot specify both num_gpus and num_gpus_per_worker: they are two names for one number");
-  }
-  const std::optional<std::int64_t> count = options.num_gpus ? options.num_gpus : options.num_gpus_per_worker;
+  const std::optional<std::int64_t>& count = options.num_gpus;
   if (!count) return std::nullopt;
   if (options.devices.names())
     throw InvalidArgument("Must only specify one of devices and num_gpus; name the devices, or count them");

@@ -41,10 +41,8 @@ class DeviceList {
 struct MirroredOptions {
   // One per replica, in their order. None said: every GPU, else the CPU. An empty list is an error.
   DeviceList devices = {};
-  // As the older API has it, in place of devices: this many GPUs, gpu:0 and on; 0: cpu:0. num_gpus_per_worker is another name
-  // for it. Giving two of the three is an error.
+  // In place of devices: this many GPUs, gpu:0 and on; 0: cpu:0. Giving both is an error.
   std::optional<std::int64_t> num_gpus = std::nullopt;
-  std::optional<std::int64_t> num_gpus_per_worker = std::nullopt;
   // How values become one across devices: "auto", "shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring".
   std::string cross_device_ops = "auto";
   // Where reduction_to_one_device reduces, a replica's device or another of the runtime; empty: replica 0's. For the other ops an error.

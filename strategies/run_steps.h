@@ -123,31 +123,4 @@ MultiStepContext run_steps(Strategy& strategy, Source&& source, std::int64_t ite
       std::move(initial));
 }
 
-// One step on the next batch of the source, by run(): fn takes one Value per input, or a span of all. Throws RunError where the
-// source has ended.
-template <class F>
-auto experimental_run(Strategy& strategy, const F& fn, const BatchSource& source,
-                      SourceSite site = SourceSite::current()) {
-  const std::optional<std::vector<PerReplica<Tensor>>> batch = source();
-  if (!batch) internal::source_ended(0, 1);
-  return strategy.run_list(fn, *batch, {}, site);
-}
-// From a source of other nests: fn takes the whole batch, one nest of Values.
-template <class F, class Source>
-requires(!std::is_convertible_v<Source, BatchSource>) auto experimental_run(
-    Strategy& strategy, const F& fn, Source&& source, SourceSite site = SourceSite::current()) {
-  const auto batch = source();
-  if (!batch.has_value()) internal::source_ended(0, 1);
-  return strategy.run_list(
-      [&](std::span<const Value> values) {
-        std::size_t next = 0;
-        return fn(nest::rebuild<Value>(*batch, [&](const auto&) { return values[next++]; }));
-      },
-      internal::flat_batch(*batch), {}, site);
-}
-template <class F>
-auto experimental_run(Strategy& strategy, const F& fn) {
-  return strategy.run_list(fn, {});
-}
-
 }  // namespace lockstep

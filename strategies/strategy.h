@@ -42,6 +42,7 @@
 #include "lockstep/strategies/trace/context.h"
 #include "lockstep/strategies/trace/function.h"
 #include "lockstep/strategies/trace/nest.h"
+#include "lockstep/strategies/trace/removed_spellings.h"
 #include "lockstep/strategies/trace/replica_context.h"
 #include "lockstep/strategies/trace/step.h"
 #include "lockstep/strategies/trace/tracer.h"
@@ -59,7 +60,7 @@ struct StrategyOptions {
   PipelineChecks checks = default_checks();
 };
 
-class LOCKSTEP_API Strategy : public internal::Tracer {
+class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedSpellings {
  public:
   ~Strategy() override;
   Strategy(const Strategy&) = delete;
@@ -72,12 +73,6 @@ class LOCKSTEP_API Strategy : public internal::Tracer {
 
   // --- properties
   virtual const std::vector<std::string>& parameter_devices() const { return worker_devices(); }
-  bool is_single_tower() const { return num_replicas_in_sync() == 1; }  // num_replicas_in_sync() == 1
-  bool between_graph() const { return false; }  // one process makes the graph of all replicas
-  // Who saves and initializes, where there are several processes: here this one.
-  bool should_init() const { return true; }
-  bool should_checkpoint() const { return true; }
-  bool should_save_summary() const { return true; }
   const Runtime& runtime() const { return runtime_; }
 
   // Makes this strategy the active one of the thread, in cross-replica context, while the guard lives. The same strategy may

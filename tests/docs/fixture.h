@@ -12,5 +12,6 @@
 #include <vector>
 
 #include "lockstep/lockstep.h"
+#include "lockstep/strategies/compat.h"
 
 using namespace lockstep;  // NOLINT(google-build-using-namespace)

@@ -18,6 +18,7 @@
 #include "lockstep/graph/text/text.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "lockstep/strategies/central_storage.h"
+#include "lockstep/strategies/compat.h"
 #include "lockstep/strategies/extended.h"
 #include "lockstep/strategies/make_strategy.h"
 #include "lockstep/strategies/mirrored.h"
@@ -86,7 +87,7 @@ TEST(CentralStorage, HasItsPlaceBesideOneReplica) {
 
 TEST(MirroredOptions, CountGpus) {
   EXPECT_THAT(MirroredStrategy({.num_gpus = 0}).worker_devices(), ElementsAre("cpu:0"));
-  EXPECT_THAT(MirroredStrategy({.num_gpus_per_worker = 0}).worker_devices(), ElementsAre("cpu:0"));
+  EXPECT_THAT(MirroredStrategy(compat::mirrored_options(0)).worker_devices(), ElementsAre("cpu:0"));
 }
 
 // --- drift
@@ -498,7 +499,7 @@ TEST(RunSteps, TakesNestsAndSetsOutputsInReplicas) {
               HasSubstr("ended after 1 of 2"));
   EXPECT_THAT(error_of([&] { run_steps(strategy, pairs_of({}), 2, nothing); }),
               HasSubstr("ended after 0 of 2"));
-  EXPECT_EQ(experimental_run(
+  EXPECT_EQ(compat::experimental_run(
                 strategy, [](const std::pair<Value, Value>& both) { return both.first + both.second; },
                 pairs_of({4}))[1]
                 .item(),

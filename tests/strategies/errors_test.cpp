@@ -7,6 +7,7 @@
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/train/gradients.h"
 #include "lockstep/strategies/central_storage.h"
+#include "lockstep/strategies/compat.h"
 #include "lockstep/strategies/extended.h"
 #include "lockstep/strategies/make_strategy.h"
 #include "lockstep/strategies/mirrored.h"
@@ -112,7 +113,10 @@ TEST_F(StrategyErrors, CountsOfGpusAreChecked) {
     return [options] { make_strategy("mirrored(" + options + ")"); };
   };
   expect_refused({
-      {"two names", [] { MirroredStrategy({.num_gpus = 1, .num_gpus_per_worker = 1}); }, kArgument, {both}},
+      {"two names",
+       [] { MirroredStrategy(compat::mirrored_options(1, {.num_gpus = 1})); },
+       kArgument,
+       {both}},
       {"text", text("num_gpus=0,num_gpus_per_worker=0"), kArgument, {both}},
       {"beside devices",
        [] { MirroredStrategy({.devices = {"cpu:0"}, .num_gpus = 0}); },
@@ -120,7 +124,7 @@ TEST_F(StrategyErrors, CountsOfGpusAreChecked) {
        {one_of, "name the devices, or count them"}},
       {"text", text("devices=[cpu:0],num_gpus=0"), kArgument, {one_of}},
       {"the other name",
-       [] { MirroredStrategy({.devices = {"cpu:0"}, .num_gpus_per_worker = 1}); },
+       [] { MirroredStrategy(compat::mirrored_options(1, {.devices = {"cpu:0"}})); },
        kArgument,
        {one_of}},
       {"text", text("devices=[cpu:0],num_gpus_per_worker=1"), kArgument, {one_of}},
@@ -500,7 +504,7 @@ TEST_F(StrategyErrors, ManyStepsAreChecked) {
        {"iteration 0", "takes 1 inputs, got 2"}},
       {"one step of nothing",
        [&] {
-         experimental_run(
+         compat::experimental_run(
              strategy, [](Value x) { return x; }, [] { return std::nullopt; });
        },
        kContext,

@@ -10,6 +10,7 @@
 
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/strategies/central_storage.h"
+#include "lockstep/strategies/compat.h"
 #include "lockstep/strategies/make_strategy.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/one_device.h"
@@ -152,10 +153,11 @@ TEST_F(Extended, MapsItemsOverDevices) {
 TEST_F(Extended, KnowsTheRest) {
   EXPECT_EQ(extended::worker_device_index(strategy)[1].item(), 1);
   EXPECT_EQ(extended::update_config(strategy, RuntimeOptions()).cpu_devices, 2U);
-  EXPECT_TRUE(extended::initialize(strategy).empty());
-  EXPECT_FALSE(strategy.is_single_tower());
-  EXPECT_FALSE(strategy.between_graph());
-  EXPECT_TRUE(strategy.should_init() && strategy.should_checkpoint() && strategy.should_save_summary());
+  EXPECT_TRUE(compat::initialize(strategy).empty());
+  EXPECT_FALSE(compat::is_single_tower(strategy));
+  EXPECT_FALSE(compat::between_graph(strategy));
+  EXPECT_TRUE(compat::should_init(strategy) && compat::should_checkpoint(strategy) &&
+              compat::should_save_summary(strategy));
   MirroredStrategy other({.devices = {"cpu:0"}});
   const Variable foreign = [&] {
     auto scope = other.scope();
@@ -239,12 +241,12 @@ TEST_F(Extended, RunsManySteps) {
               }),
               HasSubstr("no output"));
   BatchSource source = counting(1);
-  EXPECT_EQ(experimental_run(
+  EXPECT_EQ(compat::experimental_run(
                 strategy, [](Value x) { return x + 1.F; }, source)[1]
                 .item(),
             11);
   EXPECT_THAT(error_of([&] {
-                experimental_run(
+                compat::experimental_run(
                     strategy, [](Value x) { return x; }, source);
               }),
               HasSubstr("has ended"));

@@ -1,0 +1,72 @@
+// strategies/compat.h - names of TensorFlow 1.x that have nothing of their own to do here, for code that is carried over.
+//
+//   #include "lockstep/strategies/compat.h"      // not part of lockstep/lockstep.h
+//   if (compat::should_checkpoint(strategy)) save_checkpoint(strategy.variables(), "model.lkc");
+//
+// Each says what to write in new code. Write them with their `compat::`: some were in other namespaces once, and the compiler
+// refuses those spellings (strategies/trace/removed_spellings.h). Thread safety: any thread; experimental_run as Strategy::run.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/strategies/mirrored.h"
+#include "lockstep/strategies/run_steps.h"
+#include "lockstep/strategies/strategy.h"
+
+namespace lockstep::compat {
+
+// New code: strategy.num_replicas_in_sync() == 1.
+inline bool is_single_tower(const Strategy& strategy) { return strategy.num_replicas_in_sync() == 1; }
+// One process makes the graph of all replicas.
+inline bool between_graph(const Strategy&) { return false; }
+// Who initializes and saves if there are several processes: here this one.
+inline bool should_init(const Strategy&) { return true; }
+inline bool should_checkpoint(const Strategy&) { return true; }
+inline bool should_save_summary(const Strategy&) { return true; }
+
+// Hooks with nothing to do: variables have their values when they are made.
+inline std::vector<NodeId> initialize(const Strategy&) { return {}; }
+inline std::vector<NodeId> finalize(const Strategy&) { return {}; }
+// The variable a handle stands for: handles have no copies of their own, so it is the same.
+template <class T>
+const T& value_container(const T& value) {
+  return value;
+}
+
+// Options for so many GPUs, gpu:0 and on; 0: cpu:0. `options` are the others; throws InvalidArgument if they count GPUs too,
+// and the strategy does if they name devices. New code: MirroredOptions::num_gpus, or devices.
+LOCKSTEP_API MirroredOptions mirrored_options(std::int64_t num_gpus_per_worker, MirroredOptions options = {});
+
+// One step on the next batch of the source, by run(): fn takes one Value per input, or a span of all. Throws RunError if the
+// source has ended. New code: strategy.run(), or a function() that is called for each batch.
+template <class F>
+auto experimental_run(Strategy& strategy, const F& fn, const BatchSource& source,
+                      SourceSite site = SourceSite::current()) {
+  const std::optional<std::vector<PerReplica<Tensor>>> batch = source();
+  if (!batch) internal::source_ended(0, 1);
+  return strategy.run_list(fn, *batch, {}, site);
+}
+// From a source of other nests: fn takes the whole batch, one nest of Values.
+template <class F, class Source>
+requires(!std::is_convertible_v<Source, BatchSource>) auto experimental_run(
+    Strategy& strategy, const F& fn, Source&& source, SourceSite site = SourceSite::current()) {
+  const auto batch = source();
+  if (!batch.has_value()) internal::source_ended(0, 1);
+  return strategy.run_list(
+      [&](std::span<const Value> values) {
+        std::size_t next = 0;
+        return fn(nest::rebuild<Value>(*batch, [&](const auto&) { return values[next++]; }));
+      },
+      internal::flat_batch(*batch), {}, site);
+}
+template <class F>
+auto experimental_run(Strategy& strategy, const F& fn) {
+  return strategy.run_list(fn, {});
+}
+
+}  // namespace lockstep::compat

@@ -1,0 +1,9 @@
+# A removed spelling does not compile, and the message names the new one (strategies/trace/removed_spellings.h).
+set(target test_removed_spellings)
+add_library(${target} OBJECT EXCLUDE_FROM_ALL "${CMAKE_CURRENT_SOURCE_DIR}/migration/removed_spellings.cpp")
+lockstep_flags(${target})
+target_link_libraries(${target} PRIVATE lockstep::lockstep)
+add_test(NAME migration/removed_spellings
+         COMMAND "${CMAKE_COMMAND}" "-DBUILD=${PROJECT_BINARY_DIR}" "-DTARGET=${target}"
+                 -P "${CMAKE_CURRENT_SOURCE_DIR}/migration/check_messages.cmake")
+set_tests_properties(migration/removed_spellings PROPERTIES LABELS migration TIMEOUT 120 RESOURCE_LOCK build_tree)
