@@ -54,7 +54,7 @@ class CompressAllReduce final : public Pass {
 
 class Compressed final : public Strategy {
  public:
-  explicit Compressed(std::vector<std::string> devices) : Strategy({.devices = std::move(devices)}) {}
+  explicit Compressed(const std::vector<std::string>& devices) : Strategy(devices) {}
   std::string_view name() const override { return "Compressed"; }
   PassPipeline pipeline() const override {
     return PassRegistry::global().parse_pipeline(

@@ -13,11 +13,11 @@ MirroredOptions with_one_place(MirroredOptions options, const std::string& param
     throw InvalidArgument(
         "CentralStorageStrategy keeps variables in one place: share_mirrored cannot be off");
   }
-  if (!options.runtime) {
+  if (!options.base.runtime) {
     std::vector<std::string> used = options.devices.names().value_or(std::vector<std::string>());
     used.push_back(parameter_device);
     if (!options.reduce_device.empty()) used.push_back(options.reduce_device);
-    options.runtime = internal::runtime_with(used);
+    options.base.runtime = internal::runtime_with(used);
   }
   return options;
 }

@@ -70,9 +70,7 @@ MirroredOptions mirrored_options(const PassOptions& given, const StrategyOptions
   options.may_drift = {drifting.begin(), drifting.end()};
   options.step_passes = given.get_string("step_passes");
   options.optimize = given.get_bool("optimize");
-  options.runtime = base.runtime;
-  options.compile = base.compile;
-  options.checks = base.checks;
+  options.base = base;
   return options;
 }
 

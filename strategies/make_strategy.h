@@ -18,8 +18,8 @@
 
 namespace lockstep {
 
-// Throws NotFound for an unknown name, InvalidArgument (UnknownOption, BadOptionValue, PipelineSyntaxError) for the rest. Of
-// `base`, everything but the devices is used.
+// Throws NotFound for an unknown name, InvalidArgument (UnknownOption, BadOptionValue, PipelineSyntaxError) for the rest. `base`
+// is what no text says: runtime, store and checks.
 LOCKSTEP_API std::unique_ptr<Strategy> make_strategy(std::string_view text, const StrategyOptions& base = {});
 LOCKSTEP_API std::vector<std::string> strategy_names();  // by name
 

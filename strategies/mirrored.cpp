@@ -24,19 +24,20 @@ std::optional<std::vector<std::string>> counted_devices(const MirroredOptions& o
   return names;
 }
 
-StrategyOptions base_options(const MirroredOptions& options) {
-  StrategyOptions base;
-  if (const auto counted = counted_devices(options)) base.devices = *counted;
+std::vector<std::string> replica_devices(const MirroredOptions& options) {
+  if (const auto counted = counted_devices(options)) return *counted;
   // There are no GPU devices yet: a runtime without any gives the CPU.
-  if (options.devices.names()) base.devices = *options.devices.names();
-  base.runtime = options.runtime;
+  return options.devices.names().value_or(std::vector<std::string>{"cpu:0"});
+}
+
+// With a runtime that has the device to reduce on, if none is given.
+StrategyOptions base_options(const MirroredOptions& options) {
+  StrategyOptions base = options.base;
   if (!base.runtime && !options.reduce_device.empty()) {
-    std::vector<std::string> used = base.devices;
+    std::vector<std::string> used = replica_devices(options);
     used.push_back(options.reduce_device);
     base.runtime = internal::runtime_with(used);
   }
-  base.compile = options.compile;
-  base.checks = options.checks;
   return base;
 }
 
@@ -49,7 +50,7 @@ std::string list_of(const std::vector<std::string>& names) {
 }  // namespace
 
 MirroredStrategy::MirroredStrategy(MirroredOptions options)
-    : Strategy(base_options(options)), options_(std::move(options)) {
+    : Strategy(replica_devices(options), base_options(options)), options_(std::move(options)) {
   pipeline();  // so that a wrong option is refused here
   if (!options_.reduce_device.empty()) internal::check_device(runtime(), options_.reduce_device);
 }

@@ -63,9 +63,8 @@ struct MirroredOptions {
   std::string step_passes = {};
   // Run the general passes too (folding, fusing): off for graphs that are to be looked at.
   bool optimize = true;
-  std::optional<Runtime> runtime = std::nullopt;
-  CompileOptions compile = {};
-  PipelineChecks checks = default_checks();  // as in StrategyOptions
+  // What every strategy takes: .base = {.runtime = runtime}.
+  StrategyOptions base = {};
 };
 
 class LOCKSTEP_API MirroredStrategy : public Strategy {

@@ -4,17 +4,8 @@
 
 namespace lockstep {
 
-namespace {
-
-StrategyOptions on(std::string device, StrategyOptions options) {
-  options.devices = {std::move(device)};
-  return options;
-}
-
-}  // namespace
-
-OneDeviceStrategy::OneDeviceStrategy(std::string device, StrategyOptions options)
-    : Strategy(on(std::move(device), std::move(options))) {}
+OneDeviceStrategy::OneDeviceStrategy(const std::string& device, StrategyOptions base)
+    : Strategy({device}, std::move(base)) {}
 OneDeviceStrategy::~OneDeviceStrategy() = default;
 
 PassPipeline OneDeviceStrategy::pipeline() const {

@@ -14,7 +14,7 @@ namespace lockstep {
 
 class LOCKSTEP_API OneDeviceStrategy : public Strategy {
  public:
-  explicit OneDeviceStrategy(std::string device = "cpu:0", StrategyOptions options = {});
+  explicit OneDeviceStrategy(const std::string& device = "cpu:0", StrategyOptions base = {});
   ~OneDeviceStrategy() override;
   std::string_view name() const override { return "OneDeviceStrategy"; }
   PassPipeline pipeline() const override;

@@ -82,8 +82,8 @@ void check_writes(const Graph& graph) {
 
 }  // namespace
 
-Strategy::Strategy(StrategyOptions options)
-    : Tracer(*this, canonical(options.devices), store_of(options)),
+Strategy::Strategy(const std::vector<std::string>& devices, StrategyOptions options)
+    : Tracer(*this, canonical(devices), store_of(options)),
       runtime_(runtime_for(options, worker_devices())),
       compile_(std::move(options.compile)),
       checks_(options.checks) {

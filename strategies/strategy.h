@@ -51,8 +51,8 @@
 
 namespace lockstep {
 
+// What every strategy takes beside its devices.
 struct StrategyOptions {
-  std::vector<std::string> devices = {"cpu:0"};  // one per replica, in their order; any spelling
   std::optional<Runtime> runtime =
       std::nullopt;             // absent: one of its own, with as many logical CPUs as it needs
   CompileOptions compile = {};  // `variables` absent: a store of the strategy's own
@@ -203,7 +203,9 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
                                 SourceSite site = SourceSite::current());
 
  protected:
-  explicit Strategy(StrategyOptions options);
+  // Devices: one per replica, in their order; any spelling. Throws InvalidArgument for none, one that is listed twice, and one
+  // that the runtime does not have.
+  explicit Strategy(const std::vector<std::string>& devices, StrategyOptions options = {});
   // Throws where a traced step does not suit the strategy, before its passes run.
   virtual void check_step(const Graph& step) const;
 

@@ -5,7 +5,7 @@
 //   std::unique_ptr<Strategy> s = StrategyRegistry::global().make("compressed(devices=[cpu:0,cpu:1])");
 //
 // Names and options read as those of passes do (graph/transform/pass_options.h). A factory is also handed what no text says: runtime,
-// store and checks, as StrategyOptions, whose devices it leaves aside.
+// store and checks, as StrategyOptions.
 //
 // Thread safety: all methods may be called from any thread.
 #pragma once

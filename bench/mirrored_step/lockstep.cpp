@@ -29,7 +29,7 @@ class Mirrored final : public Participant {
            const std::function<Value(const Value&, const Value&)>& step)
       : tiny_(tiny),
         runtime_({.threads = threads, .cpu_devices = static_cast<std::size_t>(replicas)}),
-        strategy_({.devices = devices(replicas), .optimize = !tiny, .runtime = runtime_}) {
+        strategy_({.devices = devices(replicas), .optimize = !tiny, .base = {.runtime = runtime_}}) {
     const auto spec = [](const Tensor& t) { return InputSpec(t.dtype(), t.shape()); };
     step_ = strategy_.function({spec(feeds[0][0]), spec(feeds[1][0])},
                                [&](Value x, Value y) { return step(x, y); });

@@ -132,7 +132,7 @@ int bench_main(int argc, char** argv) {
     const Graph step = make_step(nodes);
     Row row{.step_nodes = count_nodes(step), .unchecked = {}, .as_users = {}, .checked = {}};
     row.unchecked = distribute(strategy, step, PipelineChecks::kNever, repeats);
-    row.as_users = distribute(strategy, step, strategy.options().checks, repeats);
+    row.as_users = distribute(strategy, step, strategy.options().base.checks, repeats);
     if (!quick) row.checked = distribute(strategy, step, PipelineChecks::kAlways, repeats);
     rows.push_back(std::move(row));
   }

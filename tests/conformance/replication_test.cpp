@@ -189,8 +189,8 @@ TEST_P(Replication, DoesNotDependOnBucketsOrThreads) {
                    "not optimized");
   for (const std::size_t threads : {1U, 3U}) {
     MirroredOptions options;
-    options.runtime = Runtime({.threads = threads, .cpu_devices = replicas});
-    options.compile.inline_seconds = 0;
+    options.base.runtime = Runtime({.threads = threads, .cpu_devices = replicas});
+    options.base.compile.inline_seconds = 0;
     expect_same_bits(plain, train_mirrored(kModels[model], "momentum", replicas, options),
                      std::to_string(threads) + " threads");
   }
@@ -223,8 +223,8 @@ TEST(WaysToReduce, DoNotDependOnBucketsOrThreads) {
                        ops + ", bytes_per_pack " + std::to_string(bytes));
     for (const std::size_t threads : {1U, 3U}) {
       MirroredOptions options;
-      options.runtime = Runtime({.threads = threads, .cpu_devices = kReplicas});
-      options.compile.inline_seconds = 0;
+      options.base.runtime = Runtime({.threads = threads, .cpu_devices = kReplicas});
+      options.base.compile.inline_seconds = 0;
       expect_same_bits(plain, train(std::move(options)), ops + ", " + std::to_string(threads) + " threads");
     }
   }
@@ -241,8 +241,8 @@ TEST(ManyReplicas, RunOnFewThreads) {
     const Runtime runtime({.threads = threads, .cpu_devices = 32});
     for (const std::string ops : {"shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring"}) {
       MirroredOptions options{.cross_device_ops = ops, .share_mirrored = threads == 2};
-      options.runtime = runtime;
-      options.compile.inline_seconds = 0;
+      options.base.runtime = runtime;
+      options.base.compile.inline_seconds = 0;
       expect_close(joined, train_mirrored(testing::mlp_model, "sgd", 32, options), 1e-12,
                    ops + " on " + std::to_string(threads) + " threads");
     }

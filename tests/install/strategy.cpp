@@ -91,7 +91,7 @@ class BreakLockstep final : public Pass {
 
 class OwnStrategy final : public Strategy {
  public:
-  explicit OwnStrategy(bool broken) : Strategy({.devices = {"cpu:0", "cpu:1"}}), broken_(broken) {}
+  explicit OwnStrategy(bool broken) : Strategy({"cpu:0", "cpu:1"}), broken_(broken) {}
   std::string_view name() const override { return "OwnStrategy"; }
   PassPipeline pipeline() const override {
     return PassRegistry::global().parse_pipeline(

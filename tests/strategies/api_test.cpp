@@ -72,7 +72,7 @@ TEST(CentralStorage, PlacesVariablesAndTheirUpdates) {
 // One replica has the variables of another device too.
 TEST(CentralStorage, HasItsPlaceBesideOneReplica) {
   CentralStorageStrategy strategy(
-      {.devices = {"cpu:0"}, .runtime = Runtime(RuntimeOptions{.cpu_devices = 2})}, "cpu:1");
+      {.devices = {"cpu:0"}, .base = {.runtime = Runtime(RuntimeOptions{.cpu_devices = 2})}}, "cpu:1");
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F));
   const auto f = strategy.function({kScalar}, [=](Value x) { return w.assign_add(x * w); });
@@ -383,7 +383,7 @@ TEST(StrategyMergeCall, KnowsWhatIsTheSameOnAllReplicas) {
 
 // Thousands of merge calls in one function: each looks at what came since the last, so that they end.
 TEST(StrategyMergeCall, ManyAreTracedInLinearTime) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .checks = PipelineChecks::kNever});
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .base = {.checks = PipelineChecks::kNever}});
   constexpr int kCalls = 1500;
   const auto f = strategy.function({kScalar}, [](Value x) {
     for (int i = 0; i < kCalls; ++i) {

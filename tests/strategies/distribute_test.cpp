@@ -118,7 +118,7 @@ return %replicated, %replicated:1
 
 class Named final : public Strategy {
  public:
-  explicit Named(StrategyOptions options) : Strategy(std::move(options)) {}
+  Named(const std::vector<std::string>& devices, StrategyOptions base) : Strategy(devices, std::move(base)) {}
   std::string_view name() const override { return "Named"; }
   PassPipeline pipeline() const override {
     return PassRegistry::global().parse_pipeline("mirror-variables,insert-all-reduce,replicate,prove-sync");
@@ -128,7 +128,7 @@ class Named final : public Strategy {
 // Neither makes updates equal nor proves that they are.
 class Unproven final : public Strategy {
  public:
-  Unproven() : Strategy({.devices = {"cpu:0", "cpu:1"}}) {}
+  Unproven() : Strategy({"cpu:0", "cpu:1"}) {}
   std::string_view name() const override { return "Unproven"; }
   PassPipeline pipeline() const override {
     return PassRegistry::global().parse_pipeline("mirror-variables(devices=[cpu:0,cpu:1]),replicate");
@@ -150,9 +150,7 @@ TEST(StrategyRegistry, TakesStrategiesOfOnesOwnAndExpandsThemInPipelines) {
   StrategyRegistry registry;
   registry.add({.name = "named", .summary = "for tests", .options = {devices_option()}},
                [](const PassOptions& given, const StrategyOptions& base) {
-                 StrategyOptions options = base;
-                 options.devices = given.get_list("devices");
-                 return std::make_unique<Named>(std::move(options));
+                 return std::make_unique<Named>(given.get_list("devices"), base);
                });
   EXPECT_EQ(registry.make("named(devices=[cpu:0,cpu:3])")->num_replicas_in_sync(), 2);
   EXPECT_EQ(

@@ -41,7 +41,7 @@ TEST_F(StrategyErrors, DevicesAndOptionsAreChecked) {
       {"more than the runtime has",
        [] {
          MirroredStrategy(
-             {.devices = {"cpu:0", "cpu:1"}, .runtime = Runtime({.threads = 1, .cpu_devices = 1})});
+             {.devices = {"cpu:0", "cpu:1"}, .base = {.runtime = Runtime({.threads = 1, .cpu_devices = 1})}});
        },
        kArgument,
        {"cpu:1"}},
@@ -74,14 +74,15 @@ TEST_F(StrategyErrors, DevicesAndOptionsAreChecked) {
          MirroredStrategy({.devices = {"cpu:0", "cpu:1"},
                            .cross_device_ops = "reduction_to_one_device",
                            .reduce_device = "cpu:7",
-                           .runtime = Runtime({.threads = 1, .cpu_devices = 2})});
+                           .base = {.runtime = Runtime({.threads = 1, .cpu_devices = 2})}});
        },
        kArgument,
        {"device 'cpu:7'"}},
       {"storing where nothing is",
        [] {
          CentralStorageStrategy(
-             {.devices = {"cpu:0", "cpu:1"}, .runtime = Runtime({.threads = 1, .cpu_devices = 2})}, "cpu:2");
+             {.devices = {"cpu:0", "cpu:1"}, .base = {.runtime = Runtime({.threads = 1, .cpu_devices = 2})}},
+             "cpu:2");
        },
        kArgument,
        {"device 'cpu:2'"}},

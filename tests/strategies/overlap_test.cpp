@@ -50,8 +50,8 @@ class Meeting final : public Observer {
 
 TEST(Overlap, ABucketIsReducedWhileTheBackwardPassRuns) {
   MirroredOptions options{.devices = {"cpu:0", "cpu:1"}, .bytes_per_pack = 1, .optimize = false};
-  options.runtime = Runtime({.threads = 2, .cpu_devices = 2});
-  options.compile.inline_seconds = 0;
+  options.base.runtime = Runtime({.threads = 2, .cpu_devices = 2});
+  options.base.compile.inline_seconds = 0;
   MirroredStrategy strategy(options);
   auto scope = strategy.scope();
   std::vector<Variable> weights;
@@ -98,7 +98,7 @@ class Updates final : public Observer {
 TEST(SharedUpdate, RunsInShards) {
   for (const bool share : {true, false}) {
     MirroredOptions options{.devices = {"cpu:0", "cpu:1"}, .share_mirrored = share};
-    options.runtime = Runtime({.threads = 2, .cpu_devices = 2});
+    options.base.runtime = Runtime({.threads = 2, .cpu_devices = 2});
     MirroredStrategy strategy(options);
     auto scope = strategy.scope();
     const Variable w("w", Tensor::full(DType::kF32, {1 << 20}, 1));

@@ -120,7 +120,7 @@ TEST_P(Copies, OneStoreIsSharedOrNot) {
   const auto store = std::make_shared<VariableStore>();
   const auto made = [&](bool share) {
     MirroredOptions options{.devices = cpus(3), .share_mirrored = share};
-    options.compile.variables = store;
+    options.base.compile.variables = store;
     return options;
   };
   const auto step = [](MirroredStrategy& s) {
@@ -164,8 +164,8 @@ TEST_P(Copies, LoopsHoldCollectives) {
     for (const std::string ops : {"shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring"}) {
       MirroredOptions options{
           .devices = cpus(replicas), .cross_device_ops = ops, .share_mirrored = GetParam()};
-      options.runtime = Runtime({.threads = 1, .cpu_devices = 3});
-      options.compile.inline_seconds = 0;
+      options.base.runtime = Runtime({.threads = 1, .cpu_devices = 3});
+      options.base.compile.inline_seconds = 0;
       MirroredStrategy looping(options);
       auto scope = looping.scope();
       const Variable seen("seen", Tensor::scalar(0.F));

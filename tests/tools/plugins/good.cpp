@@ -42,7 +42,7 @@ class LosesANode final : public Pass {
 
 class Plain final : public Strategy {
  public:
-  explicit Plain(StrategyOptions options) : Strategy(std::move(options)) {}
+  Plain(const std::vector<std::string>& devices, StrategyOptions base) : Strategy(devices, std::move(base)) {}
   std::string_view name() const override { return "Plain"; }
   PassPipeline pipeline() const override {
     return PassRegistry::global().parse_pipeline("mirror-variables,insert-all-reduce,replicate,prove-sync");
@@ -77,8 +77,6 @@ LOCKSTEP_PLUGIN("good") {
   StrategyRegistry::global().add(
       {.name = "plain", .summary = "replicas, and nothing clever", .options = {devices_option()}},
       [](const PassOptions& given, const StrategyOptions& base) {
-        StrategyOptions options = base;
-        options.devices = given.get_list("devices");
-        return std::make_unique<Plain>(std::move(options));
+        return std::make_unique<Plain>(given.get_list("devices"), base);
       });
 }
