@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "lockstep/core/device.h"
+#include "lockstep/graph/ir/internal/plain_call.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
 
 namespace lockstep {
@@ -508,7 +509,7 @@ NodeId GraphBuilder::call(std::string_view name, std::function<void()> function,
                           std::span<const NodeId> after, SourceSite site) {
   check_callable(function, name, site);
   GraphBuilder& target = innermost();
-  const NodeId id = target.add_call(name, {}, {}, PlainCall{std::move(function)}, options, site);
+  const NodeId id = target.add_call(name, {}, {}, internal::PlainCall{std::move(function)}, options, site);
   for (const NodeId before : after) target.run_after(id, before);
   return id;
 }

@@ -39,12 +39,6 @@ struct TensorArg {
   const TensorSpec* spec = nullptr;
 };
 
-// A function without data as a kernel.
-struct PlainCall {
-  std::function<void()> function;
-  void operator()(class KernelContext&) const { function(); }
-};
-
 // What one run of a program lends to all its kernels.
 struct RunInfo {
   std::uint64_t seed = 0;

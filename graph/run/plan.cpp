@@ -5,6 +5,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "lockstep/graph/ir/internal/plain_call.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
 #include "lockstep/graph/run/internal/region_kernels.h"
 #include "lockstep/graph/run/internal/resolved_graph.h"
@@ -203,7 +204,7 @@ class PlanMaker {
 
   std::uint32_t add_kernel(KernelFn kernel) {
     std::int32_t plain = -1;
-    if (const auto* call = kernel.target<PlainCall>()) {
+    if (const auto* call = kernel.target<internal::PlainCall>()) {
       plain = static_cast<std::int32_t>(plan_->plain_calls.size());
       plan_->plain_calls.push_back(call->function);
     }
