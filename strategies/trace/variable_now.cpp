@@ -104,7 +104,7 @@ void Variable::assign_add(const Tensor& delta) const { change_now(VariableAction
 void Variable::assign_sub(const Tensor& delta) const { change_now(VariableAction::kAssignAdd, delta, true); }
 
 void Variable::change_now(VariableAction action, const Tensor& value, bool negate) const {
-  require_no_trace(name(), "given a tensor", "assign a Value, such as current_builder()->constant(tensor)");
+  require_no_trace(name(), "given a tensor", "assign a Value, such as constant(tensor)");
   if (!value.defined() || value.spec() != spec()) {
     throw InvalidArgument(str("variable '", name(), "' holds ", spec(), ", got ",
                               value.defined() ? to_string(value.spec()) : "an empty tensor"));

@@ -13,6 +13,7 @@
 #include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/one_device.h"
+#include "lockstep/strategies/trace/building.h"
 #include "support/strategy_test.h"
 
 namespace lockstep {
@@ -223,9 +224,8 @@ TEST(StrategyVariable, AggregatesWhatReplicasAssign) {
     EXPECT_EQ(first.value().item(), 0);
     EXPECT_THAT(error_of([&] { strategy.function({kScalar}, [=](Value x) { none.assign(x); }); }),
                 HasSubstr("You must specify an aggregation method"));
-    EXPECT_THAT(
-        error_of([&] { strategy.function({}, [=] { total.assign(current_builder()->constant(1.F)); }); }),
-        HasSubstr("same on all replicas"));
+    EXPECT_THAT(error_of([&] { strategy.function({}, [=] { total.assign(constant(1.F)); }); }),
+                HasSubstr("same on all replicas"));
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/strategies/mirrored.h"
+#include "lockstep/strategies/trace/building.h"
 #include "support/strategy_test.h"
 
 namespace lockstep {
@@ -134,7 +135,6 @@ TEST(VariableRows, AreChangedByEveryReplica) {
   EXPECT_TRUE(new_first[1].bit_equal(first.value()));
 
   const auto across = strategy.cross_function({}, [&] {
-    const auto constant = [](const Tensor& t) { return current_builder()->innermost().constant(t); };
     const Value one = constant(Tensor::from(Shape{1}, {std::int64_t{1}}));
     const Value five = constant(Tensor::from(Shape{1, 1}, {5.F}));
     plain.scatter_mul(one, five);  // 10

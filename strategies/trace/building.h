@@ -1,0 +1,35 @@
+// strategies/trace/building.h - making nodes inside a function that is being traced, without its builder.
+//
+//   auto step = strategy.function(specs, [=](Value x) {
+//     const auto layer = name_scope("layer");                       // names inside read "layer/..."
+//     return matmul(x, w) + constant(Tensor::from({2}, {1.F, 2.F}));
+//   });
+//
+// The nodes go where the function's other nodes go: into the step, or the branch, loop body or replica that is being traced. Numbers
+// need no constant(): `x + 1.F` makes one. Everything else that a builder does is current_builder()'s (strategies/trace/context.h).
+// Outside of a traced function each is an error (FailedPrecondition). Thread safety: tracing belongs to its thread.
+#pragma once
+
+#include <string_view>
+#include <type_traits>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/source_site.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/build/value.h"
+
+namespace lockstep {
+
+// Copies the tensor: what happens to it later does not change the step.
+LOCKSTEP_API Value constant(const Tensor& value, std::string_view name = "constant",
+                            SourceSite site = SourceSite::current());
+template <class T>
+requires std::is_arithmetic_v<T> Value constant(T value, SourceSite site = SourceSite::current()) {
+  return constant(Tensor::scalar(value), "constant", site);
+}
+
+// Prefixes the names of nodes that are made while the guard lives with "name/". It ends with the function that made it.
+[[nodiscard]] LOCKSTEP_API GraphBuilder::Guard name_scope(std::string_view name);
+
+}  // namespace lockstep
