@@ -7,6 +7,8 @@
 //   cost     every replica reads the variables from one device; gradients are summed there and applied once
 //   needs    replicas and the parameter device in one memory for now: this process's CPUs
 //   keeps    the result of MirroredStrategy, to the bit: it is the same graph, with what replicas share stored once by definition
+//
+// Thread safety: as Strategy.
 #pragma once
 
 #include <string>

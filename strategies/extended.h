@@ -1,6 +1,8 @@
 // strategies/extended.h - the lower-level methods of a strategy, as tf.distribute's `extended` (and the older tower API) has them.
 //
 // All are cross-replica: see strategies/trace/context.h. Those on Values make nodes, inside cross-replica and merge functions.
+// Thread safety: as Strategy; a function that makes nodes, and a ColocationScope, belong to the thread that traces or entered it.
+// Destinations are values.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 //   make_strategy("central-storage(devices=[cpu:0,cpu:1],parameter_device=cpu:0)");
 //
 // Options read as those of passes do (graph/transform/pass_options.h), and are those of the strategies' own options. Strategies of one's
-// own are added in strategies/strategy_registry.h.
+// own are added in strategies/strategy_registry.h. Thread safety: any thread.
 #pragma once
 
 #include <memory>

@@ -7,6 +7,8 @@
 //   needs    P >= 1 devices of this process; P == 1 leaves the step as it is
 //   keeps    the one-device result on the joined batch, up to the order of the sum; bits depend on P alone, not on threads or
 //            buckets
+//
+// Thread safety: as Strategy; its options are values.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,8 @@
 //   cost     nothing
 //   needs    one device
 //   keeps    the step as it is: collectives of a group of one are their inputs
+//
+// Thread safety: as Strategy.
 #pragma once
 
 #include <string>

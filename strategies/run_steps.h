@@ -15,6 +15,9 @@
 //
 // Either way each iteration commits by itself, the next begins when it has ended, and an error says how many committed. A
 // while_loop in a cross-replica function is the other thing: all its iterations commit with the step they belong to.
+//
+// Thread safety: run_steps as Strategy::run; source and fn are called on the caller's thread. A MultiStepContext is for one thread at
+// a time.
 #pragma once
 
 #include <any>

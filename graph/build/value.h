@@ -7,6 +7,8 @@
 // they take Operand: a Value, or a number that becomes a constant of the other operand's dtype.
 //
 //   Value y = relu(matmul(x, w) + 1.0F);
+//
+// Thread safety: handles may be copied and compared anywhere; what asks or extends the graph is as safe as its builder.
 #pragma once
 
 #include <concepts>

@@ -8,6 +8,7 @@
 //
 // For the region form of a step (before `replicate`). Gradients are shares and always summed; what an update() writes is
 // final; both are left alone, and so is the number 0, which adds nothing. Linear.
+// Thread safety: any thread, while nobody changes the graph.
 #pragma once
 
 #include "lockstep/core/export.h"

@@ -15,7 +15,9 @@
 //   a replica method outside of a replica        "requires replica context" (a collective in an update, too)
 //   a ReplicaContext of another function         "this ReplicaContext belongs to another ..."
 //
-// Contexts belong to the thread that entered them. While a function is traced, builder() is where its nodes go.
+// While a function is traced, current_builder() is where its nodes go.
+//
+// Thread safety: contexts belong to the thread that entered them; every question here is about the calling thread.
 #pragma once
 
 #include <cstdint>

@@ -13,6 +13,8 @@
 // A function that gives Metrics<Value> then comes back as Metrics<PerReplica<Tensor>>.
 //   nest::flatten(n, visit)      calls visit(leaf) for every leaf, in order
 //   nest::rebuild<To>(n, make)   the same structure with make(leaf), a To, in place of each leaf
+//
+// Thread safety: functions of their arguments.
 #pragma once
 
 #include <array>

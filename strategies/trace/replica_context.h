@@ -12,7 +12,8 @@
 //
 // A merge function is traced once, in cross-replica context, with the values of all replicas. What it gives as a Value (or a
 // single PerReplica) every replica gets; of a PerReplica with a slot for each, each gets its own. It may use no value of the
-// replica but its arguments. A ReplicaContext is good while its function is being traced.
+// replica but its arguments. A ReplicaContext is good while its function is being traced. Thread safety: for the thread that traces
+// the function; on another one its methods throw FailedPrecondition.
 #pragma once
 
 #include <cstdint>

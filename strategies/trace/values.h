@@ -14,6 +14,9 @@
 //
 // Slots are handles. Those of a mirrored Tensor, from a step or from Strategy::broadcast(), are one and the same: equal values
 // are stored once, and whoever writes into the data of one writes into all. clone() a slot to change it.
+//
+// Thread safety: values; const methods may be called from any thread. The data of a slot is as safe as a Tensor's, a Value as its
+// builder.
 #pragma once
 
 #include <cstddef>

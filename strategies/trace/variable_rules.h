@@ -19,6 +19,8 @@
 // written), a mean of integers that differ too; with one replica nothing is. Rows are assigned as wholes are, but setting
 // rows knows no sum and no mean, and variables that are synchronized on read have no rows. Inside Strategy::update() a
 // variable is the copy that is being updated, whatever its row says; what may_drift is each replica's own.
+//
+// Thread safety: functions of their arguments, from any thread.
 #pragma once
 
 #include <cstdint>
