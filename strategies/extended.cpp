@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/device.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/ops.h"
 
 namespace lockstep::extended {
@@ -70,7 +71,7 @@ PerReplica<Value> reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<Va
   destinations.check_strategy(strategy, "reduce_to()");
   if (on_every_replica(strategy, destinations))
     return everywhere(strategy, strategy.reduce(op, value, std::nullopt, site));
-  const auto device = builder.innermost().device(destinations.devices()[0]);
+  const auto device = builder.device(destinations.devices()[0]);
   const Value reduced = strategy.reduce(op, value, std::nullopt, site);
   // Combined on the first device; copies go to the others, and to the one where nothing had to be combined.
   const bool is_there = reduced.id() != value[0].id() && destinations.devices().size() == 1;
@@ -139,7 +140,7 @@ PerReplica<Value> broadcast_to(Strategy& strategy, const Value& value, const Des
   if (on_every_replica(strategy, destinations)) return everywhere(strategy, value);
   std::vector<Value> copies;
   for (const std::string& name : destinations.devices()) {
-    const auto device = builder.innermost().device(name);
+    const auto device = builder.device(name);
     copies.push_back(builder.op1("copy", {value}, {}, {}, site));
   }
   return copies.size() == 1 ? PerReplica<Value>(copies[0]) : mirrored(std::move(copies));
@@ -182,7 +183,7 @@ NodeId group(Strategy& strategy, const PerReplica<Value>& value, std::string_vie
   GraphBuilder& builder = require_builder(strategy, "group()");
   if (value.size() == 1 && name.empty()) return value[0].id().node;
   static const OpDef& op = OpRegistry::global().get("group");
-  return builder.innermost().node(op, name, value.values(), {}, {}, site);
+  return builder.node(op, name, value.values(), {}, {}, site);
 }
 
 Mapped map(Strategy& strategy, std::span<const Value> items,
@@ -200,7 +201,7 @@ Mapped map(Strategy& strategy, std::span<const Value> items,
     std::vector<Value> own;
     own.reserve(arguments.size());
     for (const PerReplica<Value>& argument : arguments) own.push_back(argument[at]);
-    const auto placed = builder.innermost().device(devices[at]);
+    const auto placed = builder.device(devices[at]);
     results[devices[at]].push_back(fn(items[i], own));
   }
   return results;
@@ -224,7 +225,7 @@ Value reduce_mapped(Strategy& strategy, ReduceOp op, const Mapped& mapped, Sourc
     }
   }
   if (items.empty()) throw InvalidArgument("reduce_mapped(): there are no items");
-  const auto here = items[0].builder().made_at(site);
+  const auto here = internal::BuilderAccess(items[0].builder()).made_at(site);
   if (op == ReduceOp::kMean && !is_floating(items[0].dtype())) {
     for (Value& item : items) item = cast(item, DType::kF64);
   }

@@ -16,6 +16,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "support/data.h"
@@ -58,7 +59,7 @@ class Parameters {
   Value add(std::string_view name, const Tensor& initial) {
     ++next_seed_;
     // Where a strategy traces a replica's step, variables are those of the graph around it.
-    variables_.push_back(builder_.outermost().find_or_declare(
+    variables_.push_back(internal::BuilderAccess(builder_).find_or_declare(
         {.name = std::string(name), .spec = initial.spec(), .initial = initial}));
     return builder_.read(variables_.back());
   }

@@ -129,17 +129,6 @@ GraphBuilder& GraphBuilder::outermost() {
   return *builder;
 }
 
-GraphBuilder::MakerGuard GraphBuilder::made_at(SourceSite site) {
-  GraphBuilder& root = outermost();
-  MakerGuard::Maker maker = root.maker_.value_or(MakerGuard::Maker{});
-  maker.site = site;
-  return {root, std::move(maker)};
-}
-
-GraphBuilder::MakerGuard GraphBuilder::made_for(const Node& node, std::string_view by) {
-  return {outermost(), {node.site(), std::string(by), node.provenance().origin}};
-}
-
 Value GraphBuilder::import(const Value& value) {
   if (&value.builder() == this) return value;
   if (parent_ == nullptr) {

@@ -40,6 +40,7 @@ namespace lockstep {
 
 namespace internal {
 struct RegionTrace;
+class BuilderAccess;  // graph/build/builder_access.h
 }  // namespace internal
 
 // How a lambda node behaves; by default nothing is promised.
@@ -77,9 +78,6 @@ class LOCKSTEP_API GraphBuilder {
   // Copies the initial value.
   VariableRef variable(std::string_view name, const Tensor& initial, SourceSite site = SourceSite::current());
   VariableRef variable(VariableDecl decl, SourceSite site = SourceSite::current());
-  // The variable of that name where its spec is the same, else a new one: for state that belongs to other state, which code
-  // inside a region may be the first to need. The name is taken as it is; the initial value is copied.
-  VariableRef find_or_declare(VariableDecl decl, SourceSite site = SourceSite::current());
   Value read(const VariableRef& variable, SourceSite site = SourceSite::current());
   // The new value, as a Value.
   Value assign(const VariableRef& variable, const Value& value, SourceSite site = SourceSite::current());
@@ -121,27 +119,6 @@ class LOCKSTEP_API GraphBuilder {
   };
   Guard scope(std::string_view name);     // prefixes names with "name/"
   Guard device(std::string_view device);  // places nodes; any spelling
-  // Nodes made while it lives carry this source line, whatever line makes them, and stem from this node: for functions
-  // that make nodes on behalf of a caller, or of another node.
-  class [[nodiscard]] MakerGuard {
-   public:
-    struct Maker {
-      SourceSite site;
-      std::string name;          // Provenance::made_by; empty: the user
-      std::uint64_t origin = 0;  // Provenance::origin
-    };
-    MakerGuard(GraphBuilder& root, Maker maker)
-        : root_(root), old_(std::exchange(root.maker_, std::optional(std::move(maker)))) {}
-    ~MakerGuard() { root_.maker_ = std::move(old_); }
-    MakerGuard(const MakerGuard&) = delete;
-    MakerGuard& operator=(const MakerGuard&) = delete;
-
-   private:
-    GraphBuilder& root_;
-    std::optional<Maker> old_;
-  };
-  MakerGuard made_at(SourceSite site);
-  MakerGuard made_for(const Node& node, std::string_view by);
 
   // --- results
   void result(const Value& value, SourceSite site = SourceSite::current());
@@ -149,21 +126,23 @@ class LOCKSTEP_API GraphBuilder {
   Graph finish();
   // The graph as it stands.
   const Graph& graph() const { return graph_; }
-  // The region that is being built: this, or the innermost of the functions under way.
-  GraphBuilder& innermost();
-  GraphBuilder& outermost();
-  // A key for a random op that no other call of this builder gets, and nobody who counts from 0 or 1: -1, -2, ...
-  std::int64_t new_key() { return outermost().next_key_--; }
-  // Lets a while_loop with a bound keep its trips: it gets further outputs, one [max_trips, ...] per carried value and
-  // the number of trips. What was an output before still is. (For the gradient rule of loops.)
-  void keep_trips(NodeId loop);
-  // A value of an enclosing graph becomes a captured parameter of this one; own values stay themselves.
-  Value import(const Value& value);
 
  private:
+  friend class internal::BuilderAccess;  // documents what is private and yet called from elsewhere
   friend struct internal::RegionTrace;
   friend class Value;
+  struct Maker {
+    SourceSite site;
+    std::string name;          // Provenance::made_by; empty: the user
+    std::uint64_t origin = 0;  // Provenance::origin
+  };
   explicit GraphBuilder(GraphBuilder* parent);
+  GraphBuilder& innermost();
+  GraphBuilder& outermost();
+  VariableRef find_or_declare(VariableDecl decl, SourceSite site);
+  std::int64_t new_key() { return outermost().next_key_--; }
+  void keep_trips(NodeId loop);
+  Value import(const Value& value);
   const TensorSpec* variable_spec(std::string_view name) const;
   void order_effects(NodeId node);
   Value import_shape(const Value& value);
@@ -177,7 +156,7 @@ class LOCKSTEP_API GraphBuilder {
   GraphBuilder* child_ = nullptr;
   std::string scope_;
   std::string device_;
-  std::optional<MakerGuard::Maker> maker_;  // of the outermost: see made_at
+  std::optional<Maker> maker_;  // of the outermost: see BuilderAccess::made_at
   NodeView::VariableSpecs variable_specs_;
   std::int64_t next_key_ = -1;
   std::vector<std::pair<Value, NodeId>> captures_;  // value of the parent -> parameter here

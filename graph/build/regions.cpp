@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/build/internal/region_trace.h"
 
 namespace lockstep {
@@ -22,7 +23,7 @@ std::vector<T> joined(std::vector<T> a, std::span<const T> b) {
 std::vector<Value> cond(const Value& predicate, const BranchFn& then_branch, const BranchFn& else_branch,
                         SourceSite site) {
   static const OpDef& op = OpRegistry::global().get("cond");
-  GraphBuilder& builder = predicate.builder().innermost();
+  GraphBuilder& builder = internal::BuilderAccess(predicate.builder()).innermost();
   std::vector<Value> captured;
   RegionTrace then_trace(builder);
   then_trace.finish(then_branch(), site);
@@ -49,7 +50,7 @@ std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditio
     throw InvalidArgument("while_loop: needs at least one carried value",
                           {{}, "while_loop", {}, site.file, site.line, -1});
   }
-  GraphBuilder& builder = initial[0].builder().innermost();
+  GraphBuilder& builder = internal::BuilderAccess(initial[0].builder()).innermost();
   const auto trace = [&](RegionTrace& region, auto&& function) {
     std::vector<Value> parameters;
     for (const Value& value : initial) parameters.push_back(region.parameter(value.name(), value.spec()));
@@ -88,7 +89,7 @@ std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, std::int6
   static const OpDef& op = OpRegistry::global().get("replicated");
   const ErrorPlace place{{}, "replicated", {}, site.file, site.line, -1};
   if (replicas < 1) throw InvalidArgument("replicated: needs at least one replica", place);
-  GraphBuilder& target = builder.innermost();
+  GraphBuilder& target = internal::BuilderAccess(builder).innermost();
   RegionTrace trace(target);
   std::vector<Value> parameters;
   std::vector<Value> inputs(shared.begin(), shared.end());

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/core/kernels/elementwise.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/build/internal/region_trace.h"
 #include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
@@ -596,7 +597,7 @@ std::vector<Value> merge_call(GraphBuilder& builder, std::int64_t replicas, std:
   static const OpDef& op = OpRegistry::global().get("merge_call");
   const ErrorPlace place{{}, "merge_call", {}, site.file, site.line, -1};
   if (replicas < 1) throw InvalidArgument("merge_call: needs at least one replica", place);
-  GraphBuilder& target = builder.innermost();
+  GraphBuilder& target = internal::BuilderAccess(builder).innermost();
   RegionTrace trace(target);
   std::vector<Value> parameters;  // replica by replica
   std::vector<std::vector<Value>> seen(arguments.size());

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "lockstep/core/kernels/rows.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/elementwise.h"
 #include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
@@ -227,7 +228,7 @@ Value scatter_add(const Value& indices, const Value& values, const Value& shape,
 
 Value segment_sum(const Value& values, const Value& segment_ids, std::int64_t num_segments, SourceSite site) {
   GraphBuilder& builder = values.builder();
-  const auto made_at = builder.made_at(site);
+  const auto made_at = internal::BuilderAccess(builder).made_at(site);
   return segment_sum(values, segment_ids, builder.constant(Tensor::from<std::int64_t>({1}, {num_segments})),
                      site);
 }
@@ -237,7 +238,7 @@ Value segment_sum(const Value& values, const Value& segment_ids, const Value& nu
     throw InvalidArgument("segment_sum: a scalar has no rows",
                           {{}, "segment_sum", {}, site.file, site.line, -1});
   }
-  const auto made_at = values.builder().made_at(site);
+  const auto made_at = internal::BuilderAccess(values.builder()).made_at(site);
   const Value shape = shape_with_first(num_segments, values, 0);
   return values.builder().op1("scatter_add", {segment_ids, values, shape}, {}, "segment_sum", site);
 }

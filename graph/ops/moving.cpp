@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "lockstep/core/kernels/strided.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/ops.h"
@@ -431,7 +432,7 @@ Value concat(const std::vector<Value>& values, std::int64_t axis, SourceSite sit
 Value stack(const std::vector<Value>& values, std::int64_t axis, SourceSite site) {
   GraphBuilder& builder = builder_of("stack", values, site);
   check_stack(values, axis, site);
-  const auto made_at = builder.made_at(site);
+  const auto made_at = internal::BuilderAccess(builder).made_at(site);
   std::vector<Value> rows;
   rows.reserve(values.size());
   for (const Value& value : values) rows.push_back(expand_dims(value, axis));

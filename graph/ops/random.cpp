@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lockstep/core/kernels/random.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
@@ -141,7 +142,7 @@ OpDef dropout_op() {
 Value draw(GraphBuilder& builder, const char* op, DType dtype, const Shape* shape, const Value* operand,
            std::vector<Attribute> attributes, RandomKey key, SourceSite site) {
   attributes.push_back({"dtype", dtype});
-  attributes.push_back({"key", key ? *key : builder.new_key()});
+  attributes.push_back({"key", key ? *key : internal::BuilderAccess(builder).new_key()});
   if (shape != nullptr) {
     attributes.push_back({"shape", *shape});
     return builder.op1(op, {}, std::move(attributes), {}, site);
@@ -232,13 +233,13 @@ Value random_integers(const Value& shape, DType dtype, std::int64_t low, std::in
 }
 
 Value random_permutation(GraphBuilder& builder, std::int64_t n, RandomKey key, SourceSite site) {
-  const std::int64_t used = key ? *key : builder.new_key();
+  const std::int64_t used = key ? *key : internal::BuilderAccess(builder).new_key();
   return builder.op1("random_permutation", {}, {{"n", n}, {"key", used}}, {}, site);
 }
 
 Value dropout(const Operand& x, double rate, RandomKey key) {
   const Value& value = x.value_for("dropout");
-  const std::int64_t used = key ? *key : value.builder().new_key();
+  const std::int64_t used = key ? *key : internal::BuilderAccess(value.builder()).new_key();
   return value.builder().op1("dropout", {value}, {{"rate", rate}, {"key", used}}, {}, x.site());
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/graph/transform/rewriter.h"
@@ -62,7 +63,7 @@ Graph traced(std::span<const TensorSpec> inputs, SourceSite site, const Make& ma
   std::vector<Value> values;
   for (const TensorSpec& spec : inputs)
     values.push_back(builder.placeholder(str("in_", values.size()), spec.dtype, spec.shape, site));
-  const auto made_at = builder.made_at(site);
+  const auto made_at = internal::BuilderAccess(builder).made_at(site);
   for (const Value& result : make(builder, values)) builder.result(result, site);
   return builder.finish();
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
@@ -102,20 +103,20 @@ Gradient clip_by_value(const Gradient& gradient, double low, double high, Source
         place_at("clip_by_value", site));
   }
   const Value numbers = numbers_of(gradient);
-  const auto made_at = numbers.builder().made_at(site);
+  const auto made_at = internal::BuilderAccess(numbers.builder()).made_at(site);
   return with_numbers(gradient, clip(numbers, low, high));
 }
 
 Gradient clip_by_norm(const Gradient& gradient, double max_norm, SourceSite site) {
   check("clip_by_norm", {&gradient, 1}, site);
   check_norm("clip_by_norm", max_norm, site);
-  const auto made_at = numbers_of(gradient).builder().made_at(site);
+  const auto made_at = internal::BuilderAccess(numbers_of(gradient).builder()).made_at(site);
   return scaled(gradient, scale_of(norm_of({&gradient, 1}), max_norm));
 }
 
 Value global_norm(std::span<const Gradient> gradients, SourceSite site) {
   check("global_norm", gradients, site);
-  const auto made_at = numbers_of(gradients[0]).builder().made_at(site);
+  const auto made_at = internal::BuilderAccess(numbers_of(gradients[0]).builder()).made_at(site);
   return norm_of(gradients);
 }
 
@@ -127,7 +128,7 @@ std::vector<Gradient> clip_by_global_norm(std::span<const Gradient> gradients, d
                                           SourceSite site) {
   check("clip_by_global_norm", gradients, site);
   check_norm("clip_by_global_norm", max_norm, site);
-  const auto made_at = numbers_of(gradients[0]).builder().made_at(site);
+  const auto made_at = internal::BuilderAccess(numbers_of(gradients[0]).builder()).made_at(site);
   return all_scaled(gradients, norm_of(gradients), max_norm);
 }
 
@@ -136,7 +137,7 @@ ClippedGradients clip_by_global_norm(std::span<const GradientAndVariable> list, 
   const std::vector<Gradient> gradients = gradients_of(list);
   check("clip_by_global_norm", gradients, site);
   check_norm("clip_by_global_norm", max_norm, site);
-  const auto made_at = numbers_of(gradients[0]).builder().made_at(site);
+  const auto made_at = internal::BuilderAccess(numbers_of(gradients[0]).builder()).made_at(site);
   ClippedGradients result;
   result.norm = norm_of(gradients);
   const std::vector<Gradient> clipped = all_scaled(gradients, result.norm, max_norm);

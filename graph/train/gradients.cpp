@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/core/kernels/elementwise.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/build/internal/region_trace.h"
 #include "lockstep/graph/ir/internal/gradient_nodes.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
@@ -126,7 +127,7 @@ class Backward {
     const bool goes_on = std::ranges::any_of(node.inputs(), [&](ValueId input) { return carries(input); });
     const auto scope = builder_.scope(str("gradients/", node.name()));
     const auto device = builder_.device(node.device());
-    const auto made_for = builder_.made_for(node, kGradients);
+    const auto made_for = internal::BuilderAccess(builder_).made_for(node, kGradients);
     for (std::vector<Gradient>& list : flows) {
       if (list.size() > 1) list = {joined(list)};
     }
@@ -144,7 +145,8 @@ class Backward {
       grads.push_back(flows[i].empty() ? Value() : to_dense(flows[i][0]));
     }
     const std::vector<TensorSpec> specs = input_specs(builder_.graph(), node);
-    const NodeView::VariableSpecs variables = variable_specs(builder_.outermost().graph());
+    const NodeView::VariableSpecs variables =
+        variable_specs(internal::BuilderAccess(builder_).outermost().graph());
     const NodeView view = view_of(node, specs, variables);
     GradientContext context(node, view, inputs, outputs, grads);
     const std::vector<Gradient> result = node.op().gradient(context);
@@ -174,7 +176,7 @@ class Backward {
 
   std::vector<Gradient> collect() {
     std::vector<Gradient> results;
-    const auto made_at = builder_.made_at(site_);
+    const auto made_at = internal::BuilderAccess(builder_).made_at(site_);
     for (const std::vector<Value>& values : sources_) {
       std::vector<Gradient> parts;
       for (const Value& value : values) {
@@ -214,7 +216,7 @@ Value seed_of(const Value& target, const GradientOptions& options, SourceSite si
                           place);
   }
   if (options.seed.valid()) return options.seed;
-  const auto made_at = target.builder().made_at(site);
+  const auto made_at = internal::BuilderAccess(target.builder()).made_at(site);
   return ones_like(target);
 }
 
@@ -286,7 +288,7 @@ std::vector<Gradient> flow_outwards(const Value& target, const Value& seed, cons
     targets = level.captured;
     seeds.assign(flows.begin() + static_cast<std::ptrdiff_t>(sources.size()), flows.end());
   }
-  const auto made_at = target.builder().made_at(site);
+  const auto made_at = internal::BuilderAccess(target.builder()).made_at(site);
   std::vector<Gradient> results;
   results.reserve(parts.size());
   for (const std::vector<Gradient>& flows : parts) results.push_back(joined(flows));
@@ -326,7 +328,7 @@ std::vector<Gradient> gradients(const Value& target, std::span<const Value> of,
       throw InvalidArgument(str("gradients: '", target.name(), "' does not depend on '", of[i].name(), "'"),
                             {of[i].name(), "gradients", {}, site.file, site.line, -1});
     }
-    const auto made_at = builder.made_at(site);
+    const auto made_at = internal::BuilderAccess(builder).made_at(site);
     results[i] = zeros_like(of[i]);
   }
   return results;
@@ -375,7 +377,7 @@ std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef
   std::vector<Gradient> results = flow_outwards(target, seed, sources, refused, site);
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (results[i].valid()) continue;
-    const VariableDecl* decl = builder.outermost().graph().find_variable(of[i].name);
+    const VariableDecl* decl = internal::BuilderAccess(builder).outermost().graph().find_variable(of[i].name);
     const ErrorPlace place{of[i].name, "gradients", {}, site.file, site.line, -1};
     if (decl == nullptr)
       throw InvalidArgument(str("gradients: no variable '", of[i].name, "' is declared"), place);
@@ -490,7 +492,7 @@ Value custom_gradient(std::span<const Value> inputs, const CustomForwardFn& forw
   static const OpDef& op = OpRegistry::global().get("custom_gradient");
   const ErrorPlace place{{}, "custom_gradient", {}, site.file, site.line, -1};
   if (inputs.empty()) throw InvalidArgument("custom_gradient: needs at least one input", place);
-  GraphBuilder& builder = inputs[0].builder().innermost();
+  GraphBuilder& builder = internal::BuilderAccess(inputs[0].builder()).innermost();
   const Value output = forward(inputs);
   RegionTrace trace(builder);
   std::vector<Value> parameters;

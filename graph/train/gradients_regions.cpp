@@ -8,6 +8,7 @@
 // A second order of a loop adds to what flows into all kept rows in each trip: its work grows with the square of the trips.
 #include <algorithm>
 
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/build/internal/region_trace.h"
 #include "lockstep/graph/build/regions.h"
 #include "lockstep/graph/ir/internal/region_shapes.h"
@@ -20,18 +21,18 @@ namespace lockstep {
 namespace internal {
 
 std::vector<Value> replay(GraphBuilder& builder, const Graph& region, std::span<const Value> arguments) {
-  GraphBuilder& target = builder.innermost();
+  GraphBuilder& target = internal::BuilderAccess(builder).innermost();
   std::vector<std::vector<Value>> values(region.id_bound());
   std::vector<NodeId> made(region.id_bound());
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    values[region.parameters()[i].index()] = {target.import(arguments[i])};
+    values[region.parameters()[i].index()] = {internal::BuilderAccess(target).import(arguments[i])};
   }
   for (const NodeId id : region.topological_order()) {
     if (!values[id.index()].empty()) continue;  // a parameter
     const Node& node = region.node(id);
     std::vector<Value> inputs;
     for (const ValueId input : node.inputs()) inputs.push_back(values[input.node.index()][input.output]);
-    const auto made_at = target.made_at(node.site());
+    const auto made_at = internal::BuilderAccess(target).made_at(node.site());
     const auto device = target.device(node.device());
     const NodeId copy =
         target.node(node.op(), node.name(), inputs, node.attributes(),
@@ -69,7 +70,8 @@ void check_repeatable(GraphBuilder& builder, const Node& node) {
     }
   };
   check_after(node.graph(), node.id().index() + 1);
-  for (GraphBuilder* at = &builder.innermost(); at != &builder; at = RegionTrace::parent_of(*at)) {
+  for (GraphBuilder* at = &internal::BuilderAccess(builder).innermost(); at != &builder;
+       at = RegionTrace::parent_of(*at)) {
     check_after(at->graph(), 0);
   }
 }
@@ -89,15 +91,15 @@ std::vector<Gradient> cond_gradient(GradientContext& c) {
   if (wanted.empty()) return result;
   const auto back_through = [&](const Graph& region) {
     return [&]() -> std::vector<Value> {
-      GraphBuilder& inner = c.builder().innermost();
+      GraphBuilder& inner = internal::BuilderAccess(c.builder()).innermost();
       std::vector<Value> own;
-      for (const Value& argument : arguments) own.push_back(inner.import(argument));
+      for (const Value& argument : arguments) own.push_back(internal::BuilderAccess(inner).import(argument));
       std::vector<Value> targets, seeds;
       const std::vector<Value> outputs = internal::replay(inner, region, own);
       for (std::size_t i = 0; i < outputs.size(); ++i) {
         if (!is_floating(outputs[i].dtype()) || !c.has_grad(i)) continue;
         targets.push_back(outputs[i]);
-        seeds.push_back(inner.import(c.grad(i)));
+        seeds.push_back(internal::BuilderAccess(inner).import(c.grad(i)));
       }
       std::vector<Value> sources;
       sources.reserve(wanted.size());
@@ -128,7 +130,7 @@ std::vector<Gradient> while_gradient(GradientContext& c) {
   internal::check_repeatable(c.builder(), c.node());
   GraphBuilder& builder = c.builder();
   const NodeId id = c.node().id();
-  builder.keep_trips(id);
+  internal::BuilderAccess(builder).keep_trips(id);
   const std::vector<Value> outputs = builder.outputs_of(id);  // carried, kept rows, number of trips
   const auto kept = [&](std::size_t i) { return outputs[loop.carried + i]; };
 
@@ -149,7 +151,8 @@ std::vector<Gradient> while_gradient(GradientContext& c) {
     GraphBuilder& inner = now[0].builder();
     std::vector<Value> arguments;
     for (std::size_t i = 0; i < c.num_inputs(); ++i) {
-      arguments.push_back(i < loop.carried ? gather(kept(i), now[0]) : inner.import(c.input(i)));
+      arguments.push_back(i < loop.carried ? gather(kept(i), now[0])
+                                           : internal::BuilderAccess(inner).import(c.input(i)));
     }
     const std::vector<Value> results = internal::replay(inner, c.node().regions()[1], arguments);
     std::vector<Value> targets, seeds, sources;

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "lockstep/core/kernels/updates.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
@@ -14,7 +15,7 @@ OptimizerRule::~OptimizerRule() = default;
 
 std::vector<VariableRef> trainable_variables(GraphBuilder& builder) {
   std::vector<VariableRef> variables;
-  for (const VariableDecl& decl : builder.outermost().graph().variables()) {
+  for (const VariableDecl& decl : internal::BuilderAccess(builder).outermost().graph().variables()) {
     if (decl.trainable && is_floating(decl.spec.dtype)) variables.push_back({decl.name});
   }
   return variables;
@@ -49,12 +50,13 @@ VariableRef VariableUpdate::slot(const Slot& slot) const {
   if (slot.initial != 0) decl.initial = Tensor::full(decl.spec.dtype, decl.spec.shape, slot.initial);
   decl.trainable = false;
   // What each replica has of its own is updated with slots of its own.
-  const VariableDecl* owner = builder().outermost().graph().find_variable(variable().name);
+  const VariableDecl* owner =
+      internal::BuilderAccess(builder()).outermost().graph().find_variable(variable().name);
   if (owner != nullptr && owner->synchronization == Synchronization::kOnRead) {
     decl.synchronization = owner->synchronization;
     decl.aggregation = owner->aggregation;
   }
-  return builder().find_or_declare(std::move(decl), common_.site);
+  return internal::BuilderAccess(builder()).find_or_declare(std::move(decl), common_.site);
 }
 
 NodeId VariableUpdate::make(std::string_view op, std::span<const Slot> slots,
@@ -93,7 +95,7 @@ VariableRef Optimizer::iterations(GraphBuilder& builder, SourceSite site) const 
   decl.spec = {DType::kI64, Shape{}};
   decl.aggregation = Aggregation::kOnlyFirstReplica;  // all replicas count the same steps
   decl.trainable = false;
-  return builder.find_or_declare(std::move(decl), site);
+  return internal::BuilderAccess(builder).find_or_declare(std::move(decl), site);
 }
 
 GradientsAndVariables Optimizer::compute_gradients(const Value& loss, std::span<const VariableRef> variables,
@@ -149,7 +151,8 @@ std::vector<TensorSpec> check_list(std::span<const GradientAndVariable> list, co
     }
     const Value& value =
         list[i].gradient.is_sparse() ? list[i].gradient.slices().values : list[i].gradient.dense();
-    const VariableDecl* decl = value.builder().outermost().graph().find_variable(name);
+    const VariableDecl* decl =
+        internal::BuilderAccess(value.builder()).outermost().graph().find_variable(name);
     if (decl == nullptr)
       throw InvalidArgument(str("apply_gradients: no variable '", name, "' is declared"), place(name));
     check_gradient(list[i], decl->spec, place(name));
@@ -168,8 +171,10 @@ std::vector<NodeId> Optimizer::apply_gradients(std::span<const GradientAndVariab
                                                SourceSite site) const {
   const std::vector<TensorSpec> specs = check_list(list, name_, site);
   const Gradient& first = list[0].gradient;
-  GraphBuilder& builder = (first.is_sparse() ? first.slices().values : first.dense()).builder().innermost();
-  const auto made_at = builder.made_at(site);
+  GraphBuilder& builder =
+      internal::BuilderAccess((first.is_sparse() ? first.slices().values : first.dense()).builder())
+          .innermost();
+  const auto made_at = internal::BuilderAccess(builder).made_at(site);
   const VariableRef counter = iterations(builder, site);
   VariableUpdate::Common common{builder, name_, counter, learning_rate_.at(builder, counter), site};
   std::vector<NodeId> nodes;

@@ -2,6 +2,7 @@
 #include "lockstep/strategies/trace/tracer.h"
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/build/regions.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/strategies/trace/internal/at_once.h"
@@ -88,7 +89,7 @@ std::vector<PerReplica<Value>> Tracer::replicate(std::span<const PerReplica<Valu
       *builder, replicas, shared, own,
       [&](std::span<const Value> values) {
         ContextFrame frame(this, kind, builder);
-        RegionKinds known(builder->innermost(), builder->outermost().graph());
+        RegionKinds known(BuilderAccess(*builder).innermost(), BuilderAccess(*builder).outermost().graph());
         frame.set_kinds(&known);
         std::vector<Value> ordered;
         ordered.reserve(place.size());
@@ -97,7 +98,7 @@ std::vector<PerReplica<Value>> Tracer::replicate(std::span<const PerReplica<Valu
           known.set(ordered.back().id().node, arguments[i].kind());
         }
         std::vector<Value> given = trace(ordered);
-        if (kind == ContextKind::kUpdate) check_update(builder->innermost().graph());
+        if (kind == ContextKind::kUpdate) check_update(BuilderAccess(*builder).innermost().graph());
         own_results = given.size();
         for (const auto& [value, then] : frame.leaving()) {
           given.push_back(value);
@@ -107,14 +108,14 @@ std::vector<PerReplica<Value>> Tracer::replicate(std::span<const PerReplica<Valu
       },
       site);
   if (results.empty()) return {};
-  const Graph& graph = builder->innermost().graph();
+  const Graph& graph = BuilderAccess(*builder).innermost().graph();
   const Node& node = graph.node(results[0][0].id().node);
   const auto singles = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
   std::vector<ReplicaKind> kinds(singles, ReplicaKind::kSingle);
   for (const PerReplica<Value>& argument : arguments) {
     if (!argument.is_single()) kinds.push_back(argument.kind());
   }
-  kinds = result_kinds(node.regions()[0], kinds, builder->outermost().graph());
+  kinds = result_kinds(node.regions()[0], kinds, BuilderAccess(*builder).outermost().graph());
   std::vector<PerReplica<Value>> out;
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (replicas == 1 || kinds[i] == ReplicaKind::kSingle) {
@@ -202,12 +203,12 @@ Value Tracer::reduce_values(ReduceOp op, const PerReplica<Value>& value, std::op
     if (value.size() == 1 || same) return value[0];
     std::vector<Value> slots = value.values();
     if (op == ReduceOp::kMean && !is_floating(slots[0].dtype())) {
-      const auto here = slots[0].builder().made_at(site);
+      const auto here = BuilderAccess(slots[0].builder()).made_at(site);
       for (Value& slot : slots) slot = cast(slot, DType::kF64);
     }
     return reduce_replicas(op, slots, site);
   }
-  const auto here = value[0].builder().made_at(site);
+  const auto here = BuilderAccess(value[0].builder()).made_at(site);
   // Sum and count of each replica; a value that is the same everywhere counts once.
   std::vector<Value> sums, counts;
   for (const Value& slot : same ? std::vector<Value>{value[0]} : value.values()) {

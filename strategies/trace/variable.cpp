@@ -1,5 +1,6 @@
 #include "lockstep/strategies/trace/variable.h"
 
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/ops/updates.h"
 #include "lockstep/graph/run/variable_role.h"
@@ -108,7 +109,8 @@ Strategy& Variable::strategy() const { return state_->tracer->strategy(); }
 
 VariableRef Variable::declare(GraphBuilder& builder, SourceSite site) const {
   check_strategy();
-  return builder.outermost().find_or_declare(internal::as_step_has_it(state_->decl, *state_->tracer), site);
+  return internal::BuilderAccess(builder).find_or_declare(
+      internal::as_step_has_it(state_->decl, *state_->tracer), site);
 }
 
 Variable::operator VariableRef() const {
@@ -184,9 +186,9 @@ Value Variable::read(SourceSite site) const {
       accepted(question(VariableAction::kRead, ReplicaKind::kSingle), name(), site);
   const VariableRef ref = declare(builder, site);
   const bool all = meaning == VariableMeaning::kSumCopies || meaning == VariableMeaning::kMeanCopies;
-  if (!all || state_->tracer->num_replicas_in_sync() == 1) return builder.innermost().read(ref, site);
+  if (!all || state_->tracer->num_replicas_in_sync() == 1) return builder.read(ref, site);
   const std::vector<PerReplica<Value>> copies = state_->tracer->replicate(
-      {}, [&](std::span<const Value>) { return std::vector<Value>{builder.innermost().read(ref, site)}; },
+      {}, [&](std::span<const Value>) { return std::vector<Value>{builder.read(ref, site)}; },
       ContextKind::kUpdate, "read()", site);
   return reduce_replicas(meaning == VariableMeaning::kSumCopies ? ReduceOp::kSum : ReduceOp::kMean,
                          copies[0].values(), site);
@@ -204,11 +206,10 @@ Value Variable::assign_sub(const Operand& delta, SourceSite site) const {
 
 Value Variable::change(VariableAction action, const Operand& operand, bool negate, SourceSite site) const {
   GraphBuilder& builder = require_trace("takes Values", "give it a tensor", site);
-  const auto here = builder.made_at(site);
+  const auto here = internal::BuilderAccess(builder).made_at(site);
   const VariableRef ref = declare(builder, site);
   Value value = operand.value();
-  if (operand.number())
-    value = builder.innermost().constant(Tensor::full(spec().dtype, Shape{}, *operand.number()));
+  if (operand.number()) value = builder.constant(Tensor::full(spec().dtype, Shape{}, *operand.number()));
   if (!value.valid()) throw InvalidArgument(str("variable '", name(), "' is assigned an empty value"));
   if (negate) value = neg(value);
   const VariableMeaning meaning = allowed(action, site);
@@ -237,8 +238,8 @@ VariableMeaning Variable::allowed(VariableAction action, const SourceSite& site)
 
 // Integers are cut, as a cast does.
 Value Variable::share_of(const Value& value, std::int64_t replicas) {
-  const Value count = value.builder().innermost().constant(
-      Tensor::full(value.dtype(), Shape{}, static_cast<double>(replicas)));
+  const Value count =
+      value.builder().constant(Tensor::full(value.dtype(), Shape{}, static_cast<double>(replicas)));
   return value / count;
 }
 
@@ -246,10 +247,10 @@ Value Variable::apply(const std::vector<Value>& values,
                       const std::function<Value(GraphBuilder&, std::span<const Value>)>& make,
                       SourceSite site) const {
   GraphBuilder* builder = current_builder();
-  if (current_context() != ContextKind::kCrossReplica) return make(builder->innermost(), values);
+  if (current_context() != ContextKind::kCrossReplica) return make(*builder, values);
   const std::vector<PerReplica<Value>> arguments(values.begin(), values.end());
   const std::vector<PerReplica<Value>> results = state_->tracer->replicate(
-      arguments, [&](std::span<const Value> v) { return std::vector<Value>{make(builder->innermost(), v)}; },
+      arguments, [&](std::span<const Value> v) { return std::vector<Value>{make(*builder, v)}; },
       ContextKind::kUpdate, "assign()", site);
   return results[0][0];
 }
@@ -282,7 +283,7 @@ Value Variable::scatter(RowChange change, const Operand& indices, const Operand&
                         SourceSite site) const {
   static constexpr std::string_view kHow[] = {"add", "mul", "div", "set", "min", "max"};  // of assign_rows
   GraphBuilder& builder = require_trace("takes rows", "assign the whole outside", site);
-  const auto here = builder.made_at(site);
+  const auto here = internal::BuilderAccess(builder).made_at(site);
   if (spec().shape.rank() == 0) {
     throw InvalidArgument(str("variable '", name(), "' is a scalar, which has no rows: assign it"),
                           place(site));

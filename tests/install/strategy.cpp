@@ -116,8 +116,7 @@ Trained train(bool broken) {
     const Value loss = global_sum(x * w + x * v);
     const Value gradient = gradients(loss, {static_cast<VariableRef>(w)})[0];
     Sgd(0.5).minimize(loss, {v});
-    x.builder().innermost().op("consumer_sign_step", {{gradient}},
-                               {{"variable", static_cast<VariableRef>(w)}});
+    x.builder().op("consumer_sign_step", {{gradient}}, {{"variable", static_cast<VariableRef>(w)}});
     return loss;
   });
   // The sum of the gradients is 2 - 3 = -1: w goes up, although replica 0 alone would send it down.

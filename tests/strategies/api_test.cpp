@@ -525,11 +525,10 @@ TEST(RunSteps, LoopsInsideTheProgramWithoutASource) {
     run_steps(strategy, 5, [&](MultiStepContext& context) {
       strategy.run([&] { w.assign(w + 1.F); });
       const TensorSpec spec{DType::kF32, Shape{}};
-      context.set_last_step_output(
-          "y", current_builder()->innermost().call("fails", {}, {{spec}}, [&](KernelContext& c) {
-            if (++runs > 2) throw std::domain_error("third");
-            c.output<float>(0)[0] = 0;
-          })[0]);
+      context.set_last_step_output("y", current_builder()->call("fails", {}, {{spec}}, [&](KernelContext& c) {
+        if (++runs > 2) throw std::domain_error("third");
+        c.output<float>(0)[0] = 0;
+      })[0]);
     });
     ADD_FAILURE() << "the third iteration fails";
   } catch (const RunError& error) {
@@ -564,7 +563,7 @@ TEST(ExtendedMap, TakesArgumentsAndIsReduced) {
 TEST(Destinations, AreThoseOfAValue) {
   MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
   strategy.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
-    const auto guard = current_builder()->innermost().device("cpu:1");
+    const auto guard = current_builder()->device("cpu:1");
     const PerReplica<Value> there(x[0] * 2.F);
     EXPECT_THAT(extended::Destinations(there).devices(), ElementsAre("cpu:1"));
     EXPECT_TRUE(extended::Destinations(x).every_replica());
@@ -618,7 +617,7 @@ TEST(CheckAssigns, SeesWhatTheBuilderAssigns) {
   const auto assigned = [&](float value) {
     return error_of([&] {
       strategy.function({}, [&] {
-        GraphBuilder& builder = current_builder()->innermost();
+        GraphBuilder& builder = *current_builder();
         builder.assign(total, builder.constant(value));
       });
     });

@@ -218,7 +218,7 @@ TEST_F(Extended, RunsManySteps) {
     const TensorSpec spec{DType::kF32, Shape{}};
     context.set_last_step_output("y", strategy.run(
                                           [&](Value x) {
-                                            return current_builder()->innermost().call(
+                                            return current_builder()->call(
                                                 "fails", {{x}}, {{spec}}, [&](KernelContext& c) {
                                                   if (++runs > 4) throw std::domain_error("the third batch");
                                                   c.output<float>(0)[0] = 0;

@@ -117,7 +117,7 @@ class RandomGraphMaker {
   Value make_value(const std::vector<Value>& values, int depth) {
     const Value a = one_of(values);
     const Value c = one_of(values);
-    GraphBuilder& b = b_.innermost();
+    GraphBuilder& b = b_;
     switch (below(14)) {
       case 0: return a + c;
       case 1: return a * c;
@@ -163,7 +163,7 @@ class RandomGraphMaker {
   void add_nodes(std::vector<Value>& values, std::size_t nodes, int depth) {
     for (std::size_t i = 0; i < nodes; ++i) {
       if (!variables_.empty() && below(4) == 0) {
-        GraphBuilder& b = b_.innermost();
+        GraphBuilder& b = b_;
         const VariableRef& variable = variables_[below(variables_.size())];
         const Value operand = fallible(one_of(values) * 0.5F);
         const Value updated = below(2) == 0 ? b.assign(variable, operand) : b.assign_add(variable, operand);

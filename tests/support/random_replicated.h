@@ -50,10 +50,10 @@ inline Graph random_replicated_step(std::int64_t replicas, std::uint64_t seed, i
             case 2:
               note(all_reduce(below(2) == 0 ? ReduceOp::kSum : ReduceOp::kMean, some(any)), true);
               break;
-            case 3: note(b.innermost().read(variables[below(3)]), true); break;
-            case 4: note(tanh(b.innermost().assign(variables[below(3)], tanh(some(equal)))), true); break;
-            case 5: b.innermost().assign_add(variables[below(3)], some(equal)); break;
-            case 6: note(b.innermost().random_uniform({DType::kF32, Shape{3}}), false); break;
+            case 3: note(b.read(variables[below(3)]), true); break;
+            case 4: note(tanh(b.assign(variables[below(3)], tanh(some(equal)))), true); break;
+            case 5: b.assign_add(variables[below(3)], some(equal)); break;
+            case 6: note(b.random_uniform({DType::kF32, Shape{3}}), false); break;
             case 7:
               note(broadcast_replica(some(any),
                                      static_cast<std::int64_t>(below(static_cast<std::size_t>(replicas)))),
@@ -67,11 +67,11 @@ inline Graph random_replicated_step(std::int64_t replicas, std::uint64_t seed, i
               const std::vector<Value> out = cond(
                   p,
                   [&]() -> std::vector<Value> {
-                    if (writes) b.innermost().assign_add(written, tanh(a));
+                    if (writes) b.assign_add(written, tanh(a));
                     return {tanh(a), c};
                   },
                   [&]() -> std::vector<Value> {
-                    return {a * b.innermost().read(written), tanh(c)};
+                    return {a * b.read(written), tanh(c)};
                   });
               note(out[0], is_equal || writes);
               note(out[1], is_equal);
@@ -85,7 +85,7 @@ inline Graph random_replicated_step(std::int64_t replicas, std::uint64_t seed, i
                   initial, [&](std::span<const Value> c) { return sum(c[0]) < 3.F; },
                   [&](std::span<const Value> c) -> std::vector<Value> {
                     const Value total = all_reduce(ReduceOp::kMean, tanh(c[1]));
-                    b.innermost().assign_add(written, total);
+                    b.assign_add(written, total);
                     return {c[0] + tanh(captured) * total + 1.F, c[1] * 0.5F};
                   },
                   LoopOptions{.max_trips = 3});
@@ -95,8 +95,8 @@ inline Graph random_replicated_step(std::int64_t replicas, std::uint64_t seed, i
             }
           }
         }
-        b.innermost().assign_add(own_variable, some(any));
-        return {some(equal), some(any), b.innermost().read(variables[0]), any.back()};
+        b.assign_add(own_variable, some(any));
+        return {some(equal), some(any), b.read(variables[0]), any.back()};
       });
   for (const std::vector<Value>& result : results) {
     for (const Value& value : result) b.result(value);

@@ -232,10 +232,10 @@ inline void add_random_nodes(Dice& dice, GraphBuilder& b, std::vector<Value>& va
       case 1: values.push_back(any() * any()); break;
       case 2: values.push_back(relu(any())); break;
       case 3: values.push_back(any() - static_cast<float>(dice.below(5))); break;
-      case 4: values.push_back(any() + b.innermost().read(dice.one_of(variables))); break;
-      case 5: b.innermost().assign_add(dice.one_of(variables), sum(any(), {0}, false)); break;
+      case 4: values.push_back(any() + b.read(dice.one_of(variables))); break;
+      case 5: b.assign_add(dice.one_of(variables), sum(any(), {0}, false)); break;
       case 6: {
-        const auto device = b.innermost().device(dice.once_in(2) ? "cpu:1" : "/device:GPU:2");
+        const auto device = b.device(dice.once_in(2) ? "cpu:1" : "/device:GPU:2");
         values.push_back(identity(any()));
         break;
       }

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/train/optimizer.h"
@@ -49,7 +50,7 @@ inline void train(const Value& x, const Value& rows, bool by_rows) {
     decl.name = name;
     decl.spec = {DType::kF64, shape};
     decl.initial = random_tensor(decl.spec, seed);
-    return b.find_or_declare(decl);
+    return internal::BuilderAccess(b).find_or_declare(decl);
   };
   const VariableRef w = variable("w", {3, 2}, 5), table = variable("table", {7, 2}, 7),
                     bias = variable("bias", {2}, 9);

@@ -8,6 +8,7 @@
 #include "lockstep/core/source_site.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/interpret/interpreter.h"
 
 namespace lockstep::internal {
@@ -20,7 +21,7 @@ Tensor at_once(std::span<const Tensor> tensors, SourceSite site, const Make& mak
   std::vector<Value> values;
   for (std::size_t i = 0; i < tensors.size(); ++i)
     values.push_back(builder.placeholder(str("input_", i), tensors[i].dtype(), tensors[i].shape(), site));
-  const auto here = builder.made_at(site);
+  const auto here = BuilderAccess(builder).made_at(site);
   builder.result(make(builder, values));
   return Interpreter(builder.finish()).run(std::vector<Tensor>(tensors.begin(), tensors.end()))[0];
 }

@@ -190,7 +190,7 @@ TEST(Interpreter, RunsOneBranch) {
   const Value x = b.placeholder("x", DType::kF32, {});
   const VariableRef w = b.variable("w", Tensor::full(DType::kF32, {}, 0));
   b.result(cond(
-      p, [&] { return std::vector<Value>{b.innermost().assign_add(w, x)}; },
+      p, [&] { return std::vector<Value>{b.assign_add(w, x)}; },
       [&] { return std::vector<Value>{x * 2.0F}; })[0]);
   Interpreter interpreter(b.finish());
   EXPECT_EQ(interpreter.run({{"p", Tensor::scalar(false)}, {"x", Tensor::scalar(3.0F)}})[0].item(), 6);

@@ -426,7 +426,7 @@ TEST(Graph, EffectsAndVariableUsesReachIntoRegions) {
       b.constant(true),
       [&] {
         return cond(
-            b.innermost().constant(false), [&] { return std::vector<Value>{b.assign(v, x) + b.read(w)}; },
+            b.constant(false), [&] { return std::vector<Value>{b.assign(v, x) + b.read(w)}; },
             [&] { return std::vector<Value>{x}; });
       },
       [&] { return std::vector<Value>{x}; })[0];

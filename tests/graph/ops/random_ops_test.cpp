@@ -167,7 +167,7 @@ TEST(RandomOps, ReplicasAndStepsDiffer) {
   const auto drawn = replicated(b, 2, {}, {}, [&](std::span<const Value>) {
     const Value ones = b.constant(Tensor::full(DType::kF32, {64}, 1));
     const Value dropped = dropout(ones, 0.5, 3);
-    return std::vector<Value>{random_permutation(b.innermost(), 20, 3), dropped};
+    return std::vector<Value>{random_permutation(b, 20, 3), dropped};
   });
   for (const auto& values : drawn) {
     for (const Value& value : values) b.result(value);

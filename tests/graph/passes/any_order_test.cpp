@@ -85,7 +85,7 @@ class RandomGraph {
   }
 
   std::vector<Value> branch(std::vector<Value> inner, int depth) {
-    GraphBuilder& b = inner[0].builder().innermost();
+    GraphBuilder& b = inner[0].builder();
     grow(b, inner, 4, depth - 1);
     return {inner.back()};
   }

@@ -175,7 +175,7 @@ TEST(ProgramVariables, ChangeInsideACond) {
         const auto results = cond(
             less(now, 2.0F),
             [&] {
-              b.assign_add(v, b.innermost().constant(1.0F));
+              b.assign_add(v, b.constant(1.0F));
               return std::vector<Value>{b.read(v) * 1.0F};
             },
             [&] {
@@ -231,7 +231,7 @@ TEST(ProgramVariables, ARegionReadsWhatTheStepWroteBefore) {
     b.assign(v, b.read(v) * 3.0F);
     b.result(cond(
         b.constant(true), [&] { return std::vector<Value>{b.read(v) + 0.0F}; },
-        [&] { return std::vector<Value>{b.innermost().constant(-1.0F)}; })[0]);
+        [&] { return std::vector<Value>{b.constant(-1.0F)}; })[0]);
     b.assign_add(v, b.constant(1.0F));
   });
 }

@@ -388,7 +388,7 @@ TEST(Gradients, RefuseBranchesWithEffects) {
 }
 
 Value power_loop(const Value& x, const Value& factor, std::int64_t trips, std::int64_t bound) {
-  GraphBuilder& b = x.builder().innermost();
+  GraphBuilder& b = x.builder();
   const Value zero = b.constant(std::int64_t{0});
   return while_loop(
       std::vector<Value>{zero, x}, [&](std::span<const Value> c) { return less(c[0], trips); },

@@ -248,7 +248,7 @@ TEST(GraphFile, RefusesLambdasWithTheirNameAndLine) {
       [&] {
         const std::vector<Value> inputs = {x};
         const std::vector<TensorSpec> outputs = {{DType::kF32, {2}}};
-        return b.innermost().call("mine", inputs, outputs, kernel, {}, {"model.cpp", "f", 77});
+        return b.call("mine", inputs, outputs, kernel, {}, {"model.cpp", "f", 77});
       })[0];
   b.result(y);
   const Graph graph = b.finish();

@@ -9,6 +9,7 @@
 #include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/passes/register.h"
+#include "lockstep/strategies/trace/building.h"
 #include "support/strategy_test.h"
 
 namespace lockstep {
@@ -63,7 +64,7 @@ TEST_P(Copies, AreAllReachedByWritesOutsideOfReplicas) {
   const Variable w("w", Tensor::scalar(1.F)), never("never", Tensor::scalar(1.F));
   const auto read = strategy.function({kScalar}, [=](Value x) { return x * w; });
   const auto raw = [](const Variable& v) {
-    GraphBuilder& b = current_builder()->innermost();
+    GraphBuilder& b = *current_builder();
     b.assign(static_cast<VariableRef>(v), b.constant(5.F));
   };
   const std::string says = "is written outside of the replicas";
@@ -109,9 +110,7 @@ TEST(OneCopy, IsReachedByEveryWrite) {
   MirroredStrategy one({.devices = {"cpu:0"}});
   auto scope = one.scope();
   const Variable w("w", Tensor::scalar(1.F));
-  one.cross_function({}, [&] {
-    current_builder()->assign(static_cast<VariableRef>(w), current_builder()->constant(5.F));
-  })();
+  one.cross_function({}, [&] { current_builder()->assign(static_cast<VariableRef>(w), constant(5.F)); })();
   EXPECT_EQ(w.value().item(), 5);
 }
 
@@ -171,7 +170,7 @@ TEST_P(Copies, LoopsHoldCollectives) {
       const Variable seen("seen", Tensor::scalar(0.F));
       const auto f = looping.function({kScalar}, [&](Value x) {
         GraphBuilder& b = *current_builder();
-        const Value initial[] = {b.innermost().constant(0.F), x};
+        const Value initial[] = {b.constant(0.F), x};
         return while_loop(
             initial, [](std::span<const Value> c) { return c[0] < 3.F; },
             [&](std::span<const Value> c) -> std::vector<Value> {
@@ -179,7 +178,7 @@ TEST_P(Copies, LoopsHoldCollectives) {
               const Value again = replica_context().merge_call(
                   [](Strategy& s, const PerReplica<Value>& v) { return s.reduce(ReduceOp::kMean, v); },
                   all_reduce(ReduceOp::kMean, all_reduce(ReduceOp::kMax, total)));
-              b.innermost().assign_add(static_cast<VariableRef>(seen), again);
+              b.assign_add(static_cast<VariableRef>(seen), again);
               return {c[0] + 1.F, c[1] + again};
             });
       });

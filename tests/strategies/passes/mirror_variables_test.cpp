@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "lockstep/strategies/passes/register.h"
@@ -153,8 +154,9 @@ TEST_F(MirrorVariables, SlotsFollow) {
   const Value x0 = b.placeholder("x0", DType::kF32, {2}), x1 = b.placeholder("x1", DType::kF32, {2});
   const std::vector<Value> own[] = {{x0, x1}};
   replicated(b, 2, {}, own, [&](std::span<const Value> in) -> std::vector<Value> {
-    const VariableRef w = b.find_or_declare({.name = "w", .spec = {DType::kF32, Shape{2}}, .initial = {}});
-    Adam(0.1).minimize(global_sum(in[0] * b.innermost().read(w)), {w});
+    const VariableRef w = internal::BuilderAccess(b).find_or_declare(
+        {.name = "w", .spec = {DType::kF32, Shape{2}}, .initial = {}});
+    Adam(0.1).minimize(global_sum(in[0] * b.read(w)), {w});
     return {};
   });
   Graph graph = b.finish();

@@ -120,7 +120,7 @@ TEST_F(ProveSync, RefusesRandomNumbersOfEachReplica) {
     replicated(b, 3, {}, {}, [&](std::span<const Value>) -> std::vector<Value> {
       Value noise = b.random_uniform({DType::kF32, Shape{2}});
       if (reduce) noise = all_reduce(ReduceOp::kMean, noise);
-      b.innermost().assign(w, noise);
+      b.assign(w, noise);
       return {};
     });
     return b.finish();
@@ -162,7 +162,7 @@ Graph branching(bool equal, bool same_update) {
     const Value total = all_reduce(ReduceOp::kSum, in[0]);
     const Value p = sum(equal ? total : in[0]) > 0.F;
     cond(
-        p, [&]() -> std::vector<Value> { return {b.innermost().assign_add(w, same_update ? total : in[0])}; },
+        p, [&]() -> std::vector<Value> { return {b.assign_add(w, same_update ? total : in[0])}; },
         [&]() -> std::vector<Value> { return {total}; });
     return {};
   });
@@ -193,7 +193,7 @@ Graph looping(bool equal) {
         initial, [&](std::span<const Value> c) { return c[0] < 10.F; },
         [&](std::span<const Value> c) -> std::vector<Value> {
           const Value step = equal ? all_reduce(ReduceOp::kSum, in[1]) : in[1];
-          b.innermost().assign_add(w, c[0]);
+          b.assign_add(w, c[0]);
           return {c[0] + step};
         },
         LoopOptions{.max_trips = 5});
@@ -214,7 +214,7 @@ Graph step_with_open_shapes(std::int64_t replicas) {
   const auto results = replicated(b, replicas, {}, own, [&](std::span<const Value> in) -> std::vector<Value> {
     const Value both[] = {in[0], in[1]};
     const std::vector<Value> sums = all_reduce(ReduceOp::kSum, both);
-    b.innermost().assign_add(w, sum(sums[1]));
+    b.assign_add(w, sum(sums[1]));
     return {sums[0]};
   });
   b.result(results[0][0]);

@@ -456,7 +456,7 @@ TEST_F(Replicate, LambdasAreCopiedWithWhatTheyCaptured) {
     const Value shared[] = {p};
     const auto results = replicated(b, 3, shared, {}, [&](std::span<const Value> in) -> std::vector<Value> {
       const auto counting = [&] {
-        return b.innermost().call("count", {}, {{spec}}, [calls = 0](KernelContext& c) mutable {
+        return b.call("count", {}, {{spec}}, [calls = 0](KernelContext& c) mutable {
           c.output<float>(0)[0] = static_cast<float>(c.replica());
           c.output<float>(0)[1] = static_cast<float>(++calls);
         });

@@ -172,9 +172,8 @@ TEST_F(ShareMirrored, SharesInsideBranchesThatHoldAllReplicas) {
   const auto out = replicated(b, 2, {}, own, [&](std::span<const Value> in) -> std::vector<Value> {
     const Value total = all_reduce(ReduceOp::kSum, in[0]);
     return cond(
-        sum(total) > 0.F,
-        [&]() -> std::vector<Value> { return {b.innermost().assign_add(w, square(total))}; },
-        [&]() -> std::vector<Value> { return {total * b.innermost().read(w)}; });
+        sum(total) > 0.F, [&]() -> std::vector<Value> { return {b.assign_add(w, square(total))}; },
+        [&]() -> std::vector<Value> { return {total * b.read(w)}; });
   });
   for (const Value& value : out[0]) b.result(value);
   Graph graph = b.finish();
