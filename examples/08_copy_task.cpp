@@ -101,8 +101,8 @@ int main(int argc, char** argv) {
       const std::size_t row = at / kLength * kSequence, column = at % kLength;
       const auto symbol = static_cast<std::int64_t>(bits() % kSymbols);
       copy.data<std::int64_t>()[at] = symbol;
-      tokens.data<std::int64_t>()[row + column] =
-          symbol;  // the symbols, the mark, and all symbols but the last again
+      // The symbols, the mark, and all symbols but the last again.
+      tokens.data<std::int64_t>()[row + column] = symbol;
       if (column + 1 < kLength) tokens.data<std::int64_t>()[row + kLength + 1 + column] = symbol;
       tokens.data<std::int64_t>()[row + kLength] = kMark;
     }

@@ -53,8 +53,8 @@ namespace lockstep {
 
 // What every strategy takes beside its devices.
 struct StrategyOptions {
-  std::optional<Runtime> runtime =
-      std::nullopt;             // absent: one of its own, with as many logical CPUs as it needs
+  // Absent: one of its own, with as many logical CPUs as it needs.
+  std::optional<Runtime> runtime = std::nullopt;
   CompileOptions compile = {};  // `variables` absent: a store of the strategy's own
   // How passes are checked: see graph/transform/pipeline.h, and bench/README.md (pipeline_scale) for what it costs.
   PipelineChecks checks = default_checks();

@@ -43,8 +43,8 @@ class Rival {
 std::unique_ptr<Rival> make_by_hand(const Arrays& arrays);
 std::unique_ptr<Rival> make_communicator(const Arrays& arrays);
 std::unique_ptr<Rival> make_gloo(const Arrays& arrays);
-std::unique_ptr<Rival> make_mpi(
-    int participants);  // has arrays of its own, and checks its first sum of every size
+// Has arrays of its own, and checks its first sum of every size.
+std::unique_ptr<Rival> make_mpi(int participants);
 
 // A compiled program in which a node sums the arrays of all replicas; it has arrays of its own, and checks its first sum of
 // every size. kWithout: the same program without that node.

@@ -32,8 +32,8 @@ void copy_row(const T* in, std::int64_t in_step, T* out, std::int64_t out_step, 
   }
 }
 
-constexpr std::int64_t kLine =
-    64;  // bytes of a cache line; the side of the square that is transposed at once
+// Bytes of a cache line; the side of the square that is transposed at once.
+constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kTile = 4 * kLine;  // the side of a unit, which keeps to few pages of either side
 
 // The N x N block whose rows are at in, in + in_step, ...: its columns go to out, out + out_step, ... Interleaving the

@@ -546,8 +546,8 @@ Graph GraphBuilder::finish() {
   barrier_ = NodeId();
   since_barrier_.clear();
   next_key_ = -1;
-  ticket_->number.store(Tickets::next_number(false),
-                        std::memory_order_release);  // its values are good no longer
+  // Its values are good no longer.
+  ticket_->number.store(Tickets::next_number(false), std::memory_order_release);
   return std::move(graph_);
 }
 

@@ -113,8 +113,8 @@ std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, std::int6
   for (const std::vector<Value>& values : per_replica)
     inputs.insert(inputs.end(), values.begin(), values.end());
   Graph region = trace.take(parameters, captured);
-  std::vector<NodeId> order =
-      region.parameters();  // shared, per replica, captured -> shared, captured, per replica
+  // Shared, per replica, captured -> shared, captured, per replica.
+  std::vector<NodeId> order = region.parameters();
   std::rotate(order.begin() + static_cast<std::ptrdiff_t>(own_shared),
               order.end() - static_cast<std::ptrdiff_t>(captured.size()), order.end());
   region.set_parameters(std::move(order));

@@ -217,8 +217,8 @@ void acyclic(GraphCheck& check) {
   check.order = check.graph.topological_order(&check.run.node_ids);
   std::vector<NodeId>& cycle = check.run.node_ids;
   if (cycle.empty()) return;
-  std::rotate(cycle.begin(), std::ranges::min_element(cycle),
-              cycle.end());  // so that it reads the same however it was found
+  // So that it reads the same however it was found.
+  std::rotate(cycle.begin(), std::ranges::min_element(cycle), cycle.end());
   constexpr std::size_t kShown = 20;
   std::string path;
   for (std::size_t i = 0; i < cycle.size(); ++i) {

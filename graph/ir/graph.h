@@ -114,8 +114,8 @@ class LOCKSTEP_API Node {
   SmallVector<ValueId, 2> inputs_;
   SmallVector<NodeId, 2> controls_;
   std::vector<Graph> regions_;
-  std::shared_ptr<const std::vector<Attribute>>
-      attributes_;  // null: none; shared by copies, so never changed
+  // Null: none; shared by copies, so never changed.
+  std::shared_ptr<const std::vector<Attribute>> attributes_;
   SmallVector<TensorSpec, 1> outputs_;
   std::string name_;
 };

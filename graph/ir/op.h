@@ -194,10 +194,10 @@ struct OpTraits {
   // Joins replicas: its copies for replicas become one node, which takes the inputs of all of them, replica by replica, gives
   // their outputs in the same order, and says in its int attribute `replicas` how many there are.
   bool collective = false;
-  bool joins_replicas =
-      false;                 // combines values of several replicas: collectives, and what they are lowered to
-  bool transfers = false;    // brings input 0 to the node's device, whatever memory it lies in
-  bool same_on_all = false;  // of a collective: each of its outputs is equal on all replicas
+  // Combines values of several replicas: collectives, and what they are lowered to.
+  bool joins_replicas = false;
+  bool transfers = false;          // brings input 0 to the node's device, whatever memory it lies in
+  bool same_on_all = false;        // of a collective: each of its outputs is equal on all replicas
   bool gives_replica = false;      // output 0 is the number of the replica: a constant once it is known
   bool must_agree = false;         // all its inputs are equal: prove-sync proves it
   bool sum_over_replicas = false;  // a replica computes its part: the value is the sum over all of them
@@ -220,8 +220,8 @@ struct OpTraits {
     bool uses_old_value = true;  // of the variable
     std::vector<std::string> slots = {};  // attributes that name slot variables, which are read and written
     bool gradient = false;  // the operand is a gradient: replicas sum it, whatever the aggregation
-    std::optional<std::size_t> indices =
-        {};  // the input with the rows' numbers, where the operand holds some rows only
+    // The input with the rows' numbers, where the operand holds some rows only.
+    std::optional<std::size_t> indices = {};
   };
   std::optional<Update> updates_variable;
 };

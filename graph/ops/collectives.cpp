@@ -390,8 +390,8 @@ OpDef all_gather_op() {
                              "; they may differ along axis ", axis, " only"));
         }
       }
-      if (c.get_or<std::int64_t>("replicas", 1) == 0)
-        dims[axis] = kUnknown;  // what the others add is not known
+      // What the others add is not known.
+      if (c.get_or<std::int64_t>("replicas", 1) == 0) dims[axis] = kUnknown;
       specs.push_back({spec.dtype, Shape(std::span<const std::int64_t>(dims))});
     }
     for (std::size_t r = 0; r < replicas; ++r) {
@@ -401,8 +401,8 @@ OpDef all_gather_op() {
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
     struct Piece {
-      std::size_t row,
-          offset;  // bytes of one row of this replica's part, and where it starts in the whole row
+      // Bytes of one row of this replica's part, and where it starts in the whole row.
+      std::size_t row, offset;
     };
     struct Plan {
       std::size_t rows = 1, row = 0;

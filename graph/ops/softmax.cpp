@@ -17,9 +17,9 @@ using internal::Items;
 using internal::items_along;
 using internal::split_items;
 
-constexpr std::int64_t kSoftmaxGrain = 16
-                                       << 10;   // elements a shard where each is an exponential; about 20 us
-constexpr std::int64_t kCheapGrain = 64 << 10;  // where none is
+// Elements of a shard: where each is an exponential (about 20 us), and where none is.
+constexpr std::int64_t kSoftmaxGrain = 16 << 10;
+constexpr std::int64_t kCheapGrain = 64 << 10;
 
 Items items_of(const NodeView& node) { return items_along(node.input(0).shape, internal::normal_axis(node)); }
 

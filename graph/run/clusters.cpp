@@ -405,8 +405,8 @@ class Clusterer {
   std::vector<std::uint32_t> joins_;                   // by phase: its join, where it has one
   std::vector<std::uint32_t> height_;                  // by phase: the longest path from it
   std::vector<std::uint32_t> mark_;                    // by draft: who linked it last
-  std::vector<double>
-      waiting_;  // by draft: seconds behind it in the level that is being added; 0 between levels
+  // By draft: seconds behind it in the level that is being added; 0 between levels.
+  std::vector<double> waiting_;
   std::vector<std::uint32_t> moved_;  // by draft: which one took its calls
 };
 

@@ -13,8 +13,8 @@ namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kChains = 64;  // how many chains of clusters are tracked
-constexpr std::size_t kMaxUsers =
-    64;  // a block touched by more clusters is not used again (in parallel plans)
+// A block touched by more clusters is not used again (in parallel plans).
+constexpr std::size_t kMaxUsers = 64;
 constexpr std::size_t kMaxPairs = 65'536;  // of clusters looked at per block
 constexpr std::size_t kCandidates = 32;    // free blocks looked at per value
 constexpr std::size_t kMaxBySize = 4096;   // values of a plan that is laid out largest first

@@ -77,8 +77,8 @@ struct PlanSummary {
   std::size_t clusters = 0;        // units of scheduling; 1 where the program runs inline
   std::size_t lanes = 1;           // threads that can work on one run
   std::int64_t planned_bytes = 0;  // memory for intermediate values
-  std::int64_t live_set_bytes =
-      0;  // no plan can need less: the most that is alive at one time, in the plan's order
+  // No plan can need less: the most that is alive at one time, in the plan's order.
+  std::int64_t live_set_bytes = 0;
   double estimated_seconds = 0;  // of one run on one thread
 };
 

@@ -325,8 +325,8 @@ void RunContext::run_lanes() {
     queue.tail.store(0, std::memory_order_relaxed);
     queue.head.store(tagged(number_, 0), std::memory_order_relaxed);
   }
-  for (const std::uint32_t source : sources_)
-    push(source);  // all that was written for this run comes with the entries
+  // All that was written for this run comes with the entries.
+  for (const std::uint32_t source : sources_) push(source);
   // One helper is needed soon in any case: the plan is worth it.
   call_helpers(std::max<std::size_t>(sources_.size(), 2) - 1);
   int idle = 0;

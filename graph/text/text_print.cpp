@@ -46,8 +46,8 @@ void append_half(std::string& out, Half value) {
     float back = 0;
     std::from_chars(buffer, end, back);
     if (Half(back).bits != value.bits) continue;
-    double same_digits =
-        0;  // few digits survive a double: printing it gives them back, in the nicer notation
+    // Few digits survive a double: printing it gives them back, in the nicer notation.
+    double same_digits = 0;
     std::from_chars(buffer, end, same_digits);
     return append_number(out, same_digits);
   }

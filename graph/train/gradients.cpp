@@ -241,8 +241,8 @@ std::vector<GraphBuilder*> levels_of(const Value& value) {
 // What is differentiated by in one graph, and what of it the graph around gave.
 struct Level {
   GraphBuilder* builder;
-  Sources
-      sources;  // those of all levels, with their values in this graph, then a list for each captured value
+  // Those of all levels, with their values in this graph, then a list for each captured value.
+  Sources sources;
   std::vector<Value> captured;  // values of the graph around that depend on a source there
 };
 

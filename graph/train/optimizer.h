@@ -177,8 +177,8 @@ class LOCKSTEP_API RmsProp : public Optimizer {
 struct AdamOptions {
   double beta1 = 0.9;    // of the mean of gradients; below 1
   double beta2 = 0.999;  // of the mean of squares; below 1
-  double epsilon =
-      1e-8;  // outside of the root, after the bias correction; larger (1e-4) where gradients are tiny
+  // Outside of the root, after the bias correction; larger (1e-4) where gradients are tiny.
+  double epsilon = 1e-8;
   std::string name = "adam";
 };
 // The usual first choice; two slots.

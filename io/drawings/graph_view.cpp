@@ -123,8 +123,8 @@ class ViewMaker {
     std::uint64_t copies = 1;               // replicas that each of its nodes stands for
     std::vector<std::uint32_t> entry = {};  // by node; kNone: not drawn
     std::vector<bool> is_parameter = {};    // by node
-    std::unordered_map<NodeId, Level*> inlined =
-        {};  // replicated regions that are drawn in place of their nodes
+    // Replicated regions that are drawn in place of their nodes.
+    std::unordered_map<NodeId, Level*> inlined = {};
     // Of an inlined region: where its parameters' values come from.
     std::unordered_map<NodeId, std::vector<Source>> parameters = {};
   };

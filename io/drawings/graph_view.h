@@ -105,8 +105,8 @@ struct ViewScope {
   std::uint32_t depth = 0;            // 0 for the root
   std::vector<std::uint32_t> scopes;  // drawn in it, in order
   std::vector<std::uint32_t> nodes;   // drawn in it, in order
-  std::vector<std::string>
-      copies;  // names of the scopes that it stands for, itself first; empty: only itself
+  // Names of the scopes that it stands for, itself first; empty: only itself.
+  std::vector<std::string> copies;
   std::uint32_t holder = kNoHolder;  // the box whose regions it shows
   bool chained = false;              // these copies feed one another
   bool part = false;                 // not a scope of names: one of the parts of its parent

@@ -89,8 +89,8 @@ Target target_of(std::filesystem::path path) {
   constexpr int kMostLinks = 40;  // as many as Linux follows
   for (int links = 0;; ++links) {
     struct stat facts = {};
-    if (::lstat(path.c_str(), &facts) != 0)
-      return {std::move(path)};  // a new file, or an error when it is made
+    // A new file, or an error when it is made.
+    if (::lstat(path.c_str(), &facts) != 0) return {std::move(path)};
     if (!S_ISLNK(facts.st_mode)) {
       const bool in_place = !S_ISREG(facts.st_mode) && !S_ISDIR(facts.st_mode);
       return {std::move(path), in_place};

@@ -40,8 +40,8 @@ struct NodeChange {
 struct OneSidedNode {
   std::string name;
   std::string text;  // "clip[high=1.0](%x) : f32[4] on "cpu:0" after(%y)", long parts shortened
-  std::string
-      from;  // "%x, by replicate, replica 1", where it stems from a node of the other graph; else empty
+  // "%x, by replicate, replica 1", where it stems from a node of the other graph; else empty.
+  std::string from;
 };
 
 struct GraphDiff {

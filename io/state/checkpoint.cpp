@@ -129,8 +129,8 @@ void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& pat
 Snapshot read_checkpoint(const std::filesystem::path& path, const CheckpointLimits& limits) {
   CheckpointReader reader(path, limits);
   std::uint64_t total = 0;
-  for (const CheckpointInfo::Entry& entry : reader.info().entries)
-    total += entry.bytes;  // the file has them all
+  // The file has them all.
+  for (const CheckpointInfo::Entry& entry : reader.info().entries) total += entry.bytes;
   if (total > limits.max_bytes) {
     throw InvalidArgument(str(reader.what(), ": its tensors have ", total, " bytes, more than the limit of ",
                               limits.max_bytes,

@@ -24,8 +24,8 @@ struct ScheduledCollective {
   std::string name;    // of the node, behind those of the nodes around it
   std::string op;
   std::string reduce;  // empty: it does not reduce
-  std::vector<std::pair<DType, std::int64_t>>
-      tensors;  // of one replica: dtype, elements (-1: not known before feeds)
+  // Of one replica: dtype, elements (-1: not known before feeds).
+  std::vector<std::pair<DType, std::int64_t>> tensors;
 
   LOCKSTEP_API std::string to_string() const;  // a line as above, without the name
 };

@@ -397,8 +397,8 @@ class CongruenceMaker {
   // Gives new colours to what entered equal and came out different. True where there is such a thing.
   static bool split(std::span<const Class> entry, std::span<const Class> next,
                     std::span<std::uint32_t> colours) {
-    std::unordered_map<Class, std::vector<std::pair<Class, std::uint32_t>>>
-        groups;  // entry: the results, numbered
+    // Entry: the results, numbered.
+    std::unordered_map<Class, std::vector<std::pair<Class, std::uint32_t>>> groups;
     bool any = false;
     std::vector<std::uint32_t> old(colours.begin(), colours.end());
     std::uint32_t most = 0;

@@ -199,8 +199,8 @@ TEST(StoredVariable, WritersFromManyThreadsTakeTurns) {
     threads.emplace_back([&] {
       for (int i = 0; i < kRounds; ++i) {
         lock_exclusive(store, variable);
-        std::int64_t& value =
-            variable.storage().data<std::int64_t>()[0];  // plain memory: the lock must guard it
+        // Plain memory: the lock must guard it.
+        std::int64_t& value = variable.storage().data<std::int64_t>()[0];
         value = value + 1;
         variable.unlock_exclusive();
       }

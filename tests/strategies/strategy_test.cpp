@@ -272,8 +272,8 @@ TEST(StrategyVariable, OnReadIsTrainedWithSlotsOfItsOwn) {
       const double x = r == 0 ? 2 : -4;
       const double first = x, second = 0.5 * first + x;  // velocities
       EXPECT_EQ(own.copies()[r].item(), 1 - 0.5 * (first + second)) << r;
-      EXPECT_NEAR(other.copies()[r].item(), r == 0 ? 0 : 2, 1e-5)
-          << r;  // two steps of the rate, each its way
+      // Two steps of the rate, each its way.
+      EXPECT_NEAR(other.copies()[r].item(), r == 0 ? 0 : 2, 1e-5) << r;
       const std::string velocity = copy_name("own/momentum/velocity", static_cast<std::int64_t>(r));
       EXPECT_EQ(strategy.variables().value(velocity).item(), second) << r;
     }

@@ -31,8 +31,8 @@ const std::vector<std::pair<std::string, std::string>> kLines = {
     {"lockstep dump --output=st", "lockstep dump --output=step.lks"},
     {"lockstep dump -o st", "lockstep dump -o step.lks"},
     {"lockstep diff step.lks ot", "lockstep diff step.lks other.npy"},
-    {"lockstep run --seed ops st",
-     "lockstep run --seed ops step.lks"},  // a value that is called as a command is
+    // A value that is called as a command is.
+    {"lockstep run --seed ops st", "lockstep run --seed ops step.lks"},
     {"lockstep run --feed ot", "lockstep run --feed other.npy"},
     {"lockstep run --feed x=ot", "lockstep run --feed x=other.npy"},
     {"lockstep run --feed=x=ot", "lockstep run --feed=x=other.npy"},

@@ -31,8 +31,8 @@ struct EvalContext {
   RunInfo run;
   int replica = 0;
   const NodeView::VariableSpecs* variables = nullptr;
-  std::span<const Tensor> state =
-      {};  // the current values of the variables that the node itself reads or updates
+  // The current values of the variables that the node itself reads or updates.
+  std::span<const Tensor> state = {};
 };
 
 // The node's outputs for these inputs. For a node without regions; placeholders have no value of their own. Throws

@@ -23,8 +23,8 @@ struct ScopeDrawing {
     StageLabels labels;  // what flows; drawn where there are not too many edges
   };
   std::vector<Edge> edges;
-  std::vector<std::pair<std::string, StageLabels>>
-      labels;  // ids of boxes whose label is not the same in all stages
+  // Ids of boxes whose label is not the same in all stages.
+  std::vector<std::pair<std::string, StageLabels>> labels;
   std::vector<std::string> more_before, more_behind;  // ids of what the stubs mb and ma stand for
 };
 

@@ -60,8 +60,8 @@ class Replicator {
   const Graph& from_;
   Graph& to_;
   VariableCopies copies_;
-  bool knows_as_much_ =
-      true;  // nothing made so far is known better, or differently, than what it was made from
+  // Nothing made so far is known better, or differently, than what it was made from.
+  bool knows_as_much_ = true;
 };
 
 // The nodes of one body, for all replicas.

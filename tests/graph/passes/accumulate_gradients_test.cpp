@@ -115,8 +115,8 @@ TEST_F(AccumulateGradients, StepsAddUpToOneWithTheJoinedBatch) {
     Interpreter small(accumulated(step_of(optimizer), kSteps)), large(step_of(optimizer));
     for (std::uint64_t round = 0; round < 4; ++round) {
       const Tensor x = testing::random_tensor({DType::kF64, {kSteps * kBatch, 3}}, round + 1);
-      const Tensor rows =
-          testing::random_tensor({DType::kI64, {kSteps * kBatch}}, round + 50);  // 0 to 6 of 9
+      // 0 to 6 of 9.
+      const Tensor rows = testing::random_tensor({DType::kI64, {kSteps * kBatch}}, round + 50);
       std::vector<Tensor> last, before;
       for (int step = 0; step < kSteps; ++step) {
         before = last;

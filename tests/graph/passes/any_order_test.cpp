@@ -107,8 +107,8 @@ TEST(GeneralPasses, KeepTheMeaningOfRandomGraphsInAnyOrder) {
     for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
     SCOPED_TRACE(str("graph ", seed, ", passes ", text));
     Graph after = before;
-    const PipelineReport report =
-        PassRegistry::global().parse_pipeline(text).run(after);  // verifies after each
+    // Verifies after each.
+    const PipelineReport report = PassRegistry::global().parse_pipeline(text).run(after);
     for (const PassReport& pass : report.passes) changed += pass.outcome == PassOutcome::kChanged ? 1 : 0;
     testing::expect_same_meaning(before, after, seed);
     if (::testing::Test::HasFailure()) FAIL() << print(before) << "\nbecame\n" << print(after);

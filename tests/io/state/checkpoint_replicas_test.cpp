@@ -376,10 +376,10 @@ TEST(Snapshot, IsTakenBetweenSteps) {
     a.assign_add(1.F);
     b.assign_add(1.F);
   });
-  std::jthread trainer(
-      [&](const std::stop_token& stop) {  // ended by its destructor, also where an assertion returns
-        while (!stop.stop_requested()) step();
-      });
+  // Ended by its destructor, also where an assertion returns.
+  std::jthread trainer([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) step();
+  });
   Snapshot snapshot;
   std::uint64_t last = 0;
   for (int caught = 0; caught < 20;) {

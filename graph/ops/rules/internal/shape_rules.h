@@ -10,8 +10,8 @@
 
 namespace lockstep::internal {
 
-constexpr std::int64_t kCopyGrainBytes =
-    256 << 10;  // written by a shard of an op that moves elements; about 25 us
+// Written by a shard of an op that moves elements; about 25 us.
+constexpr std::int64_t kCopyGrainBytes = 256 << 10;
 
 // May values of these shapes turn out to have one shape? Unknown dimensions fit anything.
 bool may_equal(const Shape& a, const Shape& b);
