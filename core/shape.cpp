@@ -166,6 +166,11 @@ bool Shape::admits(const Shape& concrete) const {
       [](std::int64_t mine, std::int64_t theirs) { return mine == kUnknown || mine == theirs; });
 }
 
+bool Shape::may_equal(const Shape& other) const {
+  const auto fits = [](std::int64_t a, std::int64_t b) { return a == b || a == kUnknown || b == kUnknown; };
+  return std::ranges::equal(dims(), other.dims(), fits);
+}
+
 std::string Shape::to_string() const { return print(dims()); }
 
 std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << shape.to_string(); }

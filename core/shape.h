@@ -48,6 +48,8 @@ class LOCKSTEP_API Shape {
   Shape with_inserted(std::size_t axis, std::int64_t extent) const;
   // Could a tensor of shape `concrete` (all known) be a value of this shape?
   bool admits(const Shape& concrete) const;
+  // Could values of the two turn out to have one shape? An unknown dimension fits any other.
+  bool may_equal(const Shape& other) const;
   // "[2,?,4]"; "[]" for a scalar.
   std::string to_string() const;
 
@@ -86,6 +88,10 @@ LOCKSTEP_API Shape join_shapes(const Shape& a, const Shape& b);
 struct TensorSpec {
   DType dtype = DType::kF32;
   Shape shape;
+  // Could values of the two turn out to have one spec? See Shape::may_equal.
+  bool may_equal(const TensorSpec& other) const {
+    return dtype == other.dtype && shape.may_equal(other.shape);
+  }
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 };
 

@@ -9,20 +9,9 @@ constexpr std::int64_t kMaxReplicas = 1 << 20;
 
 bool is_bool_scalar(const TensorSpec& spec) { return spec.dtype == DType::kBool && spec.shape.rank() == 0; }
 
-// May a value of spec `value` arrive where `wanted` is stated? An unknown dimension leaves that to the run.
-bool may_be(const TensorSpec& wanted, const TensorSpec& value) {
-  if (wanted.dtype != value.dtype || wanted.shape.rank() != value.shape.rank()) return false;
-  for (std::size_t axis = 0; axis < wanted.shape.rank(); ++axis) {
-    const std::int64_t a = wanted.shape[axis];
-    const std::int64_t b = value.shape[axis];
-    if (a != b && a != kUnknown && b != kUnknown) return false;
-  }
-  return true;
-}
-
 // Is every value of spec `value` one of spec `wanted`?
 bool admits(const TensorSpec& wanted, const TensorSpec& value) {
-  if (!may_be(wanted, value)) return false;
+  if (!wanted.may_equal(value)) return false;
   for (std::size_t axis = 0; axis < wanted.shape.rank(); ++axis) {
     if (wanted.shape[axis] != kUnknown && value.shape[axis] == kUnknown) return false;
   }
@@ -137,7 +126,7 @@ class Signature {
     for (std::size_t i = 0; i < count; ++i) {
       const TensorSpec& wanted = parameter(region, i);
       const TensorSpec& value = input(input_of(i));
-      if (may_be(wanted, value)) continue;
+      if (wanted.may_equal(value)) continue;
       fail(str("parameter ", i, " of the region '", label, "' is ", wanted, ", the node gives it ", value));
       return false;
     }

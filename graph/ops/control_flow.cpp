@@ -99,7 +99,7 @@ OpDef while_op() {
       const Shape& given = c.input(i).shape;
       // A body may know more of what it gives than of what it gets.
       if (result.dtype != parameter.dtype || !parameter.shape.admits(result.shape) ||
-          !internal::may_equal(given, result.shape)) {
+          !given.may_equal(result.shape)) {
         NodeView::fail(str("carried value ", i, " goes in as ",
                            parameter.shape.admits(given) ? c.input(i) : parameter, " and comes out as ",
                            result, "; a loop must keep dtype and shape"));

@@ -46,7 +46,7 @@ Shape output_shape(const kernels::ConvShape& shape) {
 
 void check_flow(const Shape& flow, const kernels::ConvShape& conv) {
   const Shape expected = output_shape(conv);
-  if (!internal::may_equal(flow, expected))
+  if (!flow.may_equal(expected))
     NodeView::fail(str("what flows back has shape ", flow, "; the convolution gives ", expected));
 }
 

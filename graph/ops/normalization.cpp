@@ -169,7 +169,7 @@ OpDef layer_norm_op() {
     const Shape rows = infer_rows(c);
     const double epsilon = c.get<double>("epsilon");
     if (!(epsilon >= 0) || !std::isfinite(epsilon)) NodeView::fail(str("epsilon is ", epsilon, ", not >= 0"));
-    if (c.input(2).dtype != c.input(0).dtype || !internal::may_equal(c.input(2).shape, c.input(1).shape)) {
+    if (c.input(2).dtype != c.input(0).dtype || !c.input(2).shape.may_equal(c.input(1).shape)) {
       NodeView::fail(str("takes beta like gamma, ", c.input(1), ", got ", c.input(2)));
     }
     c.add_output(c.input(0));
@@ -208,11 +208,11 @@ OpDef layer_norm_grad_op() {
     const Shape rows = infer_rows(c);
     const DType dtype = statistics_dtype(c.input(0).dtype);
     for (const std::size_t i : {std::size_t{2}, std::size_t{3}}) {
-      if (c.input(i).dtype != dtype || !internal::may_equal(c.input(i).shape, rows)) {
+      if (c.input(i).dtype != dtype || !c.input(i).shape.may_equal(rows)) {
         NodeView::fail(str("takes statistics ", TensorSpec{dtype, rows}, ", got ", c.input(i)));
       }
     }
-    if (c.input(4).dtype != c.input(0).dtype || !internal::may_equal(c.input(4).shape, c.input(0).shape)) {
+    if (c.input(4).dtype != c.input(0).dtype || !c.input(4).shape.may_equal(c.input(0).shape)) {
       NodeView::fail(str("takes a gradient like x, ", c.input(0), ", got ", c.input(4)));
     }
     c.add_output(c.input(0));

@@ -29,7 +29,7 @@ Shape output_shape(const kernels::PoolShape& shape) {
 
 void check_flow(const Shape& flow, const kernels::PoolShape& pool) {
   const Shape expected = output_shape(pool);
-  if (!internal::may_equal(flow, expected))
+  if (!flow.may_equal(expected))
     NodeView::fail(str("what flows back has shape ", flow, "; the pooling gives ", expected));
 }
 
@@ -137,8 +137,7 @@ OpDef max_pool_pick_op() {
     check_floating(c);
     const Shape &x = c.input(0).shape, &u = c.input(1).shape;
     const kernels::PoolShape shape = pool_shape(c, x);
-    if (!internal::may_equal(u, x))
-      NodeView::fail(str("takes two tensors of one shape, got ", x, " and ", u));
+    if (!u.may_equal(x)) NodeView::fail(str("takes two tensors of one shape, got ", x, " and ", u));
     c.add_output(c.input(0).dtype, output_shape(shape));
   };
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {

@@ -50,7 +50,7 @@ OpDef along_axis(std::string name, std::string summary, std::size_t inputs, doub
     Shape shape = c.input(0).shape;
     if (c.num_inputs() == 2) {
       c.same_dtype();
-      if (!internal::may_equal(c.input(1).shape, shape)) {
+      if (!c.input(1).shape.may_equal(shape)) {
         NodeView::fail(str("takes two of one shape, got ", c.input(0), " and ", c.input(1)));
       }
       shape = broadcast_shapes(shape, c.input(1).shape);  // what one of them knows
@@ -128,7 +128,7 @@ Shape infer_examples(const InferContext& c, const TensorSpec& logits, const Tens
   Shape examples = logits.shape.without_dim(rank - 1);
   const bool numbers = is_class_number(labels.dtype);
   const Shape& wanted = numbers ? examples : logits.shape;
-  if ((!numbers && labels.dtype != logits.dtype) || !internal::may_equal(labels.shape, wanted)) {
+  if ((!numbers && labels.dtype != logits.dtype) || !labels.shape.may_equal(wanted)) {
     NodeView::fail(str("takes labels i32", examples, " or i64", examples, " (class numbers) or ", logits,
                        " (weights of the classes) beside logits ", logits, ", got ", labels));
   }
@@ -192,7 +192,7 @@ OpDef cross_entropy_grad_op() {
   def.traits.in_place = true;
   def.infer = [](InferContext& c) {
     const Shape examples = infer_examples(c, c.input(0), c.input(1));
-    if (c.input(2).dtype != c.input(0).dtype || !internal::may_equal(c.input(2).shape, examples)) {
+    if (c.input(2).dtype != c.input(0).dtype || !c.input(2).shape.may_equal(examples)) {
       NodeView::fail(
           str("takes one ", c.input(0).dtype, " for each example ", examples, ", got ", c.input(2)));
     }

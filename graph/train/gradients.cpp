@@ -42,15 +42,6 @@ Gradient joined(const std::vector<Gradient>& flows) {
   return total;
 }
 
-// Equal, as far as is known.
-bool may_be_equal(const TensorSpec& a, const TensorSpec& b) {
-  bool fits = a.dtype == b.dtype && a.shape.rank() == b.shape.rank();
-  for (std::size_t axis = 0; fits && axis < a.shape.rank(); ++axis) {
-    fits = a.shape[axis] == b.shape[axis] || a.shape[axis] == kUnknown || b.shape[axis] == kUnknown;
-  }
-  return fits;
-}
-
 std::string with_site(const Node& node) {
   const SourceSite& site = node.site();
   return site.known() ? str("'", node.name(), "' (made at ", site.file, ":", site.line, ")")
@@ -166,7 +157,7 @@ class Backward {
     for (std::size_t i = 0; i < result.size(); ++i) {
       if (!result[i].valid() || result[i].is_sparse()) continue;
       const TensorSpec& spec = result[i].dense().spec();
-      if (!may_be_equal(spec, inputs[i])) {
+      if (!spec.may_equal(inputs[i])) {
         throw InvalidArgument(str("the gradient rule of op '", node.op().name, "' gives ", spec,
                                   " for input ", i, ", which is ", inputs[i]),
                               place_of(node));
@@ -210,7 +201,7 @@ Value seed_of(const Value& target, const GradientOptions& options, SourceSite si
                               ", not a scalar; reduce it (sum, mean) or give GradientOptions::seed"),
                           place);
   }
-  if (options.seed.valid() && !may_be_equal(options.seed.spec(), target.spec())) {
+  if (options.seed.valid() && !options.seed.spec().may_equal(target.spec())) {
     throw InvalidArgument(str("gradients: the seed is ", options.seed.spec(), " for a target of ",
                               target.spec(), "; they must have one dtype and shape"),
                           place);
@@ -444,7 +435,7 @@ OpDef custom_gradient_op() {
       if (place < 0 || place >= inputs) NodeView::fail(str("`places` names input ", place, " of ", inputs));
       const TensorSpec& input = c.input(1 + static_cast<std::size_t>(place));
       const TensorSpec& flow = rule.spec(rule.results()[i]);
-      if (!may_be_equal(flow, input)) {
+      if (!flow.may_equal(input)) {
         NodeView::fail(str("the rule gives ", flow, " for input ", place, ", which is ", input,
                            "; a gradient has the dtype and the shape of its input"));
       }

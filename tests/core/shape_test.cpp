@@ -213,6 +213,26 @@ TEST(JoinShapes, DimensionsThatDifferBecomeUnknown) {
   EXPECT_THROW(join_shapes({2}, {2, 3}), InvalidArgument);
 }
 
+TEST(Shape, MayEqualWhereUnknownDimensionsFit) {
+  EXPECT_TRUE((Shape{2, 3}).may_equal({2, 3}));
+  EXPECT_TRUE((Shape{2, kUnknown}).may_equal({2, 3}));
+  EXPECT_TRUE((Shape{2, 3}).may_equal({kUnknown, 3}));
+  EXPECT_TRUE((Shape{kUnknown, 3}).may_equal({2, kUnknown}));
+  EXPECT_TRUE(Shape().may_equal({}));
+  EXPECT_FALSE((Shape{2, 3}).may_equal({2, 4}));
+  EXPECT_FALSE((Shape{kUnknown, 3}).may_equal({2, 4}));
+  EXPECT_FALSE((Shape{kUnknown}).may_equal({1, kUnknown}));  // of another rank
+  EXPECT_FALSE((Shape{kUnknown}).may_equal({}));
+  EXPECT_FALSE((Shape{1}).may_equal({2}));  // what broadcasts is not equal
+}
+
+TEST(TensorSpec, MayEqualOnlyOfOneDType) {
+  const TensorSpec floats{DType::kF32, {2, kUnknown}};
+  EXPECT_TRUE(floats.may_equal({DType::kF32, {kUnknown, 3}}));
+  EXPECT_FALSE(floats.may_equal({DType::kF64, {2, kUnknown}}));
+  EXPECT_FALSE(floats.may_equal({DType::kF32, {3, kUnknown}}));
+}
+
 TEST(TensorSpec, PrintsDTypeAndShape) {
   EXPECT_EQ(to_string(TensorSpec{DType::kF32, {2, kUnknown}}), "f32[2,?]");
   EXPECT_EQ(str(TensorSpec{DType::kBool, {}}), "bool[]");

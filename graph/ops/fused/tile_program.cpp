@@ -11,16 +11,6 @@ namespace {
 
 constexpr std::size_t kStackBytes = 48 * 1024;  // more than any sane program needs
 
-bool may_be(const TensorSpec& wanted, const TensorSpec& value) {
-  if (wanted.dtype != value.dtype || wanted.shape.rank() != value.shape.rank()) return false;
-  for (std::size_t axis = 0; axis < wanted.shape.rank(); ++axis) {
-    const std::int64_t a = wanted.shape[axis];
-    const std::int64_t b = value.shape[axis];
-    if (a != b && a != kUnknown && b != kUnknown) return false;
-  }
-  return true;
-}
-
 std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
 void fill(const std::byte* value, std::size_t size, std::int64_t count, std::byte* to) {
@@ -66,7 +56,7 @@ std::vector<TensorSpec> infer_elementwise(const Graph& region, std::span<const T
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::size_t at = region.parameters()[i].index();
     const TensorSpec& wanted = region.spec({region.parameters()[i], 0});
-    if (!may_be(wanted, inputs[i])) {
+    if (!wanted.may_equal(inputs[i])) {
       NodeView::fail(str("parameter ", i, " of the region is ", wanted, ", the node gives it ", inputs[i]));
     }
     specs[at] = inputs[i];

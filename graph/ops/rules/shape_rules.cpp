@@ -1,6 +1,5 @@
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "lockstep/core/error.h"
@@ -8,11 +7,6 @@
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 
 namespace lockstep::internal {
-
-bool may_equal(const Shape& a, const Shape& b) {
-  const auto fits = [](std::int64_t x, std::int64_t y) { return x == y || x == kUnknown || y == kUnknown; };
-  return std::ranges::equal(a.dims(), b.dims(), fits);
-}
 
 std::vector<std::int64_t> elements_of(const NodeView& node, std::size_t i, std::string_view what) {
   const TensorSpec& spec = node.input(i);

@@ -13,9 +13,6 @@ namespace lockstep::internal {
 // Written by a shard of an op that moves elements; about 25 us.
 constexpr std::int64_t kCopyGrainBytes = 256 << 10;
 
-// May values of these shapes turn out to have one shape? Unknown dimensions fit anything.
-bool may_equal(const Shape& a, const Shape& b);
-
 // The elements of input i, a shape operand that must be a vector; `what` names it in errors ("the sizes").
 std::vector<std::int64_t> elements_of(const NodeView& node, std::size_t i, std::string_view what);
 // The shape that a node is told to make: its attribute `shape`, or input `operand` where it has that many inputs. An element
