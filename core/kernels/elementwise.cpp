@@ -11,19 +11,9 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/kernels/broadcast.h"
+#include "lockstep/core/kernels/internal/independent.h"
 #include "lockstep/core/kernels/simd/internal/half_floats.h"
 #include "lockstep/core/kernels/simd/internal/vector_table.h"
-
-// The loops below read element i of their inputs and write element i of their output: where these alias, they are
-// the same element, so that no iteration depends on another. Saying so lets the compilers vectorise in place.
-#if defined(__clang__)
-#pragma clang diagnostic ignored "-Wpass-failed"  // loops of integer division stay scalar
-#define LOCKSTEP_INDEPENDENT _Pragma("clang loop vectorize(assume_safety) interleave(assume_safety)")
-#elif defined(__GNUC__)
-#define LOCKSTEP_INDEPENDENT _Pragma("GCC ivdep")
-#else
-#define LOCKSTEP_INDEPENDENT
-#endif
 
 namespace lockstep::kernels {
 namespace {

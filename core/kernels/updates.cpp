@@ -5,16 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-// Element i of the outputs depends on element i of the inputs alone, and where they alias they are the same element: no
-// iteration depends on another. Saying so lets the compilers vectorise in place.
-#if defined(__clang__)
-#pragma clang diagnostic ignored "-Wpass-failed"  // loops of 16-bit types stay scalar
-#define LOCKSTEP_INDEPENDENT _Pragma("clang loop vectorize(assume_safety) interleave(assume_safety)")
-#elif defined(__GNUC__)
-#define LOCKSTEP_INDEPENDENT _Pragma("GCC ivdep")
-#else
-#define LOCKSTEP_INDEPENDENT
-#endif
+#include "lockstep/core/kernels/internal/independent.h"
 
 namespace lockstep::kernels {
 namespace {
