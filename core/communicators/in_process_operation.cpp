@@ -13,6 +13,7 @@
 
 #include "lockstep/core/communicators/internal/in_process_room.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/pause.h"
 
 namespace lockstep::internal {
 namespace {
@@ -259,7 +260,7 @@ void InProcessOperation::change_to(State state) {
 bool InProcessOperation::spin_while(State state) const {
   for (int i = 0; i < (room_.spins_ ? kSpins : 1); ++i) {
     if (state_.load(std::memory_order_acquire) != state) return true;
-    pause_briefly();
+    internal::pause_briefly();
   }
   const auto begin = steady_clock::now();
   do {

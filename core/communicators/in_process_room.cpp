@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/pause.h"
 
 namespace lockstep::internal {
 namespace {
@@ -55,7 +56,7 @@ std::unique_lock<std::mutex> InProcessRoom::enter() {
   std::unique_lock lock(mutex_, std::defer_lock);
   for (int i = 0; spins_ && i < 64; ++i) {
     if (lock.try_lock()) return lock;
-    pause_briefly();
+    internal::pause_briefly();
   }
   lock.lock();
   return lock;

@@ -4,6 +4,8 @@
 #include <new>
 #include <thread>
 
+#include "lockstep/core/pause.h"
+
 namespace lockstep::internal {
 
 namespace {
@@ -23,14 +25,6 @@ constexpr std::uint64_t tagged(std::uint32_t number, std::uint32_t low) {
 }
 constexpr std::uint32_t number_of(std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32U); }
 constexpr std::uint32_t low_of(std::uint64_t word) { return static_cast<std::uint32_t>(word); }
-
-void relax() {
-#if defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#elif defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 }  // namespace
 
@@ -336,7 +330,7 @@ void RunContext::run_lanes() {
       run_cluster_and_followers(cluster, 0);
       idle = 0;
     } else if (++idle <= kSpins) {
-      relax();
+      internal::pause_briefly();
     } else {
       std::this_thread::yield();
     }
@@ -472,7 +466,7 @@ void RunContext::help(std::size_t slot) {
     }
     if (tired) break;
     if (++idle <= kSpins) {
-      relax();
+      internal::pause_briefly();
       continue;
     }
     if (idle == kSpins + 1) since = Clock::now();

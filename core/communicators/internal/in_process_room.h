@@ -33,15 +33,6 @@ namespace lockstep::internal {
 
 class InProcessRoom;
 
-// What a thread does that looks again and again.
-inline void pause_briefly() {
-#if defined(__aarch64__)
-  asm volatile("isb" ::: "memory");  // as long as pause is on x86; "yield" does nothing on most
-#elif defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 class InProcessOperation final : public PendingState {
  public:
   enum class State : std::uint8_t { kGathering, kStaged, kRunning, kDone, kFailed };
