@@ -71,6 +71,24 @@ void exponential_rows(const T* in, T* out, std::int64_t n, std::int64_t begin, s
   }
 }
 
+// The largest of a row of any length; `buffer` has room for kBlock.
+template <class T>
+Wide<T> largest_of_row(const T* x, std::int64_t n, Wide<T>* buffer) {
+  Wide<T> largest = MaxOp::identity<Wide<T>>();
+  for (std::int64_t i = 0; i < n; i += kBlock) {
+    const std::int64_t count = std::min(kBlock, n - i);
+    largest = MaxOp::apply(largest, reduce_span<MaxOp>(wide_span(x + i, buffer, count), count));
+  }
+  return largest;
+}
+
+// buffer = x - largest, at most kBlock of them.
+template <class T>
+void take_distances(const T* x, std::int64_t count, Wide<T> largest, Wide<T>* buffer) {
+  const Wide<T>* values = wide_span(x, buffer, count);
+  map_span(values, values, buffer, count, [largest](auto v, auto) { return v - largest; });
+}
+
 // Rows of f16 and bf16 that do not fit: `finish(row, first, values, count, sum)` sees the exponentials piece by piece,
 // computed a second time; start as above, by pieces.
 template <class T, class Start, class End>
@@ -80,26 +98,18 @@ void exponential_long_rows(const T* in, std::int64_t n, std::int64_t begin, std:
   S buffer[kBlock];
   for (std::int64_t row = begin; row < end; ++row) {
     const T* x = in + row * n;
-    S largest = MaxOp::identity<S>();
-    for (std::int64_t i = 0; i < n; i += kBlock) {
-      const std::int64_t count = std::min(kBlock, n - i);
-      largest = MaxOp::apply(largest, reduce_span<MaxOp>(wide_span(x + i, buffer, count), count));
-    }
+    const S largest = largest_of_row(x, n, buffer);
     S sum{0};
-    const auto distances = [&](std::int64_t i, std::int64_t count) {
-      const S* values = wide_span(x + i, buffer, count);
-      map_span(values, values, buffer, count, [largest](auto v, auto) { return v - largest; });
-    };
     for (std::int64_t i = 0; i < n; i += kBlock) {
       const std::int64_t count = std::min(kBlock, n - i);
-      distances(i, count);
+      take_distances(x + i, count, largest, buffer);
       start(row, i, buffer, count);
       exp_span(buffer, buffer, count);
       sum += reduce_span<AddOp>(buffer, count);
     }
     for (std::int64_t i = 0; i < n; i += kBlock) {
       const std::int64_t count = std::min(kBlock, n - i);
-      distances(i, count);
+      take_distances(x + i, count, largest, buffer);
       finish(row, i, buffer, count, sum);
     }
   }
@@ -152,24 +162,18 @@ void log_softmax_rows(const T* in, T* out, std::int64_t n, std::int64_t begin, s
   S buffer[kBlock];
   for (std::int64_t row = begin; row < end; ++row) {
     const T* x = in + row * n;
-    S largest = MaxOp::identity<S>();
-    for (std::int64_t i = 0; i < n; i += kBlock) {
-      const std::int64_t count = std::min(kBlock, n - i);
-      largest = MaxOp::apply(largest, reduce_span<MaxOp>(wide_span(x + i, buffer, count), count));
-    }
+    const S largest = largest_of_row(x, n, buffer);
     S sum{0};
     for (std::int64_t i = 0; i < n; i += kBlock) {
       const std::int64_t count = std::min(kBlock, n - i);
-      const S* values = wide_span(x + i, buffer, count);
-      map_span(values, values, buffer, count, [largest](auto v, auto) { return v - largest; });
+      take_distances(x + i, count, largest, buffer);
       exp_span(buffer, buffer, count);
       sum += reduce_span<AddOp>(buffer, count);
     }
     const S log_sum = std::log(sum);
     for (std::int64_t i = 0; i < n; i += kBlock) {
       const std::int64_t count = std::min(kBlock, n - i);
-      const S* values = wide_span(x + i, buffer, count);
-      map_span(values, values, buffer, count, [largest](auto v, auto) { return v - largest; });
+      take_distances(x + i, count, largest, buffer);
       store_less(buffer, out + row * n + i, count, log_sum);
     }
   }
