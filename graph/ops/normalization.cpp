@@ -10,6 +10,7 @@
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/rules/internal/floating.h"
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 #include "lockstep/graph/ops/rules/internal/shares.h"
 
@@ -21,19 +22,6 @@ using internal::gradient_of_layer_norm_grad;
 using internal::shards_for;
 using kernels::AxisReduce;
 using kernels::Reduction;
-
-void require_floating(const InferContext& c) {
-  if (!is_floating(c.input(0).dtype)) {
-    NodeView::fail(str("takes floating values, got ", c.input(0), "; cast(x, DType::kF32) first"));
-  }
-}
-
-Cost cost_of(const NodeView& node, std::span<const TensorSpec> outputs, double work) {
-  Cost cost{work * static_cast<double>(node.input(0).shape.num_elements()), 0, 0};
-  for (const TensorSpec& input : node.inputs()) cost.bytes += static_cast<double>(num_bytes(input));
-  for (const TensorSpec& output : outputs) cost.bytes += static_cast<double>(num_bytes(output));
-  return cost;
-}
 
 Reduction moments_of(const NodeView& node) {
   return {AxisReduce::kMoments, node.input(0).dtype, node.input(0).shape, internal::reduced_axes(node)};
@@ -47,14 +35,14 @@ OpDef moments_op() {
   def.attributes = {{"axes", AttributeType::kInts}, {"keepdims", AttributeType::kBool}};
   def.traits.infallible = true;
   def.infer = [](InferContext& c) {
-    require_floating(c);
+    internal::require_floating(c);
     const Shape shape =
         internal::reduced_shape(c.input(0).shape, internal::reduced_axes(c), c.get<bool>("keepdims"));
     c.add_output(c.input(0).dtype, shape);
     c.add_output(c.input(0).dtype, shape);
   };
   def.cost = [](const NodeView& node, std::span<const TensorSpec> outputs) {
-    return cost_of(node, outputs, 3);
+    return internal::cost_by_elements(node, outputs, 3);
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
     const Reduction reduction = moments_of(node);
@@ -110,7 +98,7 @@ Rows rows_of(const NodeView& node) {
 
 // Checks x and gamma; the shape of the rows.
 Shape infer_rows(const InferContext& c) {
-  require_floating(c);
+  internal::require_floating(c);
   const TensorSpec &x = c.input(0), &gamma = c.input(1);
   const std::size_t rank = gamma.shape.rank();
   bool fits = gamma.dtype == x.dtype && rank > 0 && rank <= x.shape.rank();
@@ -177,7 +165,7 @@ OpDef layer_norm_op() {
     c.add_output(statistics_dtype(c.input(0).dtype), rows);
   };
   def.cost = [](const NodeView& node, std::span<const TensorSpec> outputs) {
-    return cost_of(node, outputs, 6);
+    return internal::cost_by_elements(node, outputs, 6);
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
     const Rows rows = rows_of(node);
@@ -220,7 +208,7 @@ OpDef layer_norm_grad_op() {
     c.add_output(c.input(1));
   };
   def.cost = [](const NodeView& node, std::span<const TensorSpec> outputs) {
-    return cost_of(node, outputs, 12);
+    return internal::cost_by_elements(node, outputs, 12);
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
     const Rows rows = rows_of(node);

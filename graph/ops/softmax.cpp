@@ -6,6 +6,7 @@
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/rules/internal/floating.h"
 #include "lockstep/graph/ops/rules/internal/items.h"
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 
@@ -23,19 +24,6 @@ constexpr std::int64_t kCheapGrain = 64 << 10;
 
 Items items_of(const NodeView& node) { return items_along(node.input(0).shape, internal::normal_axis(node)); }
 
-void require_floating(const InferContext& c) {
-  if (!is_floating(c.input(0).dtype)) {
-    NodeView::fail(str("takes floating values, got ", c.input(0), "; cast(x, DType::kF32) first"));
-  }
-}
-
-Cost cost_of(const NodeView& node, std::span<const TensorSpec> outputs, double work) {
-  Cost cost{work * static_cast<double>(node.input(0).shape.num_elements()), 0, 0};
-  for (const TensorSpec& input : node.inputs()) cost.bytes += static_cast<double>(num_bytes(input));
-  for (const TensorSpec& output : outputs) cost.bytes += static_cast<double>(num_bytes(output));
-  return cost;
-}
-
 OpDef along_axis(std::string name, std::string summary, std::size_t inputs, double work) {
   OpDef def;
   def.name = std::move(name);
@@ -45,7 +33,7 @@ OpDef along_axis(std::string name, std::string summary, std::size_t inputs, doub
   def.traits.in_place = true;
   def.traits.infallible = true;
   def.infer = [](InferContext& c) {
-    require_floating(c);
+    internal::require_floating(c);
     internal::normal_axis(c);
     Shape shape = c.input(0).shape;
     if (c.num_inputs() == 2) {
@@ -58,7 +46,7 @@ OpDef along_axis(std::string name, std::string summary, std::size_t inputs, doub
     c.add_output(c.input(0).dtype, shape);
   };
   def.cost = [work](const NodeView& node, std::span<const TensorSpec> outputs) {
-    return cost_of(node, outputs, work);
+    return internal::cost_by_elements(node, outputs, work);
   };
   def.split = [work](const NodeView& node, std::span<const TensorSpec>) {
     return split_items(items_of(node), work > 8 ? kSoftmaxGrain : kCheapGrain);
@@ -121,7 +109,7 @@ bool is_class_number(DType dtype) { return dtype == DType::kI32 || dtype == DTyp
 
 // Shape of the examples: of the logits without the last axis.
 Shape infer_examples(const InferContext& c, const TensorSpec& logits, const TensorSpec& labels) {
-  require_floating(c);
+  internal::require_floating(c);
   const std::size_t rank = logits.shape.rank();
   if (rank == 0) NodeView::fail(str("takes logits [..., classes], got ", logits));
   if (logits.shape[rank - 1] == 0) NodeView::fail(str("takes at least one class, got ", logits));
@@ -151,7 +139,7 @@ OpDef cross_entropy_op() {
     c.add_output(c.input(0));
   };
   def.cost = [](const NodeView& node, std::span<const TensorSpec> outputs) {
-    return cost_of(node, outputs, 20);
+    return internal::cost_by_elements(node, outputs, 20);
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
     return split_items(rows_of(node.input(0)), kSoftmaxGrain);
@@ -199,7 +187,7 @@ OpDef cross_entropy_grad_op() {
     c.add_output(c.input(0));
   };
   def.cost = [](const NodeView& node, std::span<const TensorSpec> outputs) {
-    return cost_of(node, outputs, 2);
+    return internal::cost_by_elements(node, outputs, 2);
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
     return split_items(rows_of(node.input(0)), kCheapGrain);
