@@ -48,14 +48,11 @@ class LOCKSTEP_API StoreAtRest {
  private:
   using Clock = std::chrono::steady_clock;
   bool lock_until(Clock::time_point deadline);
-  bool try_lock();
-  void unlock(std::size_t count);
 
   VariableStore& store_;
-  bool exclusive_;
   std::unique_lock<std::mutex> turn_;
   std::vector<Item> items_;
-  std::vector<RunLock*> locks_;
+  RunLockSet locks_;
 };
 
 }  // namespace lockstep

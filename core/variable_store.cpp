@@ -84,6 +84,45 @@ void RunLock::unlock_exclusive() {
   store_.announce_unlock();
 }
 
+RunLockSet::RunLockSet() = default;
+RunLockSet::~RunLockSet() = default;
+
+void RunLockSet::add(RunLock& lock, bool exclusive) {
+  locks_.push_back(&lock);
+  exclusive_.push_back(exclusive);
+  any_exclusive_ = any_exclusive_ || exclusive;
+}
+
+void RunLockSet::clear() {
+  locks_.clear();
+  exclusive_.clear();
+  any_exclusive_ = false;
+}
+
+bool RunLockSet::try_lock() const {
+  for (std::size_t i = 0; i < locks_.size(); ++i) {
+    if (is_blocked_by(i)) return false;
+  }
+  for (std::size_t i = 0; i < locks_.size(); ++i) {
+    if (exclusive_[i] ? locks_[i]->try_lock_exclusive() : locks_[i]->try_lock_shared()) continue;
+    unlock_first(i);
+    return false;
+  }
+  return true;
+}
+
+void RunLockSet::unlock() const { unlock_first(locks_.size()); }
+
+void RunLockSet::unlock_first(std::size_t count) const {
+  for (std::size_t i = 0; i < count; ++i) {
+    if (exclusive_[i]) {
+      locks_[i]->unlock_exclusive();
+    } else {
+      locks_[i]->unlock_shared();
+    }
+  }
+}
+
 VariableStore::VariableStore() = default;
 VariableStore::~VariableStore() = default;
 

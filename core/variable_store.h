@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,33 @@ class LOCKSTEP_API RunLock {
  private:
   VariableStore& store_;                // hears of every unlock
   std::atomic<std::int32_t> users_{0};  // -1: a writer; n: n readers
+};
+
+// Locks that are taken together: all of them or none. It names them, and does not know who holds them: it unlocks nothing when
+// it goes. Thread safety: once all are added, any thread may take them by it, and unlocks what it took.
+class LOCKSTEP_API RunLockSet {
+ public:
+  RunLockSet();
+  ~RunLockSet();
+  RunLockSet(const RunLockSet&) = delete;
+  RunLockSet& operator=(const RunLockSet&) = delete;
+
+  void add(RunLock& lock, bool exclusive);  // a lock that is not in it yet
+  void clear();
+  std::span<RunLock* const> all() const { return locks_; }
+  bool any_exclusive() const { return any_exclusive_; }
+  // Would a try fail at this moment because of all()[i]?
+  bool is_blocked_by(std::size_t i) const { return locks_[i]->is_taken(exclusive_[i]); }
+  // Looks first: a lock that is taken and given back for nothing wakes everyone who waits, the caller included.
+  bool try_lock() const;
+  void unlock() const;  // after a try_lock that succeeded
+
+ private:
+  void unlock_first(std::size_t count) const;
+
+  std::vector<RunLock*> locks_;
+  std::vector<bool> exclusive_;  // by lock
+  bool any_exclusive_ = false;
 };
 
 // What the copies of a variable are together, for whoever reads or sets them as one value.

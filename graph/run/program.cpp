@@ -36,19 +36,15 @@ class PlannedProgram {
       StoredVariable* stored = store.find(variable.name);
       LOCKSTEP_CHECK(stored != nullptr, "variable '", variable.name, "' is not in the store");
       variables_.push_back(stored);
-      locks_.push_back(stored);
-      exclusive_.push_back(variable.written);
+      locks_.add(*stored, variable.written);
     }
-    if (plan_->draws_random) {
-      locks_.push_back(&store.step_lock());
-      exclusive_.push_back(true);
-    }
-    writes_ = std::ranges::find(exclusive_, true) != exclusive_.end();
+    if (plan_->draws_random) locks_.add(store.step_lock(), true);
   }
 
   const Plan& plan() const { return *plan_; }
   std::span<StoredVariable* const> variables() const { return variables_; }
-  std::span<RunLock* const> locks() const { return locks_; }
+  // Of the variables, in their order, and of the random step where the plan draws from it.
+  const RunLockSet& locks() const { return locks_; }
 
   // A context that no run is using, or null. Like give_back and adopt, under the program's mutex.
   RunContext* take_free() {
@@ -65,44 +61,16 @@ class PlannedProgram {
   }
   std::unique_ptr<RunContext> make_context() const { return std::make_unique<RunContext>(*plan_, runtime_); }
 
-  // All of them or none. Looks first: a lock that is taken and given back for nothing wakes everyone who waits, this run
-  // included.
-  bool try_lock() {
-    for (std::size_t i = 0; i < locks_.size(); ++i) {
-      if (locks_[i]->is_taken(exclusive_[i])) return false;
-    }
-    for (std::size_t i = 0; i < locks_.size(); ++i) {
-      if (exclusive_[i] ? locks_[i]->try_lock_exclusive() : locks_[i]->try_lock_shared()) continue;
-      unlock(i);
-      return false;
-    }
-    return true;
-  }
-  void unlock() { unlock(locks_.size()); }
-  bool writes() const { return writes_; }
-  bool is_blocked_by(std::size_t i) const { return locks_[i]->is_taken(exclusive_[i]); }
   // The variable of a lock; empty: the random step.
   std::string_view name_of(std::size_t i) const {
     return i < variables_.size() ? std::string_view(variables_[i]->name()) : std::string_view();
   }
 
  private:
-  void unlock(std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) {
-      if (exclusive_[i]) {
-        locks_[i]->unlock_exclusive();
-      } else {
-        locks_[i]->unlock_shared();
-      }
-    }
-  }
-
   const Runtime& runtime_;
   std::unique_ptr<const Plan> plan_;
   std::vector<StoredVariable*> variables_;
-  std::vector<RunLock*> locks_;
-  std::vector<bool> exclusive_;  // by lock
-  bool writes_ = false;          // one of them is
+  RunLockSet locks_;
   std::vector<RunContext*> free_;
   std::vector<std::unique_ptr<RunContext>> contexts_;
 };
@@ -287,9 +255,9 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     info.cancel = options.cancel.stop_possible() ? &options.cancel : nullptr;
     info.deadline = options.deadline ? &*options.deadline : nullptr;
     info.observer = options.observer;
-    const RunContext::Outcome outcome = context.run(planned.locks(), info, event ? &*event : nullptr);
+    const RunContext::Outcome outcome = context.run(planned.locks().all(), info, event ? &*event : nullptr);
     if (outcome.committed && !outcome.error && planned.plan().commits) store_->advance_step();
-    planned.unlock();
+    planned.locks().unlock();
     if (!outcome.error && outcome.committed) return;
     throw_error(planned.plan(), outcome, committed);
   }
@@ -395,17 +363,21 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   void lock_variables(PlannedProgram& planned, const RunOptions& options, const RunEvent* event,
                       std::uint64_t committed) {
     const bool nested = RunContext::inside_run();
-    if ((nested || store_->admits_run(planned.writes())) && planned.try_lock()) return;
+    const RunLockSet& locks = planned.locks();
+    const auto try_lock = [&] {
+      return (nested || store_->admits_run(locks.any_exclusive())) && locks.try_lock();
+    };
+    if (try_lock()) return;
     Wait wait(options.observer, event);
     for (;;) {
       const std::uint32_t epoch = store_->epoch();
-      if ((nested || store_->admits_run(planned.writes())) && planned.try_lock()) return;
-      if (!nested && !store_->admits_run(planned.writes())) wait.wait_for("*");
-      for (std::size_t i = 0; i < planned.locks().size(); ++i) {
-        if (!planned.is_blocked_by(i)) continue;
+      if (try_lock()) return;
+      if (!nested && !store_->admits_run(locks.any_exclusive())) wait.wait_for("*");
+      for (std::size_t i = 0; i < locks.all().size(); ++i) {
+        if (!locks.is_blocked_by(i)) continue;
         wait.wait_for(planned.name_of(i));
         // A lock that this thread holds and that is in the way: nobody else can ever give it back.
-        if (RunContext::held_by_this_thread(planned.locks()[i])) {
+        if (RunContext::held_by_this_thread(locks.all()[i])) {
           throw FailedPrecondition(
               "a program was run inside a node of a run that holds a variable (or the random step) it needs; "
               "return the "

@@ -11,15 +11,16 @@ namespace lockstep {
 
 namespace internal {
 
-CopyLocks::CopyLocks(VariableStore& store, const std::string& name, std::int64_t replicas, Use use)
-    : exclusive_(use == Use::kWrite) {
+CopyLocks::CopyLocks(VariableStore& store, const std::string& name, std::int64_t replicas, Use use) {
   for (;;) {
     const std::uint32_t seen = store.epoch();
     copies_ = find(store, name, replicas);
-    if (try_lock()) {
+    locks_.clear();
+    for (StoredVariable* copy : copies_) locks_.add(*copy, use == Use::kWrite);
+    if (locks_.try_lock()) {
       // A function that was compiled in between may have made copies.
       if (find(store, name, replicas) == copies_) return;
-      unlock(copies_.size());
+      locks_.unlock();
     } else {
       store.wait_for_change(seen, std::nullopt);
     }
@@ -34,23 +35,6 @@ std::vector<StoredVariable*> CopyLocks::find(VariableStore& store, const std::st
     if (copy != nullptr && std::ranges::find(copies, copy) == copies.end()) copies.push_back(copy);
   }
   return copies;
-}
-
-// All of them or none. Looks first: a lock that is taken and given back for nothing wakes everyone who waits.
-bool CopyLocks::try_lock() {
-  if (std::ranges::any_of(copies_, [&](const StoredVariable* copy) { return copy->is_taken(exclusive_); }))
-    return false;
-  for (std::size_t i = 0; i < copies_.size(); ++i) {
-    if (exclusive_ ? copies_[i]->try_lock_exclusive() : copies_[i]->try_lock_shared()) continue;
-    unlock(i);
-    return false;
-  }
-  return true;
-}
-
-void CopyLocks::unlock(std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i)
-    exclusive_ ? copies_[i]->unlock_exclusive() : copies_[i]->unlock_shared();
 }
 
 }  // namespace internal

@@ -237,6 +237,75 @@ TEST(StoredVariable, ReadersNeverSeeHalfAWrite) {
   EXPECT_EQ(torn.load(), 0);
 }
 
+TEST(RunLockSet, TakesAllOrNone) {
+  VariableStore store;
+  StoredVariable& read = store.find_or_create("read", kPair, [] { return pair(0, 0); });
+  StoredVariable& written = store.find_or_create("written", kPair, [] { return pair(0, 0); });
+  RunLockSet locks;
+  locks.add(read, false);
+  EXPECT_FALSE(locks.any_exclusive());
+  locks.add(written, true);
+  EXPECT_TRUE(locks.any_exclusive());
+  EXPECT_THAT(locks.all(), ElementsAre(&read, &written));
+
+  ASSERT_TRUE(written.try_lock_shared());
+  EXPECT_FALSE(locks.is_blocked_by(0));
+  EXPECT_TRUE(locks.is_blocked_by(1));
+  const std::uint32_t seen = store.epoch();
+  EXPECT_FALSE(locks.try_lock());
+  EXPECT_EQ(store.epoch(), seen);     // nothing was taken and given back
+  EXPECT_FALSE(read.is_taken(true));  // not even as a reader
+  written.unlock_shared();
+
+  ASSERT_TRUE(locks.try_lock());
+  EXPECT_TRUE(read.is_taken(true));
+  EXPECT_FALSE(read.is_taken(false));  // other readers may
+  EXPECT_TRUE(written.is_taken(false));
+  locks.unlock();
+  EXPECT_FALSE(read.is_taken(true));
+  EXPECT_FALSE(written.is_taken(true));
+}
+
+TEST(RunLockSet, ClearedItTakesNothing) {
+  VariableStore store;
+  StoredVariable& variable = store.find_or_create("w", kPair, [] { return pair(0, 0); });
+  RunLockSet locks;
+  locks.add(variable, true);
+  locks.clear();
+  EXPECT_FALSE(locks.any_exclusive());
+  EXPECT_TRUE(locks.all().empty());
+  EXPECT_TRUE(locks.try_lock());
+  EXPECT_FALSE(variable.is_taken(true));
+  locks.unlock();
+}
+
+// Two sets that name the same locks in opposite orders: whoever gets one of them gets both, so nobody waits for ever.
+TEST(RunLockSet, OppositeOrdersDoNotBlockEachOther) {
+  VariableStore store;
+  StoredVariable& a = store.find_or_create("a", kPair, [] { return pair(0, 0); });
+  StoredVariable& b = store.find_or_create("b", kPair, [] { return pair(0, 0); });
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      RunLockSet locks;
+      locks.add(t % 2 == 0 ? a : b, true);
+      locks.add(t % 2 == 0 ? b : a, true);
+      for (int i = 0; i < 200; ++i) {
+        for (;;) {
+          const std::uint32_t seen = store.epoch();
+          if (locks.try_lock()) break;
+          store.wait_for_change(seen, std::nullopt);
+        }
+        for (StoredVariable* variable : {&a, &b}) variable->storage().data<float>()[0] += 1;
+        locks.unlock();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(store.value("a").data<float>()[0], 800.0F);
+  EXPECT_EQ(store.value("b").data<float>()[0], 800.0F);
+}
+
 TEST(VariableStore, ThreadsThatMakeOneVariableGetTheSame) {
   VariableStore store;
   std::vector<StoredVariable*> made(6);

@@ -40,7 +40,7 @@ class CopyLocks {
  public:
   enum class Use : std::uint8_t { kRead, kWrite };
   CopyLocks(VariableStore& store, const std::string& name, std::int64_t replicas, Use use);
-  ~CopyLocks() { unlock(copies_.size()); }
+  ~CopyLocks() { locks_.unlock(); }
   CopyLocks(const CopyLocks&) = delete;
   CopyLocks& operator=(const CopyLocks&) = delete;
 
@@ -50,11 +50,9 @@ class CopyLocks {
  private:
   static std::vector<StoredVariable*> find(VariableStore& store, const std::string& name,
                                            std::int64_t replicas);
-  bool try_lock();
-  void unlock(std::size_t count);
 
-  bool exclusive_;
   std::vector<StoredVariable*> copies_;
+  RunLockSet locks_;  // theirs
 };
 
 }  // namespace internal
