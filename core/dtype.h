@@ -97,7 +97,7 @@ struct DTypeOf<bool> {
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::value;
 
-// Calls f with a value-initialised element of the dtype's C++ type: visit(dtype, [&]<class T>(T) { ... }).
+// Calls f with a value-initialised element of the dtype's C++ type: visit_dtype(dtype, [&]<class T>(T) { ... }).
 template <class F>
 decltype(auto) visit_dtype(DType dtype, F&& f) {
   switch (dtype) {

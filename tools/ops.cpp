@@ -50,6 +50,7 @@ std::vector<std::string> traits_of(const OpDef& op) {
   say(t.checkpoint, "kept for gradients");
   say(t.gives_shape, "looks at the shape alone");
   say(t.moves_elements, "moves elements");
+  say(t.keeps_zeros, "keeps zeros");
   say(t.reads_variable.has_value(), "reads a variable");
   if (t.updates_variable) {
     std::string word = "updates a variable";

@@ -207,6 +207,9 @@ struct OpTraits {
   bool gives_shape = false;        // output 0 is the shape of input 0, whose contents are not looked at
   // Each element of output 0 is one of input 0, or of any input where their number is open; other inputs only say which.
   bool moves_elements = false;
+  // Output 0 is all zeros where input 0 is. Only ops that spread or negate an assigned number need to say so: strategies see by it
+  // that replicas add nothing.
+  bool keeps_zeros = false;
   // Output 0 is the tensor in this attribute: nothing runs.
   std::optional<std::string> gives_attribute;
   // The attribute that names the variable it reads as a value.

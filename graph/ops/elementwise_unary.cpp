@@ -99,6 +99,7 @@ static_assert(std::size(kUnaryDefs) == kernels::kNumUnaryOps);
 
 OpDef unary_op(const UnaryDef& unary) {
   OpDef def = elementwise_op(std::string(to_string(unary.op)), unary.summary, 1, unary.weight);
+  def.traits.keeps_zeros = unary.op == UnaryOp::kNeg;
   def.infer = [op = unary.op](InferContext& c) { infer_unary(op, c); };
   def.kernels[DeviceKind::kCpu] = [op = unary.op](const NodeView& node,
                                                   std::span<const TensorSpec> outputs) -> KernelFn {

@@ -128,6 +128,7 @@ OpDef broadcast_to_op() {
   def.name = "broadcast_to";
   def.summary = "its input repeated along new axes and along those of extent 1, as NumPy broadcasts";
   def.traits.moves_elements = true;
+  def.traits.keeps_zeros = true;
   def.inputs = Arity::between(1, 2);
   def.attributes = {{"shape", AttributeType::kShape, false}};
   def.shape_operands = {1};

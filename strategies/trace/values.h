@@ -85,7 +85,7 @@ PerReplica<T> mirrored(std::vector<T> values) {
 //
 //   PerReplica<Tensor> losses = strategy.run(step);
 //   Tensor total = strategy.reduce(ReduceOp::kSum, strategy.run(step));
-//   double total = strategy.reduce(ReduceOp::kSum, strategy.run(step)).computed().item<double>();
+//   double total = strategy.reduce(ReduceOp::kSum, strategy.run(step)).computed().item();
 //
 // Asked for the other one it throws FailedPrecondition.
 template <class Traced, class Computed>
