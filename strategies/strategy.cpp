@@ -51,15 +51,6 @@ std::shared_ptr<VariableStore> store_of(StrategyOptions& options) {
   return options.compile.variables;
 }
 
-// Takes down in which order the step communicates: once it is fixed, and before collectives become other nodes.
-class ScheduleWatch final : public PassInstrumentation {
- public:
-  void after_pass(const Pass& pass, const Graph& graph, std::size_t, const PassReport&) override {
-    if (pass.name() == "order-collectives") schedule = collective_schedule(graph);
-  }
-  std::vector<ScheduledCollective> schedule;
-};
-
 // Outside of replicas a node that writes a variable reaches the first copy alone, and others may run in another function.
 void check_writes(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
@@ -106,10 +97,11 @@ Step Strategy::finish_step(Step::Parts parts) {
   check_step(parts.step_graph);
   Graph graph = parts.step_graph;
   PassPipeline passes = pipeline();
-  PassContext context{&runtime_};
-  ScheduleWatch watch;
-  parts.report = passes.run(graph, context, {.verify = checks_, .instrumentation = {&watch}});
-  parts.schedule = std::move(watch.schedule);
+  Analyses records;
+  PassContext context{.runtime = &runtime_, .records = &records};
+  parts.report = passes.run(graph, context, {.verify = checks_});
+  // Of order-collectives: once the order is fixed, and before collectives become other nodes.
+  if (const auto schedule = records.find<CollectiveSchedule>()) parts.schedule = *schedule;
   // What the pipeline has verified is not verified again.
   CompileOptions options = compile_;
   options.verify = compile_.verify && checks_ == PipelineChecks::kNever;

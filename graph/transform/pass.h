@@ -71,6 +71,8 @@ class LOCKSTEP_API Analyses {
 struct PassContext {
   const Runtime* runtime = nullptr;  // where the graph will run, if that is known
   Analyses* analyses = nullptr;      // of the graph; null: nobody keeps them
+  // What a pass saw at its place in the pipeline, for the caller: it stays when later passes change the graph. Null: nobody asks.
+  Analyses* records = nullptr;
 };
 
 class LOCKSTEP_API Pass {

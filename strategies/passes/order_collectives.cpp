@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/graph/transform/rewriter.h"
+#include "lockstep/strategies/proof/collective_schedule.h"
 
 namespace lockstep {
 
@@ -13,9 +14,11 @@ class OrderCollectives final : public Pass {
   std::string_view name() const override { return "order-collectives"; }
 
  private:
-  PassOutcome run_on(Graph& graph, PassContext&) override {
+  PassOutcome run_on(Graph& graph, PassContext& context) override {
     bool changed = false;
     for_each_level(graph, [&](Graph& level) { changed = order(level) || changed; });
+    if (context.records != nullptr)
+      context.records->keep(std::make_shared<const CollectiveSchedule>(collective_schedule(graph)));
     return outcome_of(changed);
   }
 

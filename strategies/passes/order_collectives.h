@@ -7,7 +7,7 @@
 // Participants that enter collectives in different orders wait for each other for ever. So the collectives of each level
 // (Effect::kCollective; a branch or loop that holds some counts as one) get control edges along their topological order,
 // ties broken by id. It follows from the graph alone: workers that build the same graph have the same order, which they
-// compare by digest (strategies/proof/collective_schedule.h). lower-collectives drops the edges where nobody waits for anybody.
+// compare by digest: a CollectiveSchedule in PassContext::records (strategies/proof/collective_schedule.h). lower-collectives drops the edges where nobody waits for anybody.
 // Linear.
 #pragma once
 

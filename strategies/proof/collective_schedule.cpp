@@ -6,7 +6,7 @@ namespace lockstep {
 
 namespace {
 
-void collect(const Graph& level, const std::string& scope, std::vector<ScheduledCollective>& schedule) {
+void collect(const Graph& level, const std::string& scope, CollectiveSchedule& schedule) {
   for (const NodeId id : level.topological_order()) {
     const Node& node = level.node(id);
     const std::string name = scope + node.name();
@@ -39,13 +39,13 @@ std::string ScheduledCollective::to_string() const {
   return text;
 }
 
-std::vector<ScheduledCollective> collective_schedule(const Graph& graph) {
-  std::vector<ScheduledCollective> schedule;
+CollectiveSchedule collective_schedule(const Graph& graph) {
+  CollectiveSchedule schedule;
   collect(graph, {}, schedule);
   return schedule;
 }
 
-std::string print_schedule(const std::vector<ScheduledCollective>& schedule) {
+std::string print_schedule(const CollectiveSchedule& schedule) {
   std::string text;
   for (const ScheduledCollective& entry : schedule) text += str(entry.to_string(), "  // ", entry.name, "\n");
   return text;
@@ -53,7 +53,7 @@ std::string print_schedule(const std::vector<ScheduledCollective>& schedule) {
 
 std::uint64_t collective_digest(const Graph& graph) { return collective_digest(collective_schedule(graph)); }
 
-std::uint64_t collective_digest(const std::vector<ScheduledCollective>& schedule) {
+std::uint64_t collective_digest(const CollectiveSchedule& schedule) {
   std::uint64_t digest = 0xCBF29CE484222325U;  // FNV-1a
   for (const ScheduledCollective& entry : schedule) {
     for (const char c : entry.to_string() + "\n")

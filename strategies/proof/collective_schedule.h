@@ -30,9 +30,11 @@ struct ScheduledCollective {
   LOCKSTEP_API std::string to_string() const;  // a line as above, without the name
 };
 
-LOCKSTEP_API std::vector<ScheduledCollective> collective_schedule(const Graph& graph);
-LOCKSTEP_API std::string print_schedule(const std::vector<ScheduledCollective>& schedule);
-LOCKSTEP_API std::uint64_t collective_digest(const std::vector<ScheduledCollective>& schedule);
+using CollectiveSchedule = std::vector<ScheduledCollective>;
+
+LOCKSTEP_API CollectiveSchedule collective_schedule(const Graph& graph);
+LOCKSTEP_API std::string print_schedule(const CollectiveSchedule& schedule);
+LOCKSTEP_API std::uint64_t collective_digest(const CollectiveSchedule& schedule);
 LOCKSTEP_API std::uint64_t collective_digest(const Graph& graph);
 
 }  // namespace lockstep

@@ -90,6 +90,26 @@ TEST_F(OrderCollectives, LeavesOthersAlone) {
     )");
 }
 
+TEST_F(OrderCollectives, RecordsTheScheduleForTheCaller) {
+  Graph graph = parse(R"(
+      %x = placeholder() : f32[2]
+      %a = all_reduce[reduce="sum", replicas=1](%x) : f32[2]
+      %b = all_reduce[reduce="max", replicas=1](%x) : f32[2]
+      %unread = neg(%b) : f32[2]
+      return %a, %b
+    )");
+  const std::string expected = print_schedule(collective_schedule(graph));
+  Analyses records;
+  PassContext context{.records = &records};
+  // It stays when a later pass changes the graph.
+  const PipelineReport report =
+      PassRegistry::global().parse_pipeline("order-collectives,dead-node-elimination").run(graph, context);
+  ASSERT_EQ(report.passes[1].outcome, PassOutcome::kChanged);
+  const auto schedule = records.find<lockstep::CollectiveSchedule>();
+  ASSERT_NE(schedule, nullptr);
+  EXPECT_EQ(print_schedule(*schedule), expected);
+}
+
 TEST(CollectiveSchedule, ListsWhatWorkersMustAgreeOn) {
   const Graph graph = parse(kThree);
   EXPECT_EQ(print_schedule(collective_schedule(graph)),
