@@ -5,16 +5,11 @@
 #include <list>
 #include <mutex>
 
-#include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/run/internal/plan.h"
 #include "lockstep/graph/run/internal/run_context.h"
-#include "lockstep/graph/run/variable_role.h"
 
 namespace lockstep {
-
-Observer::Observer() = default;
-Observer::~Observer() = default;
 
 RunError::RunError(ErrorCode code, std::string message, ErrorPlace place, std::uint64_t committed)
     : Error(code, std::move(message), std::move(place)), committed_(committed) {}
@@ -85,31 +80,9 @@ bool overlap(const Tensor& a, const Tensor& b) {
 
 class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
  public:
+  // Its variables are in options.variables, the store.
   Impl(Graph graph, const Runtime& runtime, const CompileOptions& options)
-      : graph_(std::move(graph)),
-        runtime_(runtime),
-        options_(options),
-        store_(options.variables ? options.variables : runtime.variables()) {
-    if (options_.max_plans < 1) throw InvalidArgument("CompileOptions::max_plans must be at least 1");
-    graph_.compact();
-    if (options_.verify) verify(graph_, &runtime_);
-    for (const VariableDecl& decl : graph_.variables()) {
-      if (decl.shares) {
-        store_->alias(decl.name, decl.copy_of);
-        continue;
-      }
-      if (store_->is_alias(decl.name)) {
-        throw InvalidArgument(str("variable '", decl.name, "' lies in the memory of another in this store, ",
-                                  "and the graph wants it by itself; use another store"));
-      }
-      store_->find_or_create(
-          decl.name, decl.spec,
-          [&] {
-            if (!decl.copy_of.empty()) return store_->value(decl.copy_of);  // a broadcast from the original
-            return decl.initial.defined() ? decl.initial : Tensor::zeros(decl.spec.dtype, decl.spec.shape);
-          },
-          role_of(decl));
-    }
+      : graph_(std::move(graph)), runtime_(runtime), options_(options), store_(options_.variables) {
     std::vector<TensorSpec> specs;
     for (const NodeId id : graph_.parameters()) specs.push_back(graph_.node(id).outputs()[0]);
     if (std::ranges::all_of(specs, [](const TensorSpec& spec) { return spec.shape.is_known(); }))
@@ -465,7 +438,19 @@ Program::Program(const Program&) = default;
 Program& Program::operator=(const Program&) = default;
 Program::Program(Program&&) noexcept = default;
 Program& Program::operator=(Program&&) noexcept = default;
-Program::Program(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Program::Program(Graph graph, const Runtime& runtime, const CompileOptions& options) {
+  auto made = std::make_unique<Impl>(std::move(graph), runtime, options);
+  // The last handle may go inside a node of some run: see RunContext::inside_run().
+  const auto end = [](Impl* program) {
+    if (RunContext::inside_run()) {
+      program->runtime().scheduler().submit([program] { delete program; });
+    } else {
+      delete program;
+    }
+  };
+  impl_ = std::shared_ptr<Impl>(made.release(), end);
+}
 
 Program::Impl& Program::impl() const {
   if (!impl_) throw FailedPrecondition("the program is empty; make one with compile()");
@@ -545,19 +530,6 @@ PlanSummary Program::plan(std::span<const Tensor> feeds) const {
   std::vector<TensorSpec> specs;
   for (const Tensor& feed : feeds) specs.push_back(feed.spec());
   return plan(specs);
-}
-
-Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options) {
-  auto impl = std::make_unique<Program::Impl>(std::move(graph), runtime, options);
-  // The last handle may go inside a node of some run: see RunContext::inside_run().
-  const auto end = [](Program::Impl* program) {
-    if (RunContext::inside_run()) {
-      program->runtime().scheduler().submit([program] { delete program; });
-    } else {
-      delete program;
-    }
-  };
-  return Program(std::shared_ptr<Program::Impl>(impl.release(), end));
 }
 
 }  // namespace lockstep

@@ -124,7 +124,8 @@ class LOCKSTEP_API Program {
 
  private:
   friend LOCKSTEP_API Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options);
-  explicit Program(std::shared_ptr<Impl> impl);
+  // Of a verified graph whose variables are in options.variables.
+  Program(Graph graph, const Runtime& runtime, const CompileOptions& options);
   Impl& impl() const;
   std::shared_ptr<Impl> impl_;
 };

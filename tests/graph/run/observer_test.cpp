@@ -1,4 +1,4 @@
-// Tests: graph/run/observer.h, graph/run/run_context.cpp
+// Tests: graph/run/observer.cpp, graph/run/run_context.cpp
 #include "lockstep/graph/run/observer.h"
 
 #include <latch>

@@ -1,4 +1,4 @@
-// Tests: graph/run/program.cpp, graph/run/run_context.cpp
+// Tests: graph/run/compile.cpp, graph/run/program.cpp, graph/run/run_context.cpp
 #include "lockstep/graph/run/program.h"
 
 #include <array>

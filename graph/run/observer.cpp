@@ -1,0 +1,8 @@
+#include "lockstep/graph/run/observer.h"
+
+namespace lockstep {
+
+Observer::Observer() = default;
+Observer::~Observer() = default;
+
+}  // namespace lockstep
