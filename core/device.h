@@ -8,6 +8,7 @@
 // else is refused (InvalidArgument) with the part that was not understood and what would have been accepted.
 //
 // Logical devices: "cpu:0" and "cpu:1" are two devices that share one physical CPU; a Runtime says how many there are.
+// Thread safety: plain values; the functions may be called from any thread.
 #pragma once
 
 #include <compare>

@@ -4,7 +4,8 @@
 //   spellings.canonical("/device:CPU:1");   // "cpu:1"
 //
 // Each spelling is parsed once. What is no device name stays as it is, for whoever checks the whole (the graph verifier) to
-// refuse with the place; the empty name, which means "not placed", stays empty. Not for several threads at once.
+// refuse with the place; the empty name, which means "not placed", stays empty.
+// Thread safety: one thread at a time.
 #pragma once
 
 #include <string>

@@ -2,6 +2,7 @@
 //
 // f16 and bf16 are storage types: F16 and BF16 convert to and from float (round to nearest even) and have no
 // arithmetic of their own. bool is stored as one byte, 0 or 1.
+// Thread safety: plain values and pure functions.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,6 @@
 // core/large_pages.h - large pages for large blocks.
+//
+// Thread safety: any thread.
 #pragma once
 
 #include <cstddef>

@@ -2,6 +2,7 @@
 //
 // The same (key, counter) always gives the same bits, on any thread and in any order, so that random ops split
 // freely and replays are exact. Checked against the published test vectors.
+// Thread safety: plain values and pure functions.
 #pragma once
 
 #include <array>

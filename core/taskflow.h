@@ -5,6 +5,7 @@
 //
 // The executor must outlive the scheduler and every Program compiled for it. This is the only public header that
 // names Taskflow's types; the umbrella header does not include it. It builds with Taskflow 3.9 and 4.x.
+// Thread safety: as Scheduler: all methods may be called from any thread, workers included.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,6 @@
 // core/utf8.h - is this text UTF-8?
+//
+// Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>

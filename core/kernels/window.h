@@ -1,4 +1,6 @@
 // core/kernels/window.h - windows that slide along an axis, for convolution and pooling.
+//
+// Thread safety: a plain value.
 #pragma once
 
 #include <algorithm>
