@@ -5,6 +5,7 @@
 // results, variables. Ids, creation sites and provenance do not count. Lambda nodes are equal only to themselves by
 // position and name: their code cannot be compared, so two graphs with lambdas agree where everything else does.
 // All linear in the number of nodes.
+// Thread safety: any thread; the graphs are only read.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 // Editing keeps names unique and says no to nothing else: verify() (graph/check/verifier.h) judges the result. To build
 // graphs by hand use GraphBuilder; to edit them in a pass use Rewriter.
 //
-// Thread safety: any number of readers, or one writer.
+// Thread safety: any number of readers, or one writer. unique_name() counts as writing: it remembers the numbers it has tried.
 #pragma once
 
 #include <bit>

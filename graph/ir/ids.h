@@ -1,4 +1,6 @@
 // graph/ir/ids.h - distinct types for the small numbers that travel instead of pointers.
+//
+// Thread safety: plain values.
 #pragma once
 
 #include <compare>

@@ -7,6 +7,7 @@
 // Splitting: a Split says into how many independent shards the work of one node falls, from shapes alone and never
 // from the number of threads, so that results do not depend on it. Shard i of n computes its part; where `finish` is
 // set, one more call with is_finish() follows after all shards (to combine partial results kept in scratch()).
+// Thread safety: one kernel is called from several threads at once, each call with a KernelContext of its own.
 #pragma once
 
 #include <chrono>

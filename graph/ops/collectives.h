@@ -10,6 +10,7 @@
 // Sums are taken in the order of the replicas, element by element, so that bits depend on nothing else.
 //
 // The ops that lower-collectives makes of them (reduce_replicas, reduce_chunk, join_chunks, copy) have no function here.
+// Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 //
 //   Value y = conv2d(x, w, {.strides = {2, 2}, .padding = Padding::same()});
 //   Value z = max_pool(y, {2, 2});
+// Thread safety: as the builder.
 #pragma once
 
 #include <array>

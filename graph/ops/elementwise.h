@@ -3,6 +3,7 @@
 // Operands of one op have one dtype; a number becomes a constant of the other operand's dtype. Ops of two and more operands
 // broadcast as NumPy does. f16 and bf16 compute in f32 and round once; integers wrap around. Accuracy:
 // core/kernels/elementwise.h. Derivatives at corners: docs/ops.md.
+// Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>

@@ -20,6 +20,7 @@
 // where nobody reads it, and merged with an equal one. The all-reduce that completes it brings the effect, and with it its
 // place in the communicator's order. What is not sound before then is to fold one into a constant, which nobody would
 // complete, or to derive a shape from a count; constant-folding and shape operands leave them alone.
+// Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // graph/ops/indexing.h - ops that pick and place elements by index.
+//
+// Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // graph/ops/matmul.h - products of matrices.
+//
+// Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // graph/ops/normalization.h - statistics of values, and normalisation by them.
+//
+// Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>

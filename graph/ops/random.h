@@ -8,6 +8,7 @@
 //
 // A shape is given with the spec, or as a Value (an i64 vector that follows from constants and from shapes, see
 // OpDef::shape_operands): random_normal(shape_of(x), x.dtype()).
+// Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 //
 // Over the given axes (all where empty), which may count from the end; keepdims leaves them with extent 1. The order of
 // the arithmetic is fixed by the shape alone (core/kernels/reduce.h); f16 and bf16 compute in f32 and round once.
+// Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // graph/ops/scans.h - running sums, the places of extremes and the largest few, along one axis.
+//
+// Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // graph/ops/shapes.h - ops that move elements and change shapes.
+//
+// Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>

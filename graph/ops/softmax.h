@@ -1,4 +1,6 @@
 // graph/ops/softmax.h - softmax and its losses.
+//
+// Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // graph/ops/sources.h - values made from nothing.
+//
+// Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 //
 // The updates themselves (sgd, adam, ...) name a variable and its slots, and are made by the optimizers of graph/train/optimizer.h
 // or with GraphBuilder::op; their formulas are in core/kernels/updates.h.
+// Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>

@@ -23,6 +23,7 @@
 // large as the table; those that no step of the k named stay as they are, slots included, as with the joined batch.
 // Updates that wait for others (their gradients depend on them) get a branch of their own. To clip what is applied, run
 // clip-by-global-norm after this pass. k = 1 changes nothing; a second run accumulates again. Linear.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <cstdint>

@@ -17,6 +17,7 @@
 // norm of that share, which is not what one device does, and nothing could tell afterwards.
 //
 // Run it once: a second run clips what is clipped. Linear.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <memory>

@@ -10,6 +10,7 @@
 // has control inputs, regions or values that differ between replicas, whose outputs would take more than max_bytes, or
 // whose kernel throws: that error belongs to the run. Constants that lost their readers are left to
 // dead-node-elimination. Regions are included. Linear, plus what the kernels cost.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <cstdint>

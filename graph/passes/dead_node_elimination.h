@@ -6,6 +6,7 @@
 // Needed are the results, the parameters, every node that must run for its effects (must_run), and whatever those
 // read. A node that ran after an erased one runs after what that one ran after. Regions are cleaned too; their
 // parameters stay. Linear.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <memory>

@@ -17,6 +17,7 @@
 //
 // Results keep their bits. A node takes the name of the last one it replaces, its region theirs. Regions are included.
 // Linear.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <cstdint>

@@ -14,6 +14,7 @@
 // Linear, but for control edges: each copy waits for every reader behind the next checkpoint.
 //
 // Order: after gradients are taken and before fuse-elementwise. It leaves graphs without checkpoints alone.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <memory>

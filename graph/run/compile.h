@@ -7,6 +7,7 @@
 // What a plan decides: which nodes run (aliases and constants do not), how large nodes are cut into shards (by shape
 // alone), which cheap neighbours form one cluster and run one after another on one thread, where each value lies in
 // memory, and which variable updates wait for the commit. See docs/architecture.md.
+// Thread safety: compile() may be called from any thread, also for one runtime and one store at once.
 #pragma once
 
 #include <cstddef>

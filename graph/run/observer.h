@@ -2,9 +2,10 @@
 //
 // An Observer is handed to a run (RunOptions::observer) and told of every kernel call, shard by shard: constants, aliases
 // and reads of variables make none; the nodes of a region come between begin and end of the node around them. On each thread
-// begins and ends nest: what began last ends first. Calls come from the threads that run the nodes, concurrently:
-// implementations synchronise themselves and stay short, since they stand in the path of the run. Without an observer
-// nothing is called and nothing is paid.
+// begins and ends nest: what began last ends first. Implementations stay short, since they stand in the path of the run.
+// Without an observer nothing is called and nothing is paid.
+//
+// Thread safety: calls come from the threads that run the nodes, concurrently; implementations synchronise themselves.
 //
 // What an event refers to (nodes, graphs, names) lives at least until on_run_end returns.
 #pragma once

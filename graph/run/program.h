@@ -9,7 +9,7 @@
 // or a deadline before that) not at all, and the program can run again. The same inputs, seed and step give the same
 // bits, whatever the number of threads and however nodes are clustered.
 //
-// Threads: a Program is a cheap handle and may run from any number of threads at once, tasks of its own executor
+// Thread safety: a Program is a cheap handle and may run from any number of threads at once, tasks of its own executor
 // included. Runs that write one variable take turns, and exclude those that read it; runs that draw random numbers
 // take turns too (each has its own step). The calling thread works on the run itself and workers help: a run never
 // waits for a worker to be free, so that runs inside tasks cannot deadlock. A small program runs on the calling thread

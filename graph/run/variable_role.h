@@ -1,4 +1,6 @@
 // graph/run/variable_role.h - what a declared variable is in a store: by itself or a copy, and what its copies are together.
+//
+// Thread safety: a pure function.
 #pragma once
 
 #include "lockstep/core/export.h"

@@ -8,6 +8,7 @@
 //
 // print(parse(t)) is t for text that print wrote, and parse(print(g)) has the structure of g. Nodes print in
 // topological order, parameters first, so a copy of a graph prints equally. Lambda nodes print as opaque and do not parse.
+// Thread safety: any thread; a graph that is printed is only read.
 #pragma once
 
 #include <cstdint>

@@ -7,6 +7,7 @@
 // The graph is interpreted before the first pass and after each, on the same feeds, from the same state and seed; the
 // first pass after which a result or a variable differs is named. A pass after which the graph cannot run any more
 // counts too. Everything that the pipeline itself checks is checked as well.
+// Thread safety: one thread at a time per pipeline; the graph is only read.
 #pragma once
 
 #include <cstdint>
