@@ -4,6 +4,7 @@
 //
 // Counts what belongs to runs that are all there: not yet ended ones and those whose calls partly made room are left out. The
 // time of a call does not contain that of the calls inside of it (a branch's, a loop's), so that times add up.
+// Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>
