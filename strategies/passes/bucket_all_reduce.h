@@ -15,6 +15,7 @@
 //
 // Which nodes: traits collective and same_on_all, a string attribute `reduce`, any number of inputs, an output for each.
 // Linear, but for sorting the reductions.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <cstdint>

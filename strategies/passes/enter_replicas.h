@@ -8,6 +8,7 @@
 //
 // A graph that has replicated regions already is left as it is where they are for as many replicas. Refused: a graph with
 // regions for another number, and one whose nodes belong to replicas (replicate has been there). Linear.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <cstdint>

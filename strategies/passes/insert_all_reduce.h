@@ -26,6 +26,7 @@
 //
 // Option: allow, variables whose copies may drift apart: each replica changes its own, by its own gradient too, whatever the
 // aggregation says. A name that is no variable of the graph is a PassError, unless strict=false.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <memory>

@@ -9,6 +9,7 @@
 // (with `all`; else it counts as the CPU), the inputs and outputs of collectives, which bring values together themselves,
 // and inputs whose contents nobody reads at run time (shapes). What enters a region is copied to where the region has its
 // parameter. Runs last, after place and lower-collectives. Linear.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <memory>

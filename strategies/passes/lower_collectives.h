@@ -10,6 +10,7 @@
 // broadcast_replica stay, as do collectives of other ops: they have kernels that do the work of all replicas.
 //
 // Keeps every bit, but for hierarchical_copy, whose sums are grouped. Linear.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <memory>

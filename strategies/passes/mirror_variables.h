@@ -12,6 +12,7 @@
 //
 // Options: devices, one per replica (none: copies are not placed); replicas, for a graph without replicated regions, all of
 // whose variables are then copied. Linear. Changes nothing where every copy is there already.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <cstdint>

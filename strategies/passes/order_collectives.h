@@ -9,6 +9,7 @@
 // ties broken by id. It follows from the graph alone: workers that build the same graph have the same order, which they
 // compare by digest: a CollectiveSchedule in PassContext::records (strategies/proof/collective_schedule.h). lower-collectives drops the edges where nobody waits for anybody.
 // Linear.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <memory>

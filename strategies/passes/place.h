@@ -7,6 +7,7 @@
 // regions) to `default`, which is devices[0] unless given. Variables likewise: a copy goes to the device of its replica, the
 // first copy (the variable itself) to devices[0], a variable without copies to `default`; or all of them to one device, where
 // `variables` names it (CentralStorageStrategy). A node that updates a variable goes where the variable is. What is placed already stays. Nodes of regions are placed like others. Linear.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <memory>

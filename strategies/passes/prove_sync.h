@@ -15,6 +15,7 @@
 // Options: allow, variables that may drift apart; nothing is then concluded from their copies being equal. strict=false: some of
 // them may belong to other steps; by default a name that the graph does not declare is an error.
 // Changes nothing. Linear.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,6 @@
 // strategies/passes/register.h - the passes of this folder, by name.
+//
+// Thread safety: any thread, any number of times.
 #pragma once
 
 #include "lockstep/core/export.h"

@@ -23,6 +23,7 @@
 // A graph without replicated regions is taken as the step of one replica where the option `replicas` says how many there
 // shall be: each placeholder then becomes one per replica (x, x/replica_1, ...), those listed in `shared` stay single, and
 // results come as one per replica, result by result. Linear in what comes out.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <cstdint>

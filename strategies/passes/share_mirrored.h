@@ -17,6 +17,7 @@
 // (prove-sync's allow) are found and left alone.
 //
 // Option: variables=false leaves updates and copies alone. Linear.
+// Thread safety: as any Pass.
 #pragma once
 
 #include <memory>

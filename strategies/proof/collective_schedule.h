@@ -6,6 +6,7 @@
 // One line for each collective, in the order that order-collectives gives; those inside branches and loops stand where their
 // node does. Sizes that depend on the batch are left out (?), and so are names and the number of replicas: two workers that
 // run the same program have equal lines. The digest is that of the lines without names; it is equal on every platform.
+// Thread safety: any thread; the graph is only read.
 #pragma once
 
 #include <cstddef>
