@@ -1,10 +1,11 @@
-// strategies/passes/replica_clones.cpp - the nodes of a replicated region, once per replica: their order, their values, each replica's own.
+// strategies/passes/replica_clones.cpp - in which order clones and joins are made, and what a clone is.
+#include "lockstep/strategies/passes/internal/replica_clones.h"
+
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "lockstep/graph/transform/pass.h"
-#include "lockstep/strategies/passes/internal/replicator_parts.h"
+#include "lockstep/strategies/passes/internal/replica_joins.h"
 
 namespace lockstep::internal {
 
@@ -52,6 +53,7 @@ std::vector<std::vector<ValueId>> Clones::make(std::span<const std::vector<Value
   }
   arrange();
   find_variables();
+  Joins one_for_all(*this);
   for (const std::vector<NodeId>& phase : phases_) {
     for (std::size_t r = 0; r < replicas_; ++r) {
       for (const NodeId id : phase) {
@@ -59,7 +61,7 @@ std::vector<std::vector<ValueId>> Clones::make(std::span<const std::vector<Value
       }
     }
     for (const NodeId id : phase) {
-      if (is_join_[id.index()]) join(body_.node(id));
+      if (is_join_[id.index()]) one_for_all.join(body_.node(id));
     }
   }
   std::vector<std::vector<ValueId>> results(replicas_);
@@ -83,7 +85,7 @@ void Clones::arrange() {
   std::uint32_t most = 0;
   for (const NodeId id : order) {
     const Node& node = body_.node(id);
-    is_join_[id.index()] = joins(node, owner_.copies_);
+    is_join_[id.index()] = joins(node, owner_.copies());
     fixed[id.index()] = is_join_[id.index()] || effects_of(node) != Effect::kPure;
     std::uint32_t earliest = 0;
     each_before(node, [&](NodeId before) {
@@ -111,14 +113,14 @@ void Clones::arrange() {
 
 // Once, not once for each replica: in a large graph looking up a name takes longer than making a node.
 void Clones::find_variables() {
-  const std::vector<VariableDecl>& variables = owner_.to_.variables();
+  const std::vector<VariableDecl>& variables = owner_.made().variables();
   for (std::size_t at = 0; at < body_.id_bound(); ++at) {
     first_named_.push_back(static_cast<std::uint32_t>(named_.size()));
     if (!body_.contains(NodeId(at))) continue;
     const std::vector<Attribute>& attributes = body_.node(NodeId(at)).attributes();
     for (std::size_t i = 0; i < attributes.size(); ++i) {
       const auto* variable = std::get_if<VariableRef>(&attributes[i].value);
-      const VariableDecl* decl = variable == nullptr ? nullptr : owner_.to_.find_variable(variable->name);
+      const VariableDecl* decl = variable == nullptr ? nullptr : owner_.made().find_variable(variable->name);
       if (decl != nullptr)
         named_.push_back(
             {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(decl - variables.data())});
@@ -184,17 +186,17 @@ void Clones::clone(const Node& node, std::size_t replica) {
         place_of(node));
   }
   const auto r = static_cast<std::int64_t>(replica);
-  NodeInit init = owner_.copied(node);
+  NodeInit init = Replicator::copied(node);
   init.name = name_for(node, replica);
   if (target_.graph.find(init.name).valid()) init.name = target_.graph.unique_name(init.name);
-  init.provenance = owner_.made_from(target_, node, r);
+  init.provenance = Replicator::made_from(target_, node, r);
   if (node.op().traits.gives_replica) {
     make_constant(init, r);
   } else {
     init.inputs = inputs_of(node, replica);
     const std::size_t id = node.id().index();
     for (std::size_t i = first_named_[id]; i < first_named_[id + 1]; ++i) {
-      const VariableDecl* copy = owner_.copies_.copy(named_[i].variable, r);
+      const VariableDecl* copy = owner_.copies().copy(named_[i].variable, r);
       if (copy != nullptr) init.own_attributes()[named_[i].attribute].value = VariableRef{copy->name};
     }
     init.regions.assign(node.regions().begin(), node.regions().end());
@@ -236,7 +238,7 @@ void Clones::make_own(Graph& region, std::int64_t replica) {
       const Attribute& attribute = node.attributes()[i];
       const auto* variable = std::get_if<VariableRef>(&attribute.value);
       if (variable == nullptr) continue;
-      const std::string& name = owner_.copies_.name(variable->name, replica);
+      const std::string& name = owner_.copies().name(variable->name, replica);
       if (name != variable->name) region.set_attribute(id, attribute.name, VariableRef{name});
     }
     for (std::size_t i = 0; i < node.regions().size(); ++i) make_own(region.region(id, i), replica);

@@ -1,15 +1,19 @@
-// strategies/passes/replica_joins.cpp - nodes of a replicated region that are one for all replicas.
+#include "lockstep/strategies/passes/internal/replica_joins.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "lockstep/graph/transform/pass.h"
-#include "lockstep/strategies/passes/internal/replicator_parts.h"
+#include "lockstep/strategies/passes/internal/replica_clones.h"
 
 namespace lockstep::internal {
 
-void Clones::join(const Node& node) {
+Joins::Joins(Clones& clones)
+    : clones_(clones), owner_(clones.owner()), target_(clones.target()), replicas_(clones.replicas()) {}
+
+void Joins::join(const Node& node) {
   if (node.op().traits.sum_over_replicas) {
-    for (std::size_t r = 0; r < replicas_; ++r) clone(node, r);
+    for (std::size_t r = 0; r < replicas_; ++r) clones_.clone(node, r);
     if (replicas_ > 1) add_up(node);
   } else if (node.op().region_kind == RegionKind::kCond || node.op().region_kind == RegionKind::kWhile) {
     join_regions(node);
@@ -24,18 +28,18 @@ void Clones::join(const Node& node) {
   }
 }
 
-NodeInit Clones::joined(const Node& node) {
-  NodeInit init = owner_.copied(node);
+NodeInit Joins::joined(const Node& node) {
+  NodeInit init = Replicator::copied(node);
   init.name = target_.graph.unique_name(node.name());
-  init.provenance = owner_.made_from(target_, node, -1);
-  for (std::size_t r = 0; r < replicas_; ++r) add_controls(node, r, init.controls);
+  init.provenance = Replicator::made_from(target_, node, -1);
+  for (std::size_t r = 0; r < replicas_; ++r) clones_.add_controls(node, r, init.controls);
   return init;
 }
 
-void Clones::join_collective(const Node& node) {
+void Joins::join_collective(const Node& node) {
   NodeInit init = joined(node);
   for (std::size_t r = 0; r < replicas_; ++r) {
-    for (const ValueId input : node.inputs()) init.inputs.push_back(value(r, input));
+    for (const ValueId input : node.inputs()) init.inputs.push_back(clones_.value(r, input));
   }
   std::vector<Attribute>& attributes = init.own_attributes();
   std::erase_if(attributes, [](const Attribute& a) { return a.name == "replicas"; });
@@ -47,22 +51,22 @@ void Clones::join_collective(const Node& node) {
   const NodeId made = owner_.add(target_, std::move(init), node);
   const auto outputs = static_cast<std::uint32_t>(node.outputs().size());
   for (std::size_t r = 0; r < replicas_; ++r)
-    base(r, node.id()) = {made, static_cast<std::uint32_t>(r) * outputs};
-  note_effects(made);
+    clones_.set_first_value(r, node.id(), {made, static_cast<std::uint32_t>(r) * outputs});
+  clones_.note_effects(made);
 }
 
 // An all-reduce of what the replicas computed.
-void Clones::add_up(const Node& node) {
+void Joins::add_up(const Node& node) {
   static const OpDef& op = OpRegistry::global().get("all_reduce");
   NodeInit init;
   init.op = &op;
   init.name = target_.graph.unique_name(node.name() + "/all_reduce");
   init.site = node.site();
   init.device = node.device();
-  init.provenance = owner_.made_from(target_, node, -1);
+  init.provenance = Replicator::made_from(target_, node, -1);
   for (std::size_t r = 0; r < replicas_; ++r) {
     for (std::uint32_t i = 0; i < node.outputs().size(); ++i) {
-      init.inputs.push_back(value(r, {node.id(), i}));
+      init.inputs.push_back(clones_.value(r, {node.id(), i}));
       init.outputs.push_back(node.outputs()[i]);
     }
   }
@@ -70,11 +74,11 @@ void Clones::add_up(const Node& node) {
   const NodeId made = target_.graph.add(std::move(init));
   const auto outputs = static_cast<std::uint32_t>(node.outputs().size());
   for (std::size_t r = 0; r < replicas_; ++r)
-    base(r, node.id()) = {made, static_cast<std::uint32_t>(r) * outputs};
-  note_effects(made);
+    clones_.set_first_value(r, node.id(), {made, static_cast<std::uint32_t>(r) * outputs});
+  clones_.note_effects(made);
 }
 
-void Clones::merge(const Node& node) {
+void Joins::merge(const Node& node) {
   const auto wanted = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
   if (wanted != replicas_) {
     throw PassError(kReplicate, str("is made for ", wanted, " replicas, in a region of ", replicas_),
@@ -82,24 +86,24 @@ void Clones::merge(const Node& node) {
   }
   std::vector<ValueId> arguments;
   for (std::size_t r = 0; r < replicas_; ++r) {
-    for (const ValueId input : node.inputs()) arguments.push_back(value(r, input));
+    for (const ValueId input : node.inputs()) arguments.push_back(clones_.value(r, input));
   }
   const std::size_t first = target_.graph.id_bound();
   const std::vector<ValueId> results = owner_.cross(target_, node.regions()[0], arguments, node.name());
   const auto& single = *node.find<std::vector<std::int64_t>>("single");
   // What has effects in there runs after what the call runs after, and before what runs after the call.
   SmallVector<NodeId, 2> before;
-  for (std::size_t r = 0; r < replicas_; ++r) add_controls(node, r, before);
+  for (std::size_t r = 0; r < replicas_; ++r) clones_.add_controls(node, r, before);
   std::vector<NodeId> acting;
   for (std::size_t i = first, end = target_.graph.id_bound(); i < end; ++i) {
-    const std::size_t known = effects.size();
-    note_effects(NodeId(i));
-    if (effects.size() == known) continue;
+    const std::size_t known = clones_.effects.size();
+    clones_.note_effects(NodeId(i));
+    if (clones_.effects.size() == known) continue;
     acting.push_back(NodeId(i));
     for (const NodeId earlier : before) target_.graph.add_control(NodeId(i), earlier);
   }
   if (acting.empty()) acting.assign(before.begin(), before.end());
-  const NodeId after = acting.empty() ? NodeId() : owner_.group(target_, node, acting, "done");
+  const NodeId after = acting.empty() ? NodeId() : Replicator::group(target_, node, acting, "done");
   for (std::size_t r = 0; r < replicas_; ++r) {
     std::vector<ValueId> mine;
     std::size_t at = 0;
@@ -107,12 +111,12 @@ void Clones::merge(const Node& node) {
       mine.push_back(results[one != 0 ? at : at + r]);
       at += one != 0 ? 1 : replicas_;
     }
-    list(r, node.id(), mine, after);
+    clones_.list(r, node.id(), mine, after);
   }
 }
 
 // cond and while_loop: one node whose regions hold the nodes of all replicas.
-void Clones::join_regions(const Node& node) {
+void Joins::join_regions(const Node& node) {
   const bool loop = node.op().region_kind == RegionKind::kWhile;
   const std::size_t carried =
       loop ? static_cast<std::size_t>(*node.find<std::int64_t>("carried")) : node.inputs().size() - 1;
@@ -123,7 +127,7 @@ void Clones::join_regions(const Node& node) {
   const auto take = [&](std::size_t first, std::size_t last, std::size_t skip) {
     for (std::size_t r = 0; r < replicas_; ++r) {
       for (std::size_t i = first; i < last; ++i) {
-        init.inputs.push_back(value(r, node.inputs()[i]));
+        init.inputs.push_back(clones_.value(r, node.inputs()[i]));
         places[r].push_back(originals.size());
         originals.push_back(i - skip);
       }
@@ -166,13 +170,13 @@ void Clones::join_regions(const Node& node) {
   for (std::size_t r = 0; r < replicas_; ++r) {
     std::vector<ValueId> mine;
     for (const std::uint32_t at : where[r]) mine.push_back({made, at});
-    list(r, node.id(), mine, made);
+    clones_.list(r, node.id(), mine, made);
   }
-  note_effects(made);
+  clones_.note_effects(made);
 }
 
-Graph Clones::joined_region(const Node& node, const Graph& region, std::span<const std::size_t> originals,
-                            std::span<const std::vector<std::size_t>> places, bool condition) {
+Graph Joins::joined_region(const Node& node, const Graph& region, std::span<const std::size_t> originals,
+                           std::span<const std::vector<std::size_t>> places, bool condition) {
   Graph made;
   Target target{made};
   std::vector<ValueId> parameters;
@@ -182,9 +186,9 @@ Graph Clones::joined_region(const Node& node, const Graph& region, std::span<con
   }
   for (std::size_t i = 0; i < originals.size(); ++i) {
     const Node& parameter = region.node(region.parameters()[originals[i]]);
-    NodeInit init = owner_.copied(parameter);
-    init.name = made.unique_name(name_for(parameter, replica_of[i]));
-    init.provenance = owner_.made_from(target, parameter, static_cast<std::int64_t>(replica_of[i]));
+    NodeInit init = Replicator::copied(parameter);
+    init.name = made.unique_name(clones_.name_for(parameter, replica_of[i]));
+    init.provenance = Replicator::made_from(target, parameter, static_cast<std::int64_t>(replica_of[i]));
     parameters.push_back({made.add(std::move(init)), 0});
     made.add_parameter(parameters.back().node);
   }
@@ -199,7 +203,7 @@ Graph Clones::joined_region(const Node& node, const Graph& region, std::span<con
     std::vector<ValueId> all;
     all.reserve(results.size());
     for (const std::vector<ValueId>& mine : results) all.push_back(mine[0]);
-    flat.push_back(owner_.agreement(target, node, all));
+    flat.push_back(Replicator::agreement(target, node, all));
   } else {
     for (const std::vector<ValueId>& mine : results) flat.insert(flat.end(), mine.begin(), mine.end());
   }
@@ -208,10 +212,10 @@ Graph Clones::joined_region(const Node& node, const Graph& region, std::span<con
   return made;
 }
 
-ValueId Clones::agree(const Node& node, ValueId input) {
+ValueId Joins::agree(const Node& node, ValueId input) {
   std::vector<ValueId> all;
-  for (std::size_t r = 0; r < replicas_; ++r) all.push_back(value(r, input));
-  return owner_.agreement(target_, node, all);
+  for (std::size_t r = 0; r < replicas_; ++r) all.push_back(clones_.value(r, input));
+  return Replicator::agreement(target_, node, all);
 }
 
 }  // namespace lockstep::internal

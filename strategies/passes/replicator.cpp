@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "lockstep/graph/transform/pass.h"
-#include "lockstep/strategies/passes/internal/replicator_parts.h"
+#include "lockstep/strategies/passes/internal/replica_clones.h"
+#include "lockstep/strategies/passes/internal/variable_order.h"
 
 namespace lockstep::internal {
 
@@ -20,9 +21,13 @@ void Replicator::run() {
   order(target);
 }
 
+void Replicator::order(const Target& target) {
+  if (target.has_groups) order_variable_uses(target.graph);
+}
+
 // --- single nodes
 
-NodeInit Replicator::copied(const Node& node) const {
+NodeInit Replicator::copied(const Node& node) {
   NodeInit init;
   init.op = &node.op();
   init.outputs = SmallVector<TensorSpec, 1>(node.outputs());
@@ -47,7 +52,7 @@ NodeId Replicator::keep(Target& target, const Node& node, std::span<const ValueI
   return add(target, std::move(init), node);
 }
 
-Provenance Replicator::made_from(const Target& target, const Node& node, std::int64_t replica) const {
+Provenance Replicator::made_from(const Target& target, const Node& node, std::int64_t replica) {
   Provenance made;
   made.identity = Graph::new_identity();
   made.origin = node.provenance().origin;

@@ -1,0 +1,77 @@
+// strategies/passes/internal/replica_clones.h - the nodes of a replicated region, once per replica.
+//
+// Clones makes them in the order that strategies/passes/replicate.h describes, and knows what has become of each value of the
+// region on each replica. Nodes that are one for all replicas are made by Joins (internal/replica_joins.h).
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/small_vector.h"
+#include "lockstep/graph/ir/graph.h"
+#include "lockstep/strategies/passes/internal/replicator.h"
+
+namespace lockstep::internal {
+
+// The nodes of one body, for all replicas.
+class Clones {
+ public:
+  Clones(Replicator& owner, Target& target, const Graph& body, std::size_t replicas);
+
+  NodeId enter;                 // runs before what has effects
+  std::vector<NodeId> effects;  // the made nodes that have effects
+
+  // The results of each replica.
+  std::vector<std::vector<ValueId>> make(std::span<const std::vector<ValueId>> arguments);
+
+  Replicator& owner() const { return owner_; }
+  Target& target() const { return target_; }
+  std::size_t replicas() const { return replicas_; }
+
+  // --- what a node of the body has become on a replica
+  ValueId value(std::size_t replica, ValueId of);
+  // Output i of the node is output first.output + i of what was made.
+  void set_first_value(std::size_t replica, NodeId id, ValueId first) { base(replica, id) = first; }
+  // Outputs that come from several nodes; who runs after the node runs after `after`.
+  void list(std::size_t replica, NodeId id, std::span<const ValueId> values, NodeId after);
+  void add_controls(const Node& node, std::size_t replica, SmallVector<NodeId, 2>& controls);
+  void note_effects(NodeId made);
+  std::string name_for(const Node& node, std::size_t replica) const;
+
+  // Makes the replica's own.
+  void clone(const Node& node, std::size_t replica);
+
+ private:
+  void arrange();
+  void find_variables();
+  ValueId& base(std::size_t replica, NodeId id) { return bases_[replica * body_.id_bound() + id.index()]; }
+  NodeId last(std::size_t replica, NodeId id);
+  SmallVector<ValueId, 2> inputs_of(const Node& node, std::size_t replica);
+  static void make_constant(NodeInit& init, std::int64_t replica);
+  void make_own(Graph& region, std::int64_t replica);
+
+  static constexpr std::uint32_t kListed = std::numeric_limits<std::uint32_t>::max();
+
+  Replicator& owner_;
+  Target& target_;
+  const Graph& body_;
+  std::size_t replicas_;
+  std::vector<std::string> prefixes_;  // of names, by replica
+  std::vector<ValueId> bases_;  // by replica and node: output i is base + i, or entry base.node + i of lists_
+  std::vector<ValueId> lists_;
+  std::vector<NodeId> lists_after_;
+  // What the body's nodes name, by node: entries first_named_[id] to first_named_[id + 1] of named_.
+  struct Named {
+    std::uint32_t attribute;  // place in the node's list
+    std::uint32_t variable;   // place in the graph's
+  };
+  std::vector<Named> named_;
+  std::vector<std::uint32_t> first_named_;
+  std::vector<bool> is_join_;
+  std::vector<std::vector<NodeId>> phases_;
+};
+
+}  // namespace lockstep::internal
