@@ -1,6 +1,6 @@
-// Tests: strategies/passes/register.cpp, strategies/passes/register_flat.cpp,
-//        strategies/passes/replica_clones.cpp, strategies/passes/replica_joins.cpp,
-//        strategies/passes/replicate.cpp, strategies/passes/replicator.cpp, graph/ops/collectives.cpp
+// Tests: strategies/passes/register.cpp, strategies/passes/replica_clones.cpp,
+//        strategies/passes/replica_joins.cpp, strategies/passes/replicate.cpp,
+//        strategies/passes/replicator.cpp, graph/ops/collectives.cpp
 #include "lockstep/strategies/passes/replicate.h"
 
 #include <gmock/gmock.h>
