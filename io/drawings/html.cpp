@@ -11,13 +11,13 @@
 #include "lockstep/io/drawings/internal/node_facts.h"
 #include "lockstep/io/drawings/internal/scope_drawings.h"
 #include "lockstep/io/files/files.h"
-#include "lockstep/io/files/internal/json_text.h"
+#include "lockstep/io/files/internal/json_writer.h"
 
 namespace lockstep {
 
 namespace {
 
-using internal::append_json;
+using internal::JsonWriter;
 
 // What the page says of a stage besides its graph.
 struct StageNote {
@@ -44,8 +44,8 @@ class PageData {
   // Script elements: what is needed to find things, then for each scope its drawing and what is said of its nodes, which the
   // page reads when it is looked at.
   std::string take(const HtmlOptions& options, const std::vector<std::string>& left_out) {
-    out_ = "<script type=\"application/json\" id=\"data\">{\"title\":";
-    append_json(out_, options.title);
+    out_ = "<script type=\"application/json\" id=\"data\">";
+    json_.begin_object().key("title").text(options.title);
     write_stages();
     texts("left_out", left_out);
     texts("devices", devices_.names());
@@ -53,25 +53,13 @@ class PageData {
     texts("replicas", replicas_.names());
     write_scopes();
     write_nodes();
-    out_ += "}</script>\n";
+    json_.end_object();
+    out_ += "</script>\n";
     write_drawings(internal::draw_scopes(view_, options.graphviz));
     return std::move(out_);
   }
 
  private:
-  void begin(std::string_view name) { out_ += str(",\"", name, "\":["); }
-  void comma() {
-    if (out_.back() != '[' && out_.back() != '{') out_ += ',';
-  }
-  template <class Number>
-  void numbers(std::string_view name, const Number& list) {
-    begin(name);
-    for (const auto number : list) {
-      comma();
-      out_ += std::to_string(number);
-    }
-    out_ += ']';
-  }
   // Names of nodes by identity, in the first stage that has them.
   void remember_names(const Graph& graph) {
     for (const Node& node : graph.nodes()) {
@@ -88,46 +76,36 @@ class PageData {
   }
 
   void texts(std::string_view name, const std::vector<std::string>& list) {
-    begin(name);
-    for (const std::string& text : list) {
-      comma();
-      append_json(out_, text);
-    }
-    out_ += ']';
+    json_.key(name).begin_list();
+    for (const std::string& text : list) json_.text(text);
+    json_.end_list();
   }
 
   void write_stages() {
-    begin("stages");
+    json_.key("stages").begin_list();
     for (std::size_t s = 0; s < view_.stages().size(); ++s) {
-      comma();
-      out_ += "{\"n\":";
-      append_json(out_, view_.stages()[s].name);
-      out_ += ",\"p\":";
-      append_json(out_, notes_[s].pass);
-      out_ += ",\"e\":";
-      append_json(out_, notes_[s].error);
-      if (view_.compared_by(s) == DiffBy::kName) out_ += ",\"b\":1";
-      out_ += str(",\"t\":", notes_[s].seconds, ",\"z\":", count_nodes(*view_.stages()[s].graph), "}");
+      json_.begin_object().key("n").text(view_.stages()[s].name);
+      json_.key("p").text(notes_[s].pass).key("e").text(notes_[s].error);
+      if (view_.compared_by(s) == DiffBy::kName) json_.key("b").number(1);
+      json_.key("t").number(notes_[s].seconds).key("z").number(count_nodes(*view_.stages()[s].graph));
+      json_.end_object();
     }
-    out_ += ']';
+    json_.end_list();
   }
 
   void write_scopes() {
-    begin("scopes");
+    json_.key("scopes").begin_list();
     for (const ViewScope& scope : view_.scopes()) {
-      comma();
-      out_ += "{\"n\":";
-      append_json(out_, scope.name);
-      out_ += ",\"l\":";
-      append_json(out_, scope.label);
-      out_ += str(",\"p\":", scope.parent, ",\"m\":", scope.stages);
-      numbers("z", scope.sizes);
+      json_.begin_object().key("n").text(scope.name).key("l").text(scope.label);
+      json_.key("p").number(scope.parent).key("m").number(scope.stages).key("z").begin_list();
+      for (const std::size_t size : scope.sizes) json_.number(size);
+      json_.end_list();
       if (!scope.copies.empty()) texts("c", scope.copies);
-      if (scope.holder != ViewScope::kNoHolder) out_ += str(",\"b\":", scope.holder);
-      if (scope.chained) out_ += ",\"h\":1";
-      out_ += '}';
+      if (scope.holder != ViewScope::kNoHolder) json_.key("b").number(scope.holder);
+      if (scope.chained) json_.key("h").number(1);
+      json_.end_object();
     }
-    out_ += ']';
+    json_.end_list();
   }
 
   void write_nodes() {
@@ -137,30 +115,24 @@ class PageData {
       if (places.try_emplace(node.op, ops.size()).second) ops.push_back(node.op->name);
     }
     texts("ops", ops);
-    begin("nodes");
+    json_.key("nodes").begin_list();
     for (std::uint32_t i = 0; i < view_.nodes().size(); ++i) {
       const ViewNode& node = view_.nodes()[i];
       if (node.drawn_as != i) continue;
-      comma();
-      out_ += str("{\"i\":", i, ",\"n\":");
-      append_json(out_, node.name);
-      out_ += str(",\"o\":", places.at(node.op), ",\"s\":", node.scope, ",\"m\":", node.stages);
-      if (node.kind != ViewKind::kCompute) out_ += str(",\"k\":\"", to_string(node.kind), "\"");
-      if (node.result) out_ += ",\"r\":1";
-      begin("a");
+      json_.begin_object().key("i").number(i).key("n").text(node.name);
+      json_.key("o").number(places.at(node.op)).key("s").number(node.scope).key("m").number(node.stages);
+      if (node.kind != ViewKind::kCompute) json_.key("k").text(to_string(node.kind));
+      if (node.result) json_.key("r").number(1);
+      json_.key("a").begin_list();
       for (const ViewAppearance& one : node.appearances) {
-        comma();
-        out_ += str("[", one.stage, ",", static_cast<int>(one.change), ",", one.copies, ",", devices_.of(one),
-                    ",", replicas_.of(one), ",", fact(node, one));
-        if (!one.name.empty()) {
-          out_ += ',';
-          append_json(out_, one.name);
-        }
-        out_ += ']';
+        json_.begin_list().number(one.stage).number(static_cast<int>(one.change)).number(one.copies);
+        json_.number(devices_.of(one)).number(replicas_.of(one)).number(fact(node, one));
+        if (!one.name.empty()) json_.text(one.name);
+        json_.end_list();
       }
-      out_ += "]}";
+      json_.end_list().end_object();
     }
-    out_ += ']';
+    json_.end_list();
   }
 
   // Its place among the facts of its scope; equal ones are there once.
@@ -175,59 +147,34 @@ class PageData {
     const internal::NodeFacts& facts = *facts_[one.stage];
     const Node& node = *one.nodes[0];
     const Graph& graph = node.graph();
-    std::string out = "{";
+    std::string out;
+    JsonWriter json(out);
     const auto text = [&](std::string_view name, std::string_view value) {
-      if (value.empty()) return;
-      out += str(out.size() > 1 ? "," : "", "\"", name, "\":");
-      append_json(out, value);
+      if (!value.empty()) json.key(name).text(value);
     };
-    const auto open = [&](std::string_view name) {
-      out += str(out.size() > 1 ? "," : "", "\"", name, "\":[");
-    };
-    const auto next = [&] { out += out.back() == '[' ? "" : ","; };
-    open("out");
-    for (const TensorSpec& spec : node.outputs()) {
-      next();
-      append_json(out, to_string(spec));
-    }
-    out += ']';
-    open("in");
+    json.begin_object().key("out").begin_list();
+    for (const TensorSpec& spec : node.outputs()) json.text(to_string(spec));
+    json.end_list().key("in").begin_list();
     for (const ValueId input : node.inputs()) {
-      next();
-      append_json(out, graph.has_output(input) ? str(graph.node(input.node).name(),
-                                                     input.output != 0 ? str(":", input.output) : "", "  ",
-                                                     to_string(graph.spec(input)))
-                                               : "(gone)");
+      json.text(graph.has_output(input)
+                    ? str(graph.node(input.node).name(), input.output != 0 ? str(":", input.output) : "",
+                          "  ", to_string(graph.spec(input)))
+                    : "(gone)");
     }
-    out += ']';
-    open("at");
+    json.end_list().key("at").begin_list();
     for (const Attribute& attribute : node.attributes()) {
-      next();
-      out += '[';
-      append_json(out, attribute.name);
-      out += ',';
-      append_json(out, internal::short_text(attribute.value));
-      out += ']';
+      json.begin_list().text(attribute.name).text(internal::short_text(attribute.value)).end_list();
     }
-    out += ']';
-    open("dev");
+    json.end_list().key("dev").begin_list();
     for (const Node* each : one.nodes) {
-      if (each->device().empty()) continue;
-      next();
-      append_json(out, each->device());
+      if (!each->device().empty()) json.text(each->device());
     }
-    out += ']';
+    json.end_list();
     if (one.nodes.size() > 1 || node.provenance().replica >= 0) {
-      open("rep");
-      for (const Node* each : one.nodes) {
-        next();
-        out += '[';
-        out += std::to_string(each->provenance().replica);
-        out += ',';
-        append_json(out, each->name());
-        out += ']';
-      }
-      out += ']';
+      json.key("rep").begin_list();
+      for (const Node* each : one.nodes)
+        json.begin_list().number(each->provenance().replica).text(each->name()).end_list();
+      json.end_list();
     }
     const std::string_view replication = facts.replication(node);
     // Feeds belong to no replica by themselves, but one of several is each replica's own.
@@ -239,54 +186,48 @@ class PageData {
     text("by", graph.text(node.provenance().made_by));
     text("why", graph.text(node.provenance().why));
     if (const auto work = facts.work(node)) {
-      out += str(",\"fl\":", work->cost.flops, ",\"mem\":", work->cost.bytes);
-      if (work->unknown) out += ",\"u\":1";
+      json.key("fl").number(work->cost.flops).key("mem").number(work->cost.bytes);
+      if (work->unknown) json.key("u").number(1);
     }
-    return out + "}";
+    json.end_object();
+    return out;
   }
 
   // A text, or where it is not the same in all stages a list of from which stage on it is which.
   void labels(const internal::StageLabels& list) {
-    if (list.size() < 2) return append_json(out_, list.empty() ? std::string_view() : list[0].second);
-    out_ += '[';
-    for (const auto& [stage, text] : list) {
-      comma();
-      out_ += str("[", stage, ",");
-      append_json(out_, text);
-      out_ += ']';
+    if (list.size() < 2) {
+      json_.text(list.empty() ? std::string_view() : list[0].second);
+      return;
     }
-    out_ += ']';
+    json_.begin_list();
+    for (const auto& [stage, text] : list) json_.begin_list().number(stage).text(text).end_list();
+    json_.end_list();
   }
 
   void write_drawings(const std::vector<internal::ScopeDrawing>& drawings) {
     for (std::size_t s = 0; s < drawings.size(); ++s) {
       const internal::ScopeDrawing& drawing = drawings[s];
-      out_ += str("<script type=\"application/json\" id=\"drawing", s, "\">{\"svg\":");
-      append_json(out_, drawing.svg);
-      begin("e");  // edge i has the id e<i>
+      out_ += str("<script type=\"application/json\" id=\"drawing", s, "\">");
+      json_.begin_object().key("svg").text(drawing.svg);
+      json_.key("e").begin_list();  // edge i has the id e<i>
       for (const internal::ScopeDrawing::Edge& edge : drawing.edges) {
-        comma();
-        out_ += str("[\"", edge.from, "\",\"", edge.to, "\",", edge.control ? 1 : 0, ",", edge.stages, ",");
+        json_.begin_list().text(edge.from).text(edge.to).number(edge.control ? 1 : 0).number(edge.stages);
         labels(edge.labels);
-        out_ += ']';
+        json_.end_list();
       }
-      out_ += ']';
-      begin("t");
+      json_.end_list().key("t").begin_list();
       for (const auto& [id, list] : drawing.labels) {
-        comma();
-        out_ += str("[\"", id, "\",");
+        json_.begin_list().text(id);
         labels(list);
-        out_ += ']';
+        json_.end_list();
       }
-      out_ += ']';
+      json_.end_list();
       texts("mb", drawing.more_before);
       texts("ma", drawing.more_behind);
-      begin("f");
-      for (const std::string* text : facts_of_[s].list) {
-        comma();
-        out_ += *text;
-      }
-      out_ += "]}</script>\n";
+      json_.key("f").begin_list();
+      for (const std::string* text : facts_of_[s].list) json_.raw(*text);
+      json_.end_list().end_object();
+      out_ += "</script>\n";
     }
   }
 
@@ -301,6 +242,7 @@ class PageData {
   };
   std::vector<ScopeFacts> facts_of_;  // by scope
   std::string out_;
+  JsonWriter json_{out_};
 };
 
 std::string make_page(std::vector<ViewStage> stages, std::vector<StageNote> notes,

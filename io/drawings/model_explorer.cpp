@@ -6,85 +6,72 @@
 #include "lockstep/core/error.h"
 #include "lockstep/io/drawings/internal/communication.h"
 #include "lockstep/io/drawings/internal/node_facts.h"
-#include "lockstep/io/files/internal/json_text.h"
+#include "lockstep/io/files/internal/json_writer.h"
 
 namespace lockstep {
 
 namespace {
 
-using internal::append_json;
 using internal::Communication;
+using internal::JsonWriter;
 
 class Writer {
  public:
   explicit Writer(const Graph& graph) : facts_(graph) { levels_.emplace_back("main", &graph); }
 
   std::string take(std::string_view label) {
-    out_ = "{\"label\":";
-    append_json(out_, label);
-    out_ += ",\"graphs\":[";
+    json_.begin_object().key("label").text(label).key("graphs").begin_list();
     for (std::size_t i = 0; i < levels_.size(); ++i) {  // regions are added on the way
-      if (i > 0) out_ += ",\n";
+      if (i > 0) json_.new_line();
       const auto [id, level] = levels_[i];
       write_graph(id, *level);
     }
-    out_ += "]}\n";
+    json_.end_list().end_object();
+    out_ += '\n';
     return std::move(out_);
   }
 
  private:
-  void field(std::string_view name) { out_ += str(",\"", name, "\":"); }
-
   template <class List, class One>
   void list(std::string_view name, const List& all, One one) {
-    field(name);
-    out_ += '[';
-    bool first = true;
-    for (const auto& element : all) {
-      if (!std::exchange(first, false)) out_ += ',';
-      one(element);
-    }
-    out_ += ']';
+    json_.key(name).begin_list();
+    for (const auto& element : all) one(element);
+    json_.end_list();
   }
 
   void write_graph(const std::string& id, const Graph& graph) {
-    out_ += "{\"id\":";
-    append_json(out_, id);
+    json_.begin_object().key("id").text(id);
     list("nodes", graph.nodes(), [&](const Node& node) {
-      out_ += '\n';
+      json_.new_line();
       write_node(id, node);
     });
-    out_ += '}';
+    json_.end_object();
   }
 
   void write_node(const std::string& graph_id, const Node& node) {
     const std::string& name = node.name();
     const std::size_t slash = name.rfind('/');
-    out_ += "{\"id\":";
-    append_json(out_, name);
-    field("label");
-    append_json(out_, node.op().name);
-    field("namespace");
-    append_json(out_,
-                slash == std::string::npos ? std::string_view() : std::string_view(name).substr(0, slash));
+    json_.begin_object().key("id").text(name).key("label").text(node.op().name);
+    json_.key("namespace")
+        .text(slash == std::string::npos ? std::string_view() : std::string_view(name).substr(0, slash));
     if (!node.regions().empty()) {
       std::vector<std::string> ids;
       for (std::size_t i = 0; i < node.regions().size(); ++i) {
         ids.push_back(str(graph_id, "/", name, "#", i));
         levels_.emplace_back(ids.back(), &node.regions()[i]);
       }
-      list("subgraphIds", ids, [&](const std::string& id) { append_json(out_, id); });
+      list("subgraphIds", ids, [&](const std::string& id) { json_.text(id); });
     }
     list("attrs", attributes(node), [&](const auto& attribute) { pair(attribute.first, attribute.second); });
     write_edges(node);
     std::size_t output = 0;
     list("outputsMetadata", node.outputs(), [&](const TensorSpec& spec) {
-      out_ += str("{\"id\":\"", output++, "\",\"attrs\":[");
+      json_.begin_object().key("id").text(std::to_string(output++)).key("attrs").begin_list();
       pair("tensor_shape", to_string(spec));
-      out_ += "]}";
+      json_.end_list().end_object();
     });
     write_style(node);
-    out_ += '}';
+    json_.end_object();
   }
 
   void write_edges(const Node& node) {
@@ -100,34 +87,29 @@ class Writer {
     for (const NodeId control : node.controls()) edges.push_back({control, 0, "control", true});
     std::erase_if(edges, [&](const Edge& edge) { return !node.graph().contains(edge.from); });
     list("incomingEdges", edges, [&](const Edge& edge) {
-      out_ += "{\"sourceNodeId\":";
-      append_json(out_, node.graph().node(edge.from).name());
-      out_ += str(",\"sourceNodeOutputId\":\"", edge.output, "\",\"targetNodeInputId\":\"", edge.input, "\"");
-      if (edge.control) out_ += ",\"metadata\":{\"kind\":\"control\"}";
-      out_ += '}';
+      json_.begin_object().key("sourceNodeId").text(node.graph().node(edge.from).name());
+      json_.key("sourceNodeOutputId").text(std::to_string(edge.output));
+      json_.key("targetNodeInputId").text(edge.input);
+      if (edge.control) json_.key("metadata").begin_object().key("kind").text("control").end_object();
+      json_.end_object();
     });
     std::size_t input = 0;
     list("inputsMetadata", node.inputs(), [&](ValueId value) {
-      out_ += str("{\"id\":\"", input++, "\",\"attrs\":[");
+      json_.begin_object().key("id").text(std::to_string(input++)).key("attrs").begin_list();
       if (node.graph().has_output(value)) pair("tensor_shape", to_string(node.graph().spec(value)));
-      out_ += "]}";
+      json_.end_list().end_object();
     });
   }
 
   void write_style(const Node& node) {
     const Communication kind = internal::communication_of(node);
     if (kind == Communication::kNone) return;
-    field("style");
-    out_ += kind == Communication::kJoinsReplicas ? "{\"borderColor\":\"#c2410c\"}"
-                                                  : "{\"borderColor\":\"#1d4ed8\"}";
+    json_.key("style").begin_object().key("borderColor");
+    json_.text(kind == Communication::kJoinsReplicas ? "#c2410c" : "#1d4ed8").end_object();
   }
 
   void pair(std::string_view key, std::string_view value) {
-    out_ += "{\"key\":";
-    append_json(out_, key);
-    out_ += ",\"value\":";
-    append_json(out_, value);
-    out_ += '}';
+    json_.begin_object().key("key").text(key).key("value").text(value).end_object();
   }
 
   std::vector<std::pair<std::string, std::string>> attributes(const Node& node) const {
@@ -152,6 +134,7 @@ class Writer {
 
   const internal::NodeFacts facts_;
   std::string out_;
+  JsonWriter json_{out_};
   std::vector<std::pair<std::string, const Graph*>> levels_;
 };
 

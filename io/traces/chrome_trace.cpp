@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "lockstep/io/files/internal/json_text.h"
+#include "lockstep/io/files/internal/json_writer.h"
 #include "lockstep/io/traces/internal/trace_edges.h"
 #include "lockstep/io/traces/trace.h"
 
@@ -15,7 +15,7 @@ namespace lockstep {
 
 namespace {
 
-using internal::json_quoted;
+using internal::JsonWriter;
 using internal::TraceEdges;
 
 std::string_view category(TracedWork work) {
@@ -41,8 +41,9 @@ class ChromeWriter {
   }
 
   std::string write() {
-    text_ = str("{\"displayTimeUnit\": \"ns\", \"otherData\": {\"dropped_events\": ", trace_.dropped,
-                "}, \"traceEvents\": [");
+    json_.begin_object().key("displayTimeUnit").text("ns");
+    json_.key("otherData").begin_object().key("dropped_events").number(trace_.dropped).end_object();
+    json_.key("traceEvents").begin_list();
     name_tracks();
     for (const TracedRun& run : trace_.runs) write_run(run);
     for (const TracedWait& wait : trace_.waits) write_wait(wait);
@@ -50,44 +51,60 @@ class ChromeWriter {
     write_gaps();
     if (options_.flows) write_flows();
     write_live_bytes();
-    text_ += "\n]}\n";
+    json_.new_line().end_list().end_object();
+    text_ += '\n';
     return std::move(text_);
   }
 
  private:
-  // One event: its phase, track and time, then `rest`, which starts with a comma.
-  void event(char phase, std::uint32_t track, std::int64_t at, std::string_view rest) {
-    text_ += str(first_ ? "\n" : ",\n", "{\"ph\": \"", phase, "\", \"pid\": 1, \"tid\": ", track + 1,
-                 ", \"ts\": ", microseconds(at), rest, "}");
-    first_ = false;
+  // One event: its phase, track and time, then the fields that `rest` writes.
+  template <class Rest>
+  void event(char phase, std::uint32_t track, std::int64_t at, const Rest& rest) {
+    json_.new_line().begin_object().key("ph").text({&phase, 1}).key("pid").number(1);
+    json_.key("tid").number(track + 1).key("ts").raw(microseconds(at));
+    rest();
+    json_.end_object();
   }
+  template <class Args>
   void slice(std::uint32_t track, std::int64_t begin, std::int64_t end, const std::string& name,
-             std::string_view cat, const std::string& args) {
-    event('X', track, begin,
-          str(", \"dur\": ", microseconds(end - begin), ", \"name\": ", json_quoted(name), ", \"cat\": \"",
-              cat, "\", \"args\": {", args, "}"));
+             std::string_view cat, const Args& args) {
+    event('X', track, begin, [&] {
+      json_.key("dur").raw(microseconds(end - begin)).key("name").text(name).key("cat").text(cat);
+      json_.key("args").begin_object();
+      args();
+      json_.end_object();
+    });
   }
 
   void name_tracks() {
-    if (!trace_.tracks.empty()) event('M', 0, 0, R"(, "name": "process_name", "args": {"name": "lockstep"})");
+    const auto name = [&](std::uint32_t track, std::string_view what, const auto& args) {
+      event('M', track, 0, [&] {
+        json_.key("name").text(what).key("args").begin_object();
+        args();
+        json_.end_object();
+      });
+    };
+    if (!trace_.tracks.empty()) name(0, "process_name", [&] { json_.key("name").text("lockstep"); });
     for (std::uint32_t t = 0; t < trace_.tracks.size(); ++t) {
       const TraceTrack& track = trace_.tracks[t];
-      event('M', t, 0,
-            str(", \"name\": \"thread_name\", \"args\": {\"name\": ", json_quoted(track.name), "}"));
-      event('M', t, 0,
-            str(", \"name\": \"thread_sort_index\", \"args\": {\"sort_index\": ", track.worker + 1, "}"));
+      name(t, "thread_name", [&] { json_.key("name").text(track.name); });
+      name(t, "thread_sort_index", [&] { json_.key("sort_index").number(track.worker + 1); });
     }
   }
 
   void write_run(const TracedRun& run) {
     const std::string name = str("run ", run.run);
-    slice(run.track, run.begin, run.end, name, "run",
-          str("\"step\": ", run.step, ", \"program\": ", run.program, ", \"planned_bytes\": ",
-              run.planned_bytes, ", \"complete\": ", run.complete ? "true" : "false"));
+    slice(run.track, run.begin, run.end, name, "run", [&] {
+      json_.key("step").number(run.step).key("program").number(run.program);
+      json_.key("planned_bytes").number(run.planned_bytes);
+      json_.key("complete").raw(run.complete ? "true" : "false");
+    });
     // Lines through all tracks, where the run begins and ends.
-    for (const auto& [at, what] : {std::pair(run.begin, " begins"), std::pair(run.end, " ends")})
+    for (const auto& [at, what] : {std::pair(run.begin, " begins"), std::pair(run.end, " ends")}) {
+      const std::string line = name + what;
       event('i', run.track, at,
-            str(", \"s\": \"p\", \"name\": ", json_quoted(name + what), ", \"cat\": \"run\""));
+            [&] { json_.key("s").text("p").key("name").text(line).key("cat").text("run"); });
+    }
   }
 
   void write_wait(const TracedWait& wait) {
@@ -95,27 +112,27 @@ class ChromeWriter {
                              : wait.variable == "*" ? "wait for a checkpoint"
                                                     : str("wait for variable ", wait.variable);
     slice(wait.track, wait.begin, wait.end, what, "wait",
-          str("\"run\": ", wait.run, ", \"variable\": ", json_quoted(wait.variable)));
+          [&] { json_.key("run").number(wait.run).key("variable").text(wait.variable); });
   }
 
   // What a call or a wait for one says of its node.
-  std::string describe(const TracedNode& node, int replica) const {
-    std::string args = str("\"op\": ", json_quoted(node.op));
-    if (replica >= 0) args += str(", \"replica\": ", replica);
-    if (!node.device.empty()) args += str(", \"device\": ", json_quoted(node.device));
-    if (!node.site.empty()) args += str(", \"site\": ", json_quoted(node.site));
-    return args;
+  void describe(const TracedNode& node, int replica) {
+    json_.key("op").text(node.op);
+    if (replica >= 0) json_.key("replica").number(replica);
+    if (!node.device.empty()) json_.key("device").text(node.device);
+    if (!node.site.empty()) json_.key("site").text(node.site);
   }
 
   void write_call(const TracedCall& call) {
     const TracedNode& node = trace_.nodes[call.node];
-    std::string args = describe(node, call.replica);
-    args += str(", \"run\": ", call.run, ", \"bytes_read\": ", call.bytes_read,
-                ", \"bytes_written\": ", call.bytes_written);
-    if (call.shard == call.shards) args += R"(, "shard": "finish")";
-    if (call.shards > 1 && call.shard < call.shards)
-      args += str(", \"shard\": \"", call.shard + 1, " of ", call.shards, "\"");
-    slice(call.track, call.begin, call.end, node.name, category(node.work), args);
+    slice(call.track, call.begin, call.end, node.name, category(node.work), [&] {
+      describe(node, call.replica);
+      json_.key("run").number(call.run).key("bytes_read").number(call.bytes_read);
+      json_.key("bytes_written").number(call.bytes_written);
+      if (call.shard == call.shards) json_.key("shard").text("finish");
+      if (call.shards > 1 && call.shard < call.shards)
+        json_.key("shard").text(str(call.shard + 1, " of ", call.shards));
+    });
   }
 
   // Gaps on a track that ended when a value came which the next call there reads.
@@ -155,9 +172,10 @@ class ChromeWriter {
     });
     if (last == nullptr || last->end - begin < options_.min_wait_ns) return;
     const TracedNode& node = trace_.nodes[last->node];
-    slice(call.track, begin, last->end, str("wait for ", node.name), "wait",
-          str(describe(node, last->replica), ", \"run\": ", call.run,
-              ", \"before\": ", json_quoted(trace_.nodes[call.node].name)));
+    slice(call.track, begin, last->end, str("wait for ", node.name), "wait", [&] {
+      describe(node, last->replica);
+      json_.key("run").number(call.run).key("before").text(trace_.nodes[call.node].name);
+    });
   }
 
   // One arrow for each value that a turn of a node reads, from the last call of the turn that made it to the first.
@@ -169,9 +187,15 @@ class ChromeWriter {
         if (!is_data) return;
         const TracedCall& from = trace_.calls[source.last];
         // An arrow belongs to the slice that its end lies in: the last nanosecond still does.
-        const std::string rest = str(", \"id\": ", ++id, R"(, "name": "data", "cat": "data")");
-        event('s', from.track, std::max(from.begin, from.end - 1), rest);
-        event('f', to.track, to.begin, rest + R"(, "bp": "e")");
+        ++id;
+        const auto arrow = [&] {
+          json_.key("id").number(id).key("name").text("data").key("cat").text("data");
+        };
+        event('s', from.track, std::max(from.begin, from.end - 1), arrow);
+        event('f', to.track, to.begin, [&] {
+          arrow();
+          json_.key("bp").text("e");
+        });
       });
     }
   }
@@ -188,7 +212,10 @@ class ChromeWriter {
     for (std::size_t i = 0; i < changes.size(); ++i) {
       alive += changes[i].second;
       if (i + 1 < changes.size() && changes[i + 1].first == changes[i].first) continue;
-      event('C', 0, changes[i].first, str(R"(, "name": "live memory", "args": {"bytes": )", alive, "}"));
+      event('C', 0, changes[i].first, [&] {
+        json_.key("name").text("live memory").key("args").begin_object().key("bytes").number(alive);
+        json_.end_object();
+      });
     }
   }
 
@@ -250,7 +277,7 @@ class ChromeWriter {
   TraceEdges edges_;
   std::unordered_map<std::uint64_t, const TracedRun*> runs_;
   std::string text_;
-  bool first_ = true;
+  JsonWriter json_{text_, JsonWriter::Style::kSpaced};
 };
 
 }  // namespace
