@@ -17,7 +17,6 @@
 // one store take turns. Variables made while it lives are not in it.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -25,6 +24,7 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
+#include "lockstep/core/steady_time.h"
 #include "lockstep/core/variable_store.h"
 
 namespace lockstep {

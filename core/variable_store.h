@@ -8,7 +8,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
+#include "lockstep/core/steady_time.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -150,8 +150,7 @@ class LOCKSTEP_API VariableStore {
 
   // Changes whenever a lock is released; wait_for_change returns once it differs from `seen` or the deadline passes.
   std::uint32_t epoch() const { return epoch_.load(std::memory_order_acquire); }
-  void wait_for_change(std::uint32_t seen,
-                       std::optional<std::chrono::steady_clock::time_point> deadline) const;
+  void wait_for_change(std::uint32_t seen, std::optional<SteadyTime> deadline) const;
 
  private:
   friend class RunLock;

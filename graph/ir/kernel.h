@@ -10,7 +10,6 @@
 // Thread safety: one kernel is called from several threads at once, each call with a KernelContext of its own.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -23,6 +22,7 @@
 #include "lockstep/core/export.h"
 #include "lockstep/core/random.h"
 #include "lockstep/core/shape.h"
+#include "lockstep/core/steady_time.h"
 
 namespace lockstep {
 
@@ -46,7 +46,7 @@ struct RunInfo {
   std::uint64_t step = 0;
   // What may end the run early; null: nothing.
   const std::stop_token* cancel = nullptr;
-  const std::chrono::steady_clock::time_point* deadline = nullptr;
+  const SteadyTime* deadline = nullptr;
   // Told of the nodes that run; null: nobody.
   Observer* observer = nullptr;
 

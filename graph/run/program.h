@@ -21,7 +21,6 @@
 // CompileOptions::max_plans most recently used ones are kept.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <future>
@@ -37,6 +36,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/export.h"
 #include "lockstep/core/runtime.h"
+#include "lockstep/core/steady_time.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/run/observer.h"
@@ -51,7 +51,7 @@ struct Feed {
 
 struct RunOptions {
   // The run fails with kDeadlineExceeded where it has not reached its commit by then. Checked between nodes.
-  std::optional<std::chrono::steady_clock::time_point> deadline = std::nullopt;
+  std::optional<SteadyTime> deadline = std::nullopt;
   // The run fails with kCancelled where a stop is requested before its commit. Checked between nodes.
   std::stop_token cancel = {};
   // Told of every node; must outlive the run.

@@ -11,12 +11,12 @@
 // Thread safety: any number of threads at once, each with a process of its own.
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <string_view>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/export.h"
+#include "lockstep/core/steady_time.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/io/drawings/dot.h"
 
