@@ -15,7 +15,10 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
+using testing::error_of;
 using ::testing::HasSubstr;
+using testing::kScalar;
+using testing::scalars;
 
 TEST(Building, MakesConstantsInTheRegionBeingTraced) {
   MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
