@@ -48,9 +48,8 @@ void report(const std::string& name, Strategy& strategy, std::vector<InputSpec> 
     variables.add(variable).add(strategy.variables().value(variable));
   digest.add(std::to_string(step.collective_digest()));
   std::cout << name << ": step " << Hash().add(print(step.step_graph())) << " replicated "
-            << Hash().add(print(step.replicated_graph())) << " nodes "
-            << step.replicated_graph().size() << " schedule " << digest << " results " << results
-            << " variables " << variables << '\n';
+            << Hash().add(print(step.replicated_graph())) << " nodes " << step.replicated_graph().size()
+            << " schedule " << digest << " results " << results << " variables " << variables << '\n';
 }
 
 std::vector<std::string> cpus(std::int64_t count) {

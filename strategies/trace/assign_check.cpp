@@ -12,8 +12,7 @@ namespace {
 // The number 0, spread over a shape or not: what Variable::assign_add(0) makes.
 bool is_zero(const Graph& level, ValueId value) {
   const Node* node = &level.node(value.node);
-  while (!node->inputs().empty() && node->op().traits.keeps_zeros)
-    node = &level.node(node->inputs()[0].node);
+  while (!node->inputs().empty() && node->op().traits.keeps_zeros) node = &level.node(node->inputs()[0].node);
   const auto* constant = node->find<Tensor>("value");
   return constant != nullptr && node->inputs().empty() && constant->shape().rank() == 0 &&
          constant->item() == 0;
