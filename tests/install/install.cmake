@@ -20,7 +20,7 @@ function(add_consumer_test name)
                    --build-and-test "${CMAKE_CURRENT_SOURCE_DIR}/install" "${scratch}/${name}"
                    --build-generator "${CMAKE_GENERATOR}" --build-noclean --build-options -C "${settings}" ${ARGN}
                    --test-command consumer)
-  # As a subdirectory all of Lockstep is compiled: minutes, where no compiler cache has it.
+  # As a subdirectory all of Lockstep is compiled: minutes, if no compiler cache has it.
   set_tests_properties(install/${name} PROPERTIES LABELS install TIMEOUT 1800)
 endfunction()
 
@@ -55,8 +55,10 @@ if(LOCKSTEP_TOOLS)
                        PASS_REGULAR_EXPRESSION "y: f32\\[2\\] {3, -6}")
 endif()
 
+# All of Lockstep is compiled once more for this one, as cheaply as can be: whether it builds and links is the question.
 add_consumer_test(add_subdirectory "-DLOCKSTEP_SOURCE_DIR=${PROJECT_SOURCE_DIR}"
-                  "-DCMAKE_PREFIX_PATH=${CMAKE_PREFIX_PATH}" "-DBUILD_SHARED_LIBS=${BUILD_SHARED_LIBS}")
+                  "-DCMAKE_PREFIX_PATH=${CMAKE_PREFIX_PATH}" "-DBUILD_SHARED_LIBS=${BUILD_SHARED_LIBS}"
+                  -DCMAKE_CXX_FLAGS=-O0 -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=24)
 
 # Another version of Taskflow comes first on the path of this consumer: a static Lockstep refuses it with the reason,
 # a shared one takes it.

@@ -24,8 +24,9 @@ namespace lockstep {
 namespace {
 
 using internal::to_portable_bytes;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 void put(VariableStore& store, const std::string& name, const Tensor& value, const VariableRole& role = {}) {
   store.find_or_create(
