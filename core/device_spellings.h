@@ -3,8 +3,8 @@
 //   DeviceSpellings spellings;
 //   spellings.canonical("/device:CPU:1");   // "cpu:1"
 //
-// Each spelling is parsed once. What is no device name stays as it is, for whoever checks the whole (the graph verifier) to
-// refuse with the place; the empty name, which means "not placed", stays empty.
+// Each spelling is parsed once. What is no device name stays as it is, for whoever checks the whole (the
+// graph verifier) to refuse with the place; the empty name, which means "not placed", stays empty.
 // Thread safety: one thread at a time.
 #pragma once
 

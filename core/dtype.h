@@ -98,7 +98,8 @@ struct DTypeOf<bool> {
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::value;
 
-// Calls f with a value-initialised element of the dtype's C++ type: visit_dtype(dtype, [&]<class T>(T) { ... }).
+// Calls f with a value-initialised element of the dtype's C++ type: visit_dtype(dtype, [&]<class T>(T) { ...
+// }).
 template <class F>
 decltype(auto) visit_dtype(DType dtype, F&& f) {
   switch (dtype) {
@@ -122,8 +123,8 @@ inline F16::F16(float value) {
   const std::uint32_t magnitude = whole & 0x7FFFFFFFU;
   // A NaN stays one: quiet, with what fits of its payload.
   const std::uint32_t nan = 0x7E00U | ((magnitude >> 13U) & 0x03FFU);
-  // Below 2^-14 the result is subnormal, a multiple of 2^-24: which is the spacing of floats in [0.5, 1), so that adding
-  // one half rounds to nearest even where it should.
+  // Below 2^-14 the result is subnormal, a multiple of 2^-24: which is the spacing of floats in [0.5, 1), so
+  // that adding one half rounds to nearest even where it should.
   const std::uint32_t tiny =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000U;
   // Rounding may carry into the exponent, and from the largest value to infinity; both are right.
@@ -154,8 +155,8 @@ inline BF16::BF16(float value) {
 
 namespace internal {
 
-// To f32 on the way to a 16-bit float: what is lost is kept in the last bit (round to odd), so that the second rounding
-// gives what a single one would.
+// To f32 on the way to a 16-bit float: what is lost is kept in the last bit (round to odd), so that the
+// second rounding gives what a single one would.
 inline float to_odd_f32(double x) {
   const auto nearest = static_cast<float>(x);
   const double back = static_cast<double>(nearest);

@@ -88,7 +88,8 @@ class LOCKSTEP_API NotFound : public Error {
 // The text of an exception and of everything nested in it, innermost last, joined by ": caused by: ".
 LOCKSTEP_API std::string describe(const std::exception& error);
 
-// Joins its arguments with operator<<: str("expected ", n, " inputs"). Numbers look the same whatever the global locale.
+// Joins its arguments with operator<<: str("expected ", n, " inputs"). Numbers look the same whatever the
+// global locale.
 template <class... Parts>
 std::string str(const Parts&... parts) {
   std::ostringstream out;
@@ -118,7 +119,8 @@ namespace detail {
 
 }  // namespace lockstep
 
-// Checks what only a bug in Lockstep can break; the optional arguments after the condition are joined by str().
+// Checks what only a bug in Lockstep can break; the optional arguments after the condition are joined by
+// str().
 #define LOCKSTEP_CHECK(condition, ...)                                                  \
   do {                                                                                  \
     if (!(condition)) [[unlikely]] {                                                    \

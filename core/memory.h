@@ -1,8 +1,9 @@
 // core/memory.h - pooled memory of one device, with statistics.
 //
-// A MemoryPool hands out 64-byte aligned blocks. CPU pools sit on oneTBB's scalable allocator, whose thread-local
-// caches make a block that was freed cheap to take again. Blocks know their pool: it must outlive them, which
-// std::shared_ptr handles for tensors. Thread safety: all methods may be called from any thread.
+// A MemoryPool hands out 64-byte aligned blocks. CPU pools sit on oneTBB's scalable allocator, whose
+// thread-local caches make a block that was freed cheap to take again. Blocks know their pool: it must
+// outlive them, which std::shared_ptr handles for tensors. Thread safety: all methods may be called from any
+// thread.
 #pragma once
 
 #include <atomic>
@@ -30,7 +31,8 @@ class LOCKSTEP_API MemoryPool {
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  // 64-byte aligned; never null (0 bytes give a valid, unique block). Throws Error(kUnavailable) when out of memory.
+  // 64-byte aligned; never null (0 bytes give a valid, unique block). Throws Error(kUnavailable) when out of
+  // memory.
   void* allocate(std::size_t bytes);
   void deallocate(void* block, std::size_t bytes) noexcept;  // bytes as asked for
 

@@ -1,7 +1,7 @@
 // core/random.h - counter-based random numbers: Philox 4x32-10 (Salmon et al., 2011).
 //
-// The same (key, counter) always gives the same bits, on any thread and in any order, so that random ops split
-// freely and replays are exact. Checked against the published test vectors.
+// The same (key, counter) always gives the same bits, on any thread and in any order, so that random ops
+// split freely and replays are exact. Checked against the published test vectors.
 // Thread safety: plain values and pure functions.
 #pragma once
 
@@ -48,8 +48,8 @@ struct RandomStream {
   constexpr Philox::Block block(std::uint64_t index) const {
     return Philox::generate(counter(index), philox_key());
   }
-  // What Philox makes it from: seed and key are mixed into its key; step, replica and index make the counter, whose
-  // first two words are the index.
+  // What Philox makes it from: seed and key are mixed into its key; step, replica and index make the counter,
+  // whose first two words are the index.
   constexpr Philox::Key philox_key() const {
     const std::uint64_t mixed = mix(seed ^ mix(key));
     return {static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32U)};

@@ -43,7 +43,8 @@ std::shared_ptr<Scheduler> make_scheduler(std::size_t threads) {
                               " are supported (0 means one per hardware thread)"));
   }
   if (threads == 0) threads = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
-  // A worker cannot end the executor it belongs to: where a task holds the last handle, another thread does it.
+  // A worker cannot end the executor it belongs to: where a task holds the last handle, another thread does
+  // it.
   return {new OwnedScheduler(threads), [](OwnedScheduler* scheduler) {
             if (scheduler->this_worker() < 0) {
               delete scheduler;

@@ -1,9 +1,9 @@
 // core/scheduler.h - the one door to the threads that run a Program.
 //
-// A Scheduler offers worker threads; everything else (what runs when) is the Program's. Two implementations, one
-// source: make_scheduler(n) owns a tf::Executor inside the library; "lockstep/core/taskflow.h", compiled in the
-// application, borrows the application's own. Taskflow's types stay out of this header, since Taskflow is
-// header-only and the application's version may differ from the library's.
+// A Scheduler offers worker threads; everything else (what runs when) is the Program's. Two implementations,
+// one source: make_scheduler(n) owns a tf::Executor inside the library; "lockstep/core/taskflow.h", compiled
+// in the application, borrows the application's own. Taskflow's types stay out of this header, since Taskflow
+// is header-only and the application's version may differ from the library's.
 //
 // Thread safety: all methods may be called from any thread, workers included.
 #pragma once
@@ -39,10 +39,11 @@ class LOCKSTEP_API Scheduler {
   // `body(i)` for i in [0, count) is one task each. The body must not throw.
   virtual std::unique_ptr<TaskSet> make_task_set(std::size_t count,
                                                  std::function<void(std::size_t)> body) = 0;
-  // Tasks of task sets that were started and have not begun: what keeps a worker without need should look at it.
+  // Tasks of task sets that were started and have not begun: what keeps a worker without need should look at
+  // it.
   virtual std::size_t waiting_starts() const = 0;
-  // Returns when everything submitted or started has ended. Called by a worker, it helps with the work meanwhile and
-  // does not wait for the tasks that are themselves inside drain(), its own first of all.
+  // Returns when everything submitted or started has ended. Called by a worker, it helps with the work
+  // meanwhile and does not wait for the tasks that are themselves inside drain(), its own first of all.
   virtual void drain() = 0;
 };
 

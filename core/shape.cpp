@@ -20,7 +20,8 @@ std::string print(std::span<const std::int64_t> dims) {
   return text + "]";
 }
 
-// Unknown and zero extents count as one, so that every stride of the shape fits as well, not only the product.
+// Unknown and zero extents count as one, so that every stride of the shape fits as well, not only the
+// product.
 void check_dims(std::span<const std::int64_t> dims) {
   if (dims.size() > Shape::kMaxRank) {
     throw InvalidArgument(str("shape: rank ", dims.size(), " is too high: at most ", Shape::kMaxRank,

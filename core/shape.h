@@ -1,8 +1,8 @@
 // core/shape.h - the extents of a tensor, some of which may be unknown while a graph is built.
 //
-// A Shape is a list of dimensions; a dimension is >= 0, or kUnknown. Rank 0 is a scalar. Arithmetic is checked:
-// a shape whose number of elements does not fit into 62 bits is refused (InvalidArgument) where it is made or
-// combined, so that products and byte counts of known shapes never overflow afterwards.
+// A Shape is a list of dimensions; a dimension is >= 0, or kUnknown. Rank 0 is a scalar. Arithmetic is
+// checked: a shape whose number of elements does not fit into 62 bits is refused (InvalidArgument) where it
+// is made or combined, so that products and byte counts of known shapes never overflow afterwards.
 //
 // TensorSpec is dtype + shape: what an output of a node is known to be. Thread safety: plain values.
 #pragma once

@@ -1,7 +1,7 @@
 // core/small_vector.h - a vector whose first N elements live inside it.
 //
-// For the lists of a graph node, which nearly always hold one or two elements: no allocation, half the bytes of
-// std::vector plus its heap block. Sizes fit into 32 bits. Thread safety: as std::vector.
+// For the lists of a graph node, which nearly always hold one or two elements: no allocation, half the bytes
+// of std::vector plus its heap block. Sizes fit into 32 bits. Thread safety: as std::vector.
 #pragma once
 
 #include <algorithm>

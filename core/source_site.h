@@ -1,7 +1,7 @@
 // core/source_site.h - the place in the user's source where something was made.
 //
-// Functions that create graph nodes take a SourceSite defaulted to SourceSite::current(), which is evaluated at
-// the call, so that errors can name the caller's line. (std::source_location is missing in clang 14 over
+// Functions that create graph nodes take a SourceSite defaulted to SourceSite::current(), which is evaluated
+// at the call, so that errors can name the caller's line. (std::source_location is missing in clang 14 over
 // libstdc++ 12.) The strings are not owned: they are literals, or live in the graph that interned them.
 // Thread safety: a plain value.
 #pragma once

@@ -6,15 +6,15 @@
 //     const std::uint64_t step = store.step();                       // the step that these values belong to
 //   }
 //
-// While it lives no run holds a variable of the store or draws random numbers (kRead: unless it only reads), so that the
-// values and the step counter are those of one moment. Runs that begin meanwhile wait.
+// While it lives no run holds a variable of the store or draws random numbers (kRead: unless it only reads),
+// so that the values and the step counter are those of one moment. Runs that begin meanwhile wait.
 //
-// Coming to rest: runs that have begun finish; new ones wait, so that a loop of steps on another thread cannot put it
-// off for ever. Runs inside a node of a run go on, since that one waits for them; where a node waits for a run on another thread,
-// which nobody can see, new runs are let in now and then.
+// Coming to rest: runs that have begun finish; new ones wait, so that a loop of steps on another thread
+// cannot put it off for ever. Runs inside a node of a run go on, since that one waits for them; where a node
+// waits for a run on another thread, which nobody can see, new runs are let in now and then.
 //
-// Do not make one inside a node of a run that uses the store: it waits for that run. Thread safety: any thread; those of
-// one store take turns. Variables made while it lives are not in it.
+// Do not make one inside a node of a run that uses the store: it waits for that run. Thread safety: any
+// thread; those of one store take turns. Variables made while it lives are not in it.
 #pragma once
 
 #include <cstddef>

@@ -3,8 +3,8 @@
 //   tf::Executor executor(8);                                    // the application's
 //   Runtime runtime({.scheduler = borrow(executor)});            // Lockstep runs its programs there
 //
-// The executor must outlive the scheduler and every Program compiled for it. This is the only public header that
-// names Taskflow's types; the umbrella header does not include it. It builds with Taskflow 3.9 and 4.x.
+// The executor must outlive the scheduler and every Program compiled for it. This is the only public header
+// that names Taskflow's types; the umbrella header does not include it. It builds with Taskflow 3.9 and 4.x.
 // Thread safety: as Scheduler: all methods may be called from any thread, workers included.
 #pragma once
 
@@ -51,8 +51,8 @@ class TaskflowScheduler final : public Scheduler {
     return std::make_unique<Flow>(*state_, count, std::move(body));
   }
 
-  // The tasks that a worker is in the middle of cannot end while it waits here, nor can those of other workers that
-  // wait here: a worker waits for all tasks but these, any other thread for all.
+  // The tasks that a worker is in the middle of cannot end while it waits here, nor can those of other
+  // workers that wait here: a worker waits for all tasks but these, any other thread for all.
   void drain() override {
     State& state = *state_;
     const int worker = state.executor.this_worker_id();
@@ -73,8 +73,8 @@ class TaskflowScheduler final : public Scheduler {
   }
 
  private:
-  // Both counts in one word, so that they are read at one moment: tasks begun or to come in the upper half, those of
-  // them that wait in drain() in the lower.
+  // Both counts in one word, so that they are read at one moment: tasks begun or to come in the upper half,
+  // those of them that wait in drain() in the lower.
   static constexpr std::uint64_t kOneTask = std::uint64_t{1} << 32U;
   static constexpr std::uint64_t kOneDraining = 1;
 
@@ -130,7 +130,8 @@ class TaskflowScheduler final : public Scheduler {
       state_.wait_until(
           [this] { return last_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
     }
-    // Taskflow runs a flow that is started again while it runs once more after it: the last future is the last to end.
+    // Taskflow runs a flow that is started again while it runs once more after it: the last future is the
+    // last to end.
     void start() override {
       state_.tasks.fetch_add(count_ * kOneTask, std::memory_order_relaxed);
       state_.waiting.fetch_add(count_, std::memory_order_relaxed);

@@ -1,7 +1,8 @@
 // core/tensor.h - typed, shaped, reference-counted data on one device.
 //
-// A Tensor is a cheap handle: copies share the data. Contents are dense, row-major, 64-byte aligned where Lockstep
-// allocated them. Slices along the first axis and reshapes share memory with their origin (zero copy).
+// A Tensor is a cheap handle: copies share the data. Contents are dense, row-major, 64-byte aligned where
+// Lockstep allocated them. Slices along the first axis and reshapes share memory with their origin (zero
+// copy).
 //
 //   Tensor a = Tensor::from({2, 2}, {1.f, 2.f, 3.f, 4.f});
 //   Tensor row = a.slice(1, 2);                     // shape [1,2], shares memory
@@ -37,7 +38,8 @@ class LOCKSTEP_API Tensor {
   static Tensor empty(DType dtype, const Shape& shape, std::shared_ptr<MemoryPool> pool);
   static Tensor zeros(DType dtype, const Shape& shape);
   static Tensor zeros(const Shape& shape) { return zeros(DType::kF32, shape); }
-  // Every element `value`, converted to dtype; integers truncate it, and refuse what does not fit (InvalidArgument).
+  // Every element `value`, converted to dtype; integers truncate it, and refuse what does not fit
+  // (InvalidArgument).
   static Tensor full(DType dtype, const Shape& shape, double value);
 
   // Copies; the number of values must match the shape (InvalidArgument).
@@ -56,9 +58,9 @@ class LOCKSTEP_API Tensor {
     return from(Shape{}, std::span<const T>(&value, 1));
   }
 
-  // The caller's memory, not copied and aligned for the dtype; `release` runs once, when the last tensor sharing it
-  // goes (on that thread), and must not throw. Where view() itself throws, it does not run: the memory stays the
-  // caller's.
+  // The caller's memory, not copied and aligned for the dtype; `release` runs once, when the last tensor
+  // sharing it goes (on that thread), and must not throw. Where view() itself throws, it does not run: the
+  // memory stays the caller's.
   static Tensor view(DType dtype, const Shape& shape, void* data, std::function<void()> release = {});
 
   bool defined() const { return buffer_ != nullptr; }
@@ -84,7 +86,8 @@ class LOCKSTEP_API Tensor {
   // The only element, of any dtype, as double (InvalidArgument unless there is exactly one).
   double item() const;
 
-  // Rows [begin, end) of the first axis; shares memory. InvalidArgument outside 0 <= begin <= end <= dim 0, or rank 0.
+  // Rows [begin, end) of the first axis; shares memory. InvalidArgument outside 0 <= begin <= end <= dim 0,
+  // or rank 0.
   Tensor slice(std::int64_t begin, std::int64_t end) const;
   // Same elements, other shape; shares memory.
   Tensor reshape(const Shape& shape) const;

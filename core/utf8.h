@@ -10,7 +10,8 @@
 
 namespace lockstep {
 
-// Bytes of the well-formed UTF-8 sequence that the text starts with; 0 where it starts with none. The text is not empty.
+// Bytes of the well-formed UTF-8 sequence that the text starts with; 0 where it starts with none. The text is
+// not empty.
 LOCKSTEP_API std::size_t utf8_length(std::string_view text);
 
 // Is all of it?

@@ -6,8 +6,8 @@
 namespace lockstep {
 namespace {
 
-// Waits for a lock that can only be tried. The epoch is read before the try: an unlock after a failed try then
-// changes it, and no wake-up is lost.
+// Waits for a lock that can only be tried. The epoch is read before the try: an unlock after a failed try
+// then changes it, and no wake-up is lost.
 template <class Try>
 void lock_patiently(const VariableStore& store, Try try_lock) {
   for (;;) {
@@ -138,7 +138,8 @@ StoredVariable& VariableStore::find_or_create(std::string_view name, const Tenso
     give_role(*variable);
     return *variable;
   }
-  // Without the lock: the function is the caller's and may use this store. Of two threads the first to come wins.
+  // Without the lock: the function is the caller's and may use this store. Of two threads the first to come
+  // wins.
   const Tensor made = initial ? initial() : Tensor();
   if (!made.defined()) throw InvalidArgument(str("variable '", name, "': its initial value is empty"));
   if (made.spec() != spec) {
@@ -214,9 +215,9 @@ void VariableStore::set(std::string_view name, const Tensor& value) {
   variable.storage().assign(value);
 }
 
-// A waiter counts itself before it looks at the epoch, and an unlocker raises the epoch before it looks at the
-// count, all in one total order (seq_cst): so either the waiter sees the new epoch, or the unlocker sees the waiter
-// and takes the mutex, which it gets only once the waiter sleeps.
+// A waiter counts itself before it looks at the epoch, and an unlocker raises the epoch before it looks at
+// the count, all in one total order (seq_cst): so either the waiter sees the new epoch, or the unlocker sees
+// the waiter and takes the mutex, which it gets only once the waiter sleeps.
 void VariableStore::wait_for_change(std::uint32_t seen,
                                     std::optional<std::chrono::steady_clock::time_point> deadline) const {
   if (epoch() != seen) return;

@@ -3,8 +3,8 @@
 //   x --> relu --> relu --> result            x --> relu --> result
 //                                       -->
 //
-// It is registered under a name and run as part of a pipeline that is written as text. The pipeline verifies the graph
-// after each pass and checks what the pass says about itself.
+// It is registered under a name and run as part of a pipeline that is written as text. The pipeline verifies
+// the graph after each pass and checks what the pass says about itself.
 #include <iostream>
 #include <memory>
 

@@ -1,4 +1,5 @@
-// Lockstep inside an application that has its own Taskflow: one pool of threads, and a program as one of its tasks.
+// Lockstep inside an application that has its own Taskflow: one pool of threads, and a program as one of its
+// tasks.
 //
 //      load ---> [ step: the graph ] ---> report          (the application's tf::Taskflow)
 //                        |

@@ -1,9 +1,10 @@
-// Monte-Carlo: the price of a call option, with its confidence interval, from as many runs of one step as it takes.
+// Monte-Carlo: the price of a call option, with its confidence interval, from as many runs of one step as it
+// takes.
 //
 //   normals [n] --> price at expiry --> discounted payoff --> sum, sum of squares --> added to two variables
 //
-// Every run draws new numbers: they follow from the seed, the op's key and the step counter alone, so that the same program
-// gives the same price on any number of threads.
+// Every run draws new numbers: they follow from the seed, the op's key and the step counter alone, so that
+// the same program gives the same price on any number of threads.
 #include <cmath>
 #include <iomanip>
 #include <iostream>

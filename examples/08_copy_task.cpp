@@ -1,4 +1,5 @@
-// A transformer block learns to copy: it reads eight symbols and a mark, and must say the eight symbols again.
+// A transformer block learns to copy: it reads eight symbols and a mark, and must say the eight symbols
+// again.
 //
 //   tokens [n,16] --> embed + position --> norm --> attention --> + --> norm --> feed forward --> + --> logits
 //                                      |                          ^ |                             ^

@@ -4,8 +4,8 @@
 //   batch --split                                     all-reduce --> one update, seen by all
 //            +--> replica 1: loss share --> gradients --+
 //
-// Each replica sees its slice of every batch; global_mean makes the sum of their losses the mean over the whole batch, so that
-// N replicas compute what one device would. The program trains both and compares them.
+// Each replica sees its slice of every batch; global_mean makes the sum of their losses the mean over the
+// whole batch, so that N replicas compute what one device would. The program trains both and compares them.
 //
 // Usage: 09_mirrored_training [replicas] [--quick]     (--quick: a few steps, no bar to clear)
 #include <chrono>

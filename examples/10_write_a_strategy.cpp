@@ -2,8 +2,8 @@
 //
 //   g ----> all_reduce ----> sgd          g --> cast bf16 --> all_reduce --> cast f32 --> sgd
 //
-// The pass works on one replica's step, before it is cloned; everything else is the usual recipe, and prove-sync still
-// holds the result to it: all replicas apply the same bits.
+// The pass works on one replica's step, before it is cloned; everything else is the usual recipe, and
+// prove-sync still holds the result to it: all replicas apply the same bits.
 #include <iostream>
 
 #include "lockstep/lockstep.h"

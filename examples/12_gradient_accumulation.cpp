@@ -3,8 +3,8 @@
 //   every step:        g --> accumulated += g                       (each replica its own)
 //   every fourth:      all_reduce(accumulated) / 4 --> sgd          (one all-reduce instead of four)
 //
-// The pass accumulate-gradients does it to any step; nothing in the step itself changes. Four steps equal one step
-// on the joined batch, which the program checks.
+// The pass accumulate-gradients does it to any step; nothing in the step itself changes. Four steps equal one
+// step on the joined batch, which the program checks.
 #include <cmath>
 #include <iostream>
 

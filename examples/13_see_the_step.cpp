@@ -4,8 +4,8 @@
 //    |                                                                       |
 //    step.dot                      passes.html                     replicated.dot, step.html
 //
-// The DOT files are for Graphviz (dot -Tsvg step.dot > step.svg); the pages open in a browser and need nothing else. Equal
-// replicas are drawn once, "x 4".
+// The DOT files are for Graphviz (dot -Tsvg step.dot > step.svg); the pages open in a browser and need
+// nothing else. Equal replicas are drawn once, "x 4".
 //
 // Usage: 13_see_the_step [folder]     (default: see_the_step in the current folder)
 #include <filesystem>

@@ -4,8 +4,9 @@
 //   a process:       step 0 ---- save 5 ---- save 10 --- killed at 13
 //   another:                                 restore 10 ------------> 20    the same bits
 //
-// Checkpoints hold every variable, Adam's slots too, and the step counter, from which dropout draws: so the second process
-// continues in the first one's place. Saving copies the variables between two steps; a thread of its own writes.
+// Checkpoints hold every variable, Adam's slots too, and the step counter, from which dropout draws: so the
+// second process continues in the first one's place. Saving copies the variables between two steps; a thread
+// of its own writes.
 #include <cmath>
 #include <csignal>
 #include <filesystem>
@@ -33,7 +34,8 @@ PerReplica<Tensor> batch(Strategy& strategy) {
   });
 }
 
-// Trains to the last step, from the newest checkpoint in the folder on, and gives w. Dies after step `killed_at`.
+// Trains to the last step, from the newest checkpoint in the folder on, and gives w. Dies after step
+// `killed_at`.
 Tensor train(const std::filesystem::path& folder, std::uint64_t killed_at = kSteps + 1) {
   MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
   auto scope = strategy.scope();

@@ -1,4 +1,5 @@
-// examples/glyphs.h - a data set that needs no download: digits of a small font, shifted, turned, scaled and noisy.
+// examples/glyphs.h - a data set that needs no download: digits of a small font, shifted, turned, scaled and
+// noisy.
 #pragma once
 
 #include <array>

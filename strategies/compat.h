@@ -1,10 +1,12 @@
-// strategies/compat.h - names of TensorFlow 1.x that have nothing of their own to do here, for code that is carried over.
+// strategies/compat.h - names of TensorFlow 1.x that have nothing of their own to do here, for code that is
+// carried over.
 //
 //   #include "lockstep/strategies/compat.h"      // not part of lockstep/lockstep.h
 //   if (compat::should_checkpoint(strategy)) save_checkpoint(strategy.variables(), "model.lkc");
 //
-// Each says what to write in new code. Write them with their `compat::`: some were in other namespaces once, and the compiler
-// refuses those spellings (strategies/trace/removed_spellings.h). Thread safety: any thread; experimental_run as Strategy::run.
+// Each says what to write in new code. Write them with their `compat::`: some were in other namespaces once,
+// and the compiler refuses those spellings (strategies/trace/removed_spellings.h). Thread safety: any thread;
+// experimental_run as Strategy::run.
 #pragma once
 
 #include <cstdint>
@@ -38,12 +40,13 @@ const T& value_container(const T& value) {
   return value;
 }
 
-// Options for so many GPUs, gpu:0 and on; 0: cpu:0. `options` are the others; throws InvalidArgument if they count GPUs too,
-// and the strategy does if they name devices. New code: MirroredOptions::num_gpus, or devices.
+// Options for so many GPUs, gpu:0 and on; 0: cpu:0. `options` are the others; throws InvalidArgument if they
+// count GPUs too, and the strategy does if they name devices. New code: MirroredOptions::num_gpus, or
+// devices.
 LOCKSTEP_API MirroredOptions mirrored_options(std::int64_t num_gpus_per_worker, MirroredOptions options = {});
 
-// One step on the next batch of the source, by run(): fn takes one Value per input, or a span of all. Throws RunError if the
-// source has ended. New code: strategy.run(), or a function() that is called for each batch.
+// One step on the next batch of the source, by run(): fn takes one Value per input, or a span of all. Throws
+// RunError if the source has ended. New code: strategy.run(), or a function() that is called for each batch.
 template <class F>
 auto experimental_run(Strategy& strategy, const F& fn, const BatchSource& source,
                       SourceSite site = SourceSite::current()) {

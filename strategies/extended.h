@@ -1,8 +1,9 @@
-// strategies/extended.h - the lower-level methods of a strategy, as tf.distribute's `extended` (and the older tower API) has them.
+// strategies/extended.h - the lower-level methods of a strategy, as tf.distribute's `extended` (and the older
+// tower API) has them.
 //
-// All are cross-replica: see strategies/trace/context.h. Those on Values make nodes, inside cross-replica and merge functions.
-// Thread safety: as Strategy; a function that makes nodes, and a ColocationScope, belong to the thread that traces or entered it.
-// Destinations are values.
+// All are cross-replica: see strategies/trace/context.h. Those on Values make nodes, inside cross-replica and
+// merge functions. Thread safety: as Strategy; a function that makes nodes, and a ColocationScope, belong to
+// the thread that traces or entered it. Destinations are values.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,9 @@
 
 namespace lockstep::extended {
 
-// Where a reduced or broadcast value should be: on a variable's devices (one of the strategy: another's is InvalidArgument), on
-// those of a value (a single one that is placed has one device), on one device, or on several that are listed.
+// Where a reduced or broadcast value should be: on a variable's devices (one of the strategy: another's is
+// InvalidArgument), on those of a value (a single one that is placed has one device), on one device, or on
+// several that are listed.
 class LOCKSTEP_API Destinations {
  public:
   Destinations(const Variable& variable);        // NOLINT(google-explicit-constructor)
@@ -41,8 +43,8 @@ class LOCKSTEP_API Destinations {
   std::optional<Variable> variable_;
 };
 
-// The slots combined, and put where the destinations are: mirrored over the replicas, a single value on one device, or, on a list of
-// several, mirrored with one slot for each device of the list. Takes sum and mean.
+// The slots combined, and put where the destinations are: mirrored over the replicas, a single value on one
+// device, or, on a list of several, mirrored with one slot for each device of the list. Takes sum and mean.
 LOCKSTEP_API PerReplica<Value> reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<Value>& value,
                                          const Destinations& destinations,
                                          SourceSite site = SourceSite::current());
@@ -59,8 +61,8 @@ LOCKSTEP_API PerReplica<Value> broadcast_to(Strategy& strategy, const Value& val
                                             const Destinations& destinations,
                                             SourceSite site = SourceSite::current());
 
-// fn once per device of `devices`, which must be those of the strategy, with the slots of the arguments that belong there (single
-// or mirrored ones). The value is that of fn, mirrored.
+// fn once per device of `devices`, which must be those of the strategy, with the slots of the arguments that
+// belong there (single or mirrored ones). The value is that of fn, mirrored.
 LOCKSTEP_API PerReplica<Value> update_non_slot(Strategy& strategy, std::span<const std::string> devices,
                                                const std::function<Value(std::span<const Value>)>& fn,
                                                std::span<const PerReplica<Value>> arguments,
@@ -69,8 +71,8 @@ LOCKSTEP_API PerReplica<Value> update_non_slot(Strategy& strategy, std::span<con
 LOCKSTEP_API const std::vector<std::string>& non_slot_devices(Strategy& strategy,
                                                               std::span<const Variable> variables = {});
 
-// Variables made while the guard lives get the devices of `variable`, which must be of this strategy: those of all replicas. Enters
-// the strategy's scope.
+// Variables made while the guard lives get the devices of `variable`, which must be of this strategy: those
+// of all replicas. Enters the strategy's scope.
 class LOCKSTEP_API ColocationScope {
  public:
   ColocationScope(Strategy& strategy, const Variable& variable);
@@ -88,9 +90,9 @@ LOCKSTEP_API Value read_var(Strategy& strategy, const Variable& variable,
 LOCKSTEP_API NodeId group(Strategy& strategy, const PerReplica<Value>& value, std::string_view name = {},
                           SourceSite site = SourceSite::current());
 
-// fn(item) for each item, item i on device i mod the number of devices: by device, in the order of the items. Devices that got no
-// item have no entry. Inside cross-replica and merge functions. With arguments (single or mirrored ones) fn gets the slots of
-// the item's device behind the item.
+// fn(item) for each item, item i on device i mod the number of devices: by device, in the order of the items.
+// Devices that got no item have no entry. Inside cross-replica and merge functions. With arguments (single or
+// mirrored ones) fn gets the slots of the item's device behind the item.
 using Mapped = std::map<std::string, std::vector<Value>>;
 LOCKSTEP_API Mapped map(Strategy& strategy, std::span<const Value> items,
                         const std::function<Value(const Value&)>& fn);

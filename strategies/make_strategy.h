@@ -4,8 +4,8 @@
 //   make_strategy("one-device(device=cpu:0)");
 //   make_strategy("central-storage(devices=[cpu:0,cpu:1],parameter_device=cpu:0)");
 //
-// Options read as those of passes do (graph/transform/pass_options.h), and are those of the strategies' own options. Strategies of one's
-// own are added in strategies/strategy_registry.h. Thread safety: any thread.
+// Options read as those of passes do (graph/transform/pass_options.h), and are those of the strategies' own
+// options. Strategies of one's own are added in strategies/strategy_registry.h. Thread safety: any thread.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@
 
 namespace lockstep {
 
-// Throws NotFound for an unknown name, InvalidArgument (UnknownOption, BadOptionValue, PipelineSyntaxError) for the rest. `base`
-// is what no text says: runtime, store and checks.
+// Throws NotFound for an unknown name, InvalidArgument (UnknownOption, BadOptionValue, PipelineSyntaxError)
+// for the rest. `base` is what no text says: runtime, store and checks.
 LOCKSTEP_API std::unique_ptr<Strategy> make_strategy(std::string_view text, const StrategyOptions& base = {});
 LOCKSTEP_API std::vector<std::string> strategy_names();  // by name
 

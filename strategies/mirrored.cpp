@@ -82,8 +82,8 @@ PassPipeline MirroredStrategy::pipeline() const {
   const std::string devices = list_of(worker_devices());
   const std::vector<std::string> homes(worker_devices().size(), parameter_devices()[0]);
   const bool central = parameter_devices() != worker_devices();
-  // On one replica's step, while there is one copy of it: what is inserted here is cloned along with the rest.
-  // What the user wants of the step comes first: it may declare variables.
+  // On one replica's step, while there is one copy of it: what is inserted here is cloned along with the
+  // rest. What the user wants of the step comes first: it may declare variables.
   std::string passes = options_.step_passes.empty() ? "" : options_.step_passes + ",";
   passes += str("mirror-variables(devices=", central ? list_of(homes) : devices, "),insert-all-reduce");
   const bool drifts = !options_.may_drift.empty();
@@ -107,7 +107,8 @@ PassPipeline MirroredStrategy::pipeline() const {
   const std::string proof = drifts ? "prove-sync" + allow : "prove-sync";
   passes += "," + proof;
   if (options_.share_mirrored) passes += ",share-mirrored";
-  // Ordered while they are still collectives; then each becomes what its devices need, and copies where memories differ.
+  // Ordered while they are still collectives; then each becomes what its devices need, and copies where
+  // memories differ.
   passes += ",order-collectives";
   const PassRegistry& registry = PassRegistry::global();
   if (const CrossDeviceOpsPtr& own = options_.custom_cross_device_ops) {

@@ -45,23 +45,30 @@ struct MirroredOptions {
   DeviceList devices = {};
   // In place of devices: this many GPUs, gpu:0 and on; 0: cpu:0. Giving both is an error.
   std::optional<std::int64_t> num_gpus = std::nullopt;
-  // How values become one across devices: "auto", "shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring".
+  // How values become one across devices: "auto", "shared_memory", "reduction_to_one_device",
+  // "hierarchical_copy", "ring".
   std::string cross_device_ops = "auto";
-  // Where reduction_to_one_device reduces, a replica's device or another of the runtime; empty: replica 0's. For the other ops an error.
+  // Where reduction_to_one_device reduces, a replica's device or another of the runtime; empty: replica 0's.
+  // For the other ops an error.
   std::string reduce_device = {};
-  // Instead of a name: cross-device ops of your own (strategies/passes/cross_device_ops.h); prove-sync runs once more behind them.
+  // Instead of a name: cross-device ops of your own (strategies/passes/cross_device_ops.h); prove-sync runs
+  // once more behind them.
   CrossDeviceOpsPtr custom_cross_device_ops = nullptr;
-  // Gradients are packed into buckets of about so many bytes, in the order in which they become ready; 0: one bucket for all.
+  // Gradients are packed into buckets of about so many bytes, in the order in which they become ready; 0: one
+  // bucket for all.
   std::int64_t bytes_per_pack = 4 << 20;
   // Instead: so many buckets of about equal size; 0: by bytes. Giving both is an error.
   std::int64_t num_packs = 0;
-  // Compute and store once what is proven equal on all replicas and lies in one memory. Off: every replica has its own.
+  // Compute and store once what is proven equal on all replicas and lies in one memory. Off: every replica
+  // has its own.
   bool share_mirrored = true;
-  // Variables whose copies may drift apart: a replica reads and changes its own, whatever the aggregation says, by its own gradients
-  // too; an optimizer's slots follow (name those that a given graph brings). Steps declare them as synchronized on read, and the pipeline's text
-  // names them. A name that is no variable is an error when a function is made. Prefer Synchronization::kOnRead for what is each replica's own.
+  // Variables whose copies may drift apart: a replica reads and changes its own, whatever the aggregation
+  // says, by its own gradients too; an optimizer's slots follow (name those that a given graph brings). Steps
+  // declare them as synchronized on read, and the pipeline's text names them. A name that is no variable is
+  // an error when a function is made. Prefer Synchronization::kOnRead for what is each replica's own.
   std::set<std::string> may_drift = {};
-  // Passes on one replica's step before it is distributed: "accumulate-gradients(steps=4),clip-by-global-norm(norm=1)".
+  // Passes on one replica's step before it is distributed:
+  // "accumulate-gradients(steps=4),clip-by-global-norm(norm=1)".
   std::string step_passes = {};
   // Run the general passes too (folding, fusing): off for graphs that are to be looked at.
   bool optimize = true;
@@ -77,7 +84,8 @@ class LOCKSTEP_API MirroredStrategy : public Strategy {
   PassPipeline pipeline() const override;
   const MirroredOptions& options() const { return options_; }
   bool may_drift(std::string_view variable) const override;
-  // What lower-collectives takes for an all-reduce of so many bytes (-1: not known), and why: "ring: each of 4 devices ...".
+  // What lower-collectives takes for an all-reduce of so many bytes (-1: not known), and why: "ring: each of
+  // 4 devices ...".
   CrossDeviceChoice cross_device_choice(std::int64_t bytes = -1) const;
 
  protected:

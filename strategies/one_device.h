@@ -1,4 +1,5 @@
-// strategies/one_device.h - everything on one device: a strategy to write code against, and to compare others with.
+// strategies/one_device.h - everything on one device: a strategy to write code against, and to compare others
+// with.
 //
 //   cost     nothing
 //   needs    one device

@@ -51,7 +51,8 @@ std::shared_ptr<VariableStore> store_of(StrategyOptions& options) {
   return options.compile.variables;
 }
 
-// Outside of replicas a node that writes a variable reaches the first copy alone, and others may run in another function.
+// Outside of replicas a node that writes a variable reaches the first copy alone, and others may run in
+// another function.
 void check_writes(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
     const RegionKind kind = node.op().region_kind;

@@ -7,17 +7,18 @@
 //   PerReplica<Tensor> y = step(PerReplica<Tensor>({x0, x1}));
 //   Tensor total = strategy.reduce(ReduceOp::kSum, y, 0);       // over replicas and rows
 //
-// A function is traced once, when it is made; what it does outside of the graph (printing, counting) happens then and never
-// again. The traced step goes through pipeline(), which a strategy of one's own overrides, and is compiled for the
-// strategy's runtime:
+// A function is traced once, when it is made; what it does outside of the graph (printing, counting) happens
+// then and never again. The traced step goes through pipeline(), which a strategy of one's own overrides, and
+// is compiled for the strategy's runtime:
 //
 //   class Compressed : public Strategy { ... PassPipeline pipeline() const override { ... } };
 //
-// Cross-replica methods (reduce, run, update, ...) work in a scope, outside of all, and inside merge and cross-replica
-// functions, where they make nodes; in the code of a replica they are errors. See strategies/trace/context.h.
+// Cross-replica methods (reduce, run, update, ...) work in a scope, outside of all, and inside merge and
+// cross-replica functions, where they make nodes; in the code of a replica they are errors. See
+// strategies/trace/context.h.
 //
-// A Strategy stays where it is (handles point at it) and outlives what was made with it. Thread safety: methods may be called
-// from any thread; scopes and tracing belong to their thread.
+// A Strategy stays where it is (handles point at it) and outlives what was made with it. Thread safety:
+// methods may be called from any thread; scopes and tracing belong to their thread.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +57,8 @@ struct StrategyOptions {
   // Absent: one of its own, with as many logical CPUs as it needs.
   std::optional<Runtime> runtime = std::nullopt;
   CompileOptions compile = {};  // `variables` absent: a store of the strategy's own
-  // How passes are checked: see graph/transform/pipeline.h, and bench/README.md (pipeline_scale) for what it costs.
+  // How passes are checked: see graph/transform/pipeline.h, and bench/README.md (pipeline_scale) for what it
+  // costs.
   PipelineChecks checks = default_checks();
 };
 
@@ -66,8 +68,8 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
 
-  // From Tracer: name(), which a strategy of one's own gives; num_replicas_in_sync(), worker_devices(), variables(),
-  // may_drift().
+  // From Tracer: name(), which a strategy of one's own gives; num_replicas_in_sync(), worker_devices(),
+  // variables(), may_drift().
   // The passes that make of a traced step what runs.
   virtual PassPipeline pipeline() const = 0;
 
@@ -75,9 +77,9 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   virtual const std::vector<std::string>& parameter_devices() const { return worker_devices(); }
   const Runtime& runtime() const { return runtime_; }
 
-  // Makes this strategy the active one of the thread, in cross-replica context, while the guard lives. The same strategy may
-  // be entered again, which changes nothing (an update stays one); another one is an error, and so is entering it inside a
-  // replica.
+  // Makes this strategy the active one of the thread, in cross-replica context, while the guard lives. The
+  // same strategy may be entered again, which changes nothing (an update stays one); another one is an error,
+  // and so is entering it inside a replica.
   class [[nodiscard]] Scope {
    public:
     explicit Scope(Strategy& strategy) : frame_(&strategy, internal::kind_of_scope(), current_builder()) {}
@@ -88,14 +90,15 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   Scope scope();
 
   // --- functions
-  // Traces `fn`, a function of Values (one per input, those of one replica), once, and clones it per replica. What it gives
-  // (nothing, a Value, or any nest of them: strategies/trace/nest.h) comes back with PerReplica<Tensor> in place of Value.
+  // Traces `fn`, a function of Values (one per input, those of one replica), once, and clones it per replica.
+  // What it gives (nothing, a Value, or any nest of them: strategies/trace/nest.h) comes back with
+  // PerReplica<Tensor> in place of Value.
   template <class F>
   auto function(std::vector<InputSpec> inputs, F fn, SourceSite site = SourceSite::current()) {
     return named_function(std::move(inputs), std::move(fn), "function()", site);
   }
-  // Traces a function in cross-replica context: its inputs are PerReplica<Value>, and it calls run(), reduce() and other
-  // cross-replica methods of this strategy. A whole epoch can be one graph.
+  // Traces a function in cross-replica context: its inputs are PerReplica<Value>, and it calls run(),
+  // reduce() and other cross-replica methods of this strategy. A whole epoch can be one graph.
   template <class F>
   auto cross_function(std::vector<InputSpec> inputs, F fn, SourceSite site = SourceSite::current()) {
     return internal::make_function<PerReplica<Value>>(
@@ -105,16 +108,17 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
         });
   }
 
-  // Distributes a step that comes as a graph, from a file or a builder: the plain step of one replica, which every replica gets
-  // its own placeholders of, except for those in `shared` (they come first among the inputs). A graph that has replicated
-  // regions already, for as many replicas as this strategy has, is taken as it is: each placeholder is an input of its own,
-  // each result single. Throws PassError.
+  // Distributes a step that comes as a graph, from a file or a builder: the plain step of one replica, which
+  // every replica gets its own placeholders of, except for those in `shared` (they come first among the
+  // inputs). A graph that has replicated regions already, for as many replicas as this strategy has, is taken
+  // as it is: each placeholder is an input of its own, each result single. Throws PassError.
   Step distribute(Graph step, const std::vector<std::string>& shared = {});
 
-  // Runs `fn` once per replica on its slots of the arguments. Inside a cross-replica function or a merge function this makes
-  // nodes, takes PerReplica<Value> and gives nests of them. Elsewhere it takes PerReplica<Tensor>, traces, compiles and runs `fn`
-  // at once, every time it is called: for what runs often make a function(). Without arguments it does what the place calls for,
-  // and gives a nest of RunResults (strategies/trace/values.h).
+  // Runs `fn` once per replica on its slots of the arguments. Inside a cross-replica function or a merge
+  // function this makes nodes, takes PerReplica<Value> and gives nests of them. Elsewhere it takes
+  // PerReplica<Tensor>, traces, compiles and runs `fn` at once, every time it is called: for what runs often
+  // make a function(). Without arguments it does what the place calls for, and gives a nest of RunResults
+  // (strategies/trace/values.h).
   template <class F>
   auto run(const F& fn, SourceSite site = SourceSite::current()) {
     using R = typename decltype(internal::signature_of<F>())::Result;
@@ -155,8 +159,8 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
     }
   }
 
-  // At once, with a list of arguments; fn takes one Value for each, or a std::span<const Value>. The options are those of the
-  // one run: its deadline, who may cancel and who watches it.
+  // At once, with a list of arguments; fn takes one Value for each, or a std::span<const Value>. The options
+  // are those of the one run: its deadline, who may cancel and who watches it.
   template <class F>
   auto run_list(const F& fn, std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {},
                 SourceSite site = SourceSite::current()) {
@@ -164,9 +168,10 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   }
 
   // --- across replicas
-  // The slots combined; with an axis, each replica's value is reduced over that axis first, and a mean is the total sum over the
-  // total count, however unevenly rows are spread. The sum or product of a value that is the same on all replicas is an error
-  // where there are several (divide first); its mean is the value. The mean of integers is f64 (not of one value without an axis).
+  // The slots combined; with an axis, each replica's value is reduced over that axis first, and a mean is the
+  // total sum over the total count, however unevenly rows are spread. The sum or product of a value that is
+  // the same on all replicas is an error where there are several (divide first); its mean is the value. The
+  // mean of integers is f64 (not of one value without an axis).
   Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<std::int64_t> axis = std::nullopt,
                 SourceSite site = SourceSite::current());
   Value reduce(ReduceOp op, const PerReplica<Value>& value, std::optional<std::int64_t> axis = std::nullopt,
@@ -190,8 +195,9 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   // f(replica id, number of replicas) for each replica; never single. An empty tensor is an error.
   PerReplica<Tensor> distribute_values_from_function(
       const std::function<Tensor(std::int64_t replica, std::int64_t replicas)>& f);
-  // For each copy of the variable: fn(the copy, this copy's slots of the arguments), in update context. Arguments are single
-  // or mirrored. Inside cross-replica and merge functions; the value is that of fn: mirrored, or single where no replica has a part in it.
+  // For each copy of the variable: fn(the copy, this copy's slots of the arguments), in update context.
+  // Arguments are single or mirrored. Inside cross-replica and merge functions; the value is that of fn:
+  // mirrored, or single where no replica has a part in it.
   PerReplica<Value> update(const Variable& variable,
                            const std::function<Value(const Variable&, std::span<const Value>)>& fn,
                            std::span<const PerReplica<Value>> arguments,
@@ -203,8 +209,8 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
                                 SourceSite site = SourceSite::current());
 
  protected:
-  // Devices: one per replica, in their order; any spelling. Throws InvalidArgument for none, one that is listed twice, and one
-  // that the runtime does not have.
+  // Devices: one per replica, in their order; any spelling. Throws InvalidArgument for none, one that is
+  // listed twice, and one that the runtime does not have.
   explicit Strategy(const std::vector<std::string>& devices, StrategyOptions options = {});
   // Throws where a traced step does not suit the strategy, before its passes run.
   virtual void check_step(const Graph& step) const;

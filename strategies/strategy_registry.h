@@ -4,8 +4,8 @@
 //                                  [](const PassOptions& given, const StrategyOptions& base) { ... });
 //   std::unique_ptr<Strategy> s = StrategyRegistry::global().make("compressed(devices=[cpu:0,cpu:1])");
 //
-// Names and options read as those of passes do (graph/transform/pass_options.h). A factory is also handed what no text says: runtime,
-// store and checks, as StrategyOptions.
+// Names and options read as those of passes do (graph/transform/pass_options.h). A factory is also handed
+// what no text says: runtime, store and checks, as StrategyOptions.
 //
 // Thread safety: all methods may be called from any thread.
 #pragma once
@@ -39,16 +39,18 @@ class LOCKSTEP_API StrategyRegistry {
   StrategyRegistry(const StrategyRegistry&) = delete;
   StrategyRegistry& operator=(const StrategyRegistry&) = delete;
 
-  // Throws InvalidArgument for a taken or malformed name, no factory, two options of one name, or a default of another type.
+  // Throws InvalidArgument for a taken or malformed name, no factory, two options of one name, or a default
+  // of another type.
   void add(StrategyInfo info, StrategyFactory factory);
   bool contains(std::string_view name) const;
   std::vector<StrategyInfo> strategies() const;  // by name
 
-  // One strategy from "name" or "name(option=value,...)". Throws NotFound for an unknown name, with the closest ones;
-  // UnknownOption, BadOptionValue or PipelineSyntaxError for the rest.
+  // One strategy from "name" or "name(option=value,...)". Throws NotFound for an unknown name, with the
+  // closest ones; UnknownOption, BadOptionValue or PipelineSyntaxError for the rest.
   std::unique_ptr<Strategy> make(std::string_view text, const StrategyOptions& base = {}) const;
 
-  // Passes and strategies, separated by commas: a strategy stands for enter-replicas and the passes of its pipeline.
+  // Passes and strategies, separated by commas: a strategy stands for enter-replicas and the passes of its
+  // pipeline.
   PassPipeline parse_pipeline(std::string_view text,
                               const PassRegistry& passes = PassRegistry::global()) const;
 

@@ -26,8 +26,8 @@ const char* const kExitCodes =
 // More steps, runs or levels than anybody waits for; sums of a few of them fit any counter.
 constexpr std::uint64_t kMany = 1'000'000'000;
 
-// Says what is wrong with the text of a whole number; nothing where it is one from `least` to `most`. The library itself
-// takes -1 for 2^64-1.
+// Says what is wrong with the text of a whole number; nothing where it is one from `least` to `most`. The
+// library itself takes -1 for 2^64-1.
 auto whole_number(std::uint64_t least, std::uint64_t most = kMany) {
   return [least, most](const std::string& text) -> std::string {
     std::uint64_t number = 0;
@@ -117,8 +117,8 @@ class Parser {
     return text.substr(0, end == std::string::npos ? text.size() : text.find_last_not_of(' ', end - 1) + 1);
   }
 
-  // The words of a command line, the last first, as the library takes them. An option that ends in '=' has an empty value,
-  // which the library would look for in the next word.
+  // The words of a command line, the last first, as the library takes them. An option that ends in '=' has an
+  // empty value, which the library would look for in the next word.
   std::vector<std::string> words_of(int argc, const char* const* argv) const {
     std::vector<std::string> words;
     for (int i = 1; i < argc; ++i) {
@@ -141,7 +141,8 @@ class Parser {
   }
   static bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() != 0; }
 
-  // The library says that a command is missing where there is one, or an option before it, that it does not know.
+  // The library says that a command is missing where there is one, or an option before it, that it does not
+  // know.
   void check_command(int argc, const char* const* argv) const {
     const std::string first = argc > 1 ? argv[1] : "";
     if (first.empty()) return;

@@ -1,7 +1,8 @@
 // tools/command_line.h - what the user asked for, as plain structs: one per subcommand.
 //
-// parse_command_line() is the one place that knows the command line's library. It prints help and version itself, and
-// says by throwing UsageError what is wrong with a command line. docs/cli.md has a row for each option.
+// parse_command_line() is the one place that knows the command line's library. It prints help and version
+// itself, and says by throwing UsageError what is wrong with a command line. docs/cli.md has a row for each
+// option.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,8 @@
 
 namespace lockstep::tools {
 
-// Graphs and other inputs are paths, or "-" for standard input; outputs are paths, or "-" for standard output.
+// Graphs and other inputs are paths, or "-" for standard input; outputs are paths, or "-" for standard
+// output.
 
 struct OptCommand {
   std::string input;

@@ -1,6 +1,7 @@
 // tools/commands.h - the subcommands: each takes what the user asked for and gives the exit status.
 //
-// What they print goes to standard output; messages, timings and progress go to standard error. What goes wrong is thrown.
+// What they print goes to standard output; messages, timings and progress go to standard error. What goes
+// wrong is thrown.
 #pragma once
 
 #include "command_line.h"

@@ -70,7 +70,8 @@ HtmlOptions html_options(const DumpCommand& command) {
   return options;
 }
 
-// The stages up to the pass that failed are what helps to see why: its error is the one to report, whatever happens here.
+// The stages up to the pass that failed are what helps to see why: its error is the one to report, whatever
+// happens here.
 void write_failed_passes(const DumpCommand& command, const std::string& format,
                          const PipelineRecording& recording) {
   if (format != "html" || recording.stages.empty()) return;

@@ -1,6 +1,7 @@
 // tools/graph_input.h - graphs and other data from files or standard input, to files or standard output.
 //
-// Outputs are written whole or not at all (io/files/files.h): a file that was there stays as it is until the new one is complete.
+// Outputs are written whole or not at all (io/files/files.h): a file that was there stays as it is until the
+// new one is complete.
 #pragma once
 
 #include <string>
@@ -17,8 +18,8 @@ std::string read_input(const std::string& path);
 Graph read_graph_input(const std::string& path);
 void write_output(const std::string& path, std::string_view bytes);
 
-// The format that an output asks for by its extension: the first of `formats` where it has none, as "-" has. Throws UsageError
-// for an extension that no format has.
+// The format that an output asks for by its extension: the first of `formats` where it has none, as "-" has.
+// Throws UsageError for an extension that no format has.
 struct OutputFormat {
   std::string name;
   std::vector<std::string> extensions;

@@ -5,9 +5,9 @@
 //   Progress drawing("drawing");                   // of which nobody knows how far it is
 //   drawing.at(0, "20000 nodes");                  // "drawing: 20000 nodes"
 //
-// Only where standard error is a terminal, and only for work that takes a while: the line appears after 200 ms, also within one
-// long piece of work. It goes when the Progress does, also by an exception, so that what is printed next begins on an
-// empty line. Thread safety: one thread.
+// Only where standard error is a terminal, and only for work that takes a while: the line appears after 200
+// ms, also within one long piece of work. It goes when the Progress does, also by an exception, so that what
+// is printed next begins on an empty line. Thread safety: one thread.
 #pragma once
 
 #include <chrono>

@@ -18,7 +18,8 @@ namespace lockstep::tools {
 
 namespace {
 
-// A replica's value is called as its copy of a variable would be; where another result has that name, by a number behind it.
+// A replica's value is called as its copy of a variable would be; where another result has that name, by a
+// number behind it.
 std::map<std::string, Tensor> by_name(const std::vector<Runner::Result>& results) {
   std::map<std::string, Tensor> tensors;
   for (const Runner::Result& result : results) tensors.emplace(result.name, result.value[0]);

@@ -74,7 +74,8 @@ std::string strategy_text(const RunSettings& settings, std::size_t& cpus) {
   return print_pass(info->name, options);
 }
 
-// Each is called as its node; one that is returned again has a number behind that, which is no other node's name.
+// Each is called as its node; one that is returned again has a number behind that, which is no other node's
+// name.
 std::vector<std::string> result_names(const Graph& graph) {
   std::vector<std::string> names;
   std::set<std::string> taken;

@@ -14,8 +14,8 @@ namespace lockstep::tools {
 
 class Runner {
  public:
-  // Reads, distributes and compiles the graph, and puts its feeds in order. Throws UsageError for settings that contradict
-  // each other, InvalidArgument for feeds that are missing or not asked for.
+  // Reads, distributes and compiles the graph, and puts its feeds in order. Throws UsageError for settings
+  // that contradict each other, InvalidArgument for feeds that are missing or not asked for.
   explicit Runner(const RunSettings& settings);
 
   struct Result {

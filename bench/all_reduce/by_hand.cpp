@@ -1,5 +1,6 @@
-// The rival: what one writes who needs just this. Threads pinned to processors; a barrier that spins; then each thread sums
-// its own part of all arrays in registers and writes it to all of them, in one pass over memory; a barrier that spins.
+// The rival: what one writes who needs just this. Threads pinned to processors; a barrier that spins; then
+// each thread sums its own part of all arrays in registers and writes it to all of them, in one pass over
+// memory; a barrier that spins.
 #include <algorithm>
 #include <atomic>
 #include <stdexcept>

@@ -1,9 +1,10 @@
-// bench_all_reduce - the sum of N arrays of floats on every participant: Lockstep, by hand, MPI, Gloo; and as a node of a
-// program.
+// bench_all_reduce - the sum of N arrays of floats on every participant: Lockstep, by hand, MPI, Gloo; and as
+// a node of a program.
 //
 //   bench_all_reduce [--quick] [--json FILE]
 //
-// 2, 4 and 8 participants, arrays of 1 KiB to 256 MiB, in place. All contenders of a row take turns in one run.
+// 2, 4 and 8 participants, arrays of 1 KiB to 256 MiB, in place. All contenders of a row take turns in one
+// run.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

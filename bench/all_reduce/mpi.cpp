@@ -1,5 +1,6 @@
-// The rival: MPI, in processes of their own that mpirun starts (mpi_rank/main.cpp). They are told what to do through named
-// pipes, on which they sleep in between: a process that waits inside MPI would spin while the others are measured.
+// The rival: MPI, in processes of their own that mpirun starts (mpi_rank/main.cpp). They are told what to do
+// through named pipes, on which they sleep in between: a process that waits inside MPI would spin while the
+// others are measured.
 #include "rivals.h"
 
 #if defined(LOCKSTEP_BENCH_MPI_RANK)
@@ -28,7 +29,8 @@ class Mpi final : public Rival {
     for (int p = 0; p < participants; ++p) mkfifo(order_pipe(folder_, p).c_str(), 0600);
     mkfifo(reply_pipe(folder_).c_str(), 0600);
     start(participants);
-    // Opened for both, so that opening waits for nobody; a rank that fails to start closes the other end too late to see.
+    // Opened for both, so that opening waits for nobody; a rank that fails to start closes the other end too
+    // late to see.
     for (int p = 0; p < participants; ++p)
       orders_.push_back(open(order_pipe(folder_, p).c_str(), O_RDWR | O_CLOEXEC));
     reply_ = open(reply_pipe(folder_).c_str(), O_RDWR | O_CLOEXEC);

@@ -1,4 +1,5 @@
-// Lockstep: an all_reduce inside a compiled program, between what makes the arrays of the replicas and what reads the sums.
+// Lockstep: an all_reduce inside a compiled program, between what makes the arrays of the replicas and what
+// reads the sums.
 //
 //   replica_0 -.             .-> reader        `copied`: all_reduce, a sum for every replica
 //   replica_1 --> the sum ---'                 `shared`: reduce_replicas, one sum for all

@@ -1,8 +1,8 @@
 // bench/all_reduce/rivals.h - who reduces N arrays of floats into their sum, in place, on every participant.
 //
-// A rival is made once for a number of participants; run() does so many all-reduces one after another on the first
-// `floats` of each array, with every participant on a thread (MPI: in a process) of its own, and returns when all are done.
-// Between two runs its participants sleep.
+// A rival is made once for a number of participants; run() does so many all-reduces one after another on the
+// first `floats` of each array, with every participant on a thread (MPI: in a process) of its own, and
+// returns when all are done. Between two runs its participants sleep.
 #pragma once
 
 #include <cstddef>
@@ -46,8 +46,8 @@ std::unique_ptr<Rival> make_gloo(const Arrays& arrays);
 // Has arrays of its own, and checks its first sum of every size.
 std::unique_ptr<Rival> make_mpi(int participants);
 
-// A compiled program in which a node sums the arrays of all replicas; it has arrays of its own, and checks its first sum of
-// every size. kWithout: the same program without that node.
+// A compiled program in which a node sums the arrays of all replicas; it has arrays of its own, and checks
+// its first sum of every size. kWithout: the same program without that node.
 enum class ProgramKind { kCopied, kShared, kWithout };
 std::unique_ptr<Rival> make_program(int participants, ProgramKind kind);
 // The sum alone, by one thread that waits for nobody: what no node can do without.

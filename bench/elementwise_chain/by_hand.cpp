@@ -15,8 +15,8 @@ namespace lockstep::bench::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 constexpr std::size_t kUnroll = 4;  // vectors, so that one's latency is another's work
 
-// in[i] through all twelve, for whole blocks of vectors and then by vectors; the last few elements take their own way, so that
-// nothing beyond the ends is touched.
+// in[i] through all twelve, for whole blocks of vectors and then by vectors; the last few elements take their
+// own way, so that nothing beyond the ends is touched.
 template <class Ops>
 void each(std::span<const float> x, std::span<float> y, const Ops& ops) {
   const hn::ScalableTag<float> d;

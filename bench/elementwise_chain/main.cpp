@@ -2,8 +2,8 @@
 //
 //   bench_elementwise_chain [--quick] [--json FILE]
 //
-// Large: 12 ops on 16 million floats, on one thread and on two. Small: 1,000 ops on 16 floats, where calls are all
-// there is. All contenders of a row take turns in one run.
+// Large: 12 ops on 16 million floats, on one thread and on two. Small: 1,000 ops on 16 floats, where calls
+// are all there is. All contenders of a row take turns in one run.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

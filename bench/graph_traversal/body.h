@@ -1,7 +1,8 @@
-// bench/graph_traversal/body.h - what a node does: a short or a long row of dependent multiply-adds on a slot of its own.
+// bench/graph_traversal/body.h - what a node does: a short or a long row of dependent multiply-adds on a slot
+// of its own.
 //
-// Each slot has its cache line, so that two nodes never share one. Every run of a body moves its slot one step along a
-// fixed sequence: check_slots() tells whether each node ran as often as it should have.
+// Each slot has its cache line, so that two nodes never share one. Every run of a body moves its slot one
+// step along a fixed sequence: check_slots() tells whether each node ran as often as it should have.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +23,8 @@ inline std::uint64_t multiply_add(std::uint64_t x) {
   return x;
 }
 
-// About 10 ns from its first step to its last. A processor that runs ahead overlaps neighbours that do not depend on each
-// other, so that a loop over many of them takes less a node.
+// About 10 ns from its first step to its last. A processor that runs ahead overlaps neighbours that do not
+// depend on each other, so that a loop over many of them takes less a node.
 struct ShortBody {
   Slot* slot;
   void operator()() const {

@@ -1,7 +1,7 @@
 // bench/graph_traversal/rival.h - one way to run a graph many times: built once, then run.
 //
-// Every rival, Lockstep included, is one source file that implements this. The constructor makes the threads, build()
-// the graph; run(n) runs it n times, each run complete before the next begins.
+// Every rival, Lockstep included, is one source file that implements this. The constructor makes the threads,
+// build() the graph; run(n) runs it n times, each run complete before the next begins.
 #pragma once
 
 #include <cstddef>

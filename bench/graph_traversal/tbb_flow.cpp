@@ -1,6 +1,6 @@
-// A oneTBB flow graph of continue_nodes, with the default and with the lightweight policy. The calling thread works
-// too, so an arena of w slots means w busy threads. The runs of one slice happen inside the arena: entering it is not
-// part of what is measured.
+// A oneTBB flow graph of continue_nodes, with the default and with the lightweight policy. The calling thread
+// works too, so an arena of w slots means w busy threads. The runs of one slice happen inside the arena:
+// entering it is not part of what is measured.
 #include <deque>
 #include <vector>
 

@@ -1,4 +1,5 @@
-// bench/mirrored_step/taskflow.cpp - the tiny step by hand: one task an op, one for the mean, one for the update.
+// bench/mirrored_step/taskflow.cpp - the tiny step by hand: one task an op, one for the mean, one for the
+// update.
 #include <array>
 #include <vector>
 

@@ -25,8 +25,8 @@ constexpr std::size_t kTheStep = 100'000;  // nodes of the step that has to be d
 constexpr std::size_t kSmallest = 12'500;  // about 10^5 nodes for 8 replicas, and the largest makes 10^6
 constexpr std::size_t kLargest = 143'000;
 
-// A deep MLP's training step of about so many nodes: matrices and biases of their own in each layer, relu, mean square
-// error, gradients, SGD.
+// A deep MLP's training step of about so many nodes: matrices and biases of their own in each layer, relu,
+// mean square error, gradients, SGD.
 Graph make_step(std::size_t nodes) {
   constexpr std::int64_t kWidth = 4;
   constexpr std::size_t kNodesALayer = 12;

@@ -1,4 +1,5 @@
-// bench/support/data.h - the numbers every participant trains on and starts from; training_step/worker.py has the Python side.
+// bench/support/data.h - the numbers every participant trains on and starts from; training_step/worker.py has
+// the Python side.
 #pragma once
 
 #include <cstddef>

@@ -179,8 +179,8 @@ double Neighbours::used() {
   const std::uint64_t forks = reading.forks - last_.forks;
   const std::uint64_t unseen = forks > fresh ? forks - fresh : 0;
   exact += 1e-3 * static_cast<double>(ended + unseen);
-  // What the readings cannot see (another process namespace) shows in the machine's total, which is counted in ticks
-  // and so is believed only where it says much.
+  // What the readings cannot see (another process namespace) shows in the machine's total, which is counted
+  // in ticks and so is believed only where it says much.
   constexpr double kTickSlack = 0.04;
   const double total = (reading.busy - last_.busy) - (reading.own - last_.own) - kTickSlack;
   const double stolen = reading.stolen - last_.stolen;

@@ -4,14 +4,14 @@
 //   Samples samples = sampler.alternate({{"ours", run_ours}, {"theirs", run_theirs}});
 //   Spread ratio = spread(ratios(samples.seconds[0], samples.seconds[1]));
 //
-// alternate() runs rounds; in each round every contender has one slice of a few milliseconds, in an order that rotates
-// from round to round, so that whatever drifts (clock, heat, neighbours) drifts for all of them. A slice sleeps first
-// (so that the threads of the contender before have gone to sleep), makes one run that is not counted (so that caches
-// and workers are warm), then times as many runs as fill it.
+// alternate() runs rounds; in each round every contender has one slice of a few milliseconds, in an order
+// that rotates from round to round, so that whatever drifts (clock, heat, neighbours) drifts for all of them.
+// A slice sleeps first (so that the threads of the contender before have gone to sleep), makes one run that
+// is not counted (so that caches and workers are warm), then times as many runs as fill it.
 //
-// A round in which other processes used CPU is discarded: the run times of every other thread of the machine, which
-// the kernel keeps in nanoseconds, are read before and after it. Where too many rounds go that way, the quietest ones
-// are kept and the samples are marked noisy.
+// A round in which other processes used CPU is discarded: the run times of every other thread of the machine,
+// which the kernel keeps in nanoseconds, are read before and after it. Where too many rounds go that way, the
+// quietest ones are kept and the samples are marked noisy.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -30,7 +30,8 @@ double now();      // seconds, monotonic
 double cpu_now();  // seconds of CPU time that this process has used, on all threads
 // Bytes that malloc has handed out and not got back, its own overhead included.
 std::size_t live_heap_bytes();
-// From now on freed memory stays in the process, so that a second trial finds its pages mapped, whatever its size.
+// From now on freed memory stays in the process, so that a second trial finds its pages mapped, whatever its
+// size.
 void keep_freed_memory();
 
 struct Spread {
@@ -46,7 +47,8 @@ std::vector<double> differences(std::span<const double> minuends, std::span<cons
 class Neighbours {
  public:
   Neighbours();
-  // Seconds of CPU time since the last call (or construction) that were not this process's or its descendants'.
+  // Seconds of CPU time since the last call (or construction) that were not this process's or its
+  // descendants'.
   double used();
 
  private:

@@ -1,10 +1,12 @@
-// bench/support/models.h - the models that are trained: loss and update of one step, as their users would write them.
+// bench/support/models.h - the models that are trained: loss and update of one step, as their users would
+// write them.
 //
 //   Batch batch = batch_of("mlp", 64);
 //   Value loss = train("mlp", x, y);       // of Values with the batch's dtypes and shapes: a whole batch, or a replica's part
 //
-// Sizes, data and initial weights are those of training_step/worker.py, so that every participant's loss is the same number.
-// The loss is the mean over the batches of all replicas; with several, this replica's share of it.
+// Sizes, data and initial weights are those of training_step/worker.py, so that every participant's loss is
+// the same number. The loss is the mean over the batches of all replicas; with several, this replica's share
+// of it.
 #pragma once
 
 #include <cmath>

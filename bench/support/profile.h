@@ -4,8 +4,8 @@
 //   program.run_into(feeds, results, {.observer = &profile});   // many times
 //   std::string table = profile.table(seconds, cpu_seconds, steps);
 //
-// Times are CPU time of the thread that makes a call, so that a busy machine does not matter. Reading that clock twice a call
-// costs half a microsecond, which the last row holds.
+// Times are CPU time of the thread that makes a call, so that a busy machine does not matter. Reading that
+// clock twice a call costs half a microsecond, which the last row holds.
 // Thread safety: as an Observer's; table() when no run is under way.
 #pragma once
 

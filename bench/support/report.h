@@ -1,4 +1,5 @@
-// bench/support/report.h - what the small benchmarks share: their options, how figures are printed, and the JSON they leave.
+// bench/support/report.h - what the small benchmarks share: their options, how figures are printed, and the
+// JSON they leave.
 //
 //   Report report(argc, argv, "bench_x");          // [--quick] [--json FILE]; prints the usage and exits where it is wrong
 //   const Samples samples = report.sampler().alternate(contenders);

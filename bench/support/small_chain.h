@@ -12,7 +12,8 @@
 
 namespace lockstep::bench {
 
-// `chains` chains of `ops` cheap element-wise nodes each, over one placeholder of so many floats; they meet in a sum.
+// `chains` chains of `ops` cheap element-wise nodes each, over one placeholder of so many floats; they meet
+// in a sum.
 Graph small_chains(int chains, int ops, std::int64_t elements);
 
 // Uniform in [-2, 2), the same every time.

@@ -8,7 +8,8 @@ namespace lockstep::bench {
 
 class Verdicts {
  public:
-  // One measurement against a limit of a target; several of one target are printed as one line, the worst first.
+  // One measurement against a limit of a target; several of one target are printed as one line, the worst
+  // first.
   void at_most(const std::string& target, const std::string& where, double figure, double limit);
   void at_least(const std::string& target, const std::string& where, double figure, double limit);
   // Prints the block; returns the number of targets missed.

@@ -1,12 +1,13 @@
-// bench/support/worker.h - the main function of a worker: a process that makes training steps when it is told to.
+// bench/support/worker.h - the main function of a worker: a process that makes training steps when it is told
+// to.
 //
 //   return worker_main(argc, argv, {{"lockstep", make_lockstep}, {"blas", make_blas_bound}});
 //
 //   <program> --as NAME [--threads N]                           waits for commands on standard input
 //   <program> --profile MODEL BATCH [--as NAME] [--threads N] [--steps N]    where the time of a step goes
 //
-// Commands are those of training_step/worker.py, and "plan CASE BATCH". Without --as the first participant is profiled.
-// Exit status: 0; 2 for a wrong argument.
+// Commands are those of training_step/worker.py, and "plan CASE BATCH". Without --as the first participant is
+// profiled. Exit status: 0; 2 for a wrong argument.
 #pragma once
 
 #include <cstddef>

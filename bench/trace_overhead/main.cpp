@@ -1,9 +1,10 @@
-// bench_trace_overhead - what recording a run costs: steps of nodes of about a microsecond, with a recorder and without.
+// bench_trace_overhead - what recording a run costs: steps of nodes of about a microsecond, with a recorder
+// and without.
 //
 //   bench_trace_overhead [--quick] [--json FILE]
 //
-// One chain on one thread, where calls follow each other; and two chains on two threads. Both contenders run the same
-// program, in turns.
+// One chain on one thread, where calls follow each other; and two chains on two threads. Both contenders run
+// the same program, in turns.
 #include <cstdio>
 #include <string>
 #include <vector>

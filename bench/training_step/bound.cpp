@@ -1,4 +1,5 @@
-// bench/training_step/bound.cpp - the products of a step of the MLP, by BLAS: no step that uses this BLAS is faster.
+// bench/training_step/bound.cpp - the products of a step of the MLP, by BLAS: no step that uses this BLAS is
+// faster.
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -97,8 +98,8 @@ class BlasBound final : public Participant {
   Products products_;
 };
 
-// The second half runs on a thread of its own, which the steps of one call meet after each step, spinning: the cheapest
-// way two threads can agree.
+// The second half runs on a thread of its own, which the steps of one call meet after each step, spinning:
+// the cheapest way two threads can agree.
 class HalvesBound final : public Participant {
  public:
   explicit HalvesBound(int batch) : products_(batch) { blas_threads(1); }

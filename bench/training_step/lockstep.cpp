@@ -1,4 +1,5 @@
-// bench/training_step/lockstep.cpp - Lockstep's training steps: build, differentiate, optimize, compile; then run.
+// bench/training_step/lockstep.cpp - Lockstep's training steps: build, differentiate, optimize, compile; then
+// run.
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -1,6 +1,8 @@
-// core/communicators/communicator.h - participants that exchange arrays: all-reduce, broadcast, send and receive, ...
+// core/communicators/communicator.h - participants that exchange arrays: all-reduce, broadcast, send and
+// receive, ...
 //
-// A Communicator is one participant of a group of size(). Buffers are plain memory, a dtype and a count of elements.
+// A Communicator is one participant of a group of size(). Buffers are plain memory, a dtype and a count of
+// elements.
 //
 //   Pending sum = comm.all_reduce(ReplicaReduce::kSum, DType::kF32, gradients, gradients, count, deadline_in(5s));
 //   ...                 // other work
@@ -23,10 +25,11 @@
 //   deadline  is about arrival: an operation that all have joined runs to its end. The earliest deadline that any
 //             participant gave holds for all of them.
 //
-// Implementations: core/communicators/in_process_group.h. Others (NCCL, Gloo, MPI) derive from Communicator and PendingState; what they
-// promise about bits and failures is in their headers.
+// Implementations: core/communicators/in_process_group.h. Others (NCCL, Gloo, MPI) derive from Communicator
+// and PendingState; what they promise about bits and failures is in their headers.
 //
-// Thread safety: one thread at a time per Communicator and per Pending; different participants at the same time.
+// Thread safety: one thread at a time per Communicator and per Pending; different participants at the same
+// time.
 #pragma once
 
 #include <chrono>
@@ -84,8 +87,8 @@ class LOCKSTEP_API PendingState {
   virtual ~PendingState();
 };
 
-// An operation under way. Dropping it without wait() withdraws the participant: an operation that has not begun fails for
-// everyone and breaks the group, one that has begun is finished first.
+// An operation under way. Dropping it without wait() withdraws the participant: an operation that has not
+// begun fails for everyone and breaks the group, one that has begun is finished first.
 class LOCKSTEP_API Pending {
  public:
   Pending() = default;
@@ -121,12 +124,12 @@ class LOCKSTEP_API Communicator {
   // The same on the root alone; `out` is not looked at elsewhere.
   [[nodiscard]] Pending reduce(ReplicaReduce op, DType dtype, const void* in, void* out, std::int64_t count,
                                int root, Deadline deadline = {});
-  // `in` has size() * count elements; part r of the result goes to `out` of participant r. In place: out = in + rank() *
-  // count elements.
+  // `in` has size() * count elements; part r of the result goes to `out` of participant r. In place: out = in
+  // + rank() * count elements.
   [[nodiscard]] Pending reduce_scatter(ReplicaReduce op, DType dtype, const void* in, void* out,
                                        std::int64_t count, Deadline deadline = {});
-  // `out` has size() * count elements, of participant 0, of participant 1, ... In place: in = out + rank() * count
-  // elements.
+  // `out` has size() * count elements, of participant 0, of participant 1, ... In place: in = out + rank() *
+  // count elements.
   [[nodiscard]] Pending all_gather(DType dtype, const void* in, void* out, std::int64_t count,
                                    Deadline deadline = {});
   // The root's data, on every participant.
@@ -139,13 +142,14 @@ class LOCKSTEP_API Communicator {
   [[nodiscard]] Pending receive(DType dtype, void* data, std::int64_t count, int from,
                                 Deadline deadline = {});
 
-  // Leaves the group, as the destructor does: what others wait for with this participant fails. Calls after it throw
-  // FailedPrecondition.
+  // Leaves the group, as the destructor does: what others wait for with this participant fails. Calls after
+  // it throw FailedPrecondition.
   virtual void close() = 0;
 
  protected:
   Communicator() = default;
-  // The arguments of the call make sense; whether all participants agree on it is for the implementation to find out.
+  // The arguments of the call make sense; whether all participants agree on it is for the implementation to
+  // find out.
   virtual Pending start(const CommunicatorCall& call) = 0;
 
  private:

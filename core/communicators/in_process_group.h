@@ -1,35 +1,38 @@
-// core/communicators/in_process_group.h - a Communicator between threads of one process, through their own memory.
+// core/communicators/in_process_group.h - a Communicator between threads of one process, through their own
+// memory.
 //
 //   InProcessGroup group(4);
 //   std::jthread worker([comm = group.join(1)] { ... comm->all_reduce(...).wait(); ... });
 //
-// join(rank) gives each participant once, to whichever thread wants it. An operation begins when all have called it; then
-// it is cut into chunks of at most 64 KiB, and every participant inside wait() takes chunks until none is left, its own share
-// first. So whoever waits makes progress for all, a participant that does other work meanwhile only has to have made its
-// call, and there are no threads besides the callers'. Of small collectives (all arrays together have at most 4 KiB; 32 KiB
-// where there are more participants than processors) every participant leaves a copy when it calls, and computes its own
-// result from all copies in wait() or done().
+// join(rank) gives each participant once, to whichever thread wants it. An operation begins when all have
+// called it; then it is cut into chunks of at most 64 KiB, and every participant inside wait() takes chunks
+// until none is left, its own share first. So whoever waits makes progress for all, a participant that does
+// other work meanwhile only has to have made its call, and there are no threads besides the callers'. Of
+// small collectives (all arrays together have at most 4 KiB; 32 KiB where there are more participants than
+// processors) every participant leaves a copy when it calls, and computes its own result from all copies in
+// wait() or done().
 //
-// Bytes that pass between processor and memory, for N participants and arrays of B bytes, other than small ones; nothing is
-// read twice, and there are no buffers in between:
+// Bytes that pass between processor and memory, for N participants and arrays of B bytes, other than small
+// ones; nothing is read twice, and there are no buffers in between:
 //   all_reduce       reads N B, writes N B      reduce           reads N B, writes B
 //   reduce_scatter   reads N B, writes B        all_gather       reads B, writes N B     (B: of the whole array)
 //   broadcast        reads B, writes (N-1) B    send, receive    reads B, writes B
 //   barrier          none
-// Besides, an operation costs less than a microsecond where all participants run at the same time: to arrive is one atomic
-// addition, and no lock is taken. Who waits spins for a few microseconds (not at all where there are more participants than
-// processors), then gives way to other threads for 50 us, then sleeps, which costs a wake-up by the kernel: tens of
-// microseconds.
+// Besides, an operation costs less than a microsecond where all participants run at the same time: to arrive
+// is one atomic addition, and no lock is taken. Who waits spins for a few microseconds (not at all where
+// there are more participants than processors), then gives way to other threads for 50 us, then sleeps, which
+// costs a wake-up by the kernel: tens of microseconds.
 //
-// Results have the bits of kernels::reduce_replicas() in the order of the ranks, whatever the timing, and are equal on all
-// participants.
+// Results have the bits of kernels::reduce_replicas() in the order of the ranks, whatever the timing, and are
+// equal on all participants.
 //
-// Failures, as core/communicators/communicator.h says. A participant is lost when its Communicator is closed or destroyed, when a
-// Pending of its is dropped before the operation began, when declare_lost() says so, and when the group is destroyed
-// before it was joined. An operation that has begun needs no participant any more and is completed by whoever waits for it.
+// Failures, as core/communicators/communicator.h says. A participant is lost when its Communicator is closed
+// or destroyed, when a Pending of its is dropped before the operation began, when declare_lost() says so, and
+// when the group is destroyed before it was joined. An operation that has begun needs no participant any more
+// and is completed by whoever waits for it.
 //
-// Thread safety: InProcessGroup may be used by any thread at any time, and be destroyed before its participants and before
-// their Pendings.
+// Thread safety: InProcessGroup may be used by any thread at any time, and be destroyed before its
+// participants and before their Pendings.
 #pragma once
 
 #include <memory>
@@ -55,7 +58,8 @@ class LOCKSTEP_API InProcessGroup {
   int size() const;
   // Throws InvalidArgument for a rank that there is not, FailedPrecondition for one that has joined before.
   std::unique_ptr<Communicator> join(int rank);
-  // Breaks the group for everyone, in the name of `rank`; for whoever knows that its thread will not come back.
+  // Breaks the group for everyone, in the name of `rank`; for whoever knows that its thread will not come
+  // back.
   void declare_lost(int rank, const std::string& why);
 
  private:

@@ -1,4 +1,5 @@
-// core/communicators/in_process_operation.cpp - one operation of a group, from the first call to the last release.
+// core/communicators/in_process_operation.cpp - one operation of a group, from the first call to the last
+// release.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -23,14 +24,16 @@ using std::chrono::steady_clock;
 
 // Of a chunk, in one array: small ones end together, large ones are streams.
 constexpr std::int64_t kLineBytes = 64, kLeastChunk = 16 << 10, kMostChunk = 64 << 10;
-// Of all inputs together, staged: where participants spin, less than meeting twice costs; else less than waking somebody.
+// Of all inputs together, staged: where participants spin, less than meeting twice costs; else less than
+// waking somebody.
 constexpr std::int64_t kStagedBytes = 4 << 10, kMostStagedBytes = 32 << 10;
 // Of one source, copied to all its places while in the cache.
 constexpr std::int64_t kCopyBlockBytes = 8 << 10;
 constexpr int kSpins = 100;  // a few microseconds
 constexpr auto kYieldTime = std::chrono::microseconds(50);
 
-// Where this thread runs, just now; `otherwise` where nobody says. Numbers have gaps where a process is kept off some.
+// Where this thread runs, just now; `otherwise` where nobody says. Numbers have gaps where a process is kept
+// off some.
 std::size_t this_processor([[maybe_unused]] int otherwise) {
 #if defined(__linux__)
   otherwise = sched_getcpu();
@@ -255,8 +258,8 @@ void InProcessOperation::change_to(State state) {
   }
 }
 
-// First at full speed, where everybody can have a processor; then giving way, since whoever is waited for may need this
-// one.
+// First at full speed, where everybody can have a processor; then giving way, since whoever is waited for may
+// need this one.
 bool InProcessOperation::spin_while(State state) const {
   for (int i = 0; i < (room_.spins_ ? kSpins : 1); ++i) {
     if (state_.load(std::memory_order_acquire) != state) return true;

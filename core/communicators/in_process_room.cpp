@@ -20,7 +20,8 @@ using Kind = CommunicatorCall::Kind;
 constexpr int kOperationsAtOnce = 4;            // made ready for the row
 constexpr std::size_t kOperationsLookedAt = 8;  // for one that is free again
 
-// What has to be the same for all participants, in a word that is not 0. Of counts that do not fit in, see kMostCount.
+// What has to be the same for all participants, in a word that is not 0. Of counts that do not fit in, see
+// kMostCount.
 constexpr std::int64_t kMostCount = 0xFFFF'FFFF;
 std::uint64_t signature_of(const CommunicatorCall& call) {
   const auto count = static_cast<std::uint64_t>(std::min(call.count, kMostCount));
@@ -110,7 +111,8 @@ Pending InProcessRoom::start_collective(int rank, const CommunicatorCall& call) 
   if (before + 1 == operation.expected_) {
     operation.begin(call);
   } else if (is_broken_.load()) {
-    // Who broke the group looked for operations to fail after saying so: it saw this arrival, or is seen here.
+    // Who broke the group looked for operations to fail after saying so: it saw this arrival, or is seen
+    // here.
     const auto lock = enter();
     if (stop(operation)) tell(operation, ErrorCode::kUnavailable);
   }
@@ -142,7 +144,8 @@ bool InProcessRoom::write_part(InProcessOperation& operation, int rank, const Co
   return true;
 }
 
-// The next in the row. At its end several are added at once: what it costs to make them ready is paid once for all of them.
+// The next in the row. At its end several are added at once: what it costs to make them ready is paid once
+// for all of them.
 InProcessOperation& InProcessRoom::next_of(InProcessOperation& operation) {
   if (InProcessOperation* next = operation.next_.load(std::memory_order_relaxed)) return *next;
   InProcessOperation* first = nullptr;
@@ -161,7 +164,8 @@ InProcessOperation& InProcessRoom::next_of(InProcessOperation& operation) {
   return *first;
 }
 
-// The oldest that all have released, or one more. Those that somebody keeps for long are passed over until it is their turn again.
+// The oldest that all have released, or one more. Those that somebody keeps for long are passed over until it
+// is their turn again.
 InProcessOperation& InProcessRoom::fresh_for_row() {
   const auto end = row_.begin() + static_cast<std::ptrdiff_t>(std::min(row_.size(), kOperationsLookedAt));
   const auto found =

@@ -1,13 +1,15 @@
 // core/kernels/broadcast.h - which elements of which operands make an element of the output.
 //
-// A Broadcast is made once for the shapes of an op's output and operands (NumPy broadcasting) and then asked for the runs of
-// any range of the output. Along a run each operand either moves with the output or stands still, so that a loop over
-// consecutive memory computes it. Equal shapes, and scalars beside them, are one single run.
+// A Broadcast is made once for the shapes of an op's output and operands (NumPy broadcasting) and then asked
+// for the runs of any range of the output. Along a run each operand either moves with the output or stands
+// still, so that a loop over consecutive memory computes it. Equal shapes, and scalars beside them, are one
+// single run.
 //
 //   Broadcast plan(out, {a, b});
 //   plan.run<2>(begin, end, {4, 4}, {a_data, b_data}, out_data, 4, [&](operands, moves, out, count) { ... });
 //
-// Runs that would be short (a last axis of 3, say) are gathered into longer ones, through a small buffer on the stack.
+// Runs that would be short (a last axis of 3, say) are gathered into longer ones, through a small buffer on
+// the stack.
 //
 // Thread safety: const functions from any thread.
 #pragma once
@@ -35,8 +37,8 @@ class LOCKSTEP_API Broadcast {
   bool flat() const { return flat_; }
   bool moves(std::size_t operand) const { return moves_[operand]; }
 
-  // Calls f(operands, moves, out, count) for every run of [begin, end), with pointers to the first element of each.
-  // Pointers are to whole tensors; sizes are bytes of an element.
+  // Calls f(operands, moves, out, count) for every run of [begin, end), with pointers to the first element of
+  // each. Pointers are to whole tensors; sizes are bytes of an element.
   template <std::size_t N, class F>
   void run(std::int64_t begin, std::int64_t end, const std::array<std::int64_t, N>& sizes,
            const std::array<const void*, N>& data, void* out, std::int64_t out_size, const F& f) const {
@@ -73,9 +75,9 @@ class LOCKSTEP_API Broadcast {
   static constexpr std::int64_t kShort = 16;   // a last axis below this is gathered ...
   static constexpr std::int64_t kBlock = 256;  // ... into runs of this many elements
 
-  // Outermost first: extents of the output, and how far each operand moves per step (0 where it is broadcast).
-  // Neighbours over which all operands behave alike are merged and extents of one dropped, so that the last axis is
-  // the longest run there is; on it an operand moves by 1 or by 0.
+  // Outermost first: extents of the output, and how far each operand moves per step (0 where it is
+  // broadcast). Neighbours over which all operands behave alike are merged and extents of one dropped, so
+  // that the last axis is the longest run there is; on it an operand moves by 1 or by 0.
   struct Axis {
     std::int64_t extent = 1;
     std::array<std::int64_t, kMaxOperands> steps = {};

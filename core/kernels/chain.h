@@ -2,9 +2,9 @@
 //
 //   y = max(x * 1.5 + b, 0)      is   {kMul, kRightScalar, &1.5}, {kAdd, kRight, b}, {kRelu}
 //
-// A loop over single ops loads and stores each element once per op. A chain loads a block of vectors, takes it through
-// all steps in the machine's registers, and stores it. Bits are those of the loops of elementwise.h, whose arithmetic it
-// uses. For f32 and f64.
+// A loop over single ops loads and stores each element once per op. A chain loads a block of vectors, takes
+// it through all steps in the machine's registers, and stores it. Bits are those of the loops of
+// elementwise.h, whose arithmetic it uses. For f32 and f64.
 //
 // Thread safety: any thread, any number at once, on outputs that do not overlap.
 #pragma once
@@ -41,7 +41,8 @@ enum class StepOp : std::uint8_t {
 LOCKSTEP_API std::optional<StepOp> step_of(UnaryOp op);
 LOCKSTEP_API std::optional<StepOp> step_of(BinaryOp op);
 
-// On which side of the value the other operand stands, and whether it is one element or as many as the value has.
+// On which side of the value the other operand stands, and whether it is one element or as many as the value
+// has.
 enum class StepForm : std::uint8_t { kRight, kRightScalar, kLeft, kLeftScalar };
 
 struct ChainStep {
@@ -50,8 +51,8 @@ struct ChainStep {
   void* operand = nullptr;           // only kStore writes there
 };
 
-// Takes `count` elements of `in` through the steps and writes them to `out`. `out`, and what kStore writes to, may be
-// `in` or an operand, exactly; an operand must have been read by the time it is written over.
+// Takes `count` elements of `in` through the steps and writes them to `out`. `out`, and what kStore writes
+// to, may be `in` or an operand, exactly; an operand must have been read by the time it is written over.
 using ChainLoop = void (*)(const void* in, const ChainStep* steps, std::size_t num_steps, void* out,
                            std::int64_t count);
 LOCKSTEP_API ChainLoop chain_loop(DType dtype);  // null where it is neither f32 nor f64

@@ -74,8 +74,9 @@ std::int64_t shards_by_time(double seconds, std::int64_t most) {
                                   std::max<std::int64_t>(most, 1));
 }
 
-// Windows as rows of a matrix: for each output element of the rows [begin, end), the part of its window in the filter's
-// rows [filter_begin, filter_end), for one group. `visit` is called for pieces that follow each other in both:
+// Windows as rows of a matrix: for each output element of the rows [begin, end), the part of its window in
+// the filter's rows [filter_begin, filter_end), for one group. `visit` is called for pieces that follow each
+// other in both:
 //   visit(offset in x, or -1 for padding; count; offset in the matrix)
 template <class Visit>
 void each_piece(const ConvShape& s, std::int64_t group, std::int64_t begin, std::int64_t end,
@@ -125,8 +126,8 @@ Compute<T>* gather_windows(const ConvShape& s, std::int64_t group, std::int64_t 
   return matrix;
 }
 
-// For a depthwise convolution: f(offset in x, offset in w, offset in y) for each element of each window of the output rows
-// [begin, end), at which all channels follow.
+// For a depthwise convolution: f(offset in x, offset in w, offset in y) for each element of each window of
+// the output rows [begin, end), at which all channels follow.
 template <class F>
 void each_tap(const ConvShape& s, std::int64_t begin, std::int64_t end, const F& f) {
   const std::int64_t channels = s.in_channels;

@@ -1,16 +1,17 @@
 // core/kernels/conv.h - convolution of images and its two derivatives, on plain memory.
 //
-// x is [images, rows, columns, in_channels], the filter w is [rows, columns, in_channels / groups, out_channels] and
-// y is [images, out rows, out columns, out_channels], all dense and row-major. With groups, the k-th part of the output
-// channels sees the k-th part of the input channels only.
+// x is [images, rows, columns, in_channels], the filter w is [rows, columns, in_channels / groups,
+// out_channels] and y is [images, out rows, out columns, out_channels], all dense and row-major. With groups,
+// the k-th part of the output channels sees the k-th part of the input channels only.
 //
-// Windows are laid out as the rows of a matrix, a block of output rows at a time, and BLAS does the rest; a filter of
-// one element without stride or padding is a matrix product as it is, and where each channel is a group (a depthwise
-// convolution) plain loops over channels are faster. How the work is cut into shards, and into blocks, follows
-// from the shapes alone. Floating dtypes; f16 and bf16 are summed in f32 and rounded once.
+// Windows are laid out as the rows of a matrix, a block of output rows at a time, and BLAS does the rest; a
+// filter of one element without stride or padding is a matrix product as it is, and where each channel is a
+// group (a depthwise convolution) plain loops over channels are faster. How the work is cut into shards, and
+// into blocks, follows from the shapes alone. Floating dtypes; f16 and bf16 are summed in f32 and rounded
+// once.
 //
-// Thread safety: any thread, any number of different shards at once. A shard takes at most a few megabytes of memory,
-// which its thread keeps for the next one.
+// Thread safety: any thread, any number of different shards at once. A shard takes at most a few megabytes of
+// memory, which its thread keeps for the next one.
 #pragma once
 
 #include <cstddef>
@@ -73,7 +74,8 @@ class LOCKSTEP_API ConvBackwardInput {
   std::int64_t shards_ = 1;
 };
 
-// The gradient with respect to w. Parts of the images are summed up apart, in scratch memory, and joined in their order.
+// The gradient with respect to w. Parts of the images are summed up apart, in scratch memory, and joined in
+// their order.
 class LOCKSTEP_API ConvBackwardFilter {
  public:
   ConvBackwardFilter(DType dtype, const ConvShape& shape);

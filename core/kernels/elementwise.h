@@ -1,13 +1,15 @@
 // core/kernels/elementwise.h - arithmetic element by element, on plain memory.
 //
-// Two levels. A *loop* computes consecutive elements of one dtype and is found once, by op and dtype; a Broadcast
-// (core/kernels/broadcast.h) says for which runs to call it. The functions below the loops do both at once: they compute the
-// elements [begin, end) of an output, counted row-major, from pointers to whole dense row-major tensors.
+// Two levels. A *loop* computes consecutive elements of one dtype and is found once, by op and dtype; a
+// Broadcast (core/kernels/broadcast.h) says for which runs to call it. The functions below the loops do both
+// at once: they compute the elements [begin, end) of an output, counted row-major, from pointers to whole
+// dense row-major tensors.
 //
-// The result does not depend on where the work is cut. f16 and bf16 compute in f32 and round once; integers wrap around
-// on overflow. Outputs may be inputs, exactly.
+// The result does not depend on where the work is cut. f16 and bf16 compute in f32 and round once; integers
+// wrap around on overflow. Outputs may be inputs, exactly.
 //
-// Accuracy of f32 and f64, in units in the last place (ulp), with subnormal results as good as their spacing allows:
+// Accuracy of f32 and f64, in units in the last place (ulp), with subnormal results as good as their spacing
+// allows:
 //   add sub mul div sqrt square reciprocal   exact up to one rounding
 //   rsqrt 2, exp 2, log 4, log1p 4, tanh 5, sigmoid 4, softplus 4, erf 4, pow 1
 //   sin and cos 4, near their zeros half an epsilon; gelu 2 epsilon * max(1, |x|)
@@ -100,8 +102,9 @@ using BinaryLoop = void (*)(const void* a, bool a_moves, const void* b, bool b_m
 using SelectLoop = void (*)(const void* condition, bool c_moves, const void* a, bool a_moves, const void* b,
                             bool b_moves, void* out, std::int64_t count);
 
-// The loop, or null where the op has no meaning for the dtype. Loops of integers throw InvalidArgument for a zero divisor
-// (div, floor_div, mod) and a negative exponent (pow), and leave their output partly written; all others never throw.
+// The loop, or null where the op has no meaning for the dtype. Loops of integers throw InvalidArgument for a
+// zero divisor (div, floor_div, mod) and a negative exponent (pow), and leave their output partly written;
+// all others never throw.
 LOCKSTEP_API UnaryLoop unary_loop(UnaryOp op, DType dtype);
 LOCKSTEP_API BinaryLoop binary_loop(BinaryOp op, DType dtype);
 // out = condition ? a : b; the condition is bool.
@@ -109,8 +112,9 @@ LOCKSTEP_API SelectLoop select_loop(DType dtype);
 
 // --- whole tensors
 
-// out = a op b with NumPy broadcasting to out_shape. `out` may be `a` or `b` where that operand has out_shape. Throws
-// InvalidArgument where an operand does not broadcast to out_shape, and where the loop does.
+// out = a op b with NumPy broadcasting to out_shape. `out` may be `a` or `b` where that operand has
+// out_shape. Throws InvalidArgument where an operand does not broadcast to out_shape, and where the loop
+// does.
 LOCKSTEP_API void binary(BinaryOp op, DType dtype, const Shape& out_shape, const void* a,
                          const Shape& a_shape, const void* b, const Shape& b_shape, void* out,
                          std::int64_t begin, std::int64_t end);

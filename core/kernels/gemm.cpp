@@ -74,7 +74,8 @@ T* thread_buffer(std::int64_t elements) {
   return buffer.data();
 }
 
-// Each row of C is a sum of scaled rows of B, in the order of k. T has arithmetic that wraps around, or is a float.
+// Each row of C is a sum of scaled rows of B, in the order of k. T has arithmetic that wraps around, or is a
+// float.
 template <class T>
 void sum_of_rows(const Problem& p, const T* a, const T* b, T* c) {
   for (std::int64_t i = 0; i < p.m; ++i) {
@@ -224,8 +225,9 @@ void gemm(DType dtype, bool transpose_a, bool transpose_b, std::int64_t m, std::
   });
 }
 
-// How to cut. Every tile packs its part of A and B anew, which shows where a tile has few rows or columns. The time of
-// all tiles on one thread relative to one call, f32, one Neoverse V1 core (whole calls: 54 to 62 GFLOP/s):
+// How to cut. Every tile packs its part of A and B anew, which shows where a tile has few rows or columns.
+// The time of all tiles on one thread relative to one call, f32, one Neoverse V1 core (whole calls: 54 to 62
+// GFLOP/s):
 //
 //                          rows cut to            columns cut to
 //   m x n x k              half   quarter eighth  half   quarter eighth
@@ -239,10 +241,11 @@ void gemm(DType dtype, bool transpose_a, bool transpose_b, std::int64_t m, std::
 //   NT 1024 x 784 x 512    1.007  1.013   1.044   1.035  1.095   1.101
 //   TN  784 x 512 x1024    1.006  1.038   1.037   1.029  1.075   1.109
 //
-// So rows are cut, into tiles of 128 or more, and of 192 or 256 where packing is slow (a transposed B; a transposed A and
-// large k); columns, into tiles of 256 or more, where there are too few rows. A tile takes 0.2 ms or more; a large product
-// becomes eight tiles, and more only where they would take longer than 5 ms each. With the cuts below, the products of a
-// network 784-512-512-10 and its gradients, at batches of 64, 256 and 1024, take 0.94 to 1.04 of the time of whole calls.
+// So rows are cut, into tiles of 128 or more, and of 192 or 256 where packing is slow (a transposed B; a
+// transposed A and large k); columns, into tiles of 256 or more, where there are too few rows. A tile takes
+// 0.2 ms or more; a large product becomes eight tiles, and more only where they would take longer than 5 ms
+// each. With the cuts below, the products of a network 784-512-512-10 and its gradients, at batches of 64,
+// 256 and 1024, take 0.94 to 1.04 of the time of whole calls.
 GemmTiles::GemmTiles(DType dtype, bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n,
                      std::int64_t k, bool may_cut_k)
     : dtype_(dtype),
@@ -281,7 +284,8 @@ GemmTiles::GemmTiles(DType dtype, bool transpose_a, bool transpose_b, std::int64
   if (tiles() == 1 && depth_ == k) row_pieces = pieces(m, kFewRows, 2);
   if (tiles() == 1 && depth_ == k) column_pieces = pieces(n, kFewColumns, 2);
   if (dtype == DType::kF32 && gemm_neon_fits(m, n, k)) {
-    // Copying A costs one over a tile's columns, copying B one over its rows: of as many tiles, the squarer are better.
+    // Copying A costs one over a tile's columns, copying B one over its rows: of as many tiles, the squarer
+    // are better.
     const auto copying = [&](std::int64_t row_count, std::int64_t column_count) {
       return static_cast<double>(row_count) / static_cast<double>(m) +
              static_cast<double>(column_count) / static_cast<double>(n);

@@ -34,7 +34,8 @@ constexpr std::int64_t kRows = 8, kColumns = 12;  // of a piece
 // Blocks: a panel of each copy fits the first cache together with a piece, all of A's copy the second.
 constexpr std::int64_t kBlockRows = 128, kBlockColumns = 43 * kColumns, kBlockDepth = 512;
 
-// One row of a piece. Plain members rather than arrays in a loop, so that every compiler keeps them in registers.
+// One row of a piece. Plain members rather than arrays in a loop, so that every compiler keeps them in
+// registers.
 struct Row {
   float32x4_t x = vdupq_n_f32(0), y = vdupq_n_f32(0), z = vdupq_n_f32(0);
 
@@ -95,9 +96,9 @@ float32x4_t high_halves(float32x4_t x, float32x4_t y) {
   return vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(x), vreinterpretq_f64_f32(y)));
 }
 
-// One panel of a copy: `count` numbers (the rest of kWidth are zero) for each of `steps`. `along` says that a step's
-// numbers stand side by side in memory (`distance` between steps); else the steps of one number do (`distance` between
-// numbers).
+// One panel of a copy: `count` numbers (the rest of kWidth are zero) for each of `steps`. `along` says that a
+// step's numbers stand side by side in memory (`distance` between steps); else the steps of one number do
+// (`distance` between numbers).
 template <std::int64_t kWidth>
 void pack_panel(bool along, std::int64_t count, std::int64_t steps, const float* from, std::int64_t distance,
                 float* to) {
@@ -127,8 +128,8 @@ void pack_panel(bool along, std::int64_t count, std::int64_t steps, const float*
   }
 }
 
-// All panels of a block. Where a step's numbers stand side by side, neighbouring panels share cache lines and pages, so
-// a few steps of all panels come before the next steps.
+// All panels of a block. Where a step's numbers stand side by side, neighbouring panels share cache lines and
+// pages, so a few steps of all panels come before the next steps.
 template <std::int64_t kWidth>
 void pack(bool along, std::int64_t width, std::int64_t k, const float* from, std::int64_t distance,
           float* to) {

@@ -1,8 +1,9 @@
 // core/kernels/place.h - puts a tensor into a larger one, between elements of one value.
 //
-// On each axis, element i of the source goes to offset + i * step of the destination (step > 0 or < 0); whatever no element
-// goes to becomes the fill value. The way is chosen once, when the object is made; elements are moved bit for bit, by size.
-// A run works on the elements [begin, end) of the destination, counted row-major: it can be cut anywhere.
+// On each axis, element i of the source goes to offset + i * step of the destination (step > 0 or < 0);
+// whatever no element goes to becomes the fill value. The way is chosen once, when the object is made;
+// elements are moved bit for bit, by size. A run works on the elements [begin, end) of the destination,
+// counted row-major: it can be cut anywhere.
 //
 // Thread safety: immutable; any number of runs at once, on ranges that do not overlap.
 #pragma once

@@ -89,8 +89,8 @@ struct Maxima {
   }
 };
 
-// Sums for one image after another: `add(image, sums, start)` adds to zeros, which then become the elements of dx from
-// `start` on.
+// Sums for one image after another: `add(image, sums, start)` adds to zeros, which then become the elements
+// of dx from `start` on.
 template <class T, class Add>
 void each_image(const PoolShape& s, T* dx, std::int64_t begin_image, std::int64_t end_image, const Add& add) {
   using C = Compute<T>;

@@ -1,11 +1,12 @@
 // core/kernels/pool.h - maxima and averages over windows of images, on plain memory.
 //
-// Images are [images, rows, columns, channels], dense and row-major. Windows that reach beyond an image take what lies
-// inside: padding is never a maximum and does not count in an average. Every window must reach inside.
+// Images are [images, rows, columns, channels], dense and row-major. Windows that reach beyond an image take
+// what lies inside: padding is never a maximum and does not count in an average. Every window must reach
+// inside.
 //
-// The functions that give an element per window work on ranges of output rows, counted over all images; those that give
-// an element per input work on ranges of images, since windows overlap. Results do not depend on the cuts.
-// f16 and bf16 compute in f32 and round once.
+// The functions that give an element per window work on ranges of output rows, counted over all images; those
+// that give an element per input work on ranges of images, since windows overlap. Results do not depend on
+// the cuts. f16 and bf16 compute in f32 and round once.
 //
 // Thread safety: any thread, any number at once, on ranges of the output that do not overlap.
 #pragma once

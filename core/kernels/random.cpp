@@ -32,7 +32,8 @@ class Blocks {
  public:
   explicit Blocks(const RandomStream& stream) : key_(stream.philox_key()), counter_(stream.counter(0)) {}
 
-  // Philox::generate for each lane. Not inlined: with more around it, the compiler keeps less of it in registers.
+  // Philox::generate for each lane. Not inlined: with more around it, the compiler keeps less of it in
+  // registers.
   [[gnu::noinline]] void make(std::uint64_t first, Words& words) const {
     auto& [c0, c1, c2, c3] = words.of;
     for (std::size_t i = 0; i < kLanes; ++i) {
@@ -62,8 +63,8 @@ class Blocks {
   Philox::Block counter_;
 };
 
-// Makes elements group by group: `fill` turns the words of kLanes blocks into kLanes * kPerBlock elements, and `store` is
-// given each of those in the range: store(index, element).
+// Makes elements group by group: `fill` turns the words of kLanes blocks into kLanes * kPerBlock elements,
+// and `store` is given each of those in the range: store(index, element).
 template <std::size_t kPerBlock, class Element, class Fill, class Store>
 void each_element(const RandomStream& stream, std::int64_t begin, std::int64_t end, const Fill& fill,
                   const Store& store) {
@@ -186,7 +187,8 @@ template <class C, std::size_t N>
   return sum;
 }
 
-// The logarithm of a normal number above 0: its exponent, and the series of what is left, from sqrt(1/2) to sqrt(2).
+// The logarithm of a normal number above 0: its exponent, and the series of what is left, from sqrt(1/2) to
+// sqrt(2).
 template <class C>
 [[gnu::always_inline]] inline C log_of(C x) {
   using Bits = typename Terms<C>::Bits;
@@ -212,7 +214,8 @@ template <class C>
   constexpr C kScale = std::is_same_v<C, float> ? static_cast<C>(0x1p-32) : static_cast<C>(0x1p-64);
   constexpr auto kSine = trigonometric_terms<C>(1), kCosine = trigonometric_terms<C>(0);
   const C radius = std::sqrt(-2 * log_of<C>(static_cast<C>(radius_word | 1U) * kScale));
-  // The angle in quarter turns: the nearest whole number of them, and a rest between -1/2 and 1/2 that is exact.
+  // The angle in quarter turns: the nearest whole number of them, and a rest between -1/2 and 1/2 that is
+  // exact.
   const Bits quarter = (angle_word + (Bits{1} << (kBits - 3))) >> (kBits - 2);
   const C rest = static_cast<C>(static_cast<Signed>(angle_word - (quarter << (kBits - 2)))) * (kScale * 4);
   const C x = rest * static_cast<C>(1.570796326794896619231321691639751442L);
@@ -386,7 +389,8 @@ void dropout(DType dtype, const RandomStream& stream, double rate, const void* x
         const std::int64_t first = at / kGroup * kGroup, stop = std::min(end, first + kGroup);
         blocks.make(static_cast<std::uint64_t>(first) / 4, words);
         words_of(words, group);
-        // Through a copy, since `out` may be `x`, and as a whole group, so that the loop has a fixed number of turns.
+        // Through a copy, since `out` may be `x`, and as a whole group, so that the loop has a fixed number
+        // of turns.
         std::copy(from + at, from + stop, elements.begin() + (at - first));
         for (std::size_t i = 0; i < elements.size(); ++i) {
           const Bits kept = std::bit_cast<Bits>(T(static_cast<C>(elements[i]) * scale));

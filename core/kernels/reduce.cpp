@@ -174,7 +174,8 @@ void reduce_chunk(const T* in, const ReduceGeometry& geometry, const Cut& cut, s
   }
 }
 
-// --- the operations: what a part leaves of an output (one or two numbers), how parts are joined, what they give
+// --- the operations: what a part leaves of an output (one or two numbers), how parts are joined, what they
+// give
 template <class Op, class T, class S>
 struct Plain {
   using Element = T;

@@ -1,8 +1,9 @@
 // core/kernels/reduce.h - reductions over axes, on plain memory, in an order that only the shape decides.
 //
-// A Reduction is one problem: what is computed, over which axes of which shape. It says into how many shards it falls,
-// from the shape alone; shards may run on any thread and in any order, and where has_finish() says so, finish() joins
-// what they left in the scratch memory. The result has the same bits however the shards are run.
+// A Reduction is one problem: what is computed, over which axes of which shape. It says into how many shards
+// it falls, from the shape alone; shards may run on any thread and in any order, and where has_finish() says
+// so, finish() joins what they left in the scratch memory. The result has the same bits however the shards
+// are run.
 //
 //   const Reduction columns(AxisReduce::kSum, DType::kF32, {1024, 512}, axes);
 //   for (std::int64_t i = 0; i < columns.shards(); ++i) columns.run(in, out, scratch, i);
@@ -16,8 +17,8 @@
 //   Where there is too little output to cut, the reduced axes are cut into parts of about 65536 elements, each is
 //   reduced by itself as above, and the parts are joined like elements.
 //
-// f16 and bf16 compute in f32 and round once at the end; sums and products of integers wrap around. NaN in gives NaN.
-// Thread safety: const, any thread, any number at once.
+// f16 and bf16 compute in f32 and round once at the end; sums and products of integers wrap around. NaN in
+// gives NaN. Thread safety: const, any thread, any number at once.
 #pragma once
 
 #include <cstddef>
@@ -45,8 +46,8 @@ enum class AxisReduce : std::uint8_t {
 
 class LOCKSTEP_API Reduction {
  public:
-  // `axes` are sorted, unique and in [0, rank). Throws InvalidArgument for others, for a dtype that the operation does not
-  // take, and for a maximum of nothing.
+  // `axes` are sorted, unique and in [0, rank). Throws InvalidArgument for others, for a dtype that the
+  // operation does not take, and for a maximum of nothing.
   Reduction(AxisReduce op, DType dtype, const Shape& shape, std::span<const std::int64_t> axes);
 
   std::int64_t outputs() const { return outputs_; }
@@ -72,9 +73,9 @@ class LOCKSTEP_API Reduction {
 // Sorted, unique and in [0, rank): throws InvalidArgument, in the name of `what`, for other axes.
 LOCKSTEP_API void check_axes(const char* what, const Shape& shape, std::span<const std::int64_t> axes);
 
-// The elements [out_begin, out_end) of the sum of `in` over `axes` (sorted, unique, in [0, rank)), counted row-major
-// over the axes that stay, in the order above without parts. Every dtype but bool. Throws InvalidArgument for other axes,
-// or bool.
+// The elements [out_begin, out_end) of the sum of `in` over `axes` (sorted, unique, in [0, rank)), counted
+// row-major over the axes that stay, in the order above without parts. Every dtype but bool. Throws
+// InvalidArgument for other axes, or bool.
 LOCKSTEP_API void sum(DType dtype, const void* in, const Shape& in_shape, std::span<const std::int64_t> axes,
                       void* out, std::int64_t out_begin, std::int64_t out_end);
 

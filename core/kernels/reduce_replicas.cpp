@@ -38,7 +38,8 @@ namespace {
 using Inputs = std::span<const void* const>;
 using Outputs = std::span<void* const>;
 
-// Integers wrap around, so they are added and multiplied unsigned. A cache line of each array at a time, in registers.
+// Integers wrap around, so they are added and multiplied unsigned. A cache line of each array at a time, in
+// registers.
 template <class Op, class S>
 void reduce_integers(Inputs inputs, Outputs outputs, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kWidth = VectorOf<S>::kWidth;

@@ -1,4 +1,5 @@
-// core/kernels/reduce_replicas.h - N arrays of one shape reduced into one, element by element, in one pass over memory.
+// core/kernels/reduce_replicas.h - N arrays of one shape reduced into one, element by element, in one pass
+// over memory.
 //
 //   const void* in[] = {a, b, c};
 //   void* out[] = {x, y, z};
@@ -12,8 +13,9 @@
 //            depend on begin and end, nor on who else computes which range
 //   failure  throws InvalidArgument before anything is written
 //
-// f16 and bf16 compute in f32 and round once at the end; integers wrap around. kMean is the sum and one division by the
-// number of inputs. NaN in gives NaN; kMin and kMax hold -0 for less than +0. One input is copied, bit for bit.
+// f16 and bf16 compute in f32 and round once at the end; integers wrap around. kMean is the sum and one
+// division by the number of inputs. NaN in gives NaN; kMin and kMax hold -0 for less than +0. One input is
+// copied, bit for bit.
 //
 // Cost: bytes * (inputs + outputs) of memory traffic, which is the least there can be; nothing is read twice.
 // Thread safety: any thread, any number at once, on ranges that do not overlap.

@@ -89,8 +89,8 @@ void take_distances(const T* x, std::int64_t count, Wide<T> largest, Wide<T>* bu
   map_span(values, values, buffer, count, [largest](auto v, auto) { return v - largest; });
 }
 
-// Rows of f16 and bf16 that do not fit: `finish(row, first, values, count, sum)` sees the exponentials piece by piece,
-// computed a second time; start as above, by pieces.
+// Rows of f16 and bf16 that do not fit: `finish(row, first, values, count, sum)` sees the exponentials piece
+// by piece, computed a second time; start as above, by pieces.
 template <class T, class Start, class End>
 void exponential_long_rows(const T* in, std::int64_t n, std::int64_t begin, std::int64_t end, Start&& start,
                            End&& finish) {

@@ -36,8 +36,8 @@ void copy_row(const T* in, std::int64_t in_step, T* out, std::int64_t out_step, 
 constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kTile = 4 * kLine;  // the side of a unit, which keeps to few pages of either side
 
-// The N x N block whose rows are at in, in + in_step, ...: its columns go to out, out + out_step, ... Interleaving the
-// first half of the rows with the second, as often as N can be halved, transposes them.
+// The N x N block whose rows are at in, in + in_step, ...: its columns go to out, out + out_step, ...
+// Interleaving the first half of the rows with the second, as often as N can be halved, transposes them.
 template <class T>
 void transpose_block(const T* in, std::int64_t in_step, T* out, std::int64_t out_step) {
   constexpr std::size_t kN = 16 / sizeof(T);
@@ -81,8 +81,8 @@ void transpose_square(const T* in, std::int64_t in_step, T* out, std::int64_t ou
   constexpr auto kN = static_cast<std::int64_t>(16 / sizeof(T));
   constexpr auto kSide = kLine / static_cast<std::int64_t>(sizeof(T));
   if (rows == kSide && columns == kSide) {
-    // By way of a tile of its own, so that each line of either side is touched once: where strides are powers of two, few
-    // lines stay in the cache together.
+    // By way of a tile of its own, so that each line of either side is touched once: where strides are powers
+    // of two, few lines stay in the cache together.
     T tile[kSide * kSide];
     for (std::int64_t r = 0; r < kSide; r += kN) {
       for (std::int64_t c = 0; c < kSide; c += kN)
@@ -149,7 +149,8 @@ StridedCopy::StridedCopy(std::size_t element_size, std::span<const std::int64_t>
   if (units_ > 0) choose_tiles();
 }
 
-// Walking the source across its rows wastes most of each cache line it touches, unless whole tiles are transposed.
+// Walking the source across its rows wastes most of each cache line it touches, unless whole tiles are
+// transposed.
 void StridedCopy::choose_tiles() {
   const std::int64_t side = kTile / static_cast<std::int64_t>(size_);
   const Axis last = axes_.back();

@@ -1,9 +1,10 @@
 // core/kernels/strided.h - moves elements between two places that lie differently in memory.
 //
-// A StridedCopy is the common shape of a source and a destination, with a stride for each axis of each, in elements. A
-// source stride of 0 repeats (broadcast), a negative one walks backwards (flip), a permutation of a dense tensor's strides
-// transposes, those of a larger tensor cut a piece out of it or put one into it. Axes are merged and the way of copying is
-// chosen once, when the object is made; elements are moved bit for bit, by size, whatever their dtype.
+// A StridedCopy is the common shape of a source and a destination, with a stride for each axis of each, in
+// elements. A source stride of 0 repeats (broadcast), a negative one walks backwards (flip), a permutation of
+// a dense tensor's strides transposes, those of a larger tensor cut a piece out of it or put one into it.
+// Axes are merged and the way of copying is chosen once, when the object is made; elements are moved bit for
+// bit, by size, whatever their dtype.
 //
 //   const StridedCopy copy(4, out_shape.dims(), in_strides, dense_strides(out_shape));
 //   copy.run(in, out, 0, copy.units());            // or in pieces [begin, end), on several threads
@@ -30,7 +31,8 @@ class LOCKSTEP_API StridedCopy {
   StridedCopy(std::size_t element_size, std::span<const std::int64_t> extents,
               std::span<const std::int64_t> in_strides, std::span<const std::int64_t> out_strides);
 
-  // Pieces of work of about equal size that do not touch each other's elements: 0 where there is nothing to copy.
+  // Pieces of work of about equal size that do not touch each other's elements: 0 where there is nothing to
+  // copy.
   std::int64_t units() const { return units_; }
   // Copies the units [begin, end). `in` and `out` point at the element of index 0 on every axis.
   void run(const void* in, void* out, std::int64_t begin, std::int64_t end) const;
@@ -43,8 +45,8 @@ class LOCKSTEP_API StridedCopy {
   void run_tiles(const void* in, void* out, std::int64_t begin, std::int64_t end) const;
   void choose_tiles();
 
-  // Outermost first; at least one. Where tiles are transposed, the last two are those between which: along the first of
-  // them the source is dense, along the other the destination.
+  // Outermost first; at least one. Where tiles are transposed, the last two are those between which: along
+  // the first of them the source is dense, along the other the destination.
   std::vector<Axis> axes_;
   std::size_t size_;
   std::int64_t units_ = 1;  // elements, or tiles

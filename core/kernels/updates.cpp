@@ -155,7 +155,8 @@ struct Pointers {
   }
 };
 
-// Elements [begin, begin + count), for which the gradient G (of the variable's type, or a sum in the arithmetic type) begins at g.
+// Elements [begin, begin + count), for which the gradient G (of the variable's type, or a sum in the
+// arithmetic type) begins at g.
 template <class Formula, class T, class G>
 void run(const Formula& formula, const Pointers<T>& at, const G* g, std::int64_t begin, std::int64_t count) {
   using A = Arithmetic<T>;
@@ -184,8 +185,8 @@ void run(const Formula& formula, const Pointers<T>& at, const G* g, std::int64_t
   }
 }
 
-// Which rows a shard of a sparse update owns: blocks of rows, in turn, so that frequent rows spread over the shards while no
-// two shards write one cache line.
+// Which rows a shard of a sparse update owns: blocks of rows, in turn, so that frequent rows spread over the
+// shards while no two shards write one cache line.
 class Ownership {
  public:
   Ownership(std::int64_t columns, std::int64_t shard, std::int64_t shards)
@@ -208,7 +209,8 @@ class Ownership {
   std::int64_t block_, shard_, shards_;
 };
 
-// The positions of the indices that the shard owns, sorted by row and then by position, in its part of `order`.
+// The positions of the indices that the shard owns, sorted by row and then by position, in its part of
+// `order`.
 struct Owned {
   std::int64_t* begin;
   std::int64_t* end;

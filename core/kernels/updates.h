@@ -1,7 +1,7 @@
 // core/kernels/updates.h - what optimizers do to a variable and its slots, on plain memory.
 //
-// w is the variable, g its gradient, lr the learning rate; the slots of each kind stand in the order in which they are
-// passed. Every formula is applied element by element:
+// w is the variable, g its gradient, lr the learning rate; the slots of each kind stand in the order in which
+// they are passed. Every formula is applied element by element:
 //
 //   kSgd              w -= lr * g
 //   kMomentum         m = momentum * m + g;  w -= lr * m
@@ -15,9 +15,9 @@
 //                     w -= lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)     slots m, v
 //   kAdamW            w -= lr * weight_decay * w first, then kAdam
 //
-// Variables and gradients are f16, bf16, f32 or f64; slots are of slot_dtype(): f32 beside the 16-bit dtypes, whose
-// arithmetic is f32 and which are rounded once, since their own precision would swallow a decay close to one.
-// Nothing here throws or allocates.
+// Variables and gradients are f16, bf16, f32 or f64; slots are of slot_dtype(): f32 beside the 16-bit dtypes,
+// whose arithmetic is f32 and which are rounded once, since their own precision would swallow a decay close
+// to one. Nothing here throws or allocates.
 //
 // Thread safety: any thread, any number at once, on ranges or shards of one update.
 #pragma once
@@ -59,8 +59,8 @@ inline constexpr std::size_t kMaxSlots = 3;
 LOCKSTEP_API std::size_t num_slots(UpdateKind kind);
 constexpr DType slot_dtype(DType variable) { return variable == DType::kF64 ? DType::kF64 : DType::kF32; }
 
-// Where the tensors of one update lie. A new value may lie where its old value does; for update() also where the gradient
-// does.
+// Where the tensors of one update lie. A new value may lie where its old value does; for update() also where
+// the gradient does.
 struct UpdateArgs {
   const void* variable = nullptr;
   const void* slots[kMaxSlots] = {};
@@ -73,17 +73,18 @@ struct UpdateArgs {
 LOCKSTEP_API void update(const UpdateRule& rule, DType dtype, const UpdateArgs& args, std::int64_t begin,
                          std::int64_t end);
 
-// Some rows of a variable of shape [rows, columns]: row i of the gradient, of `count` rows, belongs to row indices[i]. Rows
-// named several times are summed first, in the order of i and in the arithmetic type, and updated once; rows that are not
-// named keep their value and their slots. An index outside of [0, rows) is passed over.
+// Some rows of a variable of shape [rows, columns]: row i of the gradient, of `count` rows, belongs to row
+// indices[i]. Rows named several times are summed first, in the order of i and in the arithmetic type, and
+// updated once; rows that are not named keep their value and their slots. An index outside of [0, rows) is
+// passed over.
 struct SparseRows {
   const std::int64_t* indices = nullptr;
   std::int64_t count = 0;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
 };
-// One of `shards` parts, which own disjoint sets of the variable's rows: the result does not depend on their number. All
-// parts share `order`, room for `count` numbers.
+// One of `shards` parts, which own disjoint sets of the variable's rows: the result does not depend on their
+// number. All parts share `order`, room for `count` numbers.
 LOCKSTEP_API void update_rows(const UpdateRule& rule, DType dtype, const SparseRows& rows,
                               const UpdateArgs& args, std::int64_t shard, std::int64_t shards,
                               std::int64_t* order);

@@ -8,8 +8,8 @@
 
 namespace lockstep::kernels {
 
-// Position o of the output looks at the elements start(o) + j * dilation of the input, j from 0 to size - 1. Of these
-// [first(o), last(o)) lie inside; the others are padding.
+// Position o of the output looks at the elements start(o) + j * dilation of the input, j from 0 to size - 1.
+// Of these [first(o), last(o)) lie inside; the others are padding.
 struct WindowAxis {
   std::int64_t in = 1, out = 1;  // extents
   std::int64_t size = 1, stride = 1, dilation = 1;

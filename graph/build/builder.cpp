@@ -15,8 +15,9 @@ namespace lockstep {
 
 namespace internal {
 
-// What Values know a builder by, which they may outlive. Tickets are never freed, only given to later builders, and no number is
-// given twice: one that differs from a Value's says that its graph is no longer being built.
+// What Values know a builder by, which they may outlive. Tickets are never freed, only given to later
+// builders, and no number is given twice: one that differs from a Value's says that its graph is no longer
+// being built.
 struct BuilderTicket {
   std::atomic<std::uint64_t> number{0};
   GraphBuilder* builder = nullptr;
@@ -144,8 +145,8 @@ Value GraphBuilder::import(const Value& value) {
   return parameter;
 }
 
-// What a captured value holds is not known inside. A shape operand is made anew there, from the captured values whose shape
-// it follows from.
+// What a captured value holds is not known inside. A shape operand is made anew there, from the captured
+// values whose shape it follows from.
 Value GraphBuilder::import_shape(const Value& value) {
   GraphBuilder& home = value.builder();
   if (&home == this || parent_ == nullptr) return import(value);
@@ -436,7 +437,8 @@ VariableRef GraphBuilder::find_or_declare(VariableDecl decl, SourceSite site) {
 
 namespace {
 
-// What a node that uses the variable is called inside of a scope: a variable made there carries the scope in its name already.
+// What a node that uses the variable is called inside of a scope: a variable made there carries the scope in
+// its name already.
 std::string name_inside(std::string_view scope, std::string_view variable, const char* use) {
   if (variable.starts_with(scope)) variable.remove_prefix(scope.size());
   return std::string(variable).append("/").append(use);

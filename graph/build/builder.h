@@ -10,9 +10,10 @@
 //   }
 //   Graph graph = b.finish();
 //
-// Shape and dtype errors surface here, at the call, with what was expected, what came and the caller's line. Reading
-// and writing one variable happens in program order: the builder adds the control edges. Inside the functions given
-// to cond() and while_loop(), values of enclosing graphs may be used freely; they are captured.
+// Shape and dtype errors surface here, at the call, with what was expected, what came and the caller's line.
+// Reading and writing one variable happens in program order: the builder adds the control edges. Inside the
+// functions given to cond() and while_loop(), values of enclosing graphs may be used freely; they are
+// captured.
 //
 // A builder does not move. After finish() it is empty and may start another graph.
 // Thread safety: one thread at a time.
@@ -47,7 +48,8 @@ class BuilderAccess;  // graph/build/builder_access.h
 struct CallOptions {
   // Estimated seconds of one call; 0: unknown (about a microsecond is assumed).
   double seconds = 0;
-  // kHost: never erased, merged or repeated. kPure lets passes do all that. kOpaque makes it a barrier in program order.
+  // kHost: never erased, merged or repeated. kPure lets passes do all that. kOpaque makes it a barrier in
+  // program order.
   Effect effects = Effect::kHost;
 };
 
@@ -68,8 +70,8 @@ class LOCKSTEP_API GraphBuilder {
   requires std::is_arithmetic_v<T> Value constant(T value, SourceSite site = SourceSite::current()) {
     return constant(Tensor::scalar(value), "constant", site);
   }
-  // Uniform in [low, high). The key decides the bits (with the run's seed, step and replica); absent, the builder
-  // gives each call its own.
+  // Uniform in [low, high). The key decides the bits (with the run's seed, step and replica); absent, the
+  // builder gives each call its own.
   Value random_uniform(const TensorSpec& spec, double low = 0, double high = 1,
                        std::optional<std::int64_t> key = std::nullopt,
                        SourceSite site = SourceSite::current());

@@ -1,9 +1,10 @@
-// graph/build/builder_access.h - what gradients, optimizers and strategies do with a builder, and users do not.
+// graph/build/builder_access.h - what gradients, optimizers and strategies do with a builder, and users do
+// not.
 //
 //   const auto made_at = internal::BuilderAccess(builder).made_at(site);     // nodes made below carry the caller's line
 //
-// Not installed. A user's op or function needs none of it: the methods of GraphBuilder work on the region that is being built.
-// Thread safety: as the builder.
+// Not installed. A user's op or function needs none of it: the methods of GraphBuilder work on the region
+// that is being built. Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ class BuilderAccess {
   GraphBuilder& innermost() const { return builder_.innermost(); }
   GraphBuilder& outermost() const { return builder_.outermost(); }
 
-  // Nodes made while it lives carry this source line, whatever line makes them, and stem from this node: for functions
-  // that make nodes on behalf of a caller, or of another node.
+  // Nodes made while it lives carry this source line, whatever line makes them, and stem from this node: for
+  // functions that make nodes on behalf of a caller, or of another node.
   class [[nodiscard]] MakerGuard {
    public:
     MakerGuard(GraphBuilder& root, GraphBuilder::Maker maker)
@@ -51,15 +52,17 @@ class BuilderAccess {
     return {outermost(), {node.site(), std::string(by), node.provenance().origin}};
   }
 
-  // The variable of that name if its spec is the same, else a new one: for state that belongs to other state, which code
-  // inside a region may be the first to need. The name is taken as it is; the initial value is copied.
+  // The variable of that name if its spec is the same, else a new one: for state that belongs to other state,
+  // which code inside a region may be the first to need. The name is taken as it is; the initial value is
+  // copied.
   VariableRef find_or_declare(VariableDecl decl, SourceSite site = SourceSite::current()) const {
     return builder_.find_or_declare(std::move(decl), site);
   }
-  // A key for a random op that no other call of this builder gets, and nobody who counts from 0 or 1: -1, -2, ...
+  // A key for a random op that no other call of this builder gets, and nobody who counts from 0 or 1: -1, -2,
+  // ...
   std::int64_t new_key() const { return builder_.new_key(); }
-  // Lets a while_loop with a bound keep its trips: it gets further outputs, one [max_trips, ...] per carried value and
-  // the number of trips. What was an output before still is. (For the gradient rule of loops.)
+  // Lets a while_loop with a bound keep its trips: it gets further outputs, one [max_trips, ...] per carried
+  // value and the number of trips. What was an output before still is. (For the gradient rule of loops.)
   void keep_trips(NodeId loop) const { builder_.keep_trips(loop); }
   // A value of an enclosing graph becomes a captured parameter of this one; own values stay themselves.
   Value import(const Value& value) const { return builder_.import(value); }

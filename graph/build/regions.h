@@ -1,8 +1,10 @@
-// graph/build/regions.h - control flow and replication: nodes whose regions are functions of the caller, traced once.
+// graph/build/regions.h - control flow and replication: nodes whose regions are functions of the caller,
+// traced once.
 //
 //   std::vector<Value> y = cond(x > 0.0F, [&] { return std::vector{x}; }, [&] { return std::vector{-x}; });
 //
-// The functions may use values of the enclosing graphs freely: they are captured. Thread safety: as the builder.
+// The functions may use values of the enclosing graphs freely: they are captured. Thread safety: as the
+// builder.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +23,14 @@ using BranchFn = std::function<std::vector<Value>()>;
 using LoopConditionFn = std::function<Value(std::span<const Value>)>;
 using LoopBodyFn = std::function<std::vector<Value>(std::span<const Value>)>;
 
-// One of two: both branches must give values of equal dtypes and ranks. Dimensions that differ become unknown; when the program
-// is compiled for its feeds, both branches must come to one shape, since memory is planned for it.
+// One of two: both branches must give values of equal dtypes and ranks. Dimensions that differ become
+// unknown; when the program is compiled for its feeds, both branches must come to one shape, since memory is
+// planned for it.
 LOCKSTEP_API std::vector<Value> cond(const Value& predicate, const BranchFn& then_branch,
                                      const BranchFn& else_branch, SourceSite site = SourceSite::current());
 struct LoopOptions {
-  // The loop ends after that many trips even if its condition still holds; -1: no bound. A loop with a bound has
-  // gradients: the carried values of every trip are then kept for the way back.
+  // The loop ends after that many trips even if its condition still holds; -1: no bound. A loop with a bound
+  // has gradients: the carried values of every trip are then kept for the way back.
   std::int64_t max_trips = -1;
 };
 // Repeats the body while the condition (a bool scalar) holds. The body's results have the specs of `initial`.
@@ -36,15 +39,16 @@ LOCKSTEP_API std::vector<Value> while_loop(std::span<const Value> initial, const
                                            SourceSite site = SourceSite::current());
 LOCKSTEP_API std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditionFn& condition,
                                            const LoopBodyFn& body, SourceSite site = SourceSite::current());
-// The body once per replica, 0..n-1. `shared` inputs are the same for all; each of `per_replica` holds n values, one per
-// replica. The body sees shared then per-replica ones. Result j of replica r is the returned [j][r].
+// The body once per replica, 0..n-1. `shared` inputs are the same for all; each of `per_replica` holds n
+// values, one per replica. The body sees shared then per-replica ones. Result j of replica r is the returned
+// [j][r].
 LOCKSTEP_API std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t replicas,
                                                         std::span<const Value> shared,
                                                         std::span<const std::vector<Value>> per_replica,
                                                         const LoopBodyFn& body,
                                                         SourceSite site = SourceSite::current());
-// As replicated(), but what goes in is final: the same update for every copy of a variable. Strategies combine nothing that such
-// a region writes, gradients included. The node carries the attribute `update`.
+// As replicated(), but what goes in is final: the same update for every copy of a variable. Strategies
+// combine nothing that such a region writes, gradients included. The node carries the attribute `update`.
 LOCKSTEP_API std::vector<std::vector<Value>> replicated_update(
     GraphBuilder& builder, std::int64_t replicas, std::span<const Value> shared,
     std::span<const std::vector<Value>> per_replica, const LoopBodyFn& body,

@@ -1,14 +1,15 @@
 // graph/build/value.h - one output of one node of a graph being built, and the operators on it.
 //
-// A Value is a cheap handle: the builder and a ValueId. It can be used until its graph is finished; one made inside a
-// branch or loop body until that function returns (its results come back as values of the node around it). Using it
-// later is an error that says so, also where its builder is gone. Operators and op
-// functions add nodes to the builder's innermost open region and remember the caller's source line, which is why
-// they take Operand: a Value, or a number that becomes a constant of the other operand's dtype.
+// A Value is a cheap handle: the builder and a ValueId. It can be used until its graph is finished; one made
+// inside a branch or loop body until that function returns (its results come back as values of the node
+// around it). Using it later is an error that says so, also where its builder is gone. Operators and op
+// functions add nodes to the builder's innermost open region and remember the caller's source line, which is
+// why they take Operand: a Value, or a number that becomes a constant of the other operand's dtype.
 //
 //   Value y = relu(matmul(x, w) + 1.0F);
 //
-// Thread safety: handles may be copied and compared anywhere; what asks or extends the graph is as safe as its builder.
+// Thread safety: handles may be copied and compared anywhere; what asks or extends the graph is as safe as
+// its builder.
 #pragma once
 
 #include <concepts>

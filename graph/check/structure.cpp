@@ -303,7 +303,8 @@ class GraphHash {
   }
 
  private:
-  // 0 for a node that is not there. Asking the graph would touch the node, which far away in memory costs most.
+  // 0 for a node that is not there. Asking the graph would touch the node, which far away in memory costs
+  // most.
   std::uint64_t name_hash(NodeId id) const { return id.index() < names_.size() ? names_[id.index()] : 0; }
 
   std::uint64_t node_hash(const Node& node) {

@@ -1,10 +1,10 @@
 // graph/check/structure.h - when are two graphs the same?
 //
-// Two graphs have the same structure when they agree in everything that decides what they compute and how it reads:
-// names, ops, inputs, controls (as sets), attributes (bit by bit), output specs, devices, regions, parameters,
-// results, variables. Ids, creation sites and provenance do not count. Lambda nodes are equal only to themselves by
-// position and name: their code cannot be compared, so two graphs with lambdas agree where everything else does.
-// All linear in the number of nodes.
+// Two graphs have the same structure when they agree in everything that decides what they compute and how it
+// reads: names, ops, inputs, controls (as sets), attributes (bit by bit), output specs, devices, regions,
+// parameters, results, variables. Ids, creation sites and provenance do not count. Lambda nodes are equal
+// only to themselves by position and name: their code cannot be compared, so two graphs with lambdas agree
+// where everything else does. All linear in the number of nodes.
 // Thread safety: any thread; the graphs are only read.
 #pragma once
 
@@ -19,7 +19,8 @@ namespace lockstep {
 LOCKSTEP_API bool same_structure(const Graph& a, const Graph& b);
 // Empty where they agree; else the first difference in words.
 LOCKSTEP_API std::string structural_difference(const Graph& a, const Graph& b);
-// Equal for graphs of the same structure; the same in every process and on every platform of equal endianness.
+// Equal for graphs of the same structure; the same in every process and on every platform of equal
+// endianness.
 LOCKSTEP_API std::uint64_t structural_hash(const Graph& graph);
 
 }  // namespace lockstep

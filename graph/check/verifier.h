@@ -1,8 +1,8 @@
 // graph/check/verifier.h - is this a graph that can run?
 //
-// A list of small named rules; docs/graph_rules.md has a paragraph for each. verify() throws at the first graph that
-// breaks one, naming rule, node and source line; find_violations() collects them all. Linear in the number of nodes.
-// Thread safety: any thread; the graph is only read.
+// A list of small named rules; docs/graph_rules.md has a paragraph for each. verify() throws at the first
+// graph that breaks one, naming rule, node and source line; find_violations() collects them all. Linear in
+// the number of nodes. Thread safety: any thread; the graph is only read.
 #pragma once
 
 #include <span>

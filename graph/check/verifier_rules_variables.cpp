@@ -1,10 +1,11 @@
 // graph/check/verifier_rules_variables.cpp - are reads and writes of one variable in a fixed order?
 //
-// Along one topological order every access must be ordered behind the accesses it conflicts with since the last
-// write: a read behind the last write, a write behind the last write and the reads since. Together these give a path
-// between any two accesses of which one writes, whatever order was chosen. A direct edge answers at once; for the
-// rest one backward search per node looks for paths. All searches of a verification share a budget that is a
-// multiple of the number of nodes, so that the check stays linear; where it is spent, only direct edges count.
+// Along one topological order every access must be ordered behind the accesses it conflicts with since the
+// last write: a read behind the last write, a write behind the last write and the reads since. Together these
+// give a path between any two accesses of which one writes, whatever order was chosen. A direct edge answers
+// at once; for the rest one backward search per node looks for paths. All searches of a verification share a
+// budget that is a multiple of the number of nodes, so that the check stays linear; where it is spent, only
+// direct edges count.
 #include <algorithm>
 
 #include "lockstep/graph/check/internal/verifier_rules.h"

@@ -1,15 +1,16 @@
-// graph/interpret/interpreter.h - the reference interpreter: one node after another, nothing planned, nothing clustered.
+// graph/interpret/interpreter.h - the reference interpreter: one node after another, nothing planned, nothing
+// clustered.
 //
 //   Interpreter interpreter(graph, {.seed = 7});
 //   std::vector<Tensor> results = interpreter.run({{"x", x}});
 //   Tensor w = interpreter.variables().at("w");
 //
-// It runs any graph that verifies: regions, replicas, lambdas, variables, random ops; every device is the CPU. It uses
-// the kernels and splits of the ops, so that compiled programs agree with it to the bit. It is the oracle of the tests
-// and of bisect() (graph/transform/bisect.h).
+// It runs any graph that verifies: regions, replicas, lambdas, variables, random ops; every device is the
+// CPU. It uses the kernels and splits of the ops, so that compiled programs agree with it to the bit. It is
+// the oracle of the tests and of bisect() (graph/transform/bisect.h).
 //
-// A step commits or did not happen: where something throws, variables and the step counter are as before the run. Errors
-// name node, op and source line, with the original exception nested.
+// A step commits or did not happen: where something throws, variables and the step counter are as before the
+// run. Errors name node, op and source line, with the original exception nested.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -50,8 +51,8 @@ class LOCKSTEP_API Interpreter {
   Interpreter(Interpreter&&) noexcept;
   Interpreter& operator=(Interpreter&&) noexcept;
 
-  // The results, in order; they share no memory with feeds, variables or constants. Feeds are checked before anything
-  // runs: InvalidArgument names the placeholder and what it expects.
+  // The results, in order; they share no memory with feeds, variables or constants. Feeds are checked before
+  // anything runs: InvalidArgument names the placeholder and what it expects.
   std::vector<Tensor> run(const Feeds& feeds);
   std::vector<Tensor> run(const std::vector<Tensor>& feeds);  // one per placeholder, in order
   std::vector<Tensor> run(std::initializer_list<Tensor> feeds) { return run(std::vector<Tensor>(feeds)); }
@@ -59,7 +60,8 @@ class LOCKSTEP_API Interpreter {
 
   // The state between runs: initial values at first. Tensors here are never written in place.
   const std::map<std::string, Tensor>& variables() const { return variables_; }
-  // Throws NotFound for a variable that the graph does not declare, InvalidArgument for a value of another spec.
+  // Throws NotFound for a variable that the graph does not declare, InvalidArgument for a value of another
+  // spec.
   void set_variable(std::string_view name, const Tensor& value);
   // How many steps that write variables or draw random numbers have been committed; random ops draw from it.
   std::uint64_t step() const { return step_; }

@@ -1,8 +1,8 @@
 // graph/ir/attribute.h - typed attributes of nodes.
 //
-// An attribute is a name and a value of one of the types below; a node keeps them sorted by name. The text form of
-// each type is in docs/text_format.md. A Lambda holds C++ code: it prints as opaque and neither parses nor
-// serialises; comparing two is always false.
+// An attribute is a name and a value of one of the types below; a node keeps them sorted by name. The text
+// form of each type is in docs/text_format.md. A Lambda holds C++ code: it prints as opaque and neither
+// parses nor serialises; comparing two is always false.
 // Thread safety: plain values; copies of a Tensor share its data.
 #pragma once
 

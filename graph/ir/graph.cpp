@@ -22,8 +22,8 @@ std::uint64_t entry_for(std::uint64_t hash, std::size_t number) {
   return (hash >> 32U << 32U) | (number + 1U);
 }
 
-// Lists up to this length are searched from one end to the other: most regions are small, and many, and then need no index of
-// their strings and sites to be copied with them.
+// Lists up to this length are searched from one end to the other: most regions are small, and many, and then
+// need no index of their strings and sites to be copied with them.
 constexpr std::size_t kShortList = 8;
 
 // A chunk for so many nodes, behind the others.

@@ -1,18 +1,19 @@
 // graph/ir/graph.h - the dataflow of one step, as a value.
 //
-// A Graph holds nodes. A node is an operation (OpDef) with data inputs, control inputs (run-before edges without
-// data), typed attributes, output specs, a device, regions (sub-graphs), the user's source line and a lasting
-// identity. A graph also has parameters (its placeholders, in order), results (what a run returns, or what a region
-// hands out) and, outermost only, declared variables.
+// A Graph holds nodes. A node is an operation (OpDef) with data inputs, control inputs (run-before edges
+// without data), typed attributes, output specs, a device, regions (sub-graphs), the user's source line and a
+// lasting identity. A graph also has parameters (its placeholders, in order), results (what a run returns, or
+// what a region hands out) and, outermost only, declared variables.
 //
-// Graphs are values: copying copies everything, regions included. Ids are dense: a fresh or compacted graph of n
-// nodes uses ids 0..n-1. erase() leaves a gap that compact() closes. A reference to a node stays valid until the
-// node is erased or the graph compacted; no pointer to a node should outlive a call.
+// Graphs are values: copying copies everything, regions included. Ids are dense: a fresh or compacted graph
+// of n nodes uses ids 0..n-1. erase() leaves a gap that compact() closes. A reference to a node stays valid
+// until the node is erased or the graph compacted; no pointer to a node should outlive a call.
 //
-// Editing keeps names unique and says no to nothing else: verify() (graph/check/verifier.h) judges the result. To build
-// graphs by hand use GraphBuilder; to edit them in a pass use Rewriter.
+// Editing keeps names unique and says no to nothing else: verify() (graph/check/verifier.h) judges the
+// result. To build graphs by hand use GraphBuilder; to edit them in a pass use Rewriter.
 //
-// Thread safety: any number of readers, or one writer. unique_name() counts as writing: it remembers the numbers it has tried.
+// Thread safety: any number of readers, or one writer. unique_name() counts as writing: it remembers the
+// numbers it has tried.
 #pragma once
 
 #include <bit>
@@ -40,7 +41,8 @@
 
 namespace lockstep {
 
-// How copies of a variable relate, and how values assigned by several replicas become one (strategies read both).
+// How copies of a variable relate, and how values assigned by several replicas become one (strategies read
+// both).
 enum class Synchronization : std::uint8_t { kAuto, kNone, kOnWrite, kOnRead };
 enum class Aggregation : std::uint8_t { kNone, kSum, kMean, kOnlyFirstReplica };
 LOCKSTEP_API std::string_view to_string(Synchronization value);  // "auto", "none", "on_write", "on_read"
@@ -54,8 +56,9 @@ struct VariableDecl {
   Aggregation aggregation = Aggregation::kNone;
   bool trainable = true;
   std::string device = {};  // canonical name of where it lives; empty: not placed
-  // A copy of another variable, which is declared before it: it starts with that one's value, and is what replica
-  // `replica` uses in its place. Copies that `share` lie in the other one's memory: one variable under two names.
+  // A copy of another variable, which is declared before it: it starts with that one's value, and is what
+  // replica `replica` uses in its place. Copies that `share` lie in the other one's memory: one variable
+  // under two names.
   std::string copy_of = {};
   std::int32_t replica = -1;
   bool shares = false;
@@ -63,7 +66,8 @@ struct VariableDecl {
 // The name of replica r's copy: "w" for 0, "w/replica_1" for 1.
 LOCKSTEP_API std::string copy_name(std::string_view variable, std::int64_t replica);
 
-// Where a node comes from. Identities are unique in the process and survive copying, cloning graphs and compaction.
+// Where a node comes from. Identities are unique in the process and survive copying, cloning graphs and
+// compaction.
 struct Provenance {
   std::uint64_t identity = 0;  // of this node
   std::uint64_t origin = 0;    // identity of the user's node it stems from; its own for a user's node
@@ -104,7 +108,8 @@ class LOCKSTEP_API Node {
   bool alive() const { return op_ != nullptr; }
   static const std::vector<Attribute>& no_attributes();
 
-  // Walks over large graphs wait for memory: a node begins with a cache line, and what most of them look at comes first.
+  // Walks over large graphs wait for memory: a node begins with a cache line, and what most of them look at
+  // comes first.
   alignas(64) const OpDef* op_ = nullptr;  // null: erased
   const Graph* graph_ = nullptr;
   Provenance provenance_;
@@ -209,9 +214,9 @@ class LOCKSTEP_API Graph {
   // Those of them that have regions, in order of id, without a look at the others.
   std::vector<NodeId> region_owners() const;
 
-  // Inputs before users (controls count), otherwise in order of id: a graph whose ids are in such an order already
-  // keeps it. Nodes on a cycle come in some order; `cycle`, where given, receives one cycle as a path whose last
-  // node feeds its first, and stays empty where there is none. Linear.
+  // Inputs before users (controls count), otherwise in order of id: a graph whose ids are in such an order
+  // already keeps it. Nodes on a cycle come in some order; `cycle`, where given, receives one cycle as a path
+  // whose last node feeds its first, and stays empty where there is none. Linear.
   std::vector<NodeId> topological_order(std::vector<NodeId>* cycle = nullptr) const;
 
   // --- editing
@@ -238,7 +243,8 @@ class LOCKSTEP_API Graph {
   void set_results(std::vector<ValueId> results) { results_ = std::move(results); }
   // Throws InvalidArgument for a taken name, an unknown shape, or an initial value of another spec.
   void declare_variable(VariableDecl decl);
-  // Replaces the declaration of that name; name, spec and what it is a copy of stay. Throws InvalidArgument otherwise.
+  // Replaces the declaration of that name; name, spec and what it is a copy of stay. Throws InvalidArgument
+  // otherwise.
   void redeclare_variable(VariableDecl decl);
   // Renumbers in topological order without gaps. Returns the new id of each old one (invalid: erased).
   std::vector<NodeId> compact();
@@ -296,16 +302,16 @@ class LOCKSTEP_API Graph {
   std::size_t live_ = 0;
   bool in_order_ = true;               // nodes come after those they name that are there; false: not known
   std::vector<NodeId> region_owners_;  // in order of id; erased ones among them, until compaction
-  // Open addressing. Low half of an entry: node id + 1, 0 free, kTombstone; high half: bits of the name's hash, so
-  // that a probe that misses does not touch a node.
+  // Open addressing. Low half of an entry: node id + 1, 0 free, kTombstone; high half: bits of the name's
+  // hash, so that a probe that misses does not touch a node.
   std::vector<std::uint64_t> name_index_;
   std::size_t name_index_used_ = 0;
   std::vector<NodeId> parameters_;
   std::vector<ValueId> results_;
   std::vector<VariableDecl> variables_;
   std::vector<std::uint64_t> variable_index_;  // as name_index_, of places in variables_
-  // A SourceSite points into them, and must survive growth; copies of a graph, which are many where regions are copied,
-  // share them.
+  // A SourceSite points into them, and must survive growth; copies of a graph, which are many where regions
+  // are copied, share them.
   std::vector<std::shared_ptr<const std::string>> strings_;
   std::unordered_map<std::string_view, std::uint32_t> string_index_;  // where there are more than a few
   struct Site {
@@ -332,18 +338,19 @@ struct VariableUse {
   bool writes = false;
 };
 LOCKSTEP_API std::vector<VariableUse> variable_uses(const Node& node);
-// What the node itself updates: the variable, then its slots, as OpTraits::Update lists them. Empty for other nodes.
+// What the node itself updates: the variable, then its slots, as OpTraits::Update lists them. Empty for other
+// nodes.
 LOCKSTEP_API SmallVector<std::string, 1> updated_variables(const Node& node);
 // The place of a node, for errors.
 LOCKSTEP_API ErrorPlace place_of(const Node& node);
 LOCKSTEP_API std::vector<TensorSpec> input_specs(const Graph& graph, const Node& node);
-// A view of a node for its op's rules, over input specs that may be more precise than the graph's. A view: `inputs`
-// and `variables` must outlive it.
+// A view of a node for its op's rules, over input specs that may be more precise than the graph's. A view:
+// `inputs` and `variables` must outlive it.
 LOCKSTEP_API NodeView view_of(const Node& node, std::span<const TensorSpec> inputs,
                               const NodeView::VariableSpecs& variables,
                               const NodeView::ShapeValues* shape_values = nullptr);
-// What the op's inference rule says of the outputs. Throws InvalidArgument with the node's place. Where `shape_values`
-// is null, shape operands are what the node's graph alone says of them.
+// What the op's inference rule says of the outputs. Throws InvalidArgument with the node's place. Where
+// `shape_values` is null, shape operands are what the node's graph alone says of them.
 LOCKSTEP_API SmallVector<TensorSpec, 1> infer_outputs(const Node& node, std::span<const TensorSpec> inputs,
                                                       const NodeView::VariableSpecs& variables,
                                                       const NodeView::ShapeValues* shape_values = nullptr);

@@ -1,13 +1,15 @@
 // graph/ir/kernel.h - what a kernel sees when it runs, and how it says that its work can be cut.
 //
-// A kernel computes all outputs of one node, or one shard of them. It reads inputs and writes outputs in place: the
-// memory is planned, aligned and already there. It never allocates per call where that can be avoided, keeps no
-// state between calls, and reports a failure by throwing (an infallible kernel never throws).
+// A kernel computes all outputs of one node, or one shard of them. It reads inputs and writes outputs in
+// place: the memory is planned, aligned and already there. It never allocates per call where that can be
+// avoided, keeps no state between calls, and reports a failure by throwing (an infallible kernel never
+// throws).
 //
-// Splitting: a Split says into how many independent shards the work of one node falls, from shapes alone and never
-// from the number of threads, so that results do not depend on it. Shard i of n computes its part; where `finish` is
-// set, one more call with is_finish() follows after all shards (to combine partial results kept in scratch()).
-// Thread safety: one kernel is called from several threads at once, each call with a KernelContext of its own.
+// Splitting: a Split says into how many independent shards the work of one node falls, from shapes alone and
+// never from the number of threads, so that results do not depend on it. Shard i of n computes its part;
+// where `finish` is set, one more call with is_finish() follows after all shards (to combine partial results
+// kept in scratch()). Thread safety: one kernel is called from several threads at once, each call with a
+// KernelContext of its own.
 #pragma once
 
 #include <cstddef>
@@ -50,8 +52,8 @@ struct RunInfo {
   // Told of the nodes that run; null: nobody.
   Observer* observer = nullptr;
 
-  // For kernels that take long, between two pieces of work: throws Error (kCancelled, kDeadlineExceeded) where the run
-  // is to end early.
+  // For kernels that take long, between two pieces of work: throws Error (kCancelled, kDeadlineExceeded)
+  // where the run is to end early.
   LOCKSTEP_API void check_stop() const;
 };
 
@@ -85,8 +87,9 @@ class LOCKSTEP_API KernelContext {
   std::int64_t num_shards() const { return shards_; }
   bool is_finish() const { return shard_ == shards_; }
   void* scratch() const { return scratch_; }
-  // This shard's part [begin, end) of `total` items cut as evenly as possible. Long parts begin at multiples of kUnit items, so
-  // that no two shards share a line of an array that begins with one, and vectors do not straddle lines.
+  // This shard's part [begin, end) of `total` items cut as evenly as possible. Long parts begin at multiples
+  // of kUnit items, so that no two shards share a line of an array that begins with one, and vectors do not
+  // straddle lines.
   static constexpr std::int64_t kUnit = 64;
   std::pair<std::int64_t, std::int64_t> range(std::int64_t total) const {
     if (shards_ == 1) return {0, total};  // saves divisions, which small tensors would notice

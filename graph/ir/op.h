@@ -1,7 +1,7 @@
 // graph/ir/op.h - what an operation is, and the registry of all of them.
 //
-// Everything the system knows of an op it knows from its OpDef: builder, verifier, passes, strategies, interpreter
-// and compiler never look at op names. A user's op with the right entries is a first-class op:
+// Everything the system knows of an op it knows from its OpDef: builder, verifier, passes, strategies,
+// interpreter and compiler never look at op names. A user's op with the right entries is a first-class op:
 //
 //   OpDef def;
 //   def.name = "my_square";
@@ -82,10 +82,12 @@ struct AttributeSpec {
   bool required = true;
 };
 
-// An element of a shape operand that is not known yet. (Not kUnknown: -1 has a meaning of its own in reshape.)
+// An element of a shape operand that is not known yet. (Not kUnknown: -1 has a meaning of its own in
+// reshape.)
 inline constexpr std::int64_t kUnknownElement = std::numeric_limits<std::int64_t>::min();
 
-// A node as rules see it: its op's inputs by spec, its attributes, its regions. A view: valid during the call.
+// A node as rules see it: its op's inputs by spec, its attributes, its regions. A view: valid during the
+// call.
 class LOCKSTEP_API NodeView {
  public:
   using VariableSpecs = std::function<const TensorSpec*(std::string_view)>;  // null: not declared
@@ -132,8 +134,8 @@ class LOCKSTEP_API NodeView {
   }
   // Spec of a declared variable; throws InvalidArgument where it is not declared.
   const TensorSpec& variable(std::string_view name) const;
-  // The elements of input i, one of OpDef::shape_operands, as far as they are known: all of them once feeds have
-  // arrived, before that perhaps only their number (elements not known yet are kUnknownElement).
+  // The elements of input i, one of OpDef::shape_operands, as far as they are known: all of them once feeds
+  // have arrived, before that perhaps only their number (elements not known yet are kUnknownElement).
   std::vector<std::int64_t> shape_operand(std::size_t i) const;
 
   // Throws InvalidArgument; the caller adds op, node and source line.
@@ -151,8 +153,8 @@ class LOCKSTEP_API NodeView {
   const ShapeValues* shape_values_;
 };
 
-// What an inference rule sees and says. It is called when a node is made (dimensions may be unknown), when it is
-// verified, and when feeds arrive (all dimensions known).
+// What an inference rule sees and says. It is called when a node is made (dimensions may be unknown), when it
+// is verified, and when feeds arrive (all dimensions known).
 class LOCKSTEP_API InferContext : public NodeView {
  public:
   using Outputs = SmallVector<TensorSpec, 1>;
@@ -177,9 +179,9 @@ struct Cost {
   double seconds = 0;  // where > 0 it is used as it is: a measured time or a user's hint
 };
 
-// What a gradient rule sees: a node of the graph being built and what flows back into its outputs. It makes the nodes of
-// the backward pass with the ordinary op functions and returns one Gradient per input, an empty one where nothing flows
-// back (an integer input, say). See graph/train/gradients.h.
+// What a gradient rule sees: a node of the graph being built and what flows back into its outputs. It makes
+// the nodes of the backward pass with the ordinary op functions and returns one Gradient per input, an empty
+// one where nothing flows back (an integer input, say). See graph/train/gradients.h.
 class GradientContext;
 using GradientFn = std::function<std::vector<Gradient>(GradientContext&)>;
 
@@ -191,8 +193,9 @@ struct OpTraits {
   bool alias_if_same = false;       // as alias, where input 0 and output 0 turn out to have one spec
   bool infallible = false;          // its kernel never throws: allowed in the commit stage
   bool per_replica_source = false;  // its value differs between replicas
-  // Joins replicas: its copies for replicas become one node, which takes the inputs of all of them, replica by replica, gives
-  // their outputs in the same order, and says in its int attribute `replicas` how many there are.
+  // Joins replicas: its copies for replicas become one node, which takes the inputs of all of them, replica
+  // by replica, gives their outputs in the same order, and says in its int attribute `replicas` how many
+  // there are.
   bool collective = false;
   // Combines values of several replicas: collectives, and what they are lowered to.
   bool joins_replicas = false;
@@ -205,18 +208,20 @@ struct OpTraits {
   bool declares_effects = false;   // its int attribute `effects` stands in place of OpDef::effects
   bool checkpoint = false;         // kept for gradients; what leads to it may be computed again for them
   bool gives_shape = false;        // output 0 is the shape of input 0, whose contents are not looked at
-  // Each element of output 0 is one of input 0, or of any input where their number is open; other inputs only say which.
+  // Each element of output 0 is one of input 0, or of any input where their number is open; other inputs only
+  // say which.
   bool moves_elements = false;
-  // Output 0 is all zeros where input 0 is. Only ops that spread or negate an assigned number need to say so: strategies see by it
-  // that replicas add nothing.
+  // Output 0 is all zeros where input 0 is. Only ops that spread or negate an assigned number need to say so:
+  // strategies see by it that replicas add nothing.
   bool keeps_zeros = false;
   // Output 0 is the tensor in this attribute: nothing runs.
   std::optional<std::string> gives_attribute;
   // The attribute that names the variable it reads as a value.
   std::optional<std::string> reads_variable;
-  // It writes a variable, and perhaps slot variables that belong to it. Its kernel takes the current values of the
-  // variable and of the slots, in this order, before the node's inputs, and gives the new ones as outputs 0, 1, ...;
-  // these are the node's outputs too. A kernel that runs in place must allow output i to be input i.
+  // It writes a variable, and perhaps slot variables that belong to it. Its kernel takes the current values
+  // of the variable and of the slots, in this order, before the node's inputs, and gives the new ones as
+  // outputs 0, 1, ...; these are the node's outputs too. A kernel that runs in place must allow output i to
+  // be input i.
   struct Update {
     std::string attribute;       // names the variable
     std::size_t operand = 0;     // the input that must agree across replicas: a gradient, a new value
@@ -232,8 +237,8 @@ struct OpTraits {
 // Makes the kernel for one node of known specs; called once per plan, so attributes are looked up here.
 using KernelMaker = std::function<KernelFn(const NodeView&, std::span<const TensorSpec> outputs)>;
 
-// Computes `count` consecutive elements of an output from as many consecutive elements of each input; `output` may be one of
-// the inputs. Stateless; never throws where the op is infallible.
+// Computes `count` consecutive elements of an output from as many consecutive elements of each input;
+// `output` may be one of the inputs. Stateless; never throws where the op is infallible.
 using TileFn = std::function<void(const void* const* inputs, void* output, std::int64_t count)>;
 using TileMaker = std::function<TileFn(const NodeView&, std::span<const TensorSpec> outputs)>;
 
@@ -258,12 +263,12 @@ struct OpDef {
   std::function<Cost(const NodeView&, std::span<const TensorSpec> outputs)> cost;    // absent: from the bytes
   std::function<Split(const NodeView&, std::span<const TensorSpec> outputs)> split;  // absent: one shard
   GradientFn gradient;  // absent: not differentiable
-  // Inputs (i64, rank 0 or 1) whose contents decide shapes. They must follow from constants and from shapes of values:
-  // the builder refuses others, and rules read them with NodeView::shape_operand.
+  // Inputs (i64, rank 0 or 1) whose contents decide shapes. They must follow from constants and from shapes
+  // of values: the builder refuses others, and rules read them with NodeView::shape_operand.
   std::vector<std::size_t> shape_operands;
   std::map<DeviceKind, KernelMaker> kernels;
-  // For an element-wise op with one output, on the CPU: the pass fuse-elementwise joins only ops that have it. It gives the
-  // same bits as the kernel.
+  // For an element-wise op with one output, on the CPU: the pass fuse-elementwise joins only ops that have
+  // it. It gives the same bits as the kernel.
   TileMaker tile;
   // Refuses attributes not declared above unless set.
   bool open_attributes = false;

@@ -1,6 +1,7 @@
 // graph/ops/collectives.cpp - values that replicas make together, and what they are lowered to.
 //
-// All of these take the tensors of several replicas, replica by replica: tensor t of replica r is input r * tensors + t.
+// All of these take the tensors of several replicas, replica by replica: tensor t of replica r is input r *
+// tensors + t.
 #include "lockstep/graph/ops/collectives.h"
 
 #include <algorithm>
@@ -84,8 +85,8 @@ void check_reducible(const NodeView& node, ReduceOp op) {
   }
 }
 
-// Elements of several tensors, counted through: a shard takes a range of all of them. Each tensor begins where a long shard may,
-// so that these begin with a cache line of whichever tensor they begin in.
+// Elements of several tensors, counted through: a shard takes a range of all of them. Each tensor begins
+// where a long shard may, so that these begin with a cache line of whichever tensor they begin in.
 class Flat {
  public:
   explicit Flat(std::span<const TensorSpec> tensors) {
@@ -132,7 +133,8 @@ constexpr std::size_t kFew = 16;  // replicas whose addresses are gathered witho
 using Addresses = SmallVector<const void*, kFew>;
 using Places = SmallVector<void*, kFew>;
 
-// The values of replicas combined, tensor by tensor, in one pass over memory; each result is written to all of its outputs.
+// The values of replicas combined, tensor by tensor, in one pass over memory; each result is written to all
+// of its outputs.
 class ReplicaReduction {
  public:
   ReplicaReduction(const NodeView& node, std::span<const TensorSpec> outputs)
@@ -161,8 +163,9 @@ class ReplicaReduction {
 
   static Split split(const NodeView& node, std::span<const TensorSpec> outputs) {
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
-    // One sum of many reads more for each element than one of two does, so that shards can be shorter. With a result for every
-    // replica they stay long: a core then finds more of what it wrote the last time in its cache.
+    // One sum of many reads more for each element than one of two does, so that shards can be shorter. With a
+    // result for every replica they stay long: a core then finds more of what it wrote the last time in its
+    // cache.
     const bool is_shared = outputs.size() == tensors;
     const auto streams = is_shared ? static_cast<std::int64_t>(replicas) + 1 : std::int64_t{3};
     return {shards_for(Flat(outputs.first(tensors)).total() * streams, 3 * kReduceGrain), 0, false};

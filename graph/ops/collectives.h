@@ -2,15 +2,16 @@
 //
 //   Value total = all_reduce(ReduceOp::kSum, local);        // inside a replicated region: the same on every replica
 //
-// Inside a replicated region these take and give the values of one replica. The pass `replicate` joins the copies of such
-// a node into one, which takes the values of all replicas, replica by replica, and gives theirs: no replica ever waits
-// for another, since the joined node simply runs when its inputs are there. With one replica, or outside of replicated
-// regions, they are what they are for a group of one: the value itself.
+// Inside a replicated region these take and give the values of one replica. The pass `replicate` joins the
+// copies of such a node into one, which takes the values of all replicas, replica by replica, and gives
+// theirs: no replica ever waits for another, since the joined node simply runs when its inputs are there.
+// With one replica, or outside of replicated regions, they are what they are for a group of one: the value
+// itself.
 //
 // Sums are taken in the order of the replicas, element by element, so that bits depend on nothing else.
 //
-// The ops that lower-collectives makes of them (reduce_replicas, reduce_chunk, join_chunks, copy) have no function here.
-// Thread safety: as the builder.
+// The ops that lower-collectives makes of them (reduce_replicas, reduce_chunk, join_chunks, copy) have no
+// function here. Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>
@@ -46,9 +47,9 @@ LOCKSTEP_API Value reduce_replicas(ReduceOp op, std::span<const Value> values,
 // What a merge function gives for one result: one value for all replicas, or one for each.
 using MergedResult = std::vector<Value>;  // 1 or `replicas` values
 using MergeFn = std::function<std::vector<MergedResult>(std::span<const std::vector<Value>> arguments)>;
-// Inside a replicated region of `replicas` replicas: leaves it for the function, which is traced once and sees the values of
-// all replicas ([argument][replica]), and hands each replica its part of what the function gives. The function may use no
-// value of the region but its arguments.
+// Inside a replicated region of `replicas` replicas: leaves it for the function, which is traced once and
+// sees the values of all replicas ([argument][replica]), and hands each replica its part of what the function
+// gives. The function may use no value of the region but its arguments.
 LOCKSTEP_API std::vector<Value> merge_call(GraphBuilder& builder, std::int64_t replicas,
                                            std::span<const Value> arguments, const MergeFn& function,
                                            SourceSite site = SourceSite::current());

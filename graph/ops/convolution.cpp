@@ -12,7 +12,8 @@ namespace lockstep {
 
 namespace {
 
-// The convolution that a node belongs to, from the shapes of its three tensors; those not known yet are unknown.
+// The convolution that a node belongs to, from the shapes of its three tensors; those not known yet are
+// unknown.
 kernels::ConvShape conv_shape(const NodeView& node, const Shape& x, const Shape& w) {
   if (x.rank() != 4) NodeView::fail(str("takes images [n, rows, columns, channels], got ", x));
   if (w.rank() != 4)

@@ -1,6 +1,7 @@
 // graph/ops/convolution.h - convolution and pooling.
 //
-// Images are [images, rows, columns, channels] (NHWC). Filters are [rows, columns, in channels / groups, out channels].
+// Images are [images, rows, columns, channels] (NHWC). Filters are [rows, columns, in channels / groups, out
+// channels].
 //
 //   Value y = conv2d(x, w, {.strides = {2, 2}, .padding = Padding::same()});
 //   Value z = max_pool(y, {2, 2});
@@ -44,8 +45,8 @@ struct Conv2dOptions {
 
 // x [n, h, w, c] with the filter w [kh, kw, c / groups, out]: [n, h', w', out]. Floating.
 LOCKSTEP_API Value conv2d(const Operand& x, const Operand& w, const Conv2dOptions& options = {});
-// Its derivatives, which are ops of their own: with respect to x of that shape, and to w of that shape, where g flows back
-// into the output.
+// Its derivatives, which are ops of their own: with respect to x of that shape, and to w of that shape, where
+// g flows back into the output.
 LOCKSTEP_API Value conv2d_backward_input(const Value& g, const Value& w, const Value& x_shape,
                                          const Conv2dOptions& options = {},
                                          SourceSite site = SourceSite::current());

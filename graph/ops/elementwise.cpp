@@ -1,5 +1,5 @@
-// graph/ops/elementwise.cpp - ops that work element by element: what they share, identity, where, clip and cast. The rest
-// is in elementwise_unary.cpp and elementwise_binary.cpp.
+// graph/ops/elementwise.cpp - ops that work element by element: what they share, identity, where, clip and
+// cast. The rest is in elementwise_unary.cpp and elementwise_binary.cpp.
 #include "lockstep/core/kernels/elementwise.h"
 
 #include <array>

@@ -1,8 +1,8 @@
 // graph/ops/elementwise.h - ops that work element by element.
 //
-// Operands of one op have one dtype; a number becomes a constant of the other operand's dtype. Ops of two and more operands
-// broadcast as NumPy does. f16 and bf16 compute in f32 and round once; integers wrap around. Accuracy:
-// core/kernels/elementwise.h. Derivatives at corners: docs/ops.md.
+// Operands of one op have one dtype; a number becomes a constant of the other operand's dtype. Ops of two and
+// more operands broadcast as NumPy does. f16 and bf16 compute in f32 and round once; integers wrap around.
+// Accuracy: core/kernels/elementwise.h. Derivatives at corners: docs/ops.md.
 // Thread safety: as the builder.
 #pragma once
 
@@ -71,8 +71,8 @@ LOCKSTEP_API Value round(const Operand& x);     // half to even
 LOCKSTEP_API Value isfinite(const Operand& x);  // bool
 
 // --- dtypes
-// x as another dtype (core/kernels/cast.h has the rules): to integers it truncates and saturates, NaN becomes 0; to bool
-// it asks != 0. x itself where it has the dtype.
+// x as another dtype (core/kernels/cast.h has the rules): to integers it truncates and saturates, NaN becomes
+// 0; to bool it asks != 0. x itself where it has the dtype.
 LOCKSTEP_API Value cast(const Operand& x, DType dtype);
 
 // --- for gradient rules

@@ -2,25 +2,26 @@
 //
 //   Value loss = global_mean(softmax_cross_entropy(logits, labels));
 //
-// With one replica these are the mean, the sum and the number of elements of v. With several, v is the part of one
-// replica, and
+// With one replica these are the mean, the sum and the number of elements of v. With several, v is the part
+// of one replica, and
 //   global_count(v)   is the number of elements over all replicas: the same on each;
 //   global_sum(v)     is this replica's share of the sum: the sum of its own part;
 //   global_mean(v)    is this replica's share of the mean: the sum of its own part / the number over all replicas.
-// Shares add up to the whole. So gradients of shares, summed over the replicas as gradients of mirrored variables are,
-// give the gradient of the whole, however unevenly the batch was cut; and no communication stands between the forward
-// and the backward pass but that of the count, which depends on shapes alone. Nothing flows back through the count.
+// Shares add up to the whole. So gradients of shares, summed over the replicas as gradients of mirrored
+// variables are, give the gradient of the whole, however unevenly the batch was cut; and no communication
+// stands between the forward and the backward pass but that of the count, which depends on shapes alone.
+// Nothing flows back through the count.
 //
 // How a strategy knows them, without their names:
 //   OpTraits::sum_over_replicas (global_count)         what its kernel computes for one replica must be summed over all
 //                                                      replicas before anybody reads it;
 //   OpTraits::replica_share (global_sum, global_mean)  the node is right as it stands; where its value leaves the step, the
 //                                                      shares are to be added up.
-// None of them has Effect::kCollective: until a strategy completes it, a node communicates with nobody. It may be erased
-// where nobody reads it, and merged with an equal one. The all-reduce that completes it brings the effect, and with it its
-// place in the communicator's order. What is not sound before then is to fold one into a constant, which nobody would
-// complete, or to derive a shape from a count; constant-folding and shape operands leave them alone.
-// Thread safety: as the builder.
+// None of them has Effect::kCollective: until a strategy completes it, a node communicates with nobody. It
+// may be erased where nobody reads it, and merged with an equal one. The all-reduce that completes it brings
+// the effect, and with it its place in the communicator's order. What is not sound before then is to fold one
+// into a constant, which nobody would complete, or to derive a shape from a count; constant-folding and shape
+// operands leave them alone. Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,8 @@
 //     return {sum_to_like(c.grad() * c.input(1), c.input(0)), sum_to_like(c.grad() * c.input(0), c.input(1))};
 //   };
 //
-// A rule gives one Gradient per input, an empty one if nothing flows back. gradients() calls it (graph/train/gradients.h).
-// Thread safety: as the builder.
+// A rule gives one Gradient per input, an empty one if nothing flows back. gradients() calls it
+// (graph/train/gradients.h). Thread safety: as the builder.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@
 
 namespace lockstep {
 
-// Some rows of a tensor of shape `dense_shape`: row i of `values` belongs at row indices[i] of the dense tensor; a row
-// that is named twice counts twice. All other rows are zero.
+// Some rows of a tensor of shape `dense_shape`: row i of `values` belongs at row indices[i] of the dense
+// tensor; a row that is named twice counts twice. All other rows are zero.
 struct IndexedSlices {
   Value indices;      // i64[k]
   Value values;       // [k, ...]
@@ -75,7 +75,8 @@ class LOCKSTEP_API GradientContext {
   std::span<const Value> output_gradients_;
 };
 
-// The sum of `value` over what broadcasting `like` to its shape repeated: the gradient of a broadcast operand.
+// The sum of `value` over what broadcasting `like` to its shape repeated: the gradient of a broadcast
+// operand.
 LOCKSTEP_API Value sum_to_like(const Value& value, const Value& like);
 
 }  // namespace lockstep

@@ -13,8 +13,9 @@
 
 namespace lockstep {
 
-// [..., m, k] x [..., k, n] -> [..., m, n], rank 2 or more; leading dimensions broadcast as in NumPy. transpose_a reads a
-// as [..., k, m] and transpose_b reads b as [..., n, k], without making the transposed tensor.
+// [..., m, k] x [..., k, n] -> [..., m, n], rank 2 or more; leading dimensions broadcast as in NumPy.
+// transpose_a reads a as [..., k, m] and transpose_b reads b as [..., n, k], without making the transposed
+// tensor.
 LOCKSTEP_API Value matmul(const Operand& a, const Operand& b, bool transpose_a = false,
                           bool transpose_b = false);
 

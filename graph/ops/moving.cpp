@@ -207,7 +207,8 @@ class Pieces {
     }
   }
 
-  // Calls f(i, offset of piece i in the whole in bytes, copy, its units [begin, end)) for what this shard is to copy.
+  // Calls f(i, offset of piece i in the whole in bytes, copy, its units [begin, end)) for what this shard is
+  // to copy.
   template <class F>
   void for_shard(const KernelContext& c, F&& f) const {
     const auto [begin, end] = c.range(units_);

@@ -1,7 +1,7 @@
 // graph/ops/ops.h - the op library as functions on values.
 //
-// Each function adds one node; its op has the function's name. What every op takes and gives is in docs/ops.md.
-// Thread safety: as the builder; register_builtin_ops() as OpRegistry.
+// Each function adds one node; its op has the function's name. What every op takes and gives is in
+// docs/ops.md. Thread safety: as the builder; register_builtin_ops() as OpRegistry.
 #pragma once
 
 #include "lockstep/core/export.h"

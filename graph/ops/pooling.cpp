@@ -45,7 +45,8 @@ double seconds_of(const kernels::PoolShape& s) {
 using ShapeOfNode = kernels::PoolShape (*)(const NodeView&, const TensorSpec& output);
 using Fill = void (*)(DType, const kernels::PoolShape&, const KernelContext&, std::int64_t, std::int64_t);
 
-// An op over windows of images: attributes, cost, shards of output rows (or of images, `by_image`) and kernel.
+// An op over windows of images: attributes, cost, shards of output rows (or of images, `by_image`) and
+// kernel.
 OpDef pool_op(std::string name, std::string summary, std::size_t inputs, bool by_image,
               ShapeOfNode shape_of_node, Fill fill) {
   OpDef def;

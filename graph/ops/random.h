@@ -1,13 +1,13 @@
 // graph/ops/random.h - random draws.
 //
-// What a random op draws follows from the run's seed and step, the replica that runs it and its key, and from nothing
-// else. Two ops with one key draw the same numbers. Where no key is given, the builder gives each call its own,
-// a negative one: keys of yours from 0 on never meet those.
-// The body of a loop has one key and runs in one step: every trip draws the same numbers. Draw the numbers of all trips
-// before the loop, and let each trip gather() its own.
+// What a random op draws follows from the run's seed and step, the replica that runs it and its key, and from
+// nothing else. Two ops with one key draw the same numbers. Where no key is given, the builder gives each
+// call its own, a negative one: keys of yours from 0 on never meet those.
+// The body of a loop has one key and runs in one step: every trip draws the same numbers. Draw the numbers of
+// all trips before the loop, and let each trip gather() its own.
 //
-// A shape is given with the spec, or as a Value (an i64 vector that follows from constants and from shapes, see
-// OpDef::shape_operands): random_normal(shape_of(x), x.dtype()).
+// A shape is given with the spec, or as a Value (an i64 vector that follows from constants and from shapes,
+// see OpDef::shape_operands): random_normal(shape_of(x), x.dtype()).
 // Thread safety: as the builder.
 #pragma once
 
@@ -41,8 +41,8 @@ LOCKSTEP_API Value random_integers(const Value& shape, DType dtype, std::int64_t
 // The numbers 0 to n-1 in random order, i64[n].
 LOCKSTEP_API Value random_permutation(GraphBuilder& builder, std::int64_t n, RandomKey key = std::nullopt,
                                       SourceSite site = SourceSite::current());
-// x with each element set to 0 with probability `rate`, the others divided by 1 - rate. The gradient passes through what
-// was kept.
+// x with each element set to 0 with probability `rate`, the others divided by 1 - rate. The gradient passes
+// through what was kept.
 LOCKSTEP_API Value dropout(const Operand& x, double rate, RandomKey key = std::nullopt);
 
 }  // namespace lockstep

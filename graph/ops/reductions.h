@@ -1,8 +1,8 @@
 // graph/ops/reductions.h - reductions over axes.
 //
-// Over the given axes (all where empty), which may count from the end; keepdims leaves them with extent 1. The order of
-// the arithmetic is fixed by the shape alone (core/kernels/reduce.h); f16 and bf16 compute in f32 and round once.
-// Thread safety: as the builder.
+// Over the given axes (all where empty), which may count from the end; keepdims leaves them with extent 1.
+// The order of the arithmetic is fixed by the shape alone (core/kernels/reduce.h); f16 and bf16 compute in
+// f32 and round once. Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ LOCKSTEP_API Value mean(const Operand& x, std::vector<std::int64_t> axes = {}, b
 // NaN where there is one; of nothing they are refused. The gradient is shared equally by equal elements.
 LOCKSTEP_API Value max(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
 LOCKSTEP_API Value min(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
-// Of nothing: 1. The gradient is right where elements are zero, too; differentiating it a second time takes memory for
-// the square of an axis.
+// Of nothing: 1. The gradient is right where elements are zero, too; differentiating it a second time takes
+// memory for the square of an axis.
 LOCKSTEP_API Value prod(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
 // Of bool.
 LOCKSTEP_API Value any_of(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
@@ -31,7 +31,8 @@ LOCKSTEP_API Value all(const Operand& x, std::vector<std::int64_t> axes = {}, bo
 // log(sum(exp(x))) without overflow; -inf alone, or nothing, gives -inf.
 LOCKSTEP_API Value logsumexp(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
 
-// How many elements of x lie along the axes: a scalar that follows from the shape alone, whose contents are not looked at.
+// How many elements of x lie along the axes: a scalar that follows from the shape alone, whose contents are
+// not looked at.
 LOCKSTEP_API Value num_elements(const Operand& x, std::vector<std::int64_t> axes = {},
                                 DType dtype = DType::kI64);
 // A value that a reduction over `axes` of x gave, with the shape that keepdims gives it.

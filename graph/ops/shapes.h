@@ -13,7 +13,8 @@
 
 namespace lockstep {
 
-// A shape given as a Value is an i64 vector that must follow from constants and from shapes: see OpDef::shape_operands.
+// A shape given as a Value is an i64 vector that must follow from constants and from shapes: see
+// OpDef::shape_operands.
 
 // The dimensions of x, i64[rank]; costs nothing, and does not look at the contents of x.
 LOCKSTEP_API Value shape_of(const Operand& x);
@@ -23,8 +24,8 @@ LOCKSTEP_API Value reshape(const Operand& x, const Value& shape);
 // x repeated along new axes and along those of extent 1, as NumPy broadcasts.
 LOCKSTEP_API Value broadcast_to(const Operand& x, const Shape& shape);
 LOCKSTEP_API Value broadcast_to(const Operand& x, const Value& shape);
-// The other way round: the sum of x over what broadcasting a tensor of that shape to x's would repeat. Costs nothing where
-// the shapes turn out equal.
+// The other way round: the sum of x over what broadcasting a tensor of that shape to x's would repeat. Costs
+// nothing where the shapes turn out equal.
 LOCKSTEP_API Value sum_to(const Operand& x, const Shape& shape);
 LOCKSTEP_API Value sum_to(const Operand& x, const Value& shape);
 // Zeros / ones of the dtype and shape of x.
@@ -58,13 +59,13 @@ LOCKSTEP_API std::vector<Value> split_evenly(const Operand& x, std::int64_t part
 
 // As a begin or an end of slice(): as far as the axis goes, in the direction of the step.
 inline constexpr std::int64_t kOpen = std::numeric_limits<std::int64_t>::max();
-// x[begin[0]:end[0]:steps[0], ...] as NumPy reads it: negative begins and ends count from the end, both are cut to the axis,
-// steps may be negative. Axes behind the last that is named stay whole; no steps: 1 each.
+// x[begin[0]:end[0]:steps[0], ...] as NumPy reads it: negative begins and ends count from the end, both are
+// cut to the axis, steps may be negative. Axes behind the last that is named stay whole; no steps: 1 each.
 LOCKSTEP_API Value slice(const Operand& x, std::vector<std::int64_t> begin, std::vector<std::int64_t> end,
                          std::vector<std::int64_t> steps = {});
-// The piece of this size that begins at `begin`, each with one element per axis; a size of -1 goes to the end of the axis.
-// Nothing is cut: a piece that leaves x is an error. Both are shape operands: they follow from constants and from shapes. A place
-// that only the step knows is gather()'s business.
+// The piece of this size that begins at `begin`, each with one element per axis; a size of -1 goes to the end
+// of the axis. Nothing is cut: a piece that leaves x is an error. Both are shape operands: they follow from
+// constants and from shapes. A place that only the step knows is gather()'s business.
 LOCKSTEP_API Value slice(const Operand& x, const Value& begin, const Value& size);
 // The way back: zeros of that shape, with x where slice() with the same arguments would read.
 LOCKSTEP_API Value unslice(const Operand& x, const Value& shape, std::vector<std::int64_t> begin,

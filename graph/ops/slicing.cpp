@@ -31,7 +31,8 @@ Cut cut(std::int64_t extent, std::int64_t begin, std::int64_t end, std::int64_t 
   const std::int64_t span = forward ? last - first : first - last;
   const std::int64_t stride = forward ? step : -step;
   const std::int64_t count = span <= 0 ? 0 : (span - 1) / stride + 1;
-  // Where there is no second element a step of any size is meant as one: offsets in memory are multiples of it.
+  // Where there is no second element a step of any size is meant as one: offsets in memory are multiples of
+  // it.
   return {first, count > 1 ? step : 1, count};
 }
 

@@ -1,7 +1,7 @@
 // graph/ops/updates.cpp - what optimizers do to variables.
 //
-// Each op names a variable and its slots; a dense form takes (gradient, learning_rate[, step]), a form by rows takes
-// (indices, rows, learning_rate[, step]). All of one kind share inference, split and kernel.
+// Each op names a variable and its slots; a dense form takes (gradient, learning_rate[, step]), a form by
+// rows takes (indices, rows, learning_rate[, step]). All of one kind share inference, split and kernel.
 #include "lockstep/graph/ops/updates.h"
 
 #include <algorithm>

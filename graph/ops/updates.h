@@ -1,7 +1,7 @@
 // graph/ops/updates.h - the nodes that optimizers are made of.
 //
-// The updates themselves (sgd, adam, ...) name a variable and its slots, and are made by the optimizers of graph/train/optimizer.h
-// or with GraphBuilder::op; their formulas are in core/kernels/updates.h.
+// The updates themselves (sgd, adam, ...) name a variable and its slots, and are made by the optimizers of
+// graph/train/optimizer.h or with GraphBuilder::op; their formulas are in core/kernels/updates.h.
 // Thread safety: as the builder.
 #pragma once
 
@@ -13,8 +13,9 @@
 
 namespace lockstep {
 
-// The indices (i32 or i64), unchanged; the step fails where one is outside of [0, limit). Updates by rows run in the commit
-// stage, where nothing may fail, and pass such indices over in silence: so they are checked first.
+// The indices (i32 or i64), unchanged; the step fails where one is outside of [0, limit). Updates by rows run
+// in the commit stage, where nothing may fail, and pass such indices over in silence: so they are checked
+// first.
 LOCKSTEP_API Value check_indices(const Operand& indices, std::int64_t limit);
 
 }  // namespace lockstep

@@ -1,7 +1,7 @@
 // graph/ops/variables.cpp - reading and writing declared state.
 //
-// The kernel of an update takes the variable's current value before the node's inputs and gives the new value; it
-// may run in place, and it never fails.
+// The kernel of an update takes the variable's current value before the node's inputs and gives the new
+// value; it may run in place, and it never fails.
 #include <optional>
 #include <string>
 

@@ -177,8 +177,9 @@ class Level {
     return taken;
   }
 
-  // Which variables change together, and how seldom: the name of what gathers for them, so that other functions with the same
-  // store (those of a generator and of its critic) count and gather by themselves. FNV-1a, the same in every process.
+  // Which variables change together, and how seldom: the name of what gathers for them, so that other
+  // functions with the same store (those of a generator and of its critic) count and gather by themselves.
+  // FNV-1a, the same in every process.
   std::string tag() const {
     std::vector<std::string> served = {str(steps_)};
     for (const Item& item : items_) {
@@ -286,8 +287,8 @@ class Level {
 
   // --- in every k-th step
 
-  // The gradient to apply, and for rows their numbers. A row that was not named is given as one that was, with zeros: a row
-  // named twice counts with the sum.
+  // The gradient to apply, and for rows their numbers. A row that was not named is given as one that was,
+  // with zeros: a row named twice counts with the sum.
   std::vector<ValueId> mean_of(Rewriter& edit, const Node& node, std::span<const ValueId> gathered) {
     const OpTraits::Update& update = update_of(node);
     std::vector<TensorSpec> specs;

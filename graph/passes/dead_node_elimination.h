@@ -3,9 +3,9 @@
 //   x --> a --> b        (nobody reads b)             x
 //   x --> c --> result                          -->   x --> c --> result
 //
-// Needed are the results, the parameters, every node that must run for its effects (must_run), and whatever those
-// read. A node that ran after an erased one runs after what that one ran after. Regions are cleaned too; their
-// parameters stay. Linear.
+// Needed are the results, the parameters, every node that must run for its effects (must_run), and whatever
+// those read. A node that ran after an erased one runs after what that one ran after. Regions are cleaned
+// too; their parameters stay. Linear.
 // Thread safety: as any Pass.
 #pragma once
 

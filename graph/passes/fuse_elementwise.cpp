@@ -81,10 +81,10 @@ class ProbedShapes {
   std::int64_t last_fresh_ = 10'000;  // hardly equal to anything else
 };
 
-// Which nodes become one. Nodes of one kind (shape, device, replica, controls) may be joined where one reads the other.
-// Every node gets a stage: at least that of what it reads, and a higher one where the two may not be joined. A group is
-// what hangs together within one kind and stage. Every edge between groups leads to a higher stage, so that no group
-// depends on itself through others.
+// Which nodes become one. Nodes of one kind (shape, device, replica, controls) may be joined where one reads
+// the other. Every node gets a stage: at least that of what it reads, and a higher one where the two may not
+// be joined. A group is what hangs together within one kind and stage. Every edge between groups leads to a
+// higher stage, so that no group depends on itself through others.
 class Groups {
  public:
   Groups(const Graph& graph, std::span<const NodeId> order, std::vector<std::uint32_t> kinds,
@@ -198,8 +198,8 @@ class Groups {
     }
   }
 
-  // Components that are too large are cut along an order in which they could run, so that no slice needs what a later
-  // one makes. Depth first: neighbours in that order are mostly neighbours in the graph.
+  // Components that are too large are cut along an order in which they could run, so that no slice needs what
+  // a later one makes. Depth first: neighbours in that order are mostly neighbours in the graph.
   std::vector<std::uint32_t> slices_of(const std::vector<std::uint32_t>& whole, std::size_t max_nodes) const {
     std::vector<std::uint32_t> sizes(graph_.id_bound(), 0);
     for (const NodeId id : order_) ++sizes[whole[id.index()]];
@@ -291,8 +291,8 @@ class FuseElementwise final : public Pass {
     return node.device().empty() ? unplaced_on_cpu_ : Device::parse(node.device()).kind == DeviceKind::kCpu;
   }
 
-  // Which nodes shape operands are computed from, by id. They stay what they are: shapes are worked out before the step runs, from
-  // nodes without regions, and cost nothing when it does.
+  // Which nodes shape operands are computed from, by id. They stay what they are: shapes are worked out
+  // before the step runs, from nodes without regions, and cost nothing when it does.
   static std::vector<bool> make_shapes(const Graph& graph, std::span<const NodeId> order) {
     std::vector<bool> marked(graph.id_bound());
     for (auto it = order.rbegin(); it != order.rend(); ++it) {

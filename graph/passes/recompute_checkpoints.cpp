@@ -94,9 +94,9 @@ class Recompute {
     }
   }
 
-  // The copy of a node and of all that it needs; made for the reader that first needs it, and waiting for what that reader
-  // waits for, and for those who read what lies behind the next checkpoint. No gradient node that comes before the reader
-  // needs the copy: it is new. So nobody waits in a circle.
+  // The copy of a node and of all that it needs; made for the reader that first needs it, and waiting for
+  // what that reader waits for, and for those who read what lies behind the next checkpoint. No gradient node
+  // that comes before the reader needs the copy: it is new. So nobody waits in a circle.
   NodeId copy_of(NodeId wanted, NodeId reader) {
     std::vector<NodeId> stack = {wanted};
     while (!stack.empty()) {

@@ -96,7 +96,8 @@ class Clusterer {
       return;
     }
     single_ = kNone;
-    // The most urgent first; calls whose predecessors ran together stay together, so that chains find their own cluster.
+    // The most urgent first; calls whose predecessors ran together stay together, so that chains find their
+    // own cluster.
     std::vector<Ranked> order;
     order.reserve(phases.size());
     for (const std::uint32_t phase : phases) {
@@ -200,7 +201,8 @@ class Clusterer {
 
   void link(std::uint32_t draft, std::uint32_t before) {
     if (before == draft || mark_[before] == draft) return;
-    // The mark is good while one draft is being connected; a single cluster grows over several levels and asks again.
+    // The mark is good while one draft is being connected; a single cluster grows over several levels and
+    // asks again.
     mark_[before] = draft;
     drafts_[draft].predecessors.push_back(before);
   }
@@ -226,7 +228,8 @@ class Clusterer {
     }
   }
 
-  // An empty cluster behind all of a phase, so that neither edges nor whoever asks whether it has ended multiply.
+  // An empty cluster behind all of a phase, so that neither edges nor whoever asks whether it has ended
+  // multiply.
   std::uint32_t join_of(std::uint32_t phase) {
     if (joins_[phase] == kNone) {
       joins_[phase] = static_cast<std::uint32_t>(drafts_.size());
@@ -263,7 +266,8 @@ class Clusterer {
     mark_.resize(drafts_.size(), kNone);
   }
 
-  // A new draft that waits for one other alone, and that is the main thing the other leads to, goes on behind it.
+  // A new draft that waits for one other alone, and that is the main thing the other leads to, goes on behind
+  // it.
   void append_to_chains(std::size_t first) {
     waiting_.resize(drafts_.size(), 0);
     for (std::size_t i = first; i < drafts_.size(); ++i) {
@@ -410,7 +414,8 @@ class Clusterer {
   std::vector<std::uint32_t> moved_;  // by draft: which one took its calls
 };
 
-// Everything in the order it came, the commit stage last: the order of the program keeps values alive shortest.
+// Everything in the order it came, the commit stage last: the order of the program keeps values alive
+// shortest.
 Clusters one_after_another(std::span<const Phase> phases) {
   Clusters result;
   result.sequential = true;

@@ -1,4 +1,5 @@
-// graph/run/compile.cpp - what happens to a graph and its variables before there are plans; program.cpp makes those.
+// graph/run/compile.cpp - what happens to a graph and its variables before there are plans; program.cpp makes
+// those.
 #include "lockstep/graph/run/compile.h"
 
 #include <utility>
@@ -12,7 +13,8 @@ namespace lockstep {
 
 namespace {
 
-// Makes the variables of the graph that the store does not have yet, and the names that share memory with others.
+// Makes the variables of the graph that the store does not have yet, and the names that share memory with
+// others.
 void bind_variables(const Graph& graph, VariableStore& store) {
   for (const VariableDecl& decl : graph.variables()) {
     if (decl.shares) {

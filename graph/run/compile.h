@@ -1,12 +1,13 @@
 // graph/run/compile.h - from a graph and a runtime to a Program.
 //
-// compile() verifies the graph against the runtime, binds its variables to a store (creating those that are missing,
-// with their initial values) and returns a Program that owns the graph. Plans are made when feeds arrive, since shapes
-// are known only then; a graph whose parameters all have known shapes is planned here, so that its errors come here.
+// compile() verifies the graph against the runtime, binds its variables to a store (creating those that are
+// missing, with their initial values) and returns a Program that owns the graph. Plans are made when feeds
+// arrive, since shapes are known only then; a graph whose parameters all have known shapes is planned here,
+// so that its errors come here.
 //
-// What a plan decides: which nodes run (aliases and constants do not), how large nodes are cut into shards (by shape
-// alone), which cheap neighbours form one cluster and run one after another on one thread, where each value lies in
-// memory, and which variable updates wait for the commit. See docs/architecture.md.
+// What a plan decides: which nodes run (aliases and constants do not), how large nodes are cut into shards
+// (by shape alone), which cheap neighbours form one cluster and run one after another on one thread, where
+// each value lies in memory, and which variable updates wait for the commit. See docs/architecture.md.
 // Thread safety: compile() may be called from any thread, also for one runtime and one store at once.
 #pragma once
 
@@ -30,7 +31,8 @@ struct CompileOptions {
   // Where variables live; null: the runtime's store.
   std::shared_ptr<VariableStore> variables = nullptr;
   Clustering clustering = Clustering::kByCost;
-  // A run estimated to take less stays on the calling thread: waking a worker costs about as much as it gains.
+  // A run estimated to take less stays on the calling thread: waking a worker costs about as much as it
+  // gains.
   double inline_seconds = 250e-6;
   // Plans kept, one per combination of feed shapes; at least 1.
   std::size_t max_plans = 16;
@@ -38,7 +40,8 @@ struct CompileOptions {
   bool verify = true;
 };
 
-// Throws VerifyError, InvalidArgument (a variable of the store has another spec; an op has no kernel for its device).
+// Throws VerifyError, InvalidArgument (a variable of the store has another spec; an op has no kernel for its
+// device).
 LOCKSTEP_API Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options = {});
 
 }  // namespace lockstep

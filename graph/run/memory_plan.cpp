@@ -19,10 +19,11 @@ constexpr std::size_t kMaxPairs = 65'536;  // of clusters looked at per block
 constexpr std::size_t kCandidates = 32;    // free blocks looked at per value
 constexpr std::size_t kMaxBySize = 4096;   // values of a plan that is laid out largest first
 
-// Does cluster a end before cluster b starts, whatever the schedule? Clusters are laid out in chains, in which each member
-// leads to the next (not always by an edge); for each cluster and chain the table has the last member of that chain that
-// leads to it. A cluster goes on with a chain whose last member leads to it, so that a fan-out behind a join takes up again
-// the chains that came together there. What finds none when all are begun has no chain, and counts as never over.
+// Does cluster a end before cluster b starts, whatever the schedule? Clusters are laid out in chains, in
+// which each member leads to the next (not always by an edge); for each cluster and chain the table has the
+// last member of that chain that leads to it. A cluster goes on with a chain whose last member leads to it,
+// so that a fan-out behind a join takes up again the chains that came together there. What finds none when
+// all are begun has no chain, and counts as never over.
 class Reachability {
  public:
   explicit Reachability(const Clusters& clusters) {
@@ -37,7 +38,8 @@ class Reachability {
       const Cluster& cluster = clusters.clusters[i];
       const std::uint32_t* own = &before_[std::size_t{i} * kChains];
       if (is_asked_about(clusters, cluster)) {
-        // The chain that was added to last: others may go on with those that ended further back, and not with this one.
+        // The chain that was added to last: others may go on with those that ended further back, and not with
+        // this one.
         std::uint32_t chain = kNone;
         for (std::uint32_t c = 0; c < begun; ++c) {
           if (own[c] == length[c] && (chain == kNone || last[c] > last[chain])) chain = c;
@@ -67,8 +69,8 @@ class Reachability {
  private:
   static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
 
-  // Whether what it leaves behind can be of use: not where a join is asked instead of it, and not where nothing comes after
-  // it before the gate.
+  // Whether what it leaves behind can be of use: not where a join is asked instead of it, and not where
+  // nothing comes after it before the gate.
   static bool is_asked_about(const Clusters& clusters, const Cluster& cluster) {
     const auto calls = std::span(clusters.calls).subspan(cluster.begin, cluster.end - cluster.begin);
     const bool joined = !calls.empty() && std::ranges::all_of(calls, [&](const Call& call) {
@@ -154,8 +156,8 @@ class Planner {
     std::set<std::pair<std::int64_t, std::int64_t>> by_size;  // bytes, offset
   };
 
-  // Large blocks of equal size would begin at addresses that caches cannot tell apart well: they get a few lines more, so that
-  // streams over several of them do not drive each other out.
+  // Large blocks of equal size would begin at addresses that caches cannot tell apart well: they get a few
+  // lines more, so that streams over several of them do not drive each other out.
   static std::int64_t rounded(const Interval& interval) {
     constexpr auto kLine = static_cast<std::int64_t>(kAlignment);
     const std::int64_t lines = std::max<std::int64_t>((interval.bytes + kLine - 1) / kLine, 1);
@@ -169,8 +171,9 @@ class Planner {
     return end;
   }
 
-  // Once more, the largest first, each at the lowest place that is free while it is needed: often closer to the live set than
-  // first come, first served, which leaves gaps. Looks at all pairs. Keeps the better of the two.
+  // Once more, the largest first, each at the lowest place that is free while it is needed: often closer to
+  // the live set than first come, first served, which leaves gaps. Looks at all pairs. Keeps the better of
+  // the two.
   void place_by_size() {
     struct Placed {
       std::uint32_t interval, begin, end;
@@ -289,7 +292,8 @@ class Planner {
       return offset;
     }
     std::int64_t& end = plan_.arena_bytes[interval.arena];
-    // A free block at the very end can grow. (One that is large enough stood too far back among the candidates.)
+    // A free block at the very end can grow. (One that is large enough stood too far back among the
+    // candidates.)
     if (!list.by_offset.empty()) {
       const auto last = std::prev(list.by_offset.end());
       if (last->second.bytes < bytes && last->first + last->second.bytes == end &&

@@ -1,11 +1,12 @@
 // graph/run/observer.h - sees what runs when.
 //
-// An Observer is handed to a run (RunOptions::observer) and told of every kernel call, shard by shard: constants, aliases
-// and reads of variables make none; the nodes of a region come between begin and end of the node around them. On each thread
-// begins and ends nest: what began last ends first. Implementations stay short, since they stand in the path of the run.
-// Without an observer nothing is called and nothing is paid.
+// An Observer is handed to a run (RunOptions::observer) and told of every kernel call, shard by shard:
+// constants, aliases and reads of variables make none; the nodes of a region come between begin and end of
+// the node around them. On each thread begins and ends nest: what began last ends first. Implementations stay
+// short, since they stand in the path of the run. Without an observer nothing is called and nothing is paid.
 //
-// Thread safety: calls come from the threads that run the nodes, concurrently; implementations synchronise themselves.
+// Thread safety: calls come from the threads that run the nodes, concurrently; implementations synchronise
+// themselves.
 //
 // What an event refers to (nodes, graphs, names) lives at least until on_run_end returns.
 #pragma once
@@ -39,7 +40,8 @@ struct NodeEvent {
   // Of all inputs and outputs of the node, variables included; what all shards read and write together.
   std::int64_t bytes_read = 0;
   std::int64_t bytes_written = 0;
-  // The call before it on this thread ended just now, and what else it needs before that: its end is this one's begin.
+  // The call before it on this thread ended just now, and what else it needs before that: its end is this
+  // one's begin.
   bool follows = false;
 };
 

@@ -297,7 +297,8 @@ class PlanMaker {
     const NodeView view = view_of(node, specs, variable_specs_, &shape_values);
     const std::span<const TensorSpec> outputs = resolved_.outputs_of(node);
 
-    // Variables: an update takes the current value first; a node with regions takes and gives those they use last.
+    // Variables: an update takes the current value first; a node with regions takes and gives those they use
+    // last.
     const SmallVector<std::string, 1> updated = updated_variables(node);
     std::vector<VariableUse> uses;
     if (has_regions) uses = variable_uses(node);
@@ -413,10 +414,12 @@ class PlanMaker {
     return bytes;
   }
 
-  // Which inputs may be written over: see OpTraits::in_place. Kernels over a region take care of output 0, over any input.
+  // Which inputs may be written over: see OpTraits::in_place. Kernels over a region take care of output 0,
+  // over any input.
   void offer_in_place(const Work& work) {
     if (work.outputs.size() > 1 && work.node->regions().empty()) return offer_pairs(work);
-    // An update by rows reads its rows in another order than it writes them: it may write over the variable alone.
+    // An update by rows reads its rows in another order than it writes them: it may write over the variable
+    // alone.
     const auto& update = work.node->op().traits.updates_variable;
     const std::size_t count = update && update->indices ? 1 : work.inputs.size();
     for (std::size_t i = 0; i < count; ++i) {

@@ -277,7 +277,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     return true;
   }
 
-  // The plan for these specs, moved to the front of the cache. Two threads may both make one; the first to come stays.
+  // The plan for these specs, moved to the front of the cache. Two threads may both make one; the first to
+  // come stays.
   std::shared_ptr<PlannedProgram> find_plan(std::span<const TensorSpec> specs) {
     const auto find = [&]() -> std::shared_ptr<PlannedProgram> {
       for (auto entry = plans_.begin(); entry != plans_.end(); ++entry) {

@@ -5,20 +5,20 @@
 //   program.run_into(feeds, results);                            // by position, into the caller's memory
 //   std::future<std::vector<Tensor>> later = program.run_async({x});
 //
-// A step commits or did not happen: variables change at the very end, together, or (on an exception, a cancellation
-// or a deadline before that) not at all, and the program can run again. The same inputs, seed and step give the same
-// bits, whatever the number of threads and however nodes are clustered.
+// A step commits or did not happen: variables change at the very end, together, or (on an exception, a
+// cancellation or a deadline before that) not at all, and the program can run again. The same inputs, seed
+// and step give the same bits, whatever the number of threads and however nodes are clustered.
 //
-// Thread safety: a Program is a cheap handle and may run from any number of threads at once, tasks of its own executor
-// included. Runs that write one variable take turns, and exclude those that read it; runs that draw random numbers
-// take turns too (each has its own step). The calling thread works on the run itself and workers help: a run never
-// waits for a worker to be free, so that runs inside tasks cannot deadlock. A small program runs on the calling thread
-// alone. Where a lambda node runs a program that needs a variable its own run holds, that is an error. Two runs whose
-// lambdas each run a program that needs the other's variable wait for each other: give such runs a deadline, or the
-// variables one order.
+// Thread safety: a Program is a cheap handle and may run from any number of threads at once, tasks of its own
+// executor included. Runs that write one variable take turns, and exclude those that read it; runs that draw
+// random numbers take turns too (each has its own step). The calling thread works on the run itself and
+// workers help: a run never waits for a worker to be free, so that runs inside tasks cannot deadlock. A small
+// program runs on the calling thread alone. Where a lambda node runs a program that needs a variable its own
+// run holds, that is an error. Two runs whose lambdas each run a program that needs the other's variable wait
+// for each other: give such runs a deadline, or the variables one order.
 //
-// Plans: the first run with given feed shapes makes a plan for them (memory, clusters); later runs find it. The
-// CompileOptions::max_plans most recently used ones are kept.
+// Plans: the first run with given feed shapes makes a plan for them (memory, clusters); later runs find it.
+// The CompileOptions::max_plans most recently used ones are kept.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +58,8 @@ struct RunOptions {
   Observer* observer = nullptr;
 };
 
-// What went wrong in a run: node, op, device, replica and source line in place(); the original exception nested.
+// What went wrong in a run: node, op, device, replica and source line in place(); the original exception
+// nested.
 class LOCKSTEP_API RunError : public Error {
  public:
   RunError(ErrorCode code, std::string message, ErrorPlace place, std::uint64_t committed);
@@ -93,21 +94,23 @@ class LOCKSTEP_API Program {
   Program(Program&&) noexcept;
   Program& operator=(Program&&) noexcept;
 
-  // Feeds by position, in the order of graph().parameters(). A wrong feed (missing, extra, dtype, shape) is refused
-  // before anything runs (InvalidArgument naming the placeholder and what it expects). Throws RunError.
+  // Feeds by position, in the order of graph().parameters(). A wrong feed (missing, extra, dtype, shape) is
+  // refused before anything runs (InvalidArgument naming the placeholder and what it expects). Throws
+  // RunError.
   std::vector<Tensor> run(std::span<const Tensor> feeds = {}, const RunOptions& options = {}) const;
   std::vector<Tensor> run(std::initializer_list<Feed> feeds, const RunOptions& options = {}) const;
   // Feeds by name, put in order for the calls that take them by position.
   std::vector<Tensor> order_feeds(std::initializer_list<Feed> feeds) const;
   std::vector<Tensor> order_feeds(std::span<const Feed> feeds) const;
-  // Results into tensors of the right specs, in the order of graph().results(). They must not share memory with
-  // feeds or with each other. After an error their contents are unspecified.
+  // Results into tensors of the right specs, in the order of graph().results(). They must not share memory
+  // with feeds or with each other. After an error their contents are unspecified.
   void run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
                 const RunOptions& options = {}) const;
   // On the executor. The future throws what run would have thrown.
   std::future<std::vector<Tensor>> run_async(std::vector<Tensor> feeds = {},
                                              const RunOptions& options = {}) const;
-  // `steps` runs on the same feeds, each committing by itself; the results of the last. RunError says how many committed.
+  // `steps` runs on the same feeds, each committing by itself; the results of the last. RunError says how
+  // many committed.
   std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds = {},
                             const RunOptions& options = {}) const;
 

@@ -32,7 +32,8 @@ class RegionProgram {
 
   const Plan& plan() const { return *plan_; }
 
-  // `variables` are the addresses of all that the node uses. Throws what a node threw, with its place around it.
+  // `variables` are the addresses of all that the node uses. Throws what a node threw, with its place around
+  // it.
   void run(std::span<void* const> feeds, std::span<void* const> results, std::span<void* const> variables,
            const RunInfo& info) {
     RunContext* context = take();

@@ -399,8 +399,8 @@ std::uint32_t RunContext::pop(std::size_t lane, bool steal) {
   return cluster;
 }
 
-// Runs a cluster and counts it off its successors; returns one that became ready, for this lane to go on with. `follows`:
-// whether another ended just before.
+// Runs a cluster and counts it off its successors; returns one that became ready, for this lane to go on
+// with. `follows`: whether another ended just before.
 std::uint32_t RunContext::run_cluster(std::uint32_t index, std::size_t lane, bool& follows) {
   const std::vector<Cluster>& clusters = plan_.clusters.clusters;
   const Cluster& cluster = clusters[index];
@@ -474,7 +474,8 @@ void RunContext::help(std::size_t slot) {
         ended_.load(std::memory_order_relaxed) == number_of(queues_[0].head.load(std::memory_order_relaxed));
     if (between_runs && runtime_.scheduler().waiting_starts() != 0) break;  // somebody else needs the worker
     std::this_thread::yield();
-    // Others may have had the processor for long: whoever waited for this lane then has left something for it.
+    // Others may have had the processor for long: whoever waited for this lane then has left something for
+    // it.
     tired = idle % 8 == 0 && Clock::now() - since > (between_runs ? kLinger : kPatience);
   }
   leave(slot);

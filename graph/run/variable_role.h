@@ -1,4 +1,5 @@
-// graph/run/variable_role.h - what a declared variable is in a store: by itself or a copy, and what its copies are together.
+// graph/run/variable_role.h - what a declared variable is in a store: by itself or a copy, and what its
+// copies are together.
 //
 // Thread safety: a pure function.
 #pragma once
@@ -9,8 +10,8 @@
 
 namespace lockstep {
 
-// Copies of what is synchronized on read are summed, averaged, represented by the first or left apart, as the aggregation
-// says; all others are equal.
+// Copies of what is synchronized on read are summed, averaged, represented by the first or left apart, as the
+// aggregation says; all others are equal.
 LOCKSTEP_API VariableRole role_of(const VariableDecl& decl);
 
 }  // namespace lockstep

@@ -61,7 +61,8 @@ class StageFinder {
       const Node& node = graph_.node(id);
       if (!resolved_.is_live(id) || !node.op().traits.updates_variable) continue;
       const SmallVector<std::string, 1> names = updated_variables(node);
-      // Others look at a new value or must run after it, or an operand is memory that the commit stage changes: shadow.
+      // Others look at a new value or must run after it, or an operand is memory that the commit stage
+      // changes: shadow.
       bool fits = node.op().traits.infallible && node.op().traits.in_place && !read[id.index()];
       fits = fits && std::ranges::all_of(names, [&](const std::string& name) { return may_wait(name); });
       // Element by element an operand may be the updated variable itself.

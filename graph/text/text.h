@@ -7,8 +7,8 @@
 //   return %y
 //
 // print(parse(t)) is t for text that print wrote, and parse(print(g)) has the structure of g. Nodes print in
-// topological order, parameters first, so a copy of a graph prints equally. Lambda nodes print as opaque and do not parse.
-// Thread safety: any thread; a graph that is printed is only read.
+// topological order, parameters first, so a copy of a graph prints equally. Lambda nodes print as opaque and
+// do not parse. Thread safety: any thread; a graph that is printed is only read.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ LOCKSTEP_API std::string print(const Graph& graph, const PrintOptions& options =
 LOCKSTEP_API std::string print(const AttributeValue& value);
 
 struct ParseLimits {
-  // All tensors that the text fills with one value (f32[1000]{*0.0}), together: a few bytes of text must not take all
-  // memory.
+  // All tensors that the text fills with one value (f32[1000]{*0.0}), together: a few bytes of text must not
+  // take all memory.
   std::uint64_t splat_bytes = std::uint64_t{1} << 32U;
 };
 
@@ -47,8 +47,9 @@ class LOCKSTEP_API ParseError : public Error {
   std::uint32_t line_;
   std::uint32_t column_;
 };
-// Throws ParseError: "3:14: expected ')' or ',', got '->'". Unknown ops, wrong specs and cycles parse: verify() judges.
-// `source` names the text in errors (place().file) and in creation sites (each node's site is its line there).
+// Throws ParseError: "3:14: expected ')' or ',', got '->'". Unknown ops, wrong specs and cycles parse:
+// verify() judges. `source` names the text in errors (place().file) and in creation sites (each node's site
+// is its line there).
 LOCKSTEP_API Graph parse(std::string_view text, std::string_view source = "<text>",
                          const ParseLimits& limits = {});
 // One attribute's value, as print() writes it: parse_value(print(v)) is v, bit by bit. Throws ParseError.

@@ -48,7 +48,8 @@ std::string with_site(const Node& node) {
                       : str("'", node.name(), "'");
 }
 
-// Which of the first `end` nodes depend on a source? None does through a stop_gradient: what stands behind one needs no rule.
+// Which of the first `end` nodes depend on a source? None does through a stop_gradient: what stands behind
+// one needs no rule.
 std::vector<bool> dependents(const Graph& graph, const Sources& sources, const Refused& refused,
                              std::size_t end) {
   static const OpDef& stop = OpRegistry::global().get("stop_gradient");
@@ -74,7 +75,8 @@ class Backward {
   Backward(GraphBuilder& builder, const Sources& sources, const Refused& refused, SourceSite site)
       : builder_(builder), sources_(sources), refused_(refused), site_(site) {}
 
-  // What flows back into each source from targets with these seeds. Targets that nothing flows into have an empty one.
+  // What flows back into each source from targets with these seeds. Targets that nothing flows into have an
+  // empty one.
   std::vector<Gradient> run(std::span<const Value> targets, std::span<const Gradient> seeds) {
     const Graph& graph = builder_.graph();
     std::size_t end = 0;
@@ -262,8 +264,8 @@ std::vector<Level> split_by_level(std::span<GraphBuilder* const> levels, const S
   return result;
 }
 
-// What flows back from the target into sources of its graph or of those around it: what flows into a value that a region
-// captured flows on in the graph that it was captured from. `refused` is by level.
+// What flows back from the target into sources of its graph or of those around it: what flows into a value
+// that a region captured flows on in the graph that it was captured from. `refused` is by level.
 std::vector<Gradient> flow_outwards(const Value& target, const Value& seed, const Sources& sources,
                                     std::span<const Refused> refused, SourceSite site) {
   std::vector<std::vector<Gradient>> parts(sources.size());

@@ -4,8 +4,9 @@
 //   while_loop  a loop over the trips in reverse: it takes up the carried values that the loop kept (keep_trips),
 //               computes the body again and goes back through it, adding up what flows into captured values
 //
-// What a region computes is computed again rather than kept: only carried values cross from one trip to the next.
-// A second order of a loop adds to what flows into all kept rows in each trip: its work grows with the square of the trips.
+// What a region computes is computed again rather than kept: only carried values cross from one trip to the
+// next. A second order of a loop adds to what flows into all kept rows in each trip: its work grows with the
+// square of the trips.
 #include <algorithm>
 
 #include "lockstep/graph/build/builder_access.h"
@@ -134,7 +135,8 @@ std::vector<Gradient> while_gradient(GradientContext& c) {
   const std::vector<Value> outputs = builder.outputs_of(id);  // carried, kept rows, number of trips
   const auto kept = [&](std::size_t i) { return outputs[loop.carried + i]; };
 
-  // Carried on the way back: the trip, what flows into each floating carried value, and into each captured one.
+  // Carried on the way back: the trip, what flows into each floating carried value, and into each captured
+  // one.
   std::vector<std::size_t> carried, captured;
   for (std::size_t i = 0; i < c.num_inputs(); ++i) {
     if (is_floating(c.input(i).dtype())) (i < loop.carried ? carried : captured).push_back(i);

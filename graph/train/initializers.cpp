@@ -85,8 +85,8 @@ Tensor scaled_normal(std::string_view what, const Shape& shape, std::uint64_t se
   return truncated_normal(shape, seed, {0, std::sqrt(2 / std::max(fan, 1.0)) / kTruncatedDeviation}, dtype);
 }
 
-// Rows of a matrix, each orthogonal to those before it and of length one (Gram and Schmidt, twice over, which leaves errors
-// of rounding only). Taking the rows in order with a positive factor makes the result uniform.
+// Rows of a matrix, each orthogonal to those before it and of length one (Gram and Schmidt, twice over, which
+// leaves errors of rounding only). Taking the rows in order with a positive factor makes the result uniform.
 void orthonormalise(std::vector<double>& matrix, std::size_t rows, std::size_t length) {
   const auto row = [&](std::size_t i) { return matrix.data() + i * length; };
   const auto dot = [&](const double* a, const double* b) {

@@ -37,7 +37,8 @@ const Value& VariableUpdate::learning_rate() const { return common_.learning_rat
 
 const Value& VariableUpdate::step() const {
   if (!common_.step.valid()) {
-    // A value of its own: an update that read the counter itself could not run in the stage that changes the counter.
+    // A value of its own: an update that read the counter itself could not run in the stage that changes the
+    // counter.
     common_.step = common_.builder.read(common_.iterations) + 1;
   }
   return common_.step;

@@ -5,20 +5,23 @@
 //   GradientsAndVariables grads = adam.compute_gradients(loss, {w, bias});
 //   adam.apply_gradients(clip_by_global_norm(grads, 1.0).gradients);
 //
-// An Optimizer is a cheap handle that never changes: copy it, capture it in [=], use it for several graphs. Its state lies in
-// variables of the graph that is built: slots "<variable>/<optimizer>/<slot>", not trainable and made when first needed, and
-// "<optimizer>/iterations", an i64 scalar that counts calls of apply_gradients per step and from which schedules and Adam's
-// bias correction follow. Two optimizers of one kind in one graph share them unless they have different names. Under a strategy
-// slots are like their variable: mirrored beside a mirrored one, each replica's own beside one synchronized on read.
+// An Optimizer is a cheap handle that never changes: copy it, capture it in [=], use it for several graphs.
+// Its state lies in variables of the graph that is built: slots "<variable>/<optimizer>/<slot>", not
+// trainable and made when first needed, and "<optimizer>/iterations", an i64 scalar that counts calls of
+// apply_gradients per step and from which schedules and Adam's bias correction follow. Two optimizers of one
+// kind in one graph share them unless they have different names. Under a strategy slots are like their
+// variable: mirrored beside a mirrored one, each replica's own beside one synchronized on read.
 //
-// Slices (the gradient of a gather) are applied to the named rows alone, whose slots alone change ("lazy"): a row that is
-// not named does not decay. A row that is named twice counts with the sum. Indices out of range fail the step.
+// Slices (the gradient of a gather) are applied to the named rows alone, whose slots alone change ("lazy"): a
+// row that is not named does not decay. A row that is named twice counts with the sum. Indices out of range
+// fail the step.
 //
 // An optimizer of one's own is an OptimizerRule, see below.
 //
-// Errors (InvalidArgument, with the caller's line): a variable that the loss does not depend on, a gradient of another
-// spec than its variable, an empty list, a slot whose name another variable has. Where the rule of a later variable throws,
-// updates of earlier ones are in the graph already: give the builder up. Thread safety: as the builder; the optimizer itself may be shared.
+// Errors (InvalidArgument, with the caller's line): a variable that the loss does not depend on, a gradient
+// of another spec than its variable, an empty list, a slot whose name another variable has. Where the rule of
+// a later variable throws, updates of earlier ones are in the graph already: give the builder up. Thread
+// safety: as the builder; the optimizer itself may be shared.
 #pragma once
 
 #include <initializer_list>
@@ -67,9 +70,9 @@ class LOCKSTEP_API VariableUpdate {
   // The variable of the slot: of the variable's shape, and f32 (f64 beside f64).
   VariableRef slot(const Slot& slot) const;
 
-  // A node of an update op: attributes `variable`, one per slot, and those given; inputs (gradient, learning_rate), then
-  // the step where it is wanted. For slices the op is <op>_sparse with inputs (indices, rows, learning_rate...), the
-  // indices checked; where nobody registered it, the gradient is made dense.
+  // A node of an update op: attributes `variable`, one per slot, and those given; inputs (gradient,
+  // learning_rate), then the step where it is wanted. For slices the op is <op>_sparse with inputs (indices,
+  // rows, learning_rate...), the indices checked; where nobody registered it, the gradient is made dense.
   NodeId make(std::string_view op, std::span<const Slot> slots, std::vector<Attribute> attributes = {},
               bool with_step = false) const;
 
@@ -86,15 +89,16 @@ class LOCKSTEP_API VariableUpdate {
 //   };
 //   const Optimizer sign("sign", 0.01, std::make_shared<SignRule>());
 //
-// The op has OpTraits::updates_variable with `gradient` set, and is infallible so that it may run in the commit stage.
-// Rules that need no op of their own make ordinary nodes and end in builder().assign_add().
+// The op has OpTraits::updates_variable with `gradient` set, and is infallible so that it may run in the
+// commit stage. Rules that need no op of their own make ordinary nodes and end in builder().assign_add().
 class LOCKSTEP_API OptimizerRule {
  public:
   OptimizerRule() = default;
   virtual ~OptimizerRule();
   OptimizerRule(const OptimizerRule&) = delete;
   OptimizerRule& operator=(const OptimizerRule&) = delete;
-  // Makes the nodes and returns the one that updates the variable. One rule may be used by several threads at once.
+  // Makes the nodes and returns the one that updates the variable. One rule may be used by several threads at
+  // once.
   virtual NodeId update(const VariableUpdate& update) const = 0;
 };
 
@@ -113,8 +117,8 @@ class LOCKSTEP_API Optimizer {
                                           SourceSite site = SourceSite::current()) const {
     return compute_gradients(loss, std::span<const VariableRef>(variables.begin(), variables.size()), site);
   }
-  // The updating nodes, in the order of the list. Whatever uses them or reads the variables afterwards sees the new values,
-  // and keeps the update from running in place.
+  // The updating nodes, in the order of the list. Whatever uses them or reads the variables afterwards sees
+  // the new values, and keeps the update from running in place.
   std::vector<NodeId> apply_gradients(std::span<const GradientAndVariable> gradients,
                                       SourceSite site = SourceSite::current()) const;
   std::vector<NodeId> apply_gradients(std::initializer_list<GradientAndVariable> gradients,
@@ -143,8 +147,8 @@ class LOCKSTEP_API Sgd : public Optimizer {
   explicit Sgd(LearningRate learning_rate, std::string name = "sgd");
 };
 
-// Gradient descent with a velocity: the momentum is usually 0.9 and at most 1; Nesterov's form looks one step ahead.
-// One slot.
+// Gradient descent with a velocity: the momentum is usually 0.9 and at most 1; Nesterov's form looks one step
+// ahead. One slot.
 class LOCKSTEP_API Momentum : public Optimizer {
  public:
   explicit Momentum(LearningRate learning_rate, double momentum = 0.9, bool nesterov = false,

@@ -2,9 +2,10 @@
 //
 //   const Adam adam(schedules::cosine_decay({.initial = 1e-3, .steps = 10'000, .warmup = 500}));
 //
-// A Schedule makes nodes: from the number of steps taken before this one (an i64 scalar, 0 in the first step) to the
-// learning rate, an f64 scalar. It follows from the optimizer's `iterations` variable alone, so that a step that did not
-// commit does not count, and a restored checkpoint goes on where it was. t below is that number.
+// A Schedule makes nodes: from the number of steps taken before this one (an i64 scalar, 0 in the first step)
+// to the learning rate, an f64 scalar. It follows from the optimizer's `iterations` variable alone, so that a
+// step that did not commit does not count, and a restored checkpoint goes on where it was. t below is that
+// number.
 //
 // Thread safety: as the builder; schedules themselves never change.
 #pragma once
@@ -25,8 +26,9 @@ namespace lockstep {
 
 using Schedule = std::function<Value(const Value& iterations)>;
 
-// A number (0 or more), a Schedule, or a function GraphBuilder& -> Value, which may read a variable that the host sets. The
-// value is a scalar of f32 or f64. An empty function is refused where the rate is asked for (InvalidArgument).
+// A number (0 or more), a Schedule, or a function GraphBuilder& -> Value, which may read a variable that the
+// host sets. The value is a scalar of f32 or f64. An empty function is refused where the rate is asked for
+// (InvalidArgument).
 class LOCKSTEP_API LearningRate {
  public:
   template <class Number>
@@ -82,11 +84,12 @@ struct CosineDecay {
   double final = 0;
   std::int64_t warmup = 0;  // steps of a straight line from 0 up to `initial`
 };
-// final + (initial - final) * (1 + cos(pi * min(t - warmup, steps) / steps)) / 2; initial * (t + 1) / (warmup + 1) before.
+// final + (initial - final) * (1 + cos(pi * min(t - warmup, steps) / steps)) / 2; initial * (t + 1) / (warmup
+// + 1) before.
 LOCKSTEP_API Schedule cosine_decay(const CosineDecay& options);
 
-// values[i] where i is the number of boundaries that t has reached: values[0] for t < boundaries[0], and so on. The
-// boundaries rise; there is one value more than boundaries.
+// values[i] where i is the number of boundaries that t has reached: values[0] for t < boundaries[0], and so
+// on. The boundaries rise; there is one value more than boundaries.
 LOCKSTEP_API Schedule piecewise_constant(std::vector<std::int64_t> boundaries, std::vector<double> values);
 
 struct InverseSqrt {

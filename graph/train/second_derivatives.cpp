@@ -11,8 +11,9 @@
 namespace lockstep {
 namespace {
 
-// The second derivative goes through the same formulas as ordinary ops, of which mean and rstd are functions of x. Copies
-// of the inputs keep apart what flows through this op from what flows through whatever else joins them.
+// The second derivative goes through the same formulas as ordinary ops, of which mean and rstd are functions
+// of x. Copies of the inputs keep apart what flows through this op from what flows through whatever else
+// joins them.
 std::vector<Gradient> layer_norm_grad_gradient(GradientContext& c) {
   const Value x = identity(c.input(0));
   const Value gamma = identity(c.input(1));

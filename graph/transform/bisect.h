@@ -4,9 +4,9 @@
 //   if (report.found) std::cerr << report.found->to_string() << '\n';
 //   // fuse-scales: result 0 differs in element 5: 3.25 before, 3.5 after (step 0)
 //
-// The graph is interpreted before the first pass and after each, on the same feeds, from the same state and seed; the
-// first pass after which a result or a variable differs is named. A pass after which the graph cannot run any more
-// counts too. Everything that the pipeline itself checks is checked as well.
+// The graph is interpreted before the first pass and after each, on the same feeds, from the same state and
+// seed; the first pass after which a result or a variable differs is named. A pass after which the graph
+// cannot run any more counts too. Everything that the pipeline itself checks is checked as well.
 // Thread safety: one thread at a time per pipeline; the graph is only read.
 #pragma once
 
@@ -52,7 +52,8 @@ struct BisectReport {
   PipelineReport pipeline;
 };
 
-// The caller's graph is not changed. Throws what the pipeline throws, and what running the graph throws before any pass.
+// The caller's graph is not changed. Throws what the pipeline throws, and what running the graph throws
+// before any pass.
 LOCKSTEP_API BisectReport bisect(const Graph& graph, PassPipeline& pipeline,
                                  const BisectOptions& options = {});
 // The first difference between two tensors, or none.

@@ -4,10 +4,10 @@
 //   strategies.add({.name = "mirrored", .summary = "...", .options = {...}}, factory);
 //   std::unique_ptr<Strategy> s = strategies.make(strategies.read("mirrored(devices=[cpu:0])"), options);
 //
-// What registries are built of (graph/transform/pass_registry.h, strategies/strategy_registry.h): names in kebab-case, declared options
-// (graph/transform/pass_options.h), and errors that say what kind of thing is meant. Unknown is the error for a name that nobody has; its
-// message has the closest ones. Factories get the options, then Arguments as make() is given them.
-// Thread safety: all methods may be called from any thread.
+// What registries are built of (graph/transform/pass_registry.h, strategies/strategy_registry.h): names in
+// kebab-case, declared options (graph/transform/pass_options.h), and errors that say what kind of thing is
+// meant. Unknown is the error for a name that nobody has; its message has the closest ones. Factories get the
+// options, then Arguments as make() is given them. Thread safety: all methods may be called from any thread.
 #pragma once
 
 #include <functional>
@@ -50,7 +50,8 @@ class NamedFactories {
 
   explicit NamedFactories(std::string_view noun) : noun_(noun) {}
 
-  // Throws InvalidArgument for a taken or malformed name, no factory, two options of one name, or a default of another type.
+  // Throws InvalidArgument for a taken or malformed name, no factory, two options of one name, or a default
+  // of another type.
   void add(FactoryInfo info, Factory factory) {
     internal::check_info(noun_, info);
     if (!factory) throw InvalidArgument(str(noun_, " '", info.name, "' is registered without a factory"));

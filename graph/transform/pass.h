@@ -31,8 +31,9 @@ constexpr PassOutcome outcome_of(bool changed) {
   return changed ? PassOutcome::kChanged : PassOutcome::kUnchanged;
 }
 
-// What a pass throws, and what a pipeline makes of anything that goes wrong in one. The message starts with the pass:
-// "insert-all-reduce: ..." where the pass refused, "after insert-all-reduce: ..." where it broke its contract.
+// What a pass throws, and what a pipeline makes of anything that goes wrong in one. The message starts with
+// the pass: "insert-all-reduce: ..." where the pass refused, "after insert-all-reduce: ..." where it broke
+// its contract.
 class LOCKSTEP_API PassError : public Error {
  public:
   PassError(std::string_view pass, const std::string& message, ErrorPlace place = {},
@@ -48,8 +49,8 @@ class LOCKSTEP_API PassError : public Error {
   std::string pass_;
 };
 
-// What passes found out about a graph and a later one may ask, one of a type. A pipeline keeps them as long as passes leave
-// the graph as it is.
+// What passes found out about a graph and a later one may ask, one of a type. A pipeline keeps them as long
+// as passes leave the graph as it is.
 class LOCKSTEP_API Analyses {
  public:
   template <class T>
@@ -71,7 +72,8 @@ class LOCKSTEP_API Analyses {
 struct PassContext {
   const Runtime* runtime = nullptr;  // where the graph will run, if that is known
   Analyses* analyses = nullptr;      // of the graph; null: nobody keeps them
-  // What a pass saw at its place in the pipeline, for the caller: it stays when later passes change the graph. Null: nobody asks.
+  // What a pass saw at its place in the pipeline, for the caller: it stays when later passes change the
+  // graph. Null: nobody asks.
   Analyses* records = nullptr;
 };
 
@@ -83,8 +85,9 @@ class LOCKSTEP_API Pass {
   Pass& operator=(const Pass&) = delete;
 
   virtual std::string_view name() const = 0;  // "bucket-all-reduce"
-  // As the text that makes it again: "bucket-all-reduce(bytes=4194304)". By default what the registry made it from, or
-  // its name; a pass with options that is also made by a function of its own prints them here (print_pass).
+  // As the text that makes it again: "bucket-all-reduce(bytes=4194304)". By default what the registry made it
+  // from, or its name; a pass with options that is also made by a function of its own prints them here
+  // (print_pass).
   virtual std::string to_string() const;
   // Runs and closes the gaps that erased nodes left (Graph::compact).
   PassOutcome run(Graph& graph, PassContext& context);

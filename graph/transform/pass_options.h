@@ -2,9 +2,9 @@
 //
 //   bucket-all-reduce(bytes=4MiB, overlap=true, order="by size", devices=[cpu:0,cpu:1])
 //
-// An int takes a suffix KiB, MiB or GiB; a string needs quotes where it holds one of , ( ) [ ] = " or white space; a list
-// holds strings. What is not given has the declared default; an option without one must be given.
-// Thread safety: plain values and pure functions.
+// An int takes a suffix KiB, MiB or GiB; a string needs quotes where it holds one of , ( ) [ ] = " or white
+// space; a list holds strings. What is not given has the declared default; an option without one must be
+// given. Thread safety: plain values and pure functions.
 #pragma once
 
 #include <cstddef>

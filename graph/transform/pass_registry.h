@@ -4,8 +4,8 @@
 //                              [](const PassOptions&) { return std::make_unique<RemoveDoubleRelu>(); });
 //   PassPipeline pipeline = PassRegistry::global().parse_pipeline("remove-double-relu,constant-folding(max_bytes=4KiB)");
 //
-// How options read is in graph/transform/pass_options.h; its error types are what make() and parse_pipeline() throw.
-// Thread safety: all methods may be called from any thread.
+// How options read is in graph/transform/pass_options.h; its error types are what make() and parse_pipeline()
+// throw. Thread safety: all methods may be called from any thread.
 #pragma once
 
 #include <functional>
@@ -35,7 +35,8 @@ class LOCKSTEP_API PassRegistry {
   PassRegistry(const PassRegistry&) = delete;
   PassRegistry& operator=(const PassRegistry&) = delete;
 
-  // Throws InvalidArgument for a taken or malformed name, two options of one name, or a default of another type.
+  // Throws InvalidArgument for a taken or malformed name, two options of one name, or a default of another
+  // type.
   void add(PassInfo info, PassFactory factory);
   bool contains(std::string_view name) const;
   std::vector<PassInfo> passes() const;  // by name

@@ -4,11 +4,11 @@
 //   PassContext context;
 //   PipelineReport report = pipeline.run(graph, context);
 //
-// The graph is verified before the first pass and after each; the outcome that a pass claims is compared with what
-// happened to the graph's structure. What goes wrong in a pass surfaces as a PassError that names it: "after
-// insert-all-reduce: ..." where it broke its contract. Passes work on a copy, which moves into place at the end: on
-// failure the caller's graph is as it was (the copy costs about as much as one cheap pass). PipelineChecks::kEnds
-// looks at the ends alone, and still names the pass at fault.
+// The graph is verified before the first pass and after each; the outcome that a pass claims is compared with
+// what happened to the graph's structure. What goes wrong in a pass surfaces as a PassError that names it:
+// "after insert-all-reduce: ..." where it broke its contract. Passes work on a copy, which moves into place
+// at the end: on failure the caller's graph is as it was (the copy costs about as much as one cheap pass).
+// PipelineChecks::kEnds looks at the ends alone, and still names the pass at fault.
 //
 // Thread safety: one thread at a time per pipeline.
 #pragma once
@@ -54,14 +54,14 @@ class LOCKSTEP_API PassInstrumentation {
 
 enum class PipelineChecks : std::uint8_t {
   kAlways,  // verify before and after each pass, and check claimed outcomes: as much again as most passes cost
-  // Verify before the first pass and after the last. Where that fails, the passes run again on the graph as it was, each of
-  // them checked, so that the error names the one at fault (instrumentation sees the second run too, from index 0 on). What
-  // a pass claims to have changed is taken from it.
+  // Verify before the first pass and after the last. Where that fails, the passes run again on the graph as
+  // it was, each of them checked, so that the error names the one at fault (instrumentation sees the second
+  // run too, from index 0 on). What a pass claims to have changed is taken from it.
   kEnds,
   kNever,  // trust the passes
 };
-// What strategies and optimize() do where nothing was said: kAlways in a library built without NDEBUG, as for tests, and
-// kEnds in a release.
+// What strategies and optimize() do where nothing was said: kAlways in a library built without NDEBUG, as for
+// tests, and kEnds in a release.
 LOCKSTEP_API PipelineChecks default_checks() noexcept;
 
 struct PipelineOptions {

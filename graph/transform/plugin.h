@@ -1,4 +1,5 @@
-// graph/transform/plugin.h - ops, passes and strategies in a shared library that is loaded while the program runs.
+// graph/transform/plugin.h - ops, passes and strategies in a shared library that is loaded while the program
+// runs.
 //
 // The plugin, one source file linked with lockstep::shared:
 //
@@ -11,12 +12,13 @@
 //
 //   PluginInfo info = load_plugin("./libdouble_relu.so");     // lockstep opt --load ./libdouble_relu.so
 //
-// A plugin is C++ code: its version of Lockstep and its C++ library must be those of the program, and it must use the
-// program's registries instead of bringing a Lockstep of its own. All of that is checked before the plugin is asked to
-// register anything, and a refusal says what differs and what to do. Loading runs the plugin's code: load what you trust.
+// A plugin is C++ code: its version of Lockstep and its C++ library must be those of the program, and it must
+// use the program's registries instead of bringing a Lockstep of its own. All of that is checked before the
+// plugin is asked to register anything, and a refusal says what differs and what to do. Loading runs the
+// plugin's code: load what you trust.
 //
-// A plugin stays loaded until the process ends: what it registered points into it. Loading it again changes nothing.
-// Thread safety: load_plugin may be called from any thread.
+// A plugin stays loaded until the process ends: what it registered points into it. Loading it again changes
+// nothing. Thread safety: load_plugin may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +30,8 @@
 #include "lockstep/graph/ir/op.h"
 #include "lockstep/graph/transform/pass_registry.h"
 
-// What the entry point returns: plain C, and the same in every version, so that it can be read before anything is known.
+// What the entry point returns: plain C, and the same in every version, so that it can be read before
+// anything is known.
 extern "C" struct LockstepPlugin {
   std::uint32_t format;          // of this struct: 1
   const char* build;             // what must agree with the program: lockstep::kPluginBuild

@@ -229,7 +229,8 @@ NodeId Rewriter::add_node(NodeInit init, const Node* origin, std::int32_t replic
   return id;
 }
 
-// Op, inputs, attributes and inferred outputs of a node that is about to be; throws PassError with the origin's place.
+// Op, inputs, attributes and inferred outputs of a node that is about to be; throws PassError with the
+// origin's place.
 NodeInit Rewriter::infer(NewNode& node, const Node* origin) const {
   NodeInit init;
   try {
@@ -426,7 +427,8 @@ void Rewriter::rewire(std::span<const Replacement> nodes, bool erasing) {
   changed_ = changed_ || !nodes.empty();
 }
 
-// Readers follow the replacements; those that are erased as well stay as they are. Returns who runs after the nodes.
+// Readers follow the replacements; those that are erased as well stay as they are. Returns who runs after the
+// nodes.
 std::vector<NodeId> Rewriter::redirect_readers(std::span<const Replacement> nodes, bool erasing) {
   std::vector<NodeId> followers;
   std::vector<std::pair<std::uint32_t, ValueId>> results;

@@ -1,13 +1,14 @@
-// graph/transform/rewriter.h - the few edits that passes need, with invariants, names, identity and source lines kept.
+// graph/transform/rewriter.h - the few edits that passes need, with invariants, names, identity and source
+// lines kept.
 //
 //   Rewriter edit(graph, name());
 //   edit.replace_uses({node, 0}, input);       // immediate: every reader and result follows
 //   edit.erase(node);                          // whoever ran after it runs after what it ran after
 //
-// Nodes made here carry provenance: the pass, the replica and the reason given, and as origin that of the node they
-// stem from. Use lists are kept up to date by every edit. Building a Rewriter is linear; each edit costs what it touches.
-// A Rewriter edits one level: for the regions inside a node make another one over graph.region(id, i), or let
-// for_each_level() visit them all.
+// Nodes made here carry provenance: the pass, the replica and the reason given, and as origin that of the
+// node they stem from. Use lists are kept up to date by every edit. Building a Rewriter is linear; each edit
+// costs what it touches. A Rewriter edits one level: for the regions inside a node make another one over
+// graph.region(id, i), or let for_each_level() visit them all.
 //
 // While a Rewriter lives, edit that graph only through it. Thread safety: one thread.
 #pragma once
@@ -50,8 +51,8 @@ class LOCKSTEP_API Rewriter {
   bool is_read(NodeId node) const;                       // read by a node, or a result
 
   // --- making nodes
-  // Makes a node that stems from `origin` (may be invalid). Output specs are inferred; the name is made unique; site,
-  // device and replica are the origin's unless given.
+  // Makes a node that stems from `origin` (may be invalid). Output specs are inferred; the name is made
+  // unique; site, device and replica are the origin's unless given.
   struct NewNode {
     std::string_view op;
     std::string_view name = {};  // base; empty: the op's name
@@ -66,33 +67,40 @@ class LOCKSTEP_API Rewriter {
     std::string_view why = {};
   };
   NodeId insert(NewNode node);  // throws PassError naming the pass and origin where inference refuses
-  // A copy of a node of this graph with other inputs and name; the specs are inferred anew where the inputs' differ.
+  // A copy of a node of this graph with other inputs and name; the specs are inferred anew where the inputs'
+  // differ.
   NodeId clone(NodeId node, std::string_view name, std::span<const ValueId> inputs, std::int32_t replica = -1,
                std::string_view why = {});
-  // Copies the nodes of a region graph into this one under the scope `prefix`, arguments in place of parameters;
-  // returns the values of the region's results. `controls` run before each copied node that has no inputs of its own.
+  // Copies the nodes of a region graph into this one under the scope `prefix`, arguments in place of
+  // parameters; returns the values of the region's results. `controls` run before each copied node that has
+  // no inputs of its own.
   std::vector<ValueId> inline_region(const Graph& region, std::span<const ValueId> arguments,
                                      std::string_view prefix, std::int32_t replica = -1,
                                      std::string_view why = {}, std::span<const NodeId> controls = {});
 
   // --- changing what is there
-  // The node becomes another one in place: op, inputs and attributes are those given, output specs are inferred, and
-  // name, device, controls and readers stay. It gets a new identity and keeps its origin. For nodes without regions.
+  // The node becomes another one in place: op, inputs and attributes are those given, output specs are
+  // inferred, and name, device, controls and readers stay. It gets a new identity and keeps its origin. For
+  // nodes without regions.
   void become(NodeId node, NewNode what);
-  // Readers and results follow, except that `to`'s own node keeps reading `from` (so that a value can be wrapped).
+  // Readers and results follow, except that `to`'s own node keeps reading `from` (so that a value can be
+  // wrapped).
   void replace_uses(ValueId from, ValueId to);
-  // The same for many values, first to second, linear in the uses of their nodes. No second value is among the first.
+  // The same for many values, first to second, linear in the uses of their nodes. No second value is among
+  // the first.
   void replace_uses(std::vector<std::pair<ValueId, ValueId>> moves);
-  // Data uses of every output follow `to`; whoever ran after `from` runs after `to`'s nodes and what `from` was told to
-  // run after. A reader no longer waits for `from`'s controls: put them on the replacement where they matter.
+  // Data uses of every output follow `to`; whoever ran after `from` runs after `to`'s nodes and what `from`
+  // was told to run after. A reader no longer waits for `from`'s controls: put them on the replacement where
+  // they matter.
   void replace_node(NodeId from, std::span<const ValueId> to);
   void set_input(NodeId node, std::size_t index, ValueId value);
   void add_control(NodeId node, NodeId before);
-  // Whoever ran after the node runs after what it ran after (its inputs and controls). Throws PassError where an
-  // output is still read.
+  // Whoever ran after the node runs after what it ran after (its inputs and controls). Throws PassError where
+  // an output is still read.
   void erase(NodeId node);
-  // replace_node and erase for many nodes at once: linear in everything they touch, also where one node runs after
-  // all of them. `to` names no node of the list; it is empty where nobody outside the list reads the node.
+  // replace_node and erase for many nodes at once: linear in everything they touch, also where one node runs
+  // after all of them. `to` names no node of the list; it is empty where nobody outside the list reads the
+  // node.
   struct Replacement {
     NodeId node;
     SmallVector<ValueId, 1> to = {};
@@ -104,8 +112,9 @@ class LOCKSTEP_API Rewriter {
   void rename(NodeId node, std::string_view name);  // made unique
 
  private:
-  // One edge: a place where `user` names a node. Data edges (kind by user: a node or a result) and control edges hang
-  // in two lists of the node they name; the control edges of one user also form a chain of their own.
+  // One edge: a place where `user` names a node. Data edges (kind by user: a node or a result) and control
+  // edges hang in two lists of the node they name; the control edges of one user also form a chain of their
+  // own.
   struct Record {
     NodeId user;
     std::uint32_t index = 0;  // data: which input or result; control: the user's next control record

@@ -61,8 +61,8 @@ struct SyncAnalysis::Edges {
     for (const Edge& edge : list) ends[next[edge.first]++] = edge.second;
   }
 
-  // Cells that can be reached from some, along all edges or without those for what replicas made together; and, where it is
-  // asked for, whence each was reached.
+  // Cells that can be reached from some, along all edges or without those for what replicas made together;
+  // and, where it is asked for, whence each was reached.
   enum class Along : std::uint8_t { kAll, kOwn };
   std::vector<bool> reach(const std::vector<std::uint32_t>& starts, Along along,
                           std::vector<std::uint32_t>* from = nullptr) const {
@@ -300,7 +300,8 @@ void SyncAnalysis::connect_regions(const Node& node, Edges& edges) {
         edges.add(result(body, i), parameter(condition, i));
         edges.add(result(body, i), parameter(body, i));
       }
-      // Behind the carried values stand, where it keeps its trips, what each of them was, and the number of trips.
+      // Behind the carried values stand, where it keeps its trips, what each of them was, and the number of
+      // trips.
       for (std::uint32_t i = 0; i < outputs; ++i) {
         edges.add(result(condition, 0), output(i));
         if (i >= 2 * carried) continue;
@@ -312,7 +313,8 @@ void SyncAnalysis::connect_regions(const Node& node, Edges& edges) {
     case RegionKind::kNone:
     case RegionKind::kReplicated: break;
   }
-  // A form that is not known: everything outside concerns everything inside, and everything inside what comes out.
+  // A form that is not known: everything outside concerns everything inside, and everything inside what comes
+  // out.
   if (outputs == 0 || node.regions().empty()) return;
   const bool has_hub = outputs > 1 && node.inputs().size() > 1;
   const std::uint32_t meet = has_hub ? output(outputs - 1) + 1 : output(0);

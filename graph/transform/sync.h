@@ -1,12 +1,14 @@
-// graph/transform/sync.h - which values are equal on all replicas, why others are not, and which gradients replicas have yet to sum.
+// graph/transform/sync.h - which values are equal on all replicas, why others are not, and which gradients
+// replicas have yet to sum.
 //
 //   const SyncAnalysis sync(graph);
 //   if (sync.at(region, value) == Sync::kPerReplica) throw PassError(name, sync.explain(region, value), ...);
 //   // "grad (model.cpp:12) <- x (model.cpp:3, a per-replica input)"
 //   if (!sync.is_summed(region, gradient)) ...  // it is this replica's share of the whole batch's
 //
-// For the region form of a step: one copy of it, inside `replicated` nodes. Every value of such a region, and of the regions
-// of cond, while_loop and others in it, is mirrored (the same bits on all replicas) or per replica (they may differ).
+// For the region form of a step: one copy of it, inside `replicated` nodes. Every value of such a region, and
+// of the regions of cond, while_loop and others in it, is mirrored (the same bits on all replicas) or per
+// replica (they may differ).
 //
 //   per replica by itself    what an op draws, asks the host, or says differs (per_replica_source, lambdas);
 //                            a variable that is synchronized on read, or given as drifting; per-replica inputs of the
@@ -17,20 +19,21 @@
 //   as its inputs            everything else. The result of a cond follows its predicate and both branches, that of a
 //                            loop its condition, its first value and its body.
 //
-// An update of a variable that replicas keep equal counts as if its operand were mirrored: insert-all-reduce sees to that. With
-// one replica everything is mirrored.
+// An update of a variable that replicas keep equal counts as if its operand were mirrored: insert-all-reduce
+// sees to that. With one replica everything is mirrored.
 //
-// A gradient is a share of the whole, also where it is the same on all replicas: that of a bias under a linear loss is, and
-// those behind a forward pass that replicas made together are. So what gradients() makes is a share until a collective or a merge
-// function takes it that gradients() did not make: the all_reduce of a forward pass, and the way back through it, reduce no
-// gradient. What a user computes without gradients() has been summed where it is mirrored and depends on anything that
-// replicas made together. In a region that carries `update`, and those inside it, everything is final.
+// A gradient is a share of the whole, also where it is the same on all replicas: that of a bias under a
+// linear loss is, and those behind a forward pass that replicas made together are. So what gradients() makes
+// is a share until a collective or a merge function takes it that gradients() did not make: the all_reduce of
+// a forward pass, and the way back through it, reduce no gradient. What a user computes without gradients()
+// has been summed where it is mirrored and depends on anything that replicas made together. In a region that
+// carries `update`, and those inside it, everything is final.
 //
-// All rules only ever add to what is per replica, so the analysis is one walk from the sources along the edges: linear, loops
-// included, and the first way to reach a value is the shortest chain that explains it.
+// All rules only ever add to what is per replica, so the analysis is one walk from the sources along the
+// edges: linear, loops included, and the first way to reach a value is the shortest chain that explains it.
 //
-// The graph must outlive the analysis and stay as it is; but a pass may edit a level that it has nothing more to ask about, as
-// for_each_level() visits them. Thread safety: constant after construction.
+// The graph must outlive the analysis and stay as it is; but a pass may edit a level that it has nothing more
+// to ask about, as for_each_level() visits them. Thread safety: constant after construction.
 #pragma once
 
 #include <cstdint>
@@ -67,8 +70,8 @@ class LOCKSTEP_API SyncAnalysis {
 
   // `level` is one of levels().
   Sync at(const Graph& level, ValueId value) const;
-  // Of the gradient of a variable that replicas keep equal: is it that of all replicas together, so that it is not to be
-  // summed again?
+  // Of the gradient of a variable that replicas keep equal: is it that of all replicas together, so that it
+  // is not to be summed again?
   bool is_summed(const Graph& level, ValueId gradient) const;
   // Has each replica a value of its own in this variable: is it synchronized on read, or drifting?
   bool is_own(const std::string& variable) const;

@@ -2,10 +2,10 @@
 //
 //   std::ofstream("step.dot") << to_dot(step.replicated_graph());       // dot -Tsvg step.dot > step.svg
 //
-// Name scopes are clusters; equal replicas and repeated layers are drawn once, "x 8" (io/drawings/graph_view.h). Colours tell devices
-// or replicas apart, outlines tell what a node is: collectives and copies are marked, control edges are dashed, data
-// edges say dtype and shape. A legend explains what occurs. Deterministic: equal graphs give equal text. Graphviz draws
-// it without warnings.
+// Name scopes are clusters; equal replicas and repeated layers are drawn once, "x 8"
+// (io/drawings/graph_view.h). Colours tell devices or replicas apart, outlines tell what a node is:
+// collectives and copies are marked, control edges are dashed, data edges say dtype and shape. A legend
+// explains what occurs. Deterministic: equal graphs give equal text. Graphviz draws it without warnings.
 //
 // Thread safety: a pure function.
 #pragma once

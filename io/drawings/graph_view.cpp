@@ -307,8 +307,9 @@ class ViewMaker {
 
   // --- boxes found again
 
-  // The boxes of classes that earlier stages had: by the identity of their nodes in the stage before, then by their origin, then
-  // by name; a box is found once. What moves into a region or out of one gets another box, since it is drawn elsewhere.
+  // The boxes of classes that earlier stages had: by the identity of their nodes in the stage before, then by
+  // their origin, then by name; a box is found once. What moves into a region or out of one gets another box,
+  // since it is drawn elsewhere.
   void find_boxes() {
     std::vector<bool> taken(view_.nodes_.size());
     const auto take = [&](Class& one, std::uint32_t box) {
@@ -337,8 +338,8 @@ class ViewMaker {
     }
   }
 
-  // Clones stem from what their model stems from. Of several with one origin and op (a node and its gradient, say) names tell
-  // which is which; where one is left on either side, that is it.
+  // Clones stem from what their model stems from. Of several with one origin and op (a node and its gradient,
+  // say) names tell which is which; where one is left on either side, that is it.
   template <class Take>
   void find_by_origin(const std::vector<bool>& taken, const Take& take) {
     std::map<std::pair<std::uint64_t, std::string_view>, std::vector<Class*>> lost;  // by origin and op

@@ -16,8 +16,8 @@
 //              (Provenance), renamed ones included, where two stages share an origin; else, as with graphs from text files,
 //              which keep none, from names: compared_by() says which.
 //
-// Linear in nodes and edges of all stages, but for sorting. Broken graphs (nodes that read erased ones) can be viewed.
-// The graphs must outlive the view, unchanged. Thread safety: constant after construction.
+// Linear in nodes and edges of all stages, but for sorting. Broken graphs (nodes that read erased ones) can
+// be viewed. The graphs must outlive the view, unchanged. Thread safety: constant after construction.
 #pragma once
 
 #include <cstddef>
@@ -132,7 +132,8 @@ class LOCKSTEP_API GraphView {
   GraphView(std::vector<ViewStage> stages, const ViewOptions& options = {});
 
   const std::vector<ViewStage>& stages() const { return stages_; }
-  // Those in scopes that are folded into others (drawn_as is another) are in no scope's list, and have no edges.
+  // Those in scopes that are folded into others (drawn_as is another) are in no scope's list, and have no
+  // edges.
   const std::vector<ViewNode>& nodes() const { return nodes_; }
   const std::vector<ViewScope>& scopes() const {
     return scopes_;
@@ -143,7 +144,8 @@ class LOCKSTEP_API GraphView {
   DiffBy compared_by(std::size_t stage) const { return compared_by_[stage]; }
   // "f32[?,784]": what flows along a data edge in this stage, or empty.
   std::string spec_of(const ViewEdge& edge, std::size_t stage) const;
-  // The child scope of `ancestor` that a box lies in, or kHere where it lies in `ancestor` itself, or kElsewhere.
+  // The child scope of `ancestor` that a box lies in, or kHere where it lies in `ancestor` itself, or
+  // kElsewhere.
   static constexpr std::uint32_t kHere = 0xFFFFFFFFU, kElsewhere = 0xFFFFFFFEU;
   std::uint32_t child_of(std::uint32_t ancestor, std::uint32_t node) const;
 

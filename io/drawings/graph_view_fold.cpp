@@ -166,7 +166,8 @@ void ViewFolder::pair(std::uint32_t copy, std::uint32_t with) {
   for (std::size_t i = 0; i < scopes.size(); ++i) pair(scopes[i], their_scopes[i]);
 }
 
-// Names inside regions are made up (after what they stand for outside), so that nodes are told apart by their order.
+// Names inside regions are made up (after what they stand for outside), so that nodes are told apart by their
+// order.
 void ViewFolder::pair_regions(std::uint32_t copy, std::uint32_t with) {
   const std::vector<std::uint32_t> nodes = nodes_below(copy), others = nodes_below(with);
   LOCKSTEP_CHECK(nodes.size() == others.size(), "regions in '", view_.scopes_[copy].name, "' and '",

@@ -41,8 +41,8 @@ class PageData {
     }
   }
 
-  // Script elements: what is needed to find things, then for each scope its drawing and what is said of its nodes, which the
-  // page reads when it is looked at.
+  // Script elements: what is needed to find things, then for each scope its drawing and what is said of its
+  // nodes, which the page reads when it is looked at.
   std::string take(const HtmlOptions& options, const std::vector<std::string>& left_out) {
     out_ = "<script type=\"application/json\" id=\"data\">";
     json_.begin_object().key("title").text(options.title);

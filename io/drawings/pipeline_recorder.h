@@ -60,8 +60,8 @@ class LOCKSTEP_API PipelineRecorder : public PassInstrumentation {
   PipelineRecording recording_;
 };
 
-// Runs the strategy's passes once more on a step that was traced for it, and keeps what each made of it. (They give what they
-// gave when the function was made.) Throws what the passes throw.
+// Runs the strategy's passes once more on a step that was traced for it, and keeps what each made of it.
+// (They give what they gave when the function was made.) Throws what the passes throw.
 LOCKSTEP_API PipelineRecording record_pipeline(const Strategy& strategy, const Graph& step_graph,
                                                PipelineRecorder::Options options = {});
 

@@ -15,8 +15,8 @@ constexpr std::size_t kDrawingsAtOnce = 100;  // for one run of Graphviz
 
 bool is_outside(Item item) { return item.kind != Item::Kind::kNode && item.kind != Item::Kind::kScope; }
 
-// Edges by the drawing they are in: between children of the scope that holds both ends, and as stubs in every scope between
-// that one and either end.
+// Edges by the drawing they are in: between children of the scope that holds both ends, and as stubs in every
+// scope between that one and either end.
 std::vector<DrawnEdges> edges_by_scope(const GraphView& view) {
   std::vector<DrawnEdges> drawings(view.scopes().size());
   const std::vector<ViewScope>& scopes = view.scopes();
@@ -51,7 +51,8 @@ class ScopeWriter {
       : view_(view), scope_(view.scopes()[scope]), drawing_(drawing), edges_(join_outside(edges, drawing)) {}
 
   std::string dot() {
-    // Letters of the size that the style sheet gives them. Large drawings are laid out with less care, or take too long.
+    // Letters of the size that the style sheet gives them. Large drawings are laid out with less care, or
+    // take too long.
     out_ = str("digraph {\n  graph [nodesep=0.22, ranksep=0.2, bgcolor=transparent",
                is_large() ? ", nslimit=4, mclimit=0.7" : "", "]\n",
                "  node [fontname=\"Helvetica\", fontsize=14, height=0.3, margin=\"0.09,0.04\"]\n"
@@ -163,8 +164,9 @@ class ScopeWriter {
   std::string out_;
 };
 
-// What Graphviz wrote for one drawing, without what the page does not use: comments, titles that would pop up, what its
-// style sheet says of colours and fonts, decimals of coordinates that nobody can see. It is more than half of the whole.
+// What Graphviz wrote for one drawing, without what the page does not use: comments, titles that would pop
+// up, what its style sheet says of colours and fonts, decimals of coordinates that nobody can see. It is more
+// than half of the whole.
 std::string trimmed(std::string_view svg) {
   struct Span {
     std::string_view begin, end;  // what is between goes, too; no end: `begin` alone

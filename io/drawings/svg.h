@@ -2,8 +2,8 @@
 //
 //   write_file_whole("step.svg", to_svg(step.replicated_graph()));
 //
-// Layout is Graphviz's work: its program `dot` runs as a child process, fed and read through pipes, without a shell and
-// without files. It is needed only when this is called.
+// Layout is Graphviz's work: its program `dot` runs as a child process, fed and read through pipes, without a
+// shell and without files. It is needed only when this is called.
 //
 //   failure   NotFound where there is no such program, saying what to install; DeadlineExceeded where it takes longer than
 //             allowed, and is then ended; FailedPrecondition with what it said where it fails

@@ -5,8 +5,8 @@
 namespace lockstep::internal {
 namespace {
 
-// How deep objects and arrays lie inside each other. The parser recurses once per level along text that is JSON so
-// far, and there it and this count agree on what is inside a string.
+// How deep objects and arrays lie inside each other. The parser recurses once per level along text that is
+// JSON so far, and there it and this count agree on what is inside a string.
 std::size_t depth_of(std::string_view text) {
   std::size_t depth = 0;
   std::size_t deepest = 0;
@@ -37,7 +37,8 @@ BoundedJsonInput::BoundedJsonInput(std::string_view text, std::string_view what,
   if (depth > limits.max_depth) {
     fail(str("objects and arrays are nested ", depth, " deep; at most ", limits.max_depth, " are allowed"));
   }
-  // With a length, not to the first zero byte; without the extensions that Cereal allows (NaN and infinities).
+  // With a length, not to the first zero byte; without the extensions that Cereal allows (NaN and
+  // infinities).
   json::MemoryStream stream(text.data(), text.size());
   document_.ParseStream<json::kParseValidateEncodingFlag, json::UTF8<>>(stream);
   if (document_.HasParseError()) {

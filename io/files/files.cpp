@@ -99,7 +99,8 @@ Target target_of(std::filesystem::path path) {
     std::error_code error;
     const std::filesystem::path folder = std::filesystem::canonical(folder_of(path), error);
     if (error) fail("cannot write", path, error.value());
-    // A link that the kernel makes up: it stands for something that is open, and the name it shows need not lead there.
+    // A link that the kernel makes up: it stands for something that is open, and the name it shows need not
+    // lead there.
     if (folder.string().starts_with("/proc/")) return {std::move(path), true};
     std::filesystem::path behind = std::filesystem::read_symlink(path, error);
     if (error) fail("cannot write", path, error.value());
@@ -245,7 +246,8 @@ std::string InputFile::read_rest(std::uint64_t max_bytes) {
   if (known > max_bytes) too_large();
   std::string bytes;
   std::size_t size = 0;
-  // One byte more than is expected, so that the end shows without another round. Pipes and the files of /proc tell no size.
+  // One byte more than is expected, so that the end shows without another round. Pipes and the files of /proc
+  // tell no size.
   bytes.resize(known > 0 ? static_cast<std::size_t>(known) + 1 : 64 * 1024);
   while (true) {
     if (size == bytes.size()) bytes.resize(2 * size);

@@ -3,20 +3,21 @@
 //   const std::string bytes = read_file("step.lkg");
 //   write_file_whole("step.lkg", bytes);
 //
-// What is written appears whole or not at all, also if the process or the machine stops in between: the bytes go to a
-// file beside the wanted one (".<name>.tmp-<process>-<number>"), which is synced to the disk, renamed over the wanted
-// one, and then the folder is synced. A file that was there before stays as it was until the rename. A symbolic link is
-// followed: the file behind it is replaced, and it stays a link.
+// What is written appears whole or not at all, also if the process or the machine stops in between: the bytes
+// go to a file beside the wanted one (".<name>.tmp-<process>-<number>"), which is synced to the disk, renamed
+// over the wanted one, and then the folder is synced. A file that was there before stays as it was until the
+// rename. A symbolic link is followed: the file behind it is replaced, and it stays a link.
 //
-// What is no plain file (a device, a pipe) cannot be replaced and is written to as it is, piece by piece; so is whatever
-// a link below /proc stands for: "/dev/stdout" is what standard output was sent to, and what it holds is kept.
+// What is no plain file (a device, a pipe) cannot be replaced and is written to as it is, piece by piece; so
+// is whatever a link below /proc stands for: "/dev/stdout" is what standard output was sent to, and what it
+// holds is kept.
 //
 // failure   NotFound where a file or folder is missing, FailedPrecondition where the path or its permissions forbid
 //           it, InvalidArgument for a file above the limit, otherwise Error with kUnavailable (a full disk); all name
 //           the path. A failed write removes its temporary file.
 //
-// Thread safety: functions from any thread; two writers of one path replace each other's whole file, the last wins. A
-// WholeFile belongs to one thread at a time.
+// Thread safety: functions from any thread; two writers of one path replace each other's whole file, the last
+// wins. A WholeFile belongs to one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ namespace lockstep {
 inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{4}
                                                << 30;  // what read_file takes unless told otherwise
 
-// The bytes of a file, or of a pipe until its end. A file larger than `max_bytes` is refused before memory is taken.
+// The bytes of a file, or of a pipe until its end. A file larger than `max_bytes` is refused before memory is
+// taken.
 LOCKSTEP_API std::string read_file(const std::filesystem::path& path,
                                    std::uint64_t max_bytes = kMaxFileBytes);
 // What is still to come from standard input: of a file what nobody has read yet. It stays open.
@@ -43,7 +45,8 @@ LOCKSTEP_API void make_folders(const std::filesystem::path& folder);
 // The folder must exist.
 LOCKSTEP_API void write_file_whole(const std::filesystem::path& path, std::string_view bytes);
 
-// The same for bytes that come piece by piece: append(), then commit(). Destroyed without a commit, nothing is left.
+// The same for bytes that come piece by piece: append(), then commit(). Destroyed without a commit, nothing
+// is left.
 class LOCKSTEP_API WholeFile {
  public:
   explicit WholeFile(std::filesystem::path path);
@@ -60,8 +63,8 @@ class LOCKSTEP_API WholeFile {
   int descriptor_ = -1;
 };
 
-// "step.lkg" for ".step.lkg.tmp-123-0": what a temporary file of write_file_whole or WholeFile, perhaps left behind by a process
-// that was killed, was to become. Empty for the name of any other file.
+// "step.lkg" for ".step.lkg.tmp-123-0": what a temporary file of write_file_whole or WholeFile, perhaps left
+// behind by a process that was killed, was to become. Empty for the name of any other file.
 LOCKSTEP_API std::string_view name_behind_temporary(std::string_view filename);
 
 }  // namespace lockstep

@@ -38,8 +38,8 @@ constexpr std::uint32_t kFirstDay = 0x0021;  // 1980-01-01: the time of writing 
   throw Error(ErrorCode::kDataLoss, str("this is no whole .npz file: ", what));
 }
 
-// Bytes and little-endian numbers at places that are checked. Small ones come from a window that follows them, so that not
-// each of them asks the file.
+// Bytes and little-endian numbers at places that are checked. Small ones come from a window that follows
+// them, so that not each of them asks the file.
 class Reader {
  public:
   explicit Reader(const ByteSource& source) : source_(source) {}

@@ -149,7 +149,8 @@ class Comparison {
   }
 
  private:
-  // The entry of `others` that is this one of `own`; where an identity comes twice in a graph, only its first is matched.
+  // The entry of `others` that is this one of `own`; where an identity comes twice in a graph, only its first
+  // is matched.
   const Census::Entry* match(const Census::Entry& entry, const Census& others, const Census& own) const {
     if (diff_.by == DiffBy::kName) return others.by_name(entry.name);
     const std::uint64_t identity = entry.node->provenance().identity;

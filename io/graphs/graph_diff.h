@@ -3,12 +3,14 @@
 //   GraphDiff diff = diff_graphs(before, after);
 //   if (!diff.same()) std::cerr << to_text(diff);
 //
-// Nodes are matched by identity where both graphs share an origin (one was made from the other, or both from a third: by
-// passes, or through files that keep identities), so that renamed and moved nodes are recognised and nothing is guessed. Else
-// they are matched by name, regions included. Identity 0 is none and matches nothing. The diff says which. Nodes of all levels are compared; one inside a region is
-// called "loop{1}/x": node x in region 1 of the node loop.
+// Nodes are matched by identity where both graphs share an origin (one was made from the other, or both from
+// a third: by passes, or through files that keep identities), so that renamed and moved nodes are recognised
+// and nothing is guessed. Else they are matched by name, regions included. Identity 0 is none and matches
+// nothing. The diff says which. Nodes of all levels are compared; one inside a region is called "loop{1}/x":
+// node x in region 1 of the node loop.
 //
-// Ids, source lines and code inside lambdas do not count. Linear in the nodes of both. Thread safety: plain functions.
+// Ids, source lines and code inside lambdas do not count. Linear in the nodes of both. Thread safety: plain
+// functions.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +57,8 @@ struct GraphDiff {
 };
 
 LOCKSTEP_API GraphDiff diff_graphs(const Graph& before, const Graph& after);
-// A summary, then a line or a few for each difference: '+' added, '-' removed, '~' changed, '*' the graph's interface.
+// A summary, then a line or a few for each difference: '+' added, '-' removed, '~' changed, '*' the graph's
+// interface.
 LOCKSTEP_API std::string to_text(const GraphDiff& diff);
 
 }  // namespace lockstep

@@ -21,7 +21,8 @@ namespace {
 
 constexpr std::uint32_t kVersion = 1;
 
-// As PNG has it: a byte above 127, then a name, then line ends and an end-of-file byte that careless copying changes.
+// As PNG has it: a byte above 127, then a name, then line ends and an end-of-file byte that careless copying
+// changes.
 constexpr std::string_view kMagic("\x89LKG\r\n\x1a\n", 8);
 constexpr std::size_t kHeaderBytes = 32;
 
@@ -46,7 +47,8 @@ void check_version(std::uint64_t version, std::string_view source) {
                   kVersion, version > kVersion ? ": update Lockstep to read it" : ""));
 }
 
-// --- the header of a binary file: magic, version, zero, bytes of the records, their checksum, the header's checksum
+// --- the header of a binary file: magic, version, zero, bytes of the records, their checksum, the header's
+// checksum
 
 // Hands the bytes of the file to `append`, piece by piece, so that blocks need not be copied.
 template <class Append>
@@ -74,7 +76,8 @@ void write_binary(const Graph& graph, Append append) {
   }
 }
 
-// Where a binary file is read from, front to back: memory, or a file whose blocks go straight to where they belong.
+// Where a binary file is read from, front to back: memory, or a file whose blocks go straight to where they
+// belong.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
@@ -109,7 +112,8 @@ class FileSource final : public ByteSource {
   InputFile& file_;
 };
 
-// Reads the table of tensors: what the records hold, and blocks, each behind the last on the next multiple of 64.
+// Reads the table of tensors: what the records hold, and blocks, each behind the last on the next multiple of
+// 64.
 class BlockReader {
  public:
   BlockReader(ByteSource& bytes, std::string_view source) : bytes_(bytes), source_(source) {}

@@ -9,9 +9,10 @@
 //   kJson     .json      everything, for reading, editing and other programs; no checksums
 //   kText     .lks       the graph without creation sites, identities and provenance (graph/text/text.h)
 //
-// Everything is: nodes with names, ops, inputs, control inputs, attributes, output specs, devices, regions, creation
-// sites, identity and provenance; parameters, results; variables with their declarations and initial values. Identities
-// survive: graphs that are loaded from files of one origin share those of the nodes they share.
+// Everything is: nodes with names, ops, inputs, control inputs, attributes, output specs, devices, regions,
+// creation sites, identity and provenance; parameters, results; variables with their declarations and initial
+// values. Identities survive: graphs that are loaded from files of one origin share those of the nodes they
+// share.
 //
 //   keeps     same_structure(graph, read_graph(write_graph(graph, form))); also names, and for kBinary and kJson sites,
 //             identities and provenance. Files of this version are read by all later ones (docs/file_formats.md)

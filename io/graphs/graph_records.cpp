@@ -151,7 +151,8 @@ class Recorder {
     return record;
   }
 
-  // The place of the tensor in the table; tensors that share memory (the constants of replicas) are held once.
+  // The place of the tensor in the table; tensors that share memory (the constants of replicas) are held
+  // once.
   std::uint32_t add(const Tensor& tensor) {
     if (!tensor.defined()) return kNoTensor;
     const auto [found, fresh] = tensors_.try_emplace(
@@ -295,8 +296,9 @@ class Rebuilder {
     return {origins_[record.origin], record.number};
   }
 
-  // The numbers of this process for those of the file: the last thing, since it is remembered. A node without one, or with one
-  // that another node of the file has already, gets a new one: within a graph an identity is one node's.
+  // The numbers of this process for those of the file: the last thing, since it is remembered. A node without
+  // one, or with one that another node of the file has already, gets a new one: within a graph an identity is
+  // one node's.
   void adopt_identities(Graph& graph) {
     for (std::size_t i = 0; i < graph.id_bound(); ++i) {
       const NodeId id(i);

@@ -29,8 +29,8 @@ class IdentityBook {
 
   std::uint64_t local(const LastingIdentity& identity) {
     const std::lock_guard lock(mutex_);
-    // A number that the counter has not reached is no identity of this process, whatever the file says. Those that
-    // were handed out to loaded nodes were never written under the own origin.
+    // A number that the counter has not reached is no identity of this process, whatever the file says. Those
+    // that were handed out to loaded nodes were never written under the own origin.
     const bool own = identity.origin == own_ && identity.number <= newest_seen(identity.number) &&
                      !loaded_.contains(identity.number);
     if (own) return identity.number;

@@ -16,7 +16,8 @@
 namespace lockstep {
 namespace {
 
-// Reads a checkpoint from front to back and checks each byte on the way. Gaps are checked with what stands before them.
+// Reads a checkpoint from front to back and checks each byte on the way. Gaps are checked with what stands
+// before them.
 class CheckpointReader {
  public:
   CheckpointReader(const std::filesystem::path& path, const CheckpointLimits& limits)

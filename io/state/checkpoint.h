@@ -3,9 +3,10 @@
 //   save_checkpoint(strategy.variables(), "model.lkc");
 //   restore_checkpoint(other.variables(), "model.lkc");             // another strategy, any number of replicas
 //
-// A checkpoint holds what a Snapshot holds (io/state/snapshot.h): every variable once, whatever the number of copies, optimizer
-// slots included, and the step counter. A program's variables are program.variables(), a strategy's strategy.variables().
-// To save beside training and keep the last few, use a CheckpointSeries (io/state/checkpoint_series.h).
+// A checkpoint holds what a Snapshot holds (io/state/snapshot.h): every variable once, whatever the number of
+// copies, optimizer slots included, and the step counter. A program's variables are program.variables(), a
+// strategy's strategy.variables(). To save beside training and keep the last few, use a CheckpointSeries
+// (io/state/checkpoint_series.h).
 //
 //   writing   the file appears whole or not at all (io/files/files.h); a file of that name stays intact until then
 //   reading   every byte is checked: header, index and each tensor have a CRC-32C, gaps must be zero, sizes must add up to the
@@ -14,7 +15,8 @@
 //   restoring compares names, dtypes and shapes before tensors are read, and sets variables only once all of them are
 //             there and checked: on any error nothing has changed
 //
-// The format: docs/file_formats.md. Thread safety: any thread; saving and restoring happen between runs of the store.
+// The format: docs/file_formats.md. Thread safety: any thread; saving and restoring happen between runs of
+// the store.
 #pragma once
 
 #include <cstdint>
@@ -49,12 +51,13 @@ struct CheckpointInfo {
   std::vector<Entry> entries;  // by name
 };
 
-// Throws FailedPrecondition for variables that cannot be saved (io/state/snapshot.h), and what io/files/files.h says.
+// Throws FailedPrecondition for variables that cannot be saved (io/state/snapshot.h), and what
+// io/files/files.h says.
 LOCKSTEP_API void save_checkpoint(VariableStore& store, const std::filesystem::path& path,
                                   const CheckpointLimits& limits = {});
 
-// Throws FailedPrecondition naming all variables that are missing, extra or mismatched, Error(kDataLoss) for a damaged
-// file; changes nothing then.
+// Throws FailedPrecondition naming all variables that are missing, extra or mismatched, Error(kDataLoss) for
+// a damaged file; changes nothing then.
 LOCKSTEP_API RestoreReport restore_checkpoint(VariableStore& store, const std::filesystem::path& path,
                                               const RestoreOptions& options = {},
                                               const CheckpointLimits& limits = {});

@@ -278,7 +278,8 @@ std::optional<SeriesRestore> CheckpointSeries::restore_latest(VariableStore& sto
   wait();
   SeriesRestore restored;
   std::set<fs::path> tried;
-  // Listed anew each time: the process that writes may remove one that was listed, and has then written a newer one.
+  // Listed anew each time: the process that writes may remove one that was listed, and has then written a
+  // newer one.
   for (;;) {
     std::vector<fs::path> paths = list();
     while (!paths.empty() && tried.contains(paths.back())) paths.pop_back();

@@ -1,4 +1,5 @@
-// io/state/checkpoint_series.h - checkpoints beside training: the last few in a folder, written by a thread of its own.
+// io/state/checkpoint_series.h - checkpoints beside training: the last few in a folder, written by a thread
+// of its own.
 //
 //   CheckpointSeries series("run/checkpoints", {.keep = 3});
 //   series.restore_latest(strategy.variables());                       // where there is one
@@ -8,21 +9,23 @@
 //   }
 //   series.wait();                                                     // the last one is on the disk; or its error
 //
-// The stall. save() waits for runs that have begun, copies the variables into memory, and returns: at most the time to copy them,
-// never the time to write them, however slow the disk. One thread writes, one checkpoint at a time. A save while a
-// write is under way waits its turn as a copy in memory; a further one takes its place, so that what is written next is always the
-// newest (superseded() counts those that were never written). So there are at most two copies in memory beside the variables,
-// and their memory is used again. Threads that save at once copy one after another.
+// The stall. save() waits for runs that have begun, copies the variables into memory, and returns: at most
+// the time to copy them, never the time to write them, however slow the disk. One thread writes, one
+// checkpoint at a time. A save while a write is under way waits its turn as a copy in memory; a further one
+// takes its place, so that what is written next is always the newest (superseded() counts those that were
+// never written). So there are at most two copies in memory beside the variables, and their memory is used
+// again. Threads that save at once copy one after another.
 //
-// Files are "<name>-<number>.lkc", numbered as they were written: latest() is the highest number, also after training went
-// on from an older one. Each appears whole or not at all (io/files/files.h): a process that is killed at any moment leaves the earlier
-// ones as they were, and the one it was writing whole or not visible. Older ones are removed once a newer one is on the disk.
+// Files are "<name>-<number>.lkc", numbered as they were written: latest() is the highest number, also after
+// training went on from an older one. Each appears whole or not at all (io/files/files.h): a process that is
+// killed at any moment leaves the earlier ones as they were, and the one it was writing whole or not visible.
+// Older ones are removed once a newer one is on the disk.
 //
 // failure   an error of the writing thread is thrown once, by the next save() (which then saves nothing), wait() or
 //           restore_latest(). The destructor finishes what is to be written and cannot throw: call wait() first.
 //
-// One series at a time writes to a folder under one name; any number of processes may read. Thread safety: all methods may be
-// called from any thread; not from a node of a run that uses the store.
+// One series at a time writes to a folder under one name; any number of processes may read. Thread safety:
+// all methods may be called from any thread; not from a node of a run that uses the store.
 #pragma once
 
 #include <cstddef>
@@ -51,8 +54,9 @@ struct CheckpointSeriesOptions {
   std::size_t keep = 5;             // how many files to keep; 0: all
   std::string name = "checkpoint";  // what files are called: letters, digits, '_', '-' and '.', no '.' first
   CheckpointLimits limits = {};     // for writing and restoring alike
-  // Called on the writing thread before a checkpoint is written and once it is on the disk (older ones are gone then, where
-  // they could be removed). They must not call the series; what they throw counts as an error of the writing.
+  // Called on the writing thread before a checkpoint is written and once it is on the disk (older ones are
+  // gone then, where they could be removed). They must not call the series; what they throw counts as an
+  // error of the writing.
   std::function<void(const SavedCheckpoint&)> before_write = {};
   std::function<void(const SavedCheckpoint&)> after_write = {};
 };
@@ -81,8 +85,9 @@ class LOCKSTEP_API CheckpointSeries {
   std::vector<std::filesystem::path> list() const;
   std::optional<std::filesystem::path> latest() const;
 
-  // Restores the newest checkpoint that is whole; nothing where there are none at all. Waits for a write under way. Throws
-  // Error(kDataLoss) where all are damaged, and as restore_checkpoint where one does not fit.
+  // Restores the newest checkpoint that is whole; nothing where there are none at all. Waits for a write
+  // under way. Throws Error(kDataLoss) where all are damaged, and as restore_checkpoint where one does not
+  // fit.
   std::optional<SeriesRestore> restore_latest(VariableStore& store, const RestoreOptions& options = {});
 
   std::uint64_t superseded() const;

@@ -31,8 +31,9 @@ void share(T value, std::span<T> shares) {
     const T equal(whole / static_cast<Exact>(shares.size()));
     std::ranges::fill(shares, equal);
     if (whole == 0 || !std::isfinite(whole)) return;
-    // The others sum up to at least half of it and hardly more than all of it: no digit is lost in what is left for the last.
-    // Half floats lose some in their share, less than the sum, which is made in f32, keeps when it is rounded.
+    // The others sum up to at least half of it and hardly more than all of it: no digit is lost in what is
+    // left for the last. Half floats lose some in their share, less than the sum, which is made in f32, keeps
+    // when it is rounded.
     Exact before = 0;
     for (std::size_t i = 0; i + 1 < shares.size(); ++i) before += static_cast<Exact>(equal);
     shares.back() = T(whole - before);
@@ -67,7 +68,8 @@ Decision LogicalVariable::has_value() const {
 
 void LogicalVariable::read(Tensor& into) const {
   const bool all = rule == CopyRule::kSum || rule == CopyRule::kMean;
-  // The mean of equal values is that value, which adding up and dividing may miss: what was restored is saved as it was.
+  // The mean of equal values is that value, which adding up and dividing may miss: what was restored is saved
+  // as it was.
   const bool equal = rule == CopyRule::kMean && std::ranges::all_of(copies, [&](StoredVariable* copy) {
                        return copy->storage().bit_equal(copies[0]->storage());
                      });

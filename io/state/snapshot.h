@@ -4,8 +4,8 @@
 //   snapshot.take(strategy.variables());                  // between two steps: the memory of the last one is used again
 //   snapshot.restore(other.variables());                  // any strategy, any number of replicas
 //
-// What is kept are variables as the program knows them, not their copies, and the step counter, from which random ops
-// draw. So a snapshot of eight replicas fits one, and the other way round:
+// What is kept are variables as the program knows them, not their copies, and the step counter, from which
+// random ops draw. So a snapshot of eight replicas fits one, and the other way round:
 //
 //   variable                              kept                       given back
 //   mirrored, or of one replica           the value                  to every copy
@@ -18,9 +18,9 @@
 //
 // Optimizer slots and counts of steps are variables like others.
 //
-// take() and restore() wait until runs that have begun are over and hold new ones back meanwhile (core/store_at_rest.h), so
-// that all values belong to one step. Do not call them from a node of a run. Thread safety: one thread at a time per
-// snapshot; the store may be in use.
+// take() and restore() wait until runs that have begun are over and hold new ones back meanwhile
+// (core/store_at_rest.h), so that all values belong to one step. Do not call them from a node of a run.
+// Thread safety: one thread at a time per snapshot; the store may be in use.
 #pragma once
 
 #include <cstdint>
@@ -59,11 +59,12 @@ class LOCKSTEP_API Snapshot {
   // Throws InvalidArgument where a name comes twice or a value is empty.
   Snapshot(std::uint64_t step, std::vector<Item> items);
 
-  // Throws FailedPrecondition naming every variable whose copies are no one value; the snapshot is then as it was.
+  // Throws FailedPrecondition naming every variable whose copies are no one value; the snapshot is then as it
+  // was.
   void take(VariableStore& store);
 
-  // Throws FailedPrecondition naming all variables that are missing, extra, or of another dtype or shape, and changes nothing
-  // then.
+  // Throws FailedPrecondition naming all variables that are missing, extra, or of another dtype or shape, and
+  // changes nothing then.
   RestoreReport restore(VariableStore& store, const RestoreOptions& options = {}) const;
 
   std::uint64_t step() const { return step_; }

@@ -178,7 +178,8 @@ class ChromeWriter {
     });
   }
 
-  // One arrow for each value that a turn of a node reads, from the last call of the turn that made it to the first.
+  // One arrow for each value that a turn of a node reads, from the last call of the turn that made it to the
+  // first.
   void write_flows() {
     std::uint64_t id = 0;
     for (const TraceEdges::Turn& turn : edges_.turns()) {
@@ -241,7 +242,8 @@ class ChromeWriter {
     return true;
   }
 
-  // For each turn of a node of a step's graph in a run that is all there: when the last reader of what it made had ended.
+  // For each turn of a node of a step's graph in a run that is all there: when the last reader of what it
+  // made had ended.
   std::vector<std::pair<const TraceEdges::Turn*, std::int64_t>> lives() const {
     std::vector<std::pair<const TraceEdges::Turn*, std::int64_t>> lives;
     std::unordered_map<const TraceEdges::Turn*, std::size_t> place;

@@ -5,10 +5,11 @@
 //   writer.histogram("layer_1/w", store.value("w1"), step);
 //   writer.flush();
 //
-// Makes one event file in the folder (which is made where it is missing): TFRecord frames with their checksums, each holding an
-// Event message of TensorFlow's event.proto. Tags with slashes group charts. Values are kept in memory until flush(), until
-// there are SummaryWriterOptions::buffer_bytes of them, or until the writer goes; a reader sees whole frames, or a last one
-// that is cut off, which TensorBoard waits for.
+// Makes one event file in the folder (which is made where it is missing): TFRecord frames with their
+// checksums, each holding an Event message of TensorFlow's event.proto. Tags with slashes group charts.
+// Values are kept in memory until flush(), until there are SummaryWriterOptions::buffer_bytes of them, or
+// until the writer goes; a reader sees whole frames, or a last one that is cut off, which TensorBoard waits
+// for.
 //
 // failure   FailedPrecondition or Error(kUnavailable) naming the path, where the file cannot be made or written; InvalidArgument
 //           for an empty tag, and for a histogram of something that is not finite. The destructor cannot report: call flush().
@@ -31,8 +32,9 @@
 
 namespace lockstep {
 
-// A distribution in TensorFlow's buckets: limits grow by a tenth from 1e-12 to 1e20, then comes the largest double; the same
-// below zero, and zero is a limit. So a bucket is a tenth of its lower limit wide, but for the two at zero and the two at the ends.
+// A distribution in TensorFlow's buckets: limits grow by a tenth from 1e-12 to 1e20, then comes the largest
+// double; the same below zero, and zero is a limit. So a bucket is a tenth of its lower limit wide, but for
+// the two at zero and the two at the ends.
 class LOCKSTEP_API Histogram {
  public:
   Histogram();
@@ -45,8 +47,8 @@ class LOCKSTEP_API Histogram {
   double max() const { return max_; }
   double sum() const { return sum_; }
   double sum_of_squares() const { return sum_of_squares_; }
-  // Buckets that hold something, each with its upper limit (values below it, from the limit before on); those between that
-  // hold nothing are one.
+  // Buckets that hold something, each with its upper limit (values below it, from the limit before on); those
+  // between that hold nothing are one.
   struct Bucket {
     double limit;
     double count;

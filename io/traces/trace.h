@@ -6,13 +6,13 @@
 //   write_file_whole("step.trace.json", to_chrome_trace(trace));   // opens in ui.perfetto.dev and chrome://tracing
 //   std::cout << to_text(summarize(trace));                        // io/traces/trace_summary.h
 //
-// A TraceRecorder keeps the last events of every thread that worked on a run; older ones make room, and are counted, so that a
-// long run stays bounded. Recording hardly ever locks: each thread writes into memory of its own, with stamps of the CPU's
-// counter, and a call that follows another takes the other's last stamp as its first. A Trace is a value: it owns its names and
-// needs neither the recorder nor the programs any more.
+// A TraceRecorder keeps the last events of every thread that worked on a run; older ones make room, and are
+// counted, so that a long run stays bounded. Recording hardly ever locks: each thread writes into memory of
+// its own, with stamps of the CPU's counter, and a call that follows another takes the other's last stamp as
+// its first. A Trace is a value: it owns its names and needs neither the recorder nor the programs any more.
 //
-// Thread safety: one recorder may observe any number of runs at once. trace() may be called at any time: what has not ended by
-// then is not in it, and threads that record may have to wait for a moment.
+// Thread safety: one recorder may observe any number of runs at once. trace() may be called at any time: what
+// has not ended by then is not in it, and threads that record may have to wait for a moment.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,8 @@ struct TracedNode {
   bool in_region = false;  // of another node
 };
 
-// All times are nanoseconds since the recorder was made. What is traced on one track nests; `depth` says how deep.
+// All times are nanoseconds since the recorder was made. What is traced on one track nests; `depth` says how
+// deep.
 struct TracedCall {
   std::uint32_t node = 0;   // in Trace::nodes
   std::uint32_t track = 0;  // in Trace::tracks
@@ -98,7 +99,8 @@ struct Trace {
 struct TraceRecorderOptions {
   // Kept for each thread, at 64 bytes each; at least that many of the last ones survive. At least 1.
   std::size_t events_per_thread = std::size_t{1} << 16U;
-  // Programs whose nodes are remembered; events of those forgotten (the least recent) count as dropped. At least 1.
+  // Programs whose nodes are remembered; events of those forgotten (the least recent) count as dropped. At
+  // least 1.
   std::size_t max_programs = 64;
 };
 
@@ -132,13 +134,15 @@ class LOCKSTEP_API TraceRecorder final : public Observer {
 
 struct ChromeTraceOptions {
   bool flows = true;  // arrows along data edges, from the call that made a value to the one that reads it
-  // Where a thread stood still at least this long until a value came that its next node reads, the gap is marked as a wait.
+  // Where a thread stood still at least this long until a value came that its next node reads, the gap is
+  // marked as a wait.
   std::int64_t min_wait_ns = 1000;
 };
 
-// The Trace Event Format, which Perfetto reads too: a track for each thread; slices for calls (category compute, collective or
-// copy; with op, replica, bytes, source line), runs and waits; arrows; a counter of the bytes alive (values of the step's graph,
-// from when they are made until the last node that reads them has ended).
+// The Trace Event Format, which Perfetto reads too: a track for each thread; slices for calls (category
+// compute, collective or copy; with op, replica, bytes, source line), runs and waits; arrows; a counter of
+// the bytes alive (values of the step's graph, from when they are made until the last node that reads them
+// has ended).
 LOCKSTEP_API std::string to_chrome_trace(const Trace& trace, const ChromeTraceOptions& options = {});
 
 }  // namespace lockstep

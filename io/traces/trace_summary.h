@@ -2,9 +2,9 @@
 //
 //   std::cout << to_text(summarize(recorder.trace()));
 //
-// Counts what belongs to runs that are all there: not yet ended ones and those whose calls partly made room are left out. The
-// time of a call does not contain that of the calls inside of it (a branch's, a loop's), so that times add up.
-// Thread safety: pure functions.
+// Counts what belongs to runs that are all there: not yet ended ones and those whose calls partly made room
+// are left out. The time of a call does not contain that of the calls inside of it (a branch's, a loop's), so
+// that times add up. Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,9 @@ struct TraceSummary {
   std::vector<Row> by_op;       // most time first
   std::vector<Row> by_replica;  // in order
 
-  // Of the run of median length: the chain of calls that ended last, each behind the one that held it up (a node whose value
-  // it reads or that it runs after, a shard that it finishes, or the call before it on its thread), up to the begin of the run.
+  // Of the run of median length: the chain of calls that ended last, each behind the one that held it up (a
+  // node whose value it reads or that it runs after, a shard that it finishes, or the call before it on its
+  // thread), up to the begin of the run.
   struct Step {
     std::uint32_t node = 0;  // in Trace::nodes
     std::string name, op, site;

@@ -127,7 +127,8 @@ class BucketLevel {
     return packs;
   }
 
-  // A pack is closed when what is packed reaches its part of the whole, or when each pack to come needs one of what is left.
+  // A pack is closed when what is packed reaches its part of the whole, or when each pack to come needs one
+  // of what is left.
   Packs by_number(const std::vector<Item>& group) const {
     const auto wanted = static_cast<std::size_t>(options_.num_packs);
     double total = 0;

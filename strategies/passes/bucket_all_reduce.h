@@ -4,17 +4,18 @@
 //   b' = all_reduce[sum](b)         -->     a', b', c' = all_reduce[sum](a, b, c)
 //   c' = all_reduce[sum](c)
 //
-// Joins reductions of one level (a replicated region, or a region inside one) that have one op, equal attributes, dtype and
-// device, and stand behind equally many reductions: such nodes do not depend on one another, and joining them makes no cycle.
-// Nothing is copied together: a joined node takes several values. Results keep their bits, since replicas are summed element by
-// element in their order.
+// Joins reductions of one level (a replicated region, or a region inside one) that have one op, equal
+// attributes, dtype and device, and stand behind equally many reductions: such nodes do not depend on one
+// another, and joining them makes no cycle. Nothing is copied together: a joined node takes several values.
+// Results keep their bits, since replicas are summed element by element in their order.
 //
-// Values are taken in the order in which they become ready, which is that of the backward pass, so that the first pack can travel
-// while the rest is computed. A pack is closed as soon as it is larger than `bytes_per_pack`; a value is never split. What is
-// ready, and how large, follows from the graph alone: all workers make the same packs.
+// Values are taken in the order in which they become ready, which is that of the backward pass, so that the
+// first pack can travel while the rest is computed. A pack is closed as soon as it is larger than
+// `bytes_per_pack`; a value is never split. What is ready, and how large, follows from the graph alone: all
+// workers make the same packs.
 //
-// Which nodes: traits collective and same_on_all, a string attribute `reduce`, any number of inputs, an output for each.
-// Linear, but for sorting the reductions.
+// Which nodes: traits collective and same_on_all, a string attribute `reduce`, any number of inputs, an
+// output for each. Linear, but for sorting the reductions.
 // Thread safety: as any Pass.
 #pragma once
 

@@ -1,11 +1,13 @@
-// strategies/passes/cross_device_ops.h - how the values of several devices become one: what an all-reduce is lowered to.
+// strategies/passes/cross_device_ops.h - how the values of several devices become one: what an all-reduce is
+// lowered to.
 //
 //   lower-collectives(ops=ring)                            // by name, from text
 //   class MyOps : public CrossDeviceOps { ... lower(LowerContext& c) const override { ... } };
 //   MirroredStrategy s({.custom_cross_device_ops = std::make_shared<MyOps>()});      // or make_lower_collectives({.ops = ...})
 //
-// lower() gets one all-reduce of P replicas and T tensors and says, with nodes that it makes, what each replica reads in its
-// place. All of it is ordinary nodes: seen in dumps, placed, copied between memories by insert-copies, planned like others.
+// lower() gets one all-reduce of P replicas and T tensors and says, with nodes that it makes, what each
+// replica reads in its place. All of it is ordinary nodes: seen in dumps, placed, copied between memories by
+// insert-copies, planned like others.
 //
 //   name                      nodes, for each all-reduce                                    bytes read and written, of N each
 //   shared_memory             one reduce_replicas; a copy for each further replica that     P N read, N written; 2 N per copy
@@ -17,9 +19,9 @@
 //                             then the parts are joined on each (join_chunks); between
 //                             memories parts are cut first, so that nothing else travels
 //
-// All give the bits of the all-reduce: elements are combined in the order of the replicas; a mean is their sum and one
-// division. Except hierarchical_copy from three replicas on, whose sums are those of the groups' sums: ((0 + 1) + (2 + 3));
-// the same on every replica and in every run, but rounded elsewhere.
+// All give the bits of the all-reduce: elements are combined in the order of the replicas; a mean is their
+// sum and one division. Except hierarchical_copy from three replicas on, whose sums are those of the groups'
+// sums: ((0 + 1) + (2 + 3)); the same on every replica and in every run, but rounded elsewhere.
 //
 // Thread safety: none of them has state; any thread.
 #pragma once
@@ -59,7 +61,8 @@ class LOCKSTEP_API LowerContext {
   std::vector<std::size_t> read_tensors() const;               // by anybody
 
   // --- nodes that stem from the all-reduce
-  // The values combined, one output for each tensor; values are replica by replica. `replica` is whose node it is; -1: nobody's.
+  // The values combined, one output for each tensor; values are replica by replica. `replica` is whose node
+  // it is; -1: nobody's.
   std::vector<ValueId> reduce_on(const std::string& device, ReduceOp op, std::span<const ValueId> values,
                                  std::size_t replicas, std::int32_t replica = -1) const;
   // The value on another device; itself where it is there already.
@@ -91,7 +94,8 @@ class LOCKSTEP_API CrossDeviceOps {
   CrossDeviceOps(const CrossDeviceOps&) = delete;
   CrossDeviceOps& operator=(const CrossDeviceOps&) = delete;
   virtual std::string_view name() const = 0;
-  // Makes the nodes and gives each replica that reads a tensor its value. Bits must be equal for all replicas: prove-sync, run again, checks.
+  // Makes the nodes and gives each replica that reads a tensor its value. Bits must be equal for all
+  // replicas: prove-sync, run again, checks.
   virtual void lower(LowerContext& context) const = 0;
 };
 
@@ -104,7 +108,8 @@ LOCKSTEP_API CrossDeviceOpsPtr ring();
 // By the name above; throws InvalidArgument that lists them. `device` is for reduction_to_one_device.
 LOCKSTEP_API CrossDeviceOpsPtr cross_device_ops(std::string_view name, std::string_view device = {});
 
-// What "auto" takes, and why. A function of the devices and the size alone. `bytes` of all tensors; -1: not known.
+// What "auto" takes, and why. A function of the devices and the size alone. `bytes` of all tensors; -1: not
+// known.
 struct CrossDeviceChoice {
   std::string name;
   std::string reason;

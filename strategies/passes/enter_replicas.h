@@ -2,13 +2,14 @@
 //
 //   x --> square --> y          x, x/replica_1 --> replicated[replicas=2] { x --> square --> y } --> y of 0, y of 1
 //
-// For steps that come as a graph (from a file, from a builder) instead of being traced by a strategy, whose passes expect
-// this form. Each placeholder becomes one per replica: x, x/replica_1, ...; those listed in `shared` stay single and come
-// first. Results come as one per replica, result by result. Variables stay declared outside.
+// For steps that come as a graph (from a file, from a builder) instead of being traced by a strategy, whose
+// passes expect this form. Each placeholder becomes one per replica: x, x/replica_1, ...; those listed in
+// `shared` stay single and come first. Results come as one per replica, result by result. Variables stay
+// declared outside.
 //
-// A graph that has replicated regions already is left as it is where they are for as many replicas. Refused: a graph with
-// regions for another number, and one whose nodes belong to replicas (replicate has been there). Linear.
-// Thread safety: as any Pass.
+// A graph that has replicated regions already is left as it is where they are for as many replicas. Refused:
+// a graph with regions for another number, and one whose nodes belong to replicas (replicate has been there).
+// Linear. Thread safety: as any Pass.
 #pragma once
 
 #include <cstdint>

@@ -4,10 +4,11 @@
 //        all_reduce[2] --> b0, b1      -->         reduce_replicas --> b0
 //   a1 --+                                    a1 --+              `--> copy --> b1     (where b1 is read)
 //
-// For every joined all-reduce, in regions too, by the cross-device ops named (strategies/passes/cross_device_ops.h): `auto` asks
-// choose_cross_device_ops for each. One over a single replica is the value itself. Where no replica reads a tensor, nothing
-// is computed. Edges that order-collectives made between them go: nobody waits for anybody here. all_gather and
-// broadcast_replica stay, as do collectives of other ops: they have kernels that do the work of all replicas.
+// For every joined all-reduce, in regions too, by the cross-device ops named
+// (strategies/passes/cross_device_ops.h): `auto` asks choose_cross_device_ops for each. One over a single
+// replica is the value itself. Where no replica reads a tensor, nothing is computed. Edges that
+// order-collectives made between them go: nobody waits for anybody here. all_gather and broadcast_replica
+// stay, as do collectives of other ops: they have kernels that do the work of all replicas.
 //
 // Keeps every bit, but for hierarchical_copy, whose sums are grouped. Linear.
 // Thread safety: as any Pass.

@@ -4,14 +4,15 @@
 //   replicated[replicas=2] {        -->     var @"w/replica_1"    [device="cpu:1", copy_of=@w, replica=1]
 //     read @w ... }                         replicated[replicas=2] { read @w ... }
 //
-// Every variable that a replicated region uses gets a copy for each replica but the first, whose copy is the variable itself.
-// A copy starts with the value of the first when a program is compiled, whatever its initial value says: a broadcast, not
-// a second initialisation. Nodes still name the variable; `replicate` gives each replica its own. Slots of optimizers are
-// variables like others, so they follow. Synchronization and aggregation are copied: a copy that is synchronized on
-// write is kept equal to the others (prove-sync proves it), one that is synchronized on read belongs to its replica.
+// Every variable that a replicated region uses gets a copy for each replica but the first, whose copy is the
+// variable itself. A copy starts with the value of the first when a program is compiled, whatever its initial
+// value says: a broadcast, not a second initialisation. Nodes still name the variable; `replicate` gives each
+// replica its own. Slots of optimizers are variables like others, so they follow. Synchronization and
+// aggregation are copied: a copy that is synchronized on write is kept equal to the others (prove-sync proves
+// it), one that is synchronized on read belongs to its replica.
 //
-// Options: devices, one per replica (none: copies are not placed); replicas, for a graph without replicated regions, all of
-// whose variables are then copied. Linear. Changes nothing where every copy is there already.
+// Options: devices, one per replica (none: copies are not placed); replicas, for a graph without replicated
+// regions, all of whose variables are then copied. Linear. Changes nothing where every copy is there already.
 // Thread safety: as any Pass.
 #pragma once
 

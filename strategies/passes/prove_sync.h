@@ -6,15 +6,16 @@
 //                                                from 'x0' and 'x1' (placeholder, model.cpp:3): fed to each replica by itself
 //                                              all_reduce the value, ...
 //
-// Every variable with copies that are not synchronized on read must end the step with the same bits on all replicas,
-// given that it began so; slots of optimizers are variables like others, and what happens inside branches and loops counts.
-// The inputs of nodes that say their inputs agree (predicates of branches and loops that all replicas enter together) must
-// be equal as well. See strategies/proof/congruence.h for what is proven equal. Runs on a flat graph, after `replicate`;
-// again after lower-collectives, where cross-device ops of one's own are not to be trusted.
+// Every variable with copies that are not synchronized on read must end the step with the same bits on all
+// replicas, given that it began so; slots of optimizers are variables like others, and what happens inside
+// branches and loops counts. The inputs of nodes that say their inputs agree (predicates of branches and
+// loops that all replicas enter together) must be equal as well. See strategies/proof/congruence.h for what
+// is proven equal. Runs on a flat graph, after `replicate`; again after lower-collectives, where cross-device
+// ops of one's own are not to be trusted.
 //
-// Options: allow, variables that may drift apart; nothing is then concluded from their copies being equal. strict=false: some of
-// them may belong to other steps; by default a name that the graph does not declare is an error.
-// Changes nothing. Linear.
+// Options: allow, variables that may drift apart; nothing is then concluded from their copies being equal.
+// strict=false: some of them may belong to other steps; by default a name that the graph does not declare is
+// an error. Changes nothing. Linear.
 // Thread safety: as any Pass.
 #pragma once
 

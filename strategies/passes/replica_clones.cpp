@@ -13,8 +13,9 @@ namespace {
 
 bool joins_inside(const Graph& region, const VariableCopies& copies);
 
-// Must it be one node for all replicas? Where it joins them itself, or what runs inside it does, or writes a variable that they
-// keep equal. Regions that do not run by themselves (a gradient rule, fused nodes) do not count.
+// Must it be one node for all replicas? Where it joins them itself, or what runs inside it does, or writes a
+// variable that they keep equal. Regions that do not run by themselves (a gradient rule, fused nodes) do not
+// count.
 bool joins(const Node& node, const VariableCopies& copies) {
   const OpTraits& traits = node.op().traits;
   if (traits.collective || traits.sum_over_replicas || has(node.op().effects, Effect::kCollective))

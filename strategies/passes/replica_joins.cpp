@@ -142,7 +142,8 @@ void Joins::join_regions(const Node& node) {
   }
   for (std::size_t i = 0; i < node.regions().size(); ++i)
     init.regions.push_back(joined_region(node, node.regions()[i], originals, places, loop && i == 0));
-  // Outputs: replica by replica; behind them, for a loop that keeps its trips, the kept values and the number of trips.
+  // Outputs: replica by replica; behind them, for a loop that keeps its trips, the kept values and the number
+  // of trips.
   const std::size_t outputs = node.outputs().size();
   const std::size_t own = loop ? carried : outputs;
   const std::size_t kept = outputs > own ? own : 0;

@@ -14,15 +14,15 @@
 //   cond, while_loop           one per replica; but one node for all, with all replicas inside, where it holds a collective or
 //                              writes a variable that replicas keep equal. Its predicates go through `agree`, which prove-sync
 //                              checks
-// What stands outside of replicated regions stays single. Variables that have no copies yet get them (mirror-variables).
-// Lambdas are copied with what they captured, and told their replica.
+// What stands outside of replicated regions stays single. Variables that have no copies yet get them
+// (mirror-variables). Lambdas are copied with what they captured, and told their replica.
 //
-// Order: replica by replica between two collectives, each node as late as its readers allow, so that one thread runs one
-// replica's step through before the next and needs the memory of one.
+// Order: replica by replica between two collectives, each node as late as its readers allow, so that one
+// thread runs one replica's step through before the next and needs the memory of one.
 //
-// A graph without replicated regions is taken as the step of one replica where the option `replicas` says how many there
-// shall be: each placeholder then becomes one per replica (x, x/replica_1, ...), those listed in `shared` stay single, and
-// results come as one per replica, result by result. Linear in what comes out.
+// A graph without replicated regions is taken as the step of one replica where the option `replicas` says how
+// many there shall be: each placeholder then becomes one per replica (x, x/replica_1, ...), those listed in
+// `shared` stay single, and results come as one per replica, result by result. Linear in what comes out.
 // Thread safety: as any Pass.
 #pragma once
 

@@ -61,8 +61,8 @@ Provenance Replicator::made_from(const Target& target, const Node& node, std::in
   return made;
 }
 
-// Specs are inferred anew where inputs turn out to be known better, or differently, than they were, and of collectives, which now
-// have all their replicas.
+// Specs are inferred anew where inputs turn out to be known better, or differently, than they were, and of
+// collectives, which now have all their replicas.
 NodeId Replicator::add(Target& target, NodeInit&& init, const Node& origin, bool same_regions) {
   bool same = init.op == &origin.op() && init.inputs.size() == origin.inputs().size() &&
               (init.regions.empty() || same_regions) && (init.op->shape_operands.empty() || knows_as_much_) &&
@@ -92,7 +92,8 @@ void Replicator::infer(Target& target, const Node& made, const Node& origin) {
   }
 }
 
-// Contents of a parameter are not known; those of what is given for it may be, and then shapes that follow from them are.
+// Contents of a parameter are not known; those of what is given for it may be, and then shapes that follow
+// from them are.
 void Replicator::take_arguments(const Target& target, std::span<const ValueId> arguments) {
   static const OpDef& placeholder = OpRegistry::global().get("placeholder");
   for (const ValueId value : arguments)
@@ -101,7 +102,8 @@ void Replicator::take_arguments(const Target& target, std::span<const ValueId> a
 
 // --- outside of replicated regions
 
-// Makes the nodes of a graph that is no replica's; gives the values of its results. `enter` run before what has effects.
+// Makes the nodes of a graph that is no replica's; gives the values of its results. `enter` run before what
+// has effects.
 std::vector<ValueId> Replicator::cross(Target& target, const Graph& body, std::span<const ValueId> arguments,
                                        std::string_view scope) {
   take_arguments(target, arguments);

@@ -1,12 +1,13 @@
-// strategies/proof/collective_schedule.h - in which order a graph communicates, to be compared between workers.
+// strategies/proof/collective_schedule.h - in which order a graph communicates, to be compared between
+// workers.
 //
 //   0 all_reduce sum f32 x 1000, f32 x 10        // grads
 //   1 all_gather f32 x ?                         // metrics
 //
-// One line for each collective, in the order that order-collectives gives; those inside branches and loops stand where their
-// node does. Sizes that depend on the batch are left out (?), and so are names and the number of replicas: two workers that
-// run the same program have equal lines. The digest is that of the lines without names; it is equal on every platform.
-// Thread safety: any thread; the graph is only read.
+// One line for each collective, in the order that order-collectives gives; those inside branches and loops
+// stand where their node does. Sizes that depend on the batch are left out (?), and so are names and the
+// number of replicas: two workers that run the same program have equal lines. The digest is that of the lines
+// without names; it is equal on every platform. Thread safety: any thread; the graph is only read.
 #pragma once
 
 #include <cstddef>

@@ -270,8 +270,8 @@ class CongruenceMaker {
     return like;
   }
 
-  // Each tensor by itself: replicas need not read the same ones. Of the last inputs only the shapes count, and the length of
-  // the chunks settles one open dimension.
+  // Each tensor by itself: replicas need not read the same ones. Of the last inputs only the shapes count,
+  // and the length of the chunks settles one open dimension.
   void join(const Node& node, LevelClasses& level) {
     const std::size_t tensors = node.outputs().size();
     const std::span<const ValueId> inputs = node.inputs();
@@ -287,7 +287,8 @@ class CongruenceMaker {
     }
   }
 
-  // Output 0 is input 0, perhaps in another memory. An alias may have another shape, which then decides what readers compute.
+  // Output 0 is input 0, perhaps in another memory. An alias may have another shape, which then decides what
+  // readers compute.
   static bool is_input(const Node& node) {
     const OpTraits& traits = node.op().traits;
     if (node.outputs().size() != 1 || node.inputs().empty()) return false;
@@ -340,7 +341,8 @@ class CongruenceMaker {
     for (const VariableUse& use : variable_uses(node)) {
       if (use.writes) variables.push_back(place(use.name));
     }
-    // Carried values, then written variables; each has a colour beside what it starts with, which tells it from others.
+    // Carried values, then written variables; each has a colour beside what it starts with, which tells it
+    // from others.
     std::vector<Class> initial, arguments;
     for (std::size_t i = 0; i < carried; ++i) initial.push_back(level.of(node.inputs()[i]));
     for (const std::size_t variable : variables) initial.push_back(states_[variable]);

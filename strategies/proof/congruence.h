@@ -3,9 +3,9 @@
 //   const Congruence proof(graph);                       // after `replicate`
 //   proof.top().of(a) == proof.top().of(b)               // a and b always hold the same bits
 //
-// Every value gets a class by value numbering in topological order; two values of one class are equal in every run. They
-// are of one class where they are the same output of nodes with equal op, attributes and kind of device whose inputs are of
-// one class. Besides:
+// Every value gets a class by value numbering in topological order; two values of one class are equal in
+// every run. They are of one class where they are the same output of nodes with equal op, attributes and kind
+// of device whose inputs are of one class. Besides:
 //   variables     hold a class that changes with each update. Copies that replicas keep equal start in one class (that is
 //                 what prove-sync proves for the end of the step, by induction over the steps); copies that are synchronized
 //                 on read, and variables given as diverging, never do. A read is what the variable holds
@@ -16,8 +16,9 @@
 //                 the body confirms the rest
 //   unknown       what is per replica, opaque, of the host, or a lambda equals only itself
 //
-// So nodes that hold all replicas in their regions and nodes that stand once per replica are judged by the same rules. Linear
-// in nodes but for loops, whose bodies are numbered until nothing splits (mostly once or twice).
+// So nodes that hold all replicas in their regions and nodes that stand once per replica are judged by the
+// same rules. Linear in nodes but for loops, whose bodies are numbered until nothing splits (mostly once or
+// twice).
 //
 // Thread safety: as a value. The graph must outlive it, unchanged.
 #pragma once
@@ -64,7 +65,8 @@ class LOCKSTEP_API LevelClasses {
 
 class LOCKSTEP_API Congruence {
  public:
-  // `diverging`: variables (not the names of copies) whose copies are not taken for equal when the step begins.
+  // `diverging`: variables (not the names of copies) whose copies are not taken for equal when the step
+  // begins.
   explicit Congruence(const Graph& outermost, const std::unordered_set<std::string>& diverging = {});
 
   const Graph& graph() const { return *graph_; }
@@ -87,7 +89,8 @@ class LOCKSTEP_API Congruence {
   std::vector<std::size_t> originals_;
 };
 
-// The strongest assumption that holds: variables whose copies a step lets drift apart are found and not relied upon.
+// The strongest assumption that holds: variables whose copies a step lets drift apart are found and not
+// relied upon.
 LOCKSTEP_API Congruence consistent_congruence(const Graph& outermost);
 
 // For dumps: a value of no replica, one that may differ between replicas, or one that is equal on all.

@@ -5,9 +5,10 @@
 //     return matmul(x, w) + constant(Tensor::from({2}, {1.F, 2.F}));
 //   });
 //
-// The nodes go where the function's other nodes go: into the step, or the branch, loop body or replica that is being traced. Numbers
-// need no constant(): `x + 1.F` makes one. Everything else that a builder does is current_builder()'s (strategies/trace/context.h).
-// Outside of a traced function each is an error (FailedPrecondition). Thread safety: tracing belongs to its thread.
+// The nodes go where the function's other nodes go: into the step, or the branch, loop body or replica that
+// is being traced. Numbers need no constant(): `x + 1.F` makes one. Everything else that a builder does is
+// current_builder()'s (strategies/trace/context.h). Outside of a traced function each is an error
+// (FailedPrecondition). Thread safety: tracing belongs to its thread.
 #pragma once
 
 #include <string_view>
@@ -29,7 +30,8 @@ requires std::is_arithmetic_v<T> Value constant(T value, SourceSite site = Sourc
   return constant(Tensor::scalar(value), "constant", site);
 }
 
-// Prefixes the names of nodes that are made while the guard lives with "name/". It ends with the function that made it.
+// Prefixes the names of nodes that are made while the guard lives with "name/". It ends with the function
+// that made it.
 [[nodiscard]] LOCKSTEP_API GraphBuilder::Guard name_scope(std::string_view name);
 
 }  // namespace lockstep

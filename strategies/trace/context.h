@@ -17,7 +17,8 @@
 //
 // While a function is traced, current_builder() is where its nodes go.
 //
-// Thread safety: contexts belong to the thread that entered them; every question here is about the calling thread.
+// Thread safety: contexts belong to the thread that entered them; every question here is about the calling
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +55,8 @@ LOCKSTEP_API ContextKind kind_of_scope();
 class Tracer;       // strategies/trace/tracer.h
 class RegionKinds;  // strategies/trace/internal/result_kinds.h
 
-// One entered context; leaves it when it goes, on the thread that made it. Contexts nest like blocks; one that goes before
-// a later one leaves that one active.
+// One entered context; leaves it when it goes, on the thread that made it. Contexts nest like blocks; one
+// that goes before a later one leaves that one active.
 class LOCKSTEP_API ContextFrame {
  public:
   ContextFrame(Tracer* tracer, ContextKind kind, GraphBuilder* builder);
@@ -71,7 +72,8 @@ class LOCKSTEP_API ContextFrame {
   static const ContextFrame* current();
 
   // --- of the code of a replica
-  // How a value of it differs between replicas, as far as it is traced; per replica for one of a region inside it.
+  // How a value of it differs between replicas, as far as it is traced; per replica for one of a region
+  // inside it.
   void set_kinds(RegionKinds* kinds) { kinds_ = kinds; }
   ReplicaKind kind_of(const Value& value) const;
   // A value that leaves the region beside what the function gives: `then` hears what it is outside.

@@ -1,7 +1,9 @@
-// strategies/trace/function.h - functions of Values as functions of flat lists, and what a strategy makes of them.
+// strategies/trace/function.h - functions of Values as functions of flat lists, and what a strategy makes of
+// them.
 //
-// Function<Out> is what Strategy::function() gives. The rest is machinery: it finds out what a function takes, calls it with a
-// list, and remembers the nest that it gave. Thread safety: a Function may be called from any thread.
+// Function<Out> is what Strategy::function() gives. The rest is machinery: it finds out what a function
+// takes, calls it with a list, and remembers the nest that it gave. Thread safety: a Function may be called
+// from any thread.
 #pragma once
 
 #include <cstddef>
@@ -147,7 +149,8 @@ auto make_function(std::vector<InputSpec> inputs, const F& fn, SourceSite site, 
   });
 }
 
-// What a function that is called with these arguments takes. Throws InvalidArgument if the slots of one differ in kind.
+// What a function that is called with these arguments takes. Throws InvalidArgument if the slots of one
+// differ in kind.
 LOCKSTEP_API std::vector<InputSpec> specs_of(std::span<const PerReplica<Tensor>> arguments);
 
 }  // namespace internal

@@ -1,7 +1,8 @@
-// strategies/trace/nest.h - what functions of a step may take and give: values in any nest of standard containers.
+// strategies/trace/nest.h - what functions of a step may take and give: values in any nest of standard
+// containers.
 //
-// A nest is a leaf, a std::vector, std::array, std::map<std::string, ...>, std::pair or std::tuple of nests, or a struct of
-// one's own that is a template over its leaves and lists its members:
+// A nest is a leaf, a std::vector, std::array, std::map<std::string, ...>, std::pair or std::tuple of nests,
+// or a struct of one's own that is a template over its leaves and lists its members:
 //
 //   template <class T>
 //   struct Metrics {

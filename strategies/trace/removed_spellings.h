@@ -1,7 +1,8 @@
-// strategies/trace/removed_spellings.h - names that moved to strategies/compat.h, refused by the compiler with their new spelling.
+// strategies/trace/removed_spellings.h - names that moved to strategies/compat.h, refused by the compiler
+// with their new spelling.
 //
-// Strategy derives from RemovedSpellings, so that `strategy.is_single_tower()` says where the name went. docs/migration.md lists
-// all of them. Nothing here can be called.
+// Strategy derives from RemovedSpellings, so that `strategy.is_single_tower()` says where the name went.
+// docs/migration.md lists all of them. Nothing here can be called.
 #pragma once
 
 namespace lockstep {

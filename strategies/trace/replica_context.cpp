@@ -11,7 +11,8 @@ ReplicaContext replica_context() {
   return {*frame->tracer(), frame->serial()};
 }
 
-// Regions (branches, loop bodies) of the function are part of it; another function, or a merge function inside, is not.
+// Regions (branches, loop bodies) of the function are part of it; another function, or a merge function
+// inside, is not.
 void ReplicaContext::check(std::string_view method) const {
   internal::require_replica(method);
   if (internal::ContextFrame::current()->serial() == serial_) return;

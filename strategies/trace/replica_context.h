@@ -10,10 +10,11 @@
 //     ...
 //   });
 //
-// A merge function is traced once, in cross-replica context, with the values of all replicas. What it gives as a Value (or a
-// single PerReplica) every replica gets; of a PerReplica with a slot for each, each gets its own. It may use no value of the
-// replica but its arguments. A ReplicaContext is good while its function is being traced. Thread safety: for the thread that traces
-// the function; on another one its methods throw FailedPrecondition.
+// A merge function is traced once, in cross-replica context, with the values of all replicas. What it gives
+// as a Value (or a single PerReplica) every replica gets; of a PerReplica with a slot for each, each gets its
+// own. It may use no value of the replica but its arguments. A ReplicaContext is good while its function is
+// being traced. Thread safety: for the thread that traces the function; on another one its methods throw
+// FailedPrecondition.
 #pragma once
 
 #include <cstdint>
@@ -55,8 +56,9 @@ class LOCKSTEP_API ReplicaContext {
   // The values of all replicas one behind the other.
   Value all_gather(const Operand& value, std::int64_t axis = 0) const;
 
-  // merge(Strategy&, PerReplica<Value>...) with the arguments of all replicas. An argument that is known to be the same on all
-  // of them comes as a single or mirrored value, whose sum over replicas is refused as it is everywhere.
+  // merge(Strategy&, PerReplica<Value>...) with the arguments of all replicas. An argument that is known to
+  // be the same on all of them comes as a single or mirrored value, whose sum over replicas is refused as it
+  // is everywhere.
   template <class F>
   auto merge_call(const F& merge, SourceSite site = SourceSite::current()) const {
     return merge_values(merge, {}, site, std::index_sequence<>());

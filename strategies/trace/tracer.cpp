@@ -1,4 +1,5 @@
-// strategies/trace/tracer.cpp - steps and regions traced for all replicas at once, and reductions over their values.
+// strategies/trace/tracer.cpp - steps and regions traced for all replicas at once, and reductions over their
+// values.
 #include "lockstep/strategies/trace/tracer.h"
 
 #include "lockstep/core/error.h"
@@ -13,7 +14,8 @@ namespace lockstep::internal {
 
 namespace {
 
-// In an update a region stands for each copy: what combines replicas would count every copy of a value that is one.
+// In an update a region stands for each copy: what combines replicas would count every copy of a value that
+// is one.
 void check_update(const Graph& region) {
   for (const Node& node : region.nodes()) {
     const OpTraits& traits = node.op().traits;

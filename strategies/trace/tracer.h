@@ -1,7 +1,8 @@
-// strategies/trace/tracer.h - the part of a strategy that tracing stands on: its replicas, its variables, and regions.
+// strategies/trace/tracer.h - the part of a strategy that tracing stands on: its replicas, its variables, and
+// regions.
 //
-// Strategy derives from it. Contexts, variables and replica contexts know a strategy by this class alone, so that nothing in
-// this room needs to see what lies above it. Thread safety: as Strategy.
+// Strategy derives from it. Contexts, variables and replica contexts know a strategy by this class alone, so
+// that nothing in this room needs to see what lies above it. Thread safety: as Strategy.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,8 @@ class LOCKSTEP_API Tracer {
   std::int64_t num_replicas_in_sync() const { return static_cast<std::int64_t>(devices_.size()); }
   const std::vector<std::string>& worker_devices() const { return devices_; }  // canonical, by replica
   VariableStore& variables() const { return *variables_; }
-  // May the copies of this variable drift apart? Its user says so (MirroredOptions::may_drift); never by itself.
+  // May the copies of this variable drift apart? Its user says so (MirroredOptions::may_drift); never by
+  // itself.
   virtual bool may_drift(std::string_view variable) const;
   Strategy& strategy() const { return *strategy_; }
 
@@ -54,7 +56,8 @@ class LOCKSTEP_API Tracer {
   Tracer(Strategy& strategy, std::vector<std::string> devices, std::shared_ptr<VariableStore> variables);
   virtual ~Tracer();
 
-  // `method` is what the user called, for errors about the context. The parts lack the program and its report.
+  // `method` is what the user called, for errors about the context. The parts lack the program and its
+  // report.
   Step::Parts trace_replicas(std::vector<InputSpec> inputs, const TraceFn& trace, std::string_view method,
                              SourceSite site);
   Step::Parts trace_cross(std::vector<InputSpec> inputs, const CrossTraceFn& trace, std::string_view method,

@@ -4,19 +4,21 @@
 //   for (const Tensor& mine : loss) ...                  // in the order of the replicas
 //   Tensor total = strategy.reduce(ReduceOp::kSum, loss);
 //
-// T is Tensor (data) or Value (in a graph being traced). What kind of value it is follows from the step, never from
-// comparing contents:
+// T is Tensor (data) or Value (in a graph being traced). What kind of value it is follows from the step,
+// never from comparing contents:
 //   kSingle      it depends on no replica: there is one slot, whatever the number of replicas
 //   kMirrored    one slot per replica, proven equal (an all-reduce made it)
 //   kPerReplica  one slot per replica, which may differ
 //
-// A method that makes nodes while a function is being traced and computes elsewhere gives a PlaceResult: either of the two.
+// A method that makes nodes while a function is being traced and computes elsewhere gives a PlaceResult:
+// either of the two.
 //
-// Slots are handles. Those of a mirrored Tensor, from a step or from Strategy::broadcast(), are one and the same: equal values
-// are stored once, and whoever writes into the data of one writes into all. clone() a slot to change it.
+// Slots are handles. Those of a mirrored Tensor, from a step or from Strategy::broadcast(), are one and the
+// same: equal values are stored once, and whoever writes into the data of one writes into all. clone() a slot
+// to change it.
 //
-// Thread safety: values; const methods may be called from any thread. The data of a slot is as safe as a Tensor's, a Value as its
-// builder.
+// Thread safety: values; const methods may be called from any thread. The data of a slot is as safe as a
+// Tensor's, a Value as its builder.
 #pragma once
 
 #include <cstddef>
@@ -42,8 +44,8 @@ template <class T>
 class PerReplica {
  public:
   PerReplica() = default;
-  // One value for all replicas. PerReplica<Tensor>({t}) is this one too: with a slot for each of one replica write
-  // PerReplica<Tensor>(std::vector{t}).
+  // One value for all replicas. PerReplica<Tensor>({t}) is this one too: with a slot for each of one replica
+  // write PerReplica<Tensor>(std::vector{t}).
   PerReplica(T value) : values_{std::move(value)} {}  // NOLINT(google-explicit-constructor)
   // One per replica.
   explicit PerReplica(std::vector<T> values, ReplicaKind kind = ReplicaKind::kPerReplica)
@@ -57,7 +59,8 @@ class PerReplica {
   bool is_single() const { return kind_ == ReplicaKind::kSingle; }
   bool empty() const { return values_.empty(); }
   std::size_t size() const { return values_.size(); }  // slots
-  // What replica r sees: its slot, or the one there is. Throws InvalidArgument for a replica that is not there.
+  // What replica r sees: its slot, or the one there is. Throws InvalidArgument for a replica that is not
+  // there.
   const T& operator[](std::size_t replica) const {
     if (is_single() && !values_.empty()) return values_[0];
     if (replica >= values_.size())
@@ -79,9 +82,9 @@ PerReplica<T> mirrored(std::vector<T> values) {
   return PerReplica<T>(std::move(values), ReplicaKind::kMirrored);
 }
 
-// What a method gives whose arguments do not say whether it is to make nodes or to compute (run() of a function without
-// arguments, and what is made of its result): `Traced` while a function is being traced, `Computed` elsewhere. It converts to the
-// one that it is:
+// What a method gives whose arguments do not say whether it is to make nodes or to compute (run() of a
+// function without arguments, and what is made of its result): `Traced` while a function is being traced,
+// `Computed` elsewhere. It converts to the one that it is:
 //
 //   PerReplica<Tensor> losses = strategy.run(step);
 //   Tensor total = strategy.reduce(ReduceOp::kSum, strategy.run(step));

@@ -225,8 +225,8 @@ Value Variable::change(VariableAction action, const Operand& operand, bool negat
       site);
 }
 
-// In a replica it is known once the step is traced what is the same on all of them: check_assigns() decides about what is right
-// for the one and wrong for the other.
+// In a replica it is known once the step is traced what is the same on all of them: check_assigns() decides
+// about what is right for the one and wrong for the other.
 VariableMeaning Variable::allowed(VariableAction action, const SourceSite& site) const {
   const VariableQuestion same = question(action, ReplicaKind::kSingle);
   if (!in_replica_context()) return accepted(same, name(), site);

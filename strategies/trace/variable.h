@@ -1,4 +1,5 @@
-// strategies/trace/variable.h - named state of a strategy: a handle that reads as a value where a step is traced.
+// strategies/trace/variable.h - named state of a strategy: a handle that reads as a value where a step is
+// traced.
 //
 //   auto scope = strategy.scope();
 //   Variable w("w", Tensor::zeros({2, 1}));                              // mirrored: one copy per replica, kept equal
@@ -11,12 +12,14 @@
 //   });
 //   w.value();  seen.value();                                            // outside: the value; the sum of all copies
 //
-// A Variable is a cheap handle; copies of it are the same variable, so [=] is safe. It belongs to the strategy whose scope it
-// was made in (outside of all: to default_strategy()), which must outlive it. Names are unique in a strategy; inside a
-// traced function a name that is taken means the variable that has it, so that tracing twice makes it once.
+// A Variable is a cheap handle; copies of it are the same variable, so [=] is safe. It belongs to the
+// strategy whose scope it was made in (outside of all: to default_strategy()), which must outlive it. Names
+// are unique in a strategy; inside a traced function a name that is taken means the variable that has it, so
+// that tracing twice makes it once.
 //
-// What reading and assigning mean depends on the context and on synchronization and aggregation: strategies/trace/variable_rules.h
-// has the whole table. A wrong use is an error when the step is traced. Thread safety: as the strategy's store.
+// What reading and assigning mean depends on the context and on synchronization and aggregation:
+// strategies/trace/variable_rules.h has the whole table. A wrong use is an error when the step is traced.
+// Thread safety: as the strategy's store.
 #pragma once
 
 #include <cstdint>
@@ -55,9 +58,10 @@ struct VariableOptions {
 
 class LOCKSTEP_API Variable {
  public:
-  // Throws InvalidArgument for a taken name, an empty value, or Synchronization::kNone with more than one replica; inside a
-  // traced function for a taken name with another dtype, shape, synchronization, aggregation or trainable, naming both lines. A variable that is made in a
-  // function whose trace throws afterwards stays: the function can be traced again, the name is taken for all else.
+  // Throws InvalidArgument for a taken name, an empty value, or Synchronization::kNone with more than one
+  // replica; inside a traced function for a taken name with another dtype, shape, synchronization,
+  // aggregation or trainable, naming both lines. A variable that is made in a function whose trace throws
+  // afterwards stays: the function can be traced again, the name is taken for all else.
   Variable(std::string name, const Tensor& initial, const VariableOptions& options = {},
            SourceSite site = SourceSite::current());
 
@@ -77,10 +81,11 @@ class LOCKSTEP_API Variable {
   // For gradients() and optimizers.
   operator VariableRef() const;  // NOLINT(google-explicit-constructor)
 
-  // Changes of some rows: row i of `rows` goes to row indices[i] (i32 or i64) along axis 0, one behind the other where a row is
-  // named twice. Give the new value. An index that is out of range fails the step. Replicas' rows are applied one replica after
-  // the other, whatever the sum or mean (whose rows are divided by the number of replicas); setting rows and taking the larger
-  // or smaller has no such meaning and is refused with those. Variables that are synchronized on read have none of them.
+  // Changes of some rows: row i of `rows` goes to row indices[i] (i32 or i64) along axis 0, one behind the
+  // other where a row is named twice. Give the new value. An index that is out of range fails the step.
+  // Replicas' rows are applied one replica after the other, whatever the sum or mean (whose rows are divided
+  // by the number of replicas); setting rows and taking the larger or smaller has no such meaning and is
+  // refused with those. Variables that are synchronized on read have none of them.
   Value scatter_add(const Operand& indices, const Operand& rows,
                     SourceSite site = SourceSite::current()) const;
   Value scatter_sub(const Operand& indices, const Operand& rows,
@@ -96,14 +101,15 @@ class LOCKSTEP_API Variable {
   Value scatter_max(const Operand& indices, const Operand& rows,
                     SourceSite site = SourceSite::current()) const;
 
-  // --- at once, outside of traced functions, from any thread. All copies are read or changed together: they wait for the runs
-  // that use the variable, and no run comes in between. Do not call them in a node of a run that uses the variable.
+  // --- at once, outside of traced functions, from any thread. All copies are read or changed together: they
+  // wait for the runs that use the variable, and no run comes in between. Do not call them in a node of a run
+  // that uses the variable.
   Tensor value() const;
   void assign(const Tensor& value) const;
   void assign_add(const Tensor& delta) const;
   void assign_sub(const Tensor& delta) const;
-  // The copy of every replica: mirrored where they are to be equal and are, bit for bit. Before the first function that uses the
-  // variable is compiled there is one for all.
+  // The copy of every replica: mirrored where they are to be equal and are, bit for bit. Before the first
+  // function that uses the variable is compiled there is one for all.
   PerReplica<Tensor> copies() const;
 
  private:
@@ -120,7 +126,8 @@ class LOCKSTEP_API Variable {
   Value change(VariableAction action, const Operand& value, bool negate, SourceSite site) const;
   void change_now(VariableAction action, const Tensor& value, bool negate) const;
   ErrorPlace place(const SourceSite& site) const;
-  // Where nodes go; throws FailedPrecondition where nothing is traced, naming what the variable does only there.
+  // Where nodes go; throws FailedPrecondition where nothing is traced, naming what the variable does only
+  // there.
   GraphBuilder& require_trace(std::string_view only, std::string_view instead, const SourceSite& site) const;
   void check_strategy() const;  // throws FailedPrecondition where another one is active
   VariableQuestion question(VariableAction action, ReplicaKind value) const;

@@ -1,4 +1,5 @@
-// strategies/trace/variable_now.cpp - variables outside of traced functions: their values, and changes at once.
+// strategies/trace/variable_now.cpp - variables outside of traced functions: their values, and changes at
+// once.
 #include <algorithm>
 
 #include "lockstep/graph/ops/ops.h"

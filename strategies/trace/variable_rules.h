@@ -1,7 +1,8 @@
-// strategies/trace/variable_rules.h - what reading and assigning a distributed variable means: the whole table, as one function.
+// strategies/trace/variable_rules.h - what reading and assigning a distributed variable means: the whole
+// table, as one function.
 //
-// Rows are synchronization x aggregation, columns what is done, where, with what kind of value. An answer is either what
-// happens or why it is refused.
+// Rows are synchronization x aggregation, columns what is done, where, with what kind of value. An answer is
+// either what happens or why it is refused.
 //
 //                         replica read  replica assign           cross read   cross assign      cross assign_add
 //   ON_WRITE, none        own copy      refused                  copy 0       every copy        every copy
@@ -14,11 +15,12 @@
 //   ON_READ, only first   own copy      own copy                 copy 0       every copy        every copy
 //   NONE, any             refused when it is made, where there are several replicas
 //
-// kAuto is ON_WRITE, and with one replica so is kNone. A replica's assignment is aggregated over the argument, not over the
-// variable. A sum of values that are the same on all replicas is refused (who meant it divides first; but the number 0 may be
-// written), a mean of integers that differ too; with one replica nothing is. Rows are assigned as wholes are, but setting
-// rows knows no sum and no mean, and variables that are synchronized on read have no rows. Inside Strategy::update() a
-// variable is the copy that is being updated, whatever its row says; what may_drift is each replica's own.
+// kAuto is ON_WRITE, and with one replica so is kNone. A replica's assignment is aggregated over the
+// argument, not over the variable. A sum of values that are the same on all replicas is refused (who meant it
+// divides first; but the number 0 may be written), a mean of integers that differ too; with one replica
+// nothing is. Rows are assigned as wholes are, but setting rows knows no sum and no mean, and variables that
+// are synchronized on read have no rows. Inside Strategy::update() a variable is the copy that is being
+// updated, whatever its row says; what may_drift is each replica's own.
 //
 // Thread safety: functions of their arguments, from any thread.
 #pragma once
@@ -33,8 +35,8 @@
 
 namespace lockstep {
 
-// kAssignAdd: assign_sub as well. kScatter: rows are added, subtracted, multiplied or divided by; kScatterSet: rows are set, or
-// the larger or smaller is taken.
+// kAssignAdd: assign_sub as well. kScatter: rows are added, subtracted, multiplied or divided by;
+// kScatterSet: rows are set, or the larger or smaller is taken.
 enum class VariableAction : std::uint8_t { kRead, kAssign, kAssignAdd, kScatter, kScatterSet };
 
 struct VariableQuestion {

@@ -1,4 +1,5 @@
-// Makes the pages that browser_test.py opens: graph.html, passes.html, pair.html, large.html, unnamed.html in the folder given.
+// Makes the pages that browser_test.py opens: graph.html, passes.html, pair.html, large.html, unnamed.html in
+// the folder given.
 #include <filesystem>
 #include <iostream>
 

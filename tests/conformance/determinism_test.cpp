@@ -1,5 +1,6 @@
 // Tests: graph/interpret/interpreter.cpp, graph/run/program.cpp, graph/run/run_context.cpp
-// One graph, the same bits: 1, 2 and 8 threads, inline or in lanes, any clustering, as the interpreter has them.
+// One graph, the same bits: 1, 2 and 8 threads, inline or in lanes, any clustering, as the interpreter has
+// them.
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
@@ -139,8 +140,8 @@ TEST(Determinism, GraphsWhoseNodesAreCutIntoShards) {
   }
 }
 
-// One program of each kind for a thousand steps, with state and random numbers: what differs from run to run is who runs
-// what when.
+// One program of each kind for a thousand steps, with state and random numbers: what differs from run to run
+// is who runs what when.
 TEST(Determinism, AThousandStepsOfOneProgram) {
   expect_same_bits({.seed = 77, .nodes = 60, .elements = 50, .variables = 4, .regions = 0}, repeats(1000));
 }

@@ -1,6 +1,7 @@
 // Tests: graph/ops/global.cpp, strategies/passes/insert_all_reduce.cpp
-// Gradients are summed over replicas once, however a step came by them: behind collectives of the forward pass, reduced by the
-// user, applied in update(); with the passes that change training, and after the step was text.
+// Gradients are summed over replicas once, however a step came by them: behind collectives of the forward
+// pass, reduced by the user, applied in update(); with the passes that change training, and after the step
+// was text.
 #include <cmath>
 #include <functional>
 #include <string>
@@ -191,8 +192,8 @@ TEST(GradientShares, AreKnownFromTextToo) {
   }
 }
 
-// Functions of one strategy that train different variables, as a generator and its critic, gather by themselves; one that
-// trains some of them beside others too.
+// Functions of one strategy that train different variables, as a generator and its critic, gather by
+// themselves; one that trains some of them beside others too.
 TEST(GradientShares, FunctionsGatherByThemselves) {
   MirroredStrategy strategy({.devices = cpus(2), .step_passes = "accumulate-gradients(steps=2)"});
   auto scope = strategy.scope();

@@ -1,5 +1,6 @@
 // Tests: strategies/central_storage.cpp, strategies/mirrored.cpp, strategies/one_device.cpp
-// N replicas are one device on the joined batch: for every model, number of replicas, way to reduce, bucket size and split.
+// N replicas are one device on the joined batch: for every model, number of replicas, way to reduce, bucket
+// size and split.
 #include <cmath>
 #include <memory>
 
@@ -249,8 +250,8 @@ TEST(ManyReplicas, RunOnFewThreads) {
   }
 }
 
-// Passes on the step before it is distributed: the norm is that of the whole batch, and what is gathered over steps is
-// reduced once.
+// Passes on the step before it is distributed: the norm is that of the whole batch, and what is gathered over
+// steps is reduced once.
 TEST(StepPasses, AreThoseOfOneDevice) {
   for (const std::string passes : {"clip-by-global-norm(norm=0.05)", "accumulate-gradients(steps=3)",
                                    "accumulate-gradients(steps=2),clip-by-global-norm(norm=0.05)",
@@ -274,8 +275,8 @@ TEST(StepPasses, AreThoseOfOneDevice) {
       train_joined(testing::mlp_model, "sgd", 3, "clip-by-global-norm(norm=0.05)").variables[0]));
 }
 
-// Several steps with the reductions between them in one graph, written out and as a loop: an outer function that calls run() and
-// reduce().
+// Several steps with the reductions between them in one graph, written out and as a loop: an outer function
+// that calls run() and reduce().
 class Epoch : public ::testing::TestWithParam<std::tuple<bool, std::string>> {
  protected:
   static constexpr std::int64_t kBatches = 4;

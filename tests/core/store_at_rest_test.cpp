@@ -57,7 +57,8 @@ TEST(StoreAtRest, LocksOutWritersOrEveryone) {
   }
 }
 
-// Two variables that every writer changes together, and writers that leave no gap a waiter could find by luck alone.
+// Two variables that every writer changes together, and writers that leave no gap a waiter could find by luck
+// alone.
 TEST(StoreAtRest, SeesOneMomentThroughALoopOfWriters) {
   VariableStore store;
   StoredVariable& a = make(store, "a");

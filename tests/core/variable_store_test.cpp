@@ -279,7 +279,8 @@ TEST(RunLockSet, ClearedItTakesNothing) {
   locks.unlock();
 }
 
-// Two sets that name the same locks in opposite orders: whoever gets one of them gets both, so nobody waits for ever.
+// Two sets that name the same locks in opposite orders: whoever gets one of them gets both, so nobody waits
+// for ever.
 TEST(RunLockSet, OppositeOrdersDoNotBlockEachOther) {
   VariableStore store;
   StoredVariable& a = store.find_or_create("a", kPair, [] { return pair(0, 0); });

@@ -1,6 +1,6 @@
 // Tests: graph/run/program.cpp, graph/run/variable_stages.cpp
-// A step commits or did not happen: whatever throws, is cancelled or runs out of time before the commit stage leaves
-// every variable as it was, bit by bit, and the next run is right.
+// A step commits or did not happen: whatever throws, is cancelled or runs out of time before the commit stage
+// leaves every variable as it was, bit by bit, and the next run is right.
 #include <atomic>
 #include <chrono>
 #include <stop_token>
@@ -70,7 +70,8 @@ TEST_P(Commit, AThrowInAnyNodeLeavesTheStepUndone) {
       const std::uint64_t step = program.variables().step();
       faults.arm(which);
       const std::string name = "fault_" + std::to_string(which);
-      // A fault in a branch that is not taken, or that nobody reads, does not run: then both just take a step.
+      // A fault in a branch that is not taken, or that nobody reads, does not run: then both just take a
+      // step.
       bool throws = false;
       std::vector<Tensor> expected;
       try {

@@ -1,8 +1,8 @@
 // tests/fuzz/fuzz_graph.h - what holds for any bytes that are read as a graph.
 //
-// They are refused with Error, or they become a graph that is written and read back as itself. Anything else (another
-// exception, a crash, a sanitizer's finding, much memory, much time) is a finding. No GoogleTest in here: libFuzzer has
-// the main().
+// They are refused with Error, or they become a graph that is written and read back as itself. Anything else
+// (another exception, a crash, a sanitizer's finding, much memory, much time) is a finding. No GoogleTest in
+// here: libFuzzer has the main().
 #pragma once
 
 #include <cstdint>

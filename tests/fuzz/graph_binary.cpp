@@ -15,8 +15,8 @@ void put(std::string& bytes, std::size_t at, T value) {
   std::memcpy(bytes.data() + at, &value, sizeof value);
 }
 
-// The same bytes with checksums that are right, as somebody who forges a file would have it: otherwise no change would
-// get past them.
+// The same bytes with checksums that are right, as somebody who forges a file would have it: otherwise no
+// change would get past them.
 std::string with_checksums(std::string_view bytes) {
   std::string forged(bytes);
   std::uint64_t record_bytes = 0;

@@ -1,6 +1,6 @@
-// A strategy, passes and an op that Lockstep has never heard of, with the installed headers alone: the op is distributed right,
-// a pass scales gradients on each replica before they are summed, and one that breaks lockstep is refused with the chain of
-// nodes.
+// A strategy, passes and an op that Lockstep has never heard of, with the installed headers alone: the op is
+// distributed right, a pass scales gradients on each replica before they are summed, and one that breaks
+// lockstep is refused with the chain of nodes.
 #include <iostream>
 #include <string>
 
@@ -10,7 +10,8 @@ using namespace lockstep;  // NOLINT(google-build-using-namespace): a program of
 
 namespace {
 
-// w -= sign(gradient) * 0.25: what it updates, and that its operand is a gradient, is all that strategies need to know.
+// w -= sign(gradient) * 0.25: what it updates, and that its operand is a gradient, is all that strategies
+// need to know.
 OpDef sign_step() {
   OpDef def;
   def.name = "consumer_sign_step";

@@ -2,8 +2,9 @@
 //        graph/check/verifier_rules_variables.cpp
 // tests/invalid - every rule of the verifier has graphs that break it, and says so in the words we expect.
 //
-// A case is a file <rule>.lks or <rule>.<variant>.lks whose first line is "// expect: <part of the message>". What
-// text cannot express (nodes that are gone, a broken name index, parameters that are no placeholders) is built here.
+// A case is a file <rule>.lks or <rule>.<variant>.lks whose first line is "// expect: <part of the message>".
+// What text cannot express (nodes that are gone, a broken name index, parameters that are no placeholders) is
+// built here.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>

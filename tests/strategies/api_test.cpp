@@ -2,8 +2,9 @@
 //        strategies/mirrored.cpp, strategies/one_device.cpp, strategies/run_steps.cpp,
 //        strategies/trace/element_spec.cpp, strategies/trace/function.cpp,
 //        strategies/trace/replica_context.cpp, strategies/trace/values.cpp
-// What the options and methods of strategies promise beyond the first steps: placement, drift, own cross-device ops, calls
-// without arguments, kinds in merge functions, source lines, signatures, many steps, schedules.
+// What the options and methods of strategies promise beyond the first steps: placement, drift, own
+// cross-device ops, calls without arguments, kinds in merge functions, source lines, signatures, many steps,
+// schedules.
 #include <atomic>
 #include <memory>
 #include <set>
@@ -187,8 +188,8 @@ TEST(MayDrift, EachReplicaChangesItsOwn) {
   EXPECT_EQ(results[0][1].item(), 1 + 4 + 1 + 2);
 }
 
-// Slots that an optimizer makes go with their variable. A graph has them as variables like others: those that are not named may
-// not drift along.
+// Slots that an optimizer makes go with their variable. A graph has them as variables like others: those that
+// are not named may not drift along.
 TEST(MayDrift, IsSaidOfSlotsThatAGraphBrings) {
   {
     MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .may_drift = {"w"}});

@@ -1,5 +1,6 @@
 // Tests: strategies/mirrored.cpp
-// A bucket of gradients is reduced while the rest of the backward pass still runs; what is shared is computed by all cores.
+// A bucket of gradients is reduced while the rest of the backward pass still runs; what is shared is computed
+// by all cores.
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -18,8 +19,8 @@
 namespace lockstep {
 namespace {
 
-// Holds the first reduction of gradients where it begins, until another thread is inside a product: both are then under way at
-// once, which no schedule of one thread has.
+// Holds the first reduction of gradients where it begins, until another thread is inside a product: both are
+// then under way at once, which no schedule of one thread has.
 class Meeting final : public Observer {
  public:
   void on_node_begin(const NodeEvent& event) noexcept override {

@@ -102,8 +102,8 @@ TEST(Strategy, ReducesOverReplicasAndRows) {
   EXPECT_THAT(error_of([&] { strategy.reduce(ReduceOp::kMean, rows, 1); }), HasSubstr("out of range"));
 }
 
-// Equal values are stored once: whoever writes into a slot of a mirrored value writes into all. What a caller broadcasts stays
-// the caller's.
+// Equal values are stored once: whoever writes into a slot of a mirrored value writes into all. What a caller
+// broadcasts stays the caller's.
 TEST(Strategy, SlotsOfAMirroredValueShareOneBuffer) {
   MirroredStrategy strategy({.devices = cpus(2)});
   Tensor mine = vec({1, 2});

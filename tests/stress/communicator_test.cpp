@@ -197,7 +197,8 @@ TEST_P(CommunicatorStress, DeadlinesThatPassAtAnyMomentEndItForAll) {
         for (int step = 0; step < 100000; ++step) {
           std::fill(data.begin(), data.end(), 1.0F);
           // From some step on, often too short for the others to arrive.
-          // On a busy machine they come in time all the same: after twenty steps they stay away until it has passed.
+          // On a busy machine they come in time all the same: after twenty steps they stay away until it has
+          // passed.
           while (!hasty && step > trial + 20 && ended == 0) std::this_thread::yield();
           if (!hasty && step > trial)
             std::fill(other_work.begin(), other_work.end(), static_cast<float>(step));

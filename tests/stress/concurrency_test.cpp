@@ -1,5 +1,6 @@
 // Tests: core/variable_store.cpp, graph/run/program.cpp
-// Programs from many threads at once, inside tasks, and at the end of their lives. Runs under ThreadSanitizer.
+// Programs from many threads at once, inside tasks, and at the end of their lives. Runs under
+// ThreadSanitizer.
 #include <array>
 #include <atomic>
 #include <future>

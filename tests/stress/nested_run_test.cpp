@@ -49,7 +49,8 @@ TEST(NestedRun, MayShareWhatTheOuterRunReads) {
   EXPECT_EQ(runtime.variables()->value("w").item(), static_cast<double>(3 * runs));
 }
 
-// A program that is made, run and dropped inside a node must not draw other tasks onto what the outer run holds.
+// A program that is made, run and dropped inside a node must not draw other tasks onto what the outer run
+// holds.
 TEST(NestedRun, MayDropAProgramWhileOthersWantWhatTheOuterRunHolds) {
   const Runtime runtime({.threads = 2});
   const auto counter = [&](const char* name) {

@@ -1,4 +1,5 @@
-// tests/support/file_graphs.h - a graph with everything that a file can hold, and what it means to be the same graph.
+// tests/support/file_graphs.h - a graph with everything that a file can hold, and what it means to be the
+// same graph.
 #pragma once
 
 #include <bit>
@@ -38,7 +39,8 @@ inline Tensor counting_tensor(DType dtype, const Shape& shape) {
   return tensor;
 }
 
-// What the files of version 1 in tests/io/files hold. Files are forever: do not change it; a later version gets its own.
+// What the files of version 1 in tests/io/files hold. Files are forever: do not change it; a later version
+// gets its own.
 inline Graph graph_of_version_1() {
   Graph graph = parse(R"(
     var @w : f32[4] = f32[4]{1.0, -0.0, 1e-30, 3.0} [trainable=false, synchronization=on_write, aggregation=mean, device="cpu:1"]

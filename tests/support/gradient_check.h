@@ -3,13 +3,13 @@
 //   expect_gradients([](GraphBuilder&, std::span<const Value> x) { return tanh(x[0]) * x[1]; },
 //                    {random_tensor({3, 4}, 1), random_tensor({4}, 2)});
 //
-// The function may give a value of any shape: what is differentiated is its sum with fixed random weights. Inputs are
-// f64; others (indices, predicates) are fed but not differentiated. Each check is made twice: with the shapes of the
-// inputs known to the graph, and with all their dimensions unknown until they are fed.
+// The function may give a value of any shape: what is differentiated is its sum with fixed random weights.
+// Inputs are f64; others (indices, predicates) are fed but not differentiated. Each check is made twice: with
+// the shapes of the inputs known to the graph, and with all their dimensions unknown until they are fed.
 //
 // First order: dL/dx by gradients() against (L(x+h) - L(x-h)) / 2h. Second order: the same for M = sum(dL/dx * v),
-// v random. Where there are many elements a fixed random choice of them is looked at. Random ops with a key draw the same
-// numbers in every run. gradient_check::ops_checked() names the ops that lay on the way.
+// v random. Where there are many elements a fixed random choice of them is looked at. Random ops with a key
+// draw the same numbers in every run. gradient_check::ops_checked() names the ops that lay on the way.
 #pragma once
 
 #include <algorithm>
@@ -56,13 +56,15 @@ using GradientCheckFn = std::function<Value(GraphBuilder&, std::span<const Value
 
 namespace gradient_check {
 
-// The ops between what was differentiated by and what was differentiated, of all checks of this process so far.
+// The ops between what was differentiated by and what was differentiated, of all checks of this process so
+// far.
 inline std::set<std::string>& ops_checked() {
   static std::set<std::string> ops;
   return ops;
 }
 
-// Whatever depends on one of the values, through any dtype, and leads to the target: there a wrong rule shows.
+// Whatever depends on one of the values, through any dtype, and leads to the target: there a wrong rule
+// shows.
 inline void note_ops_between(const std::vector<Value>& from, const Value& target) {
   const Graph& graph = target.builder().graph();
   std::vector<bool> depends(graph.id_bound(), false), leads(graph.id_bound(), false);

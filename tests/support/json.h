@@ -1,4 +1,5 @@
-// tests/support/json.h - reads JSON, strictly, into a tree: a check of what is written that shares no code with it.
+// tests/support/json.h - reads JSON, strictly, into a tree: a check of what is written that shares no code
+// with it.
 #pragma once
 
 #include <cstddef>

@@ -13,8 +13,8 @@
 
 namespace lockstep::testing {
 
-// Finishes the graph and runs it by the interpreter, by programs inline and cut into tasks, and after a round trip through
-// text; all agree.
+// Finishes the graph and runs it by the interpreter, by programs inline and cut into tasks, and after a round
+// trip through text; all agree.
 inline std::vector<Tensor> evaluate(GraphBuilder& b, const std::vector<Tensor>& feeds) {
   const Graph graph = b.finish();
   const std::vector<Tensor> expected = Interpreter(graph).run(feeds);

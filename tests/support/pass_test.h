@@ -14,9 +14,10 @@
 //       )");
 //   }
 //
-// Each expectation also holds the passes to their contract (the graph verifies before and after, the claimed outcome is
-// what happened), runs them a second time where `idempotent` says that nothing must change then, and, where every
-// parameter has a known shape, interprets both graphs on the same random feeds: results and variables agree bit by bit.
+// Each expectation also holds the passes to their contract (the graph verifies before and after, the claimed
+// outcome is what happened), runs them a second time where `idempotent` says that nothing must change then,
+// and, where every parameter has a known shape, interprets both graphs on the same random feeds: results and
+// variables agree bit by bit.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// tests/support/precompiled.h - what nearly every test includes, parsed once. Tests still include what they use.
+// tests/support/precompiled.h - what nearly every test includes, parsed once. Tests still include what they
+// use.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -1,11 +1,13 @@
-// tests/support/random_graph.h - random graphs that run: every op, variables, lambdas, random numbers, regions.
+// tests/support/random_graph.h - random graphs that run: every op, variables, lambdas, random numbers,
+// regions.
 //
 //   FaultSwitch faults;
 //   Graph graph = random_graph({.seed = 7, .faults = &faults});
 //   faults.arm(3);                       // the third fallible node throws when it runs
 //
-// A graph depends on its options alone. Values are f32 of shape [elements] or scalars; above 64k elements nodes are cut
-// into shards. With a FaultSwitch, every value made before the commit goes through a lambda that can be told to throw.
+// A graph depends on its options alone. Values are f32 of shape [elements] or scalars; above 64k elements
+// nodes are cut into shards. With a FaultSwitch, every value made before the commit goes through a lambda
+// that can be told to throw.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // tests/support/random_phases.h - random phase graphs, and what their clusters allow, by brute force.
 //
-// ScheduleOrder answers from the definition what the code under test answers by construction: does one call end before
-// another starts, in every schedule that the clusters allow?
+// ScheduleOrder answers from the definition what the code under test answers by construction: does one call
+// end before another starts, in every schedule that the clusters allow?
 #pragma once
 
 #include <cmath>

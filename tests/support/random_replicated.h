@@ -11,8 +11,9 @@
 
 namespace lockstep::testing {
 
-// A step over `replicas` replicas: variables are read and written (by values that are equal on all replicas), values are
-// reduced, gathered, broadcast and drawn, branches and loops hold all replicas or one. Equal for equal seeds.
+// A step over `replicas` replicas: variables are read and written (by values that are equal on all replicas),
+// values are reduced, gathered, broadcast and drawn, branches and loops hold all replicas or one. Equal for
+// equal seeds.
 inline Graph random_replicated_step(std::int64_t replicas, std::uint64_t seed, int size = 30) {
   std::mt19937_64 random(seed * 1000 + static_cast<std::uint64_t>(replicas));
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };

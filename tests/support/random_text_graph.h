@@ -1,7 +1,7 @@
 // tests/support/random_text_graph.h - random graphs for tests of the text form, structure and verifier.
 //
-// random_any_graph makes graphs that hold anything a graph can hold, sense or nonsense; random_valid_graph makes
-// graphs that verify, through the builder. Both depend on the seed alone.
+// random_any_graph makes graphs that hold anything a graph can hold, sense or nonsense; random_valid_graph
+// makes graphs that verify, through the builder. Both depend on the seed alone.
 #pragma once
 
 #include <bit>

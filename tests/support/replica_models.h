@@ -1,4 +1,5 @@
-// tests/support/replica_models.h - small models in f64 whose step is the same on one device and on many replicas.
+// tests/support/replica_models.h - small models in f64 whose step is the same on one device and on many
+// replicas.
 #pragma once
 
 #include <cmath>

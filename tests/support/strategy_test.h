@@ -1,4 +1,5 @@
-// tests/support/strategy_test.h - what tests of strategies repeat: devices, values of replicas, the text of an error.
+// tests/support/strategy_test.h - what tests of strategies repeat: devices, values of replicas, the text of
+// an error.
 #pragma once
 
 #include <cstdint>

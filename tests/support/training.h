@@ -1,8 +1,8 @@
 // tests/support/training.h - a small model in f64, trained by one device and by several replicas.
 //
-// The model has a dense layer, a bias whose gradient does not depend on the data, and a table whose gradient is rows; Adam
-// counts its steps. Batches differ in size between the replicas; the loss is a global mean, so one device with the joined
-// batch must end with the same variables, up to rounding.
+// The model has a dense layer, a bias whose gradient does not depend on the data, and a table whose gradient
+// is rows; Adam counts its steps. Batches differ in size between the replicas; the loss is a global mean, so
+// one device with the joined batch must end with the same variables, up to rounding.
 #pragma once
 
 #include <string>
@@ -94,8 +94,8 @@ inline void expect_close(const Tensor& expected, const Tensor& actual, const std
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-12) << what << " at " << i;
 }
 
-// One device does `plain` passes and sees each step's whole batch; replicas do `distributed` passes. The device
-// makes one step of `gathered` batches, joined. Without `by_rows` the table's gradient is dense.
+// One device does `plain` passes and sees each step's whole batch; replicas do `distributed` passes. The
+// device makes one step of `gathered` batches, joined. Without `by_rows` the table's gradient is dense.
 inline void expect_same_training(const std::string& plain, const std::string& distributed,
                                  std::int64_t replicas, int gathered = 1, bool by_rows = true) {
   Graph one = plain_step(by_rows);

@@ -1,4 +1,5 @@
-// One rank of the MPI rival: bench_all_reduce_mpi_rank FOLDER, started by mpirun, which bench_all_reduce starts.
+// One rank of the MPI rival: bench_all_reduce_mpi_rank FOLDER, started by mpirun, which bench_all_reduce
+// starts.
 #include <algorithm>
 #include <cstdio>
 #include <vector>

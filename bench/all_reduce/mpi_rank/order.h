@@ -6,7 +6,8 @@
 
 namespace lockstep::bench {
 
-// So many all-reduces of so many floats, then a byte to the reply pipe by rank 0: 1 where the sums are right. 0 floats: end.
+// So many all-reduces of so many floats, then a byte to the reply pipe by rank 0: 1 where the sums are right.
+// 0 floats: end.
 struct Order {
   std::int64_t floats;
   std::int64_t times;

@@ -1,15 +1,18 @@
 // core/communicators/internal/in_process_room.h - where the participants of an InProcessGroup meet.
 //
-// Collectives stand in a row, each linked to the next, and every participant keeps its place in it (Seat): the first that comes to
-// the end adds one more. To arrive is one atomic addition; the room's mutex is for those who sleep, for messages, for failures, and
-// for the next operation of the row, which the first to arrive gets while it waits anyway.
+// Collectives stand in a row, each linked to the next, and every participant keeps its place in it (Seat):
+// the first that comes to the end adds one more. To arrive is one atomic addition; the room's mutex is for
+// those who sleep, for messages, for failures, and for the next operation of the row, which the first to
+// arrive gets while it waits anyway.
 //
-// An operation is *gathering* while it waits for calls (the earliest deadline counts). Then a small collective is *staged*: each
-// participant has left a copy of its input, and computes its own output from all copies, so that nobody waits for anybody again.
-// Others are *running* (chunks are handed out by atomic counters), then *done*. Or an operation *failed* while it was gathering:
-// whether the last arrival comes first or the failure, one word decides (InProcessOperation::arrivals_).
+// An operation is *gathering* while it waits for calls (the earliest deadline counts). Then a small
+// collective is *staged*: each participant has left a copy of its input, and computes its own output from all
+// copies, so that nobody waits for anybody again. Others are *running* (chunks are handed out by atomic
+// counters), then *done*. Or an operation *failed* while it was gathering: whether the last arrival comes
+// first or the failure, one word decides (InProcessOperation::arrivals_).
 //
-// Operations are pooled. A collective is used again when all participants have released it, a message when both ends have.
+// Operations are pooled. A collective is used again when all participants have released it, a message when
+// both ends have.
 #pragma once
 
 #include <array>
@@ -58,8 +61,9 @@ class InProcessOperation final : public PendingState {
   struct alignas(64) Line {
     std::array<std::byte, 64> bytes;
   };
-  // The chunks [next, end), which belong to one participant until another has nothing left to do; or, where participants share
-  // processors, to one of those: what it has in its cache since the last time is there whoever runs on it now.
+  // The chunks [next, end), which belong to one participant until another has nothing left to do; or, where
+  // participants share processors, to one of those: what it has in its cache since the last time is there
+  // whoever runs on it now.
   struct alignas(64) Share {
     std::atomic<std::int64_t> next{0};
     std::int64_t end = 0;
@@ -119,7 +123,8 @@ class InProcessOperation final : public PendingState {
   std::condition_variable changed_;
 
   alignas(64) std::atomic<std::int64_t> left_{0};  // chunks not yet computed
-  // How many have arrived, and whether it failed before all had; beside it what they call, as the first of them says.
+  // How many have arrived, and whether it failed before all had; beside it what they call, as the first of
+  // them says.
   alignas(64) std::atomic<std::uint32_t> arrivals_{0};
   std::atomic<std::uint64_t> signature_{0};
   alignas(64) std::atomic<State> state_{State::kGathering};

@@ -1,7 +1,7 @@
 // core/kernels/internal/reduce_geometry.h - how the axes of a reduction lie in memory.
 //
-// Extents of one are dropped and neighbouring axes of one kind (reduced or kept) merged. The last axis that is left is
-// the inner one; the others form two lists, each of which a Walker walks row-major.
+// Extents of one are dropped and neighbouring axes of one kind (reduced or kept) merged. The last axis that
+// is left is the inner one; the others form two lists, each of which a Walker walks row-major.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// graph/build/internal/region_trace.h - a function of the user's becomes a region: what is built while it lives belongs there.
+// graph/build/internal/region_trace.h - a function of the user's becomes a region: what is built while it
+// lives belongs there.
 #pragma once
 
 #include <algorithm>

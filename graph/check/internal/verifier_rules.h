@@ -1,9 +1,9 @@
 // graph/check/internal/verifier_rules.h - the rules of the verifier, and what they see.
 //
 // A rule is a small function over one node or over one graph (the outermost one or a region). The driver in
-// graph/check/verifier.cpp walks all nodes once and asks every node rule about each, in the order of kRules; regions come
-// before the node that holds them. To add a rule: a function here, a line in kRules, a paragraph in
-// docs/graph_rules.md, a case in tests/invalid.
+// graph/check/verifier.cpp walks all nodes once and asks every node rule about each, in the order of kRules;
+// regions come before the node that holds them. To add a rule: a function here, a line in kRules, a paragraph
+// in docs/graph_rules.md, a case in tests/invalid.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // graph/interpret/internal/evaluator.h - runs graphs and regions node by node on tensors.
 //
-// One Evaluator is one step: it reads and writes its own map of variables, which the caller commits or throws away.
-// The interpreter is this and no more.
+// One Evaluator is one step: it reads and writes its own map of variables, which the caller commits or throws
+// away. The interpreter is this and no more.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace lockstep::internal {
 
-// By id: what the results, and the effects of nodes that must run, lead to. The rest changes nothing, the step counter
-// included.
+// By id: what the results, and the effects of nodes that must run, lead to. The rest changes nothing, the
+// step counter included.
 std::vector<bool> live_nodes(const Graph& graph, std::span<const NodeId> topological_order);
 
 // The order of nodes in a graph and in all regions below it, found once.
@@ -46,7 +46,8 @@ class Evaluator {
         max_trips_(max_trips),
         orders_(&orders) {}
 
-  // replica -1: nothing is replicated here. Errors carry the place of the node inside, with the original one nested.
+  // replica -1: nothing is replicated here. Errors carry the place of the node inside, with the original one
+  // nested.
   std::vector<Tensor> run_graph(const Graph& graph, std::span<const Tensor> arguments, int replica);
   std::vector<Tensor> run_regions(const Node& node, std::span<const Tensor> inputs, int replica);
   Variables& variables() { return variables_; }

@@ -1,8 +1,8 @@
 // graph/ir/internal/evaluate_node.h - evaluates one node on tensors.
 //
-// The interpreter, the constant folder and nodes with regions run kernels through here: shapes are inferred again with
-// what is known now, the op's CPU kernel is made, its shards run in order, then its finish. Compiled programs cut the
-// work in the same places, which is why results agree to the bit.
+// The interpreter, the constant folder and nodes with regions run kernels through here: shapes are inferred
+// again with what is known now, the op's CPU kernel is made, its shards run in order, then its finish.
+// Compiled programs cut the work in the same places, which is why results agree to the bit.
 #pragma once
 
 #include <span>
@@ -17,8 +17,8 @@
 
 namespace lockstep::internal {
 
-// What an op's rule says of the outputs of a node that is about to be made; `declared` are those its maker states.
-// Throws InvalidArgument for a wrong number of inputs, and what the rule throws.
+// What an op's rule says of the outputs of a node that is about to be made; `declared` are those its maker
+// states. Throws InvalidArgument for a wrong number of inputs, and what the rule throws.
 LOCKSTEP_API SmallVector<TensorSpec, 1> infer_new(const OpDef& op, std::string_view name,
                                                   std::span<const TensorSpec> inputs,
                                                   const std::vector<Attribute>& attributes,
@@ -35,8 +35,9 @@ struct EvalContext {
   std::span<const Tensor> state = {};
 };
 
-// The node's outputs for these inputs. For a node without regions; placeholders have no value of their own. Throws
-// what the op's rule or kernel throws, and Error(kUnimplemented) where there is no CPU kernel; the caller adds the place.
+// The node's outputs for these inputs. For a node without regions; placeholders have no value of their own.
+// Throws what the op's rule or kernel throws, and Error(kUnimplemented) where there is no CPU kernel; the
+// caller adds the place.
 LOCKSTEP_API std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs,
                                           const EvalContext& context);
 

@@ -1,4 +1,5 @@
-// graph/ir/internal/gradient_nodes.h - which nodes gradients() made: Provenance::made_by says so, and the text form keeps it.
+// graph/ir/internal/gradient_nodes.h - which nodes gradients() made: Provenance::made_by says so, and the
+// text form keeps it.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,5 @@
-// graph/ir/internal/plain_call.h - a function without data as a kernel, which the executor recognises and calls directly.
+// graph/ir/internal/plain_call.h - a function without data as a kernel, which the executor recognises and
+// calls directly.
 #pragma once
 
 #include <functional>

@@ -1,8 +1,9 @@
 // graph/ir/internal/shape_values.h - what shape operands hold.
 //
-// A shape operand (OpDef::shape_operands) follows from constants and from shapes of values by ops without effects, so
-// that its contents are known as soon as shapes are: in part while a graph is built, in full once feeds have arrived.
-// Whatever does not (a fed value, a variable, a random draw) is refused with InvalidArgument.
+// A shape operand (OpDef::shape_operands) follows from constants and from shapes of values by ops without
+// effects, so that its contents are known as soon as shapes are: in part while a graph is built, in full once
+// feeds have arrived. Whatever does not (a fed value, a variable, a random draw) is refused with
+// InvalidArgument.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,9 @@ namespace lockstep::internal {
 std::vector<std::int64_t> shape_elements(const Tensor& tensor);
 // May a shape operand follow from this node's inputs by way of it?
 bool is_derivable(const Node& node);
-// What the graph alone says of the elements of `value`; those not known yet are kUnknownElement. An unknown element stays
-// one through ops that move elements or work element by element; other ops give nothing known then.
+// What the graph alone says of the elements of `value`; those not known yet are kUnknownElement. An unknown
+// element stays one through ops that move elements or work element by element; other ops give nothing known
+// then.
 std::vector<std::int64_t> static_elements(const Graph& graph, ValueId value);
 
 // Contents of shape operands once every shape is known.
@@ -29,7 +31,8 @@ class HostValues {
   using SpecOf = std::function<const TensorSpec&(ValueId)>;
   HostValues(const Graph& graph, SpecOf spec_of) : graph_(graph), spec_of_(std::move(spec_of)) {}
   const Tensor& of(ValueId value);
-  // All outputs of a node whose contents were asked for, directly or on the way to others; null where nobody did.
+  // All outputs of a node whose contents were asked for, directly or on the way to others; null where nobody
+  // did.
   const std::vector<Tensor>* find(NodeId node) const {
     const auto found = known_.find(node);
     return found == known_.end() ? nullptr : &found->second;

@@ -124,8 +124,8 @@ class TileProgram::Maker {
     }
   }
 
-  // The axes of the program's shape for one or several inputs, outermost first: those over which all of them behave
-  // alike are one axis, and extents of one are none.
+  // The axes of the program's shape for one or several inputs, outermost first: those over which all of them
+  // behave alike are one axis, and extents of one are none.
   std::vector<std::vector<Axis>> axes_of(std::span<const std::size_t> sources) const {
     std::vector<std::vector<Axis>> axes(sources.size());
     std::vector<std::int64_t> strides(sources.size(), 1);
@@ -253,8 +253,8 @@ class TileProgram::Maker {
     }
   }
 
-  // May output 0 be written as soon as the node has run? It may lie where an input of its spec lies: not while
-  // somebody still reads that.
+  // May output 0 be written as soon as the node has run? It may lie where an input of its spec lies: not
+  // while somebody still reads that.
   bool may_write_early(NodeId node) const {
     for (std::size_t i = 0; i < program_.sources_.size(); ++i) {
       const NodeId source = sources_[i];
@@ -285,7 +285,8 @@ class TileProgram::Maker {
     std::ranges::sort(program_.outputs_, std::ranges::greater(), &Output::output);
   }
 
-  // A register for the value of an instruction, where it needs one; those that nobody reads afterwards become free.
+  // A register for the value of an instruction, where it needs one; those that nobody reads afterwards become
+  // free.
   void place_value(std::size_t index) {
     const NodeId id = nodes_[index];
     std::vector<NodeId> dying;

@@ -27,7 +27,8 @@ OpDef elementwise_op(std::string name, std::string summary, std::size_t inputs,
 KernelFn unary_kernel(kernels::UnaryLoop loop, const TensorSpec& in, const TensorSpec& out);
 KernelFn binary_kernel(kernels::BinaryLoop loop, const NodeView& node, const TensorSpec& out);
 
-// The operand's value; a number becomes a constant of the other operand's dtype, which must be able to hold it.
+// The operand's value; a number becomes a constant of the other operand's dtype, which must be able to hold
+// it.
 Value value_of(std::string_view op, const Operand& operand, const Operand& other, SourceSite site);
 Value unary_node(std::string_view op, const Operand& x);
 Value binary_node(std::string_view op, const Operand& a, const Operand& b);

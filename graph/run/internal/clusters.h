@@ -1,16 +1,17 @@
 // graph/run/internal/clusters.h - which kernel calls form one task.
 //
-// In: the phases of a plan in topological order. A phase is `shards` independent calls of equal cost that start once
-// its predecessors' calls have all ended. Out: the calls in an order in which they may run one after another, cut into
-// clusters, with the edges between clusters.
+// In: the phases of a plan in topological order. A phase is `shards` independent calls of equal cost that
+// start once its predecessors' calls have all ended. Out: the calls in an order in which they may run one
+// after another, cut into clusters, with the edges between clusters.
 //
-// How: calls are sorted by level (the longest path to them) and, within a level, by height (the longest path from them):
-// calls of one level and height are equally urgent, and can wait for each other without harm. Such a set is cut into as
-// many groups as keep every lane busy and each group worth a task's overhead; what is not worth cutting is one group, and
-// a run of levels none of which is worth cutting is one cluster. A group whose only predecessor has nothing better to do
-// next is appended to it, so that chains become one cluster. Where many groups wait for the same many others, one empty
-// cluster joins those. Edges run from lower to higher levels only, so that clusters cannot wait for each other in a
-// circle. Results do not depend on any of this.
+// How: calls are sorted by level (the longest path to them) and, within a level, by height (the longest path
+// from them): calls of one level and height are equally urgent, and can wait for each other without harm.
+// Such a set is cut into as many groups as keep every lane busy and each group worth a task's overhead; what
+// is not worth cutting is one group, and a run of levels none of which is worth cutting is one cluster. A
+// group whose only predecessor has nothing better to do next is appended to it, so that chains become one
+// cluster. Where many groups wait for the same many others, one empty cluster joins those. Edges run from
+// lower to higher levels only, so that clusters cannot wait for each other in a circle. Results do not depend
+// on any of this.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +51,8 @@ struct Clusters {
   std::vector<Cluster> clusters;          // in an order in which they may run
   std::vector<std::uint32_t> successors;  // of all clusters
   std::vector<std::uint32_t> cluster_of;  // by call position
-  // By phase: the empty cluster behind which all of its calls have ended, where there is one (in parallel plans).
+  // By phase: the empty cluster behind which all of its calls have ended, where there is one (in parallel
+  // plans).
   static constexpr std::uint32_t kNoJoin = 0xFFFFFFFFU;
   std::vector<std::uint32_t> join_of;
   bool sequential = false;         // one thread runs all of it, in this order

@@ -1,4 +1,5 @@
-// graph/run/internal/plan.h - everything that is decided about a run before it starts, for one set of feed shapes.
+// graph/run/internal/plan.h - everything that is decided about a run before it starts, for one set of feed
+// shapes.
 //
 // A Plan is immutable once made and shared by all runs; what changes during a run lives in a RunContext. See
 // docs/architecture.md for how the parts fit together.

@@ -1,7 +1,8 @@
 // graph/run/internal/region_kernels.h - nodes with regions as one kernel call of a compiled program.
 //
-// Each region is planned like a program of its own, once per plan of the graph around it: memory is laid out, large nodes
-// are cut, and a region that is worth it is run by several lanes. A loop goes round inside that one call.
+// Each region is planned like a program of its own, once per plan of the graph around it: memory is laid out,
+// large nodes are cut, and a region that is worth it is run by several lanes. A loop goes round inside that
+// one call.
 #pragma once
 
 #include <span>
@@ -21,8 +22,8 @@ struct RegionKernel {
   std::int64_t planned_bytes = 0, live_bytes = 0;
 };
 
-// Runs the node's regions. Inputs are the node's, then the current value of each variable in `uses`; outputs are the
-// node's, then the new value of each that is written. The node must outlive the kernel.
+// Runs the node's regions. Inputs are the node's, then the current value of each variable in `uses`; outputs
+// are the node's, then the new value of each that is written. The node must outlive the kernel.
 RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> inputs,
                                 std::span<const TensorSpec> outputs, std::vector<VariableUse> uses,
                                 const Runtime& runtime, const CompileOptions& options,

@@ -1,4 +1,5 @@
-// graph/run/internal/resolved_graph.h - what of a graph runs, and on which shapes, once the feeds' shapes are known.
+// graph/run/internal/resolved_graph.h - what of a graph runs, and on which shapes, once the feeds' shapes are
+// known.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@ class ResolvedGraph {
   // Blocks of specs, whose addresses stay.
   using SpecBlocks = std::vector<std::unique_ptr<TensorSpec[]>>;
 
-  // Adds the specs of all live values to `kept`, which must outlive it as the other arguments must. Throws InvalidArgument
-  // where shapes do not fit, or stay unknown.
+  // Adds the specs of all live values to `kept`, which must outlive it as the other arguments must. Throws
+  // InvalidArgument where shapes do not fit, or stay unknown.
   ResolvedGraph(const Graph& graph, std::span<const TensorSpec> feeds,
                 const NodeView::VariableSpecs& variables, SpecBlocks& kept);
   ResolvedGraph(const ResolvedGraph&) = delete;
@@ -26,7 +27,8 @@ class ResolvedGraph {
   const Graph& graph() const { return graph_; }
   const std::vector<NodeId>& order() const { return order_; }  // topological
   bool is_live(NodeId id) const { return live_[id.index()]; }
-  // Nodes that are looked at for their shape alone, or as shape operands, which the plan computes, need not run.
+  // Nodes that are looked at for their shape alone, or as shape operands, which the plan computes, need not
+  // run.
   bool runs(NodeId id) const { return runs_[id.index()]; }
 
   const TensorSpec& spec_of(ValueId value) const { return specs_[value.node.index()][value.output]; }

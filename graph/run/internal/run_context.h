@@ -1,7 +1,7 @@
 // graph/run/internal/run_context.h - what changes during one run of a plan.
 //
-// A RunContext holds the run's memory, its arguments with their addresses, and the state of the schedule. It is made
-// once and used for many runs, one at a time. How a run goes:
+// A RunContext holds the run's memory, its arguments with their addresses, and the state of the schedule. It
+// is made once and used for many runs, one at a time. How a run goes:
 //
 //   inline    every call in the plan's order on the calling thread
 //   lanes     the calling thread and helpers (Taskflow tasks) take ready clusters from queues until none is left: each
@@ -9,8 +9,8 @@
 //             from the others'. Any one lane can finish alone. A helper does not know of runs: it looks for clusters until it has found
 //             none for a while, or until somebody else wants its worker; so the next run often finds it still there.
 //
-// The gate stands between the last fallible call and the first of the commit stage: there the run decides once whether
-// it commits. After a failure the remaining clusters are counted off without running.
+// The gate stands between the last fallible call and the first of the commit stage: there the run decides
+// once whether it commits. After a failure the remaining clusters are counted off without running.
 #pragma once
 
 #include <atomic>
@@ -48,17 +48,18 @@ class RunContext {
   std::span<void*> feeds() { return feeds_; }
   std::span<void*> results() { return results_; }
   std::span<void*> variables() { return variables_; }
-  // `locks` is what the caller holds for this run; they and what the others point at must outlive it. Observers are told
-  // of the run as `event`, where they are given. A run inside a node of another run (a region) has none: observers hear of
-  // its nodes alone, as part of that run.
+  // `locks` is what the caller holds for this run; they and what the others point at must outlive it.
+  // Observers are told of the run as `event`, where they are given. A run inside a node of another run (a
+  // region) has none: observers hear of its nodes alone, as part of that run.
   Outcome run(std::span<RunLock* const> locks, const RunInfo& info, const RunEvent* event) noexcept;
 
   const Plan& plan() const { return plan_; }
 
   // Is the calling thread inside a run that holds this lock? (A nested run would wait for itself.)
   static bool held_by_this_thread(const RunLock* lock);
-  // Is the calling thread inside any run? Whatever waits for tasks (ending a context does) must then be left to a task of
-  // its own: while waiting, a worker takes up other tasks, and those would sit on top of what this run holds.
+  // Is the calling thread inside any run? Whatever waits for tasks (ending a context does) must then be left
+  // to a task of its own: while waiting, a worker takes up other tasks, and those would sit on top of what
+  // this run holds.
   static bool inside_run();
 
  private:
@@ -114,8 +115,9 @@ class RunContext {
 
   // --- lanes
   //
-  // A queue is an array that each run fills from the start. Entries and the head carry the run's number, so that a
-  // helper that was looking while one run ended and the next began cannot take an old entry for a new one.
+  // A queue is an array that each run fills from the start. Entries and the head carry the run's number, so
+  // that a helper that was looking while one run ended and the next began cannot take an old entry for a new
+  // one.
   struct alignas(64) Queue {
     std::atomic<std::uint64_t> head{0};  // number << 32 | place of the next entry
     alignas(64) std::atomic<std::uint32_t> tail{0};
@@ -125,8 +127,8 @@ class RunContext {
   static std::uint32_t pop_from(Queue& queue);
 
   std::uint32_t number_ = 0;  // of this run
-  // By cluster, each on its own cache line: how many predecessors have ended. Odd runs count up and even ones down, so
-  // that nothing has to be set back in between.
+  // By cluster, each on its own cache line: how many predecessors have ended. Odd runs count up and even ones
+  // down, so that nothing has to be set back in between.
   struct alignas(64) Counter {
     std::atomic<std::uint32_t> ended{0};
     std::atomic<std::uint32_t> home{0};  // the queue of the lane that ran it last, or is to begin with it

@@ -1,7 +1,7 @@
 // graph/run/internal/variable_stages.h - when the variables of a step are written.
 //
-// An update that nothing in the step looks at afterwards runs in the commit stage, in place. Any other writes a shadow, which
-// later reads see and which the commit stage copies.
+// An update that nothing in the step looks at afterwards runs in the commit stage, in place. Any other writes
+// a shadow, which later reads see and which the commit stage copies.
 #pragma once
 
 #include <map>

@@ -1,7 +1,8 @@
-// graph/text/internal/text_lexer.h - characters of the text form become names, numbers and strings, with their places.
+// graph/text/internal/text_lexer.h - characters of the text form become names, numbers and strings, with
+// their places.
 //
-// A cursor over the text. Blanks and comments are skipped before each question; line ends too, inside brackets.
-// Every expectation that is not met throws ParseError: what was expected, what came, and where.
+// A cursor over the text. Blanks and comments are skipped before each question; line ends too, inside
+// brackets. Every expectation that is not met throws ParseError: what was expected, what came, and where.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // graph/text/internal/text_values.h - the values of the text form: types, attributes, tensors.
 //
-// Each function reads one construct from the lexer, as docs/text_format.md describes it, and throws ParseError where
-// something else comes.
+// Each function reads one construct from the lexer, as docs/text_format.md describes it, and throws
+// ParseError where something else comes.
 #pragma once
 
 #include <charconv>

@@ -1,4 +1,5 @@
-// io/drawings/internal/drawing.h - what dot.cpp and the drawings of a page have in common: boxes, edges, colours as DOT text.
+// io/drawings/internal/drawing.h - what dot.cpp and the drawings of a page have in common: boxes, edges,
+// colours as DOT text.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@
 
 namespace lockstep::internal {
 
-// A string for DOT, quoted; for labels Graphviz's escapes and entities are switched off, bytes that are not UTF-8 replaced.
+// A string for DOT, quoted; for labels Graphviz's escapes and entities are switched off, bytes that are not
+// UTF-8 replaced.
 std::string dot_quoted(std::string_view text);
 // Text for labels in the HTML-like form, and for HTML.
 std::string markup_escaped(std::string_view text);
@@ -37,12 +39,14 @@ struct DrawnEdge {
 };
 using DrawnEdges = std::map<std::tuple<Item, Item, bool>, DrawnEdge>;  // from, to, control
 void add_edge(DrawnEdges& edges, Item from, Item to, const GraphView& view, std::uint32_t edge);
-// A line for each kind of value that flows at this stage, up to three: "f32[4]", "2 of f32[8,8]", "and 3 more".
+// A line for each kind of value that flows at this stage, up to three: "f32[4]", "2 of f32[8,8]", "and 3
+// more".
 std::string label_of(const GraphView& view, const DrawnEdge& edge, std::size_t stage);
 // Graphviz puts the label of an edge right beside its line: with blanks on either side it stands clear.
 std::string clear_of_line(const std::string& label);
 
-// A label over all stages: from which stage on it reads how. Where the thing is not there it keeps what it said last.
+// A label over all stages: from which stage on it reads how. Where the thing is not there it keeps what it
+// said last.
 using StageLabels = std::vector<std::pair<std::uint32_t, std::string>>;
 template <class LabelAt>
 StageLabels labels_over(const GraphView& view, std::uint64_t stages, const LabelAt& label_at) {
@@ -61,8 +65,8 @@ StageLabels labels_over(const GraphView& view, std::uint64_t stages, const Label
 // The longest of each line, so that there is room for all of them.
 std::string widest(const StageLabels& labels);
 
-// Which colour boxes have: one for each set of devices, and of replicas, that occurs. By stage, since both change. In natural
-// order: cpu:2 comes before cpu:10.
+// Which colour boxes have: one for each set of devices, and of replicas, that occurs. By stage, since both
+// change. In natural order: cpu:2 comes before cpu:10.
 class Colours {
  public:
   Colours(const GraphView& view, ColourBy by);

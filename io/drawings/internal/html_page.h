@@ -1,4 +1,5 @@
-// io/drawings/internal/html_page.h - the files of io/html as text; the source is generated when the build is configured.
+// io/drawings/internal/html_page.h - the files of io/html as text; the source is generated when the build is
+// configured.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,5 @@
-// io/drawings/internal/scope_drawings.h - one drawing per scope of a view, laid out by Graphviz, for a page that styles it.
+// io/drawings/internal/scope_drawings.h - one drawing per scope of a view, laid out by Graphviz, for a page
+// that styles it.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@
 namespace lockstep::internal {
 
 struct ScopeDrawing {
-  // One <svg> element. Boxes have the ids n<i>, scopes s<i>, things outside on<i> and os<i>, those joined into one stub mb
-  // (they come before) and ma (they come after), edges e<i>.
+  // One <svg> element. Boxes have the ids n<i>, scopes s<i>, things outside on<i> and os<i>, those joined
+  // into one stub mb (they come before) and ma (they come after), edges e<i>.
   std::string svg;
   struct Edge {
     std::string from, to;  // ids

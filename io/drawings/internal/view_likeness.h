@@ -1,4 +1,5 @@
-// io/drawings/internal/view_likeness.h - which nodes of a view are alike: of several replicas, of several layers, of two stages.
+// io/drawings/internal/view_likeness.h - which nodes of a view are alike: of several replicas, of several
+// layers, of two stages.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +23,15 @@ inline std::uint64_t hash_text(std::string_view text, std::uint64_t seed = 0) {
   return mix(h, text.size());
 }
 
-// What a node is besides its name and what it reads: op, specs, attributes, the ops in its regions. Nodes in the same place
-// differ between replicas in which copy of a variable they name. Between layers they differ in which variable they name, which
-// random key they have and what their weights are: of constants only scalars and the like count. Of very large constants the
-// first kilobytes count.
+// What a node is besides its name and what it reads: op, specs, attributes, the ops in its regions. Nodes in
+// the same place differ between replicas in which copy of a variable they name. Between layers they differ in
+// which variable they name, which random key they have and what their weights are: of constants only scalars
+// and the like count. Of very large constants the first kilobytes count.
 enum class SamePlace : std::uint8_t { kOtherReplica, kOtherLayer };
 std::uint64_t hash_of_node(const Node& node, SamePlace place);
 
-// The same node in two stages, besides its name and what it reads: op, specs, attributes to the last bit, regions. Code inside
-// lambdas does not count.
+// The same node in two stages, besides its name and what it reads: op, specs, attributes to the last bit,
+// regions. Code inside lambdas does not count.
 bool same_but_for_wires(const Node& a, const Node& b);
 
 // The name without components that say which replica: "replica_1/a", "a/replica_1" and "a" are "a".

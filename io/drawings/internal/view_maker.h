@@ -1,4 +1,5 @@
-// io/drawings/internal/view_maker.h - the second step that makes a GraphView of boxes and edges (graph_view.cpp): scopes and folding.
+// io/drawings/internal/view_maker.h - the second step that makes a GraphView of boxes and edges
+// (graph_view.cpp): scopes and folding.
 #pragma once
 
 #include <cstdint>

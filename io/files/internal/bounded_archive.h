@@ -1,7 +1,8 @@
-// io/files/internal/bounded_archive.h - reads Cereal's portable binary form from bytes that nobody has checked yet.
+// io/files/internal/bounded_archive.h - reads Cereal's portable binary form from bytes that nobody has
+// checked yet.
 //
-// Cereal's stock input archives believe every size that they read. This one is an input archive on the same interface
-// that believes none:
+// Cereal's stock input archives believe every size that they read. This one is an input archive on the same
+// interface that believes none:
 //   sizes      every count is compared with the bytes that are left before memory is taken for it, and vectors grow
 //              with the elements that were really read: memory stays in proportion to the input
 //   depth      records inside records are counted; more than BoundedLimits::max_depth are refused
@@ -24,8 +25,8 @@
 //   std::string bytes = to_portable_bytes(entries);                                    // std::vector<Entry>, or an Entry
 //   auto entries = from_portable_bytes<std::vector<Entry>>(bytes, "checkpoint index");  // all bytes must be used up
 //
-// It guards against sizes, not against lies: what the numbers mean is for the caller to check, and so are versions
-// (put one first) and checksums. Thread safety: one thread at a time per archive.
+// It guards against sizes, not against lies: what the numbers mean is for the caller to check, and so are
+// versions (put one first) and checksums. Thread safety: one thread at a time per archive.
 #pragma once
 
 #include <algorithm>

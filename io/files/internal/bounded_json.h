@@ -1,9 +1,11 @@
-// io/files/internal/bounded_json.h - reads JSON that Cereal's archive wrote, or a person, and that nobody has checked yet.
+// io/files/internal/bounded_json.h - reads JSON that Cereal's archive wrote, or a person, and that nobody has
+// checked yet.
 //
-// The counterpart of bounded_archive.h, on the same interface and for the same types but floating point (files hold
-// such numbers as text, which is exact). Depth is checked before the text is parsed; every field must be there, once,
-// with a value of its type that fits, and fields that the record does not have are refused, so that a misspelt one is
-// noticed. Fields may come in any order. The text must be UTF-8. Name every field: CEREAL_NVP or cereal::make_nvp.
+// The counterpart of bounded_archive.h, on the same interface and for the same types but floating point
+// (files hold such numbers as text, which is exact). Depth is checked before the text is parsed; every field
+// must be there, once, with a value of its type that fits, and fields that the record does not have are
+// refused, so that a misspelt one is noticed. Fields may come in any order. The text must be UTF-8. Name
+// every field: CEREAL_NVP or cereal::make_nvp.
 //
 //   failure    throws Error(kDataLoss) with the path of the field: "graphs[0].nodes[3].op: expected a string"
 //

@@ -1,4 +1,5 @@
-// io/files/internal/crc32c_table.h - CRC-32C without the processor's help, for processors that have none and for tests.
+// io/files/internal/crc32c_table.h - CRC-32C without the processor's help, for processors that have none and
+// for tests.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// io/files/internal/npy_reader.h - .npy and .npz files from bytes that come on demand, straight into the tensors that hold them.
+// io/files/internal/npy_reader.h - .npy and .npz files from bytes that come on demand, straight into the
+// tensors that hold them.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +16,8 @@ namespace lockstep::internal {
 // Writes exactly so many next bytes there; never asked for more than there are.
 using PullBytes = std::function<void(char* to, std::size_t bytes)>;
 
-// An .npy file of `size` bytes, pulled once from front to back; fails as read_npy (io/files/npy.h). Beside the tensor it takes no
-// memory that grows with it. Where it throws, the rest has not been pulled.
+// An .npy file of `size` bytes, pulled once from front to back; fails as read_npy (io/files/npy.h). Beside
+// the tensor it takes no memory that grows with it. Where it throws, the rest has not been pulled.
 Tensor pull_npy(std::uint64_t size, const PullBytes& pull);
 
 // Bytes that can be read from any place on. Those asked for must be there.

@@ -1,5 +1,5 @@
-// io/files/internal/raw_blocks.h - what binary files have in common: little-endian numbers, and tensors as raw blocks, each from a
-// multiple of 64 bytes on, with zeros in between.
+// io/files/internal/raw_blocks.h - what binary files have in common: little-endian numbers, and tensors as
+// raw blocks, each from a multiple of 64 bytes on, with zeros in between.
 #pragma once
 
 #include <algorithm>

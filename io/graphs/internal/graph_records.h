@@ -1,12 +1,14 @@
-// io/graphs/internal/graph_records.h - what a graph file holds, as plain records that Cereal writes and bounded archives read.
+// io/graphs/internal/graph_records.h - what a graph file holds, as plain records that Cereal writes and
+// bounded archives read.
 //
-// A file is a flat list of graphs: a region stands before the graph whose node holds it, the outermost graph last. So
-// records do not nest with regions, and depth is a number that can be checked. Inside a graph nodes are numbered by
-// their place in its list.
+// A file is a flat list of graphs: a region stands before the graph whose node holds it, the outermost graph
+// last. So records do not nest with regions, and depth is a number that can be checked. Inside a graph nodes
+// are numbered by their place in its list.
 //
-// The binary and the JSON form hold the same, but for tensors and attributes: in binary an attribute is a type and a
-// value, and a tensor a place in a table, whose large entries lie as raw blocks outside of the records; in JSON both
-// are written as in the text form (docs/text_format.md), which is exact and can be read.
+// The binary and the JSON form hold the same, but for tensors and attributes: in binary an attribute is a
+// type and a value, and a tensor a place in a table, whose large entries lie as raw blocks outside of the
+// records; in JSON both are written as in the text form (docs/text_format.md), which is exact and can be
+// read.
 //
 // The numbers of types in binary files are the enumerators' values and must never change.
 #pragma once
@@ -247,9 +249,9 @@ LOCKSTEP_API GraphRecords make_records(const Graph& graph, RecordForm form);
 // As OpRegistry::get(), and what refuses a name says how a file's ops come to be registered.
 const OpDef& registered_op(std::string_view name);
 
-// `tensors` are those of the table. `fill_bytes` bounds the tensors that JSON text fills with one value. Throws Error for
-// whatever does not fit together, and where verify() refuses the graph; only a graph that passed leaves traces in the
-// memory of identities.
+// `tensors` are those of the table. `fill_bytes` bounds the tensors that JSON text fills with one value.
+// Throws Error for whatever does not fit together, and where verify() refuses the graph; only a graph that
+// passed leaves traces in the memory of identities.
 Graph make_graph(const GraphFileRecord& file, RecordForm form, const std::vector<Tensor>& tensors,
                  std::uint64_t fill_bytes);
 

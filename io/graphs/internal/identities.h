@@ -1,10 +1,11 @@
 // io/graphs/internal/identities.h - node identities that survive files.
 //
-// Inside a process an identity is a number from one counter (docs/decisions/0003-identities.md), which says nothing in
-// another process. In a file an identity is a pair: the origin, 128 random bits that a process draws once, and the
-// number that the node had there. Loading gives each pair that is new to this process a number of its own, and
-// remembers it: two files of one origin share identities once they are loaded here, numbers of different processes
-// never collide, and a node that was loaded is written again under the pair it came with.
+// Inside a process an identity is a number from one counter (docs/decisions/0003-identities.md), which says
+// nothing in another process. In a file an identity is a pair: the origin, 128 random bits that a process
+// draws once, and the number that the node had there. Loading gives each pair that is new to this process a
+// number of its own, and remembers it: two files of one origin share identities once they are loaded here,
+// numbers of different processes never collide, and a node that was loaded is written again under the pair it
+// came with.
 //
 // What is remembered stays until the process ends: some 100 bytes for each identity that was ever loaded.
 // Thread safety: any thread.

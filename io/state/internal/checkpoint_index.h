@@ -32,20 +32,20 @@ struct CheckpointHeader {
 };
 
 std::string write_header(const CheckpointHeader& header);
-// Throws Error with kDataLoss for damage, kUnimplemented for a version that this Lockstep does not know, InvalidArgument for
-// an index above the limit. `what` names the file.
+// Throws Error with kDataLoss for damage, kUnimplemented for a version that this Lockstep does not know,
+// InvalidArgument for an index above the limit. `what` names the file.
 LOCKSTEP_API CheckpointHeader parse_header(std::string_view bytes, std::uint64_t file_bytes,
                                            const CheckpointLimits& limits, std::string_view what);
 
 // Throws InvalidArgument for an index above the limit, which nobody could read back. `what` names the file.
 std::string write_index(const CheckpointInfo& info, const CheckpointLimits& limits, std::string_view what);
-// What the bytes of an index say, once everything is checked: names are in order, none twice, none that could leave a folder;
-// the tensors fill the rest of a file of `file_bytes` exactly. Throws Error(kDataLoss).
+// What the bytes of an index say, once everything is checked: names are in order, none twice, none that could
+// leave a folder; the tensors fill the rest of a file of `file_bytes` exactly. Throws Error(kDataLoss).
 LOCKSTEP_API CheckpointInfo parse_index(std::string_view bytes, std::uint64_t file_bytes,
                                         std::string_view what);
 
-// A name that may stand in a checkpoint: 1 to 4096 bytes without control characters; no part between slashes is empty, "."
-// or "..".
+// A name that may stand in a checkpoint: 1 to 4096 bytes without control characters; no part between slashes
+// is empty, "." or "..".
 LOCKSTEP_API Decision is_checkpoint_name(std::string_view name);
 
 }  // namespace lockstep::internal

@@ -1,4 +1,5 @@
-// io/state/internal/logical_variables.h - the variables of a store as the program knows them, with their copies.
+// io/state/internal/logical_variables.h - the variables of a store as the program knows them, with their
+// copies.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +36,8 @@ struct Offered {
   std::string_view name;
   TensorSpec spec;
 };
-// Compares what is offered (by name) with what the program has. Throws FailedPrecondition, naming everything that does not fit;
-// `source` says what is restored.
+// Compares what is offered (by name) with what the program has. Throws FailedPrecondition, naming everything
+// that does not fit; `source` says what is restored.
 RestoreReport match(std::span<const LogicalVariable> variables, std::span<const Offered> offered,
                     const RestoreOptions& options, std::string_view source);
 

@@ -1,9 +1,9 @@
 // io/traces/internal/event_ring.h - the last events of one thread.
 //
-// One thread adds events, any thread may copy what is there. New events lie in a few pages that stay in the cache; a chunk of
-// them at a time moves to where the others are kept, under a mutex. So the thread waits for memory once a chunk, for all of
-// it together. Where each event went to memory by itself, the next kernel's stores waited behind it: that cost more than all
-// the rest of recording.
+// One thread adds events, any thread may copy what is there. New events lie in a few pages that stay in the
+// cache; a chunk of them at a time moves to where the others are kept, under a mutex. So the thread waits for
+// memory once a chunk, for all of it together. Where each event went to memory by itself, the next kernel's
+// stores waited behind it: that cost more than all the rest of recording.
 #pragma once
 
 #include <algorithm>

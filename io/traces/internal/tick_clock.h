@@ -1,7 +1,8 @@
 // io/traces/internal/tick_clock.h - time stamps for a few nanoseconds each: the CPU's own counter.
 //
-// cntvct_el0 on 64-bit Arm, the time-stamp counter on x86-64 (taken to run at one rate on all cores, as it does on every CPU
-// of the last decade), steady_clock elsewhere. A TickClock remembers when it was made and turns stamps into nanoseconds since.
+// cntvct_el0 on 64-bit Arm, the time-stamp counter on x86-64 (taken to run at one rate on all cores, as it
+// does on every CPU of the last decade), steady_clock elsewhere. A TickClock remembers when it was made and
+// turns stamps into nanoseconds since.
 #pragma once
 
 #include <chrono>
@@ -25,7 +26,8 @@ class TickClock {
  public:
   TickClock() : began_(now()) {}
 
-  // Takes the rate from the CPU where it says, else from the time since this clock was made (a few milliseconds at least).
+  // Takes the rate from the CPU where it says, else from the time since this clock was made (a few
+  // milliseconds at least).
   double nanoseconds_per_tick() const {
 #if defined(__aarch64__)
     std::uint64_t rate = 0;
@@ -49,7 +51,8 @@ class TickClock {
     std::chrono::steady_clock::time_point time;
     std::uint64_t ticks = 0;
   };
-  // The same moment on both clocks: the thread may be put aside between two readings, but hardly so each time.
+  // The same moment on both clocks: the thread may be put aside between two readings, but hardly so each
+  // time.
   static Moment now() {
     constexpr int kTries = 8;
     Moment best;

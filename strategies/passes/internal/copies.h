@@ -17,8 +17,8 @@ std::unordered_set<std::string> replicated_variables(const Graph& graph);
 // The largest number of replicas of a replicated region; 0 where there is none.
 std::int64_t max_replicas(const Graph& graph);
 
-// Declares copies 1 to replicas-1 of those variables that lack them. True where it declared any. Throws InvalidArgument where
-// another variable has the name of a copy.
+// Declares copies 1 to replicas-1 of those variables that lack them. True where it declared any. Throws
+// InvalidArgument where another variable has the name of a copy.
 bool declare_copies(Graph& graph, const std::unordered_set<std::string>& names, std::int64_t replicas,
                     std::span<const std::string> devices);
 
@@ -40,7 +40,8 @@ class VariableCopies {
 
   const Graph& graph_;
   std::size_t replicas_ = 0;
-  // By place of the variable, then by replica: the place of the copy. 0: there is none; a copy comes after its variable.
+  // By place of the variable, then by replica: the place of the copy. 0: there is none; a copy comes after
+  // its variable.
   std::vector<std::uint32_t> copies_;
 };
 

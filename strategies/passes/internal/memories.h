@@ -11,7 +11,8 @@
 
 namespace lockstep::internal {
 
-// The memory of a device by name: all CPUs of this process, and what is not placed, share one, whose name is empty.
+// The memory of a device by name: all CPUs of this process, and what is not placed, share one, whose name is
+// empty.
 std::string memory_of(std::string_view device);
 
 // The same question asked of many values: each name is parsed once.
@@ -30,8 +31,8 @@ Runtime runtime_with(std::span<const std::string> devices);
 // Throws InvalidArgument where the runtime has no such device, in whatever spelling.
 void check_device(const Runtime& runtime, const std::string& name);
 
-// The device a value is made on. A collective leaves the values of each replica where it found them, a branch or loop where
-// its region made them.
+// The device a value is made on. A collective leaves the values of each replica where it found them, a branch
+// or loop where its region made them.
 const std::string& device_of(const Graph& level, ValueId value);
 
 // The device on which a node wants input i; a branch or loop where the parameter of its region is.

@@ -1,7 +1,8 @@
 // strategies/passes/internal/replica_clones.h - the nodes of a replicated region, once per replica.
 //
-// Clones makes them in the order that strategies/passes/replicate.h describes, and knows what has become of each value of the
-// region on each replica. Nodes that are one for all replicas are made by Joins (internal/replica_joins.h).
+// Clones makes them in the order that strategies/passes/replicate.h describes, and knows what has become of
+// each value of the region on each replica. Nodes that are one for all replicas are made by Joins
+// (internal/replica_joins.h).
 #pragma once
 
 #include <cstdint>

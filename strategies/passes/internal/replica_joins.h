@@ -12,7 +12,8 @@ namespace lockstep::internal {
 
 class Clones;
 
-// Makes such nodes out of the values of the clones before them, and tells the clones what has become of their outputs.
+// Makes such nodes out of the values of the clones before them, and tells the clones what has become of their
+// outputs.
 class Joins {
  public:
   explicit Joins(Clones& clones);

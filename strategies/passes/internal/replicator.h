@@ -1,7 +1,8 @@
 // strategies/passes/internal/replicator.h - what the pass replicate does to replicated regions.
 //
 // Replicator makes the nodes that stand outside of replicated regions; those inside are made by Clones
-// (internal/replica_clones.h), which come back here for single nodes and for what merge_call leaves the replicas for.
+// (internal/replica_clones.h), which come back here for single nodes and for what merge_call leaves the
+// replicas for.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,9 @@
 
 namespace lockstep::internal {
 
-// Makes the graph one with the nodes of every replicated region once per replica; see strategies/passes/replicate.h. All variables
-// that replicas write have their copies declared. Throws PassError; the graph is then of no use.
+// Makes the graph one with the nodes of every replicated region once per replica; see
+// strategies/passes/replicate.h. All variables that replicas write have their copies declared. Throws
+// PassError; the graph is then of no use.
 void flatten_replicas(Graph& graph);
 
 inline constexpr std::string_view kReplicate = "replicate";

@@ -22,8 +22,9 @@ struct SharingPlan {
   std::map<NodeId, std::vector<SharingPlan>> regions;
 };
 
-// For a graph and all its regions. `copies` (by place of the variable) are to lie in the memory of the variable they are copies of;
-// those whose updates cannot be merged are added to `refused`, and the plan is then to be made again without them.
+// For a graph and all its regions. `copies` (by place of the variable) are to lie in the memory of the
+// variable they are copies of; those whose updates cannot be merged are added to `refused`, and the plan is
+// then to be made again without them.
 SharingPlan plan_sharing(const Congruence& proof, const std::vector<bool>& copies,
                          std::set<std::size_t>& refused);
 

@@ -1,4 +1,5 @@
-// strategies/proof/internal/attribute_numbers.h - equal lists of attributes get equal numbers: a part of value numbering.
+// strategies/proof/internal/attribute_numbers.h - equal lists of attributes get equal numbers: a part of
+// value numbering.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// strategies/proof/internal/drift.h - from two values that replicas do not share back to where they begin to differ.
+// strategies/proof/internal/drift.h - from two values that replicas do not share back to where they begin to
+// differ.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,8 @@
 
 namespace lockstep::internal {
 
-// Follows, from nodes to those of their inputs that are not proven equal, a pair of values or of copies of a variable.
-// A search of its own each; make one per explanation.
+// Follows, from nodes to those of their inputs that are not proven equal, a pair of values or of copies of a
+// variable. A search of its own each; make one per explanation.
 class Drift {
  public:
   explicit Drift(const Congruence& proof) : proof_(proof), levels_{{&proof.graph(), &proof.top()}} {}

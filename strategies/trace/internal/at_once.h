@@ -13,8 +13,8 @@
 
 namespace lockstep::internal {
 
-// What `make` makes of placeholders for the tensors, computed now: the ops' own rules and kernels, without a program. Errors name
-// the caller's line.
+// What `make` makes of placeholders for the tensors, computed now: the ops' own rules and kernels, without a
+// program. Errors name the caller's line.
 template <class Make>
 Tensor at_once(std::span<const Tensor> tensors, SourceSite site, const Make& make) {
   GraphBuilder builder;

@@ -10,11 +10,13 @@
 
 namespace lockstep::internal {
 
-// The kinds of a region's values, also while it is being traced: every question looks at the nodes that came since the last,
-// so that any number of questions costs one walk. kSingle: depends on no replica, not even through a collective.
+// The kinds of a region's values, also while it is being traced: every question looks at the nodes that came
+// since the last, so that any number of questions costs one walk. kSingle: depends on no replica, not even
+// through a collective.
 class RegionKinds {
  public:
-  // `outermost` declares the variables. Parameters that are not named by set() are single: captured values are shared.
+  // `outermost` declares the variables. Parameters that are not named by set() are single: captured values
+  // are shared.
   RegionKinds(const Graph& region, const Graph& outermost) : region_(region), outermost_(outermost) {}
   RegionKinds(GraphBuilder& region, const Graph& outermost)
       : region_(region.graph()), outermost_(outermost), builder_(&region) {}

@@ -1,4 +1,5 @@
-// strategies/trace/internal/variable_state.h - what a Variable's handles share, and locking all copies of one.
+// strategies/trace/internal/variable_state.h - what a Variable's handles share, and locking all copies of
+// one.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ struct VariableState {
   SourceSite site;  // where it was made first
 };
 
-// The declaration in the graph of a step. A variable that the strategy lets drift apart is there what it is for replicas: each
-// one's own, and represented by the first.
+// The declaration in the graph of a step. A variable that the strategy lets drift apart is there what it is
+// for replicas: each one's own, and represented by the first.
 VariableDecl as_step_has_it(VariableDecl decl, const Tracer& tracer);
 
 // Has each replica a value of its own in it?
@@ -34,8 +35,8 @@ bool is_own(const Variable& variable);
 // Throws InvalidArgument where the table refuses.
 VariableMeaning accepted(const VariableQuestion& question, const std::string& name, const SourceSite& site);
 
-// All copies of a variable that have memory of their own, held together: no run comes in between. Runs that use it are
-// waited for; do not make one inside a node of such a run.
+// All copies of a variable that have memory of their own, held together: no run comes in between. Runs that
+// use it are waited for; do not make one inside a node of such a run.
 class CopyLocks {
  public:
   enum class Use : std::uint8_t { kRead, kWrite };

@@ -1,6 +1,7 @@
 // Tests: core/communicators/communicator.cpp, core/communicators/in_process_group.cpp,
 //        core/communicators/in_process_operation.cpp, core/communicators/in_process_room.cpp
-// A call returns at once, so that most of these tests play all participants on one thread. tests/stress has threads.
+// A call returns at once, so that most of these tests play all participants on one thread. tests/stress has
+// threads.
 #include "lockstep/core/communicators/communicator.h"
 
 #include <chrono>
@@ -382,7 +383,8 @@ TEST(CommunicatorMismatch, CountsBeyondAllMemory) {
   }
 }
 
-// Each participant learns of the call that broke the group as such when it makes it, whatever it has to make before.
+// Each participant learns of the call that broke the group as such when it makes it, whatever it has to make
+// before.
 TEST(CommunicatorMismatch, IsToldAtTheCallThatItIsAbout) {
   Team team(3);
   float x = 1, y = 1;

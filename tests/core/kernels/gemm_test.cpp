@@ -96,7 +96,8 @@ TEST(Gemm, EqualsTheNaiveProductBeyondOneBlock) {
                       {.transpose_a = true, .transpose_b = false, .m = 33, .n = 40, .k = 70, .pad = 0}, dice);
 }
 
-// Around the sizes at which blocks and their pieces end: 8 rows, 12 columns, 128 rows, 512 terms, 516 columns.
+// Around the sizes at which blocks and their pieces end: 8 rows, 12 columns, 128 rows, 512 terms, 516
+// columns.
 TEST(Gemm, EqualsTheNaiveProductAroundTheEdgesOfBlocks) {
   Dice dice(3);
   int round = 0;

@@ -1,7 +1,7 @@
 // Tests: core/kernels/layer_norm.cpp, core/kernels/scan.cpp, core/kernels/select.cpp,
 //        core/kernels/softmax.cpp
-// Kernels that work item by item (softmax, cumsum, argmax, top_k, layer_norm): however the items are cut, and whether or not
-// the output is the input, the bits are the same. Values are checked in tests/graph.
+// Kernels that work item by item (softmax, cumsum, argmax, top_k, layer_norm): however the items are cut, and
+// whether or not the output is the input, the bits are the same. Values are checked in tests/graph.
 #include <functional>
 #include <vector>
 

@@ -205,7 +205,8 @@ TEST(VerifierVariableOrder, OneReadThatIsLeftOutIsFound) {
 }
 
 TEST(VerifierVariableOrder, LinearHoweverManyWritesNeedASearch) {
-  // Each write is reached through a chain that starts at all writes before it: searching for each would be quadratic.
+  // Each write is reached through a chain that starts at all writes before it: searching for each would be
+  // quadratic.
   constexpr int kVariables = 300;
   std::string text = "%x = placeholder() : f32[]\n%n0 = relu(%x) : f32[]\n";
   for (int i = 0; i < kVariables; ++i)

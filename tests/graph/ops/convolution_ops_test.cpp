@@ -1,6 +1,7 @@
 // Tests: graph/ops/convolution.cpp, graph/ops/pooling.cpp, core/kernels/conv.cpp, core/kernels/pool.cpp,
 //        graph/ops/rules/windows.cpp
-// tests/graph/ops/convolution_ops_test.cpp - convolution and pooling against their definitions, and their gradients.
+// tests/graph/ops/convolution_ops_test.cpp - convolution and pooling against their definitions, and their
+// gradients.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Tests: graph/ops/elementwise.cpp, graph/ops/elementwise_binary.cpp, graph/ops/elementwise_unary.cpp,
 //        graph/ops/rules/shape_rules.cpp
-// Every element-wise op, for every dtype it takes and every way to broadcast, against a scalar reference; and what is said
-// of wrong input.
+// Every element-wise op, for every dtype it takes and every way to broadcast, against a scalar reference; and
+// what is said of wrong input.
 #include <bit>
 #include <cmath>
 #include <cstdint>

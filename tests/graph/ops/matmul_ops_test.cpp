@@ -1,5 +1,6 @@
 // Tests: graph/ops/matmul.cpp
-// tests/graph/ops/matmul_ops_test.cpp - products of matrices: all transposes, batches, tiles, dtypes and errors.
+// tests/graph/ops/matmul_ops_test.cpp - products of matrices: all transposes, batches, tiles, dtypes and
+// errors.
 #include <array>
 #include <cmath>
 #include <cstdint>

@@ -34,8 +34,8 @@ Tensor numbers(const Shape& shape, std::uint64_t key) {
   return tensor;
 }
 
-// The graph's results on these feeds: by the program, inline and call by call, and by the interpreter; all agree.
-// The element of a broadcast operand that belongs to the element of the output.
+// The graph's results on these feeds: by the program, inline and call by call, and by the interpreter; all
+// agree. The element of a broadcast operand that belongs to the element of the output.
 std::size_t broadcast_index(const Shape& in, const Shape& out, std::size_t at) {
   std::size_t index = 0;
   std::size_t stride = 1;

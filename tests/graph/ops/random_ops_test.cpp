@@ -134,8 +134,8 @@ TEST(RandomOps, DropoutGoesBackThroughWhatItKept) {
   EXPECT_NEAR(sum / n, 1, 0.02);
 }
 
-// Each run is a step of its own, so that differences of runs say nothing: the derivatives are compared with what they
-// must be in one run.
+// Each run is a step of its own, so that differences of runs say nothing: the derivatives are compared with
+// what they must be in one run.
 TEST(RandomOps, DropoutHasDerivativesOfBothOrders) {
   GraphBuilder b;
   const Value x = b.placeholder("x", DType::kF64, {40});

@@ -1,5 +1,6 @@
 // Tests: graph/ops/reductions.cpp, graph/ops/scans.cpp, graph/ops/moving.cpp
-// A program that opens both namespaces, and has a class of its own with a likely name, calls ops without qualifying them.
+// A program that opens both namespaces, and has a class of its own with a likely name, calls ops without
+// qualifying them.
 #include <algorithm>
 #include <any>
 #include <functional>

@@ -31,7 +31,8 @@ class RandomGraph {
     return values[below(static_cast<std::uint32_t>(values.size()))];
   }
 
-  // Adds nodes over the values, which all have one spec. Few kinds and few constants: much is equal, dead or foldable.
+  // Adds nodes over the values, which all have one spec. Few kinds and few constants: much is equal, dead or
+  // foldable.
   void grow(GraphBuilder& b, std::vector<Value>& values, int nodes, int depth) {
     for (int i = 0; i < nodes; ++i) {
       const Value a = pick(values);

@@ -90,7 +90,8 @@ TEST(RecomputeCheckpoints, RandomDrawsAreTheSameAgain) {
   EXPECT_TRUE(Interpreter(graph, {.seed = 5}).run({feed})[0].bit_equal(expected));
 }
 
-// The gradient of a weight is nobody's input on the way back: copies wait for it all the same, so that what it reads can go.
+// The gradient of a weight is nobody's input on the way back: copies wait for it all the same, so that what
+// it reads can go.
 TEST(RecomputeCheckpoints, CopiesWaitForAllWhoReadTheSegmentBehind) {
   GraphBuilder b;
   Value y = b.placeholder("x", DType::kF64, {8, 8});
@@ -122,8 +123,8 @@ TEST(RecomputeCheckpoints, CopiesWaitForAllWhoReadTheSegmentBehind) {
   EXPECT_FALSE(waits("matmul_4/again", 5));  // which reads what it leads to
 }
 
-// The forward pass of 16 layers keeps 16 outputs for the way back; with a checkpoint every 4 layers it keeps 4, and 4 more
-// while one segment is under way. With several threads more may be under way at once.
+// The forward pass of 16 layers keeps 16 outputs for the way back; with a checkpoint every 4 layers it keeps
+// 4, and 4 more while one segment is under way. With several threads more may be under way at once.
 TEST(RecomputeCheckpoints, SavesMemory) {
   const auto planned = [](const Graph& graph, std::size_t workers) {
     const Program program = compile(optimize(graph), Runtime({.threads = workers}), testing::with_lanes());

@@ -101,7 +101,8 @@ class CheckedPlan {
     return a.arena == b.arena && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
   }
 
-  // Has everyone who touches `first` ended before `second` is written? Whoever takes over in place may read it.
+  // Has everyone who touches `first` ended before `second` is written? Whoever takes over in place may read
+  // it.
   bool may_follow(std::size_t first, std::size_t second) const {
     const std::uint32_t writer = intervals_[second].writer;
     const bool in_place = intervals_[second].in_place_of == static_cast<std::int64_t>(first);
@@ -198,8 +199,8 @@ TEST(MemoryPlan, AChainAcrossClustersReusesMemoryToo) {
   EXPECT_EQ(plan.memory().planned_bytes, 2 * rounded(1000));
 }
 
-// Towers of layers, each layer a phase cut into clusters of which all wait for all of the layer before. Every layer also leads
-// to a phase that nothing waits for.
+// Towers of layers, each layer a phase cut into clusters of which all wait for all of the layer before. Every
+// layer also leads to a phase that nothing waits for.
 struct Towers {
   std::uint32_t towers = 1, layers = 40, shards = 1, ends = 0;  // ends: shards of the phase beside each layer
 };
@@ -300,7 +301,8 @@ TEST(MemoryPlan, AValueWithAnotherReaderIsNotTakenOver) {
   }
 }
 
-// First come, first served would put the large value behind both: 300, 100, 400 bytes, of which the last two live together.
+// First come, first served would put the large value behind both: 300, 100, 400 bytes, of which the last two
+// live together.
 TEST(MemoryPlan, ALargeValueTakesTheRoomOfASmallOneBeforeIt) {
   std::vector<Interval> intervals(3);
   intervals[0].bytes = 300;
@@ -344,7 +346,8 @@ TEST(MemoryPlan, ALiveSetCountsWhatIsTakenOverOnce) {
   EXPECT_EQ(plan.memory().planned_bytes, 640 + 64);
 }
 
-// A large free block behind many small ones that cannot be used yet must not shrink the arena when it is found.
+// A large free block behind many small ones that cannot be used yet must not shrink the arena when it is
+// found.
 TEST(MemoryPlan, TheArenaNeverShrinks) {
   constexpr std::uint32_t kSmall = 40;
   std::vector<Phase> phases;
@@ -361,7 +364,8 @@ TEST(MemoryPlan, TheArenaNeverShrinks) {
     interval.writer = writer;
     for (const std::uint32_t reader : readers) interval.readers.push_back(reader);
   };
-  // Small values that are laid out first (long chains are urgent), read by somebody else than those before `last`.
+  // Small values that are laid out first (long chains are urgent), read by somebody else than those before
+  // `last`.
   for (std::uint32_t i = 0; i < kSmall; ++i) {
     const std::uint32_t writer = add_phase({});
     const std::uint32_t reader = add_phase({writer});

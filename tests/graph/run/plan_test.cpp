@@ -60,7 +60,8 @@ TEST(Plan, AliasesConstantsAndReadsDoNotRun) {
   EXPECT_EQ(summary_of(b).calls, 1U);
 }
 
-// Each node reads the one before it twice; were what it waits for written down twice as well, nobody would see the end.
+// Each node reads the one before it twice; were what it waits for written down twice as well, nobody would
+// see the end.
 TEST(Plan, WhatIsLookedAtForItsShapeAloneCostsNothing) {
   GraphBuilder b;
   const Value x = relu(b.placeholder("x", DType::kF32, {3}));

@@ -68,7 +68,8 @@ TEST(ProgramMemory, SumsOfReplicasLieWhereTheirValuesLay) {
   }
 }
 
-// Values of many megabytes are cut into thousands of shards, and take each other's place all the same. (Nothing runs.)
+// Values of many megabytes are cut into thousands of shards, and take each other's place all the same.
+// (Nothing runs.)
 TEST(ProgramMemory, SumsOfLargeReplicasLieWhereTheirValuesLay) {
   constexpr std::int64_t kElements = std::int64_t{64} << 20U, kBytes = 4 * kElements;
   for (const char* op : {"reduce_replicas", "all_reduce"}) {

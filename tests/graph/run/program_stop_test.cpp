@@ -222,7 +222,8 @@ TEST(ProgramNested, ANodeThatNeedsAVariableOfItsOwnRunIsAnError) {
   }
 }
 
-// The same through a program in between, whose node may run on a helper's thread: that thread holds nothing itself.
+// The same through a program in between, whose node may run on a helper's thread: that thread holds nothing
+// itself.
 TEST(ProgramNested, SoIsOneThatNeedsItThroughAProgramInBetween) {
   const Runtime runtime({.threads = 2});
   for (int repeat = 0; repeat < 20; ++repeat) {

@@ -23,7 +23,8 @@ using testing::variables_of;
 using testing::vec;
 using testing::with_lanes;
 
-// Runs a few steps inline, in lanes and call by call, and on the interpreter: all agree. Returns the last results.
+// Runs a few steps inline, in lanes and call by call, and on the interpreter: all agree. Returns the last
+// results.
 std::vector<Tensor> run_everywhere(const std::function<void(GraphBuilder&)>& build, int steps = 3) {
   GraphBuilder b;
   build(b);

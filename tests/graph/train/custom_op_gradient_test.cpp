@@ -1,6 +1,6 @@
 // Tests: graph/train/gradients.cpp, graph/train/optimizer.cpp
-// An op that the library has never heard of takes part in everything: gradients of both orders, optimizers, fusion, programs,
-// text, checkpoints.
+// An op that the library has never heard of takes part in everything: gradients of both orders, optimizers,
+// fusion, programs, text, checkpoints.
 #include <cmath>
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // Tests: graph/train/gradients.cpp, graph/train/second_derivatives.cpp, graph/ops/gradient_rule.cpp
-// Every op that has a gradient rule is held against central differences: here once, briefly; the tests of the ops look at
-// shapes, axes and edges. An op that is registered with a rule and has no case below fails, by name.
+// Every op that has a gradient rule is held against central differences: here once, briefly; the tests of the
+// ops look at shapes, axes and edges. An op that is registered with a rule and has no case below fails, by
+// name.
 #include <map>
 #include <string>
 #include <vector>

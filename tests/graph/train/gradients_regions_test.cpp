@@ -302,7 +302,8 @@ TEST_F(VariableReadInside, MustNotBeWrittenBeforeTheWayBack) {
   EXPECT_THAT(caught([&] { gradients(y, {x}); }).what, HasSubstr("has written since"));
 }
 
-// What a region reads of a variable that the graph around it has written is another value than what was read before.
+// What a region reads of a variable that the graph around it has written is another value than what was read
+// before.
 TEST_F(VariableReadInside, BeginsAnewWhereItWasWrittenBefore) {
   const Value old = b.read(w);
   b.assign(w, x);

@@ -123,7 +123,8 @@ TEST(Optimizer, RmsPropDividesByTheRootOfAMeanSquare) {
 }
 
 TEST(Optimizer, AdamCorrectsTheBiasOfItsMoments) {
-  // m = 0.9 m + 0.1 g, v = 0.99 v + 0.01 g^2, w -= lr (m / (1 - 0.9^t)) / (sqrt(v / (1 - 0.99^t)) + epsilon). With a constant
+  // m = 0.9 m + 0.1 g, v = 0.99 v + 0.01 g^2, w -= lr (m / (1 - 0.9^t)) / (sqrt(v / (1 - 0.99^t)) + epsilon).
+  // With a constant
   // gradient both corrected moments are exact, and each step is lr g / (|g| + epsilon).
   const AdamOptions options{.beta2 = 0.99};
   const double each = 0.1 * 3 / (3 + 1e-8);
@@ -247,7 +248,8 @@ TEST(Optimizer, NewValuesAreSeenByWhatReadsThemAfterwards) {
 }
 
 TEST(Optimizer, RowsOfTheVariablesOwnSpecAreNotWrittenOver) {
-  // As many rows as the variable has, in the step's own memory, and a reader that wants the new value: a shadow.
+  // As many rows as the variable has, in the step's own memory, and a reader that wants the new value: a
+  // shadow.
   for (const Optimizer& optimizer : all_optimizers()) {
     GraphBuilder b;
     const VariableRef w = b.variable("w", Tensor::zeros(DType::kF64, {4, 3}));

@@ -95,7 +95,8 @@ TEST(SyncAnalysis, CollectivesMakeEqual) {
   EXPECT_FALSE(a.summed("n"));
 }
 
-// Shares stay shares until a collective takes them; those of the forward pass, and the way back through them, do not count.
+// Shares stay shares until a collective takes them; those of the forward pass, and the way back through them,
+// do not count.
 TEST(SyncAnalysis, KnowsGradientsThatAreSummed) {
   const Answers a = region(R"(
       %forward = all_reduce[reduce="mean"](%x) : f32[4]

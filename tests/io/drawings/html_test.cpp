@@ -114,7 +114,8 @@ TEST(Html, ShowsAStrategysPassesOnOneLayout) {
   EXPECT_THAT(facts["site"].text(), HasSubstr("html_test.cpp"));
   EXPECT_GT(facts["fl"].number(), 0);
   EXPECT_EQ(facts["dev"].list().size(), 2U);
-  // Each replica has a feed of its own. What a clone stems from is gone by now: an earlier stage knows its name.
+  // Each replica has a feed of its own. What a clone stems from is gone by now: an earlier stage knows its
+  // name.
   EXPECT_EQ(facts_of(page, "x")["lat"].text(), "per replica");
   EXPECT_EQ(facts["from"].text(), "matmul");
 

@@ -20,7 +20,8 @@ using testing::Json;
 //   src/ui/src/components/visualizer/common/input_graph.ts    GraphCollection, Graph, GraphNode
 //   src/ui/src/components/visualizer/common/types.ts          IncomingEdge, MetadataItem, NodeAttribute, KeyValue,
 //                                                             GraphNodeStyle, KeyValuePairs
-// A type is a JSON type, an interface below, or either in brackets for an array of it. "?" marks what may be absent.
+// A type is a JSON type, an interface below, or either in brackets for an array of it. "?" marks what may be
+// absent.
 const std::map<std::string, std::map<std::string, std::string>> kInterfaces = {
     {"GraphCollection", {{"label", "string"}, {"graphs", "[Graph]"}}},
     {"Graph", {{"id", "string"}, {"collectionLabel", "string?"}, {"nodes", "[GraphNode]"}}},

@@ -121,7 +121,8 @@ TEST(Files, KnowTheirTemporaryNames) {
   }
 }
 
-// In a container every process may be number 1: what one that was killed left has the name that the next one would take.
+// In a container every process may be number 1: what one that was killed left has the name that the next one
+// would take.
 TEST(Files, AreWrittenBesideWhatAKilledProcessLeft) {
   const TemporaryFolder folder;
   std::string taken;

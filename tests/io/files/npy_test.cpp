@@ -1,5 +1,6 @@
 // Tests: io/files/files.cpp, io/files/npy.cpp, io/files/npz.cpp
-// .npy and .npz: what is written reads back, what NumPy writes is read, what is damaged or hostile is refused.
+// .npy and .npz: what is written reads back, what NumPy writes is read, what is damaged or hostile is
+// refused.
 #include "lockstep/io/files/npy.h"
 
 #include <cstdint>
@@ -185,7 +186,8 @@ TEST(Npz, FilesAreReadAsTheirBytesAre) {
   std::filesystem::remove(plain);
 }
 
-// The most memory that the process has had since it asked to forget; empty where the system does not count it.
+// The most memory that the process has had since it asked to forget; empty where the system does not count
+// it.
 std::optional<std::size_t> peak_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

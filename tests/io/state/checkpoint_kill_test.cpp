@@ -45,7 +45,8 @@ void expect_whole(VariableStore& store) {
   }
 }
 
-// What the process says through the pipe: 'r' when it begins; 'b' and 'a' before and after each write, with the step.
+// What the process says through the pipe: 'r' when it begins; 'b' and 'a' before and after each write, with
+// the step.
 struct Word {
   char what = 0;
   std::uint64_t step = 0;

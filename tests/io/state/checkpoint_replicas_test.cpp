@@ -38,8 +38,8 @@ Variable on_read(const std::string& name, const Tensor& initial, Aggregation agg
   return Variable(name, initial, {.synchronization = Synchronization::kOnRead, .aggregation = aggregation});
 }
 
-// A step with everything that a checkpoint keeps: mirrored variables, slots and iterations of an optimizer, random draws, and
-// what replicas keep for themselves.
+// A step with everything that a checkpoint keeps: mirrored variables, slots and iterations of an optimizer,
+// random draws, and what replicas keep for themselves.
 struct Model {
   explicit Model(Strategy& strategy) : Model(strategy, strategy.scope()) {}
   Model(Strategy& strategy, const Strategy::Scope& /*in it*/)
@@ -195,8 +195,8 @@ TEST(CheckpointReplicas, GoOnToTheSameBits) {
   }
 }
 
-// Between two steps of which only every third changes the variable: what was summed up so far is kept as well. It goes on as
-// one value for all replicas, so that later sums are rounded in another order.
+// Between two steps of which only every third changes the variable: what was summed up so far is kept as
+// well. It goes on as one value for all replicas, so that later sums are rounded in another order.
 TEST(CheckpointReplicas, GoOnInTheMiddleOfAccumulatedGradients) {
   const TemporaryFolder folder;
   struct Accumulating {
@@ -287,7 +287,8 @@ void put(VariableStore& store, const std::string& name, const Tensor& value, con
 
 TEST(Snapshot, SumsCopiesInTheOrderOfReplicas) {
   VariableStore store;
-  // (1e8 + -1e8) + 1 is 1 in f32, and 0 in another order; of twelve copies "replica_10" comes behind "replica_9".
+  // (1e8 + -1e8) + 1 is 1 in f32, and 0 in another order; of twelve copies "replica_10" comes behind
+  // "replica_9".
   put(store, "s", Tensor::scalar(0.F), {"", CopyRule::kSum});
   for (int r = 1; r < 12; ++r) {
     const float value = r == 2 ? 1e8F : r == 9 ? -1e8F : r == 10 ? 1.F : 0.F;
@@ -366,7 +367,8 @@ TEST(Snapshot, RefusesItemsThatAreNone) {
   EXPECT_THROW(Snapshot(0, {{"a", Tensor()}}), InvalidArgument);
 }
 
-// Steps run one after another on a second thread; whatever moment a snapshot catches, it is between two of them.
+// Steps run one after another on a second thread; whatever moment a snapshot catches, it is between two of
+// them.
 TEST(Snapshot, IsTakenBetweenSteps) {
   const auto strategy = make_strategy("mirrored", 2);
   const auto scope = strategy->scope();

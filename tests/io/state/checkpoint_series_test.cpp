@@ -92,7 +92,8 @@ TEST_F(CheckpointSeriesTest, ReturnsFromSaveWhileTheWriterIsHeld) {
   step();
   series.save(store_);
   begun.get_future().wait();
-  // The writer stands still and does so until it is released below: whatever returns until then has not waited for it.
+  // The writer stands still and does so until it is released below: whatever returns until then has not
+  // waited for it.
   for (int i = 0; i < 3; ++i) {
     step();
     series.save(store_);

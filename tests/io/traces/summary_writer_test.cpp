@@ -55,7 +55,8 @@ std::vector<std::string_view> frames_of(std::string_view file) {
   return frames;
 }
 
-// The fields of a protocol buffer message: by number, the raw bytes of each occurrence (varints as eight bytes).
+// The fields of a protocol buffer message: by number, the raw bytes of each occurrence (varints as eight
+// bytes).
 std::map<std::uint64_t, std::vector<std::string>> fields_of(std::string_view message) {
   const auto varint = [&] {
     std::uint64_t value = 0;

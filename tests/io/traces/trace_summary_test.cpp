@@ -153,7 +153,8 @@ TEST(TraceSummary, TripsOfLoopsAreToldApart) {
   EXPECT_NE(edges.turn_before(1, 0, 3, 5), nullptr) << "it ran for no replica in particular";
 }
 
-// On one thread, the second a level deeper than the first, which has ended: a node that runs a program of its own between.
+// On one thread, the second a level deeper than the first, which has ended: a node that runs a program of its
+// own between.
 TEST(TraceSummary, ACallThatHasEndedIsAroundNothing) {
   Trace trace;
   trace.tracks = {{"caller", -1, 0}};

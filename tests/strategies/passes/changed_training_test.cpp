@@ -1,5 +1,6 @@
 // Tests: strategies/passes/insert_all_reduce.cpp, strategies/passes/register.cpp
-// Passes of graph/passes that change training, under replication: replicas together are one device with the whole batch.
+// Passes of graph/passes that change training, under replication: replicas together are one device with the
+// whole batch.
 #include <algorithm>
 
 #include <gtest/gtest.h>

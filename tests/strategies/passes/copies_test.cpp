@@ -150,14 +150,15 @@ TEST_P(Copies, GlobalMeansNeedNoInputsOfReplicas) {
   const auto [loss, total, count] = f();
   EXPECT_EQ(loss.kind(), ReplicaKind::kPerReplica);
   EXPECT_NEAR(strategy.reduce(ReduceOp::kSum, loss).item(), 5, 1e-6);
-  // Each replica has the two elements: six over all of them. The loss is their mean, so that its gradient is w itself.
+  // Each replica has the two elements: six over all of them. The loss is their mean, so that its gradient is
+  // w itself.
   EXPECT_EQ(count[0].item(), 6);
   EXPECT_NEAR(w.value().data<float>()[1], 3 - 0.5F * 3, 1e-6);
   EXPECT_NEAR(strategy.reduce(ReduceOp::kSum, total).item(), 3 * (0.5 + 1.5), 1e-5);
 }
 
-// A loop that all replicas run together, with collectives that read each other's results and a merge function, for every way to
-// reduce.
+// A loop that all replicas run together, with collectives that read each other's results and a merge
+// function, for every way to reduce.
 TEST_P(Copies, LoopsHoldCollectives) {
   for (const int replicas : {1, 3}) {
     for (const std::string ops : {"shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring"}) {

@@ -1,5 +1,6 @@
 // Tests: strategies/passes/register.cpp, strategies/passes/replicate.cpp
-// Steps that went through all passes over flat graphs, compiled: the bits of the interpreted step before them.
+// Steps that went through all passes over flat graphs, compiled: the bits of the interpreted step before
+// them.
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/run/compile.h"

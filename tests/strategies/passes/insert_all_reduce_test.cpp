@@ -95,7 +95,8 @@ TEST_F(InsertAllReduce, LeavesEqualValuesAndOwnVariablesAlone) {
                  "var @a : f32[4] [aggregation=sum]\nvar @own : f32[4] [synchronization=on_read]");
 }
 
-// Allowed to drift: own copies for whatever is written, gradients included, and their values differ elsewhere.
+// Allowed to drift: own copies for whatever is written, gradients included, and their values differ
+// elsewhere.
 TEST_F(InsertAllReduce, LeavesWhatMayDriftAlone) {
   const std::string variables =
       "var @a : f32[4] [aggregation=sum]\nvar @b : f32[4]\nvar @c : f32[4] [aggregation=mean]";

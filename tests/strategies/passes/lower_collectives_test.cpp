@@ -49,7 +49,8 @@ TEST_F(LowerCollectives, SharedMemoryReducesOnceAndCopies) {
     )");
 }
 
-// After share-mirrored one replica's values are read: one output, and tensors that nobody reads are not reduced.
+// After share-mirrored one replica's values are read: one output, and tensors that nobody reads are not
+// reduced.
 TEST_F(LowerCollectives, GivesOneOutputWhereOneIsRead) {
   expect_rewrite("lower-collectives(ops=shared_memory)", R"(
       %x0 = placeholder() : f32[2]
@@ -131,8 +132,8 @@ TEST_F(LowerCollectives, RingReducesAPartOnEachDevice) {
     )");
 }
 
-// Between memories no copy is larger than a part: each device reads two parts of the others' values to reduce its own, and two
-// reduced parts.
+// Between memories no copy is larger than a part: each device reads two parts of the others' values to reduce
+// its own, and two reduced parts.
 TEST_F(LowerCollectives, RingMovesPartsOnlyBetweenMemories) {
   const std::string before = R"(
       %x0 = placeholder() : f32[7] on "gpu:0"
@@ -401,7 +402,8 @@ TEST_F(LowerCollectives, HierarchicalCopyIsRightForAnyNumberOfReplicas) {
   }
 }
 
-// Many of them in one order: each keeps its own sums, nobody waits for ever, and the order is the same every time.
+// Many of them in one order: each keeps its own sums, nobody waits for ever, and the order is the same every
+// time.
 TEST_F(LowerCollectives, ManyBucketsGiveEachItsOwnSums) {
   constexpr std::size_t kBuckets = 120, kReplicas = 4;
   GraphBuilder b;

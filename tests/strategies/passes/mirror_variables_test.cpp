@@ -52,7 +52,8 @@ TEST_F(MirrorVariables, DeclaresACopyForEachReplicaButTheFirst) {
       var @outside : f32[]
     )",
                                 kStep);
-  // What no replica uses stays single. A copy has no initial value of its own: it starts with that of the first.
+  // What no replica uses stays single. A copy has no initial value of its own: it starts with that of the
+  // first.
   expect_rewrite("mirror-variables(devices=[cpu:0,/device:CPU:1,cpu:2])", input,
                  str(R"(
       var @w : f32[2] = f32[2]{1, 2}

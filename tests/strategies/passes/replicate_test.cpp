@@ -180,8 +180,8 @@ TEST_F(Replicate, TakesAPlainStep) {
 
 // --- branches and loops
 
-// A branch that concerns one replica stays that replica's, whatever it reads: replica ids, its copy of a variable. So does one
-// that writes a variable which each replica has for itself.
+// A branch that concerns one replica stays that replica's, whatever it reads: replica ids, its copy of a
+// variable. So does one that writes a variable which each replica has for itself.
 TEST_F(Replicate, BranchesOfOneReplicaAreCloned) {
   expect_rewrite("replicate", R"(
       var @w : f32[]
@@ -307,7 +307,8 @@ TEST_F(Replicate, BranchesThatJoinReplicasAreOneNode) {
                  {.same_meaning = false});
 }
 
-// Of a loop the carried values of all replicas come first, then what it captures; the predicates agree inside.
+// Of a loop the carried values of all replicas come first, then what it captures; the predicates agree
+// inside.
 TEST_F(Replicate, LoopsThatJoinReplicasAreOneNode) {
   expect_rewrite("replicate", R"(
       var @w : f32[]

@@ -104,7 +104,8 @@ TEST_F(ShareMirrored, LeavesWhatDiffersAndWhatDriftsApartAlone) {
     )");
 }
 
-// A read in a branch of one replica has nothing to be merged with: it names the variable, and the update waits for it.
+// A read in a branch of one replica has nothing to be merged with: it names the variable, and the update
+// waits for it.
 TEST_F(ShareMirrored, UpdatesWaitForReadersOfTheCopy) {
   expect_rewrite("share-mirrored", R"(
       var @w : f32[2]
@@ -147,7 +148,8 @@ TEST_F(ShareMirrored, UpdatesWaitForReadersOfTheCopy) {
     )");
 }
 
-// The copy is read after the variable was written, by what that write needs: no order of one variable allows both.
+// The copy is read after the variable was written, by what that write needs: no order of one variable allows
+// both.
 TEST_F(ShareMirrored, LeavesCopiesWhoseReadsComeTooLate) {
   Graph graph = parse(R"(
       var @w : f32[2]

@@ -72,7 +72,8 @@ TEST_F(StrategyErrors, CrossReplicaMethodsAreNoneOfOneReplica) {
   expect_refused(mistakes);
 }
 
-// What makes nodes for all replicas has no place in the code of one copy; entering the scope again changes nothing.
+// What makes nodes for all replicas has no place in the code of one copy; entering the scope again changes
+// nothing.
 TEST_F(StrategyErrors, AnUpdateIsTheCodeOfOneCopy) {
   const auto in_update = [this](const std::function<void()>& body) {
     return across([this, body](const PerReplica<Value>&) {

@@ -1,5 +1,6 @@
 // Tests: strategies/trace/variable_rules.cpp
-// Every cell of the table in strategies/trace/variable_rules.h, spelled out, and what must hold for all cells.
+// Every cell of the table in strategies/trace/variable_rules.h, spelled out, and what must hold for all
+// cells.
 #include "lockstep/strategies/trace/variable_rules.h"
 
 #include <map>

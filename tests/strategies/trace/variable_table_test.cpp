@@ -1,6 +1,7 @@
 // Tests: strategies/trace/variable.cpp
-// What a Variable does, for every synchronization, aggregation, context, action, dtype and kind of value: all cells of
-// the table in strategies/trace/variable_rules.h through the handle itself, held to a plain model of N numbers.
+// What a Variable does, for every synchronization, aggregation, context, action, dtype and kind of value: all
+// cells of the table in strategies/trace/variable_rules.h through the handle itself, held to a plain model of
+// N numbers.
 #include <cmath>
 #include <memory>
 #include <optional>

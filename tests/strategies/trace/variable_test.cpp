@@ -1,5 +1,6 @@
 // Tests: strategies/trace/variable.cpp, strategies/trace/variable_now.cpp
-// Variables of a strategy: changes at once beside running steps, options of a name, rows, colocation, printing.
+// Variables of a strategy: changes at once beside running steps, options of a name, rows, colocation,
+// printing.
 #include "lockstep/strategies/trace/variable.h"
 
 #include <atomic>

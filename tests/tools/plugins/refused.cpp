@@ -1,4 +1,5 @@
-// Plugins that must be refused, by what LOCKSTEP_REFUSED_* says. In plain C, so that nothing here depends on a version.
+// Plugins that must be refused, by what LOCKSTEP_REFUSED_* says. In plain C, so that nothing here depends on
+// a version.
 struct Plugin {
   unsigned format;
   const char* build;

@@ -1,8 +1,8 @@
 // core/kernels/simd/internal/lanes.h - sixteen partial results side by side: the inner loops of reductions.
 //
-// reduce_span() sends element i of a span to partial result i % 16 and joins the sixteen by a fixed tree (fewer than
-// sixteen elements are taken one after another), so that the order of the arithmetic is the same on every machine,
-// whatever its registers hold. The loops are written with the
+// reduce_span() sends element i of a span to partial result i % 16 and joins the sixteen by a fixed tree
+// (fewer than sixteen elements are taken one after another), so that the order of the arithmetic is the same
+// on every machine, whatever its registers hold. The loops are written with the
 // compilers' 16-byte vectors and unrolled by hand, because g++ vectorises no such loop at -O2.
 #pragma once
 
@@ -114,7 +114,8 @@ inline S join_lanes(const S* lanes) {
   return level[0];
 }
 
-// Partial results of terms made from one or two spans: term(vector of a, vector of b), which works on numbers, too.
+// Partial results of terms made from one or two spans: term(vector of a, vector of b), which works on
+// numbers, too.
 template <class Op, class S, class Term>
 inline S reduce_terms(const S* a, const S* b, std::int64_t count, Term&& term) {
   if (count < kLanes) {

@@ -1,4 +1,5 @@
-// core/kernels/simd/internal/span_math.h - what kernels of rows do with whole spans: conversions and exponentials.
+// core/kernels/simd/internal/span_math.h - what kernels of rows do with whole spans: conversions and
+// exponentials.
 //
 // An element's bits do not depend on where in the span it stands.
 #pragma once

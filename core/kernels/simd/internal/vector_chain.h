@@ -1,9 +1,11 @@
-// core/kernels/simd/internal/vector_chain.h - chains of steps (core/kernels/chain.h): a part of vector_loops.h.
+// core/kernels/simd/internal/vector_chain.h - chains of steps (core/kernels/chain.h): a part of
+// vector_loops.h.
 //
 // Included there, inside the namespace of each instruction set: no guard, and nothing of its own to include.
 //
-// A block of vectors goes through all steps in registers. A step of 16 vectors takes as little as eight cycles, so that what
-// leads from one to the next decides. For arrays of several blocks steps are therefore made ready once per call:
+// A block of vectors goes through all steps in registers. A step of 16 vectors takes as little as eight
+// cycles, so that what leads from one to the next decides. For arrays of several blocks steps are therefore
+// made ready once per call:
 //   - each knows the address of its instructions, and jumps to those of the next by itself: an interpreter whose steps
 //     return to one switch waits for the instructions, not for the arithmetic;
 //   - an element that all share lies in memory as a whole vector, which is cheaper to load than to make;
@@ -31,9 +33,9 @@ constexpr std::size_t step_index(StepOp op, StepForm form) {
   return static_cast<std::size_t>(op) * 4 + static_cast<std::size_t>(form);
 }
 
-// One block through all steps. The vectors are arguments, so that each is a variable of its own: compilers keep those in
-// registers, and arrays often not. `whole`: all lanes of all vectors count. Otherwise there is one vector, of which the first
-// `count` lanes do.
+// One block through all steps. The vectors are arguments, so that each is a variable of its own: compilers
+// keep those in registers, and arrays often not. `whole`: all lanes of all vectors count. Otherwise there is
+// one vector, of which the first `count` lanes do.
 template <class T, bool whole, class D, class... V>
 HWY_INLINE void chain_block(D d, const T* in, const ChainStep* step, const ChainStep* end, T* out,
                             std::int64_t at, [[maybe_unused]] std::int64_t count, V... v) {

@@ -1,7 +1,8 @@
-// core/kernels/simd/internal/vector_loops.h - the loops of the vector table, compiled once per instruction set.
+// core/kernels/simd/internal/vector_loops.h - the loops of the vector table, compiled once per instruction
+// set.
 //
-// Included by core/kernels/simd/vector_table.cpp alone, many times: Highway sets HWY_NAMESPACE and the compiler's target anew each
-// time, hence the odd include guard.
+// Included by core/kernels/simd/vector_table.cpp alone, many times: Highway sets HWY_NAMESPACE and the
+// compiler's target anew each time, hence the odd include guard.
 #if defined(LOCKSTEP_VECTOR_LOOPS) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_VECTOR_LOOPS
 #undef LOCKSTEP_VECTOR_LOOPS
@@ -36,8 +37,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // --- loops
 
-// The last vector overlaps the one before it. It is computed first, since in place its inputs would be gone by then.
-// Two vectors at a time keep the processor busy. Fewer elements than a vector has lanes are computed in a copy.
+// The last vector overlaps the one before it. It is computed first, since in place its inputs would be gone
+// by then. Two vectors at a time keep the processor busy. Fewer elements than a vector has lanes are computed
+// in a copy.
 template <class Op, class T>
 void unary(const void* in, void* out, std::int64_t count) {
   const hn::ScalableTag<T> d;

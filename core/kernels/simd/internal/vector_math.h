@@ -58,9 +58,9 @@ struct Sign {
     return keep_nan(d, x, hn::IfThenElse(hn::Lt(x, zero), constant(d, -1), up));
   }
 };
-// What 64-bit Arm has instructions for, and Highway has not: the larger and the smaller of two where NaN wins and +0 is above -0,
-// and x or, where it is below zero, 0. Compilers must not see that there it is a comparison that decides: some make a
-// maximum of it, which loses the sign of -0.
+// What 64-bit Arm has instructions for, and Highway has not: the larger and the smaller of two where NaN wins
+// and +0 is above -0, and x or, where it is below zero, 0. Compilers must not see that there it is a
+// comparison that decides: some make a maximum of it, which loses the sign of -0.
 #if HWY_ARCH_ARM_A64 && \
     (HWY_TARGET == HWY_NEON || (defined(HWY_NEON_WITHOUT_AES) && HWY_TARGET == HWY_NEON_WITHOUT_AES))
 #define LOCKSTEP_NEON 1
@@ -83,7 +83,8 @@ HWY_INLINE F64s zero_if_below(F64s x) {
 #else
 #define LOCKSTEP_NEON 0
 #endif
-// By bits, for the same reason. As integers, numbers below zero lie above -0, which is the smallest, and up to minus infinity.
+// By bits, for the same reason. As integers, numbers below zero lie above -0, which is the smallest, and up
+// to minus infinity.
 struct Relu {
   template <class D, class V>
   static HWY_INLINE V run(D d, V x) {
@@ -239,8 +240,8 @@ HWY_INLINE V erf_near(D d, V x) {
                               -1.62084838018717059e-7, 1.37200645467776856e-8, -7.795898827002142242e-10));
   }
 }
-// 1 - erf(x) for x >= 1: exp(-x^2) times a polynomial in (x - 3) / (x + 3), fitted up to where exp(-x^2) underflows;
-// beyond that it is 0.
+// 1 - erf(x) for x >= 1: exp(-x^2) times a polynomial in (x - 3) / (x + 3), fitted up to where exp(-x^2)
+// underflows; beyond that it is 0.
 template <class D, class V>
 HWY_INLINE V erfc_far(D d, V x) {
   x = hn::Min(x, constant(d, sizeof(Lane<D>) == 4 ? 11.0 : 28.0));

@@ -1,8 +1,8 @@
 // core/kernels/simd/internal/vector_table.h - the loops that exist once for every instruction set.
 //
-// vector_table() gives those of the best instruction set that this machine has; it is the only door to Highway. A loop
-// computes every element in a full vector, the last ones too, so that its bits do not depend on where the work is cut.
-// Outputs may be inputs, exactly.
+// vector_table() gives those of the best instruction set that this machine has; it is the only door to
+// Highway. A loop computes every element in a full vector, the last ones too, so that its bits do not depend
+// on where the work is cut. Outputs may be inputs, exactly.
 //
 // Thread safety: any thread; the table never changes.
 #pragma once

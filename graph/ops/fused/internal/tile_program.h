@@ -3,15 +3,16 @@
 //   for each tile of about a thousand elements:       x ---> [mul, add] --> [tanh] --> [sub, relu] ---> y
 //     for each instruction: compute it                                r0        r0
 //
-// An instruction is a chain of cheap nodes, each of which takes the value of the one before it (core/kernels/chain.h), or the
-// TileFn of a single node. Between instructions values live in registers: pieces of a block on the stack that is small enough
-// for the first-level cache, shared by values that are not needed at the same time. Inputs of the program's shape are
-// read, and outputs written, where they lie. An input with one element is read as such by chains, and spread over a register once
-// per call for others; other inputs that are broadcast are read row by row where rows are long, else spread over a
-// register tile by tile, or once where every tile sees the same of them.
+// An instruction is a chain of cheap nodes, each of which takes the value of the one before it
+// (core/kernels/chain.h), or the TileFn of a single node. Between instructions values live in registers:
+// pieces of a block on the stack that is small enough for the first-level cache, shared by values that are
+// not needed at the same time. Inputs of the program's shape are read, and outputs written, where they lie.
+// An input with one element is read as such by chains, and spread over a register once per call for others;
+// other inputs that are broadcast are read row by row where rows are long, else spread over a register tile
+// by tile, or once where every tile sees the same of them.
 //
-// Every node is computed in the program's shape, also one whose own shape is smaller: element by element, to broadcast
-// first and to compute first are the same. Results of several shapes therefore need a program each.
+// Every node is computed in the program's shape, also one whose own shape is smaller: element by element, to
+// broadcast first and to compute first are the same. Results of several shapes therefore need a program each.
 //
 // Thread safety: run() from any number of threads, on ranges that do not overlap.
 #pragma once
@@ -45,12 +46,14 @@ LOCKSTEP_API std::vector<TensorSpec> infer_elementwise(const Graph& region,
 
 class LOCKSTEP_API TileProgram {
  public:
-  // Computes those results of the region (by number), all of one shape. `specs` are what infer_elementwise says, all
-  // known. Output 0 of the kernel may lie where an input of its spec lies. The region must outlive the program.
+  // Computes those results of the region (by number), all of one shape. `specs` are what infer_elementwise
+  // says, all known. Output 0 of the kernel may lie where an input of its spec lies. The region must outlive
+  // the program.
   TileProgram(const Graph& region, std::span<const TensorSpec> specs, std::span<const std::size_t> results);
 
   std::int64_t num_elements() const { return elements_; }
-  // The elements [begin, end) of its results. Throws what a node's TileFn throws, with the place of that node.
+  // The elements [begin, end) of its results. Throws what a node's TileFn throws, with the place of that
+  // node.
   void run(const KernelContext& c, std::int64_t begin, std::int64_t end) const;
 
   // For tests.

@@ -1,4 +1,5 @@
-// graph/ops/rules/internal/floating.h - what ops on floating values share: the refusal of others, and a cost by elements.
+// graph/ops/rules/internal/floating.h - what ops on floating values share: the refusal of others, and a cost
+// by elements.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// graph/ops/rules/internal/items.h - a tensor as items along one axis: of n elements each, `inner` of them side by side.
+// graph/ops/rules/internal/items.h - a tensor as items along one axis: of n elements each, `inner` of them
+// side by side.
 #pragma once
 
 #include <algorithm>

@@ -15,8 +15,8 @@ constexpr std::int64_t kCopyGrainBytes = 256 << 10;
 
 // The elements of input i, a shape operand that must be a vector; `what` names it in errors ("the sizes").
 std::vector<std::int64_t> elements_of(const NodeView& node, std::size_t i, std::string_view what);
-// The shape that a node is told to make: its attribute `shape`, or input `operand` where it has that many inputs. An element
-// not known yet is kUnknownElement; -1 stands as it came.
+// The shape that a node is told to make: its attribute `shape`, or input `operand` where it has that many
+// inputs. An element not known yet is kUnknownElement; -1 stands as it came.
 std::vector<std::int64_t> target_of(const NodeView& node, std::size_t operand);
 // As a Shape: elements not known yet become kUnknown, negative ones fail.
 Shape target_shape_of(const NodeView& node, std::size_t operand);
