@@ -10,7 +10,7 @@ namespace lockstep {
 
 namespace {
 
-thread_local const internal::ContextFrame* top = nullptr;
+thread_local const internal::ContextFrame* top_frame = nullptr;
 
 }  // namespace
 
@@ -24,31 +24,31 @@ std::string_view to_string(ContextKind kind) {
   return "?";
 }
 
-bool has_strategy() { return top != nullptr; }
-Strategy* current_strategy() { return top == nullptr ? nullptr : &top->tracer()->strategy(); }
-ContextKind current_context() { return top == nullptr ? ContextKind::kDefault : top->kind(); }
+bool has_strategy() { return top_frame != nullptr; }
+Strategy* current_strategy() { return top_frame == nullptr ? nullptr : &top_frame->tracer()->strategy(); }
+ContextKind current_context() { return top_frame == nullptr ? ContextKind::kDefault : top_frame->kind(); }
 bool in_cross_replica_context() {
   return current_context() == ContextKind::kCrossReplica || current_context() == ContextKind::kUpdate;
 }
 bool in_replica_context() { return current_context() == ContextKind::kReplica; }
-GraphBuilder* current_builder() { return top == nullptr ? nullptr : top->builder(); }
+GraphBuilder* current_builder() { return top_frame == nullptr ? nullptr : top_frame->builder(); }
 
 namespace internal {
 
 ContextFrame::ContextFrame(Tracer* tracer, ContextKind kind, GraphBuilder* builder)
-    : tracer_(tracer), kind_(kind), builder_(builder), outer_(top) {
+    : tracer_(tracer), kind_(kind), builder_(builder), outer_(top_frame) {
   static std::atomic<std::uint64_t> next{1};
   serial_ = next.fetch_add(1, std::memory_order_relaxed);
-  top = this;
+  top_frame = this;
 }
 
 ContextFrame::~ContextFrame() {
-  if (top == this) {
-    top = outer_;
+  if (top_frame == this) {
+    top_frame = outer_;
     return;
   }
   // Left before a context that was entered later: that one stays.
-  const ContextFrame* later = top;
+  const ContextFrame* later = top_frame;
   while (later != nullptr && later->outer_ != this) later = later->outer_;
   if (later != nullptr) later->outer_ = outer_;
 }
@@ -57,20 +57,20 @@ ReplicaKind ContextFrame::kind_of(const Value& value) const {
   return kinds_ == nullptr ? ReplicaKind::kPerReplica : kinds_->of(value);
 }
 
-const ContextFrame* ContextFrame::current() { return top; }
+const ContextFrame* ContextFrame::current() { return top_frame; }
 
 ContextKind kind_of_scope() {
   return current_context() == ContextKind::kUpdate ? ContextKind::kUpdate : ContextKind::kCrossReplica;
 }
 
 void require_cross_replica(const Tracer* tracer, std::string_view method) {
-  if (top == nullptr) return;
-  if (top->tracer() != tracer) {
-    throw FailedPrecondition(str(method, " mixes strategies: '", top->tracer()->name(),
+  if (top_frame == nullptr) return;
+  if (top_frame->tracer() != tracer) {
+    throw FailedPrecondition(str(method, " mixes strategies: '", top_frame->tracer()->name(),
                                  "' is active on this thread, and this is another strategy ('",
                                  tracer->name(), "'); leave its scope first"));
   }
-  if (top->kind() == ContextKind::kReplica) {
+  if (top_frame->kind() == ContextKind::kReplica) {
     throw FailedPrecondition(str(method,
                                  " requires cross-replica context, and this is the code of one replica: use ",
                                  "replica_context().merge_call()"));
