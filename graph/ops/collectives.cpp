@@ -1,7 +1,3 @@
-// graph/ops/collectives.cpp - values that replicas make together, and what they are lowered to.
-//
-// All of these take the tensors of several replicas, replica by replica: tensor t of replica r is input r *
-// tensors + t.
 #include "lockstep/graph/ops/collectives.h"
 
 #include <algorithm>
@@ -11,12 +7,12 @@
 #include <span>
 #include <utility>
 
-#include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/build/internal/region_trace.h"
 #include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/ops/rules/internal/replica_tensors.h"
 
 namespace lockstep {
 
@@ -32,153 +28,13 @@ ReduceOp parse_reduce_op(std::string_view text) {
 
 namespace {
 
+using internal::check_reducible;
+using internal::joined_spec;
+using internal::moving_cost;
+using internal::reduce_of;
 using internal::RegionTrace;
-using internal::shards_for;
-
-constexpr std::int64_t kReduceGrain = 32 << 10;  // elements a shard
-
-// replicas=0: before `replicate`, where their number is not known; one replica's value stands for all.
-std::size_t replicas_of(const NodeView& node) {
-  const auto given = node.get_or<std::int64_t>("replicas", 1);
-  const std::int64_t replicas = given == 0 ? 1 : given;
-  if (replicas < 1 || node.num_inputs() % static_cast<std::size_t>(replicas) != 0) {
-    NodeView::fail(str(node.num_inputs(), " inputs are not those of ", replicas, " replicas"));
-  }
-  return static_cast<std::size_t>(replicas);
-}
-
-ReduceOp reduce_of(const NodeView& node) { return parse_reduce_op(node.get<std::string>("reduce")); }
-
-// The common spec of tensor t on all replicas.
-TensorSpec joined_spec(const NodeView& node, std::size_t t, std::size_t tensors) {
-  TensorSpec spec = node.input(t);
-  for (std::size_t i = t + tensors; i < node.num_inputs(); i += tensors) {
-    const TensorSpec& other = node.input(i);
-    const bool fits = other.dtype == spec.dtype && other.shape.rank() == spec.shape.rank();
-    for (std::size_t axis = 0; fits && axis < spec.shape.rank(); ++axis) {
-      std::int64_t have = spec.shape[axis];
-      if (have == kUnknown) have = other.shape[axis];
-      if (other.shape[axis] != kUnknown && other.shape[axis] != have) {
-        NodeView::fail(str("the values of replicas 0 and ", i / tensors, " are ", spec, " and ", other,
-                           "; they must have one shape"));
-      }
-    }
-    if (!fits) {
-      NodeView::fail(str("the values of replicas 0 and ", i / tensors, " are ", spec, " and ", other,
-                         "; they must have one dtype and rank"));
-    }
-    for (std::size_t axis = 0; axis < spec.shape.rank(); ++axis) {
-      if (spec.shape[axis] == kUnknown && other.shape[axis] != kUnknown) {
-        std::vector<std::int64_t> dims(spec.shape.dims().begin(), spec.shape.dims().end());
-        dims[axis] = other.shape[axis];
-        spec.shape = Shape(std::span<const std::int64_t>(dims));
-      }
-    }
-  }
-  return spec;
-}
-
-void check_reducible(const NodeView& node, ReduceOp op) {
-  for (const TensorSpec& spec : node.inputs()) {
-    const Decision decision = can_reduce(op, spec.dtype);
-    if (!decision) NodeView::fail(decision.reason());
-  }
-}
-
-// Elements of several tensors, counted through: a shard takes a range of all of them. Each tensor begins
-// where a long shard may, so that these begin with a cache line of whichever tensor they begin in.
-class Flat {
- public:
-  explicit Flat(std::span<const TensorSpec> tensors) {
-    for (const TensorSpec& spec : tensors) {
-      const std::int64_t elements = spec.shape.num_elements();
-      parts_.push_back({total_, elements});
-      total_ += (elements + kUnit - 1) / kUnit * kUnit;
-    }
-  }
-  std::int64_t total() const { return total_; }
-  // Calls visit(tensor, begin, end) for the parts of [begin, end) of the whole.
-  template <class Visit>
-  void each(std::int64_t begin, std::int64_t end, const Visit& visit) const {
-    const auto after = std::ranges::upper_bound(parts_, begin, {}, &Part::first);
-    for (auto t = static_cast<std::size_t>(after - parts_.begin()) - 1; t < parts_.size(); ++t) {
-      const auto [first, elements] = parts_[t];
-      if (first >= end) break;
-      const std::int64_t from = std::max(begin - first, std::int64_t{0}),
-                         to = std::min(end - first, elements);
-      if (from < to) visit(t, from, to);
-    }
-  }
-
- private:
-  static constexpr std::int64_t kUnit = KernelContext::kUnit;
-  struct Part {
-    std::int64_t first, elements;
-  };
-  std::vector<Part> parts_;  // by tensor; the first begins at 0
-  std::int64_t total_ = 0;
-};
-
-Cost moving_cost(const NodeView& node, std::span<const TensorSpec> outputs) {
-  Cost cost;
-  for (const TensorSpec& spec : node.inputs()) {
-    cost.bytes += static_cast<double>(num_bytes(spec));
-    cost.flops += static_cast<double>(spec.shape.num_elements());
-  }
-  for (const TensorSpec& spec : outputs) cost.bytes += static_cast<double>(num_bytes(spec));
-  return cost;
-}
-
-constexpr std::size_t kFew = 16;  // replicas whose addresses are gathered without allocating
-using Addresses = SmallVector<const void*, kFew>;
-using Places = SmallVector<void*, kFew>;
-
-// The values of replicas combined, tensor by tensor, in one pass over memory; each result is written to all
-// of its outputs.
-class ReplicaReduction {
- public:
-  ReplicaReduction(const NodeView& node, std::span<const TensorSpec> outputs)
-      : op_(reduce_of(node)),
-        replicas_(replicas_of(node)),
-        tensors_(node.num_inputs() / replicas_),
-        outputs_(outputs.size() / tensors_),
-        flat_(outputs.first(tensors_)) {
-    for (const TensorSpec& spec : outputs.first(tensors_)) dtypes_.push_back(spec.dtype);
-  }
-  // Of tensor t, reads inputs from so many bytes on.
-  void set_offsets(std::vector<std::int64_t> offsets) { offsets_ = std::move(offsets); }
-
-  void operator()(KernelContext& c) const {
-    const auto [begin, end] = c.range(flat_.total());
-    flat_.each(begin, end, [&](std::size_t t, std::int64_t from, std::int64_t to) {
-      const std::int64_t offset = offsets_.empty() ? 0 : offsets_[t];
-      Addresses inputs;
-      Places places;
-      for (std::size_t r = 0; r < replicas_; ++r)
-        inputs.push_back(static_cast<const std::byte*>(c.input(r * tensors_ + t)) + offset);
-      for (std::size_t r = 0; r < outputs_; ++r) places.push_back(c.output(r * tensors_ + t));
-      kernels::reduce_replicas(op_, dtypes_[t], inputs, places, from, to);
-    });
-  }
-
-  static Split split(const NodeView& node, std::span<const TensorSpec> outputs) {
-    const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
-    // One sum of many reads more for each element than one of two does, so that shards can be shorter. With a
-    // result for every replica they stay long: a core then finds more of what it wrote the last time in its
-    // cache.
-    const bool is_shared = outputs.size() == tensors;
-    const auto streams = is_shared ? static_cast<std::int64_t>(replicas) + 1 : std::int64_t{3};
-    return {shards_for(Flat(outputs.first(tensors)).total() * streams, 3 * kReduceGrain), 0, false};
-  }
-
- private:
-  ReduceOp op_;
-  std::size_t replicas_, tensors_;
-  std::size_t outputs_;  // of each tensor
-  std::vector<DType> dtypes_;
-  std::vector<std::int64_t> offsets_;
-  Flat flat_;
-};
+using internal::ReplicaReduction;
+using internal::replicas_of;
 
 OpDef collective_op(std::string name, std::string summary) {
   OpDef def;
@@ -222,142 +78,6 @@ OpDef all_reduce_op() {
   def.split = ReplicaReduction::split;
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return ReplicaReduction(node, outputs);
-  };
-  return def;
-}
-
-OpDef reduce_replicas_op() {
-  OpDef def = collective_op("reduce_replicas", "the values of several replicas combined into one");
-  def.effects = Effect::kPure;
-  def.traits.collective = false;
-  def.traits.same_on_all = false;
-  def.traits.in_place = true;
-  def.attributes = {{"reduce", AttributeType::kString}, {"replicas", AttributeType::kInt}};
-  def.infer = [](InferContext& c) {
-    const std::size_t tensors = c.num_inputs() / replicas_of(c);
-    check_reducible(c, reduce_of(c));
-    for (std::size_t t = 0; t < tensors; ++t) c.add_output(joined_spec(c, t, tensors));
-  };
-  def.split = ReplicaReduction::split;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    return ReplicaReduction(node, outputs);
-  };
-  return def;
-}
-
-// --- chunks: what the owner of one part of each tensor computes, and how the parts come together again
-
-struct Chunk {
-  std::int64_t index, count;
-  // The part [first, second) of `elements`.
-  std::pair<std::int64_t, std::int64_t> of(std::int64_t elements) const {
-    return {elements * index / count, elements * (index + 1) / count};
-  }
-};
-
-Chunk chunk_of(const NodeView& node) {
-  const Chunk chunk{node.get<std::int64_t>("chunk"), node.get<std::int64_t>("chunks")};
-  if (chunk.count < 1 || chunk.index < 0 || chunk.index >= chunk.count) {
-    NodeView::fail(str("chunk ", chunk.index, " of ", chunk.count, " does not exist"));
-  }
-  return chunk;
-}
-
-OpDef reduce_chunk_op() {
-  OpDef def = reduce_replicas_op();
-  def.name = "reduce_chunk";
-  def.summary = "one of several equal parts of the combined values of all replicas, flat";
-  def.traits.in_place = false;
-  def.attributes.push_back({"chunk", AttributeType::kInt});
-  def.attributes.push_back({"chunks", AttributeType::kInt});
-  def.infer = [](InferContext& c) {
-    const std::size_t tensors = c.num_inputs() / replicas_of(c);
-    const Chunk chunk = chunk_of(c);
-    check_reducible(c, reduce_of(c));
-    for (std::size_t t = 0; t < tensors; ++t) {
-      const TensorSpec spec = joined_spec(c, t, tensors);
-      if (!spec.shape.is_known()) {
-        c.add_output(spec.dtype, Shape{kUnknown});
-        continue;
-      }
-      const auto [first, last] = chunk.of(spec.shape.num_elements());
-      c.add_output(spec.dtype, Shape{last - first});
-    }
-  };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    std::vector<std::int64_t> offsets;
-    for (std::size_t t = 0; t < outputs.size(); ++t) {
-      const std::int64_t first = chunk_of(node).of(node.input(t).shape.num_elements()).first;
-      offsets.push_back(first * static_cast<std::int64_t>(size_of(outputs[t].dtype)));
-    }
-    ReplicaReduction reduction(node, outputs);
-    reduction.set_offsets(std::move(offsets));
-    return reduction;
-  };
-  return def;
-}
-
-// Inputs: the tensors' chunks, chunk by chunk, then one value of the wanted shape for each tensor.
-OpDef join_chunks_op() {
-  OpDef def;
-  def.name = "join_chunks";
-  def.summary = "tensors out of their chunks, in the shapes of the last inputs, whose contents are not read";
-  def.inputs = Arity::at_least(2);
-  def.attributes = {{"chunks", AttributeType::kInt}};
-  def.traits.joins_replicas = true;
-  def.traits.infallible = true;
-  def.cost = moving_cost;
-  def.infer = [](InferContext& c) {
-    const std::int64_t chunks = c.get<std::int64_t>("chunks");
-    if (chunks < 1 || c.num_inputs() % static_cast<std::size_t>(chunks + 1) != 0) {
-      NodeView::fail(str(c.num_inputs(), " inputs are not ", chunks, " chunks and a shape of each tensor"));
-    }
-    const std::size_t tensors = c.num_inputs() / static_cast<std::size_t>(chunks + 1);
-    for (std::size_t t = 0; t < tensors; ++t) {
-      const TensorSpec& like = c.input(c.num_inputs() - tensors + t);
-      for (std::size_t i = t; i < c.num_inputs() - tensors; i += tensors) {
-        if (c.input(i).dtype != like.dtype || c.input(i).shape.rank() != 1)
-          NodeView::fail(str("a chunk of ", like, " is ", c.input(i)));
-      }
-      c.add_output(like);
-    }
-  };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    const auto tensors = outputs.size();
-    std::vector<std::size_t> bytes;
-    for (std::size_t i = 0; i + tensors < node.num_inputs(); ++i)
-      bytes.push_back(static_cast<std::size_t>(num_bytes(node.input(i))));
-    return [tensors, bytes](KernelContext& c) {
-      for (std::size_t t = 0; t < tensors; ++t) {
-        auto* to = static_cast<char*>(c.output(t));
-        for (std::size_t i = t; i < bytes.size(); i += tensors) {
-          if (bytes[i] > 0) std::memcpy(to, c.input(i), bytes[i]);
-          to += bytes[i];
-        }
-      }
-    };
-  };
-  return def;
-}
-
-OpDef copy_op() {
-  OpDef def;
-  def.name = "copy";
-  def.summary = "the value in memory of its own, on the node's device";
-  def.inputs = Arity::exactly(1);
-  def.traits.transfers = true;
-  def.traits.infallible = true;
-  def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
-  def.cost = moving_cost;
-  def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
-    return Split{shards_for(outputs[0].shape.num_elements(), 2 * kReduceGrain), 0, false};
-  };
-  def.gradient = [](GradientContext& c) -> std::vector<Gradient> { return {c.grad()}; };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
-    return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
-      const auto [begin, end] = c.range(n);
-      kernels::copy(dtype, c.input(0), c.output(0), begin, end);
-    };
   };
   return def;
 }
@@ -554,10 +274,7 @@ void internal::register_collective_ops(OpRegistry& registry) {
   registry.add(all_reduce_op());
   registry.add(all_gather_op());
   registry.add(broadcast_replica_op());
-  registry.add(reduce_replicas_op());
-  registry.add(reduce_chunk_op());
-  registry.add(join_chunks_op());
-  registry.add(copy_op());
+  register_lowered_collective_ops(registry);
   registry.add(agree_op());
   registry.add(group_op());
   registry.add(merge_call_op());

@@ -21,7 +21,7 @@ namespace {
 using Axes = std::vector<std::int64_t>;
 using internal::gradient_of_prod_of_others;
 using internal::Items;
-using internal::items_along;
+using internal::items_of;
 using internal::normal_axis;
 using internal::reduced_axes;
 using internal::reduced_shape;
@@ -157,13 +157,13 @@ OpDef prod_of_others_op() {
   };
   def.gradient = gradient_of_prod_of_others();
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
-    Split split = split_items(items_along(node.input(0).shape, normal_axis(node)), 32 << 10);
+    Split split = split_items(items_of(node), 32 << 10);
     split.scratch_bytes =
         kernels::prod_of_others_scratch(node.input(0).dtype, node.input(0).shape.num_elements());
     return split;
   };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    const Items items = items_along(node.input(0).shape, normal_axis(node));
+    const Items items = items_of(node);
     return [items, dtype = outputs[0].dtype](KernelContext& c) {
       const auto [begin, end] = c.range(items.count);
       kernels::prod_of_others(dtype, c.input(0), c.output(0), static_cast<float*>(c.scratch()), items.n,

@@ -14,11 +14,10 @@ namespace {
 
 using internal::Items;
 using internal::items_along;
+using internal::items_of;
 using internal::split_items;
 
 constexpr std::int64_t kScanGrain = 32 << 10;  // elements a shard; about 30 us
-
-Items items_of(const NodeView& node) { return items_along(node.input(0).shape, internal::normal_axis(node)); }
 
 void require_numeric(const InferContext& c) {
   if (c.input(0).dtype == DType::kBool) NodeView::fail("has no meaning for bool; cast first");

@@ -16,13 +16,12 @@ namespace {
 
 using internal::Items;
 using internal::items_along;
+using internal::items_of;
 using internal::split_items;
 
 // Elements of a shard: where each is an exponential (about 20 us), and where none is.
 constexpr std::int64_t kSoftmaxGrain = 16 << 10;
 constexpr std::int64_t kCheapGrain = 64 << 10;
-
-Items items_of(const NodeView& node) { return items_along(node.input(0).shape, internal::normal_axis(node)); }
 
 OpDef along_axis(std::string name, std::string summary, std::size_t inputs, double work) {
   OpDef def;

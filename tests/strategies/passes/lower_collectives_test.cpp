@@ -1,5 +1,6 @@
 // Tests: strategies/passes/cross_device_ops.cpp, strategies/passes/lower_collectives.cpp,
-//        strategies/passes/register.cpp, graph/ops/collectives.cpp
+//        strategies/passes/register.cpp, graph/ops/collectives.cpp, graph/ops/lowered_collectives.cpp,
+//        graph/ops/rules/replica_tensors.cpp
 #include "lockstep/strategies/passes/lower_collectives.h"
 
 #include <algorithm>

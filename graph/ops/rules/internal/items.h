@@ -7,7 +7,9 @@
 
 #include "lockstep/core/shape.h"
 #include "lockstep/graph/ir/kernel.h"
+#include "lockstep/graph/ir/op.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/rules/internal/axes.h"
 
 namespace lockstep::internal {
 
@@ -25,6 +27,9 @@ inline Items items_along(const Shape& shape, std::int64_t axis) {
   }
   return items;
 }
+
+// Of input 0, along the attribute `axis`.
+inline Items items_of(const NodeView& node) { return items_along(node.input(0).shape, normal_axis(node)); }
 
 // Shards of whole items, about `grain` elements each.
 inline Split split_items(const Items& items, std::int64_t grain) {

@@ -1,0 +1,70 @@
+// graph/ops/rules/internal/replica_tensors.h - the tensors of several replicas as one list of inputs.
+//
+// Collectives and what they are lowered to take the tensors of several replicas, replica by replica: tensor t
+// of replica r is input r * tensors + t.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lockstep/core/kernels/reduce_replicas.h"
+#include "lockstep/graph/ir/kernel.h"
+#include "lockstep/graph/ir/op.h"
+#include "lockstep/graph/ops/collectives.h"
+
+namespace lockstep::internal {
+
+inline constexpr std::int64_t kReduceGrain = 32 << 10;  // elements a shard
+
+// The attribute `replicas`. replicas=0: before `replicate`, where their number is not known; one replica's
+// value stands for all.
+std::size_t replicas_of(const NodeView& node);
+ReduceOp reduce_of(const NodeView& node);  // the attribute `reduce`
+// The common spec of tensor t on all replicas.
+TensorSpec joined_spec(const NodeView& node, std::size_t t, std::size_t tensors);
+// Fails where an input cannot be reduced so.
+void check_reducible(const NodeView& node, ReduceOp op);
+// Of ops that read and write each element once.
+Cost moving_cost(const NodeView& node, std::span<const TensorSpec> outputs);
+
+// Elements of several tensors, counted through: a shard takes a range of all of them. Each tensor begins
+// where a long shard may, so that these begin with a cache line of whichever tensor they begin in.
+class FlatTensors {
+ public:
+  explicit FlatTensors(std::span<const TensorSpec> tensors);
+  std::int64_t total() const { return total_; }
+  // Calls visit(tensor, begin, end) for the parts of [begin, end) of the whole.
+  template <class Visit>
+  void each(std::int64_t begin, std::int64_t end, const Visit& visit) const;
+
+ private:
+  static constexpr std::int64_t kUnit = KernelContext::kUnit;
+  struct Part {
+    std::int64_t first, elements;
+  };
+  std::vector<Part> parts_;  // by tensor; the first begins at 0
+  std::int64_t total_ = 0;
+};
+
+// A kernel: the values of replicas combined, tensor by tensor, in one pass over memory; each result is written
+// to all of its outputs.
+class ReplicaReduction {
+ public:
+  ReplicaReduction(const NodeView& node, std::span<const TensorSpec> outputs);
+  // Of tensor t, reads inputs from so many bytes on.
+  void set_offsets(std::vector<std::int64_t> offsets);
+  void operator()(KernelContext& c) const;
+  static Split split(const NodeView& node, std::span<const TensorSpec> outputs);
+
+ private:
+  ReduceOp op_;
+  std::size_t replicas_, tensors_;
+  std::size_t outputs_;  // of each tensor
+  std::vector<DType> dtypes_;
+  std::vector<std::int64_t> offsets_;
+  FlatTensors flat_;
+};
+
+}  // namespace lockstep::internal
