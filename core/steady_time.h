@@ -1,13 +1,13 @@
 // core/steady_time.h - deadlines: points in time on a clock that never goes back.
 //
-// Includes the clocks through <condition_variable>, which has to have them: <chrono> itself brings the
-// calendar, time zones and their formatting, which cost every program that includes Lockstep a fifth of a
-// second of compiling.
+// Includes the clocks through <mutex>, which has to have them: <chrono> itself brings the calendar, time
+// zones and their formatting, which cost every program that includes Lockstep a fifth of a second of
+// compiling.
 //
 // Thread safety: values.
 #pragma once
 
-#include <condition_variable>
+#include <mutex>
 
 namespace lockstep {
 

@@ -1,17 +1,15 @@
 #include "lockstep/core/store_at_rest.h"
 
+#include <utility>
+
 namespace lockstep {
 
 StoreAtRest::StoreAtRest(VariableStore& store, Access access) : store_(store), turn_(store.rest_mutex_) {
   const bool exclusive = access == Access::kWrite;
-  {
-    const std::lock_guard<std::mutex> lock(store.mutex_);
-    locks_.add(store.step_lock_, exclusive);
-    for (const auto& [name, variable] : store.variables_) {
-      const auto role = store.roles_.find(variable.get());
-      items_.push_back({variable.get(), role == store.roles_.end() ? VariableRole() : role->second});
-      locks_.add(*variable, exclusive);
-    }
+  locks_.add(store.step_lock_, exclusive);
+  for (auto& [variable, role] : store.originals()) {
+    items_.push_back({variable, std::move(role)});
+    locks_.add(*variable, exclusive);
   }
   for (std::chrono::milliseconds patience(20);; patience *= 2) {
     store.gate_ = exclusive ? VariableStore::Gate::kNobodyMay : VariableStore::Gate::kReadersMay;

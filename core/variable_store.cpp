@@ -1,6 +1,8 @@
 #include "lockstep/core/variable_store.h"
 
 #include <algorithm>
+#include <condition_variable>
+#include <map>
 #include <utility>
 
 namespace lockstep {
@@ -99,6 +101,8 @@ void RunLockSet::clear() {
   any_exclusive_ = false;
 }
 
+std::span<RunLock* const> RunLockSet::all() const { return locks_; }
+
 bool RunLockSet::try_lock() const {
   for (std::size_t i = 0; i < locks_.size(); ++i) {
     if (is_blocked_by(i)) return false;
@@ -123,18 +127,33 @@ void RunLockSet::unlock_first(std::size_t count) const {
   }
 }
 
-VariableStore::VariableStore() = default;
+struct VariableStore::State {
+  std::mutex mutex;  // of the names
+  std::map<std::string, std::unique_ptr<StoredVariable>, std::less<>> variables;
+  std::map<const StoredVariable*, VariableRole> roles;  // of those that say something
+  std::map<std::string, StoredVariable*, std::less<>> aliases;
+  // Nobody touches these but waiters, and unlockers while there are waiters.
+  std::mutex wait_mutex;
+  std::condition_variable changed;
+
+  VariableRole role_of(const StoredVariable& variable) const {  // under the mutex
+    const auto found = roles.find(&variable);
+    return found == roles.end() ? VariableRole() : found->second;
+  }
+};
+
+VariableStore::VariableStore() : state_(std::make_unique<State>()) {}
 VariableStore::~VariableStore() = default;
 
 StoredVariable& VariableStore::find_or_create(std::string_view name, const TensorSpec& spec,
                                               const std::function<Tensor()>& initial,
                                               const VariableRole& role) {
   const auto give_role = [&](const StoredVariable& variable) {  // under the lock
-    if (role != VariableRole()) roles_[&variable] = role;
+    if (role != VariableRole()) state_->roles[&variable] = role;
   };
   if (StoredVariable* variable = find(name)) {
     check_same_spec(name, variable->spec(), spec, "it is used as");
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(state_->mutex);
     give_role(*variable);
     return *variable;
   }
@@ -147,8 +166,9 @@ StoredVariable& VariableStore::find_or_create(std::string_view name, const Tenso
         str("variable '", name, "': declared as ", spec, ", but its initial value is ", made.spec()));
   }
   auto fresh = std::make_unique<StoredVariable>(*this, std::string(name), made.clone());
-  const std::lock_guard<std::mutex> lock(mutex_);
-  StoredVariable& variable = *variables_.try_emplace(std::string(name), std::move(fresh)).first->second;
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  StoredVariable& variable =
+      *state_->variables.try_emplace(std::string(name), std::move(fresh)).first->second;
   check_same_spec(name, variable.spec(), spec, "it is used as");
   give_role(variable);
   return variable;
@@ -156,16 +176,23 @@ StoredVariable& VariableStore::find_or_create(std::string_view name, const Tenso
 
 VariableRole VariableStore::role(std::string_view name) const {
   const StoredVariable& variable = must_find(const_cast<VariableStore&>(*this), name);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto it = roles_.find(&variable);
-  return it == roles_.end() ? VariableRole() : it->second;
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->role_of(variable);
+}
+
+std::vector<std::pair<StoredVariable*, VariableRole>> VariableStore::originals() const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  std::vector<std::pair<StoredVariable*, VariableRole>> result;
+  for (const auto& [name, variable] : state_->variables)
+    result.emplace_back(variable.get(), state_->role_of(*variable));
+  return result;
 }
 
 StoredVariable& VariableStore::alias(std::string_view name, std::string_view target) {
   StoredVariable& variable = must_find(*this, target);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const bool taken = variables_.find(name) != variables_.end();
-  if (taken || aliases_.try_emplace(std::string(name), &variable).first->second != &variable) {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const bool taken = state_->variables.find(name) != state_->variables.end();
+  if (taken || state_->aliases.try_emplace(std::string(name), &variable).first->second != &variable) {
     throw InvalidArgument(str("variable '", name, "' cannot become another name for '", target,
                               "': ", taken ? "it has a value of its own" : "it is one for another variable",
                               "; use another store"));
@@ -174,29 +201,30 @@ StoredVariable& VariableStore::alias(std::string_view name, std::string_view tar
 }
 
 bool VariableStore::is_alias(std::string_view name) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return aliases_.find(name) != aliases_.end();
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->aliases.find(name) != state_->aliases.end();
 }
 
 StoredVariable* VariableStore::find(std::string_view name) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto it = variables_.find(name);
-  if (it != variables_.end()) return it->second.get();
-  const auto other = aliases_.find(name);
-  return other == aliases_.end() ? nullptr : other->second;
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  const auto it = state_->variables.find(name);
+  if (it != state_->variables.end()) return it->second.get();
+  const auto other = state_->aliases.find(name);
+  return other == state_->aliases.end() ? nullptr : other->second;
 }
 
 bool VariableStore::contains(std::string_view name) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return variables_.find(name) != variables_.end() || aliases_.find(name) != aliases_.end();
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->variables.find(name) != state_->variables.end() ||
+         state_->aliases.find(name) != state_->aliases.end();
 }
 
 std::vector<std::string> VariableStore::names() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(state_->mutex);
   std::vector<std::string> result;
-  result.reserve(variables_.size());
-  for (const auto& [name, variable] : variables_) result.push_back(name);
-  for (const auto& [name, variable] : aliases_) result.push_back(name);
+  result.reserve(state_->variables.size());
+  for (const auto& [name, variable] : state_->variables) result.push_back(name);
+  for (const auto& [name, variable] : state_->aliases) result.push_back(name);
   std::ranges::sort(result);
   return result;
 }
@@ -221,13 +249,13 @@ void VariableStore::set(std::string_view name, const Tensor& value) {
 void VariableStore::wait_for_change(std::uint32_t seen,
                                     std::optional<std::chrono::steady_clock::time_point> deadline) const {
   if (epoch() != seen) return;
-  std::unique_lock<std::mutex> lock(wait_mutex_);
+  std::unique_lock<std::mutex> lock(state_->wait_mutex);
   waiters_.fetch_add(1, std::memory_order_seq_cst);
   const auto changed = [this, seen] { return epoch_.load(std::memory_order_seq_cst) != seen; };
   if (deadline) {
-    changed_.wait_until(lock, *deadline, changed);
+    state_->changed.wait_until(lock, *deadline, changed);
   } else {
-    changed_.wait(lock, changed);
+    state_->changed.wait(lock, changed);
   }
   waiters_.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -235,8 +263,8 @@ void VariableStore::wait_for_change(std::uint32_t seen,
 void VariableStore::announce_unlock() {
   epoch_.fetch_add(1, std::memory_order_seq_cst);
   if (waiters_.load(std::memory_order_seq_cst) == 0) return;
-  { const std::lock_guard<std::mutex> lock(wait_mutex_); }
-  changed_.notify_all();
+  { const std::lock_guard<std::mutex> lock(state_->wait_mutex); }
+  state_->changed.notify_all();
 }
 
 }  // namespace lockstep

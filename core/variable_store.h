@@ -8,17 +8,16 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -64,7 +63,7 @@ class LOCKSTEP_API RunLockSet {
 
   void add(RunLock& lock, bool exclusive);  // a lock that is not in it yet
   void clear();
-  std::span<RunLock* const> all() const { return locks_; }
+  std::span<RunLock* const> all() const;
   bool any_exclusive() const { return any_exclusive_; }
   // Would a try fail at this moment because of all()[i]?
   bool is_blocked_by(std::size_t i) const { return locks_[i]->is_taken(exclusive_[i]); }
@@ -161,20 +160,16 @@ class LOCKSTEP_API VariableStore {
   friend class StoreAtRest;
   enum class Gate : std::uint8_t { kAllMay, kReadersMay, kNobodyMay };
   void announce_unlock();
+  std::vector<std::pair<StoredVariable*, VariableRole>> originals() const;  // by name
 
-  mutable std::mutex mutex_;
-  std::map<std::string, std::unique_ptr<StoredVariable>, std::less<>> variables_;
-  std::map<const StoredVariable*, VariableRole> roles_;  // of those that say something
-  std::map<std::string, StoredVariable*, std::less<>> aliases_;
+  struct State;
+  std::unique_ptr<State> state_;
   std::atomic<std::uint64_t> step_{0};
   RunLock step_lock_{*this};
   std::atomic<Gate> gate_{Gate::kAllMay};
   std::mutex rest_mutex_;  // one at a time brings the store to rest
   std::atomic<std::uint32_t> epoch_{0};
-  // Nobody touches these but waiters, and unlockers while there are waiters.
   mutable std::atomic<std::uint32_t> waiters_{0};
-  mutable std::mutex wait_mutex_;
-  mutable std::condition_variable changed_;
 };
 
 }  // namespace lockstep

@@ -61,11 +61,8 @@ requires(!std::is_convertible_v<Source, BatchSource>) auto experimental_run(
   const auto batch = source();
   if (!batch.has_value()) internal::source_ended(0, 1);
   return strategy.run_list(
-      [&](std::span<const Value> values) {
-        std::size_t next = 0;
-        return fn(nest::rebuild<Value>(*batch, [&](const auto&) { return values[next++]; }));
-      },
-      internal::flat_batch(*batch), {}, site);
+      [&](std::span<const Value> values) { return fn(nest::refill<Value>(*batch, values)); },
+      nest::leaves<PerReplica<Tensor>>(*batch), {}, site);
 }
 template <class F>
 auto experimental_run(Strategy& strategy, const F& fn) {

@@ -49,6 +49,11 @@ std::string list_of(const std::vector<std::string>& names) {
 
 }  // namespace
 
+DeviceList::DeviceList(std::initializer_list<std::string_view> names)
+    : names_(std::in_place, names.begin(), names.end()) {}
+
+DeviceList::DeviceList(std::vector<std::string> names) : names_(std::move(names)) {}
+
 MirroredStrategy::MirroredStrategy(MirroredOptions options)
     : Strategy(replica_devices(options), base_options(options)), options_(std::move(options)) {
   pipeline();  // so that a wrong option is refused here

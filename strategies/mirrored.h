@@ -27,13 +27,12 @@
 namespace lockstep {
 
 // Devices by name, {"cpu:0", "cpu:1"}, or none said ({}), which is not the same as an empty list.
-class DeviceList {
+class LOCKSTEP_API DeviceList {
  public:
   DeviceList() = default;
-  DeviceList(std::initializer_list<std::string_view> names)
-      : names_(std::in_place, names.begin(), names.end()) {}
+  DeviceList(std::initializer_list<std::string_view> names);
   // NOLINTNEXTLINE(google-explicit-constructor)
-  DeviceList(std::vector<std::string> names) : names_(std::move(names)) {}
+  DeviceList(std::vector<std::string> names);
   const std::optional<std::vector<std::string>>& names() const { return names_; }
 
  private:

@@ -128,6 +128,10 @@ MultiStepContext run_steps(Strategy& strategy, const BatchSource& source, std::i
   return MultiStepRunner(strategy, iterations, std::move(initial)).feed(source, std::move(inputs), fn);
 }
 
+void MultiStepContext::set_non_tensor_output(const std::string& name, std::any value) {
+  non_tensor_outputs_[name] = std::move(value);
+}
+
 namespace internal {
 
 MultiStepContext no_steps(Strategy& strategy, StepOutputs initial) {

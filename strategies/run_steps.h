@@ -58,9 +58,7 @@ class LOCKSTEP_API MultiStepContext {
                             std::optional<ReduceOp> reduce = std::nullopt,
                             SourceSite site = SourceSite::current());
   // Whatever it is, kept as it was given while tracing: once, since the function is traced once.
-  void set_non_tensor_output(const std::string& name, std::any value) {
-    non_tensor_outputs_[name] = std::move(value);
-  }
+  void set_non_tensor_output(const std::string& name, std::any value);
 
   // Afterwards: of the last iteration; the initial values where there was none.
   const StepOutputs& last_step_outputs() const { return last_; }
@@ -93,13 +91,6 @@ namespace internal {
 LOCKSTEP_API MultiStepContext no_steps(Strategy& strategy, StepOutputs initial);
 [[noreturn]] LOCKSTEP_API void source_ended(std::int64_t committed, std::int64_t iterations);
 
-template <class N>
-std::vector<PerReplica<Tensor>> flat_batch(const N& batch) {
-  std::vector<PerReplica<Tensor>> list;
-  nest::flatten(batch, [&](const auto& leaf) { list.push_back(PerReplica<Tensor>(leaf)); });
-  return list;
-}
-
 }  // namespace internal
 
 // Batches in a nest: fn(MultiStepContext&, the nest with PerReplica<Value> in place of PerReplica<Tensor>).
@@ -116,16 +107,15 @@ MultiStepContext run_steps(Strategy& strategy, Source&& source, std::int64_t ite
   if (!first.has_value()) internal::source_ended(0, iterations);
   bool is_first = true;
   const BatchSource batches = [&]() -> std::optional<std::vector<PerReplica<Tensor>>> {
-    if (std::exchange(is_first, false)) return internal::flat_batch(*first);
+    if (std::exchange(is_first, false)) return nest::leaves<PerReplica<Tensor>>(*first);
     const auto next = source();
     if (!next.has_value()) return std::nullopt;
-    return internal::flat_batch(*next);
+    return nest::leaves<PerReplica<Tensor>>(*next);
   };
   return run_steps(
       strategy, batches, iterations, element_spec(*first),
       [&](MultiStepContext& context, std::span<const PerReplica<Value>> values) {
-        std::size_t next = 0;
-        fn(context, nest::rebuild<PerReplica<Value>>(*first, [&](const auto&) { return values[next++]; }));
+        fn(context, nest::refill<PerReplica<Value>>(*first, values));
       },
       std::move(initial));
 }

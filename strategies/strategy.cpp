@@ -164,6 +164,17 @@ Value Strategy::reduce(ReduceOp op, const PerReplica<Value>& value, std::optiona
   return reduce_values(op, value, axis, site);
 }
 
+ReduceResult Strategy::reduce(ReduceOp op, const RunResult& value, std::optional<std::int64_t> axis,
+                              SourceSite site) {
+  return value.is_traced() ? ReduceResult(reduce(op, value.traced(), axis, site))
+                           : ReduceResult(reduce(op, value.computed(), axis, site));
+}
+
+PlaceResult<std::vector<Value>, std::vector<Tensor>> Strategy::local_results(const RunResult& value) {
+  using Results = PlaceResult<std::vector<Value>, std::vector<Tensor>>;
+  return value.is_traced() ? Results(value.traced().values()) : Results(value.computed().values());
+}
+
 PerReplica<Tensor> Strategy::broadcast(const Tensor& value) {
   internal::require_cross_replica(this, "broadcast()");
   if (!value.defined()) throw InvalidArgument("broadcast(): the tensor is empty");

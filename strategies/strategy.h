@@ -177,19 +177,13 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   Value reduce(ReduceOp op, const PerReplica<Value>& value, std::optional<std::int64_t> axis = std::nullopt,
                SourceSite site = SourceSite::current());
   ReduceResult reduce(ReduceOp op, const RunResult& value, std::optional<std::int64_t> axis = std::nullopt,
-                      SourceSite site = SourceSite::current()) {
-    return value.is_traced() ? ReduceResult(reduce(op, value.traced(), axis, site))
-                             : ReduceResult(reduce(op, value.computed(), axis, site));
-  }
+                      SourceSite site = SourceSite::current());
   // The slots of this process's replicas; of a single value the one there is.
   template <class T>
   static std::vector<T> local_results(const PerReplica<T>& value) {
     return value.values();
   }
-  static PlaceResult<std::vector<Value>, std::vector<Tensor>> local_results(const RunResult& value) {
-    using Results = PlaceResult<std::vector<Value>, std::vector<Tensor>>;
-    return value.is_traced() ? Results(value.traced().values()) : Results(value.computed().values());
-  }
+  static PlaceResult<std::vector<Value>, std::vector<Tensor>> local_results(const RunResult& value);
   // A value for every replica: one copy of the caller's tensor, which all slots share.
   PerReplica<Tensor> broadcast(const Tensor& value);
   // f(replica id, number of replicas) for each replica; never single. An empty tensor is an error.
@@ -238,7 +232,7 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
           return std::move(flat);
         },
         ContextKind::kReplica, "run()", site);
-    return internal::rebuilt<PerReplica<Value>, R>(structure, std::span<const PerReplica<Value>>(results));
+    return internal::rebuilt<PerReplica<Value>, R>(structure, results);
   }
 
   Runtime runtime_;

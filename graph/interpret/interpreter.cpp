@@ -1,8 +1,9 @@
 #include "lockstep/graph/interpret/interpreter.h"
 
 #include <algorithm>
-#include <exception>
-#include <span>
+#include <map>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "lockstep/graph/check/verifier.h"
@@ -36,22 +37,36 @@ std::string expectations(const Graph& graph) {
 
 }  // namespace
 
+struct Interpreter::State {
+  State(Graph made, InterpreterOptions given) : graph(std::move(made)), options(given) { verify(graph); }
+  std::vector<Tensor> run(const std::vector<Tensor>& feeds);
+  void update_shared();  // variables that lie in another's memory
+
+  const Graph graph;
+  const InterpreterOptions options;
+  std::optional<const internal::GraphOrders> orders;  // of a graph that is verified
+  std::map<std::string, Tensor> variables;
+  std::uint64_t step = 0;
+  bool advances_step = false;
+};
+
 Interpreter::Interpreter(Graph graph, InterpreterOptions options)
-    : graph_(std::make_unique<const Graph>(std::move(graph))), options_(options) {
-  verify(*graph_);
-  orders_ = std::make_unique<const internal::GraphOrders>(*graph_);
-  for (const VariableDecl& decl : graph_->variables()) {
+    : state_(std::make_unique<State>(std::move(graph), options)) {
+  State& state = *state_;
+  state.orders.emplace(state.graph);
+  for (const VariableDecl& decl : state.graph.variables()) {
     if (!decl.copy_of.empty()) {
-      variables_[decl.name] = variables_.at(decl.copy_of);
+      state.variables[decl.name] = state.variables.at(decl.copy_of);
       continue;
     }
-    variables_[decl.name] =
+    state.variables[decl.name] =
         decl.initial.defined() ? decl.initial : Tensor::zeros(decl.spec.dtype, decl.spec.shape);
   }
-  const std::vector<bool> live = internal::live_nodes(*graph_, orders_->of(*graph_));
-  for (const Node& node : graph_->nodes()) {
-    advances_step_ = advances_step_ || (live[node.id().index()] &&
-                                        has(effects_of(node), Effect::kWritesVariable | Effect::kRandom));
+  const std::vector<bool> live = internal::live_nodes(state.graph, state.orders->of(state.graph));
+  for (const Node& node : state.graph.nodes()) {
+    state.advances_step =
+        state.advances_step ||
+        (live[node.id().index()] && has(effects_of(node), Effect::kWritesVariable | Effect::kRandom));
   }
 }
 
@@ -59,27 +74,32 @@ Interpreter::~Interpreter() = default;
 Interpreter::Interpreter(Interpreter&&) noexcept = default;
 Interpreter& Interpreter::operator=(Interpreter&&) noexcept = default;
 
+const std::map<std::string, Tensor>& Interpreter::variables() const { return state_->variables; }
+std::uint64_t Interpreter::step() const { return state_->step; }
+void Interpreter::set_step(std::uint64_t step) { state_->step = step; }
+const Graph& Interpreter::graph() const { return state_->graph; }
+
 void Interpreter::set_variable(std::string_view name, const Tensor& value) {
-  const VariableDecl* decl = graph_->find_variable(name);
+  const VariableDecl* decl = graph().find_variable(name);
   if (decl == nullptr) throw NotFound(str("the graph declares no variable '", name, "'"));
   if (!value.defined() || value.spec() != decl->spec) {
     throw InvalidArgument(str("variable '", name, "' holds ", decl->spec, ", got ",
                               value.defined() ? to_string(value.spec()) : "an empty tensor handle"));
   }
-  variables_[decl->shares ? decl->copy_of : decl->name] = value.clone();
-  update_shared();
+  state_->variables[decl->shares ? decl->copy_of : decl->name] = value.clone();
+  state_->update_shared();
 }
 
-void Interpreter::update_shared() {
-  for (const VariableDecl& decl : graph_->variables()) {
-    if (decl.shares) variables_[decl.name] = variables_.at(decl.copy_of);
+void Interpreter::State::update_shared() {
+  for (const VariableDecl& decl : graph.variables()) {
+    if (decl.shares) variables[decl.name] = variables.at(decl.copy_of);
   }
 }
 
 std::vector<Tensor> Interpreter::run(const Feeds& feeds) {
   std::vector<Tensor> ordered;
-  for (const NodeId id : graph_->parameters()) {
-    const Node& node = graph_->node(id);
+  for (const NodeId id : graph().parameters()) {
+    const Node& node = graph().node(id);
     const auto feed = feeds.find(node.name());
     if (feed == feeds.end()) {
       throw InvalidArgument(
@@ -89,34 +109,40 @@ std::vector<Tensor> Interpreter::run(const Feeds& feeds) {
     ordered.push_back(feed->second);
   }
   for (const auto& [name, feed] : feeds) {
-    const NodeId id = graph_->find(name);
-    if (!id.valid() || std::ranges::find(graph_->parameters(), id) == graph_->parameters().end()) {
+    const NodeId id = graph().find(name);
+    if (!id.valid() || std::ranges::find(graph().parameters(), id) == graph().parameters().end()) {
       throw InvalidArgument(
-          str("'", name, "' is fed but is no placeholder; the graph expects ", expectations(*graph_)));
+          str("'", name, "' is fed but is no placeholder; the graph expects ", expectations(graph())));
     }
   }
-  return run_checked(ordered);
+  return state_->run(ordered);
 }
 
 std::vector<Tensor> Interpreter::run(const std::vector<Tensor>& feeds) {
-  if (feeds.size() != graph_->parameters().size()) {
-    throw InvalidArgument(str("got ", feeds.size(), " feeds; the graph expects ", expectations(*graph_)));
+  if (feeds.size() != graph().parameters().size()) {
+    throw InvalidArgument(str("got ", feeds.size(), " feeds; the graph expects ", expectations(graph())));
   }
-  return run_checked(feeds);
+  return state_->run(feeds);
 }
 
-std::vector<Tensor> Interpreter::run_checked(const std::vector<Tensor>& feeds) {
-  for (std::size_t i = 0; i < feeds.size(); ++i) check_feed(*graph_, graph_->parameters()[i], feeds[i]);
-  internal::Evaluator run({options_.seed, step_}, variable_specs(*graph_), variables_, options_.max_trips,
-                          *orders_);
-  std::vector<Tensor> results = run.run_graph(*graph_, feeds, -1);
+std::vector<Tensor> Interpreter::run(std::initializer_list<Tensor> feeds) {
+  return run(std::vector<Tensor>(feeds));
+}
+
+std::vector<Tensor> Interpreter::run() { return run(std::vector<Tensor>()); }
+
+std::vector<Tensor> Interpreter::State::run(const std::vector<Tensor>& feeds) {
+  for (std::size_t i = 0; i < feeds.size(); ++i) check_feed(graph, graph.parameters()[i], feeds[i]);
+  internal::Evaluator evaluator({options.seed, step}, variable_specs(graph), variables, options.max_trips,
+                                *orders);
+  std::vector<Tensor> results = evaluator.run_graph(graph, feeds, -1);
   // What is left with one owner is the caller's alone; the rest is shared with feeds, variables or constants.
   std::vector<Tensor> own;
   own.reserve(results.size());
   for (const Tensor& result : results) own.push_back(result.use_count() > 1 ? result.clone() : result);
-  variables_ = std::move(run.variables());
+  variables = std::move(evaluator.variables());
   update_shared();
-  if (advances_step_) ++step_;
+  if (advances_step) ++step;
   return own;
 }
 

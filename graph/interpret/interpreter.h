@@ -30,10 +30,6 @@
 
 namespace lockstep {
 
-namespace internal {
-class GraphOrders;
-}  // namespace internal
-
 struct InterpreterOptions {
   // Of every random op's stream.
   std::uint64_t seed = 0;
@@ -55,30 +51,23 @@ class LOCKSTEP_API Interpreter {
   // anything runs: InvalidArgument names the placeholder and what it expects.
   std::vector<Tensor> run(const Feeds& feeds);
   std::vector<Tensor> run(const std::vector<Tensor>& feeds);  // one per placeholder, in order
-  std::vector<Tensor> run(std::initializer_list<Tensor> feeds) { return run(std::vector<Tensor>(feeds)); }
-  std::vector<Tensor> run() { return run(std::vector<Tensor>()); }
+  std::vector<Tensor> run(std::initializer_list<Tensor> feeds);
+  std::vector<Tensor> run();
 
   // The state between runs: initial values at first. Tensors here are never written in place.
-  const std::map<std::string, Tensor>& variables() const { return variables_; }
+  const std::map<std::string, Tensor>& variables() const;
   // Throws NotFound for a variable that the graph does not declare, InvalidArgument for a value of another
   // spec.
   void set_variable(std::string_view name, const Tensor& value);
   // How many steps that write variables or draw random numbers have been committed; random ops draw from it.
-  std::uint64_t step() const { return step_; }
-  void set_step(std::uint64_t step) { step_ = step; }
+  std::uint64_t step() const;
+  void set_step(std::uint64_t step);
 
-  const Graph& graph() const { return *graph_; }
+  const Graph& graph() const;
 
  private:
-  std::vector<Tensor> run_checked(const std::vector<Tensor>& feeds);
-  void update_shared();  // variables that lie in another's memory
-
-  std::unique_ptr<const Graph> graph_;
-  InterpreterOptions options_;
-  std::map<std::string, Tensor> variables_;
-  std::uint64_t step_ = 0;
-  bool advances_step_ = false;
-  std::unique_ptr<const internal::GraphOrders> orders_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace lockstep

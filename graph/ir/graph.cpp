@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <functional>
 #include <iterator>
+#include <unordered_map>
 
 #include "lockstep/core/large_pages.h"
 
@@ -61,6 +63,20 @@ std::vector<Attribute>& NodeInit::own_attributes() {
   return attributes;
 }
 
+struct Graph::Tables {
+  struct SiteHash {
+    std::size_t operator()(const Site& s) const { return (s.file * 31U + s.function) * 1000003U + s.line; }
+  };
+  std::unordered_map<std::string_view, std::uint32_t> strings;
+  std::unordered_map<Site, std::uint32_t, SiteHash> sites;
+  std::unordered_map<std::string, std::uint32_t> next_suffix;  // for unique_name
+};
+
+Graph::Tables& Graph::tables() const {
+  if (tables_ == nullptr) tables_ = std::make_unique<Tables>();
+  return *tables_;
+}
+
 Graph::Graph() : sites_(1) {}
 Graph::~Graph() = default;
 
@@ -76,11 +92,9 @@ Graph::Graph(const Graph& other)
       variables_(other.variables_),
       variable_index_(other.variable_index_),
       strings_(other.strings_),
-      string_index_(other.string_index_),
       sites_(other.sites_),
-      site_index_(other.site_index_),
       last_site_(other.last_site_),
-      next_suffix_(other.next_suffix_) {
+      tables_(other.tables_ == nullptr ? nullptr : std::make_unique<Tables>(*other.tables_)) {
   chunks_.reserve(other.chunks_.size());
   for (const std::vector<Node>& chunk : other.chunks_) {
     std::vector<Node>& copy = add_chunk(chunks_, kFirstChunk << chunks_.size());
@@ -102,11 +116,9 @@ Graph::Graph(Graph&& other) noexcept
       variables_(std::move(other.variables_)),
       variable_index_(std::move(other.variable_index_)),
       strings_(std::move(other.strings_)),
-      string_index_(std::move(other.string_index_)),
       sites_(std::move(other.sites_)),
-      site_index_(std::move(other.site_index_)),
       last_site_(std::exchange(other.last_site_, 0)),
-      next_suffix_(std::move(other.next_suffix_)) {
+      tables_(std::move(other.tables_)) {
   other = Graph();  // whole again: a moved-from graph is an empty one
   adopt();
 }
@@ -130,11 +142,9 @@ Graph& Graph::operator=(Graph&& other) noexcept {
   variables_ = std::move(other.variables_);
   variable_index_ = std::move(other.variable_index_);
   strings_ = std::move(other.strings_);
-  string_index_ = std::move(other.string_index_);
   sites_ = std::move(other.sites_);
-  site_index_ = std::move(other.site_index_);
   last_site_ = std::exchange(other.last_site_, 0);
-  next_suffix_ = std::move(other.next_suffix_);
+  tables_ = std::move(other.tables_);
   other.chunks_.clear();
   other.region_owners_.clear();
   other.name_index_.clear();
@@ -143,10 +153,7 @@ Graph& Graph::operator=(Graph&& other) noexcept {
   other.variables_.clear();
   other.variable_index_.clear();
   other.strings_.clear();
-  other.string_index_.clear();
   other.sites_.resize(1);
-  other.site_index_.clear();
-  other.next_suffix_.clear();
   adopt();
   return *this;
 }
@@ -249,7 +256,7 @@ void Graph::unindex_name(NodeId id) {
 std::string Graph::unique_name(std::string_view base) const {
   std::string name(base);
   if (!find(name).valid()) return name;
-  std::uint32_t& suffix = next_suffix_[name];
+  std::uint32_t& suffix = tables().next_suffix[name];
   do {
     name.resize(base.size());
     name += '_';
@@ -257,6 +264,11 @@ std::string Graph::unique_name(std::string_view base) const {
   } while (find(name).valid());
   return name;
 }
+
+void Graph::add_parameter(NodeId id) { parameters_.push_back(id); }
+void Graph::add_result(ValueId value) { results_.push_back(value); }
+void Graph::set_parameters(std::vector<NodeId> parameters) { parameters_ = std::move(parameters); }
+void Graph::set_results(std::vector<ValueId> results) { results_ = std::move(results); }
 
 void Graph::rename(NodeId id, std::string name) {
   Node& node = at(id);
@@ -277,13 +289,15 @@ StringId Graph::intern(std::string_view text) {
     for (std::size_t i = 0; i < strings_.size(); ++i) {
       if (*strings_[i] == text) return StringId(i);
     }
-  } else if (const auto found = string_index_.find(text); found != string_index_.end()) {
-    return StringId(found->second);
+  } else {
+    const auto& known = tables().strings;
+    if (const auto found = known.find(text); found != known.end()) return StringId(found->second);
   }
   strings_.push_back(std::make_shared<const std::string>(text));
   if (strings_.size() > kShortList) {
-    for (std::size_t i = string_index_.size(); i < strings_.size(); ++i)
-      string_index_.emplace(*strings_[i], static_cast<std::uint32_t>(i));
+    auto& known = tables().strings;
+    for (std::size_t i = known.size(); i < strings_.size(); ++i)
+      known.emplace(*strings_[i], static_cast<std::uint32_t>(i));
   }
   return StringId(strings_.size() - 1);
 }
@@ -305,14 +319,16 @@ std::uint32_t Graph::intern_site(const SourceSite& site) {
     const auto found = std::find(sites_.begin() + 1, sites_.end(), key);
     last_site_ = static_cast<std::uint32_t>(found - sites_.begin());
   } else {
-    const auto found = site_index_.find(key);
-    last_site_ = found == site_index_.end() ? static_cast<std::uint32_t>(sites_.size()) : found->second;
+    const auto& known = tables().sites;
+    const auto found = known.find(key);
+    last_site_ = found == known.end() ? static_cast<std::uint32_t>(sites_.size()) : found->second;
   }
   if (last_site_ < sites_.size()) return last_site_;
   sites_.push_back(key);
   if (sites_.size() > kShortList) {
-    for (std::size_t i = site_index_.size() + 1; i < sites_.size(); ++i)
-      site_index_.emplace(sites_[i], static_cast<std::uint32_t>(i));
+    auto& known = tables().sites;
+    for (std::size_t i = known.size() + 1; i < sites_.size(); ++i)
+      known.emplace(sites_[i], static_cast<std::uint32_t>(i));
   }
   return last_site_;
 }

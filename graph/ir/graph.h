@@ -19,14 +19,12 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "lockstep/core/error.h"
@@ -84,13 +82,13 @@ class LOCKSTEP_API Node {
   const Graph& graph() const { return *graph_; }  // that holds it
   const std::string& name() const { return name_; }
   const OpDef& op() const { return *op_; }
-  std::span<const ValueId> inputs() const { return inputs_; }
-  std::span<const NodeId> controls() const { return controls_; }
+  std::span<const ValueId> inputs() const { return {inputs_.data(), inputs_.size()}; }
+  std::span<const NodeId> controls() const { return {controls_.data(), controls_.size()}; }
   // Sorted by name.
   const std::vector<Attribute>& attributes() const {
     return attributes_ == nullptr ? no_attributes() : *attributes_;
   }
-  std::span<const TensorSpec> outputs() const { return outputs_; }
+  std::span<const TensorSpec> outputs() const { return {outputs_.data(), outputs_.size()}; }
   // Canonical device name; empty: not placed.
   const std::string& device() const;
   std::span<const Graph> regions() const;
@@ -237,10 +235,10 @@ class LOCKSTEP_API Graph {
   void set_provenance(NodeId id, const Provenance& provenance);
   void rename(NodeId id, std::string name);  // throws InvalidArgument for a taken name
   Graph& region(NodeId id, std::size_t index);
-  void add_parameter(NodeId id) { parameters_.push_back(id); }
-  void add_result(ValueId value) { results_.push_back(value); }
-  void set_parameters(std::vector<NodeId> parameters) { parameters_ = std::move(parameters); }
-  void set_results(std::vector<ValueId> results) { results_ = std::move(results); }
+  void add_parameter(NodeId id);
+  void add_result(ValueId value);
+  void set_parameters(std::vector<NodeId> parameters);
+  void set_results(std::vector<ValueId> results);
   // Throws InvalidArgument for a taken name, an unknown shape, or an initial value of another spec.
   void declare_variable(VariableDecl decl);
   // Replaces the declaration of that name; name, spec and what it is a copy of stay. Throws InvalidArgument
@@ -290,13 +288,6 @@ class LOCKSTEP_API Graph {
   void adopt();  // points every node at this graph
   static bool names_earlier(const Node& node);
 
-  // So that names can be looked for without making a string of them.
-  struct TextHash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
-  };
-  using TextIndex = std::unordered_map<std::string, std::uint32_t, TextHash, std::equal_to<>>;
-
   std::vector<std::vector<Node>> chunks_;  // none ever outgrows what it reserved: references to nodes survive
   std::size_t slots_ = 0;
   std::size_t live_ = 0;
@@ -313,21 +304,19 @@ class LOCKSTEP_API Graph {
   // A SourceSite points into them, and must survive growth; copies of a graph, which are many where regions
   // are copied, share them.
   std::vector<std::shared_ptr<const std::string>> strings_;
-  std::unordered_map<std::string_view, std::uint32_t> string_index_;  // where there are more than a few
   struct Site {
     std::uint32_t file, function, line;
     friend bool operator==(const Site&, const Site&) = default;
   };
-  struct SiteHash {
-    std::size_t operator()(const Site& s) const { return (s.file * 31U + s.function) * 1000003U + s.line; }
-  };
-  std::vector<Site> sites_;                                       // [0] is the unknown site
-  std::unordered_map<Site, std::uint32_t, SiteHash> site_index_;  // where there are more than a few
+  std::vector<Site> sites_;  // [0] is the unknown site
   std::uint32_t last_site_ = 0;
-  mutable TextIndex next_suffix_;  // for unique_name
+  // Where there are more than a few strings or sites, or names that clash; null: not yet.
+  struct Tables;
+  Tables& tables() const;
+  mutable std::unique_ptr<Tables> tables_;
 };
 
-inline std::span<const Graph> Node::regions() const { return regions_; }
+inline std::span<const Graph> Node::regions() const { return {regions_.data(), regions_.size()}; }
 
 // Everything a node does, its regions' nodes included.
 LOCKSTEP_API Effect effects_of(const Node& node);

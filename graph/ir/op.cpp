@@ -46,6 +46,12 @@ void NodeView::missing(std::string_view attribute) {
   fail(str("attribute '", attribute, "' is missing or has another type"));
 }
 
+void InferContext::add_output(TensorSpec spec) { outputs_.push_back(std::move(spec)); }
+
+void InferContext::add_output(DType dtype, Shape shape) {
+  outputs_.push_back(TensorSpec{dtype, std::move(shape)});
+}
+
 DType InferContext::same_dtype() const {
   for (std::size_t i = 1; i < num_inputs(); ++i) {
     if (input(i).dtype != input(0).dtype) {

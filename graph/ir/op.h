@@ -159,8 +159,8 @@ class LOCKSTEP_API InferContext : public NodeView {
  public:
   using Outputs = SmallVector<TensorSpec, 1>;
   using NodeView::NodeView;
-  void add_output(TensorSpec spec) { outputs_.push_back(std::move(spec)); }
-  void add_output(DType dtype, Shape shape) { outputs_.emplace_back(TensorSpec{dtype, std::move(shape)}); }
+  void add_output(TensorSpec spec);
+  void add_output(DType dtype, Shape shape);
   Outputs& outputs() { return outputs_; }
   // Throws where the inputs' dtypes differ, or are not among those allowed; returns the common one.
   DType same_dtype() const;

@@ -525,4 +525,19 @@ Value custom_gradient(std::span<const Value> inputs, const CustomForwardFn& forw
 Value stop_gradient(const Operand& x) { return alias("stop_gradient", x); }
 Value checkpoint(const Operand& x) { return alias("checkpoint", x); }
 
+std::vector<Gradient> gradients(const Value& target, std::initializer_list<Value> of,
+                                const GradientOptions& options, SourceSite site) {
+  return gradients(target, std::span<const Value>(of.begin(), of.size()), options, site);
+}
+
+std::vector<Gradient> gradients(const Value& target, std::initializer_list<VariableRef> of,
+                                const GradientOptions& options, SourceSite site) {
+  return gradients(target, std::span<const VariableRef>(of.begin(), of.size()), options, site);
+}
+
+Value custom_gradient(std::initializer_list<Value> inputs, const CustomForwardFn& forward,
+                      const CustomBackwardFn& backward, SourceSite site) {
+  return custom_gradient(std::span<const Value>(inputs.begin(), inputs.size()), forward, backward, site);
+}
+
 }  // namespace lockstep

@@ -58,22 +58,18 @@ struct GradientOptions {
 LOCKSTEP_API std::vector<Gradient> gradients(const Value& target, std::span<const Value> of,
                                              const GradientOptions& options = {},
                                              SourceSite site = SourceSite::current());
-inline std::vector<Gradient> gradients(const Value& target, std::initializer_list<Value> of,
-                                       const GradientOptions& options = {},
-                                       SourceSite site = SourceSite::current()) {
-  return gradients(target, std::span<const Value>(of.begin(), of.size()), options, site);
-}
+LOCKSTEP_API std::vector<Gradient> gradients(const Value& target, std::initializer_list<Value> of,
+                                             const GradientOptions& options = {},
+                                             SourceSite site = SourceSite::current());
 // Of variables: of what the step reads of each before it first writes it. A region that reads one which the
 // graph around it has written begins anew, with the value it finds: so does each step of a loop, or of
 // several in one graph.
 LOCKSTEP_API std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef> of,
                                              const GradientOptions& options = {},
                                              SourceSite site = SourceSite::current());
-inline std::vector<Gradient> gradients(const Value& target, std::initializer_list<VariableRef> of,
-                                       const GradientOptions& options = {},
-                                       SourceSite site = SourceSite::current()) {
-  return gradients(target, std::span<const VariableRef>(of.begin(), of.size()), options, site);
-}
+LOCKSTEP_API std::vector<Gradient> gradients(const Value& target, std::initializer_list<VariableRef> of,
+                                             const GradientOptions& options = {},
+                                             SourceSite site = SourceSite::current());
 
 // x, through which nothing flows back.
 LOCKSTEP_API Value stop_gradient(const Operand& x);
@@ -89,10 +85,8 @@ using CustomBackwardFn =
     std::function<std::vector<Value>(std::span<const Value> inputs, const Value& output, const Value& flow)>;
 LOCKSTEP_API Value custom_gradient(std::span<const Value> inputs, const CustomForwardFn& forward,
                                    const CustomBackwardFn& backward, SourceSite site = SourceSite::current());
-inline Value custom_gradient(std::initializer_list<Value> inputs, const CustomForwardFn& forward,
-                             const CustomBackwardFn& backward, SourceSite site = SourceSite::current()) {
-  return custom_gradient(std::span<const Value>(inputs.begin(), inputs.size()), forward, backward, site);
-}
+LOCKSTEP_API Value custom_gradient(std::initializer_list<Value> inputs, const CustomForwardFn& forward,
+                                   const CustomBackwardFn& backward, SourceSite site = SourceSite::current());
 
 // x, to be kept for the way back. What was computed on the way to it, since the last kept values, need not
 // be: the pass recompute-checkpoints (graph/passes/recompute_checkpoints.h) lets gradients compute it again

@@ -32,6 +32,9 @@ struct VariableUpdate::Common {
   Value step = {};  // made when asked for
 };
 
+VariableUpdate::VariableUpdate(Common& common, const GradientAndVariable& what, TensorSpec spec)
+    : common_(common), what_(what), spec_(std::move(spec)) {}
+
 GraphBuilder& VariableUpdate::builder() const { return common_.builder; }
 const Value& VariableUpdate::learning_rate() const { return common_.learning_rate; }
 
@@ -268,5 +271,21 @@ AdamW::AdamW(LearningRate learning_rate, AdamWOptions options)
                          {"epsilon", options.epsilon},
                          {"weight_decay", options.weight_decay}},
                         true)) {}
+
+GradientsAndVariables Optimizer::compute_gradients(const Value& loss,
+                                                   std::initializer_list<VariableRef> variables,
+                                                   SourceSite site) const {
+  return compute_gradients(loss, std::span<const VariableRef>(variables.begin(), variables.size()), site);
+}
+
+std::vector<NodeId> Optimizer::apply_gradients(std::initializer_list<GradientAndVariable> gradients,
+                                               SourceSite site) const {
+  return apply_gradients(std::span<const GradientAndVariable>(gradients.begin(), gradients.size()), site);
+}
+
+std::vector<NodeId> Optimizer::minimize(const Value& loss, std::initializer_list<VariableRef> variables,
+                                        SourceSite site) const {
+  return minimize(loss, std::span<const VariableRef>(variables.begin(), variables.size()), site);
+}
 
 }  // namespace lockstep

@@ -58,8 +58,7 @@ struct Slot {
 class LOCKSTEP_API VariableUpdate {
  public:
   struct Common;  // of all variables of one apply_gradients
-  VariableUpdate(Common& common, const GradientAndVariable& what, TensorSpec spec)
-      : common_(common), what_(what), spec_(std::move(spec)) {}
+  VariableUpdate(Common& common, const GradientAndVariable& what, TensorSpec spec);
 
   GraphBuilder& builder() const;
   const VariableRef& variable() const { return what_.variable; }
@@ -114,24 +113,18 @@ class LOCKSTEP_API Optimizer {
   GradientsAndVariables compute_gradients(const Value& loss, std::span<const VariableRef> variables,
                                           SourceSite site = SourceSite::current()) const;
   GradientsAndVariables compute_gradients(const Value& loss, std::initializer_list<VariableRef> variables,
-                                          SourceSite site = SourceSite::current()) const {
-    return compute_gradients(loss, std::span<const VariableRef>(variables.begin(), variables.size()), site);
-  }
+                                          SourceSite site = SourceSite::current()) const;
   // The updating nodes, in the order of the list. Whatever uses them or reads the variables afterwards sees
   // the new values, and keeps the update from running in place.
   std::vector<NodeId> apply_gradients(std::span<const GradientAndVariable> gradients,
                                       SourceSite site = SourceSite::current()) const;
   std::vector<NodeId> apply_gradients(std::initializer_list<GradientAndVariable> gradients,
-                                      SourceSite site = SourceSite::current()) const {
-    return apply_gradients(std::span<const GradientAndVariable>(gradients.begin(), gradients.size()), site);
-  }
+                                      SourceSite site = SourceSite::current()) const;
   // Both.
   std::vector<NodeId> minimize(const Value& loss, std::span<const VariableRef> variables,
                                SourceSite site = SourceSite::current()) const;
   std::vector<NodeId> minimize(const Value& loss, std::initializer_list<VariableRef> variables,
-                               SourceSite site = SourceSite::current()) const {
-    return minimize(loss, std::span<const VariableRef>(variables.begin(), variables.size()), site);
-  }
+                               SourceSite site = SourceSite::current()) const;
 
  private:
   std::string name_;

@@ -25,12 +25,6 @@
 
 namespace lockstep {
 
-struct FactoryInfo {
-  std::string name;     // kebab-case
-  std::string summary;  // one line
-  std::vector<OptionSpec> options = {};
-};
-
 namespace internal {
 
 // Throws InvalidArgument for a malformed name, two options of one name, or a default of another type.

@@ -38,4 +38,6 @@ PassOutcome Pass::run(Graph& graph, PassContext& context) {
   return outcome;
 }
 
+void Analyses::clear() { kept_.clear(); }
+
 }  // namespace lockstep

@@ -62,7 +62,7 @@ class LOCKSTEP_API Analyses {
   void keep(std::shared_ptr<const T> made) {
     kept_[typeid(T)] = std::move(made);
   }
-  void clear() { kept_.clear(); }
+  void clear();
 
  private:
   std::map<std::type_index, std::shared_ptr<const void>> kept_;

@@ -229,6 +229,12 @@ const T& PassOptions::get(std::string_view name) const {
   return *value;
 }
 
+PassOptions::PassOptions(std::map<std::string, OptionValue, std::less<>> values,
+                         std::set<std::string, std::less<>> given)
+    : values_(std::move(values)), given_(std::move(given)) {}
+
+bool PassOptions::is_given(std::string_view name) const { return given_.contains(name); }
+
 std::int64_t PassOptions::get_int(std::string_view name) const { return get<std::int64_t>(name); }
 double PassOptions::get_float(std::string_view name) const { return get<double>(name); }
 bool PassOptions::get_bool(std::string_view name) const { return get<bool>(name); }

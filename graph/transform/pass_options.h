@@ -35,6 +35,13 @@ struct OptionSpec {
   std::string summary = {};                            // one line
 };
 
+// What a registry knows of one pass, or of another thing made by name.
+struct FactoryInfo {
+  std::string name;     // kebab-case
+  std::string summary;  // one line
+  std::vector<OptionSpec> options = {};
+};
+
 // No pass of that name; the message has the closest ones.
 class LOCKSTEP_API UnknownPass : public NotFound {
  public:
@@ -70,11 +77,10 @@ class LOCKSTEP_API PassOptions {
   PassOptions() = default;
   // `given` are the options that the text has; the others have their defaults.
   explicit PassOptions(std::map<std::string, OptionValue, std::less<>> values,
-                       std::set<std::string, std::less<>> given = {})
-      : values_(std::move(values)), given_(std::move(given)) {}
+                       std::set<std::string, std::less<>> given = {});
 
   // Does the text say it? Where it does not, the value is the default.
-  bool is_given(std::string_view name) const { return given_.contains(name); }
+  bool is_given(std::string_view name) const;
   // Asking for an option that was not declared, or by another type, is a bug in the pass: Error(kInternal).
   std::int64_t get_int(std::string_view name) const;
   double get_float(std::string_view name) const;

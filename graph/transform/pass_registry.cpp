@@ -2,9 +2,15 @@
 
 #include <utility>
 
+#include "lockstep/graph/transform/named_factories.h"
+
 namespace lockstep {
 
-PassRegistry::PassRegistry() = default;
+struct PassRegistry::State {
+  NamedFactories<Pass, UnknownPass> factories{"pass"};
+};
+
+PassRegistry::PassRegistry() : state_(std::make_unique<State>()) {}
 PassRegistry::~PassRegistry() = default;
 
 PassRegistry& PassRegistry::global() {
@@ -17,14 +23,16 @@ PassRegistry& PassRegistry::global() {
 }
 
 void PassRegistry::add(PassInfo info, PassFactory factory) {
-  factories_.add(std::move(info), std::move(factory));
+  state_->factories.add(std::move(info), std::move(factory));
 }
 
-bool PassRegistry::contains(std::string_view name) const { return factories_.contains(name); }
+bool PassRegistry::contains(std::string_view name) const { return state_->factories.contains(name); }
 
-std::vector<PassInfo> PassRegistry::passes() const { return factories_.infos(); }
+std::vector<PassInfo> PassRegistry::passes() const { return state_->factories.infos(); }
 
-std::unique_ptr<Pass> PassRegistry::make(std::string_view text) const { return make(factories_.read(text)); }
+std::unique_ptr<Pass> PassRegistry::make(std::string_view text) const {
+  return make(state_->factories.read(text));
+}
 
 PassPipeline PassRegistry::parse_pipeline(std::string_view text) const {
   PassPipeline pipeline;
@@ -33,7 +41,7 @@ PassPipeline PassRegistry::parse_pipeline(std::string_view text) const {
 }
 
 std::unique_ptr<Pass> PassRegistry::make(const PassText& text) const {
-  std::unique_ptr<Pass> pass = factories_.make(text);
+  std::unique_ptr<Pass> pass = state_->factories.make(text);
   std::vector<std::pair<std::string, OptionValue>> given;
   for (const OptionText& option : text.options) {
     if (option.is_list) {

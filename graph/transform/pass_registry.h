@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
-#include "lockstep/graph/transform/named_factories.h"
 #include "lockstep/graph/transform/pass.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/graph/transform/pipeline.h"
@@ -49,7 +48,8 @@ class LOCKSTEP_API PassRegistry {
  private:
   std::unique_ptr<Pass> make(const PassText& text) const;
 
-  NamedFactories<Pass, UnknownPass> factories_{"pass"};
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 // Called once by PassRegistry::global(); adds the passes of graph/passes to any registry.

@@ -95,6 +95,9 @@ PassPipeline& PassPipeline::add(std::unique_ptr<Pass> pass) {
   return *this;
 }
 
+std::size_t PassPipeline::size() const { return passes_.size(); }
+const Pass& PassPipeline::pass(std::size_t index) const { return *passes_.at(index); }
+
 PassPipeline& PassPipeline::append(PassPipeline other) {
   for (std::unique_ptr<Pass>& pass : other.passes_) passes_.push_back(std::move(pass));
   return *this;

@@ -79,8 +79,8 @@ class LOCKSTEP_API PassPipeline {
 
   PassPipeline& add(std::unique_ptr<Pass> pass);  // throws InvalidArgument for none
   PassPipeline& append(PassPipeline other);       // all passes of another pipeline
-  std::size_t size() const { return passes_.size(); }
-  const Pass& pass(std::size_t index) const { return *passes_.at(index); }
+  std::size_t size() const;
+  const Pass& pass(std::size_t index) const;
 
   // Throws VerifyError where the graph is broken to begin with, PassError for everything after that.
   PipelineReport run(Graph& graph, PassContext& context, const PipelineOptions& options = {});

@@ -330,6 +330,12 @@ void SyncAnalysis::connect_regions(const Node& node, Edges& edges) {
 
 // --- answers
 
+bool SyncAnalysis::covers(const Graph& level) const { return index_.contains(&level); }
+
+const SyncAnalysis::Level& SyncAnalysis::level_of(const Graph& level) const {
+  return levels_[index_.at(&level)];
+}
+
 Sync SyncAnalysis::at(const Graph& level, ValueId value) const {
   return per_replica_[cell(level, value)] ? Sync::kPerReplica : Sync::kMirrored;
 }

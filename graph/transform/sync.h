@@ -64,9 +64,9 @@ class LOCKSTEP_API SyncAnalysis {
     bool final = false;  // inside a region that carries `update`: nothing is left to be combined
   };
   const std::vector<Level>& levels() const { return levels_; }  // outer ones before inner ones
-  bool covers(const Graph& level) const { return index_.contains(&level); }
+  bool covers(const Graph& level) const;
   // Of a level that is covered.
-  const Level& level_of(const Graph& level) const { return levels_[index_.at(&level)]; }
+  const Level& level_of(const Graph& level) const;
 
   // `level` is one of levels().
   Sync at(const Graph& level, ValueId value) const;

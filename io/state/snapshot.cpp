@@ -19,6 +19,8 @@ Snapshot::Snapshot(std::uint64_t step, std::vector<Item> items) : step_(step), i
   }
 }
 
+std::span<const Snapshot::Item> Snapshot::variables() const { return items_; }
+
 const Tensor* Snapshot::find(std::string_view name) const {
   const auto at = std::ranges::lower_bound(items_, name, {},
                                            [](const Item& item) -> std::string_view { return item.name; });

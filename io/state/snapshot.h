@@ -68,8 +68,8 @@ class LOCKSTEP_API Snapshot {
   RestoreReport restore(VariableStore& store, const RestoreOptions& options = {}) const;
 
   std::uint64_t step() const { return step_; }
-  std::span<const Item> variables() const { return items_; }  // by name
-  const Tensor* find(std::string_view name) const;            // null where there is none
+  std::span<const Item> variables() const;          // by name
+  const Tensor* find(std::string_view name) const;  // null where there is none
 
  private:
   std::uint64_t step_ = 0;

@@ -44,6 +44,16 @@ ValueId LowerContext::input(std::size_t replica, std::size_t tensor) const {
   return edit_.graph().node(node_).inputs()[slot(replica, tensor)];
 }
 
+bool LowerContext::is_read(std::size_t replica, std::size_t tensor) const {
+  return is_read_[slot(replica, tensor)];
+}
+
+void LowerContext::give(std::size_t replica, std::size_t tensor, ValueId value) {
+  given_[slot(replica, tensor)] = value;
+}
+
+std::span<const ValueId> LowerContext::given() const { return given_; }
+
 std::vector<std::size_t> LowerContext::readers(std::size_t tensor) const {
   std::vector<std::size_t> replicas;
   for (std::size_t r = 0; r < replicas_; ++r) {
@@ -347,5 +357,7 @@ CrossDeviceChoice choose_cross_device_ops(std::span<const std::string> devices, 
     return {"reduction_to_one_device", "between two devices every way moves the same bytes"};
   return {"ring", str("each of ", devices.size(), " devices moves its part only")};
 }
+
+std::string CrossDeviceChoice::to_string() const { return name + ": " + reason; }
 
 }  // namespace lockstep

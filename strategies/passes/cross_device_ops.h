@@ -56,7 +56,7 @@ class LOCKSTEP_API LowerContext {
   const std::string& device(std::size_t replica) const;  // empty: not placed
   ValueId input(std::size_t replica, std::size_t tensor) const;
   // Does anybody read what the all-reduce gives this replica? Where not, give() need not be called.
-  bool is_read(std::size_t replica, std::size_t tensor) const { return is_read_[slot(replica, tensor)]; }
+  bool is_read(std::size_t replica, std::size_t tensor) const;
   std::vector<std::size_t> readers(std::size_t tensor) const;  // replicas
   std::vector<std::size_t> read_tensors() const;               // by anybody
 
@@ -70,10 +70,10 @@ class LOCKSTEP_API LowerContext {
   ValueId copy(const std::string& device, ValueId value, std::int32_t replica) const;  // in any case
 
   // What the replica reads from now on.
-  void give(std::size_t replica, std::size_t tensor, ValueId value) { given_[slot(replica, tensor)] = value; }
+  void give(std::size_t replica, std::size_t tensor, ValueId value);
   // The one value goes to the first replica that reads it, copies go to the others, on their devices.
   void give_all(std::size_t tensor, ValueId value, const std::string& device);
-  std::span<const ValueId> given() const { return given_; }  // replica by replica
+  std::span<const ValueId> given() const;  // replica by replica
 
  private:
   std::size_t slot(std::size_t replica, std::size_t tensor) const;  // replica by replica
@@ -113,7 +113,7 @@ LOCKSTEP_API CrossDeviceOpsPtr cross_device_ops(std::string_view name, std::stri
 struct CrossDeviceChoice {
   std::string name;
   std::string reason;
-  std::string to_string() const { return name + ": " + reason; }
+  LOCKSTEP_API std::string to_string() const;
 };
 LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const CrossDeviceChoice& choice);  // as to_string()
 LOCKSTEP_API CrossDeviceChoice choose_cross_device_ops(std::span<const std::string> devices,

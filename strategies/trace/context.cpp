@@ -53,6 +53,10 @@ ContextFrame::~ContextFrame() {
   if (later != nullptr) later->outer_ = outer_;
 }
 
+void ContextFrame::leave(const Value& value, std::function<void(const PerReplica<Value>&)> then) const {
+  leaving_.emplace_back(value, std::move(then));
+}
+
 ReplicaKind ContextFrame::kind_of(const Value& value) const {
   return kinds_ == nullptr ? ReplicaKind::kPerReplica : kinds_->of(value);
 }

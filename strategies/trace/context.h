@@ -78,9 +78,7 @@ class LOCKSTEP_API ContextFrame {
   ReplicaKind kind_of(const Value& value) const;
   // A value that leaves the region beside what the function gives: `then` hears what it is outside.
   using Leaves = std::pair<Value, std::function<void(const PerReplica<Value>&)>>;
-  void leave(const Value& value, std::function<void(const PerReplica<Value>&)> then) const {
-    leaving_.emplace_back(value, std::move(then));
-  }
+  void leave(const Value& value, std::function<void(const PerReplica<Value>&)> then) const;
   const std::vector<Leaves>& leaving() const { return leaving_; }
 
  private:

@@ -20,4 +20,11 @@ InputSpec input_spec_of(const PerReplica<Tensor>& value) {
   return InputSpec(std::move(spec), {}, value.is_single());
 }
 
+std::vector<InputSpec> internal::element_specs(std::span<const PerReplica<Tensor>> leaves) {
+  std::vector<InputSpec> specs;
+  specs.reserve(leaves.size());
+  for (const PerReplica<Tensor>& leaf : leaves) specs.push_back(input_spec_of(leaf));
+  return specs;
+}
+
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 // slots of a leaf differ in dtype or rank. Thread safety: any thread.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -20,12 +21,13 @@ namespace lockstep {
 
 LOCKSTEP_API InputSpec input_spec_of(const PerReplica<Tensor>& value);
 
+namespace internal {
+LOCKSTEP_API std::vector<InputSpec> element_specs(std::span<const PerReplica<Tensor>> leaves);
+}  // namespace internal
+
 template <class N>
 std::vector<InputSpec> element_spec(const N& nest_of_values) {
-  std::vector<InputSpec> specs;
-  nest::flatten(nest_of_values,
-                [&](const auto& leaf) { specs.push_back(input_spec_of(PerReplica<Tensor>(leaf))); });
-  return specs;
+  return internal::element_specs(nest::leaves<PerReplica<Tensor>>(nest_of_values));
 }
 
 }  // namespace lockstep

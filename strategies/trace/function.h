@@ -116,17 +116,13 @@ std::pair<std::vector<Leaf>, std::shared_ptr<const void>> flat_call(const F& fn,
     return {};
   } else {
     auto result = std::make_shared<const R>(apply_list<Leaf>(fn, arguments, typename Sig::Pointer()));
-    std::vector<Leaf> flat;
-    nest::flatten(*result, [&](const auto& leaf) { flat.push_back(Leaf(leaf)); });
-    return {std::move(flat), std::move(result)};
+    return {nest::leaves<Leaf>(*result), result};
   }
 }
-template <class To, class R>
-auto rebuilt(const std::shared_ptr<const void>& structure, std::span<const To> flat) {
+template <class To, class R, class List>
+auto rebuilt(const std::shared_ptr<const void>& structure, const List& flat) {
   if constexpr (!std::is_void_v<R>) {
-    std::size_t next = 0;
-    return nest::rebuild<To>(*static_cast<const R*>(structure.get()),
-                             [&](const auto&) { return flat[next++]; });
+    return nest::refill<To>(*static_cast<const R*>(structure.get()), flat);
   }
 }
 

@@ -14,6 +14,8 @@
 // A function that gives Metrics<Value> then comes back as Metrics<PerReplica<Tensor>>.
 //   nest::flatten(n, visit)      calls visit(leaf) for every leaf, in order
 //   nest::rebuild<To>(n, make)   the same structure with make(leaf), a To, in place of each leaf
+//   nest::leaves<To>(n)          all leaves, each as a To, in order
+//   nest::refill<To>(n, list)    the same structure with the elements of the list, in order, in place of the leaves
 //
 // Thread safety: functions of their arguments.
 #pragma once
@@ -185,6 +187,19 @@ struct Rebuild<To, std::tuple<Ns...>, Make> {
 template <class To, class N, class Make>
 Rebound<N, To> rebuild(const N& n, const Make& make) {
   return Rebuild<To, N, Make>::run(n, make);
+}
+
+template <class To, class N>
+std::vector<To> leaves(const N& n) {
+  std::vector<To> list;
+  flatten(n, [&](const auto& leaf) { list.push_back(To(leaf)); });
+  return list;
+}
+
+template <class To, class N, class List>
+Rebound<N, To> refill(const N& n, const List& list) {
+  std::size_t next = 0;
+  return rebuild<To>(n, [&](const auto&) { return list[next++]; });
 }
 
 }  // namespace lockstep::nest

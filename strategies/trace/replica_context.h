@@ -47,11 +47,8 @@ class LOCKSTEP_API ReplicaContext {
   requires(!std::is_convertible_v<const N&, Operand>) N
       all_reduce(ReduceOp op, const N& nest_of_values, SourceSite site = SourceSite::current())
   const {
-    std::vector<Value> flat;
-    nest::flatten(nest_of_values, [&](const Value& leaf) { flat.push_back(leaf); });
-    const std::vector<Value> reduced = all_reduce_list(op, flat, site);
-    std::size_t next = 0;
-    return nest::rebuild<Value>(nest_of_values, [&](const Value&) { return reduced[next++]; });
+    return nest::refill<Value>(nest_of_values,
+                               all_reduce_list(op, nest::leaves<Value>(nest_of_values), site));
   }
   // The values of all replicas one behind the other.
   Value all_gather(const Operand& value, std::int64_t axis = 0) const;
@@ -103,16 +100,13 @@ class LOCKSTEP_API ReplicaContext {
           arguments, site);
     } else {
       std::shared_ptr<const R> structure;
-      const std::vector<Value> results = merge_call_list(
+      const auto results = merge_call_list(
           [&](Strategy& strategy, [[maybe_unused]] std::span<const PerReplica<Value>> values) {
             structure = std::make_shared<const R>(merge(strategy, values[kIndex]...));
-            std::vector<PerReplica<Value>> flat;
-            nest::flatten(*structure, [&](const auto& leaf) { flat.push_back(PerReplica<Value>(leaf)); });
-            return flat;
+            return nest::leaves<PerReplica<Value>>(*structure);
           },
           arguments, site);
-      std::size_t next = 0;
-      return nest::rebuild<Value>(*structure, [&](const auto&) { return results[next++]; });
+      return nest::refill<Value>(*structure, results);
     }
   }
 

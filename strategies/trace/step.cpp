@@ -2,6 +2,8 @@
 
 namespace lockstep {
 
+Step::Step(Parts parts) : parts_(std::make_shared<const Parts>(std::move(parts))) {}
+
 const Step::Parts& Step::parts() const {
   if (parts_ == nullptr)
     throw FailedPrecondition("this function is empty: make it with Strategy::function()");

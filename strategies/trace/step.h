@@ -51,7 +51,7 @@ class LOCKSTEP_API Step {
   };
 
   Step() = default;  // empty
-  explicit Step(Parts parts) : parts_(std::make_shared<const Parts>(std::move(parts))) {}
+  explicit Step(Parts parts);
 
   const Graph& step_graph() const { return parts().step_graph; }
   const Graph& replicated_graph() const { return parts().program.graph(); }
