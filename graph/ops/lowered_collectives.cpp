@@ -39,20 +39,28 @@ OpDef reduce_replicas_op() {
 
 // --- chunks: what the owner of one part of each tensor computes, and how the parts come together again
 
+// One of them has to have a node: far more than there are replicas, and few enough for the arithmetic below.
+constexpr std::int64_t kMaxChunks = 1 << 20;
+
 struct Chunk {
   std::int64_t index, count;
+  // elements * i / count, without the product, which may not fit.
+  std::int64_t begin(std::int64_t elements, std::int64_t i) const {
+    return elements / count * i + elements % count * i / count;
+  }
   // The part [first, second) of `elements`.
   std::pair<std::int64_t, std::int64_t> of(std::int64_t elements) const {
-    return {elements * index / count, elements * (index + 1) / count};
+    return {begin(elements, index), begin(elements, index + 1)};
   }
 };
 
 Chunk chunk_of(const NodeView& node) {
-  const Chunk chunk{node.get<std::int64_t>("chunk"), node.get<std::int64_t>("chunks")};
-  if (chunk.count < 1 || chunk.index < 0 || chunk.index >= chunk.count) {
-    NodeView::fail(str("chunk ", chunk.index, " of ", chunk.count, " does not exist"));
+  const auto index = node.get<std::int64_t>("chunk"), count = node.get<std::int64_t>("chunks");
+  if (count > kMaxChunks) NodeView::fail(str("there are at most ", kMaxChunks, " chunks, got ", count));
+  if (count < 1 || index < 0 || index >= count) {
+    NodeView::fail(str("chunk ", index, " of ", count, " does not exist"));
   }
-  return chunk;
+  return Chunk{index, count};
 }
 
 OpDef reduce_chunk_op() {
@@ -77,9 +85,13 @@ OpDef reduce_chunk_op() {
     }
   };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    const Chunk chunk = chunk_of(node);
     std::vector<std::int64_t> offsets;
     for (std::size_t t = 0; t < outputs.size(); ++t) {
-      const std::int64_t first = chunk_of(node).of(node.input(t).shape.num_elements()).first;
+      const auto [first, last] = chunk.of(node.input(t).shape.num_elements());
+      if (outputs[t].shape != Shape{last - first})
+        NodeView::fail(
+            str("its output ", t, " is ", outputs[t], ", and its chunk has ", last - first, " elements"));
       offsets.push_back(first * static_cast<std::int64_t>(size_of(outputs[t].dtype)));
     }
     ReplicaReduction reduction(node, outputs);
@@ -89,7 +101,31 @@ OpDef reduce_chunk_op() {
   return def;
 }
 
-// Inputs: the tensors' chunks, chunk by chunk, then one value of the wanted shape for each tensor.
+// How many tensors its chunks, chunk by chunk, become; behind them stands one value of the wanted shape for each.
+std::size_t joined_tensors(const NodeView& node) {
+  const auto chunks = node.get<std::int64_t>("chunks");
+  if (chunks < 1 || chunks > kMaxChunks || node.num_inputs() % static_cast<std::size_t>(chunks + 1) != 0) {
+    NodeView::fail(str(node.num_inputs(), " inputs are not ", chunks, " chunks and a shape of each tensor"));
+  }
+  return node.num_inputs() / static_cast<std::size_t>(chunks + 1);
+}
+
+// Fails where the chunks of a tensor are not, one behind the other, all of its elements.
+void check_chunks(const NodeView& node, std::size_t tensor, std::size_t tensors) {
+  const TensorSpec& like = node.input(node.num_inputs() - tensors + tensor);
+  std::int64_t elements = 0;
+  bool known = like.shape.is_known();
+  for (std::size_t i = tensor; i < node.num_inputs() - tensors; i += tensors) {
+    const TensorSpec& chunk = node.input(i);
+    if (chunk.dtype != like.dtype || chunk.shape.rank() != 1)
+      NodeView::fail(str("a chunk of ", like, " is ", chunk));
+    known = known && chunk.shape.is_known();
+    if (known) elements = checked_add(elements, chunk.shape[0], "the elements of all chunks");
+  }
+  if (known && elements != like.shape.num_elements())
+    NodeView::fail(str("the chunks of ", like, " have ", elements, " elements together"));
+}
+
 OpDef join_chunks_op() {
   OpDef def;
   def.name = "join_chunks";
@@ -100,22 +136,19 @@ OpDef join_chunks_op() {
   def.traits.infallible = true;
   def.cost = moving_cost;
   def.infer = [](InferContext& c) {
-    const std::int64_t chunks = c.get<std::int64_t>("chunks");
-    if (chunks < 1 || c.num_inputs() % static_cast<std::size_t>(chunks + 1) != 0) {
-      NodeView::fail(str(c.num_inputs(), " inputs are not ", chunks, " chunks and a shape of each tensor"));
-    }
-    const std::size_t tensors = c.num_inputs() / static_cast<std::size_t>(chunks + 1);
+    const std::size_t tensors = joined_tensors(c);
     for (std::size_t t = 0; t < tensors; ++t) {
-      const TensorSpec& like = c.input(c.num_inputs() - tensors + t);
-      for (std::size_t i = t; i < c.num_inputs() - tensors; i += tensors) {
-        if (c.input(i).dtype != like.dtype || c.input(i).shape.rank() != 1)
-          NodeView::fail(str("a chunk of ", like, " is ", c.input(i)));
-      }
-      c.add_output(like);
+      check_chunks(c, t, tensors);
+      c.add_output(c.input(c.num_inputs() - tensors + t));
     }
   };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    const auto tensors = outputs.size();
+    const std::size_t tensors = joined_tensors(node);
+    for (std::size_t t = 0; t < tensors; ++t) {
+      check_chunks(node, t, tensors);
+      if (outputs[t] != node.input(node.num_inputs() - tensors + t))
+        NodeView::fail(str("its output ", t, " is ", outputs[t], ", and its chunks are of another shape"));
+    }
     std::vector<std::size_t> bytes;
     for (std::size_t i = 0; i + tensors < node.num_inputs(); ++i)
       bytes.push_back(static_cast<std::size_t>(num_bytes(node.input(i))));

@@ -8,12 +8,22 @@
 
 namespace lockstep::internal {
 
+namespace {
+
+// Longer than any shape and any list of pieces that a node can have outputs for.
+constexpr std::int64_t kMaxShapeOperand = 1 << 16;
+
+}  // namespace
+
 std::vector<std::int64_t> elements_of(const NodeView& node, std::size_t i, std::string_view what) {
   const TensorSpec& spec = node.input(i);
   if ((spec.dtype != DType::kI64 && spec.dtype != DType::kI32) || spec.shape.rank() != 1) {
     NodeView::fail(str(what, " must be an i64 vector, got ", spec));
   }
   if (!spec.shape.is_known()) NodeView::fail(str("the length of ", what, " must be known, got ", spec));
+  if (spec.shape[0] > kMaxShapeOperand)
+    NodeView::fail(
+        str(what, " has ", spec.shape[0], " elements, and may have ", kMaxShapeOperand, " at most"));
   std::vector<std::int64_t> elements = node.shape_operand(i);
   elements.resize(static_cast<std::size_t>(spec.shape[0]), kUnknownElement);
   return elements;
