@@ -39,7 +39,7 @@ OpDef reduce_replicas_op() {
 
 // --- chunks: what the owner of one part of each tensor computes, and how the parts come together again
 
-// One of them has to have a node: far more than there are replicas, and few enough for the arithmetic below.
+// Far more than there are replicas, and few enough for the arithmetic below.
 constexpr std::int64_t kMaxChunks = 1 << 20;
 
 struct Chunk {
@@ -101,7 +101,8 @@ OpDef reduce_chunk_op() {
   return def;
 }
 
-// How many tensors its chunks, chunk by chunk, become; behind them stands one value of the wanted shape for each.
+// How many tensors are joined. Inputs: their chunks, chunk by chunk, then one value of the wanted shape for
+// each.
 std::size_t joined_tensors(const NodeView& node) {
   const auto chunks = node.get<std::int64_t>("chunks");
   if (chunks < 1 || chunks > kMaxChunks || node.num_inputs() % static_cast<std::size_t>(chunks + 1) != 0) {
@@ -110,7 +111,7 @@ std::size_t joined_tensors(const NodeView& node) {
   return node.num_inputs() / static_cast<std::size_t>(chunks + 1);
 }
 
-// Fails where the chunks of a tensor are not, one behind the other, all of its elements.
+// Fails if the chunks of a tensor do not add up to it.
 void check_chunks(const NodeView& node, std::size_t tensor, std::size_t tensors) {
   const TensorSpec& like = node.input(node.num_inputs() - tensors + tensor);
   std::int64_t elements = 0;

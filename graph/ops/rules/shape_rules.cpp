@@ -10,7 +10,7 @@ namespace lockstep::internal {
 
 namespace {
 
-// Longer than any shape and any list of pieces that a node can have outputs for.
+// Far longer than any shape and any list of pieces.
 constexpr std::int64_t kMaxShapeOperand = 1 << 16;
 
 }  // namespace
