@@ -46,11 +46,17 @@ void NodeView::missing(std::string_view attribute) {
   fail(str("attribute '", attribute, "' is missing or has another type"));
 }
 
-void InferContext::add_output(TensorSpec spec) { outputs_.push_back(std::move(spec)); }
-
-void InferContext::add_output(DType dtype, Shape shape) {
-  outputs_.push_back(TensorSpec{dtype, std::move(shape)});
+void InferContext::expect_outputs(std::int64_t count) const {
+  if (count > static_cast<std::int64_t>(most_))
+    fail(str("gives ", count, " outputs, and there can be ", most_, " at most"));
 }
+
+void InferContext::add_output(TensorSpec spec) {
+  expect_outputs(static_cast<std::int64_t>(outputs_.size()) + 1);
+  outputs_.push_back(std::move(spec));
+}
+
+void InferContext::add_output(DType dtype, Shape shape) { add_output(TensorSpec{dtype, std::move(shape)}); }
 
 DType InferContext::same_dtype() const {
   for (std::size_t i = 1; i < num_inputs(); ++i) {

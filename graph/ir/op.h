@@ -162,6 +162,11 @@ class LOCKSTEP_API InferContext : public NodeView {
   void add_output(TensorSpec spec);
   void add_output(DType dtype, Shape shape);
   Outputs& outputs() { return outputs_; }
+  // A rule that gives more outputs than this is refused at the first of them: a node that states its outputs,
+  // as one from a file does, is not worth more work than that.
+  void limit_outputs(std::size_t most) { most_ = most; }
+  // Of rules that make a list as long as their outputs first: throws where so many are too many.
+  void expect_outputs(std::int64_t count) const;
   // Throws where the inputs' dtypes differ, or are not among those allowed; returns the common one.
   DType same_dtype() const;
   void require(bool condition, const char* message) const {
@@ -170,6 +175,7 @@ class LOCKSTEP_API InferContext : public NodeView {
 
  private:
   Outputs outputs_;
+  std::size_t most_ = std::size_t{1} << 20;
 };
 
 // Estimated work of one run of a node.

@@ -344,6 +344,7 @@ OpDef split_op() {
   def.shape_operands = {1};
   def.infer = [](InferContext& c) {
     const std::size_t axis = internal::axis_of(c);
+    if (const auto* parts = c.find<std::int64_t>("parts")) c.expect_outputs(*parts);
     for (const std::int64_t size : piece_sizes(c))
       c.add_output(c.input(0).dtype, c.input(0).shape.with_dim(axis, size));
   };
