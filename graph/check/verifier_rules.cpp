@@ -141,8 +141,15 @@ void infer(NodeCheck& check) {
   std::vector<TensorSpec>& specs = check.run.input_specs;
   specs.clear();
   for (const ValueId input : check.node.inputs()) specs.push_back(check.graph.spec(input));
+  NodeView::ShapeValues shape_values;
+  if (!check.node.op().shape_operands.empty()) {
+    std::unique_ptr<StaticElements>& elements = check.graph_check.elements;
+    if (elements == nullptr) elements = std::make_unique<StaticElements>(check.graph);
+    shape_values = elements->for_node(check.node);
+  }
   try {
-    check.inferred = infer_outputs(check.node, specs, check.run.variables);
+    check.inferred =
+        infer_outputs(check.node, specs, check.run.variables, shape_values ? &shape_values : nullptr);
   } catch (const Error& error) {
     check.fail(str(in_quotes(check.node.name()), ": ", error.message()));
   } catch (const std::exception& error) {  // a user's rule may throw what it likes

@@ -41,6 +41,9 @@ std::vector<Tensor> run(const Node& node, std::span<const Tensor> inputs) {
 
 constexpr int kMaxDepth = 256;
 constexpr std::int64_t kMaxElements = 1 << 16;  // of what is computed while a graph is built
+// What may be computed for all values of a graph, in elements that are read or made.
+constexpr std::int64_t kBaseBudget = 1 << 21;
+constexpr std::int64_t kNodeBudget = 16;
 
 bool has_unknown(const std::vector<std::int64_t>& elements) {
   return std::ranges::find(elements, kUnknownElement) != elements.end();
@@ -75,10 +78,12 @@ std::size_t broadcast_index(const Shape& in, const Shape& out, std::int64_t at) 
   return static_cast<std::size_t>(index);
 }
 
-// What the graph alone says of the elements of values.
-class StaticElements {
+}  // namespace
+
+class StaticElements::Impl {
  public:
-  explicit StaticElements(const Graph& graph) : graph_(graph) {}
+  explicit Impl(const Graph& graph)
+      : graph_(graph), budget_(kBaseBudget + kNodeBudget * static_cast<std::int64_t>(graph.size())) {}
 
   const std::vector<std::int64_t>& of(ValueId value, int depth = 0) {
     const auto found = known_.find(value.node);
@@ -107,11 +112,16 @@ class StaticElements {
     std::int64_t largest = 0;
     for (const ValueId input : node.inputs()) {
       inputs.push_back(of(input, depth + 1));  // all of them: one may have to be refused
+      spend(node, inputs.back().size());
       shapes_known = shapes_known && graph_.spec(input).shape.is_known();
     }
     for (const TensorSpec& output : node.outputs()) {
       shapes_known = shapes_known && output.shape.is_known();
       if (shapes_known) largest = std::max(largest, output.shape.num_elements());
+    }
+    for (const TensorSpec& output : node.outputs()) {
+      if (output.shape.is_known() && output.shape.num_elements() <= kMaxElements)
+        spend(node, static_cast<std::size_t>(output.shape.num_elements()));
     }
     if (shapes_known && largest <= kMaxElements) {
       if (std::ranges::none_of(inputs, has_unknown)) return run_on(node, inputs);
@@ -186,11 +196,24 @@ class StaticElements {
     return outputs;
   }
 
+  // Takes so many elements out of the budget.
+  void spend(const Node& node, std::size_t elements) {
+    budget_ -= static_cast<std::int64_t>(elements);
+    if (budget_ >= 0) return;
+    throw InvalidArgument(str("the shape operands of the graph follow from more than ",
+                              kBaseBudget + kNodeBudget * static_cast<std::int64_t>(graph_.size()),
+                              " elements; derive them from shorter values"),
+                          place_of(node));
+  }
+
   const Graph& graph_;
+  std::int64_t budget_;  // elements that may still be read or made
   std::unordered_map<NodeId, std::vector<std::vector<std::int64_t>>> known_;  // by output
 };
 
-}  // namespace
+StaticElements::StaticElements(const Graph& graph) : impl_(std::make_unique<Impl>(graph)) {}
+StaticElements::~StaticElements() = default;
+const std::vector<std::int64_t>& StaticElements::of(ValueId value) { return impl_->of(value); }
 
 Tensor shape_tensor(const Shape& shape) {
   return Tensor::from<std::int64_t>(Shape{static_cast<std::int64_t>(shape.rank())}, shape.dims());

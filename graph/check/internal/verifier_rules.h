@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@
 #include "lockstep/core/small_vector.h"
 #include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/ir/internal/shape_values.h"
 
 namespace lockstep::internal::verifier {
 
@@ -60,6 +62,9 @@ struct GraphCheck {
   std::string path;    // "loop/body" for a region, else empty
   std::size_t rule = 0;
   bool sound = true;  // no graph rule broken so far
+
+  // What shape operands hold, for the rule infer; none until a node has one.
+  std::unique_ptr<StaticElements> elements = nullptr;
 
   // The rule acyclic fills these in for the rules behind it.
   std::vector<NodeId> order = {};

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -20,9 +21,29 @@ namespace lockstep::internal {
 std::vector<std::int64_t> shape_elements(const Tensor& tensor);
 // May a shape operand follow from this node's inputs by way of it?
 bool is_derivable(const Node& node);
-// What the graph alone says of the elements of `value`; those not known yet are kUnknownElement. An unknown
+// What the graph alone says of the elements of values; those not known yet are kUnknownElement. An unknown
 // element stays one through ops that move elements or work element by element; other ops give nothing known
 // then.
+//
+// It remembers what it has computed, and computes only so much: a graph from a file may ask for anything.
+// Throws InvalidArgument beyond that.
+class StaticElements {
+ public:
+  explicit StaticElements(const Graph& graph);
+  ~StaticElements();
+  StaticElements(const StaticElements&) = delete;
+  StaticElements& operator=(const StaticElements&) = delete;
+  const std::vector<std::int64_t>& of(ValueId value);
+  // As NodeView asks for them; this and the node must outlive it.
+  NodeView::ShapeValues for_node(const Node& node) {
+    return [this, &node](std::size_t i) { return of(node.inputs()[i]); };
+  }
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+// Of one value.
 std::vector<std::int64_t> static_elements(const Graph& graph, ValueId value);
 
 // Contents of shape operands once every shape is known.
