@@ -1,0 +1,37 @@
+// core/read_limits.h - how much memory and work a file may cost whoever reads it.
+//
+//   Graph graph = load_graph("step.lkg", {.file_bytes = 1 << 20});       // for files of strangers
+//   auto feeds = load_npz("feeds.npz", ReadLimits::unlimited());         // for files of one's own
+//
+// A file can ask for far more than it holds: "a billion zeros" is ten bytes of text. What a reader makes of a
+// file is therefore bounded by the file's own size, base_bytes + bytes_per_byte x its bytes; a file that asks
+// for more is refused before the memory is taken (InvalidArgument, which names the limit). The readers of
+// graphs, tensors, checkpoints and snapshots all take these limits. docs/security.md says what else holds.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+namespace lockstep {
+
+struct ReadLimits {
+  // A larger file is refused before it is read. What does not know its size (a pipe, a device) is read up to
+  // base_bytes alone.
+  std::uint64_t file_bytes = std::uint64_t{1} << 34U;
+  std::uint64_t base_bytes = std::uint64_t{64} << 20U;
+  std::uint64_t bytes_per_byte = 4;
+
+  // For files that are trusted: whatever they ask for.
+  static constexpr ReadLimits unlimited() {
+    constexpr std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
+    return {.file_bytes = all, .base_bytes = all, .bytes_per_byte = 1};
+  }
+  // What reading a file of so many bytes may take, in bytes.
+  constexpr std::uint64_t memory_for(std::uint64_t size) const {
+    constexpr std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
+    if (bytes_per_byte != 0 && size > (all - base_bytes) / bytes_per_byte) return all;
+    return base_bytes + bytes_per_byte * size;
+  }
+};
+
+}  // namespace lockstep
