@@ -220,6 +220,10 @@ struct OpTraits {
   // Output 0 is all zeros where input 0 is. Only ops that spread or negate an assigned number need to say so:
   // strategies see by it that replicas add nothing.
   bool keeps_zeros = false;
+  // Its kernel may run while a graph is built, read or verified, to find what a shape operand holds. For ops
+  // that are quick, whose outputs are the only memory they take, and whose kernel is safe for all that their
+  // rule accepts: a graph from a file may hold anything.
+  bool shape_math = false;
   // Output 0 is the tensor in this attribute: nothing runs.
   std::optional<std::string> gives_attribute;
   // The attribute that names the variable it reads as a value.

@@ -7,13 +7,10 @@
 
 namespace lockstep::internal {
 
-// Is it made of its inputs alone, by code that may run at any time?
 bool is_derivable(const Node& node) {
   const OpDef& op = node.op();
-  const bool runs = op.kernels.contains(DeviceKind::kCpu);  // a placeholder does not
-  const bool of_replicas =
-      op.traits.per_replica_source || op.traits.collective || op.traits.sum_over_replicas;
-  return runs && effects_of(node) == Effect::kPure && op.regions == 0 && !of_replicas;
+  return op.traits.shape_math && op.kernels.contains(DeviceKind::kCpu) && effects_of(node) == Effect::kPure &&
+         op.regions == 0;
 }
 
 namespace {
@@ -21,7 +18,8 @@ namespace {
 void check_derivable(const Node& node) {
   if (is_derivable(node)) return;
   throw InvalidArgument(
-      str("a shape operand must follow from constants and from shapes (shape_of), but it depends on '",
+      str("a shape operand must follow from constants and from shapes (shape_of) by ops meant for that "
+          "(OpTraits::shape_math), but it depends on '",
           node.name(), "' (", node.op().name,
           "), whose contents are known only when the step runs; instead of a size, make the value at the "
           "largest "

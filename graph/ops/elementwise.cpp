@@ -56,6 +56,7 @@ OpDef internal::elementwise_op(std::string name, std::string summary, std::size_
   def.summary = std::move(summary);
   def.inputs = Arity::exactly(inputs);
   def.traits.elementwise = true;
+  def.traits.shape_math = true;
   def.traits.in_place = true;
   def.traits.infallible = true;
   def.cost = [flops = flops_of(weight)](const NodeView& node, std::span<const TensorSpec> outputs) {

@@ -100,6 +100,7 @@ OpDef gather_op() {
   def.inputs = Arity::exactly(2);
   def.attributes = {{"axis", AttributeType::kInt}};
   def.traits.moves_elements = true;
+  def.traits.shape_math = true;
   def.infer = [](InferContext& c) {
     check_index_dtype(c.input(1));
     const Shape& shape = c.input(0).shape;

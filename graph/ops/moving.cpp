@@ -22,6 +22,7 @@ OpDef moving_op(std::string name, std::string summary, Arity inputs) {
   def.summary = std::move(summary);
   def.inputs = inputs;
   def.traits.moves_elements = true;
+  def.traits.shape_math = true;
   def.traits.infallible = true;
   def.split = internal::copy_split;
   return def;

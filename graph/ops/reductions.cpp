@@ -55,6 +55,7 @@ OpDef reduce_op(std::string name, std::string summary, AxisReduce op, GradientFn
   def.inputs = Arity::exactly(1);
   def.attributes = {{"axes", AttributeType::kInts}, {"keepdims", AttributeType::kBool}};
   def.traits.infallible = true;
+  def.traits.shape_math = true;
   def.gradient = std::move(gradient);
   def.infer = [op](InferContext& c) {
     check_dtype(c, op);
@@ -181,6 +182,7 @@ OpDef num_elements_op() {
   def.attributes = {{"axes", AttributeType::kInts}, {"dtype", AttributeType::kDType}};
   def.shape_operands = {0};
   def.traits.infallible = true;
+  def.traits.shape_math = true;
   def.infer = [](InferContext& c) {
     c.require(c.get<DType>("dtype") != DType::kBool, "a number does not fit into bool");
     internal::normal_axes(c.get<std::vector<std::int64_t>>("axes"), c.shape_operand(0).size());

@@ -96,6 +96,7 @@ OpDef reshape_op() {
   def.shape_operands = {1};
   def.traits.alias = true;
   def.traits.moves_elements = true;
+  def.traits.shape_math = true;
   def.traits.infallible = true;
   def.infer = [](InferContext& c) {
     c.add_output(c.input(0).dtype, reshaped(c.input(0).shape, target_of(c, 1)));
@@ -128,6 +129,7 @@ OpDef broadcast_to_op() {
   def.name = "broadcast_to";
   def.summary = "its input repeated along new axes and along those of extent 1, as NumPy broadcasts";
   def.traits.moves_elements = true;
+  def.traits.shape_math = true;
   def.traits.keeps_zeros = true;
   def.inputs = Arity::between(1, 2);
   def.attributes = {{"shape", AttributeType::kShape, false}};
@@ -246,6 +248,7 @@ OpDef alias_op(std::string name, std::string summary) {
   def.attributes = {{"axes", AttributeType::kInts}};
   def.traits.alias = true;
   def.traits.moves_elements = true;
+  def.traits.shape_math = true;
   def.traits.infallible = true;
   def.kernels[DeviceKind::kCpu] = copy_kernel;
   return def;

@@ -136,6 +136,7 @@ OpDef slice_op() {
   def.attributes = slice_attributes();
   def.shape_operands = {1, 2};
   def.traits.moves_elements = true;
+  def.traits.shape_math = true;
   def.traits.infallible = true;
   def.infer = [](InferContext& c) { c.add_output(c.input(0).dtype, counts_of(cuts_of_slice(c))); };
   def.split = internal::copy_split;
@@ -244,6 +245,7 @@ OpDef pad_op() {
   def.attributes = {
       {"after", AttributeType::kInts}, {"before", AttributeType::kInts}, {"value", AttributeType::kFloat}};
   def.traits.infallible = true;
+  def.traits.shape_math = true;
   def.infer = [](InferContext& c) {
     Shape shape = c.input(0).shape;
     const Ints& before = ints(c, "before");

@@ -67,6 +67,7 @@ OpDef full_op() {
                     {"value", AttributeType::kFloat}};
   def.shape_operands = {0};
   def.traits.infallible = true;
+  def.traits.shape_math = true;
   def.infer = [](InferContext& c) {
     const DType dtype = c.get<DType>("dtype");
     const auto* attribute = c.find<Shape>("shape");
@@ -131,6 +132,7 @@ OpDef iota_op() {
                     {"step", AttributeType::kFloat}};
   def.shape_operands = {0};
   def.traits.infallible = true;
+  def.traits.shape_math = true;
   def.infer = [](InferContext& c) {
     const DType dtype = c.get<DType>("dtype");
     if (dtype == DType::kBool) NodeView::fail("has no meaning for bool");
