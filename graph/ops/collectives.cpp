@@ -101,7 +101,9 @@ OpDef all_gather_op() {
         bool fits = other.dtype == spec.dtype && other.shape.rank() == spec.shape.rank();
         for (std::size_t d = 0; fits && d < dims.size(); ++d) {
           if (d == axis) {
-            dims[d] = dims[d] == kUnknown || other.shape[d] == kUnknown ? kUnknown : dims[d] + other.shape[d];
+            dims[d] = dims[d] == kUnknown || other.shape[d] == kUnknown
+                          ? kUnknown
+                          : checked_add(dims[d], other.shape[d], "what the replicas give together");
           } else if (dims[d] == kUnknown) {
             dims[d] = other.shape[d];
           } else {
@@ -242,8 +244,10 @@ OpDef merge_call_op() {
   def.attributes = {{"replicas", AttributeType::kInt}, {"single", AttributeType::kInts}};
   def.effects = Effect::kCollective;
   def.infer = [](InferContext& c) {
-    const auto replicas =
-        static_cast<std::size_t>(std::max<std::int64_t>(c.get<std::int64_t>("replicas"), 1));
+    constexpr std::int64_t kMaxReplicas = 1 << 20;
+    const std::int64_t given = c.get<std::int64_t>("replicas");
+    if (given > kMaxReplicas) NodeView::fail(str("there are at most ", kMaxReplicas, " replicas, got ", given));
+    const auto replicas = static_cast<std::size_t>(std::max<std::int64_t>(given, 1));
     const Graph& region = c.regions()[0];
     if (region.parameters().size() != c.num_inputs() * replicas) {
       NodeView::fail(str("the merge function takes ", region.parameters().size(), " values, got ",
