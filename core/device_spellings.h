@@ -9,9 +9,9 @@
 #pragma once
 
 #include <string>
-#include <unordered_map>
 
 #include "lockstep/core/export.h"
+#include "lockstep/core/name_hash.h"
 
 namespace lockstep {
 
@@ -20,7 +20,7 @@ class LOCKSTEP_API DeviceSpellings {
   const std::string& canonical(const std::string& spelling);
 
  private:
-  std::unordered_map<std::string, std::string> known_;
+  NameMap<std::string> known_;
 };
 
 }  // namespace lockstep

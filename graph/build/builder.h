@@ -27,11 +27,11 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "lockstep/core/export.h"
+#include "lockstep/core/name_hash.h"
 #include "lockstep/core/source_site.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/build/value.h"
@@ -167,7 +167,7 @@ class LOCKSTEP_API GraphBuilder {
     NodeId last_write;
     std::vector<NodeId> reads;
   };
-  std::unordered_map<std::string, Order> order_;
+  NameMap<Order> order_;
   NodeId barrier_;
   std::vector<NodeId> since_barrier_;
 };

@@ -8,6 +8,7 @@
 // direct edges count.
 #include <algorithm>
 
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/check/internal/verifier_rules.h"
 
 namespace lockstep::internal::verifier {
@@ -151,7 +152,7 @@ class OrderCheck {
 
   GraphCheck& check_;
   const Graph& graph_;
-  std::unordered_map<std::string_view, State> states_;
+  std::unordered_map<std::string_view, State, NameHash> states_;
   std::vector<VariableAccess> accesses_;
   std::vector<Wanted> wanted_;
   std::vector<NodeId> stack_;

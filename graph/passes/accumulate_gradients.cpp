@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/ops.h"
@@ -109,7 +109,7 @@ class Level {
         (update->gradient ? updates : others).push_back(id);
     }
     if (updates.empty()) return;
-    const std::unordered_set<std::string> asked = asked_variables(order, updates);
+    const NameSet asked = asked_variables(order, updates);
     std::vector<bool> moves(graph_.id_bound());
     for (const NodeId id : updates) moves[id.index()] = true;
     for (const NodeId id : others) moves[id.index()] = is_counter(graph_.node(id), asked);
@@ -127,8 +127,7 @@ class Level {
   }
 
   // Variables that the updates' inputs other than gradients depend on.
-  std::unordered_set<std::string> asked_variables(const std::vector<NodeId>& order,
-                                                  const std::vector<NodeId>& updates) const {
+  NameSet asked_variables(const std::vector<NodeId>& order, const std::vector<NodeId>& updates) const {
     std::vector<bool> asked(graph_.id_bound());
     for (const NodeId id : updates) {
       const Node& node = graph_.node(id);
@@ -138,7 +137,7 @@ class Level {
           asked[node.inputs()[i].node.index()] = true;
       }
     }
-    std::unordered_set<std::string> names;
+    NameSet names;
     for (auto id = order.rbegin(); id != order.rend(); ++id) {
       const Node& node = graph_.node(*id);
       if (!asked[id->index()]) continue;
@@ -148,7 +147,7 @@ class Level {
     return names;
   }
 
-  bool is_counter(const Node& node, const std::unordered_set<std::string>& asked) const {
+  bool is_counter(const Node& node, const NameSet& asked) const {
     const OpTraits::Update& update = update_of(node);
     const VariableDecl& decl = *variable_of(node);
     if (!update.uses_old_value || update.gradient || is_floating(decl.spec.dtype) ||

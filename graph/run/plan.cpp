@@ -5,6 +5,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/internal/plain_call.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
 #include "lockstep/graph/run/internal/region_kernels.h"
@@ -577,7 +578,7 @@ class PlanMaker {
   std::vector<Interval> intervals_;
   std::vector<std::uint32_t> arg_storage_;  // by argument
   std::vector<Phase> steps_;                // by phase: what clustering sees
-  std::unordered_map<std::string, std::uint32_t> arenas_;
+  NameMap<std::uint32_t> arenas_;
 };
 
 }  // namespace

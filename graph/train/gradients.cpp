@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/core/kernels/elementwise.h"
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/build/internal/region_trace.h"
 #include "lockstep/graph/ir/internal/gradient_nodes.h"
@@ -337,7 +338,7 @@ std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef
     bool outdated = false;            // its sources are: the graph around has written it since
     std::string writer, late_reader;  // the first that writes it, and one that reads it behind
   };
-  std::unordered_map<std::string, Wanted> wanted;
+  NameMap<Wanted> wanted;
   for (std::size_t i = 0; i < of.size(); ++i) wanted[of[i].name].places.push_back(i);
   Sources sources(of.size());
   std::vector<Refused> refused(levels.size());

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "lockstep/core/kernels/updates.h"
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/ops.h"
 
@@ -144,7 +145,7 @@ std::vector<TensorSpec> check_list(std::span<const GradientAndVariable> list, co
                           place({}));
   }
   std::vector<TensorSpec> specs;
-  std::unordered_set<std::string_view> names;
+  std::unordered_set<std::string_view, NameHash> names;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string& name = list[i].variable.name;
     if (!list[i].gradient.valid()) {

@@ -40,11 +40,11 @@
 #include <span>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "lockstep/core/export.h"
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {
@@ -106,7 +106,7 @@ class LOCKSTEP_API SyncAnalysis {
   std::uint32_t cell(const Graph& level, ValueId value) const;
 
   const Graph& outermost_;
-  std::unordered_set<std::string> drifting_;
+  NameSet drifting_;
   std::vector<Level> levels_;
   std::vector<std::vector<std::uint32_t>> first_;  // by level and node: the cell of output 0
   std::unordered_map<const Graph*, std::uint32_t> index_;

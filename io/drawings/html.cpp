@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/name_hash.h"
 #include "lockstep/io/drawings/internal/drawing.h"
 #include "lockstep/io/drawings/internal/html_page.h"
 #include "lockstep/io/drawings/internal/node_facts.h"
@@ -237,7 +238,7 @@ class PageData {
   std::vector<std::unique_ptr<internal::NodeFacts>> facts_;    // by stage
   std::unordered_map<std::uint64_t, std::string_view> names_;  // of nodes, by identity
   struct ScopeFacts {
-    std::unordered_map<std::string, std::size_t> places;
+    NameMap<std::size_t> places;
     std::vector<const std::string*> list;
   };
   std::vector<ScopeFacts> facts_of_;  // by scope

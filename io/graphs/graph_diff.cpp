@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/text/text.h"
 
 namespace lockstep {
@@ -51,7 +52,7 @@ class Census {
   std::vector<Entry> entries_;
   std::unordered_map<const Node*, std::size_t> nodes_;
   std::unordered_map<std::uint64_t, std::size_t> identities_;
-  std::unordered_map<std::string, std::size_t> names_;
+  NameMap<std::size_t> names_;
 };
 
 std::string shortened(std::string text) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/core/device.h"
+#include "lockstep/core/name_hash.h"
 
 namespace lockstep::internal {
 
@@ -23,8 +24,8 @@ void visit_replicated(const Graph& graph, const Visit& visit) {
 
 }  // namespace
 
-std::unordered_set<std::string> replicated_variables(const Graph& graph) {
-  std::unordered_set<std::string> names;
+NameSet replicated_variables(const Graph& graph) {
+  NameSet names;
   visit_replicated(graph, [&](const Node& node) {
     for (const VariableUse& use : variable_uses(node)) names.insert(use.name);
   });
@@ -38,7 +39,7 @@ std::int64_t max_replicas(const Graph& graph) {
   return most;
 }
 
-bool declare_copies(Graph& graph, const std::unordered_set<std::string>& names, std::int64_t replicas,
+bool declare_copies(Graph& graph, const NameSet& names, std::int64_t replicas,
                     std::span<const std::string> devices) {
   std::vector<std::string> homes;
   for (const std::string& device : devices) homes.push_back(Device::parse(device).to_string());

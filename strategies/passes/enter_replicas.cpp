@@ -1,9 +1,9 @@
 #include "lockstep/strategies/passes/enter_replicas.h"
 
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/strategies/passes/internal/copies.h"
 #include "lockstep/strategies/passes/internal/enter_replicas.h"
@@ -94,7 +94,7 @@ namespace internal {
 Graph enter_replicas(const Graph& graph, const EnterReplicasOptions& options, std::string_view pass) {
   Graph outer;
   for (const VariableDecl& decl : graph.variables()) outer.declare_variable(decl);
-  std::unordered_set<std::string> shared(options.shared.begin(), options.shared.end());
+  NameSet shared(options.shared.begin(), options.shared.end());
   std::vector<NodeId> order;  // of the region's parameters: shared ones first
   std::vector<ValueId> inputs;
   const auto placeholder = [&](const Node& node, std::int64_t replica) {

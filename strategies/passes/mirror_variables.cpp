@@ -1,6 +1,7 @@
 #include "lockstep/strategies/passes/mirror_variables.h"
 
 #include "lockstep/core/device.h"
+#include "lockstep/core/name_hash.h"
 #include "lockstep/strategies/passes/internal/copies.h"
 
 namespace lockstep {
@@ -17,7 +18,7 @@ class MirrorVariables final : public Pass {
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
     std::int64_t replicas = internal::max_replicas(graph);
-    std::unordered_set<std::string> names = internal::replicated_variables(graph);
+    NameSet names = internal::replicated_variables(graph);
     if (replicas == 0 && options_.replicas > 0) {
       replicas = options_.replicas;
       for (const VariableDecl& decl : graph.variables()) names.insert(decl.name);

@@ -1,8 +1,7 @@
 #include "lockstep/strategies/passes/place.h"
 
-#include <unordered_set>
-
 #include "lockstep/core/device.h"
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {
@@ -42,7 +41,7 @@ class Place final : public Pass {
   }
 
   bool place_variables(Graph& graph) const {
-    std::unordered_set<std::string> with_copies;
+    NameSet with_copies;
     for (const VariableDecl& decl : graph.variables()) {
       if (!decl.copy_of.empty()) with_copies.insert(decl.copy_of);
     }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <memory>
-#include <unordered_set>
 
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/strategies/passes/internal/copies.h"
 #include "lockstep/strategies/proof/congruence.h"
@@ -22,7 +22,7 @@ class ProveSync final : public Pass {
   PassOutcome run_on(Graph& graph, PassContext& context) override {
     if (internal::max_replicas(graph) > 0)
       throw PassError(name(), "there are replicated regions; run replicate first, which makes them flat");
-    std::unordered_set<std::string> allowed;
+    NameSet allowed;
     for (const std::string& variable : options_.allow) {
       const VariableDecl* decl = graph.find_variable(variable);
       if (decl == nullptr && !options_.strict) continue;

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <string>
-#include <unordered_map>
 #include <vector>
+
+#include "lockstep/core/name_hash.h"
 
 namespace lockstep::internal {
 
@@ -12,7 +13,7 @@ void order_variable_uses(Graph& level) {
     NodeId last_write;
     std::vector<NodeId> reads;  // since
   };
-  std::unordered_map<std::string, State> states;
+  NameMap<State> states;
   for (const NodeId id : level.topological_order()) {
     if (!has(effects_of(level.node(id)), Effect::kReadsVariable | Effect::kWritesVariable)) continue;
     const auto uses = variable_uses(level.node(id));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/core/device.h"
+#include "lockstep/core/name_hash.h"
 #include "lockstep/strategies/proof/internal/attribute_numbers.h"
 #include "lockstep/strategies/proof/internal/key_table.h"
 
@@ -36,7 +37,7 @@ enum Tag : std::uint32_t {
 
 class CongruenceMaker {
  public:
-  CongruenceMaker(Congruence& made, const std::unordered_set<std::string>& diverging)
+  CongruenceMaker(Congruence& made, const NameSet& diverging)
       : made_(made), attributes_([this](const std::string& variable) {
           return static_cast<std::uint32_t>(made_.originals_[place(variable)]);  // copies count as one
         }) {
@@ -427,15 +428,14 @@ class CongruenceMaker {
   std::size_t last_place_ = 0;
   std::vector<Class> states_;                       // of variables, now
   std::vector<std::pair<std::size_t, Class>> log_;  // what they were before
-  std::unordered_map<std::string, std::uint32_t> kinds_;
+  NameMap<std::uint32_t> kinds_;
   const std::string* last_device_ = nullptr;
   std::uint32_t last_kind_ = 0;  // of that
   std::vector<std::uint32_t> key_;
   std::uint32_t depth_ = 0;  // loops around
 };
 
-Congruence::Congruence(const Graph& outermost, const std::unordered_set<std::string>& diverging)
-    : graph_(&outermost) {
+Congruence::Congruence(const Graph& outermost, const NameSet& diverging) : graph_(&outermost) {
   CongruenceMaker(*this, diverging);
 }
 
@@ -451,7 +451,7 @@ std::vector<std::string> Congruence::broken() const {
 }
 
 Congruence consistent_congruence(const Graph& outermost) {
-  std::unordered_set<std::string> diverging;
+  NameSet diverging;
   for (;;) {
     Congruence made(outermost, diverging);
     const std::vector<std::string> more = made.broken();

@@ -28,10 +28,10 @@
 #include <span>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "lockstep/core/export.h"
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {
@@ -67,7 +67,7 @@ class LOCKSTEP_API Congruence {
  public:
   // `diverging`: variables (not the names of copies) whose copies are not taken for equal when the step
   // begins.
-  explicit Congruence(const Graph& outermost, const std::unordered_set<std::string>& diverging = {});
+  explicit Congruence(const Graph& outermost, const NameSet& diverging = {});
 
   const Graph& graph() const { return *graph_; }
   const LevelClasses& top() const { return top_; }

@@ -13,9 +13,9 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
+#include "lockstep/core/name_hash.h"
 #include "lockstep/core/small_vector.h"
 #include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/ir/graph.h"
@@ -43,7 +43,7 @@ struct Run {
   // Scratch that rules use again and again, so that no node costs an allocation.
   std::vector<TensorSpec> input_specs = {};
   std::vector<NodeId> node_ids = {};
-  std::unordered_set<std::string> good_devices = {};
+  NameSet good_devices = {};
   const std::string* last_device = nullptr;  // the last good one, by address: a graph keeps each name once
 
   bool wants(std::size_t rule) const { return !first_only || rule < lowest; }

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
+#include "lockstep/core/name_hash.h"
 #include "lockstep/io/drawings/graph_view.h"
 #include "lockstep/io/drawings/internal/view_likeness.h"
 
@@ -41,7 +41,7 @@ class ViewFolder {
 
   GraphView& view_;
   const ViewOptions& options_;
-  std::unordered_map<std::string, std::uint32_t> by_name_;
+  NameMap<std::uint32_t> by_name_;
   std::vector<bool> in_region_;             // by scope: it shows regions, or lies in one that does
   std::vector<std::uint64_t> hashes_;       // by scope: its structure
   std::vector<std::uint32_t> twins_;        // by node: that of the scope it is folded into; itself otherwise

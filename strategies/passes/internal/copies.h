@@ -5,21 +5,21 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <vector>
 
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep::internal {
 
 // Names of all variables that replicated regions use, regions of other nodes included.
-std::unordered_set<std::string> replicated_variables(const Graph& graph);
+NameSet replicated_variables(const Graph& graph);
 // The largest number of replicas of a replicated region; 0 where there is none.
 std::int64_t max_replicas(const Graph& graph);
 
 // Declares copies 1 to replicas-1 of those variables that lack them. True where it declared any. Throws
 // InvalidArgument where another variable has the name of a copy.
-bool declare_copies(Graph& graph, const std::unordered_set<std::string>& names, std::int64_t replicas,
+bool declare_copies(Graph& graph, const NameSet& names, std::int64_t replicas,
                     std::span<const std::string> devices);
 
 // The copies a graph declares. It declares no more variables while this is in use.

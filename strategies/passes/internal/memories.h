@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 
+#include "lockstep/core/name_hash.h"
 #include "lockstep/core/runtime.h"
 #include "lockstep/graph/ir/graph.h"
 
@@ -22,7 +22,7 @@ class Memories {
 
  private:
   const std::string& of(const std::string& device);
-  std::unordered_map<std::string, std::string> known_;
+  NameMap<std::string> known_;
 };
 
 // A runtime with as many logical CPUs as these devices need, in whatever spelling.
