@@ -1,6 +1,7 @@
 #include "lockstep/core/error.h"
 
 #include <exception>
+#include <new>
 
 namespace lockstep {
 namespace {
@@ -45,6 +46,17 @@ void describe_nested(const std::exception& error, std::string& text) {
 
 }  // namespace
 
+ErrorCode code_of(const std::exception& error, ErrorCode otherwise) {
+  if (const auto* ours = dynamic_cast<const Error*>(&error)) return ours->code();
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? ErrorCode::kOutOfMemory : otherwise;
+}
+
+std::string message_of(const std::exception& error) {
+  if (const auto* ours = dynamic_cast<const Error*>(&error)) return ours->message();
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "there is not enough memory";
+  return error.what();
+}
+
 std::string_view to_string(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument: return "InvalidArgument";
@@ -55,6 +67,7 @@ std::string_view to_string(ErrorCode code) {
     case ErrorCode::kDataLoss: return "DataLoss";
     case ErrorCode::kCancelled: return "Cancelled";
     case ErrorCode::kUnimplemented: return "Unimplemented";
+    case ErrorCode::kOutOfMemory: return "OutOfMemory";
     case ErrorCode::kInternal: break;
   }
   return "Internal";

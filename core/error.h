@@ -5,6 +5,9 @@
 //   Decision         a yes, or a no with its reason, where code asks "can you?"
 //   LOCKSTEP_CHECK   for bugs of our own: throws Error with kInternal, never aborts
 //
+// Out of memory is std::bad_alloc, or where a node or a pass ran out of it an Error with kOutOfMemory that names
+// the node or the pass.
+//
 // Thread safety: all are plain values.
 #pragma once
 
@@ -30,7 +33,8 @@ enum class ErrorCode : std::uint8_t {
   kDataLoss,
   kCancelled,
   kUnimplemented,
-  kInternal,  // a bug of ours
+  kInternal,     // a bug of ours
+  kOutOfMemory,  // an allocation failed; what was asked for may work with less, or later
 };
 
 // "InvalidArgument", "FailedPrecondition", ...
@@ -84,6 +88,11 @@ class LOCKSTEP_API NotFound : public Error {
 
 // Throws the kind that goes with the code, so that those who catch by type catch it.
 [[noreturn]] LOCKSTEP_API void throw_error(ErrorCode code, std::string message, ErrorPlace place = {});
+
+// The code of an Error, kOutOfMemory of std::bad_alloc, `otherwise` of what others threw. And the message to go with
+// it, for those who say more of where it came from.
+LOCKSTEP_API ErrorCode code_of(const std::exception& error, ErrorCode otherwise);
+LOCKSTEP_API std::string message_of(const std::exception& error);
 
 // The text of an exception and of everything nested in it, innermost last, joined by ": caused by: ".
 LOCKSTEP_API std::string describe(const std::exception& error);

@@ -152,6 +152,8 @@ void infer(NodeCheck& check) {
         infer_outputs(check.node, specs, check.run.variables, shape_values ? &shape_values : nullptr);
   } catch (const Error& error) {
     check.fail(str(in_quotes(check.node.name()), ": ", error.message()));
+  } catch (const std::bad_alloc&) {
+    throw;                                 // says nothing of the graph
   } catch (const std::exception& error) {  // a user's rule may throw what it likes
     check.fail(str(in_quotes(check.node.name()), ": ", check.node.op().name, ": ", error.what()));
   }

@@ -404,7 +404,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
         if (wrapper != nullptr && wrapper->nested_ptr() != nullptr) cause = wrapper->nested_ptr();
       }
     } catch (const std::exception& error) {
-      message = error.what();
+      code = code_of(error, code);
+      message = message_of(error);
     } catch (...) {
       message = "an exception that is not a std::exception";
     }

@@ -81,8 +81,8 @@ class RegionProgram {
       if (!error.place().node.empty()) throw;  // from a region further in
       std::throw_with_nested(Error(error.code(), error.message(), std::move(place)));
     } catch (const std::exception& error) {
-      std::throw_with_nested(
-          Error(ErrorCode::kFailedPrecondition, str("the kernel failed: ", error.what()), std::move(place)));
+      std::throw_with_nested(Error(code_of(error, ErrorCode::kFailedPrecondition),
+                                   str("the kernel failed: ", message_of(error)), std::move(place)));
     } catch (...) {
       std::throw_with_nested(Error(ErrorCode::kFailedPrecondition,
                                    "the kernel failed with an exception that is not a std::exception",

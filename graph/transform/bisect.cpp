@@ -70,6 +70,8 @@ class Bisector final : public PassInstrumentation {
     std::optional<Difference> difference;
     try {
       difference = compare(expected_, observe(graph, options_), options_.tolerance);
+    } catch (const std::bad_alloc&) {
+      throw;  // says nothing of the graph
     } catch (const std::exception& error) {
       difference = Difference{"the run", -1, "succeeds", describe(error), 0};
     }

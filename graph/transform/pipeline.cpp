@@ -40,7 +40,8 @@ PassOutcome run_pass(Pass& pass, Graph& graph, PassContext& context) {
   } catch (const Error& error) {
     std::throw_with_nested(PassError(pass.name(), error.message(), error.place(), error.code()));
   } catch (const std::exception& error) {
-    std::throw_with_nested(PassError(pass.name(), error.what(), {}, ErrorCode::kInternal));
+    std::throw_with_nested(
+        PassError(pass.name(), message_of(error), {}, code_of(error, ErrorCode::kInternal)));
   } catch (...) {
     std::throw_with_nested(
         PassError(pass.name(), "threw something that is not an exception", {}, ErrorCode::kInternal));

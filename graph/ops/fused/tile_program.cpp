@@ -161,8 +161,8 @@ void TileProgram::run(const KernelContext& c, std::int64_t begin, std::int64_t e
   } catch (const Error& error) {
     std::throw_with_nested(Error(error.code(), error.message(), place()));
   } catch (const std::exception& error) {
-    std::throw_with_nested(
-        Error(ErrorCode::kFailedPrecondition, str("the kernel failed: ", error.what()), place()));
+    std::throw_with_nested(Error(code_of(error, ErrorCode::kFailedPrecondition),
+                                 str("the kernel failed: ", message_of(error)), place()));
   }
 }
 
