@@ -35,7 +35,10 @@ std::vector<bool> live_nodes(const Graph& graph, std::span<const NodeId> topolog
 GraphOrders::GraphOrders(const Graph& graph) { add(graph); }
 
 void GraphOrders::add(const Graph& graph) {
-  orders_.emplace(&graph, graph.topological_order());
+  std::vector<NodeId> order = graph.topological_order();
+  const std::vector<bool> live = live_nodes(graph, order);
+  std::erase_if(order, [&](NodeId id) { return !live[id.index()]; });
+  orders_.emplace(&graph, std::move(order));
   for (const Node& node : graph.nodes()) add_regions(node);
 }
 
@@ -85,8 +88,8 @@ std::vector<Tensor> Evaluator::run_node(const Node& node, std::span<const Tensor
   } catch (const Error& error) {
     std::throw_with_nested(Error(error.code(), error.message(), place_in(node, replica)));
   } catch (const std::exception& error) {
-    std::throw_with_nested(Error(ErrorCode::kFailedPrecondition, str("the kernel failed: ", error.what()),
-                                 place_in(node, replica)));
+    std::throw_with_nested(Error(code_of(error, ErrorCode::kFailedPrecondition),
+                                 str("the kernel failed: ", message_of(error)), place_in(node, replica)));
   } catch (...) {
     std::throw_with_nested(Error(ErrorCode::kFailedPrecondition,
                                  "the kernel threw something that is not an exception",

@@ -62,11 +62,9 @@ Interpreter::Interpreter(Graph graph, InterpreterOptions options)
     state.variables[decl.name] =
         decl.initial.defined() ? decl.initial : Tensor::zeros(decl.spec.dtype, decl.spec.shape);
   }
-  const std::vector<bool> live = internal::live_nodes(state.graph, state.orders->of(state.graph));
-  for (const Node& node : state.graph.nodes()) {
-    state.advances_step =
-        state.advances_step ||
-        (live[node.id().index()] && has(effects_of(node), Effect::kWritesVariable | Effect::kRandom));
+  for (const NodeId id : state.orders->of(state.graph)) {
+    const Effect effects = effects_of(state.graph.node(id));
+    state.advances_step = state.advances_step || has(effects, Effect::kWritesVariable | Effect::kRandom);
   }
 }
 

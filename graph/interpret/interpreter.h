@@ -6,8 +6,9 @@
 //   Tensor w = interpreter.variables().at("w");
 //
 // It runs any graph that verifies: regions, replicas, lambdas, variables, random ops; every device is the
-// CPU. It uses the kernels and splits of the ops, so that compiled programs agree with it to the bit. It is
-// the oracle of the tests and of bisect() (graph/transform/bisect.h).
+// CPU. It uses the kernels and splits of the ops, so that compiled programs agree with it to the bit. As in
+// programs, a node that no result and no effect depends on does not run. It is the oracle of the tests and of
+// bisect() (graph/transform/bisect.h).
 //
 // A step commits or did not happen: where something throws, variables and the step counter are as before the
 // run. Errors name node, op and source line, with the original exception nested.
