@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/name_hash.h"
 #include "lockstep/io/drawings/internal/communication.h"
 #include "lockstep/io/drawings/internal/view_maker.h"
 
@@ -149,6 +150,20 @@ class ViewMaker {
     return stems_from(*view_.stages_[stage_].graph, identities) ? DiffBy::kIdentity : DiffBy::kName;
   }
 
+  // Names of files may have any length; nobody reads one to its end, and each box has its scope's name too.
+  static constexpr std::size_t kMaxName = 500;
+  static constexpr std::size_t kMaxPath = 1000;
+  static std::string shortened(const std::string& name) {
+    if (name.size() <= kMaxName) return name;
+    const auto inside = [&](std::size_t at) {  // of a character of UTF-8
+      return at > 0 && at < name.size() && (static_cast<unsigned char>(name[at]) & 0xC0U) == 0x80U;
+    };
+    std::size_t head = kMaxName / 2, tail = name.size() - kMaxName / 2;
+    while (inside(head)) --head;
+    while (inside(tail)) ++tail;
+    return str(std::string_view(name).substr(0, head), "...", std::string_view(name).substr(tail));
+  }
+
   static std::string region_path(const std::string& owner, const Node& node, std::size_t region) {
     if (node.regions().size() == 1) return owner + "/";
     const RegionKind kind = node.op().region_kind;
@@ -172,7 +187,9 @@ class ViewMaker {
         Level& inner = levels_.emplace_back();
         inner.graph = &node.regions()[i];
         const std::string name = options_.fold_replicas ? without_replica(node.name()) : node.name();
-        inner.path = region_path(level.path + name, node, i);
+        inner.path = region_path(level.path + shortened(name), node, i);
+        // Regions that lie deeper than anybody looks share the scope of those around them.
+        if (inner.path.size() > kMaxPath) inner.path.resize(inner.path.rfind('/', kMaxPath - 1) + 1);
         inner.copies = level.copies;
         inner.flat = node.op().region_kind == RegionKind::kNone;
         collect(inner);
@@ -255,7 +272,7 @@ class ViewMaker {
   void make_boxes() {
     classes_.clear();
     std::unordered_map<std::uint64_t, std::size_t> class_of_group;
-    std::unordered_set<std::string> names;  // taken in this stage
+    NameSet names;  // taken in this stage
     for (std::uint32_t e = 0; e < entries_.size(); ++e) {
       const Entry& entry = entries_[e];
       const auto [found, made] = class_of_group.try_emplace(entry.group, classes_.size());
@@ -283,14 +300,15 @@ class ViewMaker {
     }
   }
 
-  std::string name_for(const Entry& entry, std::unordered_set<std::string>& taken) const {
+  std::string name_for(const Entry& entry, NameSet& taken) const {
     std::string plain = options_.fold_replicas ? without_replica(entry.node->name()) : entry.node->name();
     // What runs as one thing has no scopes inside: names there are made up.
     if (entry.level->flat) std::ranges::replace(plain, '/', '.');
-    std::string name = entry.level->path + (plain.empty() ? entry.node->name() : plain);
-    if (taken.contains(name)) name = entry.level->path + entry.node->name();
-    for (std::size_t i = 2; taken.contains(name); ++i)
-      name = str(entry.level->path, entry.node->name(), "'", i);
+    const std::string own = shortened(entry.node->name());
+    plain = shortened(plain);
+    std::string name = entry.level->path + (plain.empty() ? own : plain);
+    if (taken.contains(name)) name = entry.level->path + own;
+    for (std::size_t i = 2; taken.contains(name); ++i) name = str(entry.level->path, own, "'", i);
     taken.insert(name);
     return name;
   }
@@ -469,7 +487,7 @@ class ViewMaker {
   std::deque<Level> levels_;
   std::vector<Entry> entries_;
   std::vector<Class> classes_;
-  std::unordered_map<std::string, std::uint32_t> boxes_;  // of all stages so far, by name and op
+  NameMap<std::uint32_t> boxes_;           // of all stages so far, by name and op
   std::vector<std::string> level_of_box_;  // by box: the path of its level in the last stage it was in
   // Of the stage before: boxes by the identity of their nodes, and by what those stem from.
   std::unordered_map<std::uint64_t, std::uint32_t> by_identity_;

@@ -41,6 +41,24 @@ void ViewFolder::run() {
 
 // --- the tree of names
 
+namespace {
+
+// Drawings recurse into scopes. What lies deeper is in the deepest, with what is left of its path as its label.
+constexpr std::size_t kMaxScopes = 64;
+
+// The scope of a node of this name.
+std::string_view scope_path(std::string_view name) {
+  std::size_t end = 0;
+  std::size_t scopes = 0;
+  for (std::size_t at = name.find('/'); at != std::string_view::npos && scopes < kMaxScopes;
+       at = name.find('/', at + 1), ++scopes) {
+    end = at;
+  }
+  return name.substr(0, end);
+}
+
+}  // namespace
+
 std::uint32_t ViewFolder::scope_of(std::string_view path) {
   if (path.empty()) return 0;
   const auto found = by_name_.find(std::string(path));
@@ -63,13 +81,12 @@ void ViewFolder::make_tree() {
   view_.scopes_.assign(1, ViewScope{});
   for (std::uint32_t i = 0; i < view_.nodes_.size(); ++i) {
     ViewNode& node = view_.nodes_[i];
-    const std::size_t slash = node.name.rfind('/');
-    node.label = slash == std::string::npos ? node.name : node.name.substr(slash + 1);
+    const std::string_view path = scope_path(node.name);
+    node.label = path.empty() && !node.name.starts_with('/') ? node.name : node.name.substr(path.size() + 1);
     // A node with regions lies in the scope that is named like it, beside what is in them.
-    const bool holds = !node.appearances[0].nodes[0]->regions().empty();
-    node.scope = scope_of(holds                        ? std::string_view(node.name)
-                          : slash == std::string::npos ? std::string_view()
-                                                       : std::string_view(node.name).substr(0, slash));
+    const bool holds = !node.appearances[0].nodes[0]->regions().empty() &&
+                       scope_path(node.name + "/").size() == node.name.size();
+    node.scope = scope_of(holds ? std::string_view(node.name) : path);
     view_.scopes_[node.scope].nodes.push_back(i);
     if (holds) view_.scopes_[node.scope].holder = i;
   }
