@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
-#include <memory>
 #include <span>
 #include <type_traits>
 
@@ -14,29 +13,25 @@
 namespace lockstep::internal {
 namespace {
 
-// What each of the copies gets of `value`, so that in their order they sum up to it.
+// What copy `i` of so many gets of `value`, so that in their order they sum up to it.
 template <class T>
-void share(T value, std::span<T> shares) {
+T share(T value, std::size_t i, std::size_t copies) {
   if constexpr (std::is_integral_v<T>) {
     const auto wide = static_cast<std::int64_t>(value);
-    const auto copies = static_cast<std::int64_t>(shares.size());
-    const std::int64_t rest = wide % copies;
-    for (std::int64_t i = 0; i < copies; ++i) {
-      const std::int64_t extra = i < std::abs(rest) ? (rest < 0 ? -1 : 1) : 0;
-      shares[static_cast<std::size_t>(i)] = static_cast<T>(wide / copies + extra);
-    }
+    const std::int64_t rest = wide % static_cast<std::int64_t>(copies);
+    const std::int64_t extra = static_cast<std::int64_t>(i) < std::abs(rest) ? (rest < 0 ? -1 : 1) : 0;
+    return static_cast<T>(wide / static_cast<std::int64_t>(copies) + extra);
   } else {
     using Exact = std::conditional_t<std::is_same_v<T, double>, double, float>;
     const auto whole = static_cast<Exact>(value);
-    const T equal(whole / static_cast<Exact>(shares.size()));
-    std::ranges::fill(shares, equal);
-    if (whole == 0 || !std::isfinite(whole)) return;
+    const T equal(whole / static_cast<Exact>(copies));
+    if (i + 1 < copies || whole == 0 || !std::isfinite(whole)) return equal;
     // The others sum up to at least half of it and hardly more than all of it: no digit is lost in what is
     // left for the last. Half floats lose some in their share, less than the sum, which is made in f32, keeps
     // when it is rounded.
     Exact before = 0;
-    for (std::size_t i = 0; i + 1 < shares.size(); ++i) before += static_cast<Exact>(equal);
-    shares.back() = T(whole - before);
+    for (std::size_t other = 0; other + 1 < copies; ++other) before += static_cast<Exact>(equal);
+    return T(whole - before);
   }
 }
 
@@ -66,7 +61,7 @@ Decision LogicalVariable::has_value() const {
   return Decision::yes();
 }
 
-void LogicalVariable::read(Tensor& into) const {
+void LogicalVariable::read(Tensor& into) const noexcept {
   const bool all = rule == CopyRule::kSum || rule == CopyRule::kMean;
   // The mean of equal values is that value, which adding up and dividing may miss: what was restored is saved
   // as it was.
@@ -76,26 +71,21 @@ void LogicalVariable::read(Tensor& into) const {
   if (!all || equal || copies.size() == 1) {
     into.assign(copies[0]->storage());
   } else {
-    std::vector<const void*> inputs;
-    for (StoredVariable* copy : copies) inputs.push_back(copy->storage().raw());
     kernels::reduce_replicas(rule == CopyRule::kSum ? ReplicaReduce::kSum : ReplicaReduce::kMean,
-                             spec().dtype, inputs, into.raw(), 0, into.num_elements());
+                             spec().dtype, memory, into.raw(), 0, into.num_elements());
   }
 }
 
-void LogicalVariable::write(const Tensor& value) const {
+void LogicalVariable::write(const Tensor& value) const noexcept {
   if (rule != CopyRule::kSum || copies.size() == 1) {
     for (StoredVariable* copy : copies) copy->storage().assign(value);
     return;
   }
   visit_dtype(spec().dtype, [&]<class T>(T) {
     const std::span<const T> whole = value.data<T>();
-    const auto shares = std::make_unique<T[]>(copies.size());
-    std::vector<std::span<T>> parts;
-    for (StoredVariable* copy : copies) parts.push_back(copy->storage().data<T>());
-    for (std::size_t i = 0; i < whole.size(); ++i) {
-      share(whole[i], std::span<T>(shares.get(), parts.size()));
-      for (std::size_t c = 0; c < parts.size(); ++c) parts[c][i] = shares[c];
+    for (std::size_t c = 0; c < copies.size(); ++c) {
+      const std::span<T> part = copies[c]->storage().data<T>();
+      for (std::size_t i = 0; i < whole.size(); ++i) part[i] = share(whole[i], c, copies.size());
     }
   });
 }
@@ -118,6 +108,7 @@ std::vector<LogicalVariable> logical_variables(const StoreAtRest& rest) {
     std::ranges::sort(variable.copies.begin() + 1, variable.copies.end(), {}, [](const StoredVariable* copy) {
       return std::pair<std::size_t, std::string_view>(copy->name().size(), copy->name());
     });
+    for (StoredVariable* copy : variable.copies) variable.memory.push_back(copy->storage().raw());
     variables.push_back(std::move(variable));
   }
   return variables;

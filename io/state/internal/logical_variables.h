@@ -18,14 +18,16 @@ namespace lockstep::internal {
 struct LogicalVariable {
   std::vector<StoredVariable*> copies;  // the variable itself, then those of further replicas in their order
   CopyRule rule = CopyRule::kEqual;
+  std::vector<const void*> memory = {};  // of the copies
 
   const std::string& name() const { return copies[0]->name(); }
   const TensorSpec& spec() const { return copies[0]->spec(); }
   // Whether the copies are one value.
   Decision has_value() const;
-  // The value into a tensor of the spec. The store is at rest.
-  void read(Tensor& into) const;
-  void write(const Tensor& value) const;
+  // The value into a tensor of the spec, and back. The store is at rest. They allocate nothing: of several
+  // variables either none is read or written, or all are.
+  void read(Tensor& into) const noexcept;
+  void write(const Tensor& value) const noexcept;
 };
 
 // By name.
