@@ -7,10 +7,14 @@
 // file is therefore bounded by the file's own size, base_bytes + bytes_per_byte x its bytes; a file that asks
 // for more is refused before the memory is taken (InvalidArgument, which names the limit). The readers of
 // graphs, tensors, checkpoints and snapshots all take these limits. docs/security.md says what else holds.
+//
+// Thread safety: a ReadBudget belongs to one thread at a time.
 #pragma once
 
 #include <cstdint>
 #include <limits>
+
+#include "lockstep/core/export.h"
 
 namespace lockstep {
 
@@ -32,6 +36,27 @@ struct ReadLimits {
     if (bytes_per_byte != 0 && size > (all - base_bytes) / bytes_per_byte) return all;
     return base_bytes + bytes_per_byte * size;
   }
+};
+
+// What is left of the limit while one file is read. A reader takes from it before it allocates.
+class LOCKSTEP_API ReadBudget {
+ public:
+  ReadBudget(const ReadLimits& limits, std::uint64_t file_bytes)
+      : limit_(limits.memory_for(file_bytes)), left_(limit_), file_bytes_(file_bytes) {}
+  // Throws InvalidArgument where so many bytes are not left; says what would take them and how to raise the
+  // limit.
+  void take(std::uint64_t bytes, const char* what) {
+    if (bytes > left_) [[unlikely]]
+      refuse(bytes, what);
+    left_ -= bytes;
+  }
+  std::uint64_t left() const { return left_; }
+
+ private:
+  [[noreturn]] void refuse(std::uint64_t bytes, const char* what) const;
+  std::uint64_t limit_;
+  std::uint64_t left_;
+  std::uint64_t file_bytes_;
 };
 
 }  // namespace lockstep

@@ -18,8 +18,8 @@ std::string read_input(const std::string& path) {
 
 Graph read_graph_input(const std::string& path) {
   if (path != "-") return load_graph(path);
-  const GraphFileLimits limits;
-  return read_graph(read_standard_input(limits.max_bytes), limits, "standard input");
+  const ReadLimits limits;
+  return read_graph(read_standard_input(limits.base_bytes), limits, "standard input");
 }
 
 void write_output(const std::string& path, std::string_view bytes) {

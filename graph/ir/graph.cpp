@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "lockstep/core/large_pages.h"
+#include "lockstep/core/name_hash.h"
 
 namespace lockstep {
 
@@ -15,9 +16,6 @@ namespace {
 
 constexpr std::uint32_t kTombstone = 0xFFFFFFFFU;
 std::uint32_t low_half(std::uint64_t entry) { return static_cast<std::uint32_t>(entry); }
-
-// Cheap and well mixed: names differ mostly in their last characters.
-std::size_t hash_name(std::string_view name) { return std::hash<std::string_view>{}(name); }
 
 // What an index holds for a number.
 std::uint64_t entry_for(std::uint64_t hash, std::size_t number) {
@@ -30,10 +28,10 @@ constexpr std::size_t kShortList = 8;
 
 // A chunk for so many nodes, behind the others.
 std::vector<Node>& add_chunk(std::vector<std::vector<Node>>& chunks, std::size_t nodes) {
-  std::vector<Node>& chunk = chunks.emplace_back();
+  std::vector<Node> chunk;
   chunk.reserve(nodes);
   prefer_large_pages(chunk.data(), nodes * sizeof(Node));
-  return chunk;
+  return chunks.emplace_back(std::move(chunk));
 }
 
 }  // namespace
@@ -65,11 +63,17 @@ std::vector<Attribute>& NodeInit::own_attributes() {
 
 struct Graph::Tables {
   struct SiteHash {
-    std::size_t operator()(const Site& s) const { return (s.file * 31U + s.function) * 1000003U + s.line; }
+    std::size_t operator()(const Site& s) const {
+      static_assert(std::has_unique_object_representations_v<Site>);
+      return hash_name(
+          {reinterpret_cast<const char*>(&s), sizeof s});  // NOLINT(*-reinterpret-cast): its bytes
+    }
   };
-  std::unordered_map<std::string_view, std::uint32_t> strings;
+  std::unordered_map<std::string_view, std::uint32_t, NameHash> strings;
   std::unordered_map<Site, std::uint32_t, SiteHash> sites;
-  std::unordered_map<std::string, std::uint32_t> next_suffix;  // for unique_name
+  NameMap<std::uint32_t> next_suffix;  // for unique_name
+  // Ops that nobody registered, of nodes that are or were here.
+  std::unordered_map<const OpDef*, std::shared_ptr<const OpDef>> unknown_ops;
 };
 
 Graph::Tables& Graph::tables() const {
@@ -77,7 +81,7 @@ Graph::Tables& Graph::tables() const {
   return *tables_;
 }
 
-Graph::Graph() : sites_(1) {}
+Graph::Graph() noexcept = default;
 Graph::~Graph() = default;
 
 Graph::Graph(const Graph& other)
@@ -119,8 +123,7 @@ Graph::Graph(Graph&& other) noexcept
       sites_(std::move(other.sites_)),
       last_site_(std::exchange(other.last_site_, 0)),
       tables_(std::move(other.tables_)) {
-  other = Graph();  // whole again: a moved-from graph is an empty one
-  adopt();
+  adopt();  // a moved-from graph is an empty one, as moved-from vectors are
 }
 
 Graph& Graph::operator=(const Graph& other) {
@@ -153,7 +156,7 @@ Graph& Graph::operator=(Graph&& other) noexcept {
   other.variables_.clear();
   other.variable_index_.clear();
   other.strings_.clear();
-  other.sites_.resize(1);
+  other.sites_.clear();
   adopt();
   return *this;
 }
@@ -162,9 +165,9 @@ void Graph::adopt() {
   for (std::size_t i = 0; i < slots_; ++i) slot(NodeId(i)).graph_ = this;
 }
 
-std::uint64_t Graph::new_identity() {
+std::uint64_t Graph::new_identity(std::uint64_t count) {
   static std::atomic<std::uint64_t> next{1};
-  return next.fetch_add(1, std::memory_order_relaxed);
+  return next.fetch_add(count, std::memory_order_relaxed);
 }
 
 void Graph::throw_missing(NodeId id) {
@@ -182,7 +185,7 @@ Node& Graph::append_slot() {
 }
 
 void Graph::reserve(std::size_t nodes) {
-  if (nodes * 2 > name_index_.size()) rebuild_name_index(nodes);
+  if (nodes * 2 > name_index_.size()) rebuild_name_index(std::max(nodes, live_ * 2));
 }
 
 const VariableDecl* Graph::find_variable(std::string_view name) const {
@@ -213,22 +216,26 @@ NodeId Graph::find(std::string_view name) const {
   }
 }
 
+// For at least as many names as there are.
 void Graph::rebuild_name_index(std::size_t capacity) {
   std::size_t size = 16;
   while (size < capacity * 3 / 2) size *= 2;
-  name_index_.clear();
-  name_index_.reserve(size);
-  prefer_large_pages(name_index_.data(), size * sizeof(name_index_[0]));  // before they are touched
-  name_index_.assign(size, 0);
+  std::vector<std::uint64_t> index;
+  index.reserve(size);
+  prefer_large_pages(index.data(), size * sizeof(index[0]));  // before they are touched
+  index.assign(size, 0);
+  name_index_ = std::move(index);
   name_index_used_ = 0;
   for (const Node& node : nodes()) index_name(node.id_);
 }
 
-void Graph::index_name(NodeId id) {
-  if ((name_index_used_ + 1) * 4 > name_index_.size() * 3) {
-    rebuild_name_index(std::max<std::size_t>(live_ * 2, 16));
-    return;  // the rebuild has indexed this node too
-  }
+// For one name more; the only step of indexing that can fail.
+void Graph::reserve_name() {
+  if ((name_index_used_ + 1) * 4 > name_index_.size() * 3)
+    rebuild_name_index(std::max<std::size_t>((live_ + 1) * 2, 16));
+}
+
+void Graph::index_name(NodeId id) noexcept {
   const std::size_t mask = name_index_.size() - 1;
   const std::size_t hash = hash_name(slot(id).name_);
   std::size_t at = hash & mask;
@@ -277,6 +284,7 @@ void Graph::rename(NodeId id, std::string name) {
     throw InvalidArgument(
         str("cannot rename '", node.name_, "' to '", name, "': the name is empty or taken"));
   }
+  reserve_name();
   unindex_name(id);
   node.name_ = std::move(name);
   index_name(id);
@@ -306,31 +314,33 @@ std::uint32_t Graph::intern_site(const SourceSite& site) {
   if (!site.known()) return 0;
   // Most nodes come from where the last one came from, or from nearby.
   const auto same = [&](std::uint32_t id, const char* text) { return *strings_[id] == text; };
-  const Site& last = sites_[last_site_];
-  if (last_site_ != 0 && last.line == site.line && same(last.file, site.file) &&
-      same(last.function, site.function)) {
-    return last_site_;
-  }
-  const Site key{
-      last_site_ != 0 && same(last.file, site.file) ? last.file : intern(site.file).value,
-      last_site_ != 0 && same(last.function, site.function) ? last.function : intern(site.function).value,
-      site.line};
+  const bool any = last_site_ != 0;
+  const Site last = any ? sites_[last_site_ - 1] : Site{};
+  const bool same_file = any && same(last.file, site.file);
+  const bool same_function = any && same(last.function, site.function);
+  if (same_file && same_function && last.line == site.line) return last_site_;
+  const Site key{same_file ? last.file : intern(site.file).value,
+                 same_function ? last.function : intern(site.function).value, site.line};
   if (sites_.size() <= kShortList) {
-    const auto found = std::find(sites_.begin() + 1, sites_.end(), key);
-    last_site_ = static_cast<std::uint32_t>(found - sites_.begin());
+    const auto found = std::ranges::find(sites_, key);
+    if (found != sites_.end()) return last_site_ = static_cast<std::uint32_t>(found - sites_.begin()) + 1;
   } else {
     const auto& known = tables().sites;
-    const auto found = known.find(key);
-    last_site_ = found == known.end() ? static_cast<std::uint32_t>(sites_.size()) : found->second;
+    if (const auto found = known.find(key); found != known.end()) return last_site_ = found->second;
   }
-  if (last_site_ < sites_.size()) return last_site_;
   sites_.push_back(key);
   if (sites_.size() > kShortList) {
     auto& known = tables().sites;
-    for (std::size_t i = known.size() + 1; i < sites_.size(); ++i)
-      known.emplace(sites_[i], static_cast<std::uint32_t>(i));
+    for (std::size_t i = known.size(); i < sites_.size(); ++i)
+      known.emplace(sites_[i], static_cast<std::uint32_t>(i + 1));
   }
-  return last_site_;
+  return last_site_ = static_cast<std::uint32_t>(sites_.size());
+}
+
+// An op that nobody registered lives as long as a graph that has had a node of it.
+void Graph::keep_op(const OpDef& op) {
+  auto& kept = tables().unknown_ops;
+  if (!kept.contains(&op)) kept.emplace(&op, OpRegistry::global().find_or_unknown(op.name));
 }
 
 // --- nodes
@@ -340,6 +350,21 @@ NodeId Graph::add(NodeInit init) {
   if (init.name.empty()) throw InvalidArgument(str("a node of op '", init.op->name, "' needs a name"));
   if (find(init.name).valid()) throw InvalidArgument(str("a node named '", init.name, "' exists already"));
   LOCKSTEP_CHECK(slots_ < kTombstone - 1, "too many nodes");
+  // First whatever may fail for want of memory, so that no node is half there.
+  if (!init.op->known) [[unlikely]]
+    keep_op(*init.op);
+  const StringId device = init.device.empty() ? StringId() : intern(init.device);
+  const std::uint32_t site = intern_site(init.site);
+  std::shared_ptr<const std::vector<Attribute>> attributes;
+  if (init.attributes_of != nullptr) {
+    attributes = init.attributes_of->attributes_;
+  } else if (!init.attributes.empty()) {
+    if (init.attributes.size() > 1) std::ranges::sort(init.attributes, {}, &Attribute::name);
+    attributes = std::make_shared<const std::vector<Attribute>>(std::move(init.attributes));
+  }
+  if (!init.regions.empty() && region_owners_.size() == region_owners_.capacity())
+    region_owners_.reserve(2 * region_owners_.size() + 4);
+  reserve_name();
   Node& node = append_slot();
   node.op_ = init.op;
   node.name_ = std::move(init.name);
@@ -347,16 +372,11 @@ NodeId Graph::add(NodeInit init) {
   node.controls_ = std::move(init.controls);
   in_order_ = in_order_ && names_earlier(node);
   node.outputs_ = std::move(init.outputs);
-  if (init.attributes_of != nullptr) {
-    node.attributes_ = init.attributes_of->attributes_;
-  } else if (!init.attributes.empty()) {
-    if (init.attributes.size() > 1) std::ranges::sort(init.attributes, {}, &Attribute::name);
-    node.attributes_ = std::make_shared<const std::vector<Attribute>>(std::move(init.attributes));
-  }
+  node.attributes_ = std::move(attributes);
   node.regions_ = std::move(init.regions);
   if (!node.regions_.empty()) region_owners_.push_back(node.id_);
-  node.device_ = init.device.empty() ? StringId() : intern(init.device);
-  node.site_ = intern_site(init.site);
+  node.device_ = device;
+  node.site_ = site;
   if (init.provenance) {
     node.provenance_ = *init.provenance;
   } else {
@@ -403,7 +423,11 @@ void Graph::set_controls(NodeId id, std::span<const NodeId> controls) {
   in_order_ = in_order_ && names_earlier(node);
 }
 
-void Graph::set_op(NodeId id, const OpDef& op) { at(id).op_ = &op; }
+void Graph::set_op(NodeId id, const OpDef& op) {
+  Node& node = at(id);
+  if (!op.known) keep_op(op);
+  node.op_ = &op;
+}
 
 void Graph::set_outputs(NodeId id, std::span<const TensorSpec> outputs) {
   at(id).outputs_ = SmallVector<TensorSpec, 1>(outputs);

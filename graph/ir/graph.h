@@ -143,7 +143,7 @@ struct NodeInit {
 
 class LOCKSTEP_API Graph {
  public:
-  Graph();
+  Graph() noexcept;
   Graph(const Graph& other);
   Graph(Graph&& other) noexcept;
   Graph& operator=(const Graph& other);
@@ -249,7 +249,8 @@ class LOCKSTEP_API Graph {
   StringId intern(std::string_view text);
   void reserve(std::size_t nodes);
 
-  static std::uint64_t new_identity();
+  // The first of so many that nobody has.
+  static std::uint64_t new_identity(std::uint64_t count = 1);
 
  private:
   friend class Node;
@@ -280,7 +281,9 @@ class LOCKSTEP_API Graph {
   [[noreturn]] static void throw_missing(NodeId id);
   Node& append_slot();
   std::uint32_t intern_site(const SourceSite& site);
-  void index_name(NodeId id);
+  void keep_op(const OpDef& op);
+  void reserve_name();
+  void index_name(NodeId id) noexcept;
   void unindex_name(NodeId id);
   void rebuild_name_index(std::size_t capacity);
   void renumber_name_index(std::span<const NodeId> moved);
@@ -308,7 +311,7 @@ class LOCKSTEP_API Graph {
     std::uint32_t file, function, line;
     friend bool operator==(const Site&, const Site&) = default;
   };
-  std::vector<Site> sites_;  // [0] is the unknown site
+  std::vector<Site> sites_;  // a node has its place from 1 on; 0: unknown
   std::uint32_t last_site_ = 0;
   // Where there are more than a few strings or sites, or names that clash; null: not yet.
   struct Tables;

@@ -18,7 +18,7 @@ const std::vector<Attribute>& Node::no_attributes() {
 
 SourceSite Node::site() const {
   if (site_ == 0) return {};
-  const Graph::Site& site = graph_->sites_[site_];
+  const Graph::Site& site = graph_->sites_[site_ - 1];
   return {graph_->strings_[site.file]->c_str(), graph_->strings_[site.function]->c_str(), site.line};
 }
 

@@ -4,9 +4,9 @@
 #include <deque>
 #include <mutex>
 #include <shared_mutex>
-#include <unordered_map>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/ir/internal/edit_distance.h"
 
@@ -78,14 +78,10 @@ std::string arity_message(const OpDef& op, std::size_t inputs) {
 }
 
 struct OpRegistry::State {
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view name) const { return std::hash<std::string_view>{}(name); }
-  };
   mutable std::shared_mutex mutex;
   std::deque<OpDef> defs;  // addresses never change
-  std::unordered_map<std::string, const OpDef*, Hash, std::equal_to<>> known;
-  std::unordered_map<std::string, const OpDef*, Hash, std::equal_to<>> unknown;
+  NameMap<const OpDef*> known;
+  NameMap<std::weak_ptr<const OpDef>> unknown;  // each as long as a graph holds it
 };
 
 OpRegistry::OpRegistry() : state_(std::make_unique<State>()) {}
@@ -124,24 +120,34 @@ const OpDef* OpRegistry::find(std::string_view name) const {
 
 const OpDef& OpRegistry::get(std::string_view name) const {
   if (const OpDef* def = find(name)) return *def;
-  throw NotFound(str("no op named '", name, "' is registered; did you mean ",
+  throw NotFound(str("no op named '", name.substr(0, 80), "' is registered; did you mean ",
                      internal::closest_names(name, names()), "?"));
 }
 
-const OpDef& OpRegistry::find_or_unknown(std::string_view name) {
-  if (const OpDef* def = find(name)) return *def;
-  const std::unique_lock lock(state_->mutex);
-  const auto found = state_->unknown.find(name);
-  if (found != state_->unknown.end()) return *found->second;
+std::shared_ptr<const OpDef> OpRegistry::find_or_unknown(std::string_view name) {
+  if (const OpDef* def = find(name)) return {std::shared_ptr<const OpDef>(), def};
   OpDef def;
   def.name = std::string(name);
   def.inputs = Arity::at_least(0);
   def.effects = Effect::kOpaque;
   def.open_attributes = true;
   def.known = false;
-  const OpDef& stored = state_->defs.emplace_back(std::move(def));
-  state_->unknown.emplace(stored.name, &stored);
-  return stored;
+  // The last graph that holds it takes it out of the table.
+  const auto forget = [state = state_.get()](const OpDef* gone) {
+    {
+      const std::unique_lock lock(state->mutex);
+      const auto found = state->unknown.find(gone->name);
+      if (found != state->unknown.end() && found->second.expired()) state->unknown.erase(found);
+    }
+    delete gone;  // NOLINT(cppcoreguidelines-owning-memory): the deleter of its shared pointer
+  };
+  const std::shared_ptr<const OpDef> made(new OpDef(std::move(def)),
+                                          forget);  // before the lock, which it takes
+  const std::unique_lock lock(state_->mutex);
+  std::weak_ptr<const OpDef>& slot = state_->unknown[made->name];
+  if (std::shared_ptr<const OpDef> there = slot.lock()) return there;
+  slot = made;
+  return made;
 }
 
 std::vector<std::string> OpRegistry::names() const {

@@ -14,6 +14,7 @@
 //   OpRegistry::global().add(std::move(def));           // a taken name is an error
 //
 // Thread safety: the registry may be used from any thread; an OpDef never changes once added, and never goes.
+// Registering allocates: a failed first use of global() throws std::bad_alloc, and the next one tries again.
 #pragma once
 
 #include <array>
@@ -304,8 +305,9 @@ class LOCKSTEP_API OpRegistry {
   const OpDef* find(std::string_view name) const;
   // Throws NotFound, naming the closest registered names.
   const OpDef& get(std::string_view name) const;
-  // As find, but an unregistered name gets an OpDef with known == false, so that a graph can hold it.
-  const OpDef& find_or_unknown(std::string_view name);
+  // As find, but an unregistered name gets an OpDef with known == false, so that a graph can hold it. That one
+  // lives as long as this pointer, or a graph with a node of it.
+  std::shared_ptr<const OpDef> find_or_unknown(std::string_view name);
   std::vector<std::string> names() const;  // sorted
 
  private:

@@ -1,3 +1,5 @@
+#include <memory>
+
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/ops.h"
 
@@ -26,10 +28,11 @@ void register_builtin_ops(OpRegistry& registry) {
 }
 
 OpRegistry& OpRegistry::global() {
-  static OpRegistry* const registry = [] {  // never destroyed: graphs in static storage may outlive main
-    static OpRegistry instance;
-    register_builtin_ops(instance);
-    return &instance;
+  // Never destroyed: graphs in static storage may outlive main. Made whole or not at all.
+  static OpRegistry* const registry = [] {
+    auto made = std::make_unique<OpRegistry>();
+    register_builtin_ops(*made);
+    return made.release();
   }();
   return *registry;
 }

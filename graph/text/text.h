@@ -17,6 +17,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/export.h"
+#include "lockstep/core/read_limits.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {
@@ -28,12 +29,6 @@ struct PrintOptions {
 LOCKSTEP_API std::string print(const Graph& graph, const PrintOptions& options = {});
 LOCKSTEP_API std::string print(const AttributeValue& value);
 
-struct ParseLimits {
-  // All tensors that the text fills with one value (f32[1000]{*0.0}), together: a few bytes of text must not
-  // take all memory.
-  std::uint64_t splat_bytes = std::uint64_t{1} << 32U;
-};
-
 class LOCKSTEP_API ParseError : public Error {
  public:
   ParseError(std::string message, std::uint32_t line, std::uint32_t column, std::string_view source = {});
@@ -42,17 +37,20 @@ class LOCKSTEP_API ParseError : public Error {
   std::uint32_t column() const { return column_; }  // from 1, in bytes
 
  private:
-  friend LOCKSTEP_API Graph parse(std::string_view text, std::string_view source, const ParseLimits& limits);
+  friend LOCKSTEP_API Graph parse(std::string_view text, std::string_view source, const ReadLimits& limits);
   std::string bare_;  // the message without line and column
   std::uint32_t line_;
   std::uint32_t column_;
 };
 // Throws ParseError: "3:14: expected ')' or ',', got '->'". Unknown ops, wrong specs and cycles parse:
 // verify() judges. `source` names the text in errors (place().file) and in creation sites (each node's site
-// is its line there).
+// is its line there). A few bytes of text can ask for much ("f32[1000000000]{*0.0}"): text whose graph would
+// take more memory than the limits allow for its size is refused.
 LOCKSTEP_API Graph parse(std::string_view text, std::string_view source = "<text>",
-                         const ParseLimits& limits = {});
+                         const ReadLimits& limits = {});
 // One attribute's value, as print() writes it: parse_value(print(v)) is v, bit by bit. Throws ParseError.
-LOCKSTEP_API AttributeValue parse_value(std::string_view text, const ParseLimits& limits = {});
+LOCKSTEP_API AttributeValue parse_value(std::string_view text, const ReadLimits& limits = {});
+// One of many in a file: what it takes comes out of the file's budget.
+LOCKSTEP_API AttributeValue parse_value(std::string_view text, ReadBudget& budget);
 
 }  // namespace lockstep

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <memory>
 #include <unordered_map>
 
 #include "lockstep/core/device_spellings.h"
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/internal/gradient_nodes.h"
 #include "lockstep/graph/text/internal/text_lexer.h"
 #include "lockstep/graph/text/internal/text_syntax.h"
@@ -16,10 +18,16 @@ using internal::TextPlace;
 using internal::TextValues;
 using internal::to_integer;
 
+// What things take in memory, in the graph and in what verifying it needs.
+constexpr std::uint64_t kNodeBytes = sizeof(Node) + 128;
+constexpr std::uint64_t kVariableBytes = 2 * sizeof(VariableDecl) + 64;
+constexpr std::uint64_t kUnknownOpBytes = sizeof(OpDef) + 256;
+constexpr std::size_t kInlineInputs = 2;
+
 class Parser {
  public:
-  Parser(std::string_view text, std::string_view source, const ParseLimits& limits)
-      : lexer_(text), values_(lexer_, limits), source_(source) {
+  Parser(std::string_view text, std::string_view source, ReadBudget& budget)
+      : lexer_(text), values_(lexer_, budget), source_(source) {
     // As many as the text can hold when it reads like most do; a guess that costs nothing when it is wrong.
     constexpr std::size_t kShortLine = 24;
     expected_nodes_ = std::min<std::size_t>(static_cast<std::size_t>(std::ranges::count(text, '\n')),
@@ -51,6 +59,7 @@ class Parser {
   // --- statements
 
   Graph parse_graph(int depth) {
+    values_.take(2 * sizeof(Graph), "a region", lexer_.place());
     Graph graph;
     if (depth == 0) graph.reserve(expected_nodes_);
     std::vector<Forward> forwards;
@@ -77,6 +86,7 @@ class Parser {
     if (lexer_.at_line_end() || lexer_.peek() == '}') return;
     std::vector<ValueId> results;
     do {
+      values_.take(2 * sizeof(ValueId), "a result", lexer_.place());
       results.push_back(
           parse_use(graph, forwards, NodeId(), static_cast<std::uint32_t>(results.size()), false));
     } while (lexer_.take(','));
@@ -88,6 +98,7 @@ class Parser {
     VariableDecl decl;
     const TextPlace place = lexer_.place();
     decl.name = std::string(lexer_.take_name("the variable's name"));
+    values_.take(kVariableBytes + 2 * decl.name.size(), "a variable", place);
     lexer_.expect(':', "':' and the variable's type");
     decl.spec = values_.parse_spec();
     if (lexer_.take('=')) decl.initial = values_.parse_tensor();
@@ -166,19 +177,22 @@ class Parser {
     lexer_.expect('=', "'='");
     const std::string_view op = lexer_.take_word();
     if (op.empty()) lexer_.expected("the name of an op");
-    init.op = &find_op(op);
+    values_.take(kNodeBytes + init.name.size(), "a node", place);
+    init.op = &find_op(op, place);
     const TextPlace brackets = lexer_.place();
     if (lexer_.take_open('[')) init.attributes = values_.parse_attributes(brackets, init.name);
     lexer_.expect_open('(',
                        init.attributes.empty() ? "'[' and attributes, or '(' and inputs" : "'(' and inputs");
     if (!lexer_.take_close(')')) {
       do {
+        if (init.inputs.size() >= kInlineInputs) values_.take(2 * sizeof(ValueId), "an input", place);
         init.inputs.push_back(
             parse_use(graph, forwards, id, static_cast<std::uint32_t>(init.inputs.size()), false));
       } while (lexer_.take_comma_or_close(')', "',' or ')'"));
     }
     if (lexer_.take(':')) {
       do {
+        if (!init.outputs.empty()) values_.take(2 * sizeof(TensorSpec), "an output", place);
         init.outputs.push_back(values_.parse_spec());
       } while (lexer_.take(','));
     }
@@ -201,6 +215,7 @@ class Parser {
       lexer_.expect_open('(', "'('");
       do {
         const auto slot = static_cast<std::uint32_t>(init.controls.size());
+        if (slot >= kInlineInputs) values_.take(2 * sizeof(NodeId), "a control input", place);
         init.controls.push_back(parse_use(graph, forwards, id, slot, true).node);
       } while (lexer_.take_comma_or_close(')', "',' or ')'"));
     }
@@ -245,7 +260,10 @@ class Parser {
     const TextPlace place = lexer_.place();
     const std::string_view name = lexer_.take_name("a name after '%'");
     ValueId value{graph.find(name), 0};
-    if (!value.node.valid()) forwards.push_back({user, slot, control, place, std::string(name)});
+    if (!value.node.valid()) {
+      values_.take(2 * sizeof(Forward) + name.size(), "a name that comes later", place);
+      forwards.push_back({user, slot, control, place, std::string(name)});
+    }
     if (!control && lexer_.adjacent(':')) {
       lexer_.take(':');
       const TextPlace number_place = lexer_.place();
@@ -288,14 +306,17 @@ class Parser {
     if (!forwards.empty()) graph.set_results(std::move(results));
   }
 
-  const OpDef& find_op(std::string_view name) {
+  const OpDef& find_op(std::string_view name, TextPlace place) {
     if (last_op_ != nullptr && last_op_->name == name) return *last_op_;
     auto found = ops_.find(name);
     if (found == ops_.end()) {
-      const OpDef& op = OpRegistry::global().find_or_unknown(name);
-      found = ops_.emplace(op.name, &op).first;
+      if (OpRegistry::global().find(name) == nullptr)
+        values_.take(kUnknownOpBytes + 2 * name.size(), "an op that nobody registered", place);
+      std::shared_ptr<const OpDef> op = OpRegistry::global().find_or_unknown(name);
+      const std::string_view kept = op->name;
+      found = ops_.emplace(kept, std::move(op)).first;
     }
-    last_op_ = found->second;
+    last_op_ = found->second.get();
     return *last_op_;
   }
 
@@ -304,7 +325,7 @@ class Parser {
   const std::string source_;
   std::size_t expected_nodes_ = 0;
   const OpDef* last_op_ = nullptr;
-  std::unordered_map<std::string_view, const OpDef*> ops_;
+  std::unordered_map<std::string_view, std::shared_ptr<const OpDef>, NameHash> ops_;
   DeviceSpellings devices_;
 };
 
@@ -318,13 +339,19 @@ ParseError::ParseError(std::string message, std::uint32_t line, std::uint32_t co
       column_(column) {}
 ParseError::~ParseError() = default;
 
-AttributeValue parse_value(std::string_view text, const ParseLimits& limits) {
-  return Parser(text, "<value>", limits).parse_single_value();
+AttributeValue parse_value(std::string_view text, ReadBudget& budget) {
+  return Parser(text, "<value>", budget).parse_single_value();
 }
 
-Graph parse(std::string_view text, std::string_view source, const ParseLimits& limits) {
+AttributeValue parse_value(std::string_view text, const ReadLimits& limits) {
+  ReadBudget budget(limits, text.size());
+  return parse_value(text, budget);
+}
+
+Graph parse(std::string_view text, std::string_view source, const ReadLimits& limits) {
   try {
-    return Parser(text, source, limits).parse();
+    ReadBudget budget(limits, text.size());
+    return Parser(text, source, budget).parse();
   } catch (const ParseError& error) {
     throw ParseError(error.bare_, error.line_, error.column_, source);
   }

@@ -67,6 +67,21 @@ T from_bits(std::uint64_t bits) {
 
 }  // namespace
 
+void TextValues::take(std::uint64_t bytes, const char* what, TextPlace place) {
+  try {
+    budget_.take(bytes, what);
+  } catch (const InvalidArgument& error) {
+    TextLexer::fail(place, error.message());
+  }
+}
+
+// Appends to a list that grows as a vector does.
+template <class T>
+void TextValues::push(std::vector<T>& list, T value, TextPlace place) {
+  if (list.size() == list.capacity()) take(2 * sizeof(T) * (list.size() + 1), "a list", place);
+  list.push_back(std::move(value));
+}
+
 // --- types
 
 std::int64_t TextValues::parse_dim() {
@@ -120,7 +135,8 @@ std::vector<Attribute> TextValues::parse_attributes(TextPlace place, const std::
   do {
     std::string name(lexer_.take_name("the name of an attribute"));
     lexer_.expect('=', "'=' and the attribute's value");
-    attributes.push_back({std::move(name), parse_value(node)});
+    take(sizeof(Attribute) + name.size(), "an attribute", place);
+    push(attributes, Attribute{std::move(name), parse_value(node)}, place);
   } while (lexer_.take_comma_or_close(']', "',' or ']'"));
   std::ranges::sort(attributes, {}, &Attribute::name);
   const auto twice = std::ranges::adjacent_find(attributes, {}, &Attribute::name);
@@ -192,7 +208,7 @@ AttributeValue TextValues::parse_list(TextPlace place) {
     std::vector<std::string> strings;
     do {
       if (lexer_.peek() != '"') lexer_.expected("a string like the elements before");
-      strings.push_back(lexer_.take_string());
+      push(strings, lexer_.take_string(), place);
     } while (lexer_.take_comma_or_close(']', "',' or ']'"));
     return strings;
   }
@@ -202,18 +218,18 @@ AttributeValue TextValues::parse_list(TextPlace place) {
     const TextPlace element = lexer_.place();
     if (at_special_float()) {
       if (!ints.empty()) lexer_.fail("expected an integer like the elements before");
-      floats.push_back(take_special_double());
+      push(floats, take_special_double(), element);
       continue;
     }
     const std::string_view number = lexer_.take_number();
     if (number.empty()) lexer_.expected("a number or a string");
     if (looks_like_float(number)) {
       if (!ints.empty()) TextLexer::fail(element, "expected an integer like the elements before");
-      floats.push_back(to_float<double>(number, element, DType::kF64));
+      push(floats, to_float<double>(number, element, DType::kF64), element);
     } else {
       if (!floats.empty())
         TextLexer::fail(element, "expected a number with '.' or 'e' like the elements before");
-      ints.push_back(to_integer<std::int64_t>(number, element, "a list of ints (64 bits)"));
+      push(ints, to_integer<std::int64_t>(number, element, "a list of ints (64 bits)"), element);
     }
   } while (lexer_.take_comma_or_close(']', "',' or ']'"));
   if (!floats.empty()) return floats;
@@ -277,7 +293,7 @@ auto TextValues::parse_element() {
   }
 }
 
-// Behind the '{'. No memory is taken before it is known that the text (or the limit on splats) allows for it.
+// Behind the '{'. No memory is taken before it is known that the text and the budget allow for it.
 template <class T>
 Tensor TextValues::parse_elements(const TensorSpec& spec, TextPlace place) {
   const auto count = static_cast<std::uint64_t>(spec.shape.num_elements());
@@ -287,7 +303,7 @@ Tensor TextValues::parse_elements(const TensorSpec& spec, TextPlace place) {
     TextLexer::fail(place,
                     str(to_string(spec), " has ", count, " elements; the text is too short to hold them"));
   }
-  Tensor tensor = Tensor::empty(spec.dtype, spec.shape);
+  Tensor tensor = make_tensor(spec, place);
   auto* elements = static_cast<Stored<T>*>(tensor.raw());
   std::uint64_t found = 0;
   if (!lexer_.take_close('}')) {
@@ -304,17 +320,17 @@ Tensor TextValues::parse_elements(const TensorSpec& spec, TextPlace place) {
   return tensor;
 }
 
+Tensor TextValues::make_tensor(const TensorSpec& spec, TextPlace place) {
+  constexpr std::uint64_t kOverhead = 256;  // of its allocation
+  take(static_cast<std::uint64_t>(num_bytes(spec)) + kOverhead, "a tensor", place);
+  return Tensor::empty(spec.dtype, spec.shape);
+}
+
 template <class T>
 Tensor TextValues::parse_splat(const TensorSpec& spec, TextPlace place) {
   const Stored<T> element = parse_element<T>();
   if (!lexer_.take_close('}')) lexer_.expected("'}'");
-  const auto bytes = static_cast<std::uint64_t>(num_bytes(spec));
-  if (bytes > limits_.splat_bytes - splat_bytes_) {
-    TextLexer::fail(place, str("the tensors that this text fills with one value take more than ",
-                               limits_.splat_bytes, " bytes"));
-  }
-  splat_bytes_ += bytes;
-  Tensor tensor = Tensor::empty(spec.dtype, spec.shape);
+  Tensor tensor = make_tensor(spec, place);
   std::fill_n(static_cast<Stored<T>*>(tensor.raw()), tensor.num_elements(), element);
   return tensor;
 }

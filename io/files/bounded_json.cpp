@@ -5,11 +5,15 @@
 namespace lockstep::internal {
 namespace {
 
-// How deep objects and arrays lie inside each other. The parser recurses once per level along text that is
+// How deep objects and arrays lie inside each other, and how much there is. The parser recurses once per level along text that is
 // JSON so far, and there it and this count agree on what is inside a string.
-std::size_t depth_of(std::string_view text) {
+struct JsonExtent {
+  std::size_t depth = 0;   // the deepest
+  std::size_t values = 0;  // at most so many: each ends where an object or array does, or at a comma or colon
+};
+JsonExtent extent_of(std::string_view text) {
   std::size_t depth = 0;
-  std::size_t deepest = 0;
+  JsonExtent extent;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     switch (text[i]) {
@@ -17,26 +21,32 @@ std::size_t depth_of(std::string_view text) {
       case '\\': i += in_string ? 1 : 0; break;
       case '{':
       case '[':
-        if (!in_string) deepest = std::max(deepest, ++depth);
+        if (!in_string) extent.depth = std::max(extent.depth, ++depth);
         break;
       case '}':
       case ']':
         if (!in_string && depth > 0) --depth;
+        extent.values += in_string ? 0 : 1;
         break;
+      case ',':
+      case ':': extent.values += in_string ? 0 : 1; break;
       default: break;
     }
   }
-  return deepest;
+  return extent;
 }
 
 }  // namespace
 
-BoundedJsonInput::BoundedJsonInput(std::string_view text, std::string_view what, BoundedLimits limits)
-    : InputArchive(this), what_(what) {
-  const std::size_t depth = depth_of(text);
-  if (depth > limits.max_depth) {
-    fail(str("objects and arrays are nested ", depth, " deep; at most ", limits.max_depth, " are allowed"));
+BoundedJsonInput::BoundedJsonInput(std::string_view text, std::string_view what, BoundedLimits limits,
+                                   ReadBudget* budget)
+    : InputArchive(this), what_(what), budget_(budget) {
+  const JsonExtent extent = extent_of(text);
+  if (extent.depth > limits.max_depth) {
+    fail(str("objects and arrays are nested ", extent.depth, " deep; at most ", limits.max_depth,
+             " are allowed"));
   }
+  charge((extent.values + 1) * 2 * sizeof(Json));  // with what the parser's stack takes on the way
   // With a length, not to the first zero byte; without the extensions that Cereal allows (NaN and
   // infinities).
   json::MemoryStream stream(text.data(), text.size());
@@ -121,6 +131,7 @@ const BoundedJsonInput::Json& BoundedJsonInput::next_of(bool (Json::*is)() const
 
 void BoundedJsonInput::take(std::string& text) {
   const Json& value = next_of(&Json::IsString, "a string");
+  if (value.GetStringLength() > text.capacity()) charge(value.GetStringLength());
   text.assign(value.GetString(), value.GetStringLength());
 }
 void BoundedJsonInput::take(bool& flag) { flag = next_of(&Json::IsBool, "true or false").GetBool(); }

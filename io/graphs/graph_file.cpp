@@ -34,10 +34,10 @@ constexpr BoundedLimits kRecordLimits{.max_depth = 16};
   throw Error(ErrorCode::kDataLoss, str("graph file '", source, "': ", message));
 }
 
-void check_size(std::uint64_t bytes, const GraphFileLimits& limits, std::string_view source) {
-  if (bytes <= limits.max_bytes) return;
+void check_size(std::uint64_t bytes, const ReadLimits& limits, std::string_view source) {
+  if (bytes <= limits.file_bytes) return;
   throw InvalidArgument(str("graph file '", source, "': it has ", bytes, " bytes, and the limit is ",
-                            limits.max_bytes, " (GraphFileLimits::max_bytes in C++)"));
+                            limits.file_bytes, " (ReadLimits::file_bytes in C++)"));
 }
 
 void check_version(std::uint64_t version, std::string_view source) {
@@ -164,7 +164,7 @@ class BlockReader {
   std::string_view source_;
 };
 
-Graph read_binary(ByteSource& bytes, std::string_view source) {
+Graph read_binary(ByteSource& bytes, std::string_view source, ReadBudget& budget) {
   if (bytes.size() < kHeaderBytes)
     refuse(source, str("it ends early: ", bytes.size(), " bytes are no header"));
   std::string header(kHeaderBytes, '\0');
@@ -186,10 +186,10 @@ Graph read_binary(ByteSource& bytes, std::string_view source) {
   if (number_at<std::uint32_t>(header, 24) != crc32c(body)) {
     refuse(source, "its records are damaged: the checksum does not match");
   }
-  const auto file = from_portable_bytes<GraphFileRecord>(body, "records", kRecordLimits);
+  const auto file = from_portable_bytes<GraphFileRecord>(body, "records", kRecordLimits, &budget);
   body = {};
   const std::vector<Tensor> tensors = BlockReader(bytes, source).read_all(file.tensors);
-  return make_graph(file, RecordForm::kBinary, tensors, 0);
+  return make_graph(file, RecordForm::kBinary, tensors, budget);
 }
 
 // --- JSON
@@ -214,7 +214,7 @@ std::string write_json(const Graph& graph) {
   return text;
 }
 
-Graph read_json(std::string_view text, std::string_view source, std::uint64_t fill_bytes) {
+Graph read_json(std::string_view text, std::string_view source, ReadBudget& budget) {
   if (text.find(str('"', kJsonVersion, '"')) == std::string_view::npos &&
       text.find("\"graphs\"") != std::string_view::npos) {
     refuse(source,
@@ -222,14 +222,14 @@ Graph read_json(std::string_view text, std::string_view source, std::uint64_t fi
                "': perhaps it was made for Model Explorer, which is for looking at and cannot be read back; "
                "'lockstep opt' and save_graph() write .json files that can"));
   }
-  BoundedJsonInput archive(text, str("graph file '", source, "'"), kRecordLimits);
+  BoundedJsonInput archive(text, str("graph file '", source, "'"), kRecordLimits, &budget);
   std::uint64_t version = 0;
   archive(cereal::make_nvp(kJsonVersion, version));
   check_version(version, source);
   GraphFileRecord file;
   archive(cereal::make_nvp("origins", file.origins), cereal::make_nvp("graphs", file.graphs));
   archive.finish();
-  return make_graph(file, RecordForm::kJson, {}, fill_bytes);
+  return make_graph(file, RecordForm::kJson, {}, budget);
 }
 
 // --- what all forms refuse
@@ -270,8 +270,8 @@ void check_ops(const Graph& graph) {
   }
 }
 
-Graph read_text(std::string_view text, std::string_view source, std::uint64_t fill_bytes) {
-  Graph graph = parse(text, source, {.splat_bytes = fill_bytes});
+Graph read_text(std::string_view text, std::string_view source, const ReadLimits& limits) {
+  Graph graph = parse(text, source, limits);
   check_ops(graph);
   verify(graph);
   return graph;
@@ -339,17 +339,18 @@ std::string write_graph(const Graph& graph, GraphFormat format) {
   return bytes;
 }
 
-Graph read_graph(std::string_view bytes, const GraphFileLimits& limits, std::string_view source) {
+Graph read_graph(std::string_view bytes, const ReadLimits& limits, std::string_view source) {
   check_size(bytes.size(), limits, source);
   check_whole(bytes, source);
+  ReadBudget budget(limits, bytes.size());
   return with_source(source, [&] {
     if (bytes.starts_with(kMagic)) {
       MemorySource memory(bytes);
-      return read_binary(memory, source);
+      return read_binary(memory, source, budget);
     }
     const std::string_view text = without_mark(bytes);
-    if (is_json(text)) return read_json(text, source, limits.max_fill_bytes);
-    return read_text(text, source, limits.max_fill_bytes);
+    if (is_json(text)) return read_json(text, source, budget);
+    return read_text(text, source, limits);
   });
 }
 
@@ -362,17 +363,18 @@ void save_graph(const Graph& graph, const std::filesystem::path& path) {
   file.commit();
 }
 
-Graph load_graph(const std::filesystem::path& path, const GraphFileLimits& limits) {
+Graph load_graph(const std::filesystem::path& path, const ReadLimits& limits) {
   const std::string source = path.string();
   InputFile file(path, InputFile::Accepts::kAnything);
   if (file.is_plain()) {
     check_size(file.size(), limits, source);
     if (file.peek(kMagic.size()) == kMagic) {
       FileSource bytes(file);
-      return with_source(source, [&] { return read_binary(bytes, source); });
+      ReadBudget budget(limits, file.size());
+      return with_source(source, [&] { return read_binary(bytes, source, budget); });
     }
   }
-  return read_graph(file.read_rest(limits.max_bytes), limits, source);
+  return read_graph(file.read_rest(file.is_plain() ? limits.file_bytes : limits.base_bytes), limits, source);
 }
 
 }  // namespace lockstep

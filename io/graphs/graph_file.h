@@ -17,8 +17,8 @@
 //   keeps     same_structure(graph, read_graph(write_graph(graph, form))); also names, and for kBinary and kJson sites,
 //             identities and provenance. Files of this version are read by all later ones (docs/file_formats.md)
 //   hostile   whatever is read is taken for an attack: counts are compared with the bytes that are there before memory
-//             is taken, depth is bounded, nothing in a file names code to run or another file, and the graph passes
-//             verify() before it is handed out
+//             is taken, memory is bounded by the size of the file (core/read_limits.h), depth too, nothing in a file
+//             names code to run or another file, and the graph passes verify() before it is handed out
 //   failure   writing: InvalidArgument for a node that holds a lambda (it names the node and its source line), VerifyError
 //             for a graph that is not valid, which nobody could read back. Reading: Error, which names the file;
 //             InvalidArgument for a file above the limits, kDataLoss for what is damaged or empty, kUnimplemented for a later
@@ -34,6 +34,7 @@
 #include <string_view>
 
 #include "lockstep/core/export.h"
+#include "lockstep/core/read_limits.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {
@@ -44,20 +45,13 @@ LOCKSTEP_API std::string_view extension_of(GraphFormat format);
 // From the extension of a path; throws InvalidArgument that lists the three.
 LOCKSTEP_API GraphFormat graph_format_of(const std::filesystem::path& path);
 
-struct GraphFileLimits {
-  // A larger file is refused before it is read.
-  std::uint64_t max_bytes = std::uint64_t{1} << 34U;
-  // JSON and text can say "a million times 0.0" in a few bytes; all such tensors of a file together.
-  std::uint64_t max_fill_bytes = std::uint64_t{1} << 32U;
-};
-
 LOCKSTEP_API std::string write_graph(const Graph& graph, GraphFormat format);
 // The form is recognised from the bytes. `source` names them in errors, and in the creation sites of text.
-LOCKSTEP_API Graph read_graph(std::string_view bytes, const GraphFileLimits& limits = {},
+LOCKSTEP_API Graph read_graph(std::string_view bytes, const ReadLimits& limits = {},
                               std::string_view source = "<graph>");
 
 LOCKSTEP_API void save_graph(const Graph& graph, const std::filesystem::path& path);
 // From a file or a pipe.
-LOCKSTEP_API Graph load_graph(const std::filesystem::path& path, const GraphFileLimits& limits = {});
+LOCKSTEP_API Graph load_graph(const std::filesystem::path& path, const ReadLimits& limits = {});
 
 }  // namespace lockstep

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "lockstep/core/device_spellings.h"
+#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/text/text.h"
 
@@ -29,6 +29,8 @@ static_assert(static_cast<int>(AttributeType::kBool) == 0 && static_cast<int>(At
 
 // Tensors from here on are raw blocks: they can be read straight into their place.
 constexpr std::size_t kBlockBytes = 1024;
+// What a node takes in the graph, in its indexes and in what verifying needs.
+constexpr std::uint64_t kNodeBytes = sizeof(Node) + 128;
 // As the text form has it: graphs are copied, verified and destroyed by functions that recurse into regions.
 constexpr std::size_t kMaxRegionDepth = 256;
 
@@ -52,7 +54,7 @@ class Recorder {
     std::uint32_t next = 0;
     for (const Node& node : graph.nodes()) place_of_id[node.id().index()] = next++;
 
-    std::unordered_map<std::string, std::uint32_t> sites;
+    NameMap<std::uint32_t> sites;
     for (const VariableDecl& variable : graph.variables()) record.variables.push_back(record_of(variable));
     record.nodes.reserve(graph.size());
     for (const Node& node : graph.nodes())
@@ -71,8 +73,7 @@ class Recorder {
   }
 
   NodeRecord record_of(const Graph& graph, const Node& node, const std::vector<std::uint32_t>& place_of_id,
-                       std::vector<SiteRecord>& sites,
-                       std::unordered_map<std::string, std::uint32_t>& site_index) {
+                       std::vector<SiteRecord>& sites, NameMap<std::uint32_t>& site_index) {
     NodeRecord record;
     record.name = node.name();
     record.op = node.op().name;
@@ -189,8 +190,8 @@ Enum enum_of(std::string_view name, std::initializer_list<Enum> all, std::string
 class Rebuilder {
  public:
   Rebuilder(const GraphFileRecord& file, RecordForm form, const std::vector<Tensor>& tensors,
-            std::uint64_t fill_bytes)
-      : file_(file), form_(form), tensors_(tensors), fill_bytes_(fill_bytes) {}
+            ReadBudget& budget)
+      : file_(file), form_(form), tensors_(tensors), budget_(budget) {}
 
   Graph build() {
     if (file_.graphs.empty()) refuse("it holds no graph");
@@ -226,6 +227,7 @@ class Rebuilder {
   }
 
   Graph build(const GraphRecord& record) {
+    budget_.take(sizeof(Graph) + sizeof(VariableDecl) * record.variables.size(), "a graph");
     Graph graph;
     graph.reserve(record.nodes.size());
     for (const VariableRecord& variable : record.variables) graph.declare_variable(declaration_of(variable));
@@ -262,6 +264,7 @@ class Rebuilder {
   }
 
   void add(Graph& graph, const GraphRecord& record, const NodeRecord& node) {
+    budget_.take(kNodeBytes + node.name.size(), "a node");
     NodeInit init;
     init.op = &registered_op(node.op);
     init.name = node.name;
@@ -349,13 +352,7 @@ class Rebuilder {
     refuse("an attribute has no type that a file can hold");
   }
 
-  AttributeValue value_of_text(const std::string& text) {
-    AttributeValue value = parse_value(text, {.splat_bytes = fill_bytes_});
-    if (const auto* tensor = std::get_if<Tensor>(&value); tensor != nullptr && tensor->defined()) {
-      fill_bytes_ -= std::min<std::uint64_t>(fill_bytes_, tensor->num_bytes());
-    }
-    return value;
-  }
+  AttributeValue value_of_text(const std::string& text) const { return parse_value(text, budget_); }
 
   Tensor tensor(std::uint32_t place) const {
     if (place == kNoTensor) return {};
@@ -403,7 +400,7 @@ class Rebuilder {
   const GraphFileRecord& file_;
   const RecordForm form_;
   const std::vector<Tensor>& tensors_;
-  std::uint64_t fill_bytes_;
+  ReadBudget& budget_;
   std::vector<OriginId> origins_;
   std::vector<std::optional<Graph>> graphs_;  // built, and no region yet
   std::vector<Identities> identities_;
@@ -440,8 +437,8 @@ const OpDef& registered_op(std::string_view name) {
 }
 
 Graph make_graph(const GraphFileRecord& file, RecordForm form, const std::vector<Tensor>& tensors,
-                 std::uint64_t fill_bytes) {
-  return Rebuilder(file, form, tensors, fill_bytes).build();
+                 ReadBudget& budget) {
+  return Rebuilder(file, form, tensors, budget).build();
 }
 
 }  // namespace lockstep::internal

@@ -4,7 +4,6 @@
 #include <map>
 #include <mutex>
 #include <random>
-#include <unordered_map>
 
 #include "lockstep/core/error.h"
 #include "lockstep/graph/ir/graph.h"
@@ -13,6 +12,10 @@ namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kDigits = 16;  // of one of the two halves
+
+// Numbers are remembered by blocks of 64: those of one file lie close together.
+constexpr std::uint64_t kBlock = 64;
+constexpr std::size_t kMaxBlocks = std::size_t{1} << 18U;  // some 40 MB
 
 class IdentityBook {
  public:
@@ -23,8 +26,9 @@ class IdentityBook {
 
   LastingIdentity lasting(std::uint64_t local) {
     const std::lock_guard lock(mutex_);
-    const auto found = loaded_.find(local);
-    return found == loaded_.end() ? LastingIdentity{own_, local} : found->second;
+    const auto block = block_of(local);
+    if (block == loaded_.end()) return {own_, local};
+    return {block->second.origin, block->second.number * kBlock + (local - block->first)};
   }
 
   std::uint64_t local(const LastingIdentity& identity) {
@@ -32,17 +36,35 @@ class IdentityBook {
     // A number that the counter has not reached is no identity of this process, whatever the file says. Those
     // that were handed out to loaded nodes were never written under the own origin.
     const bool own = identity.origin == own_ && identity.number <= newest_seen(identity.number) &&
-                     !loaded_.contains(identity.number);
+                     block_of(identity.number) == loaded_.end();
     if (own) return identity.number;
-    const auto [found, fresh] = known_.try_emplace(identity, 0);
-    if (fresh) {
-      found->second = Graph::new_identity();
-      loaded_.emplace(found->second, identity);
+    const LastingIdentity block{identity.origin, identity.number / kBlock};
+    auto found = known_.find(block);
+    if (found == known_.end()) {
+      const std::uint64_t first = Graph::new_identity(kBlock);
+      loaded_.emplace(first, block);
+      found = known_.emplace(block, first).first;
+      if (loaded_.size() > kMaxBlocks) forget_oldest();
     }
-    return found->second;
+    return found->second + identity.number % kBlock;
   }
 
  private:
+  // A pair whose number counts blocks.
+  using Blocks = std::map<std::uint64_t, LastingIdentity>;  // by the first number of the block here
+
+  Blocks::const_iterator block_of(std::uint64_t local) const {
+    auto next = loaded_.upper_bound(local);
+    if (next == loaded_.begin()) return loaded_.end();
+    --next;
+    return local - next->first < kBlock ? next : loaded_.end();
+  }
+
+  void forget_oldest() {
+    known_.erase(loaded_.begin()->second);
+    loaded_.erase(loaded_.begin());
+  }
+
   // The counter's value, looked at anew only where the last look does not settle the question.
   std::uint64_t newest_seen(std::uint64_t wanted) {
     if (wanted > newest_) newest_ = Graph::new_identity();
@@ -53,7 +75,7 @@ class IdentityBook {
   OriginId own_{};
   std::uint64_t newest_ = 0;
   std::map<LastingIdentity, std::uint64_t> known_;
-  std::unordered_map<std::uint64_t, LastingIdentity> loaded_;  // by the number here
+  Blocks loaded_;
 };
 
 IdentityBook& book() {

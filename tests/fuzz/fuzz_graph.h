@@ -34,7 +34,7 @@ inline void register_test_op() {
 }
 
 inline void check_bytes(std::string_view bytes, GraphFormat format) {
-  constexpr GraphFileLimits kLimits{.max_bytes = 1 << 20, .max_fill_bytes = 1 << 20};
+  constexpr ReadLimits kLimits{.file_bytes = 1 << 20, .base_bytes = 8 << 20};
   Graph graph;
   try {
     graph = read_graph(bytes, kLimits);

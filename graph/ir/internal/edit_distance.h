@@ -25,8 +25,10 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// Up to three of the names, closest first: "'a', 'b', 'c'". Empty where there are none.
+// Up to three of the names, closest first: "'a', 'b', 'c'". Empty where there are none. Of a name that is
+// longer than any sensible one the beginning counts.
 inline std::string closest_names(std::string_view wanted, std::vector<std::string> names) {
+  wanted = wanted.substr(0, 64);
   std::ranges::stable_sort(names, {}, [&](const std::string& name) { return edit_distance(wanted, name); });
   names.resize(std::min<std::size_t>(names.size(), 3));
   std::string text;

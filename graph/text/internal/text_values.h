@@ -11,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "lockstep/core/read_limits.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/ir/attribute.h"
 #include "lockstep/graph/text/internal/text_lexer.h"
@@ -34,7 +35,10 @@ Integer to_integer(std::string_view number, TextPlace place, std::string_view wh
 
 class TextValues {
  public:
-  TextValues(TextLexer& lexer, const ParseLimits& limits) : lexer_(lexer), limits_(limits) {}
+  TextValues(TextLexer& lexer, ReadBudget& budget) : lexer_(lexer), budget_(budget) {}
+
+  // Takes memory out of the budget for what stands at `place`.
+  void take(std::uint64_t bytes, const char* what, TextPlace place);
 
   TensorSpec parse_spec();  // f32[2,?]
   Tensor parse_tensor();    // f32[2]{1.0, 2.0}
@@ -50,11 +54,14 @@ class TextValues {
   AttributeValue parse_shape_or_lambda(TextPlace place, const std::string& node);
   template <class T>
   AttributeValue parse_empty_list();
+  template <class T>
+  void push(std::vector<T>& list, T value, TextPlace place);
   AttributeValue parse_list(TextPlace place);
   bool at_special_float();
   std::uint64_t take_special(DType dtype);
   double take_special_double();
   Tensor parse_tensor_behind(DType dtype, TextPlace place);
+  Tensor make_tensor(const TensorSpec& spec, TextPlace place);
   template <class T>
   auto parse_element();
   template <class T>
@@ -62,9 +69,8 @@ class TextValues {
   template <class T>
   Tensor parse_splat(const TensorSpec& spec, TextPlace place);
 
-  TextLexer& lexer_;  // which outlives it
-  const ParseLimits limits_;
-  std::uint64_t splat_bytes_ = 0;  // of tensors that are filled with one value, so far
+  TextLexer& lexer_;    // which outlives it
+  ReadBudget& budget_;  // which outlives it
 };
 
 }  // namespace lockstep::internal

@@ -50,6 +50,7 @@
 #include <cereal/types/vector.hpp>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/read_limits.h"
 
 namespace lockstep::internal {
 
@@ -84,6 +85,17 @@ constexpr void check_schema() {
   static_assert(!std::is_enum_v<T>, "read an integer, and check that it is one of the enumerators");
 }
 
+// Appends to a vector that grows by a half at a time, which keeps the memory that is not used small.
+template <class Archive, class T, class Allocator>
+void append(Archive& archive, std::vector<T, Allocator>& values, T value) {
+  if (values.size() == values.capacity()) {
+    const std::size_t more = values.size() / 2 + 1;
+    archive.charge(more * sizeof(T));
+    values.reserve(values.size() + more);
+  }
+  values.push_back(std::move(value));
+}
+
 // A level of nesting: a struct or a vector, not a number, a string or a wrapper.
 template <class T>
 inline constexpr bool kIsLevel =
@@ -94,8 +106,10 @@ inline constexpr bool kIsLevel =
 class BoundedBinaryInput : public cereal::InputArchive<BoundedBinaryInput> {
  public:
   // `bytes` must outlive the archive; `what` names them in errors: "graph file 'step.lkg'".
-  BoundedBinaryInput(std::string_view bytes, std::string_view what, BoundedLimits limits = {})
-      : InputArchive(this), bytes_(bytes), what_(what), limits_(limits) {
+  // What is read comes out of the budget, where there is one.
+  BoundedBinaryInput(std::string_view bytes, std::string_view what, BoundedLimits limits = {},
+                     ReadBudget* budget = nullptr)
+      : InputArchive(this), bytes_(bytes), what_(what), limits_(limits), budget_(budget) {
     // Cereal's portable archive begins with the byte order: 1 for little endian.
     if (take(1)[0] != 1) fail("its byte order is not little endian");
   }
@@ -140,6 +154,11 @@ class BoundedBinaryInput : public cereal::InputArchive<BoundedBinaryInput> {
     }
   }
 
+  // For memory that is to be allocated.
+  void charge(std::uint64_t bytes) {
+    if (budget_ != nullptr) budget_->take(bytes, "records");
+  }
+
   void enter() {
     if (++depth_ > limits_.max_depth)
       fail(str("records are nested deeper than ", limits_.max_depth, " levels"));
@@ -150,6 +169,7 @@ class BoundedBinaryInput : public cereal::InputArchive<BoundedBinaryInput> {
   std::string_view bytes_;
   std::string what_;
   BoundedLimits limits_;
+  ReadBudget* budget_;
   std::size_t at_ = 0;
   std::size_t depth_ = 0;
 };
@@ -182,6 +202,7 @@ void CEREAL_LOAD_FUNCTION_NAME(BoundedBinaryInput& archive, cereal::SizeTag<T>& 
 
 inline void CEREAL_LOAD_FUNCTION_NAME(BoundedBinaryInput& archive, std::string& text) {
   const std::size_t size = archive.take_count(1);
+  if (size > std::string().capacity()) archive.charge(size);
   text.assign(archive.take(size), size);
 }
 
@@ -189,7 +210,9 @@ template <class T, class Allocator>
 void CEREAL_LOAD_FUNCTION_NAME(BoundedBinaryInput& archive, std::vector<T, Allocator>& values) {
   values.clear();
   if constexpr (std::is_arithmetic_v<T>) {
-    values.resize(archive.take_count(sizeof(T)));
+    const std::size_t count = archive.take_count(sizeof(T));
+    archive.charge(count * sizeof(T));
+    values.resize(count);
     for (T& value : values) archive.take_number(value);
   } else {
     const std::size_t count = archive.take_count(1);
@@ -199,7 +222,7 @@ void CEREAL_LOAD_FUNCTION_NAME(BoundedBinaryInput& archive, std::vector<T, Alloc
       archive(value);
       if (archive.position() == before)
         archive.fail("an element takes no bytes, so that any count of them would do");
-      values.push_back(std::move(value));
+      bounded::append(archive, values, std::move(value));
     }
   }
 }
@@ -219,8 +242,9 @@ std::string to_portable_bytes(const Record& record) {
 
 // Throws Error(kDataLoss), also where bytes are left over.
 template <class Record>
-Record from_portable_bytes(std::string_view bytes, std::string_view what, BoundedLimits limits = {}) {
-  BoundedBinaryInput archive(bytes, what, limits);
+Record from_portable_bytes(std::string_view bytes, std::string_view what, BoundedLimits limits = {},
+                           ReadBudget* budget = nullptr) {
+  BoundedBinaryInput archive(bytes, what, limits, budget);
   Record record{};
   archive(record);
   archive.finish();

@@ -41,8 +41,10 @@ class BoundedJsonInput : public cereal::InputArchive<BoundedJsonInput>, public c
  public:
   using Json = json::Value;
 
-  // `what` names the text in errors. The text need not outlive the archive.
-  BoundedJsonInput(std::string_view text, std::string_view what, BoundedLimits limits = {});
+  // `what` names the text in errors. The text need not outlive the archive. What is read comes out of the
+  // budget, where there is one.
+  BoundedJsonInput(std::string_view text, std::string_view what, BoundedLimits limits = {},
+                   ReadBudget* budget = nullptr);
 
   // The outermost object must have been read whole.
   void finish();
@@ -58,6 +60,9 @@ class BoundedJsonInput : public cereal::InputArchive<BoundedJsonInput>, public c
   void take(std::int64_t& number);
   void take(std::uint64_t& number);
   [[noreturn]] void fail_range(std::string_view number);
+  void charge(std::uint64_t bytes) {
+    if (budget_ != nullptr) budget_->take(bytes, "records");
+  }
 
  private:
   struct Frame {
@@ -71,6 +76,7 @@ class BoundedJsonInput : public cereal::InputArchive<BoundedJsonInput>, public c
 
   json::Document document_;
   std::string what_;
+  ReadBudget* budget_;
   std::vector<Frame> frames_;
   const char* next_name_ = nullptr;
 };
@@ -115,7 +121,7 @@ void CEREAL_LOAD_FUNCTION_NAME(BoundedJsonInput& archive, std::vector<T, Allocat
   for (std::size_t i = 0; i < count; ++i) {
     T value{};
     archive(value);
-    values.push_back(std::move(value));
+    bounded::append(archive, values, std::move(value));
   }
 }
 

@@ -22,6 +22,7 @@
 #include <cereal/cereal.hpp>
 
 #include "lockstep/core/export.h"
+#include "lockstep/core/read_limits.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/io/graphs/internal/identities.h"
@@ -249,10 +250,10 @@ LOCKSTEP_API GraphRecords make_records(const Graph& graph, RecordForm form);
 // As OpRegistry::get(), and what refuses a name says how a file's ops come to be registered.
 const OpDef& registered_op(std::string_view name);
 
-// `tensors` are those of the table. `fill_bytes` bounds the tensors that JSON text fills with one value.
+// `tensors` are those of the table. The graph's memory comes out of the budget.
 // Throws Error for whatever does not fit together, and where verify() refuses the graph; only a graph that
 // passed leaves traces in the memory of identities.
 Graph make_graph(const GraphFileRecord& file, RecordForm form, const std::vector<Tensor>& tensors,
-                 std::uint64_t fill_bytes);
+                 ReadBudget& budget);
 
 }  // namespace lockstep::internal

@@ -7,7 +7,10 @@
 // numbers of different processes never collide, and a node that was loaded is written again under the pair it
 // came with.
 //
-// What is remembered stays until the process ends: some 100 bytes for each identity that was ever loaded.
+// What is remembered is bounded: the latest 262,144 blocks of 64 numbers each, some 40 MB. A node of a block
+// that was forgotten is written under this process's own origin, and no longer shares its identity with what is
+// loaded after that; a program that reads files of strangers for months does not grow.
+//
 // Thread safety: any thread.
 #pragma once
 

@@ -183,7 +183,8 @@ TEST(Text, NamesAreQuotedWhereTheyMustBe) {
   const auto printed = [](std::string name) {
     Graph graph;
     NodeInit init;
-    init.op = &OpRegistry::global().find_or_unknown("op");
+    const std::shared_ptr<const OpDef> op = OpRegistry::global().find_or_unknown("op");
+    init.op = op.get();
     init.name = std::move(name);
     graph.add(std::move(init));
     expect_round_trip(graph);

@@ -46,7 +46,7 @@ const std::filesystem::path kFiles = lockstep::testing::data_dir() / "io/graphs/
 constexpr GraphFormat kAllFormats[] = {GraphFormat::kBinary, GraphFormat::kJson, GraphFormat::kText};
 
 // What is said when the bytes are refused; "accepted" otherwise. Only Error may be thrown.
-std::string refusal(std::string_view bytes, const GraphFileLimits& limits = {}) {
+std::string refusal(std::string_view bytes, const ReadLimits& limits = {}) {
   try {
     read_graph(bytes, limits);
   } catch (const Error& error) {
@@ -160,8 +160,8 @@ TEST(GraphFile, SavesByExtensionAndLoadsByContents) {
     std::filesystem::copy_file(path, other_name, std::filesystem::copy_options::overwrite_existing);
     EXPECT_EQ(structural_difference(load_graph(other_name), graph), "");
     // A file above the limit is not damaged, whoever finds out.
-    EXPECT_THROW(load_graph(path, {.max_bytes = 100}), InvalidArgument);
-    EXPECT_THROW(read_graph(read_file(path), {.max_bytes = 100}), InvalidArgument);
+    EXPECT_THROW(load_graph(path, {.file_bytes = 100}), InvalidArgument);
+    EXPECT_THROW(read_graph(read_file(path), {.file_bytes = 100}), InvalidArgument);
   }
   // A pipe is opened once, and read to its end.
   for (const GraphFormat format : kAllFormats) {
@@ -527,12 +527,12 @@ TEST(GraphFile, RefusesJsonThatIsDeepOrUnknown) {
 
 TEST(GraphFile, BoundsWhatTextFillsWithOneValue) {
   const std::string text = "%x = constant[value=f32[1000]{*1.0}]() : f32[1000]\nreturn %x\n";
-  EXPECT_EQ(refusal(text, {.max_fill_bytes = 4000}), "accepted");
-  EXPECT_THAT(refusal(text, {.max_fill_bytes = 3999}), HasSubstr("more than 3999 bytes"));
+  EXPECT_EQ(refusal(text, {.base_bytes = 8000, .bytes_per_byte = 0}), "accepted");
+  EXPECT_THAT(refusal(text, {.base_bytes = 3999, .bytes_per_byte = 0}), HasSubstr("more than 3999 bytes"));
   const std::string json = write_graph(read_graph(text + ""), GraphFormat::kJson);
-  EXPECT_EQ(refusal(json, {.max_fill_bytes = 4000}), "accepted");
-  EXPECT_THAT(refusal(json, {.max_fill_bytes = 3999}), HasSubstr("more than 3999 bytes"));
-  EXPECT_THAT(refusal(text, {.max_bytes = 10}), HasSubstr("the limit is 10"));
+  EXPECT_EQ(refusal(json, {.base_bytes = 16000, .bytes_per_byte = 0}), "accepted");
+  EXPECT_THAT(refusal(json, {.base_bytes = 6000, .bytes_per_byte = 0}), HasSubstr("more than 6000 bytes"));
+  EXPECT_THAT(refusal(text, {.file_bytes = 10}), HasSubstr("the limit is 10"));
 }
 
 }  // namespace
