@@ -489,10 +489,16 @@ void Program::run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
 
 std::vector<Tensor> Program::run_n(std::uint64_t steps, std::span<const Tensor> feeds,
                                    const RunOptions& options) const {
+  return run_n(steps, feeds, options, nullptr);
+}
+
+std::vector<Tensor> Program::run_n(std::uint64_t steps, std::span<const Tensor> feeds,
+                                   const RunOptions& options, const PrepareResults& prepare) const {
   Impl& self = impl();
   if (steps == 0) throw InvalidArgument("run_n: at least one step is needed for results");
   const Impl::Lease lease(self, feeds);
   std::vector<Tensor> results = self.make_results(lease.planned().plan());
+  if (prepare) prepare(results);
   for (std::uint64_t step = 0; step < steps; ++step) self.run_step(lease, feeds, results, options, step);
   return results;
 }

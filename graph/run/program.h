@@ -23,6 +23,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <initializer_list>
 #include <memory>
@@ -113,6 +114,12 @@ class LOCKSTEP_API Program {
   // many committed.
   std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds = {},
                             const RunOptions& options = {}) const;
+  // The same; `prepare` is given the results before the first step, when they hold nothing yet. Whatever else
+  // a caller makes of them, it makes there: after the last commit nothing is left that could fail, and a step
+  // that threw can be run again.
+  using PrepareResults = std::function<void(const std::vector<Tensor>& results)>;
+  std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds, const RunOptions& options,
+                            const PrepareResults& prepare) const;
 
   const Graph& graph() const;
   const Runtime& runtime() const;

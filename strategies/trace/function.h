@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -41,12 +42,16 @@ class Function : public Step {
     return call(list);
   }
   Out call(std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {}) const {
-    return rebuild_(run(arguments, options));
+    return call_n(1, arguments, options);
   }
   // `steps` times on the same arguments: Step::run_n.
   Out call_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
              const RunOptions& options = {}) const {
-    return rebuild_(run_n(steps, arguments, options));
+    // Into their structure before they are computed: a step that has committed fails no more.
+    std::optional<Out> out;
+    run_n(steps, arguments, options,
+          [&](std::span<const PerReplica<Tensor>> results) { out.emplace(rebuild_(results)); });
+    return std::move(*out);
   }
 
  private:

@@ -12,13 +12,22 @@ const Step::Parts& Step::parts() const {
 
 std::vector<PerReplica<Tensor>> Step::run(std::span<const PerReplica<Tensor>> arguments,
                                           const RunOptions& options) const {
-  return results_of(parts().program.run(feeds_of(arguments), options));
+  return run_n(1, arguments, options);
 }
 
 std::vector<PerReplica<Tensor>> Step::run_n(std::uint64_t steps,
                                             std::span<const PerReplica<Tensor>> arguments,
                                             const RunOptions& options) const {
-  return results_of(parts().program.run_n(steps, feeds_of(arguments), options));
+  std::vector<PerReplica<Tensor>> results;
+  parts().program.run_n(steps, feeds_of(arguments), options,
+                        [&](const std::vector<Tensor>& values) { results = results_of(values); });
+  return results;
+}
+
+void Step::run_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
+                 const RunOptions& options, const PrepareResults& prepare) const {
+  parts().program.run_n(steps, feeds_of(arguments), options,
+                        [&](const std::vector<Tensor>& values) { prepare(results_of(values)); });
 }
 
 std::vector<Tensor> Step::feeds_of(std::span<const PerReplica<Tensor>> arguments) const {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -71,6 +72,12 @@ class LOCKSTEP_API Step {
   // Throws InvalidArgument for none.
   std::vector<PerReplica<Tensor>> run_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
                                         const RunOptions& options = {}) const;
+
+ protected:
+  // The same; `prepare` is given the results before the first step: Program::run_n.
+  using PrepareResults = std::function<void(std::span<const PerReplica<Tensor>> results)>;
+  void run_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments, const RunOptions& options,
+             const PrepareResults& prepare) const;
 
  private:
   std::vector<Tensor> feeds_of(std::span<const PerReplica<Tensor>> arguments) const;
