@@ -58,12 +58,18 @@ class ConstantFolding final : public Pass {
         traits.sum_over_replicas || traits.replica_share)
       return false;
     if (effects_of(node) != Effect::kPure) return false;
-    std::int64_t bytes = 0;
+    std::int64_t left = options_.max_bytes;
     for (const TensorSpec& output : node.outputs()) {
-      if (!output.shape.is_known()) return false;
-      bytes += num_bytes(output);
+      if (!output.shape.is_known() || !fits(output, left)) return false;
+      left -= num_bytes(output);
     }
-    return bytes <= options_.max_bytes;
+    return true;
+  }
+
+  // A size that no number holds is the run's to refuse, if the node runs at all.
+  static bool fits(const TensorSpec& spec, std::int64_t bytes) {
+    const auto size = static_cast<std::int64_t>(size_of(spec.dtype));
+    return spec.shape.num_elements() <= bytes / size;
   }
 
   // None where the kernel throws: the run will report it, with the node's place.

@@ -3,8 +3,9 @@
 //   Program program = compile(optimize(b.finish()), runtime);
 //
 // The result computes the same bits from fewer and larger nodes: what never changes is computed now, what is
-// equal once, what nobody needs not at all, and element-wise neighbours go over memory once. Gradients come
-// first: they are built with the graph, and see the user's nodes.
+// equal once, what nobody needs not at all, and element-wise neighbours go over memory once. A NaN stays a NaN,
+// but its sign and payload may change: which of two NaNs an operation gives is the processor's choice. Gradients
+// come first: they are built with the graph, and see the user's nodes.
 //
 // Throws VerifyError where the graph is broken to begin with. Thread safety: as any function on values.
 #pragma once

@@ -64,6 +64,29 @@ TEST(Interpreter, ResultsShareNothingWithTheCaller) {
   EXPECT_EQ(feed.item(), 3);
 }
 
+TEST(Interpreter, RunsNothingThatNobodyNeeds) {
+  int dead = 0;
+  int live = 0;
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {2});
+  const Value far = b.constant(Tensor::scalar(std::int64_t{100}));
+  gather(x, far);  // would throw
+  const auto counter = [](int& count) {
+    return [&count](KernelContext& c) {
+      ++count;
+      *static_cast<float*>(c.output(0)) = 1;
+    };
+  };
+  const TensorSpec scalar{DType::kF32, {}};
+  b.call("dead", {}, {&scalar, 1}, counter(dead), {.effects = Effect::kPure});
+  b.call("live", {}, {&scalar, 1}, counter(live), {.effects = Effect::kHost});
+  b.result(x);
+  Interpreter interpreter(b.finish());
+  EXPECT_EQ(interpreter.run({{"x", Tensor::zeros({2})}}).size(), 1U);
+  EXPECT_EQ(dead, 0);
+  EXPECT_EQ(live, 1);
+}
+
 TEST(Interpreter, ShapesThatWereUnknownAreInferredFromTheFeeds) {
   GraphBuilder b;
   const Value x = b.placeholder("x", DType::kF32, {kUnknown, 2});

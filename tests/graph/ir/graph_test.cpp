@@ -126,6 +126,39 @@ TEST(Graph, MovedFromGraphsAreEmptyAndUsable) {
   EXPECT_EQ(print(graph), before);
 }
 
+TEST(Graph, MovesWithoutAllocating) {
+  static_assert(std::is_nothrow_default_constructible_v<Graph>);
+  static_assert(std::is_nothrow_move_constructible_v<Graph>);
+  static_assert(std::is_nothrow_move_assignable_v<Graph>);
+}
+
+TEST(Graph, KeepsOpsThatNobodyRegisteredAndNoLonger) {
+  std::weak_ptr<const OpDef> op;
+  Graph kept;
+  {
+    Graph graph;
+    const std::shared_ptr<const OpDef> made = OpRegistry::global().find_or_unknown("graph_test_unknown");
+    op = made;
+    EXPECT_EQ(OpRegistry::global().find_or_unknown("graph_test_unknown"), made);
+    NodeInit init;
+    init.op = made.get();
+    init.name = "a";
+    graph.add(std::move(init));
+    NodeInit moved;
+    moved.op = &graph.node(graph.find("a")).op();
+    moved.name = "b";
+    kept.add(std::move(moved));
+    const Graph copy = graph;
+    graph = Graph();
+    EXPECT_EQ(copy.node(NodeId(0)).op().name, "graph_test_unknown");
+  }
+  EXPECT_FALSE(op.expired()) << "another graph has a node of it";
+  EXPECT_EQ(kept.node(kept.find("b")).op().name, "graph_test_unknown");
+  kept = Graph();
+  EXPECT_TRUE(op.expired());
+  EXPECT_EQ(OpRegistry::global().find("graph_test_unknown"), nullptr);
+}
+
 TEST(Graph, NodesKnowTheirGraphAfterAMove) {
   std::vector<Graph> graphs;
   for (int i = 0; i < 10; ++i) graphs.push_back(sample());  // moves as it grows

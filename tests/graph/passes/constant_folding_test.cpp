@@ -83,6 +83,15 @@ TEST_F(ConstantFolding, LargeResultsAreLeftToTheRun) {
     )");
 }
 
+// Whoever compiles it does not run it.
+TEST_F(ConstantFolding, ADeadNodeThatNoMemoryHoldsIsLeftAlone) {
+  expect_unchanged("constant-folding", R"(
+      %a = constant[value=f64[]{1.0}]() : f64[]
+      %b = broadcast_to[shape=<2305843009213693952>](%a) : f64[2305843009213693952]
+      return %a
+    )");
+}
+
 TEST_F(ConstantFolding, FoldsAKernelThatRunsInShards) {
   GraphBuilder b;
   const Value ones = b.constant(Tensor::full(DType::kF64, {300'000}, 0.1));
