@@ -110,10 +110,13 @@ Target target_of(std::filesystem::path path) {
 
 }  // namespace
 
-std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
-  return internal::InputFile(path, internal::InputFile::Accepts::kAnything).read_rest(max_bytes);
+std::string read_file(const std::filesystem::path& path, const ReadLimits& limits) {
+  return internal::InputFile(path, internal::InputFile::Accepts::kAnything).read_rest(limits);
 }
 
+std::string read_standard_input(const ReadLimits& limits) {
+  return internal::InputFile::standard_input().read_rest(limits);
+}
 std::string read_standard_input(std::uint64_t max_bytes) {
   return internal::InputFile::standard_input().read_rest(max_bytes);
 }
@@ -237,26 +240,45 @@ std::string InputFile::peek(std::size_t bytes) const {
   return start;
 }
 
-std::string InputFile::read_rest(std::uint64_t max_bytes) {
-  const auto too_large = [&] {
-    throw InvalidArgument(str("cannot read ", path_, ": the file is larger than the limit of ", max_bytes,
-                              " bytes; in C++ whoever reads it can allow more"));
-  };
+void InputFile::check_size(const ReadLimits& limits) const {
+  if (!plain_ || size_ <= limits.file_bytes) return;
+  throw InvalidArgument(str("cannot read ", path_, ": it has ", size_, " bytes, more than the limit of ",
+                            limits.file_bytes,
+                            "; whoever trusts it raises ReadLimits::file_bytes in C++, --read-limit on the "
+                            "command line"));
+}
+
+std::string InputFile::read_rest(const ReadLimits& limits) {
+  check_size(limits);
   const std::uint64_t known = plain_ && size_ > position_ ? size_ - position_ : 0;
-  if (known > max_bytes) too_large();
+  // Pipes, devices and the files of /proc tell no size, and a file may grow while it is read.
+  const std::uint64_t most = std::min(limits.file_bytes, std::max(known, limits.base_bytes));
+  return read_up_to(known, most, limits.base_bytes < limits.file_bytes ? "base_bytes" : "file_bytes");
+}
+
+std::string InputFile::read_rest(std::uint64_t max_bytes) {
+  return read_rest(ReadLimits{.file_bytes = max_bytes, .base_bytes = max_bytes});
+}
+
+std::string InputFile::read_up_to(std::uint64_t known, std::uint64_t most, std::string_view limit) {
   std::string bytes;
   std::size_t size = 0;
-  // One byte more than is expected, so that the end shows without another round. Pipes and the files of /proc
-  // tell no size.
-  bytes.resize(known > 0 ? static_cast<std::size_t>(known) + 1 : 64 * 1024);
+  // One byte more than is expected, so that the end shows without another round.
+  bytes.resize(known > 0 ? static_cast<std::size_t>(known) + 1 : std::size_t{64} * 1024);
   while (true) {
-    if (size == bytes.size()) bytes.resize(2 * size);
+    if (size == bytes.size())
+      bytes.resize(static_cast<std::size_t>(std::min<std::uint64_t>(2 * size, most + 1)));
     const ssize_t count = ::read(descriptor_, bytes.data() + size, bytes.size() - size);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail("cannot read", path_, errno);
     if (count == 0) break;
     size += static_cast<std::size_t>(count);
-    if (size > max_bytes) too_large();
+    if (size > most) {
+      throw InvalidArgument(str("cannot read ", path_, ": it gives more than ", most,
+                                " bytes, the limit for what does not tell its size; whoever trusts it raises "
+                                "ReadLimits::",
+                                limit, " in C++, --read-limit on the command line"));
+    }
   }
   position_ += size;
   bytes.resize(size);

@@ -26,18 +26,17 @@
 #include <string_view>
 
 #include "lockstep/core/export.h"
+#include "lockstep/core/read_limits.h"
 
 namespace lockstep {
 
-inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{4}
-                                               << 30;  // what read_file takes unless told otherwise
-
-// The bytes of a file, or of a pipe until its end. A file larger than `max_bytes` is refused before memory is
-// taken.
-LOCKSTEP_API std::string read_file(const std::filesystem::path& path,
-                                   std::uint64_t max_bytes = kMaxFileBytes);
+// The bytes of a file, or of a pipe until its end. A file above limits.file_bytes is refused before memory is
+// taken; what does not tell its size (a pipe, a device, a file of /proc) is read up to limits.base_bytes.
+LOCKSTEP_API std::string read_file(const std::filesystem::path& path, const ReadLimits& limits = {});
 // What is still to come from standard input: of a file what nobody has read yet. It stays open.
-LOCKSTEP_API std::string read_standard_input(std::uint64_t max_bytes = kMaxFileBytes);
+LOCKSTEP_API std::string read_standard_input(const ReadLimits& limits = {});
+LOCKSTEP_API std::string read_standard_input(
+    std::uint64_t max_bytes);  // for limits that are not ReadLimits yet
 
 // The folder, and those above it that are missing; each that is made is synced, as a file would be.
 LOCKSTEP_API void make_folders(const std::filesystem::path& folder);

@@ -201,7 +201,25 @@ void pull_fortran(const PullBytes& pull, char* to, const Shape& shape, std::size
 
 }  // namespace
 
-Tensor internal::pull_npy(std::uint64_t size, const PullBytes& pull) {
+void internal::check_bytes(std::uint64_t size, std::string_view what, const ReadLimits& limits) {
+  if (size <= limits.file_bytes) return;
+  throw InvalidArgument(
+      str("the ", what, " file has ", size, " bytes, more than the limit of ", limits.file_bytes,
+          "; whoever trusts it raises ReadLimits::file_bytes in C++, --read-limit on the command "
+          "line"));
+}
+
+void internal::check_memory(std::uint64_t wanted, std::uint64_t size, std::string_view what,
+                            const ReadLimits& limits) {
+  if (wanted <= limits.memory_for(size)) return;
+  throw InvalidArgument(
+      str("the ", what, " file would take more than ", limits.memory_for(size),
+          " bytes of memory, the limit for a file of ", size,
+          "; whoever trusts it raises ReadLimits::base_bytes in C++, --read-limit on the command "
+          "line"));
+}
+
+Tensor internal::pull_npy(std::uint64_t size, const PullBytes& pull, const ReadLimits& limits) {
   std::array<char, 12> start{};
   pull(start.data(), static_cast<std::size_t>(std::min<std::uint64_t>(size, kMagic.size())));
   if (!std::string_view(start.data(), start.size()).starts_with(kMagic))
@@ -233,6 +251,7 @@ Tensor internal::pull_npy(std::uint64_t size, const PullBytes& pull) {
     damaged_npy(str("its header says ", TensorSpec{encoding.dtype, shape}, ", ", wanted, " bytes, and ",
                     size - begin - length, " follow"));
   }
+  check_memory(wanted, size, ".npy", limits);
   Tensor tensor = Tensor::empty(encoding.dtype, shape);
   if (wanted == 0) return tensor;
   auto* const to = static_cast<char*>(tensor.raw());
@@ -251,23 +270,25 @@ Tensor internal::pull_npy(std::uint64_t size, const PullBytes& pull) {
   return tensor;
 }
 
-Tensor read_npy(std::string_view bytes) {
-  return internal::pull_npy(bytes.size(), [&](char* to, std::size_t count) {
+Tensor read_npy(std::string_view bytes, const ReadLimits& limits) {
+  internal::check_bytes(bytes.size(), ".npy", limits);
+  const auto pull = [&](char* to, std::size_t count) {
     bytes.copy(to, count);
     bytes.remove_prefix(count);
-  });
+  };
+  return internal::pull_npy(bytes.size(), pull, limits);
 }
 
-Tensor load_npy(const std::filesystem::path& path, std::uint64_t max_bytes) {
+Tensor load_npy(const std::filesystem::path& path, const ReadLimits& limits) {
   using internal::InputFile;
   InputFile file(path, InputFile::Accepts::kAnything);
-  if (!file.is_plain() || file.size() > max_bytes || file.position() != 0) {
-    const std::string bytes = file.read_rest(max_bytes);
-    return internal::read_naming(file, [&] { return read_npy(bytes); });
+  if (!file.is_plain() || file.position() != 0) {
+    const std::string bytes = file.read_rest(limits);
+    return internal::read_naming(file, [&] { return read_npy(bytes, limits); });
   }
-  return internal::read_naming(file, [&] {
-    return internal::pull_npy(file.size(), [&](char* to, std::size_t count) { file.read(to, count); });
-  });
+  file.check_size(limits);
+  const auto pull = [&](char* to, std::size_t count) { file.read(to, count); };
+  return internal::read_naming(file, [&] { return internal::pull_npy(file.size(), pull, limits); });
 }
 
 std::string write_npy(const Tensor& tensor) {

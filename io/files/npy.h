@@ -10,25 +10,24 @@
 // refused    Python objects ('O': reading them would run code), structured and all other dtypes: InvalidArgument that
 //            names what came and how to convert it. Bytes that are no whole .npy file: Error(kDataLoss).
 //
-// What is read counts as hostile: the header is bounded, and the data must be there before memory is taken
-// for it. Thread safety: plain functions.
+// What is read counts as hostile: the header is bounded, and the data must be there, and be within the limits
+// (core/read_limits.h), before memory is taken for it. Thread safety: plain functions.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
 
 #include "lockstep/core/export.h"
+#include "lockstep/core/read_limits.h"
 #include "lockstep/core/tensor.h"
-#include "lockstep/io/files/files.h"
 
 namespace lockstep {
 
-LOCKSTEP_API Tensor read_npy(std::string_view bytes);
+LOCKSTEP_API Tensor read_npy(std::string_view bytes, const ReadLimits& limits = {});
 // The same of a file, straight into the tensor's memory. Errors name the path; those of files are in
 // io/files/files.h.
-LOCKSTEP_API Tensor load_npy(const std::filesystem::path& path, std::uint64_t max_bytes = kMaxFileBytes);
+LOCKSTEP_API Tensor load_npy(const std::filesystem::path& path, const ReadLimits& limits = {});
 // Version 1.0, little-endian, C order, with the data aligned to 64 bytes: equal tensors give equal bytes.
 LOCKSTEP_API std::string write_npy(const Tensor& tensor);
 

@@ -7,7 +7,6 @@
 #include <zlib.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/io/files/files.h"
 #include "lockstep/io/files/internal/npy_reader.h"
 #include "lockstep/io/files/internal/raw_blocks.h"
 #include "lockstep/io/files/npy.h"
@@ -32,6 +31,8 @@ constexpr std::uint64_t kSize32 = 0xFFFFFFFF;
 constexpr std::uint32_t kEncrypted = 1;
 constexpr std::uint32_t kStored = 0;
 constexpr std::uint32_t kDeflated = 8;
+// Memory of an entry beside its bytes: what the list says of it, the tensor's own record and its place by name.
+constexpr std::uint64_t kEntryMemory = 512;
 constexpr std::uint32_t kFirstDay = 0x0021;  // 1980-01-01: the time of writing is nobody's business
 
 [[noreturn]] void damaged_npz(const std::string& what) {
@@ -133,14 +134,10 @@ void read_wide_sizes(const Reader& file, std::uint64_t at, std::uint64_t end, En
   }
 }
 
-std::vector<Entry> read_directory(const Reader& file, const NpzLimits& limits) {
+std::vector<Entry> read_directory(const Reader& file, const ReadLimits& limits) {
   const Directory directory = find_directory(file);
-  if (directory.entries > limits.max_entries) {
-    throw InvalidArgument(str("the .npz file says it has ", directory.entries, " entries; the limit is ",
-                              limits.max_entries, " (NpzLimits::max_entries)"));
-  }
   std::vector<Entry> entries;
-  std::uint64_t at = directory.at, total = 0;
+  std::uint64_t at = directory.at, memory = 0, packed = 0;
   for (std::uint64_t i = 0; i < directory.entries; ++i) {
     if (file.u32(at) != kCentralHeader) damaged_npz(str("entry ", i, " of its list does not begin as one"));
     const std::uint64_t name = file.u16(at + 28), extra = file.u16(at + 30), comment = file.u16(at + 32);
@@ -163,12 +160,11 @@ std::vector<Entry> read_directory(const Reader& file, const NpzLimits& limits) {
         entry.unpacked / kMaxRatio > entry.packed + 1) {
       damaged_npz(str("entry '", entry.name, "' claims ", entry.unpacked, " bytes from ", entry.packed));
     }
-    total += entry.unpacked;  // no overflow: each is at most 1032 times what is there
-    if (total > limits.max_bytes) {
-      throw InvalidArgument(str(
-          "the .npz file unpacks to more than ", limits.max_bytes,
-          " bytes, the limit (NpzLimits::max_bytes in C++); keep its arrays in smaller files, or as .npy"));
-    }
+    // No overflow: what is packed is at most the file, and what is unpacked 1032 times that.
+    packed += entry.packed;
+    if (packed > file.size()) damaged_npz("its entries overlap");
+    memory += entry.unpacked + name + kEntryMemory;
+    internal::check_memory(memory, file.size(), ".npz", limits);
     entries.push_back(std::move(entry));
     at += 46 + name + extra + comment;
   }
@@ -276,7 +272,9 @@ Tensor read_entry(const Reader& file, const Entry& entry) {
   };
   Tensor tensor;
   try {
-    tensor = internal::pull_npy(entry.unpacked, [&](char* to, std::size_t count) { bytes.pull(to, count); });
+    const auto pull = [&](char* to, std::size_t count) { bytes.pull(to, count); };
+    tensor = internal::pull_npy(entry.unpacked, pull,
+                                ReadLimits::unlimited());  // read_directory() has checked them all
   } catch (const Error& error) {
     if (bytes.failed()) throw;
     check_whole();  // damage explains more than what it makes of the header
@@ -286,7 +284,8 @@ Tensor read_entry(const Reader& file, const Entry& entry) {
   return tensor;
 }
 
-std::map<std::string, Tensor> read_tensors(const ByteSource& source, const NpzLimits& limits) {
+std::map<std::string, Tensor> read_tensors(const ByteSource& source, const ReadLimits& limits) {
+  internal::check_bytes(source.size(), ".npz", limits);
   const Reader file(source);
   std::map<std::string, Tensor> tensors;
   for (const Entry& entry : read_directory(file, limits)) {
@@ -340,17 +339,18 @@ void check_size(std::uint64_t bytes) {
 
 }  // namespace
 
-std::map<std::string, Tensor> read_npz(std::string_view bytes, const NpzLimits& limits) {
+std::map<std::string, Tensor> read_npz(std::string_view bytes, const ReadLimits& limits) {
   return read_tensors(internal::MemorySource(bytes), limits);
 }
 
-std::map<std::string, Tensor> load_npz(const std::filesystem::path& path, const NpzLimits& limits) {
+std::map<std::string, Tensor> load_npz(const std::filesystem::path& path, const ReadLimits& limits) {
   using internal::InputFile;
   InputFile file(path, InputFile::Accepts::kAnything);
   if (!file.is_plain() || file.position() != 0) {
-    const std::string bytes = file.read_rest(kMaxFileBytes);
+    const std::string bytes = file.read_rest(limits);
     return internal::read_naming(file, [&] { return read_npz(bytes, limits); });
   }
+  file.check_size(limits);
   return internal::read_naming(file, [&] { return read_tensors(internal::FileSource(file), limits); });
 }
 

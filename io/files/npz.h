@@ -8,32 +8,30 @@
 // What the arrays may hold is in io/files/npy.h. Beside the tensors themselves, reading takes no memory that
 // grows with them.
 //
-// What is read counts as hostile: no entry takes more memory than deflating could make of the bytes that are
-// there, and all of them together no more than the limit. Damaged files: Error(kDataLoss); others that cannot
-// be read: InvalidArgument. Thread safety: plain functions.
+// What is read counts as hostile. All entries together, unpacked, take no more memory than the limits allow for
+// a file of that size (core/read_limits.h): 64 MiB and 4 bytes for each of its own. Deflating can make 1000
+// bytes of one, so an honest file of zeros may need more: raise base_bytes for those. Entries that overlap are
+// refused: unpacking the same bytes again and again is work out of proportion to the file. Damaged files:
+// Error(kDataLoss); others that cannot be read: InvalidArgument. Thread safety: plain functions.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
 
 #include "lockstep/core/export.h"
+#include "lockstep/core/read_limits.h"
 #include "lockstep/core/tensor.h"
+#include "lockstep/io/files/removed_limits.h"
 
 namespace lockstep {
 
-struct NpzLimits {
-  std::uint64_t max_bytes = std::uint64_t{4} << 30U;  // of all entries, unpacked: a guard against zip bombs
-  std::size_t max_entries = std::size_t{1} << 16U;
-};
-LOCKSTEP_API std::map<std::string, Tensor> read_npz(std::string_view bytes, const NpzLimits& limits = {});
+LOCKSTEP_API std::map<std::string, Tensor> read_npz(std::string_view bytes, const ReadLimits& limits = {});
 // The same of a file, which is never whole in memory. Errors name the path; those of files are in
 // io/files/files.h.
 LOCKSTEP_API std::map<std::string, Tensor> load_npz(const std::filesystem::path& path,
-                                                    const NpzLimits& limits = {});
+                                                    const ReadLimits& limits = {});
 
 struct NpzOptions {
   bool deflate = false;  // smaller and slower

@@ -20,7 +20,7 @@ namespace {
 // before them.
 class CheckpointReader {
  public:
-  CheckpointReader(const std::filesystem::path& path, const CheckpointLimits& limits)
+  CheckpointReader(const std::filesystem::path& path, const ReadLimits& limits)
       : what_(str("checkpoint ", path)), file_(path) {
     std::array<char, internal::kCheckpointHeaderBytes> front{};
     const std::string_view header_bytes(front.data(), std::min<std::uint64_t>(front.size(), file_.size()));
@@ -30,12 +30,13 @@ class CheckpointReader {
     std::string index(static_cast<std::size_t>(header.index_bytes), '\0');
     file_.read(index.data(), index.size());
     if (crc32c(index) != header.index_crc) damaged("the checksum of its index is wrong");
-    info_ = internal::parse_index(index, file_.size(), what_);
+    info_ = internal::parse_index(index, file_.size(), limits, what_);
     skip_gap();
   }
 
   const CheckpointInfo& info() const { return info_; }
   const std::string& what() const { return what_; }
+  std::uint64_t file_bytes() const { return file_.size(); }
 
   // The next tensor, into `to`: as many bytes as its entry says.
   void read_next(void* to) {
@@ -86,8 +87,7 @@ class CheckpointReader {
 
 }  // namespace
 
-void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& path,
-                      const CheckpointLimits& limits) {
+void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& path, const ReadLimits& limits) {
   CheckpointInfo info;
   info.step = snapshot.step();
   std::uint64_t tensor_bytes = 0;
@@ -103,11 +103,14 @@ void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& pat
     tensor_bytes += internal::aligned(item.value.num_bytes());
     info.entries.push_back(std::move(entry));
   }
-  const std::string index = internal::write_index(info, limits, str("cannot write checkpoint ", path));
+  const std::string what = str("cannot write checkpoint ", path);
+  const std::string index = internal::write_index(info);
   internal::CheckpointHeader header;
   header.index_crc = crc32c(index);
   header.index_bytes = index.size();
   header.file_bytes = internal::aligned(internal::kCheckpointHeaderBytes + index.size()) + tensor_bytes;
+
+  internal::check_limits(index.size(), info.entries.size(), header.file_bytes, limits, what);
 
   WholeFile file(path);
   std::uint64_t written = 0;
@@ -127,15 +130,15 @@ void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& pat
   file.commit();
 }
 
-Snapshot read_checkpoint(const std::filesystem::path& path, const CheckpointLimits& limits) {
+Snapshot read_checkpoint(const std::filesystem::path& path, const ReadLimits& limits) {
   CheckpointReader reader(path, limits);
   std::uint64_t total = 0;
   // The file has them all.
   for (const CheckpointInfo::Entry& entry : reader.info().entries) total += entry.bytes;
-  if (total > limits.max_bytes) {
+  const std::uint64_t most = limits.memory_for(reader.file_bytes());
+  if (total > most) {
     throw InvalidArgument(str(reader.what(), ": its tensors have ", total, " bytes, more than the limit of ",
-                              limits.max_bytes,
-                              " (CheckpointLimits::max_bytes); pass a larger limit if that is meant to be"));
+                              most, " for this file; whoever trusts it raises ReadLimits::base_bytes"));
   }
   std::vector<Snapshot::Item> items;
   for (const CheckpointInfo::Entry& entry : reader.info().entries) {
@@ -145,21 +148,20 @@ Snapshot read_checkpoint(const std::filesystem::path& path, const CheckpointLimi
   return Snapshot(reader.info().step, std::move(items));
 }
 
-CheckpointInfo inspect_checkpoint(const std::filesystem::path& path, const CheckpointLimits& limits) {
+CheckpointInfo inspect_checkpoint(const std::filesystem::path& path, const ReadLimits& limits) {
   return CheckpointReader(path, limits).info();
 }
 
-void save_checkpoint(VariableStore& store, const std::filesystem::path& path,
-                     const CheckpointLimits& limits) {
+void save_checkpoint(VariableStore& store, const std::filesystem::path& path, const ReadLimits& limits) {
   Snapshot snapshot;
   snapshot.take(store);
   write_checkpoint(snapshot, path, limits);
 }
 
 RestoreReport restore_checkpoint(VariableStore& store, const std::filesystem::path& path,
-                                 const RestoreOptions& options, const CheckpointLimits& limits) {
+                                 const RestoreOptions& options, const ReadLimits& limits) {
   CheckpointReader reader(path, limits);
-  // What does not fit is refused before memory is taken for it; so no limit on bytes is needed.
+  // What does not fit is refused before memory is taken for it: the store bounds the bytes of the tensors.
   RestoreReport report;
   {
     const StoreAtRest rest(store, StoreAtRest::Access::kRead);

@@ -8,10 +8,12 @@
 // strategy's strategy.variables(). To save beside training and keep the last few, use a CheckpointSeries
 // (io/state/checkpoint_series.h).
 //
-//   writing   the file appears whole or not at all (io/files/files.h); a file of that name stays intact until then
+//   writing   the file appears whole or not at all (io/files/files.h); a file of that name stays intact until then. What
+//             the same limits would not read back is not written
 //   reading   every byte is checked: header, index and each tensor have a CRC-32C, gaps must be zero, sizes must add up to the
 //             file's, bools must be 0 or 1. A file that is damaged anywhere is refused whole (Error with kDataLoss), and so is
-//             one of an unknown version (kUnimplemented). Memory is taken only for what the file really has
+//             one of an unknown version (kUnimplemented). Memory is taken only for what the file really has, and within the
+//             limits (core/read_limits.h); what is above them is refused with InvalidArgument before it is taken
 //   restoring compares names, dtypes and shapes before tensors are read, and sets variables only once all of them are
 //             there and checked: on any error nothing has changed
 //
@@ -25,17 +27,17 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
+#include "lockstep/core/read_limits.h"
 #include "lockstep/core/shape.h"
 #include "lockstep/core/variable_store.h"
+#include "lockstep/io/files/removed_limits.h"
 #include "lockstep/io/state/snapshot.h"
 
 namespace lockstep {
 
-// What is above is refused with InvalidArgument.
-struct CheckpointLimits {
-  std::uint64_t max_index_bytes = std::uint64_t{64} << 20;  // names and shapes, read or written
-  std::uint64_t max_bytes = std::uint64_t{64} << 30;        // of all tensors, for read_checkpoint
-};
+// For files that are restored into a store: of any size, since its tensors are only read if the store has the
+// same variables, and the names and shapes of them are in proportion to the file.
+inline constexpr ReadLimits kCheckpointLimits{.file_bytes = ReadLimits::unlimited().file_bytes};
 
 // What a checkpoint says of itself.
 struct CheckpointInfo {
@@ -54,21 +56,21 @@ struct CheckpointInfo {
 // Throws FailedPrecondition for variables that cannot be saved (io/state/snapshot.h), and what
 // io/files/files.h says.
 LOCKSTEP_API void save_checkpoint(VariableStore& store, const std::filesystem::path& path,
-                                  const CheckpointLimits& limits = {});
+                                  const ReadLimits& limits = kCheckpointLimits);
 
 // Throws FailedPrecondition naming all variables that are missing, extra or mismatched, Error(kDataLoss) for
 // a damaged file; changes nothing then.
 LOCKSTEP_API RestoreReport restore_checkpoint(VariableStore& store, const std::filesystem::path& path,
                                               const RestoreOptions& options = {},
-                                              const CheckpointLimits& limits = {});
+                                              const ReadLimits& limits = kCheckpointLimits);
 
 // The same in two halves, without a store.
 LOCKSTEP_API void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& path,
-                                   const CheckpointLimits& limits = {});
-LOCKSTEP_API Snapshot read_checkpoint(const std::filesystem::path& path, const CheckpointLimits& limits = {});
+                                   const ReadLimits& limits = kCheckpointLimits);
+LOCKSTEP_API Snapshot read_checkpoint(const std::filesystem::path& path, const ReadLimits& limits = {});
 
 // Header and index alone: cheap, and no word on whether the tensors are whole.
 LOCKSTEP_API CheckpointInfo inspect_checkpoint(const std::filesystem::path& path,
-                                               const CheckpointLimits& limits = {});
+                                               const ReadLimits& limits = kCheckpointLimits);
 
 }  // namespace lockstep

@@ -34,16 +34,11 @@ struct IndexRecord {
   }
 };
 
+// The fewest bytes that an entry has: a name of one byte, the lengths of three lists, a dtype of two, a checksum.
+constexpr std::size_t kLeastEntry = 1 + 3 * 8 + 2 + 4;
+
 [[noreturn]] void damaged(std::string_view what, const std::string& why) {
   throw Error(ErrorCode::kDataLoss, str(what, ": ", why, "; the file is damaged: use another one"));
-}
-
-void check_index_size(std::uint64_t bytes, const CheckpointLimits& limits, std::string_view what) {
-  if (bytes <= limits.max_index_bytes) return;
-  throw InvalidArgument(
-      str(what, ": its index, the names and shapes of the variables, has ", bytes,
-          " bytes, more than the limit of ", limits.max_index_bytes,
-          " (CheckpointLimits::max_index_bytes); pass a larger limit if that is meant to be"));
 }
 
 TensorSpec spec_of(const EntryRecord& record, std::string_view what) {
@@ -78,6 +73,22 @@ Decision is_checkpoint_name(std::string_view name) {
   }
 }
 
+void check_limits(std::uint64_t index_bytes, std::uint64_t entries, std::uint64_t file_bytes,
+                  const ReadLimits& limits, std::string_view what) {
+  if (file_bytes > limits.file_bytes) {
+    throw InvalidArgument(str(what, ": a file of ", file_bytes, " bytes is more than the limit of ",
+                              limits.file_bytes,
+                              " (ReadLimits::file_bytes); pass a larger one if it is trusted"));
+  }
+  // The bytes themselves, the names again, and a record for each entry.
+  const std::uint64_t memory = 2 * index_bytes + entries * sizeof(CheckpointInfo::Entry);
+  if (memory <= limits.memory_for(file_bytes)) return;
+  throw InvalidArgument(str(what, ": its index, the names and shapes of ", entries, " variables, takes ",
+                            memory, " bytes of memory, more than the limit of ",
+                            limits.memory_for(file_bytes),
+                            " for this file (ReadLimits::base_bytes); pass a larger one if it is trusted"));
+}
+
 std::string write_header(const CheckpointHeader& header) {
   std::string bytes(kCheckpointMagic);
   put_number(bytes, header.version);
@@ -89,8 +100,8 @@ std::string write_header(const CheckpointHeader& header) {
   return bytes;
 }
 
-CheckpointHeader parse_header(std::string_view bytes, std::uint64_t file_bytes,
-                              const CheckpointLimits& limits, std::string_view what) {
+CheckpointHeader parse_header(std::string_view bytes, std::uint64_t file_bytes, const ReadLimits& limits,
+                              std::string_view what) {
   if (!bytes.starts_with(kCheckpointMagic)) {
     throw Error(ErrorCode::kDataLoss,
                 str(what, ": it is no checkpoint: its first bytes are not those of one"));
@@ -114,11 +125,11 @@ CheckpointHeader parse_header(std::string_view bytes, std::uint64_t file_bytes,
   }
   if (header.index_bytes > file_bytes - kCheckpointHeaderBytes)
     damaged(what, "its index is longer than the file");
-  check_index_size(header.index_bytes, limits, what);
+  check_limits(header.index_bytes, 0, file_bytes, limits, what);  // how many entries it has comes later
   return header;
 }
 
-std::string write_index(const CheckpointInfo& info, const CheckpointLimits& limits, std::string_view what) {
+std::string write_index(const CheckpointInfo& info) {
   IndexRecord index;
   index.step = info.step;
   for (const CheckpointInfo::Entry& entry : info.entries) {
@@ -126,18 +137,23 @@ std::string write_index(const CheckpointInfo& info, const CheckpointLimits& limi
     index.entries.push_back(
         {entry.name, std::string(to_string(entry.spec.dtype)), {dims.begin(), dims.end()}, entry.crc});
   }
-  std::string bytes = to_portable_bytes(index);
-  check_index_size(bytes.size(), limits, what);
-  return bytes;
+  return to_portable_bytes(index);
 }
 
-CheckpointInfo parse_index(std::string_view bytes, std::uint64_t file_bytes, std::string_view what) {
-  auto index = from_portable_bytes<IndexRecord>(bytes, what);
+// As IndexRecord has it, but entry by entry: a list of records would take more memory than what is made of them.
+CheckpointInfo parse_index(std::string_view bytes, std::uint64_t file_bytes, const ReadLimits& limits,
+                           std::string_view what) {
+  BoundedBinaryInput archive(bytes, what);
   CheckpointInfo info;
   info.version = kCheckpointVersion;
-  info.step = index.step;
+  archive(info.step);
+  const std::size_t count = archive.take_count(kLeastEntry);
+  check_limits(bytes.size(), count, file_bytes, limits, what);
+  info.entries.reserve(count);
   std::uint64_t end = aligned(kCheckpointHeaderBytes + bytes.size());
-  for (EntryRecord& record : index.entries) {
+  for (std::size_t i = 0; i < count; ++i) {
+    EntryRecord record;
+    archive(record);
     if (const Decision decision = is_checkpoint_name(record.name); !decision)
       damaged(what, decision.reason());
     if (!info.entries.empty() && record.name <= info.entries.back().name) {
@@ -156,6 +172,7 @@ CheckpointInfo parse_index(std::string_view bytes, std::uint64_t file_bytes, std
     entry.name = std::move(record.name);
     info.entries.push_back(std::move(entry));
   }
+  archive.finish();
   if (end != file_bytes) damaged(what, str("its tensors end at byte ", end, " and the file at ", file_bytes));
   return info;
 }

@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
+#include "lockstep/core/read_limits.h"
 #include "lockstep/core/variable_store.h"
 #include "lockstep/io/state/checkpoint.h"
 #include "lockstep/io/state/snapshot.h"
@@ -53,7 +54,8 @@ struct SavedCheckpoint {
 struct CheckpointSeriesOptions {
   std::size_t keep = 5;             // how many files to keep; 0: all
   std::string name = "checkpoint";  // what files are called: letters, digits, '_', '-' and '.', no '.' first
-  CheckpointLimits limits = {};     // for writing and restoring alike
+  // For writing and restoring alike (io/state/checkpoint.h).
+  ReadLimits limits = kCheckpointLimits;
   // Called on the writing thread before a checkpoint is written and once it is on the disk (older ones are
   // gone then, where they could be removed). They must not call the series; what they throw counts as an
   // error of the writing.

@@ -24,11 +24,11 @@ void check_header(std::string_view bytes, std::uint64_t file_bytes) {
 void check_index(std::string_view bytes, std::uint64_t file_bytes) {
   CheckpointInfo info;
   try {
-    info = internal::parse_index(bytes, file_bytes, "fuzz");
+    info = internal::parse_index(bytes, file_bytes, {}, "fuzz");
   } catch (const Error&) {
     return;
   }
-  if (internal::write_index(info, {}, "index") == bytes) return;
+  if (internal::write_index(info) == bytes) return;
   std::fprintf(stderr, "finding: an index is written otherwise than it was read\n");
   std::abort();
 }

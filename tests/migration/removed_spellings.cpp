@@ -12,4 +12,6 @@ void test_removed_spellings(lockstep::MirroredStrategy& strategy, const lockstep
   lockstep::extended::finalize(strategy);
   lockstep::extended::value_container(variable);
   lockstep::experimental_run(strategy, [] {});
+  [[maybe_unused]] const lockstep::NpzLimits npz;
+  [[maybe_unused]] const lockstep::CheckpointLimits checkpoint;
 }

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
+
+#include "lockstep/core/read_limits.h"
 
 namespace lockstep::internal {
 
@@ -28,12 +31,16 @@ class InputFile {
   void read_at(std::uint64_t at, char* to, std::uint64_t bytes) const;
   // The next bytes of a plain file, fewer at its end; the position stays.
   std::string peek(std::size_t bytes) const;
-  // Until the end. Throws InvalidArgument above `max_bytes`; for a plain file before memory is taken.
-  std::string read_rest(std::uint64_t max_bytes);
+  // Throws InvalidArgument for a plain file above limits.file_bytes.
+  void check_size(const ReadLimits& limits) const;
+  // Until the end. Throws InvalidArgument above the limits; for a plain file before memory is taken.
+  std::string read_rest(const ReadLimits& limits);
+  std::string read_rest(std::uint64_t max_bytes);  // for readers whose limits are not ReadLimits yet
 
  private:
   InputFile(int descriptor, std::filesystem::path name);
   void look();
+  std::string read_up_to(std::uint64_t known, std::uint64_t most, std::string_view limit);
   void close();
 
   std::filesystem::path path_;

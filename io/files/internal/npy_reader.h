@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/read_limits.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/io/files/internal/input_file.h"
 
@@ -18,7 +19,12 @@ using PullBytes = std::function<void(char* to, std::size_t bytes)>;
 
 // An .npy file of `size` bytes, pulled once from front to back; fails as read_npy (io/files/npy.h). Beside
 // the tensor it takes no memory that grows with it. Where it throws, the rest has not been pulled.
-Tensor pull_npy(std::uint64_t size, const PullBytes& pull);
+Tensor pull_npy(std::uint64_t size, const PullBytes& pull, const ReadLimits& limits);
+
+// Throw InvalidArgument for a file that is too large, and for one of `size` bytes that wants too much memory.
+// `what` is its kind: ".npy".
+void check_bytes(std::uint64_t size, std::string_view what, const ReadLimits& limits);
+void check_memory(std::uint64_t wanted, std::uint64_t size, std::string_view what, const ReadLimits& limits);
 
 // Bytes that can be read from any place on. Those asked for must be there.
 class ByteSource {

@@ -33,16 +33,21 @@ struct CheckpointHeader {
 
 std::string write_header(const CheckpointHeader& header);
 // Throws Error with kDataLoss for damage, kUnimplemented for a version that this Lockstep does not know,
-// InvalidArgument for an index above the limit. `what` names the file.
+// InvalidArgument for a file or an index above the limits. `what` names the file.
 LOCKSTEP_API CheckpointHeader parse_header(std::string_view bytes, std::uint64_t file_bytes,
-                                           const CheckpointLimits& limits, std::string_view what);
+                                           const ReadLimits& limits, std::string_view what);
 
-// Throws InvalidArgument for an index above the limit, which nobody could read back. `what` names the file.
-std::string write_index(const CheckpointInfo& info, const CheckpointLimits& limits, std::string_view what);
+// Throws InvalidArgument for a file above limits.file_bytes, and for an index of so many bytes and entries that
+// takes more memory than such a file may.
+void check_limits(std::uint64_t index_bytes, std::uint64_t entries, std::uint64_t file_bytes,
+                  const ReadLimits& limits, std::string_view what);
+
+LOCKSTEP_API std::string write_index(const CheckpointInfo& info);
 // What the bytes of an index say, once everything is checked: names are in order, none twice, none that could
-// leave a folder; the tensors fill the rest of a file of `file_bytes` exactly. Throws Error(kDataLoss).
+// leave a folder; the tensors fill the rest of a file of `file_bytes` exactly. Throws Error(kDataLoss), and
+// InvalidArgument above the limits.
 LOCKSTEP_API CheckpointInfo parse_index(std::string_view bytes, std::uint64_t file_bytes,
-                                        std::string_view what);
+                                        const ReadLimits& limits, std::string_view what);
 
 // A name that may stand in a checkpoint: 1 to 4096 bytes without control characters; no part between slashes
 // is empty, "." or "..".

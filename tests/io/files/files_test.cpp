@@ -58,14 +58,35 @@ TEST(Files, AreReadAsTheyWereWritten) {
 TEST(Files, AreRefusedAboveTheLimit) {
   const TemporaryFolder folder;
   write_file_whole(folder / "a", "12345");
-  EXPECT_EQ(read_file(folder / "a", 5), "12345");
-  expect_error(ErrorCode::kInvalidArgument, "larger than the limit of 4 bytes",
-               [&] { read_file(folder / "a", 4); });
+  EXPECT_EQ(read_file(folder / "a", {.file_bytes = 5}), "12345");
+  expect_error(ErrorCode::kInvalidArgument,
+               "it has 5 bytes, more than the limit of 4; whoever trusts it raises ReadLimits::file_bytes in "
+               "C++, --read-limit on the command line",
+               [&] { read_file(folder / "a", {.file_bytes = 4}); });
+  EXPECT_EQ(read_file(folder / "a", {.base_bytes = 0}), "12345") << "its size is known";
 
   // A sparse file of a terabyte costs no memory to refuse.
   std::ofstream(folder / "sparse").put('x');
   std::filesystem::resize_file(folder / "sparse", std::uintmax_t{1} << 40);
   expect_error(ErrorCode::kInvalidArgument, "sparse", [&] { read_file(folder / "sparse"); });
+}
+
+// What has no end, or does not say where it is, must not take all memory.
+TEST(Files, ThatTellNoSizeAreReadUpToTheBase) {
+  for (const char* endless : {"/dev/zero", "/dev/urandom"}) {
+    expect_error(
+        ErrorCode::kInvalidArgument,
+        "it gives more than 67108864 bytes, the limit for what does not tell its size; whoever trusts "
+        "it raises ReadLimits::base_bytes in C++, --read-limit on the command line",
+        [&] { read_file(endless); });
+    expect_error(ErrorCode::kInvalidArgument, "more than 1000 bytes",
+                 [&] { read_file(endless, {.base_bytes = 1000}); });
+    expect_error(ErrorCode::kInvalidArgument, "ReadLimits::file_bytes",
+                 [&] { read_file(endless, {.file_bytes = 1000}); });
+  }
+  EXPECT_FALSE(read_file("/proc/self/status").empty());
+  expect_error(ErrorCode::kInvalidArgument, "more than 10 bytes",
+               [&] { read_file("/proc/self/status", {.base_bytes = 10}); });
 }
 
 TEST(Files, ReadAPipeToItsEndWithinTheLimit) {
@@ -74,7 +95,7 @@ TEST(Files, ReadAPipeToItsEndWithinTheLimit) {
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const std::string bytes(300'000, 'p');
   std::thread writer([&] { std::ofstream(pipe) << bytes; });
-  EXPECT_EQ(read_file(pipe), bytes);
+  EXPECT_EQ(read_file(pipe, {.base_bytes = bytes.size()}), bytes);
   writer.join();
 }
 

@@ -174,7 +174,12 @@ TEST(Npz, FilesAreReadAsTheirBytesAre) {
   const std::string plain = str(folder, "/lockstep_load_", getpid(), ".npy");
   write_file_whole(plain, write_npy(samples().at("large")));
   EXPECT_TRUE(load_npy(plain).bit_equal(samples().at("large")));
-  EXPECT_THAT(refusal([&] { load_npy(plain, 100); }), HasSubstr("larger than the limit of 100 bytes"));
+  EXPECT_THAT(refusal([&] { load_npy(plain, {.file_bytes = 100}); }),
+              HasSubstr("more than the limit of 100;"));
+  EXPECT_THAT(refusal([&] { load_npz(packed, {.file_bytes = 100}); }),
+              HasSubstr("more than the limit of 100;"));
+  EXPECT_THAT(refusal([&] { load_npy("/dev/zero"); }), HasSubstr("ReadLimits::base_bytes"));
+  EXPECT_THAT(refusal([&] { load_npz("/dev/zero"); }), HasSubstr("ReadLimits::base_bytes"));
   EXPECT_EQ(refusal([&] { load_npz(plain); }),
             str("DataLoss: ", plain, ": this is no whole .npz file: its list of entries is missing"));
   EXPECT_EQ(refusal([&] { load_npy(packed); }),
@@ -254,8 +259,10 @@ TEST(Npz, NoTruncationAndNoFlippedBitOfTheDataPasses) {
 
 TEST(Npz, HostileFilesAreRefusedBeforeMemoryIsTaken) {
   const std::string file = write_npz({{"x", Tensor::zeros({1024, 1024})}}, {.deflate = true});
-  EXPECT_THAT(refusal([&] { read_npz(file, {.max_bytes = 1 << 20}); }), HasSubstr("more than 1048576 bytes"));
-  EXPECT_THAT(refusal([&] { read_npz(file, {.max_entries = 0}); }), HasSubstr("1 entries; the limit is 0"));
+  EXPECT_THAT(refusal([&] { read_npz(file, {.base_bytes = 1 << 20, .bytes_per_byte = 0}); }),
+              HasSubstr("more than 1048576 bytes of memory, the limit for a file of"));
+  EXPECT_THAT(refusal([&] { read_npz(file, {.file_bytes = 100}); }),
+              HasSubstr("more than the limit of 100;"));
   const std::size_t central = file.rfind("PK\1\2");
   const auto with = [&](std::size_t at, std::string_view bytes) {
     std::string changed = file;
@@ -279,6 +286,45 @@ TEST(Npz, HostileFilesAreRefusedBeforeMemoryIsTaken) {
   std::string twins = two;
   twins[two.rfind("b.npy")] = 'a';
   EXPECT_THAT(refusal([&] { read_npz(twins); }), HasSubstr("two entries 'a.npy'"));
+}
+
+// A small file that asks for much, in each of the ways there are.
+TEST(Npz, MemoryAndWorkAreInProportionToTheFile) {
+  // 70 MiB of zeros, deflated.
+  const std::string zeros = write_npz({{"x", Tensor::zeros(DType::kU8, {70 << 20})}}, {.deflate = true});
+  ASSERT_LT(zeros.size(), 100'000U);
+  EXPECT_THAT(
+      refusal([&] { read_npz(zeros); }),
+      HasSubstr("whoever trusts it raises ReadLimits::base_bytes in C++, --read-limit on the command line"));
+  EXPECT_EQ(read_npz(zeros, {.base_bytes = 71 << 20}).size(), 1U);
+  EXPECT_EQ(read_npz(zeros, ReadLimits::unlimited()).size(), 1U);
+  // One tensor that many entries of the list claim.
+  const std::string one = write_npz({{"a", Tensor::full(DType::kF64, {1000}, 1.5)}});
+  const std::size_t central = one.rfind("PK\1\2"), end = one.rfind("PK\5\6");
+  std::string shared = one.substr(0, central);
+  for (char name = 'a'; name <= 'c'; ++name) {
+    std::string entry = one.substr(central, end - central);
+    entry[46] = name;
+    shared += entry;
+  }
+  std::string tail = one.substr(end);
+  tail[8] = tail[10] = 3;
+  EXPECT_THAT(refusal([&] { read_npz(shared + tail); }), HasSubstr("its entries overlap"));
+  // Many entries of hardly anything: each takes memory beside its bytes.
+  std::map<std::string, Tensor> many;
+  for (int i = 0; i < 1000; ++i) many.emplace(str(i), Tensor::zeros(DType::kU8, {0}));
+  const std::string list = write_npz(many, {.deflate = true});
+  EXPECT_THAT(refusal([&] { read_npz(list, {.base_bytes = 0, .bytes_per_byte = 2}); }),
+              HasSubstr("bytes of memory, the limit"));
+  EXPECT_EQ(read_npz(list).size(), 1000U);
+}
+
+TEST(Npy, MemoryIsWithinTheLimits) {
+  const std::string file = write_npy(Tensor::zeros({1000}));
+  EXPECT_THAT(refusal([&] { read_npy(file, {.file_bytes = 4000}); }), HasSubstr("ReadLimits::file_bytes"));
+  EXPECT_THAT(refusal([&] { read_npy(file, {.base_bytes = 3999, .bytes_per_byte = 0}); }),
+              HasSubstr("ReadLimits::base_bytes"));
+  EXPECT_EQ(read_npy(file, {.base_bytes = 4000, .bytes_per_byte = 0}).num_bytes(), 4000U);
 }
 
 }  // namespace

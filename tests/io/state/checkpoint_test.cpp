@@ -214,7 +214,7 @@ TEST(Checkpoint, RefusesVersionsThatItDoesNotKnow) {
   write_checkpoint(small(), folder / "a.lkc");
   std::string bytes = read_file(folder / "a.lkc");
   internal::CheckpointHeader header =
-      internal::parse_header(bytes, bytes.size(), CheckpointLimits(), "the test's checkpoint");
+      internal::parse_header(bytes, bytes.size(), ReadLimits(), "the test's checkpoint");
   for (const std::uint32_t version : {0U, 2U, 0xFFFFFFFFU}) {
     header.version = version;
     bytes.replace(0, internal::kCheckpointHeaderBytes, internal::write_header(header));
@@ -246,25 +246,49 @@ TEST(Checkpoint, RefusesBoolsThatAreNeither) {
 TEST(Checkpoint, BoundsSizesBeforeMemoryIsTaken) {
   const TemporaryFolder folder;
   write_checkpoint(small(), folder / "a.lkc");
-  const CheckpointLimits small_index{.max_index_bytes = 10};
+  const std::uint64_t size = std::filesystem::file_size(folder / "a.lkc");
   VariableStore store;
   put(store, "b", Tensor::scalar(0.0));
   put(store, "w", Tensor::zeros({3}));
-  const std::vector<std::function<void()>> calls = {
-      [&] { read_checkpoint(folder / "a.lkc", small_index); },
-      [&] { inspect_checkpoint(folder / "a.lkc", small_index); },
-      [&] { restore_checkpoint(store, folder / "a.lkc", {}, small_index); },
-      [&] { write_checkpoint(small(), folder / "b.lkc", small_index); },
-      [&] { save_checkpoint(store, folder / "b.lkc", small_index); }};
-  for (const std::function<void()>& call : calls) {
-    std::string message;
-    EXPECT_EQ(code_of(call, &message), ErrorCode::kInvalidArgument);
-    EXPECT_THAT(message, HasSubstr("more than the limit of 10 (CheckpointLimits::max_index_bytes)"));
+  const std::pair<ReadLimits, std::string> cases[] = {
+      {{.base_bytes = 10, .bytes_per_byte = 0},
+       "more than the limit of 10 for this file (ReadLimits::base_bytes)"},
+      {{.file_bytes = size - 1}, str("more than the limit of ", size - 1, " (ReadLimits::file_bytes)")}};
+  for (const auto& [limits, reason] : cases) {
+    const std::vector<std::function<void()>> calls = {
+        [&] { read_checkpoint(folder / "a.lkc", limits); },
+        [&] { inspect_checkpoint(folder / "a.lkc", limits); },
+        [&] { restore_checkpoint(store, folder / "a.lkc", {}, limits); },
+        [&] { write_checkpoint(small(), folder / "b.lkc", limits); },
+        [&] { save_checkpoint(store, folder / "b.lkc", limits); }};
+    for (const std::function<void()>& call : calls) {
+      std::string message;
+      EXPECT_EQ(code_of(call, &message), ErrorCode::kInvalidArgument);
+      EXPECT_THAT(message, HasSubstr(reason));
+    }
   }
   EXPECT_FALSE(std::filesystem::exists(folder / "b.lkc"));
-  EXPECT_EQ(code_of([&] { read_checkpoint(folder / "a.lkc", {.max_bytes = 19}); }),
+  EXPECT_EQ(read_checkpoint(folder / "a.lkc", {.file_bytes = size}).variables().size(), 2U);
+  EXPECT_EQ(read_checkpoint(folder / "a.lkc", ReadLimits::unlimited()).variables().size(), 2U);
+  // What a file may take grows with it.
+  write_checkpoint(Snapshot(0, {{"w", Tensor::zeros({1000})}}), folder / "c.lkc",
+                   {.base_bytes = 0, .bytes_per_byte = 1});
+  EXPECT_EQ(read_checkpoint(folder / "c.lkc", {.base_bytes = 0, .bytes_per_byte = 1}).variables().size(), 1U);
+}
+
+// An index of nothing but the shortest entries, without a byte of tensors, would take many times its size.
+TEST(Checkpoint, BoundsTheRecordsOfItsIndexByTheFile) {
+  std::vector<Snapshot::Item> items;
+  for (int i = 0; i < 10'000; ++i) items.push_back({str(i), Tensor::zeros(DType::kU8, {0})});
+  const TemporaryFolder folder;
+  const Snapshot many(0, std::move(items));
+  write_checkpoint(many, folder / "many.lkc");
+  const ReadLimits tight{.base_bytes = 0, .bytes_per_byte = 4};
+  std::string message;
+  EXPECT_EQ(code_of([&] { inspect_checkpoint(folder / "many.lkc", tight); }, &message),
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(read_checkpoint(folder / "a.lkc", {.max_bytes = 20}).variables().size(), 2U);
+  EXPECT_THAT(message, HasSubstr("the names and shapes of 10000 variables"));
+  EXPECT_EQ(inspect_checkpoint(folder / "many.lkc").entries.size(), 10'000U);
 }
 
 // What an index would look like from somebody who computes checksums too.
@@ -317,16 +341,18 @@ TEST(Checkpoint, RefusesAForgedIndex) {
     const std::string bytes = to_portable_bytes(ForgedIndex{1, c.entries});
     std::string message;
     EXPECT_EQ(
-        code_of([&] { internal::parse_index(bytes, internal::aligned(36 + bytes.size()) + 128, "index"); },
-                &message),
+        code_of(
+            [&] { internal::parse_index(bytes, internal::aligned(36 + bytes.size()) + 128, {}, "index"); },
+            &message),
         ErrorCode::kDataLoss)
         << c.reason;
     EXPECT_THAT(message, HasSubstr(c.reason));
   }
   // The same with a name as it should be, and sizes that add up.
   const std::string bytes = to_portable_bytes(ForgedIndex{1, {{"a", "f32", {}}, {"b", "f64", {8}}}});
-  EXPECT_EQ(internal::parse_index(bytes, internal::aligned(36 + bytes.size()) + 128, "index").entries.size(),
-            2U);
+  EXPECT_EQ(
+      internal::parse_index(bytes, internal::aligned(36 + bytes.size()) + 128, {}, "index").entries.size(),
+      2U);
 }
 
 TEST(Checkpoint, WritesNoNameThatItWouldNotRead) {

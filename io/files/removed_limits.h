@@ -1,0 +1,34 @@
+// io/files/removed_limits.h - types of limits that ReadLimits replaced, refused by the compiler with its name.
+//
+// docs/migration.md lists all of them. None of them can be made.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lockstep {
+
+namespace internal {
+
+template <class>
+inline constexpr bool kStillLimits = false;
+
+}  // namespace internal
+
+template <class Unused = void>
+struct NpzLimits {
+  static_assert(internal::kStillLimits<Unused>,
+                "NpzLimits is ReadLimits now: include lockstep/core/read_limits.h");
+  std::uint64_t max_bytes = 0;
+  std::size_t max_entries = 0;
+};
+
+template <class Unused = void>
+struct CheckpointLimits {
+  static_assert(internal::kStillLimits<Unused>,
+                "CheckpointLimits is ReadLimits now: include lockstep/core/read_limits.h");
+  std::uint64_t max_index_bytes = 0;
+  std::uint64_t max_bytes = 0;
+};
+
+}  // namespace lockstep
