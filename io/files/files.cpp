@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -14,97 +13,53 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/io/files/internal/input_file.h"
+#include "lockstep/io/files/internal/place.h"
 
 namespace lockstep {
 namespace {
 
 constexpr std::string_view kTemporary = ".tmp-";
 
-[[noreturn]] void fail(std::string_view what, const std::filesystem::path& path, int error) {
-  std::string message = str(what, " ", path, ": ", std::generic_category().message(error));
-  switch (error) {
-    case ENOENT: throw NotFound(std::move(message));
-    case EACCES:
-    case EPERM:
-    case EROFS:
-    case EISDIR:
-    case ENOTDIR:
-    case ENAMETOOLONG:
-    case ELOOP: throw FailedPrecondition(std::move(message));
-    default: throw Error(ErrorCode::kUnavailable, std::move(message));
-  }
-}
-
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return value_; }
-
- private:
-  int value_;
-};
-
-int open_again(const std::filesystem::path& path, int flags, mode_t mode = 0) {
-  int descriptor = -1;
-  do {
-    descriptor = ::open(path.c_str(), flags | O_CLOEXEC, mode);
-  } while (descriptor < 0 && errno == EINTR);
-  return descriptor;
-}
+using internal::Descriptor;
+using internal::fail_at;
+using internal::Place;
 
 void sync(int descriptor, const std::filesystem::path& path) {
   // Some file systems do not sync folders and say so; there is nothing more to do on them.
-  if (::fsync(descriptor) != 0 && errno != EINVAL) fail("cannot sync", path, errno);
+  if (::fsync(descriptor) != 0 && errno != EINVAL) fail_at("cannot sync", path, errno);
 }
 
-std::filesystem::path folder_of(const std::filesystem::path& path) {
-  std::filesystem::path folder = path.parent_path();
-  return folder.empty() ? std::filesystem::path(".") : folder;
+// `folder` may be one that was opened to find names in it, which cannot be synced itself.
+void sync_folder(int folder, const std::filesystem::path& path) {
+  const Descriptor opened(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (opened.get() < 0) fail_at("cannot sync", path, errno);
+  sync(opened.get(), path);
 }
 
-std::filesystem::path temporary_beside(const std::filesystem::path& path) {
+std::string temporary_name(const std::string& name) {
   static std::atomic<std::uint64_t> number{0};
-  return folder_of(path) /
-         str(".", path.filename().string(), kTemporary, ::getpid(), "-", number.fetch_add(1));
+  return str(".", name, kTemporary, ::getpid(), "-", number.fetch_add(1));
 }
 
-void sync_folder(const std::filesystem::path& folder) {
-  const Descriptor opened(open_again(folder, O_RDONLY | O_DIRECTORY));
-  if (opened.get() < 0) fail("cannot sync", folder, errno);
-  sync(opened.get(), folder);
+// What the file has that is about to be replaced. Where its owner or group cannot be kept, nobody gets more
+// than the others had before: the new group has the permissions of everybody.
+void keep_owner_and_mode(int descriptor, const struct stat& replaced, const std::filesystem::path& path) {
+  struct stat own = {};
+  if (::fstat(descriptor, &own) != 0) fail_at("cannot write", path, errno);
+  mode_t mode = replaced.st_mode & 0777U;
+  // Each by itself: one who may not give a file away may still give it to a group of theirs.
+  if (own.st_uid != replaced.st_uid) (void)::fchown(descriptor, replaced.st_uid, static_cast<gid_t>(-1));
+  if (own.st_gid != replaced.st_gid && ::fchown(descriptor, static_cast<uid_t>(-1), replaced.st_gid) != 0)
+    mode = (mode & 0707U) | ((mode & 0007U) << 3U & mode);
+  if (::fchmod(descriptor, mode) != 0) fail_at("cannot write", path, errno);
 }
 
-struct Target {
-  std::filesystem::path path;
-  bool in_place = false;  // it is written to as it is
-};
-
-// What is to be written where somebody names `path`.
-Target target_of(std::filesystem::path path) {
-  constexpr int kMostLinks = 40;  // as many as Linux follows
-  for (int links = 0;; ++links) {
-    struct stat facts = {};
-    // A new file, or an error when it is made.
-    if (::lstat(path.c_str(), &facts) != 0) return {std::move(path)};
-    if (!S_ISLNK(facts.st_mode)) {
-      const bool in_place = !S_ISREG(facts.st_mode) && !S_ISDIR(facts.st_mode);
-      return {std::move(path), in_place};
-    }
-    if (links == kMostLinks) fail("cannot write", path, ELOOP);
-    std::error_code error;
-    const std::filesystem::path folder = std::filesystem::canonical(folder_of(path), error);
-    if (error) fail("cannot write", path, error.value());
-    // A link that the kernel makes up: it stands for something that is open, and the name it shows need not
-    // lead there.
-    if (folder.string().starts_with("/proc/")) return {std::move(path), true};
-    std::filesystem::path behind = std::filesystem::read_symlink(path, error);
-    if (error) fail("cannot write", path, error.value());
-    path = folder / behind;
+// Is there something under this path, whatever it is?
+bool is_there(const std::filesystem::path& path, std::string_view action) {
+  try {
+    return internal::find_place(path, action).exists;
+  } catch (const NotFound&) {
+    return false;
   }
 }
 
@@ -122,43 +77,51 @@ std::string read_standard_input(std::uint64_t max_bytes) {
 }
 
 void make_folders(const std::filesystem::path& folder) {
+  constexpr std::string_view kAction = "cannot make the folder";
   std::vector<std::filesystem::path> missing;
-  std::error_code error;
-  for (std::filesystem::path at = folder; !at.empty() && !std::filesystem::exists(at, error);
-       at = at.parent_path()) {
+  for (std::filesystem::path at = folder; !at.empty() && !is_there(at, kAction); at = at.parent_path())
     missing.push_back(at);
-  }
   for (; !missing.empty(); missing.pop_back()) {
-    std::filesystem::create_directory(missing.back(), error);  // another process may be quicker
-    if (error) fail("cannot make the folder", missing.back(), error.value());
-    sync_folder(folder_of(missing.back()));
+    const Place place = internal::find_place(missing.back(), kAction);
+    // Another process may be quicker.
+    if (::mkdirat(place.folder.get(), place.name.c_str(), 0777) != 0 && errno != EEXIST)
+      fail_at(kAction, missing.back(), errno);
+    sync_folder(place.folder.get(), place.path.parent_path());
   }
-  if (!std::filesystem::is_directory(folder, error))
-    fail("cannot make the folder", folder, error ? error.value() : ENOTDIR);
+  if (!S_ISDIR(internal::find_place(folder, kAction).facts.st_mode)) fail_at(kAction, folder, ENOTDIR);
 }
 
-WholeFile::WholeFile(std::filesystem::path path) {
+WholeFile::WholeFile(const std::filesystem::path& path, NewFile kind) {
   if (path.filename().empty()) {
     throw InvalidArgument(str("cannot write ", path, ": the path names no file; give it a file name"));
   }
-  auto [target, in_place] = target_of(std::move(path));
-  path_ = std::move(target);
-  if (in_place) {
-    descriptor_ = open_again(path_, O_WRONLY | O_APPEND);
-  } else {
-    // Process numbers come again: what a process that was killed left may have this name.
-    do {
-      temporary_ = temporary_beside(path_);
-      descriptor_ = open_again(temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
-    } while (descriptor_ < 0 && errno == EEXIST);
+  Place place = internal::find_place(path, "cannot write");
+  path_ = std::move(place.path);
+  if (place.exists && S_ISDIR(place.facts.st_mode)) fail_at("cannot write", path, EISDIR);
+  if (place.exists && !S_ISREG(place.facts.st_mode)) {
+    descriptor_ = internal::open_at(place, O_WRONLY | O_APPEND);
+    if (descriptor_ < 0) fail_at("cannot write", path_, errno);
+    return;
   }
-  if (descriptor_ < 0) fail("cannot write", path_, errno);
+  // What replaces a file is for its writer alone until it has the permissions of that one.
+  const mode_t mode = place.exists || kind == NewFile::kPrivate ? 0600 : 0666;
+  // Process numbers come again: what a process that was killed left may have this name.
+  do {
+    temporary_ = temporary_name(place.name);
+    descriptor_ =
+        ::openat(place.folder.get(), temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+  } while (descriptor_ < 0 && (errno == EEXIST || errno == EINTR));
+  if (descriptor_ < 0) fail_at("cannot write", path_, errno);
+  name_ = std::move(place.name);
+  folder_ = place.folder.release();
 }
 
 WholeFile::~WholeFile() {
-  if (descriptor_ < 0) return;
-  ::close(descriptor_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+    if (!temporary_.empty()) ::unlinkat(folder_, temporary_.c_str(), 0);
+  }
+  if (folder_ >= 0) ::close(folder_);
 }
 
 void WholeFile::append(std::string_view bytes) {
@@ -166,7 +129,7 @@ void WholeFile::append(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("cannot write", path_, errno);
+    if (count < 0) fail_at("cannot write", path_, errno);
     bytes.remove_prefix(static_cast<std::size_t>(count));
   }
 }
@@ -175,16 +138,20 @@ void WholeFile::commit() {
   LOCKSTEP_CHECK(descriptor_ >= 0, "second commit of ", path_);
   const bool replaces = !temporary_.empty();
   if (replaces) {
+    struct stat old = {};
+    if (::fstatat(folder_, name_.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(old.st_mode))
+      keep_owner_and_mode(descriptor_, old, path_);
     sync(descriptor_, path_);
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot replace", path_, errno);
+    if (::renameat(folder_, temporary_.c_str(), folder_, name_.c_str()) != 0)
+      fail_at("cannot replace", path_, errno);
   }
   const int closed = ::close(std::exchange(descriptor_, -1));
-  if (closed != 0 && errno != EINTR) fail("cannot write", path_, errno);
-  if (replaces) sync_folder(folder_of(path_));
+  if (closed != 0 && errno != EINTR) fail_at("cannot write", path_, errno);
+  if (replaces) sync_folder(folder_, path_.parent_path());
 }
 
-void write_file_whole(const std::filesystem::path& path, std::string_view bytes) {
-  WholeFile file(path);
+void write_file_whole(const std::filesystem::path& path, std::string_view bytes, NewFile kind) {
+  WholeFile file(path, kind);
   file.append(bytes);
   file.commit();
 }
@@ -193,8 +160,10 @@ namespace internal {
 
 InputFile::InputFile(std::filesystem::path path, Accepts accepts) : path_(std::move(path)) {
   // Where pipes are refused, without waiting for somebody to write into one.
-  descriptor_ = open_again(path_, O_RDONLY | (accepts == Accepts::kPlainFiles ? O_NONBLOCK : 0));
-  if (descriptor_ < 0) fail("cannot open", path_, errno);
+  const Place place = find_place(path_, "cannot open");
+  if (!place.exists) fail_at("cannot open", path_, ENOENT);
+  descriptor_ = open_at(place, O_RDONLY | (accepts == Accepts::kPlainFiles ? O_NONBLOCK : 0));
+  if (descriptor_ < 0) fail_at("cannot open", path_, errno);
   look();
   if (plain_ || accepts == Accepts::kAnything) return;
   close();
@@ -215,7 +184,7 @@ void InputFile::look() {
   if (::fstat(descriptor_, &facts) != 0) {
     const int error = errno;
     close();
-    fail("cannot read", path_, error);
+    fail_at("cannot read", path_, error);
   }
   plain_ = S_ISREG(facts.st_mode);
   if (!plain_) return;
@@ -235,7 +204,7 @@ std::string InputFile::peek(std::size_t bytes) const {
   do {
     count = ::pread(descriptor_, start.data(), start.size(), static_cast<off_t>(position_));
   } while (count < 0 && errno == EINTR);
-  if (count < 0) fail("cannot read", path_, errno);
+  if (count < 0) fail_at("cannot read", path_, errno);
   start.resize(static_cast<std::size_t>(count));
   return start;
 }
@@ -270,7 +239,7 @@ std::string InputFile::read_up_to(std::uint64_t known, std::uint64_t most, std::
       bytes.resize(static_cast<std::size_t>(std::min<std::uint64_t>(2 * size, most + 1)));
     const ssize_t count = ::read(descriptor_, bytes.data() + size, bytes.size() - size);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("cannot read", path_, errno);
+    if (count < 0) fail_at("cannot read", path_, errno);
     if (count == 0) break;
     size += static_cast<std::size_t>(count);
     if (size > most) {
@@ -290,7 +259,7 @@ void InputFile::read(char* to, std::uint64_t bytes) {
   while (bytes > 0) {
     const ssize_t count = ::read(descriptor_, to, static_cast<std::size_t>(bytes));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("cannot read", path_, errno);
+    if (count < 0) fail_at("cannot read", path_, errno);
     if (count == 0) throw Error(ErrorCode::kDataLoss, str("cannot read ", path_, ": it ends early"));
     to += count;
     bytes -= static_cast<std::uint64_t>(count);
@@ -301,7 +270,7 @@ void InputFile::read_at(std::uint64_t at, char* to, std::uint64_t bytes) const {
   while (bytes > 0) {
     const ssize_t count = ::pread(descriptor_, to, static_cast<std::size_t>(bytes), static_cast<off_t>(at));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail("cannot read", path_, errno);
+    if (count < 0) fail_at("cannot read", path_, errno);
     if (count == 0) throw Error(ErrorCode::kDataLoss, str("cannot read ", path_, ": it ends early"));
     to += count;
     at += static_cast<std::uint64_t>(count);

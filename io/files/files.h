@@ -6,7 +6,14 @@
 // What is written appears whole or not at all, also if the process or the machine stops in between: the bytes
 // go to a file beside the wanted one (".<name>.tmp-<process>-<number>"), which is synced to the disk, renamed
 // over the wanted one, and then the folder is synced. A file that was there before stays as it was until the
-// rename. A symbolic link is followed: the file behind it is replaced, and it stays a link.
+// rename.
+//
+// links     are followed: the file behind one is replaced, and the link stays. But in a folder where anybody can put
+//           links (sticky and writable by all, as /tmp) only those of the folder's owner or one's own are, in reading
+//           too; another is refused (FailedPrecondition), and the message names it
+// mode      a file that is replaced keeps its permissions, and its owner and group where the process may give them; if
+//           not, the new group may do what everybody may. A new file has what the umask leaves, or, if it is
+//           NewFile::kPrivate, is for its owner alone (0600). Access lists and other attributes are not kept
 //
 // What is no plain file (a device, a pipe) cannot be replaced and is written to as it is, piece by piece; so
 // is whatever a link below /proc stands for: "/dev/stdout" is what standard output was sent to, and what it
@@ -41,14 +48,21 @@ LOCKSTEP_API std::string read_standard_input(
 // The folder, and those above it that are missing; each that is made is synced, as a file would be.
 LOCKSTEP_API void make_folders(const std::filesystem::path& folder);
 
+// Who may read a file that was not there before.
+enum class NewFile : std::uint8_t {
+  kByUmask,
+  kPrivate,  // its owner alone
+};
+
 // The folder must exist.
-LOCKSTEP_API void write_file_whole(const std::filesystem::path& path, std::string_view bytes);
+LOCKSTEP_API void write_file_whole(const std::filesystem::path& path, std::string_view bytes,
+                                   NewFile kind = NewFile::kByUmask);
 
 // The same for bytes that come piece by piece: append(), then commit(). Destroyed without a commit, nothing
 // is left.
 class LOCKSTEP_API WholeFile {
  public:
-  explicit WholeFile(std::filesystem::path path);
+  explicit WholeFile(const std::filesystem::path& path, NewFile kind = NewFile::kByUmask);
   ~WholeFile();
   WholeFile(const WholeFile&) = delete;
   WholeFile& operator=(const WholeFile&) = delete;
@@ -57,8 +71,10 @@ class LOCKSTEP_API WholeFile {
   void commit();  // once; append() is over then
 
  private:
-  std::filesystem::path path_;       // behind links
-  std::filesystem::path temporary_;  // empty: the file is written as it is
+  std::filesystem::path path_;  // behind links
+  std::string name_;            // of the file in its folder
+  std::string temporary_;       // likewise; empty: the file is written as it is
+  int folder_ = -1;
   int descriptor_ = -1;
 };
 

@@ -112,7 +112,7 @@ void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& pat
 
   internal::check_limits(index.size(), info.entries.size(), header.file_bytes, limits, what);
 
-  WholeFile file(path);
+  WholeFile file(path, NewFile::kPrivate);
   std::uint64_t written = 0;
   const auto append = [&](std::string_view bytes) {
     file.append(bytes);

@@ -8,8 +8,9 @@
 // strategy's strategy.variables(). To save beside training and keep the last few, use a CheckpointSeries
 // (io/state/checkpoint_series.h).
 //
-//   writing   the file appears whole or not at all (io/files/files.h); a file of that name stays intact until then. What
-//             the same limits would not read back is not written
+//   writing   the file appears whole or not at all (io/files/files.h); a file of that name stays intact until then, and its
+//             permissions are kept; a new one is for its owner alone (0600). What the same limits would not read back is
+//             not written
 //   reading   every byte is checked: header, index and each tensor have a CRC-32C, gaps must be zero, sizes must add up to the
 //             file's, bools must be 0 or 1. A file that is damaged anywhere is refused whole (Error with kDataLoss), and so is
 //             one of an unknown version (kUnimplemented). Memory is taken only for what the file really has, and within the

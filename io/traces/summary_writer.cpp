@@ -18,6 +18,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/kernels/cast.h"
 #include "lockstep/io/files/crc32c.h"
+#include "lockstep/io/files/files.h"
 
 namespace lockstep {
 
@@ -234,9 +235,9 @@ SummaryWriter::SummaryWriter(const std::filesystem::path& folder, SummaryWriterO
     : state_(std::make_unique<State>()) {
   State& state = *state_;
   state.options = std::move(options);
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) {
+  try {
+    make_folders(folder);
+  } catch (const Error& error) {
     throw FailedPrecondition(
         str("the folder '", folder.string(), "' for event files cannot be made: ", error.message()));
   }

@@ -1,4 +1,4 @@
-// Tests: io/files/files.cpp
+// Tests: io/files/files.cpp, io/files/place.cpp
 #include "lockstep/io/files/files.h"
 
 #include <filesystem>
@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/io/files/internal/place.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
@@ -97,6 +98,133 @@ TEST(Files, ReadAPipeToItsEndWithinTheLimit) {
   std::thread writer([&] { std::ofstream(pipe) << bytes; });
   EXPECT_EQ(read_file(pipe, {.base_bytes = bytes.size()}), bytes);
   writer.join();
+}
+
+mode_t mode_of(const std::filesystem::path& path) {
+  struct stat facts = {};
+  EXPECT_EQ(::lstat(path.c_str(), &facts), 0) << path;
+  return facts.st_mode & 07777U;
+}
+
+TEST(Files, KeepTheModeOfWhatTheyReplace) {
+  const TemporaryFolder folder;
+  const mode_t before = ::umask(027);
+  write_file_whole(folder / "new", "x");
+  write_file_whole(folder / "private", "x", NewFile::kPrivate);
+  EXPECT_EQ(mode_of(folder / "new"), 0640U) << "as the umask has it";
+  EXPECT_EQ(mode_of(folder / "private"), 0600U);
+  std::filesystem::create_symlink("new", folder / "link");
+  for (const mode_t mode : {0600U, 0604U, 0444U, 0777U, 0666U}) {
+    ASSERT_EQ(::chmod((folder / "new").c_str(), mode), 0);
+    for (const NewFile kind : {NewFile::kByUmask, NewFile::kPrivate}) {
+      write_file_whole(folder / "link", "y", kind);
+      EXPECT_EQ(mode_of(folder / "new"), mode);
+    }
+  }
+  {
+    ASSERT_EQ(::chmod((folder / "private").c_str(), 0600), 0);
+    WholeFile file(folder / "private");
+    for (const std::string& name : names_in(folder.path())) {
+      if (name.starts_with('.')) {
+        EXPECT_EQ(mode_of(folder / name), 0600U) << "nobody reads what is half written";
+      }
+    }
+  }
+  ::umask(before);
+}
+
+TEST(Files, KeepTheOwnerOfWhatTheyReplace) {
+  if (::geteuid() != 0) GTEST_SKIP() << "files can be given away by root alone";
+  const TemporaryFolder folder;
+  write_file_whole(folder / "a", "x");
+  ASSERT_EQ(::chown((folder / "a").c_str(), 1234, 5678), 0);
+  ASSERT_EQ(::chmod((folder / "a").c_str(), 0640), 0);
+  write_file_whole(folder / "a", "y");
+  struct stat facts = {};
+  ASSERT_EQ(::stat((folder / "a").c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_uid, 1234U);
+  EXPECT_EQ(facts.st_gid, 5678U);
+  EXPECT_EQ(facts.st_mode & 07777U, 0640U);
+}
+
+// The rule of Linux's fs.protected_symlinks.
+TEST(Files, FollowLinksThatNobodyElseCouldHavePut) {
+  struct stat link = {}, folder = {};
+  const auto follows = [&](mode_t mode, uid_t owner, uid_t of_link) {
+    folder.st_mode = S_IFDIR | mode;
+    folder.st_uid = owner;
+    link.st_uid = of_link;
+    return static_cast<bool>(internal::may_follow(link, folder, 1000));
+  };
+  EXPECT_TRUE(follows(01777, 0, 1000)) << "one's own";
+  EXPECT_TRUE(follows(01777, 0, 0)) << "the folder's owner put it";
+  EXPECT_FALSE(follows(01777, 0, 1001));
+  EXPECT_FALSE(follows(01777, 1000, 1001)) << "also in a folder of one's own";
+  EXPECT_TRUE(follows(0777, 0, 1001)) << "anybody could replace the file itself";
+  EXPECT_TRUE(follows(01775, 0, 1001)) << "only who is trusted puts links there";
+}
+
+TEST(Files, AreNotReachedThroughLinksOfStrangers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "links can be given away by root alone";
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "open");
+  std::filesystem::create_directory(folder / "mine");
+  ASSERT_EQ(::chmod((folder / "open").c_str(), 01777), 0);
+  write_file_whole(folder / "mine" / "a", "old");
+  const auto link = [&](const std::string& to, const std::string& name, uid_t owner) {
+    std::filesystem::create_symlink(to, folder / "open" / name);
+    ASSERT_EQ(::lchown((folder / "open" / name).c_str(), owner, owner), 0);
+  };
+  link("../mine/a", "file", 1234);
+  link("../mine", "folder", 1234);
+  link("../mine/new", "dangling", 1234);
+  link("file", "own_to_file", 0);
+  link("../mine/a", "own", 0);
+  const auto refused = [](const std::string& name, const auto& call) {
+    expect_error(ErrorCode::kFailedPrecondition,
+                 "open/" + name + "\" is not followed: it belongs to another user (1234)", call);
+  };
+  for (const auto& [path, name] :
+       std::vector<std::pair<std::string, std::string>>{{"open/file", "file"},
+                                                        {"open/folder/a", "folder"},
+                                                        {"open/dangling", "dangling"},
+                                                        {"open/own_to_file", "file"}}) {
+    refused(name, [&] { write_file_whole(folder / path, "x"); });
+    refused(name, [&] { read_file(folder / path); });
+  }
+  refused("folder", [&] { make_folders(folder / "open" / "folder" / "made"); });
+  refused("folder", [&] { make_folders(folder / "open" / "folder"); });
+  EXPECT_THAT(names_in(folder / "mine"), UnorderedElementsAre("a"));
+  EXPECT_EQ(read_file(folder / "mine" / "a"), "old");
+  write_file_whole(folder / "open" / "own", "new");
+  EXPECT_EQ(read_file(folder / "open" / "own"), "new");
+  // Where nobody else can put links, whose they are does not matter.
+  ASSERT_EQ(::chmod((folder / "open").c_str(), 0755), 0);
+  EXPECT_EQ(read_file(folder / "open" / "folder" / "a"), "new");
+}
+
+TEST(Files, AreFoundByEverySpellingOfTheirPath) {
+  const TemporaryFolder folder;
+  make_folders(folder / "a" / "b" / "");
+  write_file_whole(folder / "a" / "." / "b" / ".." / "f", "x");
+  EXPECT_EQ(read_file(folder.path().string() + "//a///f"), "x");
+  std::filesystem::create_symlink("/", folder / "root");
+  EXPECT_EQ(read_file(folder / "root" / folder.path().relative_path() / "a" / "f"), "x");
+  std::filesystem::create_symlink("b/", folder / "a" / "slash");
+  write_file_whole(folder / "a" / "slash" / "g", "y");
+  EXPECT_EQ(read_file(folder / "a" / "b" / "g"), "y");
+  expect_error(ErrorCode::kFailedPrecondition, "f", [&] { read_file(folder / "a" / "f" / "g"); });
+  expect_error(ErrorCode::kFailedPrecondition, "slash",
+               [&] { write_file_whole(folder / "a" / "slash", "x"); });
+  expect_error(ErrorCode::kNotFound, "cannot", [&] { read_file(""); });
+  const std::filesystem::path here = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  write_file_whole("plain", "z");
+  EXPECT_EQ(read_file("plain"), "z");
+  EXPECT_EQ(read_file("./a/../plain"), "z");
+  make_folders("made/here");
+  EXPECT_TRUE(std::filesystem::is_directory(folder / "made" / "here"));
+  std::filesystem::current_path(here);
 }
 
 TEST(Files, NameThePathThatFails) {

@@ -291,6 +291,19 @@ TEST(Checkpoint, BoundsTheRecordsOfItsIndexByTheFile) {
   EXPECT_EQ(inspect_checkpoint(folder / "many.lkc").entries.size(), 10'000U);
 }
 
+TEST(Checkpoint, IsForItsOwnerAloneUnlessItReplacesAFile) {
+  const TemporaryFolder folder;
+  const auto mode = [&](const char* name) {
+    return std::filesystem::status(folder / name).permissions() & std::filesystem::perms::all;
+  };
+  write_checkpoint(small(), folder / "new.lkc");
+  EXPECT_EQ(mode("new.lkc"), std::filesystem::perms{0600});
+  overwrite(folder / "old.lkc", "old");
+  std::filesystem::permissions(folder / "old.lkc", std::filesystem::perms{0640});
+  write_checkpoint(small(), folder / "old.lkc");
+  EXPECT_EQ(mode("old.lkc"), std::filesystem::perms{0640});
+}
+
 // What an index would look like from somebody who computes checksums too.
 struct ForgedEntry {
   std::string name;

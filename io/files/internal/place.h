@@ -1,0 +1,68 @@
+// io/files/internal/place.h - where a path leads, link by link.
+//
+// Anybody can put a symbolic link into a folder like /tmp, under a name that somebody else is about to read or
+// write. In such a folder (sticky, and writable by all) a link is followed only if it belongs to whoever
+// follows it or to the owner of the folder; Linux has the same rule (fs.protected_symlinks), but not every
+// machine has it switched on. It holds for every link on the way, not the last one alone.
+//
+// What is found is an open folder and a name in it, so that nobody can change the way there between the check
+// and the use: open it with openat() and O_NOFOLLOW.
+//
+// failure   as io/files/files.h; a link that is not followed is FailedPrecondition and is named.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/export.h"
+
+namespace lockstep::internal {
+
+// Closes what it holds.
+class Descriptor {
+ public:
+  explicit Descriptor(int value = -1) : value_(value) {}
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+  }
+  int get() const { return value_; }
+  int release() { return std::exchange(value_, -1); }
+
+ private:
+  int value_;
+};
+
+struct Place {
+  Descriptor folder;           // to find names in (O_PATH)
+  std::string name;            // "." where the path is a folder's own
+  std::filesystem::path path;  // the same as text, after links
+  bool exists = false;
+  struct stat facts = {};  // where it exists
+  bool kernel_link =
+      false;  // a link below /proc: it stands for something that is open, only the kernel follows it
+};
+
+// `action` begins the message of what is thrown: "cannot read". A last part that does not exist is no error.
+Place find_place(const std::filesystem::path& path, std::string_view action);
+
+// The same, opened: openat() with O_CLOEXEC, and O_NOFOLLOW unless the kernel has to follow. -1 and errno.
+int open_at(const Place& place, int flags, mode_t mode = 0);
+
+// May a process of the user `follower` follow this link in this folder?
+LOCKSTEP_API Decision may_follow(const struct stat& link, const struct stat& folder, uid_t follower);
+
+// Throws the kind of error that `error` (an errno) is: "<action> <path>: <why>".
+[[noreturn]] void fail_at(std::string_view action, const std::filesystem::path& path, int error);
+
+}  // namespace lockstep::internal
