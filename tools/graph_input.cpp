@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <iostream>
 
 #include "command_line.h"
 #include "lockstep/core/error.h"
 #include "lockstep/io/files/files.h"
 #include "lockstep/io/graphs/graph_file.h"
+#include "terminal.h"
 
 namespace lockstep::tools {
 
@@ -24,7 +24,7 @@ Graph read_graph_input(const std::string& path) {
 
 void write_output(const std::string& path, std::string_view bytes) {
   if (path != "-") return write_file_whole(path, bytes);
-  std::cout.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  write_data(bytes);
 }
 
 std::string format_by_extension(const std::string& path, const std::vector<OutputFormat>& formats) {

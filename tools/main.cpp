@@ -10,6 +10,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/graph/transform/plugin.h"
 #include "lockstep/strategies/passes/register.h"
+#include "terminal.h"
 
 namespace lockstep::tools {
 
@@ -54,6 +55,7 @@ int run(const CommandLine& line) {
 
 int main(int argc, char** argv) {
   using namespace lockstep::tools;
+  const SafeOutput safe;
   bool comparing = false;
   try {
     const CommandLine line = parse_command_line(argc, argv);

@@ -1,16 +1,18 @@
 #include "progress.h"
 
-#include <iostream>
 #include <ostream>
 #include <stop_token>
 #include <utility>
 
 #include <unistd.h>
 
+#include "lockstep/core/printable.h"
+#include "terminal.h"
+
 namespace lockstep::tools {
 
 ProgressSink standard_error() {
-  return {&std::cerr, isatty(STDERR_FILENO) != 0, std::chrono::milliseconds(200)};
+  return {&plain_standard_error(), isatty(STDERR_FILENO) != 0, std::chrono::milliseconds(200)};
 }
 
 Progress::Progress(std::string what, std::size_t total, ProgressSink sink)
@@ -38,7 +40,7 @@ void Progress::at(std::size_t done, std::string_view detail) {
 
 void Progress::show() {
   if (line_.empty()) return;
-  *sink_.out << "\r\x1b[K" << line_ << std::flush;
+  *sink_.out << "\r\x1b[K" << printable(line_) << std::flush;
   shown_ = true;
   next_ = Clock::now() + std::chrono::milliseconds(100);
 }

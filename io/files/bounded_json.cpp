@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lockstep/core/printable.h"
+
 namespace lockstep::internal {
 namespace {
 
@@ -113,7 +115,7 @@ void BoundedJsonInput::finish() {
   if (unread == frame.read.end()) return;
   const auto& member = frame.value->MemberBegin()[unread - frame.read.begin()];
   const std::string_view name(member.name.GetString(), member.name.GetStringLength());
-  fail(str("the field '", name.substr(0, 80), "' is not known, or given twice"));
+  fail(str("the field '", printable(name.substr(0, 80)), "' is not known, or given twice"));
 }
 
 std::size_t BoundedJsonInput::array_size() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/printable.h"
 #include "lockstep/io/files/internal/npy_reader.h"
 #include "lockstep/io/files/internal/raw_blocks.h"
 
@@ -66,7 +67,7 @@ class HeaderReader {
       } else if (key == "shape" && !shape) {
         shape = tuple();
       } else {
-        damaged_npy(str("its header has an entry '", key, "' that does not belong there"));
+        damaged_npy(str("its header has an entry '", printable(key), "' that does not belong there"));
       }
       if (!accept(',')) {
         expect('}');
@@ -170,7 +171,7 @@ Encoding encoding_of(std::string_view descr) {
     return {spelling.dtype, foreign && size_of(spelling.dtype) > 1};
   }
   throw InvalidArgument(
-      str("the .npy file has dtype '", descr,
+      str("the .npy file has dtype '", printable(descr),
           "'; f2, f4, f8, i4, i8, u1, b1 and V2 (bf16) can be read: convert it with astype()"));
 }
 

@@ -7,6 +7,7 @@
 #include <zlib.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/printable.h"
 #include "lockstep/io/files/internal/npy_reader.h"
 #include "lockstep/io/files/internal/raw_blocks.h"
 #include "lockstep/io/files/npy.h"
@@ -150,15 +151,16 @@ std::vector<Entry> read_directory(const Reader& file, const ReadLimits& limits) 
     entry.header = file.u32(at + 42);
     read_wide_sizes(file, at + 46 + name, at + 46 + name + extra, entry);
     if ((file.u16(at + 8) & kEncrypted) != 0)
-      throw InvalidArgument(
-          str("entry '", entry.name, "' of the .npz file is encrypted; write it without a password"));
+      throw InvalidArgument(str("entry '", printable(entry.name),
+                                "' of the .npz file is encrypted; write it without a password"));
     if (entry.method != kStored && entry.method != kDeflated) {
-      throw InvalidArgument(str("entry '", entry.name, "' of the .npz file is packed by method ",
+      throw InvalidArgument(str("entry '", printable(entry.name), "' of the .npz file is packed by method ",
                                 entry.method, "; stored (0) and deflated (8) entries can be read"));
     }
     if (entry.packed > file.size() || (entry.method == kStored && entry.unpacked != entry.packed) ||
         entry.unpacked / kMaxRatio > entry.packed + 1) {
-      damaged_npz(str("entry '", entry.name, "' claims ", entry.unpacked, " bytes from ", entry.packed));
+      damaged_npz(
+          str("entry '", printable(entry.name), "' claims ", entry.unpacked, " bytes from ", entry.packed));
     }
     // No overflow: what is packed is at most the file, and what is unpacked 1032 times that.
     packed += entry.packed;
@@ -216,7 +218,7 @@ class EntryBytes {
   static constexpr std::size_t kPiece = std::size_t{1} << 18U;
 
   [[noreturn]] void does_not_unpack() const {
-    damaged_npz(str("entry '", entry_.name, "' does not unpack to what it claims"));
+    damaged_npz(str("entry '", printable(entry_.name), "' does not unpack to what it claims"));
   }
   // One step of zlib's, with packed bytes to work on where there are any.
   int step() {
@@ -264,11 +266,11 @@ std::uint32_t crc_of(std::string_view bytes) {
 
 Tensor read_entry(const Reader& file, const Entry& entry) {
   if (file.u32(entry.header) != kLocalHeader)
-    damaged_npz(str("entry '", entry.name, "' is not where the list says"));
+    damaged_npz(str("entry '", printable(entry.name), "' is not where the list says"));
   const std::uint64_t begin = entry.header + 30 + file.u16(entry.header + 26) + file.u16(entry.header + 28);
   EntryBytes bytes(file, entry, begin);
   const auto check_whole = [&] {
-    if (!bytes.are_whole()) damaged_npz(str("the checksum of entry '", entry.name, "' is wrong"));
+    if (!bytes.are_whole()) damaged_npz(str("the checksum of entry '", printable(entry.name), "' is wrong"));
   };
   Tensor tensor;
   try {
@@ -278,7 +280,7 @@ Tensor read_entry(const Reader& file, const Entry& entry) {
   } catch (const Error& error) {
     if (bytes.failed()) throw;
     check_whole();  // damage explains more than what it makes of the header
-    throw_error(error.code(), str("entry '", entry.name, "': ", error.message()), error.place());
+    throw_error(error.code(), str("entry '", printable(entry.name), "': ", error.message()), error.place());
   }
   check_whole();
   return tensor;
@@ -291,11 +293,11 @@ std::map<std::string, Tensor> read_tensors(const ByteSource& source, const ReadL
   for (const Entry& entry : read_directory(file, limits)) {
     constexpr std::string_view kSuffix = ".npy";
     if (!entry.name.ends_with(kSuffix)) {
-      throw InvalidArgument(
-          str("entry '", entry.name, "' of the .npz file is no array: its name does not end in .npy"));
+      throw InvalidArgument(str("entry '", printable(entry.name),
+                                "' of the .npz file is no array: its name does not end in .npy"));
     }
     const std::string name = entry.name.substr(0, entry.name.size() - kSuffix.size());
-    if (tensors.contains(name)) damaged_npz(str("it has two entries '", entry.name, "'"));
+    if (tensors.contains(name)) damaged_npz(str("it has two entries '", printable(entry.name), "'"));
     tensors.emplace(name, read_entry(file, entry));
   }
   return tensors;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/printable.h"
 #include "lockstep/core/store_at_rest.h"
 #include "lockstep/io/files/crc32c.h"
 #include "lockstep/io/files/files.h"
@@ -69,8 +70,8 @@ class CheckpointReader {
     return entry.spec.dtype != DType::kBool || internal::are_truth_values(bytes);
   }
   void check(const CheckpointInfo::Entry& entry, std::uint32_t crc, bool sound) {
-    if (crc != entry.crc) damaged(str("the checksum of '", entry.name, "' is wrong"));
-    if (!sound) damaged(str("a truth value of '", entry.name, "' is neither 0 nor 1"));
+    if (crc != entry.crc) damaged(str("the checksum of '", printable(entry.name), "' is wrong"));
+    if (!sound) damaged(str("a truth value of '", printable(entry.name), "' is neither 0 nor 1"));
     skip_gap();
   }
   void skip_gap() {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/printable.h"
 #include "lockstep/io/files/crc32c.h"
 #include "lockstep/io/files/internal/bounded_archive.h"
 #include "lockstep/io/files/internal/raw_blocks.h"
@@ -43,14 +44,16 @@ constexpr std::size_t kLeastEntry = 1 + 3 * 8 + 2 + 4;
 
 TensorSpec spec_of(const EntryRecord& record, std::string_view what) {
   const std::optional<DType> dtype = parse_dtype(record.dtype);
-  if (!dtype) damaged(what, str("'", record.name, "' has the unknown dtype '", record.dtype, "'"));
+  if (!dtype)
+    damaged(what,
+            str("'", printable(record.name), "' has the unknown dtype '", printable(record.dtype), "'"));
   try {
     TensorSpec spec{*dtype, Shape(record.dims)};
     if (!spec.shape.is_known()) throw InvalidArgument("a dimension is negative");
     num_bytes(spec);  // that it fits
     return spec;
   } catch (const InvalidArgument& error) {
-    damaged(what, str("the shape of '", record.name, "' is impossible: ", error.message()));
+    damaged(what, str("the shape of '", printable(record.name), "' is impossible: ", error.message()));
   }
 }
 
@@ -66,7 +69,7 @@ Decision is_checkpoint_name(std::string_view name) {
     const std::size_t slash = rest.find('/');
     const std::string_view part = rest.substr(0, slash);
     if (part.empty() || part == "." || part == "..") {
-      return Decision::no(str("the name '", name, "' has a part that is empty, '.' or '..'"));
+      return Decision::no(str("the name '", printable(name), "' has a part that is empty, '.' or '..'"));
     }
     if (slash == std::string_view::npos) return Decision::yes();
     rest.remove_prefix(slash + 1);
@@ -157,7 +160,8 @@ CheckpointInfo parse_index(std::string_view bytes, std::uint64_t file_bytes, con
     if (const Decision decision = is_checkpoint_name(record.name); !decision)
       damaged(what, decision.reason());
     if (!info.entries.empty() && record.name <= info.entries.back().name) {
-      damaged(what, str("'", record.name, "' is not in order behind '", info.entries.back().name, "'"));
+      damaged(what, str("'", printable(record.name), "' is not in order behind '",
+                        printable(info.entries.back().name), "'"));
     }
     CheckpointInfo::Entry entry;
     entry.spec = spec_of(record, what);
@@ -166,7 +170,7 @@ CheckpointInfo parse_index(std::string_view bytes, std::uint64_t file_bytes, con
     entry.crc = record.crc;
     // Before anything is added: what fits into the file cannot overflow.
     if (end > file_bytes || entry.bytes > file_bytes - end) {
-      damaged(what, str("'", record.name, "' is ", entry.spec, ", more than the file holds"));
+      damaged(what, str("'", printable(record.name), "' is ", entry.spec, ", more than the file holds"));
     }
     end += aligned(entry.bytes);
     entry.name = std::move(record.name);

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/kernels/reduce_replicas.h"
+#include "lockstep/core/printable.h"
 
 namespace lockstep::internal {
 namespace {
@@ -37,7 +38,7 @@ T share(T value, std::size_t i, std::size_t copies) {
 
 std::string listed(const std::vector<std::string>& names) {
   std::string text;
-  for (const std::string& name : names) text += str(text.empty() ? "'" : ", '", name, "'");
+  for (const std::string& name : names) text += str(text.empty() ? "'" : ", '", printable(name), "'");
   return text;
 }
 

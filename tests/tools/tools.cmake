@@ -1,8 +1,8 @@
 # The lockstep command from outside: a test program that starts it, and plugins for it to load or refuse.
 file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/*.cpp")
 # With the parts of the command that a test looks at by themselves.
-add_executable(test_tools ${sources} "${PROJECT_SOURCE_DIR}/tools/progress.cpp")
-target_include_directories(test_tools PRIVATE "${PROJECT_SOURCE_DIR}")
+add_executable(test_tools ${sources} "${PROJECT_SOURCE_DIR}/tools/progress.cpp" "${PROJECT_SOURCE_DIR}/tools/terminal.cpp")
+target_include_directories(test_tools PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tools")
 lockstep_test_flags(test_tools tools)
 add_dependencies(test_tools lockstep_tool)
 target_compile_definitions(test_tools PRIVATE

@@ -327,5 +327,16 @@ TEST(Npy, MemoryIsWithinTheLimits) {
   EXPECT_EQ(read_npy(file, {.base_bytes = 4000, .bytes_per_byte = 0}).num_bytes(), 4000U);
 }
 
+// A name of a file is shown in messages, and must not speak to the terminal.
+TEST(Npz, NamesAreQuotedWithoutControlCharacters) {
+  const std::string file = write_npz({{"x\x1b[2J", Tensor::scalar(1.0F)}});
+  std::string renamed = file;
+  renamed.replace(renamed.rfind(".npy"), 4, "\xc2\x9bQ\n");
+  EXPECT_THAT(refusal([&] { read_npz(renamed); }),
+              HasSubstr("entry 'x\\x1b[2J\\u009bQ\\n' of the .npz file is no array"));
+  EXPECT_THAT(refusal([&] { read_npy(npy(header("\x1b]0;t\x07", "()"), "")); }),
+              HasSubstr("has dtype '\\x1b]0;t\\x07'"));
+}
+
 }  // namespace
 }  // namespace lockstep

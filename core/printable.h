@@ -1,0 +1,25 @@
+// core/printable.h - text from files, made safe to show.
+//
+//   throw InvalidArgument(str("entry '", printable(name), "' is no array"));
+//
+// A name in a file can hold what a terminal obeys: sequences that clear the screen, set its title, or show
+// text in another order than it has. Whatever quotes a name from a file in a message passes it through here;
+// the `lockstep` command passes all that it prints through it once more (tools/terminal.h), so that a place
+// that was forgotten does no harm.
+//
+// Thread safety: a pure function.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "lockstep/core/export.h"
+
+namespace lockstep {
+
+// The text with escapes for what is no letter to read: control characters ("\x1b", "\n"), those of C1
+// ("\u009b"), marks of direction and separators of lines ("\u202e"), and bytes that are not UTF-8 ("\xff").
+// Everything else stays as it is, backslashes too. Characters in `kept` are not escaped.
+LOCKSTEP_API std::string printable(std::string_view text, std::string_view kept = {});
+
+}  // namespace lockstep
