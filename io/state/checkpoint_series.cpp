@@ -12,6 +12,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/io/files/files.h"
+#include "lockstep/io/state/internal/series_lock.h"
 
 namespace lockstep {
 namespace {
@@ -109,8 +110,8 @@ class Folder {
 
 // The thread, and what passes between it and those who save.
 struct CheckpointSeries::Writer {
-  Writer(fs::path path, CheckpointSeriesOptions given)
-      : folder(std::move(path), given.name), options(std::move(given)) {}
+  Writer(fs::path given_path, CheckpointSeriesOptions given)
+      : path(std::move(given_path)), folder(path, given.name), options(std::move(given)) {}
 
   ~Writer() {
     {
@@ -214,9 +215,11 @@ struct CheckpointSeries::Writer {
     }
   }
 
+  const fs::path path;
   const Folder folder;
   const CheckpointSeriesOptions options;
-  bool cleaned = false;  // of the thread alone
+  std::optional<internal::SeriesLock> folder_lock;  // from the first save on; of those who hold `saving`
+  bool cleaned = false;                      // of the thread alone
 
   // From room() to submit(): those who save take turns, so that a later one is a newer one.
   std::mutex saving;
@@ -245,6 +248,7 @@ CheckpointSeries::~CheckpointSeries() = default;
 
 void CheckpointSeries::save(VariableStore& store) {
   const std::lock_guard<std::mutex> turn(writer_->saving);
+  if (!writer_->folder_lock) writer_->folder_lock.emplace(writer_->path, writer_->options.name);
   Writer::Room room = writer_->room();
   try {
     room.snapshot->take(store);

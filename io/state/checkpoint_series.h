@@ -24,8 +24,11 @@
 // failure   an error of the writing thread is thrown once, by the next save() (which then saves nothing), wait() or
 //           restore_latest(). The destructor finishes what is to be written and cannot throw: call wait() first.
 //
-// One series at a time writes to a folder under one name; any number of processes may read. Thread safety:
-// all methods may be called from any thread; not from a node of a run that uses the store.
+// One series at a time writes to a folder under one name: from its first save() to its end it has a lock there
+// (the file ".<name>.lock"), and save() of another one, of this process or any other, throws FailedPrecondition
+// that names the process. The lock ends with the process, also if it is killed. Any number may read and
+// restore meanwhile. Thread safety: all methods may be called from any thread; not from a node of a run that
+// uses the store.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Tests: io/state/checkpoint_series.cpp
+// Tests: io/state/checkpoint_series.cpp, io/state/series_lock.cpp
 #include "lockstep/io/state/checkpoint_series.h"
 
 #include <algorithm>
@@ -13,6 +13,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/store_at_rest.h"
@@ -363,6 +366,90 @@ TEST_F(CheckpointSeriesTest, StaysInItsFolder) {
     EXPECT_THROW(CheckpointSeries(folder_.path(), {.name = name}), InvalidArgument) << name;
   }
   EXPECT_EQ(CheckpointSeries(folder_.path(), {.name = "run-3.b"}).latest(), std::nullopt);
+}
+
+// The message of what it throws; empty where it does not.
+template <class Call>
+std::string refusal(const Call& call) {
+  try {
+    call();
+  } catch (const FailedPrecondition& error) {
+    return error.message();
+  }
+  return {};
+}
+
+TEST_F(CheckpointSeriesTest, RefusesASecondWriterOfThisProcess) {
+  {
+    CheckpointSeries first(folder_.path()), second(folder_.path()), other(folder_.path(), {.name = "other"});
+    first.save(store_);
+    first.wait();
+    EXPECT_THAT(refusal([&] { second.save(store_); }),
+                HasSubstr(str("this process, ", ::getpid(),
+                              " (test_io), already writes the checkpoints 'checkpoint'")));
+    other.save(store_);
+    EXPECT_TRUE(second.restore_latest(store_).has_value()) << "reading is open to all";
+    first.save(store_);
+  }
+  CheckpointSeries next(folder_.path());
+  EXPECT_EQ(names(next).size(), 2U);
+  next.save(store_);
+  next.wait();
+  EXPECT_EQ(names(next).size(), 3U);
+}
+
+TEST_F(CheckpointSeriesTest, LeavesNoLockBehind) {
+  {
+    CheckpointSeries series(folder_.path());
+    EXPECT_TRUE(std::filesystem::is_empty(folder_.path())) << "who only reads takes none";
+    series.save(store_);
+    EXPECT_TRUE(std::filesystem::exists(folder_ / ".checkpoint.lock"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / ".checkpoint.lock"));
+  // What is no lock of a living process blocks nobody.
+  std::ofstream(folder_ / ".checkpoint.lock") << ::getppid();
+  CheckpointSeries series(folder_.path());
+  EXPECT_EQ(refusal([&] { series.save(store_); }), "");
+}
+
+TEST_F(CheckpointSeriesTest, RefusesASecondWriterUntilTheFirstProcessIsGone) {
+  int pipe[2] = {};
+  ASSERT_EQ(::pipe(pipe), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    CheckpointSeries series(folder_.path());
+    series.save(store_);
+    series.wait();
+    if (::write(pipe[1], "x", 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  char ready = 0;
+  EXPECT_EQ(::read(pipe[0], &ready, 1), 1);
+  CheckpointSeries series(folder_.path());
+  EXPECT_THAT(refusal([&] { series.save(store_); }), HasSubstr(str("process ", child, " (test_io) writes")));
+  EXPECT_TRUE(series.restore_latest(store_).has_value());
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / ".checkpoint.lock")) << "left behind";
+  EXPECT_EQ(refusal([&] { series.save(store_); }), "");
+  series.wait();
+  EXPECT_EQ(names(series).size(), 2U);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+}
+
+TEST_F(CheckpointSeriesTest, FollowsNoLinkOfAStranger) {
+  if (::geteuid() != 0) GTEST_SKIP() << "links can be given away by root alone";
+  std::filesystem::create_directory(folder_ / "open");
+  std::filesystem::create_directory(folder_ / "mine");
+  std::filesystem::permissions(folder_ / "open", std::filesystem::perms{01777});
+  std::filesystem::create_symlink("../mine", folder_ / "open/run");
+  ASSERT_EQ(::lchown((folder_ / "open/run").c_str(), 1234, 1234), 0);
+  EXPECT_THAT(refusal([&] { CheckpointSeries series(folder_ / "open/run"); }),
+              HasSubstr("open/run\" is not followed"));
+  EXPECT_THAT(refusal([&] { restore_checkpoint(store_, folder_ / "open/run/checkpoint-00000001.lkc"); }),
+              HasSubstr("open/run\" is not followed"));
 }
 
 }  // namespace

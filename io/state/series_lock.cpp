@@ -1,0 +1,69 @@
+#include "lockstep/io/state/internal/series_lock.h"
+
+#include <array>
+#include <cerrno>
+#include <fstream>
+#include <string_view>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/printable.h"
+
+namespace lockstep::internal {
+namespace {
+
+constexpr std::string_view kLockAction = "cannot lock";
+
+// "1234 (train)": what stands in the file.
+std::string this_process() {
+  std::string command;
+  std::getline(std::ifstream("/proc/self/comm"), command);
+  return command.empty() ? str(::getpid()) : str(::getpid(), " (", command, ")");
+}
+
+std::string holder_in(int file) {
+  std::array<char, 64> text{};
+  const ssize_t size = ::pread(file, text.data(), text.size(), 0);
+  return printable(std::string_view(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0));
+}
+
+bool is_same_file(int file, const Place& place) {
+  struct stat opened = {}, named = {};
+  return ::fstat(file, &opened) == 0 &&
+         ::fstatat(place.folder.get(), place.name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+         opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+}  // namespace
+
+SeriesLock::SeriesLock(const std::filesystem::path& folder, const std::string& name)
+    : place_(find_place(folder / str(".", name, ".lock"), kLockAction)) {
+  do {
+    file_ = Descriptor(open_at(place_, O_RDWR | O_CREAT, 0600));
+    if (file_.get() < 0) fail_at(kLockAction, place_.path, errno);
+    int locked = 0;
+    do {
+      locked = ::flock(file_.get(), LOCK_EX | LOCK_NB);
+    } while (locked != 0 && errno == EINTR);
+    if (locked != 0 && errno == EWOULDBLOCK) {
+      const std::string mine = this_process(), holder = holder_in(file_.get());
+      throw FailedPrecondition(
+          str("checkpoint folder ", folder, ": ",
+              holder.empty()   ? "another process"
+              : holder == mine ? str("this process, ", mine, ", already")
+                               : str("process ", holder),
+              " writes the checkpoints '", name,
+              "' there; end it first, or write to another folder or under another name"));
+    }
+    // Whoever had it may have removed the file in between: then another one bears the name.
+  } while (!is_same_file(file_.get(), place_));
+  const std::string text = this_process();
+  if (::ftruncate(file_.get(), 0) == 0) (void)!::pwrite(file_.get(), text.data(), text.size(), 0);
+}
+
+SeriesLock::~SeriesLock() { ::unlinkat(place_.folder.get(), place_.name.c_str(), 0); }
+
+}  // namespace lockstep::internal
