@@ -7,6 +7,9 @@
 #include <iostream>
 #include <limits>
 #include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
@@ -37,6 +40,36 @@ auto whole_number(std::uint64_t least, std::uint64_t most = kMany) {
     return "expected a whole number from " + std::to_string(least) + " to " + std::to_string(most) +
            ", got '" + text + "'";
   };
+}
+
+// The bytes that "64MiB" says; nothing where the text is no size.
+std::optional<std::uint64_t> size_of_text(std::string_view text) {
+  constexpr std::pair<std::string_view, unsigned> kUnits[] = {
+      {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+  unsigned shift = 0;
+  for (const auto& [unit, bits] : kUnits) {
+    if (!text.ends_with(unit)) continue;
+    text.remove_suffix(unit.size());
+    shift = bits;
+    break;
+  }
+  std::uint64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stop != end || number > (std::numeric_limits<std::uint64_t>::max() >> shift))
+    return {};
+  return number << shift;
+}
+
+constexpr std::string_view kUnlimited = "unlimited";
+
+ReadLimits limits_of(const std::string& text) {
+  ReadLimits limits;
+  if (text.empty()) return limits;
+  if (text == kUnlimited) return ReadLimits::unlimited();
+  limits.base_bytes = size_of_text(text).value_or(limits.base_bytes);
+  limits.file_bytes = std::max(limits.file_bytes, limits.base_bytes);
+  return limits;
 }
 
 // One command line: the parser, and the structs that it fills.
@@ -73,6 +106,7 @@ class Parser {
     }
     CommandLine line;
     line.plugins = plugins_;
+    line.limits = limits_of(read_limit_);
     for (const Choice& choice : choices_) {
       if (choice.app->parsed()) choice.take(line);
     }
@@ -181,6 +215,16 @@ class Parser {
         ->take_all()
         ->allow_extra_args(false);
   }
+  void add_read_limit(CLI::App& app) {
+    app.add_option("--read-limit", read_limit_,
+                   "Memory that an input may take, beyond 4 bytes for each of its own: '8GiB', 'unlimited'. "
+                   "Default: 64MiB")
+        ->check([](const std::string& text) -> std::string {
+          if (text == kUnlimited || size_of_text(text)) return {};
+          return "expected a size as 512MiB or 8GiB, or 'unlimited', got '" + text + "'";
+        })
+        ->type_name("SIZE");
+  }
 
   void add_opt() {
     CLI::App& app = add_command("opt", "Run passes on a graph, and write what they make of it", opt_);
@@ -209,10 +253,11 @@ class Parser {
     app.add_option(
            "--reproducer", opt_.reproducer,
            "Where a failing pass leaves the graph that it was given, with the command that shows the failure "
-           "again. Default: lockstep-reproducer.lks; empty: nowhere")
+           "again. Default: nowhere")
         ->type_name("FILE");
     app.add_flag("--run-reproducer", opt_.run_reproducer,
                  "The graph is a reproducer: run the passes that it names");
+    add_read_limit(app);
     add_load(app);
   }
 
@@ -240,6 +285,7 @@ class Parser {
         ->type_name("N");
     app.add_flag("--sites", dump_.sites, "With text: where each node was made, as a comment");
     app.add_flag("--provenance", dump_.provenance, "With text: what each node stems from, as a comment");
+    add_read_limit(app);
     add_load(app);
   }
 
@@ -254,6 +300,7 @@ class Parser {
     app.add_option("--html", diff_.html, "Write a page that shows both, too (needs Graphviz)")
         ->type_name("FILE");
     app.add_flag("-q,--quiet", diff_.quiet, "Print nothing: the exit status says it");
+    add_read_limit(app);
     add_load(app);
   }
 
@@ -288,6 +335,7 @@ class Parser {
         ->type_name("N");
     app.add_option("--trace", settings.trace, "Write what ran when, for Perfetto or chrome://tracing")
         ->type_name("FILE");
+    add_read_limit(app);
     add_load(app);
   }
 
@@ -351,6 +399,7 @@ class Parser {
   std::vector<Choice> choices_;
   std::map<const CLI::Option*, std::vector<std::string>> values_;
   std::vector<std::string> plugins_;
+  std::string read_limit_;
   OptCommand opt_;
   DumpCommand dump_;
   DiffCommand diff_;

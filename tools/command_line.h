@@ -12,6 +12,8 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/core/read_limits.h"
+
 namespace lockstep::tools {
 
 // Graphs and other inputs are paths, or "-" for standard input; outputs are paths, or "-" for standard
@@ -25,8 +27,8 @@ struct OptCommand {
   std::vector<std::string> print_after;  // "changed", "all", or names of passes
   bool verify_each = false;
   bool time = false;
-  std::string reproducer = "lockstep-reproducer.lks";  // empty: none
-  std::vector<std::string> plugins;                    // that were loaded
+  std::string reproducer;            // a file to write; empty: none
+  std::vector<std::string> plugins;  // that were loaded
   bool run_reproducer = false;
 };
 
@@ -91,6 +93,7 @@ struct NoCommand {};
 
 struct CommandLine {
   std::vector<std::string> plugins;  // loaded before anything else, in this order
+  ReadLimits limits;                 // for everything that is read
   std::variant<NoCommand, OptCommand, DumpCommand, DiffCommand, RunCommand, ProfileCommand, InfoCommand,
                OpsCommand, PassesCommand, CompletionCommand>
       command;

@@ -22,10 +22,10 @@ constexpr const char* kStandardInput = "-";
 
 // Either of both kinds of files on standard input: all arrays of one, or the one of the other under `name`.
 std::map<std::string, Tensor> read_standard_arrays(const std::string& name) {
-  const std::string bytes = read_standard_input();
+  const std::string bytes = read_standard_input(input_limits());
   try {
-    if (bytes.starts_with("PK")) return read_npz(bytes);  // as every zip file does
-    return {{name, read_npy(bytes)}};
+    if (bytes.starts_with("PK")) return read_npz(bytes, input_limits());  // as every zip file does
+    return {{name, read_npy(bytes, input_limits())}};
   } catch (const Error& error) {
     throw_error(error.code(), str("standard input: ", error.message()), error.place());
   }
@@ -48,10 +48,10 @@ Tensor literal(const std::string& name, const std::string& text) {
 
 Tensor value_of(const std::string& name, const std::string& text) {
   const std::string extension = extension_of(text);
-  if (extension == "npy") return load_npy(text);
+  if (extension == "npy") return load_npy(text, input_limits());
   if (text != kStandardInput && extension != "npz") return literal(name, text);
   const std::map<std::string, Tensor> entries =
-      text == kStandardInput ? read_standard_arrays(name) : load_npz(text);
+      text == kStandardInput ? read_standard_arrays(name) : load_npz(text, input_limits());
   const auto found = entries.find(name);
   if (found == entries.end()) {
     throw NotFound(str(text == kStandardInput ? "standard input" : text, ": there is no entry '", name, "'"));
@@ -76,7 +76,7 @@ Feeds read_feeds(const std::vector<std::string>& texts) {
       const std::string name = text.substr(0, equals);
       add(feeds, name, value_of(name, text.substr(equals + 1)));
     } else if (equals == std::string::npos && extension_of(text) == "npz") {
-      for (const auto& [name, value] : load_npz(text)) add(feeds, name, value);
+      for (const auto& [name, value] : load_npz(text, input_limits())) add(feeds, name, value);
     } else {
       throw UsageError(str("--feed ", text, ": expected NAME=VALUE, or a file that ends in .npz"));
     }

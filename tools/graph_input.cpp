@@ -12,8 +12,20 @@
 
 namespace lockstep::tools {
 
+namespace {
+
+ReadLimits& limits_of_inputs() {
+  static ReadLimits limits;
+  return limits;
+}
+
+}  // namespace
+
+ReadLimits input_limits() { return limits_of_inputs(); }
+void set_input_limits(const ReadLimits& limits) { limits_of_inputs() = limits; }
+
 std::string read_input(const std::string& path) {
-  return path == "-" ? read_standard_input() : read_file(path);
+  return path == "-" ? read_standard_input(input_limits()) : read_file(path, input_limits());
 }
 
 Graph read_graph_input(const std::string& path) {

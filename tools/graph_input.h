@@ -8,11 +8,17 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/read_limits.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep::tools {
 
-// What lies in the file, or comes on standard input for "-". Throws NotFound, or Error with the path.
+// What reading an input may cost: what --read-limit says, once main() has handed it over.
+ReadLimits input_limits();
+void set_input_limits(const ReadLimits& limits);
+
+// What lies in the file, or comes on standard input for "-", within input_limits(). Throws NotFound, or Error
+// with the path.
 std::string read_input(const std::string& path);
 // The graph in a file or on standard input, whatever its format, verified; errors name the file.
 Graph read_graph_input(const std::string& path);

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "commands.h"
+#include "graph_input.h"
 #include "lockstep/core/error.h"
 #include "lockstep/graph/transform/plugin.h"
 #include "lockstep/strategies/passes/register.h"
@@ -33,6 +34,7 @@ void print_error(const std::exception& error, const std::string& said = {}) {
 }
 
 int run(const CommandLine& line) {
+  set_input_limits(line.limits);
   register_strategy_passes();
   for (const std::string& plugin : line.plugins) load_plugin(plugin);
   return std::visit(

@@ -44,7 +44,8 @@ class Watch final : public PassInstrumentation {
     std::string passes;  // it alone
     std::string error;
   };
-  std::optional<Failure> failure;
+  std::optional<Failure> failure;  // where it is to be kept
+  bool failed = false;
 
   void before_pass(const Pass& pass, const Graph& graph, std::size_t index) override {
     progress_.at(index + 1, pass.name());
@@ -64,6 +65,7 @@ class Watch final : public PassInstrumentation {
   }
   void pass_failed(const Pass& pass, const Graph& /*graph*/, std::size_t /*index*/,
                    const std::exception& error) override {
+    failed = true;
     if (keep_) failure = Failure{before_, pass.to_string(), error.what()};
   }
 
@@ -152,6 +154,7 @@ int run_command(const OptCommand& command) {
     report = pipeline.run(graph, options);
   } catch (...) {
     const std::optional<Watch::Failure> failure = std::move(watch->failure);
+    const bool offer = watch->failed && !failure && !asked.run_reproducer;
     watch.reset();  // takes the progress line away
     if (failure) {
       try {
@@ -160,6 +163,8 @@ int run_command(const OptCommand& command) {
         std::cerr << "lockstep: the reproducer cannot be written: " << error.what() << '\n';
       }
     }
+    if (offer)
+      std::cerr << "lockstep: add --reproducer FILE to keep the graph that the failing pass was given\n";
     throw;
   }
   watch.reset();

@@ -8,6 +8,7 @@
 #include "graph_input.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/printable.h"
 #include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/strategies/strategy_registry.h"
@@ -106,8 +107,8 @@ void check_feeds(const Feeds& feeds, const std::vector<std::pair<std::string, Te
     throw InvalidArgument(str("placeholders without a feed: ", missing, "; give --feed NAME=FILE.npy"));
   for (const auto& [name, value] : feeds) {
     if (!names.contains(name)) {
-      throw InvalidArgument(
-          str("the graph has no placeholder '", name, "'; it has ", known.empty() ? "none" : known));
+      throw InvalidArgument(str("the graph has no placeholder '", printable(name), "'; it has ",
+                                known.empty() ? "none" : known));
     }
   }
 }

@@ -288,9 +288,20 @@ TEST_F(Tool, AFailingPassLeavesAReproducer) {
   const Outcome again = lockstep("opt --run-reproducer again.lks");
   EXPECT_EQ(again.status, 1);
   EXPECT_THAT(again.err, AllOf(StartsWith("lockstep: "), HasSubstr("prove-sync: ")));
-  for (const char* none : {"--reproducer ''", "--reproducer="})
-    EXPECT_EQ(lockstep("opt -p '" + passes + "' " + none + " drift.lks").status, 1);
-  EXPECT_FALSE(fs::exists(file("lockstep-reproducer.lks")));
+  EXPECT_THAT(again.err, Not(HasSubstr("--reproducer"))) << "this is one";
+  // Nothing is written that was not asked for.
+  const auto files = [this] {
+    return std::distance(fs::directory_iterator(file("")), fs::directory_iterator());
+  };
+  const auto before = files();
+  for (const char* none : {"", "--reproducer ''", "--reproducer="}) {
+    const Outcome plain = lockstep("opt -p '" + passes + "' " + none + " drift.lks");
+    EXPECT_EQ(plain.status, 1);
+    EXPECT_THAT(plain.err, StartsWith("lockstep: add --reproducer FILE to keep the graph"));
+  }
+  EXPECT_EQ(files(), before);
+  EXPECT_THAT(lockstep("opt -p identity-removal no.lks").err, Not(HasSubstr("--reproducer")))
+      << "no pass failed";
   if (has_graphviz()) {  // a page of the passes up to that one, as far as they got
     const Outcome page = lockstep("dump drift.lks -p '" + passes + "' -o failed.html");
     EXPECT_EQ(page.status, 1);
@@ -327,6 +338,55 @@ TEST_F(Tool, APassThatBreaksItsContractLeavesAReproducer) {
   const Outcome again = lockstep(reproducer.substr(begin, reproducer.find('\n', begin) - begin));
   EXPECT_EQ(again.status, 1);
   EXPECT_THAT(again.err, AllOf(StartsWith("lockstep: "), HasSubstr("after loses-a-node: ")));
+}
+
+TEST_F(Tool, InputsAreReadWithinTheLimit) {
+  write("id.lks", "%x = placeholder() : u8[?]\n%s = identity(%x) : u8[?]\nreturn %s\n");
+  write("zeros.npz", write_npz({{"x", Tensor::zeros(DType::kU8, {80 << 20})}}, {.deflate = true}));
+  ASSERT_LT(fs::file_size(file("zeros.npz")), 100'000U);
+  for (const char* feed : {"zeros.npz", "x=zeros.npz", "x=-"}) {
+    const auto run = [&](const std::string& limit) {
+      return lockstep("run id.lks -o y.npy --feed " + (feed + limit), contents(file("zeros.npz")));
+    };
+    for (const char* small : {" --read-limit 1MiB", ""}) {
+      const Outcome refused = run(small);
+      EXPECT_EQ(refused.status, 1) << feed << small;
+      EXPECT_THAT(refused.err,
+                  AllOf(HasSubstr("bytes of memory, the limit for a file of"), HasSubstr("--read-limit")));
+    }
+    for (const char* large : {" --read-limit 100MiB", " --read-limit=unlimited"})
+      EXPECT_EQ(run(large).status, 0) << feed << large;
+  }
+  fs::create_symlink("/dev/zero", file("endless.npy"));
+  const Outcome device = lockstep("run id.lks --feed x=endless.npy");
+  EXPECT_EQ(device.status, 1);
+  EXPECT_THAT(device.err, AllOf(HasSubstr("67108864 bytes"), HasSubstr("--read-limit")));
+  for (const char* size : {"-1", "1MB", "1.5GiB", "99999999TiB", "lots", "''"})
+    EXPECT_EQ(lockstep(std::string("opt step.lks --read-limit ") + size).status, 2) << size;
+}
+
+// A name in a file must not speak to the terminal.
+TEST_F(Tool, PrintsNoControlCharactersOfFiles) {
+  write("bad.npz", write_npz({{"x\x1b]0;owned\x07\xc2\x9b\n\u202e", Tensor::scalar(1.0F)}}));
+  const Outcome feeds =
+      lockstep("run step.lks --feed 'x=f32[1,2]{*1.0}' --feed 'rate=f32[]{1.0}' --feed bad.npz");
+  EXPECT_EQ(feeds.status, 1);
+  write("bad.lks", "%\"a\x1b[2J\" = nothing\x1b[31m() : f32[2]\nreturn %\x9b\n");
+  write("bad.json", "{\"lockstep_graph\": 1, \"origins\": [], \"graphs\": [], \"\x1b[2J\": 1}");
+  std::vector<Outcome> outcomes = {feeds};
+  const std::string spoken = "\"$(printf 'x\\033[2J')\"";  // as a shell makes it
+  for (const std::string& line :
+       {std::string("opt bad.lks"), std::string("dump bad.lks"), std::string("diff bad.lks step.lks"),
+        std::string("opt bad.json"), "opt " + spoken, "opt step.lks -p " + spoken, spoken}) {
+    outcomes.push_back(lockstep(line));
+    EXPECT_NE(outcomes.back().status, 0) << line;
+  }
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_THAT(outcome.err, Not(IsEmpty()));
+    for (const char c : outcome.err + outcome.out)
+      ASSERT_TRUE(static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t') << outcome.err;
+  }
+  EXPECT_THAT(feeds.err, AllOf(HasSubstr("x\\x1b]0;owned\\x07\\u009b"), HasSubstr("\\u202e")));
 }
 
 TEST_F(Tool, DiffSaysWhatChangedAndHowItCompared) {
