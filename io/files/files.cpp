@@ -138,8 +138,11 @@ void WholeFile::commit() {
   LOCKSTEP_CHECK(descriptor_ >= 0, "second commit of ", path_);
   const bool replaces = !temporary_.empty();
   if (replaces) {
-    struct stat old = {};
-    if (::fstatat(folder_, name_.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(old.st_mode))
+    struct stat old = {}, folder = {};
+    if (::fstat(folder_, &folder) != 0) fail_at("cannot write", path_, errno);
+    // A stranger may have put a file there first, to have this one.
+    if (::fstatat(folder_, name_.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(old.st_mode) &&
+        internal::is_trusted(old, folder, ::geteuid()))
       keep_owner_and_mode(descriptor_, old, path_);
     sync(descriptor_, path_);
     if (::renameat(folder_, temporary_.c_str(), folder_, name_.c_str()) != 0)

@@ -13,7 +13,8 @@
 //           too; another is refused (FailedPrecondition), and the message names it
 // mode      a file that is replaced keeps its permissions, and its owner and group where the process may give them; if
 //           not, the new group may do what everybody may. A new file has what the umask leaves, or, if it is
-//           NewFile::kPrivate, is for its owner alone (0600). Access lists and other attributes are not kept
+//           NewFile::kPrivate, is for its owner alone (0600); so is one that replaces a stranger's file in a folder like
+//           /tmp. Access lists and other attributes are not kept
 //
 // What is no plain file (a device, a pipe) cannot be replaced and is written to as it is, piece by piece; so
 // is whatever a link below /proc stands for: "/dev/stdout" is what standard output was sent to, and what it

@@ -62,11 +62,11 @@ void fail_at(std::string_view action, const std::filesystem::path& path, int err
   }
 }
 
-Decision may_follow(const struct stat& link, const struct stat& folder, uid_t follower) {
-  const bool anybody_puts_links = (folder.st_mode & S_ISVTX) != 0 && (folder.st_mode & S_IWOTH) != 0;
-  if (!anybody_puts_links || link.st_uid == follower || link.st_uid == folder.st_uid) return Decision::yes();
+Decision is_trusted(const struct stat& entry, const struct stat& folder, uid_t user) {
+  const bool open_to_all = (folder.st_mode & S_ISVTX) != 0 && (folder.st_mode & S_IWOTH) != 0;
+  if (!open_to_all || entry.st_uid == user || entry.st_uid == folder.st_uid) return Decision::yes();
   return Decision::no(
-      str("it belongs to another user (", link.st_uid, ") and lies in a folder where anybody can put links"));
+      str("it belongs to another user (", entry.st_uid, ") and lies in a folder where anybody can put one"));
 }
 
 Place find_place(const std::filesystem::path& path, std::string_view action) {
@@ -96,7 +96,7 @@ Place find_place(const std::filesystem::path& path, std::string_view action) {
       if (++links > kMostLinks) fail_at(action, path, ELOOP);
       struct stat folder = {};
       if (::fstat(place.folder.get(), &folder) != 0) fail_at(action, path, errno);
-      if (const Decision decision = may_follow(facts, folder, ::geteuid()); !decision) {
+      if (const Decision decision = is_trusted(facts, folder, ::geteuid()); !decision) {
         throw FailedPrecondition(str(action, " ", path, ": the symbolic link ", place.path / part,
                                      " is not followed: ", decision.reason(),
                                      "; name the file that is meant"));

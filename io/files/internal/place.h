@@ -59,8 +59,9 @@ Place find_place(const std::filesystem::path& path, std::string_view action);
 // The same, opened: openat() with O_CLOEXEC, and O_NOFOLLOW unless the kernel has to follow. -1 and errno.
 int open_at(const Place& place, int flags, mode_t mode = 0);
 
-// May a process of the user `follower` follow this link in this folder?
-LOCKSTEP_API Decision may_follow(const struct stat& link, const struct stat& folder, uid_t follower);
+// May a process of this user rely on what an entry of a folder says: follow it if it is a link, take over its
+// owner and mode if it is a file?
+LOCKSTEP_API Decision is_trusted(const struct stat& entry, const struct stat& folder, uid_t user);
 
 // Throws the kind of error that `error` (an errno) is: "<action> <path>: <why>".
 [[noreturn]] void fail_at(std::string_view action, const std::filesystem::path& path, int error);

@@ -145,6 +145,17 @@ TEST(Files, KeepTheOwnerOfWhatTheyReplace) {
   EXPECT_EQ(facts.st_uid, 1234U);
   EXPECT_EQ(facts.st_gid, 5678U);
   EXPECT_EQ(facts.st_mode & 07777U, 0640U);
+
+  // But not where a stranger may have put it there to read what comes.
+  std::filesystem::create_directory(folder / "open");
+  ASSERT_EQ(::chmod((folder / "open").c_str(), 01777), 0);
+  write_file_whole(folder / "open" / "a", "x");
+  ASSERT_EQ(::chmod((folder / "open" / "a").c_str(), 0666), 0);
+  ASSERT_EQ(::chown((folder / "open" / "a").c_str(), 1234, 5678), 0);
+  write_file_whole(folder / "open" / "a", "y");
+  ASSERT_EQ(::stat((folder / "open" / "a").c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_uid, 0U);
+  EXPECT_EQ(facts.st_mode & 07777U, 0600U);
 }
 
 // The rule of Linux's fs.protected_symlinks.
@@ -154,7 +165,7 @@ TEST(Files, FollowLinksThatNobodyElseCouldHavePut) {
     folder.st_mode = S_IFDIR | mode;
     folder.st_uid = owner;
     link.st_uid = of_link;
-    return static_cast<bool>(internal::may_follow(link, folder, 1000));
+    return static_cast<bool>(internal::is_trusted(link, folder, 1000));
   };
   EXPECT_TRUE(follows(01777, 0, 1000)) << "one's own";
   EXPECT_TRUE(follows(01777, 0, 0)) << "the folder's owner put it";
