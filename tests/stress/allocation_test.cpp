@@ -1,45 +1,19 @@
 // Tests: graph/run/program.cpp, graph/run/run_context.cpp
 // Steady state allocates nothing per node, and nothing at all where a program runs inline.
-#include <atomic>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "lockstep/core/communicators/in_process_group.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/ops/ops.h"
+#include "support/failing_allocations.h"
 #include "support/program_test.h"
 #include "support/sanitizers.h"
-
-namespace {
-std::atomic<std::int64_t> allocations{0};
-}
-
-#if !LOCKSTEP_TEST_SANITIZED
-// Every way to the heap that C++ code of this executable has.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* block = std::malloc(size == 0 ? 1 : size)) return block;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(std::size_t size, std::align_val_t alignment) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  const auto align = static_cast<std::size_t>(alignment);
-  if (void* block = std::aligned_alloc(align, (size + align - 1) / align * align)) return block;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
-[[gnu::noinline]] void operator delete(void* block, std::size_t) noexcept { std::free(block); }
-[[gnu::noinline]] void operator delete(void* block, std::align_val_t) noexcept { std::free(block); }
-[[gnu::noinline]] void operator delete(void* block, std::size_t, std::align_val_t) noexcept {
-  std::free(block);
-}
-#endif
 
 namespace lockstep {
 namespace {
 
+using testing::allocations_so_far;
 using testing::kSanitized;
 using testing::with_lanes;
 
@@ -49,9 +23,9 @@ constexpr int kRuns = 1000;
 double allocations_per_run(const Program& program, const std::vector<Tensor>& feeds) {
   std::vector<Tensor> results = program.run(feeds);
   for (int i = 0; i < 50; ++i) program.run_into(feeds, results);
-  const std::int64_t before = allocations;
+  const std::int64_t before = allocations_so_far();
   for (int i = 0; i < kRuns; ++i) program.run_into(feeds, results);
-  return static_cast<double>(allocations - before) / kRuns;
+  return static_cast<double>(allocations_so_far() - before) / kRuns;
 }
 
 // A graph of `nodes` nodes: arithmetic, lambdas, a variable, a random op.
@@ -78,10 +52,10 @@ class Allocations : public ::testing::Test {
 };
 
 TEST_F(Allocations, TheCounterCounts) {
-  const std::int64_t before = allocations;
+  const std::int64_t before = allocations_so_far();
   delete new int(3);
   std::vector<int> list(100);
-  EXPECT_GE(allocations - before, 1);
+  EXPECT_GE(allocations_so_far() - before, 1);
 }
 
 TEST_F(Allocations, NoneInline) {
@@ -119,9 +93,9 @@ TEST_F(Allocations, NoneInlineWithAnObserverADeadlineAndACancellation) {
   options.cancel = stop.get_token();
   options.deadline = std::chrono::steady_clock::now() + std::chrono::hours(1);
   std::vector<Tensor> results = program.run(feeds_);
-  const std::int64_t before = allocations;
+  const std::int64_t before = allocations_so_far();
   for (int i = 0; i < kRuns; ++i) program.run_into(feeds_, results, options);
-  EXPECT_EQ(allocations - before, 0);
+  EXPECT_EQ(allocations_so_far() - before, 0);
 }
 
 TEST_F(Allocations, AtMostFourARunWithTasksHoweverManyNodes) {
@@ -164,9 +138,9 @@ TEST_F(Allocations, CollectivesNeedNone) {
     }
   };
   meet(100);
-  const std::int64_t before = allocations;
+  const std::int64_t before = allocations_so_far();
   meet(kRuns);
-  EXPECT_EQ(allocations - before, 0);
+  EXPECT_EQ(allocations_so_far() - before, 0);
   for (Pending& pending : kept) pending.wait();
 }
 
