@@ -2,10 +2,12 @@
 #include "lockstep/core/scheduler.h"
 
 #include <algorithm>
+#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/process_mark.h"
 #include "lockstep/core/taskflow.h"
 
 namespace lockstep {
@@ -20,16 +22,53 @@ class OwnedScheduler final : public Scheduler {
   std::size_t num_workers() const override { return tasks_.num_workers(); }
   int this_worker() const override { return tasks_.this_worker(); }
   void submit(std::function<void()> job) override { tasks_.submit(std::move(job)); }
-  std::unique_ptr<TaskSet> make_task_set(std::size_t count, std::function<void(std::size_t)> body) override {
-    return tasks_.make_task_set(count, std::move(body));
+  std::unique_ptr<TaskSet> make_task_set(std::function<void(std::size_t)> body) override {
+    return tasks_.make_task_set(std::move(body));
   }
   std::size_t waiting_starts() const override { return tasks_.waiting_starts(); }
   void drain() override { tasks_.drain(); }
 
+  // What the last handle does.
+  static void end(OwnedScheduler* scheduler) {
+    // After fork() there are no threads to join: joining them would wait for ever.
+    if (!scheduler->process_.is_of_this_process()) return;
+    end_left_over();
+    if (scheduler->this_worker() < 0) {
+      delete scheduler;
+      return;
+    }
+    // A worker cannot end the executor it belongs to: another thread does it, or, if none can be started,
+    // whoever comes here or makes a scheduler next.
+    try {
+      std::thread([scheduler] { delete scheduler; }).detach();
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(left_over_mutex);
+      scheduler->next_left_over_ = std::exchange(left_over, scheduler);
+    }
+  }
+
+  static void end_left_over() {
+    OwnedScheduler* mine = nullptr;
+    {
+      const std::lock_guard<std::mutex> lock(left_over_mutex);
+      if (left_over == nullptr || left_over->this_worker() >= 0) return;
+      mine = std::exchange(left_over, left_over->next_left_over_);
+    }
+    delete mine;
+  }
+
  private:
+  static std::mutex left_over_mutex;
+  static OwnedScheduler* left_over;
+
+  const ProcessMark process_;
+  OwnedScheduler* next_left_over_ = nullptr;
   tf::Executor executor_;
   TaskflowScheduler tasks_;  // after the executor, so that it drains before the threads end
 };
+
+std::mutex OwnedScheduler::left_over_mutex;
+OwnedScheduler* OwnedScheduler::left_over = nullptr;
 
 }  // namespace
 
@@ -43,15 +82,8 @@ std::shared_ptr<Scheduler> make_scheduler(std::size_t threads) {
                               " are supported (0 means one per hardware thread)"));
   }
   if (threads == 0) threads = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
-  // A worker cannot end the executor it belongs to: where a task holds the last handle, another thread does
-  // it.
-  return {new OwnedScheduler(threads), [](OwnedScheduler* scheduler) {
-            if (scheduler->this_worker() < 0) {
-              delete scheduler;
-            } else {
-              std::thread([scheduler] { delete scheduler; }).detach();
-            }
-          }};
+  OwnedScheduler::end_left_over();
+  return {new OwnedScheduler(threads), OwnedScheduler::end};
 }
 
 }  // namespace lockstep

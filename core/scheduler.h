@@ -5,6 +5,11 @@
 // in the application, borrows the application's own. Taskflow's types stay out of this header, since Taskflow
 // is header-only and the application's version may differ from the library's.
 //
+// The end of a Scheduler waits for the jobs that were submitted to it.
+//
+// After fork() the child has no workers. There a scheduler that was made before refuses jobs
+// (FailedPrecondition), forgets starts, and ends without waiting; an executor that it owns stays in memory.
+//
 // Thread safety: all methods may be called from any thread, workers included.
 #pragma once
 
@@ -18,12 +23,15 @@ namespace lockstep {
 
 class LOCKSTEP_API Scheduler {
  public:
-  // Independent tasks, built once and started many times.
+  // Independent tasks, made once and started many times.
   class LOCKSTEP_API TaskSet {
    public:
-    virtual ~TaskSet();  // waits for what was started; the scheduler must still be there
-    // Every task will run once more, some time, on some worker. Starts may overlap; each is honoured.
-    virtual void start() = 0;
+    // Withdraws the starts that no worker has taken up, and waits for the tasks that have begun: never for a
+    // worker to become free. Not from inside one of these tasks; the scheduler must still be there.
+    virtual ~TaskSet();
+    // The task will run once more, some time, on some worker. Starts may overlap; each is honoured while the
+    // set lives. Throws std::bad_alloc, and then nothing was started.
+    virtual void start(std::size_t task) = 0;
   };
 
   Scheduler();
@@ -34,13 +42,12 @@ class LOCKSTEP_API Scheduler {
   virtual std::size_t num_workers() const = 0;
   // The number of the worker that calls, in [0, num_workers()); -1 on any other thread.
   virtual int this_worker() const = 0;
-  // Runs the job once on some worker. The job must not throw.
+  // Runs the job once on some worker. The job must not throw. Throws std::bad_alloc, and then it does not
+  // run.
   virtual void submit(std::function<void()> job) = 0;
-  // `body(i)` for i in [0, count) is one task each. The body must not throw.
-  virtual std::unique_ptr<TaskSet> make_task_set(std::size_t count,
-                                                 std::function<void(std::size_t)> body) = 0;
-  // Tasks of task sets that were started and have not begun: what keeps a worker without need should look at
-  // it.
+  // Task i is a call of `body(i)`, which must not throw.
+  virtual std::unique_ptr<TaskSet> make_task_set(std::function<void(std::size_t)> body) = 0;
+  // Starts of task sets that no worker has taken up: a task that holds a worker idle should poll this.
   virtual std::size_t waiting_starts() const = 0;
   // Returns when everything submitted or started has ended. Called by a worker, it helps with the work
   // meanwhile and does not wait for the tasks that are themselves inside drain(), its own first of all.

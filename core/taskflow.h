@@ -3,8 +3,14 @@
 //   tf::Executor executor(8);                                    // the application's
 //   Runtime runtime({.scheduler = borrow(executor)});            // Lockstep runs its programs there
 //
-// The executor must outlive the scheduler and every Program compiled for it. This is the only public header
-// that names Taskflow's types; the umbrella header does not include it. It builds with Taskflow 3.9 and 4.x.
+// The executor must outlive the scheduler and every Program compiled for it. It may be busy with the
+// application's own tasks for as long as it likes: runs, new feed shapes and the ends of programs do not wait
+// for its workers. What a program started there in vain is left in the executor's queue as tasks that do
+// nothing.
+//
+// This is the only public header that names Taskflow's types; the umbrella header does not include it. It
+// builds with Taskflow 3.9 and 4.x.
+//
 // Thread safety: as Scheduler: all methods may be called from any thread, workers included.
 #pragma once
 
@@ -13,18 +19,45 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <future>
 #include <memory>
-#include <mutex>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <taskflow/taskflow.hpp>
 
+#include "lockstep/core/error.h"
+#include "lockstep/core/process_mark.h"
 #include "lockstep/core/scheduler.h"
 
 namespace lockstep {
+
+namespace internal {
+
+void uncount_task(tf::Executor& executor);
+// A name that an explicit instantiation gives is not checked for access.
+template <void (tf::Executor::*kUncount)()>
+struct TaskCount {
+  friend void uncount_task(tf::Executor& executor) { (executor.*kUncount)(); }
+};
+template struct TaskCount<&tf::Executor::_decrement_topology>;
+
+// Taskflow counts a task before it makes it, and keeps the count if there is no memory to make it: the end of
+// the executor would wait for ever for a task that is not there.
+template <class Task>
+void start_task(tf::Executor& executor, Task task) {
+  static_assert(sizeof(Task) <= 2 * sizeof(void*) && std::is_trivially_copyable_v<Task>,
+                "a std::function has to hold the task without memory of its own");
+  try {
+    executor.silent_async(task);
+  } catch (...) {
+    uncount_task(executor);
+    throw;
+  }
+}
+
+}  // namespace internal
 
 class TaskflowScheduler final : public Scheduler {
  public:
@@ -37,24 +70,39 @@ class TaskflowScheduler final : public Scheduler {
 
   // The job may hold the last handle on this scheduler: its task keeps what it needs to end.
   void submit(std::function<void()> job) override {
+    if (!state_->process.is_of_this_process()) {
+      throw FailedPrecondition(
+          "the threads of this scheduler are in the process that called fork(), and this is its child: make "
+          "a "
+          "Runtime here, or use run(), which works on the calling thread");
+    }
+    auto made = std::make_unique<Job>(Job{state_, std::move(job)});
     state_->tasks.fetch_add(kOneTask, std::memory_order_relaxed);
-    state_->executor.silent_async([state = state_, job = std::move(job)]() mutable {
-      state->run_task([&job] {
-        job();
-        job = nullptr;  // what the job holds is gone before drain() returns
+    try {
+      internal::start_task(state_->executor, [task = made.get()] {
+        const std::unique_ptr<Job> mine(task);
+        mine->state->run_task([&mine] {
+          mine->job();
+          mine->job = nullptr;  // what the job holds is gone before drain() returns
+        });
       });
-    });
+    } catch (...) {
+      state_->tasks.fetch_sub(kOneTask, std::memory_order_release);
+      throw;
+    }
+    static_cast<void>(made.release());
   }
 
   // Task sets must be gone before their scheduler.
-  std::unique_ptr<TaskSet> make_task_set(std::size_t count, std::function<void(std::size_t)> body) override {
-    return std::make_unique<Flow>(*state_, count, std::move(body));
+  std::unique_ptr<TaskSet> make_task_set(std::function<void(std::size_t)> body) override {
+    return std::make_unique<Tasks>(std::make_unique<Starts>(*state_, std::move(body)));
   }
 
   // The tasks that a worker is in the middle of cannot end while it waits here, nor can those of other
   // workers that wait here: a worker waits for all tasks but these, any other thread for all.
   void drain() override {
     State& state = *state_;
+    if (!state.process.is_of_this_process()) return;
     const int worker = state.executor.this_worker_id();
     if (worker < 0) {
       state.wait_until([&state] { return state.tasks.load(std::memory_order_acquire) == 0; });
@@ -93,7 +141,7 @@ class TaskflowScheduler final : public Scheduler {
       ++self.running;
       task();
       --self.running;
-      // The last touch of a task set's task: a drain in a destructor may be waiting.
+      // The last touch of the state: a drain in a destructor may be waiting.
       tasks.fetch_sub(kOneTask, std::memory_order_release);
     }
 
@@ -107,51 +155,105 @@ class TaskflowScheduler final : public Scheduler {
       while (!done()) std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
 
+    const ProcessMark process;
     tf::Executor& executor;
     std::vector<Worker> workers;
     std::atomic<std::uint64_t> tasks{0};
     std::atomic<std::size_t> waiting{0};
   };
 
-  class Flow final : public TaskSet {
+  struct Job {
+    std::shared_ptr<State> state;
+    std::function<void()> job;
+  };
+
+  // The starts of one task set. Taskflow cannot take a task back, so that this lives until the last one has
+  // come to a worker: after close() such a task does nothing.
+  class Starts {
    public:
-    Flow(State& state, std::size_t count, std::function<void(std::size_t)> body)
-        : state_(state), count_(count), body_(std::move(body)) {
-      for (std::size_t i = 0; i < count; ++i) {
-        flow_.emplace([this, i] {
-          state_.waiting.fetch_sub(1, std::memory_order_relaxed);
-          state_.run_task([this, i] { body_(i); });
-        });
-      }
-    }
-    // The future, and not the count of tasks, says when Taskflow itself is done with the flow.
-    ~Flow() override {
-      if (!last_.valid()) return;
-      state_.wait_until(
-          [this] { return last_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; });
-    }
-    // Taskflow runs a flow that is started again while it runs once more after it: the last future is the
-    // last to end.
-    void start() override {
-      state_.tasks.fetch_add(count_ * kOneTask, std::memory_order_relaxed);
-      state_.waiting.fetch_add(count_, std::memory_order_relaxed);
-      const std::lock_guard<std::mutex> lock(mutex_);
+    Starts(State& state, std::function<void(std::size_t)> body) : state_(state), body_(std::move(body)) {}
+
+    void start(std::size_t task) {
+      if (!state_.process.is_of_this_process()) return;
+      users_.fetch_add(1, std::memory_order_relaxed);
+      state_.tasks.fetch_add(kOneTask, std::memory_order_relaxed);
+      state_.waiting.fetch_add(1, std::memory_order_relaxed);
+      counts_.fetch_add(kOneWaiting, std::memory_order_relaxed);
       try {
-        last_ = state_.executor.run(flow_);
-      } catch (...) {  // there was no memory for it: as if it had never been asked for
-        state_.waiting.fetch_sub(count_, std::memory_order_relaxed);
-        state_.tasks.fetch_sub(count_ * kOneTask, std::memory_order_release);
+        internal::start_task(state_.executor, [this, task] { run(task); });
+      } catch (...) {
+        counts_.fetch_sub(kOneWaiting, std::memory_order_relaxed);
+        forget(1);
+        users_.fetch_sub(1, std::memory_order_relaxed);
         throw;
       }
     }
 
+    // The state may go after this.
+    void close() {
+      const std::uint64_t counts = counts_.fetch_or(kClosed, std::memory_order_acq_rel);
+      forget(counts / kOneWaiting);
+      if (state_.process.is_of_this_process()) {
+        for (int i = 0; counts_.load(std::memory_order_acquire) % kOneWaiting != 0; ++i) {
+          if (i < 100) {
+            std::this_thread::yield();
+          } else {
+            std::this_thread::sleep_for(std::chrono::microseconds(50));
+          }
+        }
+        body_ = nullptr;
+      }
+      leave();
+    }
+
    private:
-    State& state_;
-    std::size_t count_;
+    static constexpr std::uint64_t kOneRunning = 1;
+    static constexpr std::uint64_t kOneWaiting = std::uint64_t{1} << 32U;
+    static constexpr std::uint64_t kClosed = std::uint64_t{1} << 63U;
+
+    void run(std::size_t task) {
+      if (begin()) {
+        state_.waiting.fetch_sub(1, std::memory_order_relaxed);
+        state_.run_task([this, task] { body_(task); });
+        counts_.fetch_sub(kOneRunning, std::memory_order_release);
+      }
+      leave();
+    }
+
+    bool begin() {
+      std::uint64_t counts = counts_.load(std::memory_order_relaxed);
+      while (counts < kClosed) {
+        if (counts_.compare_exchange_weak(counts, counts - kOneWaiting + kOneRunning,
+                                          std::memory_order_acquire, std::memory_order_relaxed)) {
+          return true;
+        }
+      }
+      return false;
+    }
+
+    void forget(std::uint64_t starts) {
+      state_.waiting.fetch_sub(starts, std::memory_order_relaxed);
+      state_.tasks.fetch_sub(starts * kOneTask, std::memory_order_release);
+    }
+
+    void leave() {
+      if (users_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+    }
+
+    State& state_;  // until it is closed
     std::function<void(std::size_t)> body_;
-    tf::Taskflow flow_;
-    std::mutex mutex_;  // starts may come from several threads
-    tf::Future<void> last_;
+    std::atomic<std::uint64_t> counts_{0};  // closed; starts that wait for a worker; tasks that run
+    std::atomic<std::uint64_t> users_{1};   // the set, and the tasks that Taskflow has
+  };
+
+  class Tasks final : public TaskSet {
+   public:
+    explicit Tasks(std::unique_ptr<Starts> starts) : starts_(starts.release()) {}
+    ~Tasks() override { starts_->close(); }
+    void start(std::size_t task) override { starts_->start(task); }
+
+   private:
+    Starts* starts_;
   };
 
   std::shared_ptr<State> state_;

@@ -50,8 +50,8 @@ class PlannedProgram {
   }
   void give_back(RunContext& context) { free_.push_back(&context); }
   RunContext* adopt(std::unique_ptr<RunContext> fresh) {
+    free_.reserve(contexts_.size() + 1);
     contexts_.push_back(std::move(fresh));
-    free_.reserve(contexts_.size());
     return contexts_.back().get();
   }
   std::unique_ptr<RunContext> make_context() const { return std::make_unique<RunContext>(*plan_, runtime_); }
@@ -78,7 +78,7 @@ bool overlap(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
+class Program::Impl {
  public:
   // Its variables are in options.variables, the store.
   Impl(Graph graph, const Runtime& runtime, const CompileOptions& options)
@@ -304,10 +304,6 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
         plans_.pop_back();
       }
     }
-    if (dropped && RunContext::inside_run()) {
-      runtime_.scheduler().submit(
-          [program = shared_from_this(), plan = std::move(dropped)]() mutable { plan.reset(); });
-    }
     return fresh;
   }
 
@@ -441,18 +437,8 @@ Program& Program::operator=(const Program&) = default;
 Program::Program(Program&&) noexcept = default;
 Program& Program::operator=(Program&&) noexcept = default;
 
-Program::Program(Graph graph, const Runtime& runtime, const CompileOptions& options) {
-  auto made = std::make_unique<Impl>(std::move(graph), runtime, options);
-  // The last handle may go inside a node of some run: see RunContext::inside_run().
-  const auto end = [](Impl* program) {
-    if (RunContext::inside_run()) {
-      program->runtime().scheduler().submit([program] { delete program; });
-    } else {
-      delete program;
-    }
-  };
-  impl_ = std::shared_ptr<Impl>(made.release(), end);
-}
+Program::Program(Graph graph, const Runtime& runtime, const CompileOptions& options)
+    : impl_(std::make_shared<Impl>(std::move(graph), runtime, options)) {}
 
 Program::Impl& Program::impl() const {
   if (!impl_) throw FailedPrecondition("the program is empty; make one with compile()");

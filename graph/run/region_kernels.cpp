@@ -62,8 +62,8 @@ class RegionProgram {
     }
     auto fresh = std::make_unique<RunContext>(*plan_, runtime_);
     const std::lock_guard<std::mutex> lock(mutex_);
+    free_.reserve(contexts_.size() + 1);
     contexts_.push_back(std::move(fresh));
-    free_.reserve(contexts_.size());
     return contexts_.back().get();
   }
   void give_back(RunContext* context) {

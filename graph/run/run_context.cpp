@@ -161,17 +161,12 @@ RunContext::RunContext(const Plan& plan, const Runtime& runtime)
   is_away_ = std::vector<std::atomic<bool>>(helpers);
   for (std::atomic<bool>& away : is_away_) away.store(true, std::memory_order_relaxed);
   away_.store(static_cast<std::uint32_t>(helpers), std::memory_order_relaxed);
-  Scheduler& scheduler = runtime_.scheduler();
-  all_helpers_ = scheduler.make_task_set(helpers, [this](std::size_t slot) { help(slot); });
-  for (std::size_t slot = 0; slot < helpers; ++slot) {
-    helpers_.push_back(scheduler.make_task_set(1, [this, slot](std::size_t) { help(slot); }));
-  }
+  helpers_ = runtime_.scheduler().make_task_set([this](std::size_t slot) { help(slot); });
 }
 
 RunContext::~RunContext() {
   quit_.store(true, std::memory_order_relaxed);
-  all_helpers_.reset();  // these wait for whoever is still here
-  helpers_.clear();
+  helpers_.reset();  // waits for those who are still here
 }
 
 void RunContext::bind() {
@@ -341,26 +336,14 @@ void RunContext::run_lanes() {
 
 // Up to `wanted` of those that are away.
 void RunContext::call_helpers(std::size_t wanted) {
-  const std::uint32_t away = away_.load(std::memory_order_acquire);
-  if (away == 0) return;
-  // Where a start fails (there is no memory for it) the lanes that are here go on alone.
-  if (away == is_away_.size() && wanted >= away) {  // this lane is alone, so that nobody else is calling them
-    for (std::atomic<bool>& slot : is_away_) slot.store(false, std::memory_order_relaxed);
-    away_.store(0, std::memory_order_relaxed);
-    try {
-      all_helpers_->start();
-    } catch (const std::bad_alloc&) {
-      for (std::size_t slot = 0; slot < is_away_.size(); ++slot) leave(slot);
-    }
-    return;
-  }
+  if (away_.load(std::memory_order_acquire) == 0) return;
   for (std::size_t slot = 0; slot < is_away_.size() && wanted > 0; ++slot) {
     if (!is_away_[slot].exchange(false, std::memory_order_acq_rel)) continue;
     away_.fetch_sub(1, std::memory_order_relaxed);
     --wanted;
     try {
-      helpers_[slot]->start();
-    } catch (const std::bad_alloc&) {
+      helpers_->start(slot);
+    } catch (const std::bad_alloc&) {  // the lanes that are here go on alone
       leave(slot);
     }
   }

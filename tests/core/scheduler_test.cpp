@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -17,6 +18,10 @@
 
 namespace lockstep {
 namespace {
+
+void start_all(Scheduler::TaskSet& tasks, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) tasks.start(i);
+}
 
 // Every property holds for threads that Lockstep owns and for those that it borrows.
 class SchedulerTest : public ::testing::TestWithParam<bool> {
@@ -104,9 +109,9 @@ TEST_P(SchedulerTest, DrainWaitsForTaskSets) {
   const auto scheduler = make(2);
   std::atomic<int> done{0};
   const auto tasks =
-      scheduler->make_task_set(7, [&](std::size_t) { done.fetch_add(1, std::memory_order_relaxed); });
+      scheduler->make_task_set([&](std::size_t) { done.fetch_add(1, std::memory_order_relaxed); });
   for (int round = 1; round <= 50; ++round) {
-    tasks->start();
+    start_all(*tasks, 7);
     scheduler->drain();
     ASSERT_EQ(done.load(std::memory_order_relaxed), 7 * round);
   }
@@ -146,11 +151,11 @@ TEST_P(SchedulerTest, WorkersMayDrainAtOnceAndWithinEachOther) {
 TEST_P(SchedulerTest, DrainFromATaskOfASetDoesNotWaitForItself) {
   const auto scheduler = make(2);
   std::atomic<int> done{0};
-  const auto tasks = scheduler->make_task_set(4, [&](std::size_t) {
+  const auto tasks = scheduler->make_task_set([&](std::size_t) {
     scheduler->drain();
     done.fetch_add(1);
   });
-  tasks->start();
+  start_all(*tasks, 4);
   scheduler->drain();
   EXPECT_EQ(done.load(), 4);
 }
@@ -158,8 +163,8 @@ TEST_P(SchedulerTest, DrainFromATaskOfASetDoesNotWaitForItself) {
 TEST_P(SchedulerTest, EveryTaskOfASetRunsOncePerStart) {
   const auto scheduler = make(2);
   std::vector<std::atomic<int>> runs(16);
-  const auto tasks = scheduler->make_task_set(runs.size(), [&](std::size_t i) { runs[i].fetch_add(1); });
-  for (int round = 0; round < 10; ++round) tasks->start();  // they overlap
+  const auto tasks = scheduler->make_task_set([&](std::size_t i) { runs[i].fetch_add(1); });
+  for (int round = 0; round < 10; ++round) start_all(*tasks, runs.size());  // they overlap
   scheduler->drain();
   for (const std::atomic<int>& count : runs) EXPECT_EQ(count.load(), 10);
 }
@@ -167,48 +172,76 @@ TEST_P(SchedulerTest, EveryTaskOfASetRunsOncePerStart) {
 TEST_P(SchedulerTest, ASetMayBeStartedFromManyThreads) {
   const auto scheduler = make(2);
   std::atomic<int> done{0};
-  auto tasks = scheduler->make_task_set(3, [&](std::size_t) { done.fetch_add(1); });
+  auto tasks = scheduler->make_task_set([&](std::size_t) { done.fetch_add(1); });
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
-      for (int i = 0; i < 25; ++i) tasks->start();
+      for (int i = 0; i < 25; ++i) start_all(*tasks, 3);
     });
   }
   for (std::thread& thread : threads) thread.join();
-  tasks.reset();
+  scheduler->drain();
   EXPECT_EQ(done.load(), 3 * 100);
 }
 
-TEST_P(SchedulerTest, DestroyingASetWaitsForItsTasks) {
+TEST_P(SchedulerTest, DestroyingASetWaitsForTasksThatHaveBegun) {
   const auto scheduler = make(2);
   for (int round = 0; round < 50; ++round) {
-    std::atomic<int> done{0};
-    auto tasks = scheduler->make_task_set(5, [&](std::size_t) { done.fetch_add(1); });
-    tasks->start();
-    tasks->start();
+    std::atomic<int> begun{0}, done{0};
+    auto tasks = scheduler->make_task_set([&](std::size_t) {
+      begun.fetch_add(1);
+      for (int i = 0; i < 20; ++i) std::this_thread::yield();
+      done.fetch_add(1);
+    });
+    start_all(*tasks, 5);
+    while (begun.load() == 0) std::this_thread::yield();
     tasks.reset();
-    ASSERT_EQ(done.load(), 10);
+    const int ended = done.load();
+    EXPECT_EQ(begun.load(), ended);
+    scheduler->drain();
+    EXPECT_EQ(begun.load(), ended);  // the others were withdrawn
   }
+}
+
+// Were the end of a set to wait for a worker, it would wait for ever here.
+TEST_P(SchedulerTest, DestroyingASetWithdrawsWhatNoWorkerHasTakenUp) {
+  const auto scheduler = make(2);
+  std::latch busy(2), release(1);
+  for (int i = 0; i < 2; ++i) {
+    scheduler->submit([&] {
+      busy.count_down();
+      release.wait();
+    });
+  }
+  busy.wait();
+  std::atomic<int> done{0};
+  const auto held = std::make_shared<int>(1);
+  auto tasks = scheduler->make_task_set([&done, held](std::size_t) { done.fetch_add(1); });
+  start_all(*tasks, 5);
+  EXPECT_EQ(scheduler->waiting_starts(), 5U);
+  tasks.reset();
+  EXPECT_EQ(scheduler->waiting_starts(), 0U);
+  EXPECT_EQ(held.use_count(), 1) << "what the tasks held is gone";
+  release.count_down();
+  scheduler->drain();
+  EXPECT_EQ(done.load(), 0);
 }
 
 TEST_P(SchedulerTest, AWorkerMayDestroyASetOnASingleThread) {
   const auto scheduler = make(1);
   std::atomic<int> done{0};
   scheduler->submit([&] {
-    auto tasks = scheduler->make_task_set(5, [&](std::size_t) { done.fetch_add(1); });
-    tasks->start();
-    tasks.reset();
-    EXPECT_EQ(done.load(), 5);
+    auto tasks = scheduler->make_task_set([&](std::size_t) { done.fetch_add(1); });
+    start_all(*tasks, 5);
+    tasks.reset();  // the only worker is here
   });
   scheduler->drain();
-  EXPECT_EQ(done.load(), 5);
+  EXPECT_EQ(done.load(), 0);
 }
 
-TEST_P(SchedulerTest, AnEmptySetOrOneNeverStartedIsFine) {
+TEST_P(SchedulerTest, ASetNeverStartedIsFine) {
   const auto scheduler = make(2);
-  const auto empty = scheduler->make_task_set(0, [](std::size_t) { FAIL(); });
-  empty->start();
-  const auto idle = scheduler->make_task_set(3, [](std::size_t) { FAIL(); });
+  const auto idle = scheduler->make_task_set([](std::size_t) { FAIL(); });
   scheduler->drain();
 }
 
@@ -243,6 +276,25 @@ TEST(Borrow, LeavesTheExecutorUsable) {
   flow.emplace([&] { ran = 1; });
   executor.run(flow).wait();
   EXPECT_EQ(ran, 1);
+}
+
+TEST(Borrow, MayEndWhileEveryWorkerIsBusyWithTheApplicationsTasks) {
+  tf::Executor executor(2);
+  std::latch busy(2), release(1);
+  for (int i = 0; i < 2; ++i) {
+    executor.silent_async([&] {
+      busy.count_down();
+      release.wait();
+    });
+  }
+  busy.wait();
+  {
+    const auto scheduler = borrow(executor);
+    const auto tasks = scheduler->make_task_set([](std::size_t) { FAIL(); });
+    start_all(*tasks, 3);
+  }
+  release.count_down();
+  executor.wait_for_all();
 }
 
 TEST(Borrow, WorksFromATaskOfTheApplication) {

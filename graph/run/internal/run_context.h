@@ -139,9 +139,8 @@ class RunContext {
   alignas(64) std::atomic<std::uint32_t> ended_{0};  // the number of the last run that has ended
   alignas(64) std::atomic<std::uint32_t> away_{0};   // helpers that are not here and not on their way
   std::atomic<bool> quit_{false};
-  std::vector<std::atomic<bool>> is_away_;                    // by helper
-  std::unique_ptr<Scheduler::TaskSet> all_helpers_;           // all of them at once ...
-  std::vector<std::unique_ptr<Scheduler::TaskSet>> helpers_;  // ... or one
+  std::vector<std::atomic<bool>> is_away_;       // by helper
+  std::unique_ptr<Scheduler::TaskSet> helpers_;  // one task each
 };
 
 }  // namespace lockstep::internal
