@@ -9,22 +9,18 @@
 // While it lives no run holds a variable of the store or draws random numbers (kRead: unless it only reads),
 // so that the values and the step counter are those of one moment. Runs that begin meanwhile wait.
 //
-// Coming to rest: runs that have begun finish; new ones wait, so that a loop of steps on another thread
-// cannot put it off for ever. Runs inside a node of a run go on, since that one waits for them; where a node
-// waits for a run on another thread, which nobody can see, new runs are let in now and then.
+// Coming to rest is a turn in the line for all variables (core/variable_store.h): runs that have begun finish
+// and new ones wait, so that a loop of steps on another thread cannot put it off for ever.
 //
 // Do not make one inside a node of a run that uses the store: it waits for that run. Thread safety: any
-// thread; those of one store take turns. Variables made while it lives are not in it.
+// thread; those of one store take turns, unless all of them read. Variables made while it lives are not in it.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "lockstep/core/export.h"
-#include "lockstep/core/steady_time.h"
 #include "lockstep/core/variable_store.h"
 
 namespace lockstep {
@@ -46,11 +42,6 @@ class LOCKSTEP_API StoreAtRest {
   std::span<const Item> variables() const { return items_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  bool lock_until(Clock::time_point deadline);
-
-  VariableStore& store_;
-  std::unique_lock<std::mutex> turn_;
   std::vector<Item> items_;
   RunLockSet locks_;
 };

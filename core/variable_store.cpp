@@ -8,36 +8,41 @@
 namespace lockstep {
 namespace {
 
-// Waits for a lock that can only be tried. The epoch is read before the try: an unlock after a failed try
-// then changes it, and no wake-up is lost.
-template <class Try>
-void lock_patiently(const VariableStore& store, Try try_lock) {
-  for (;;) {
-    const std::uint32_t seen = store.epoch();
-    if (try_lock()) return;
-    store.wait_for_change(seen, std::nullopt);
+// Holds one variable.
+class VariableLock {
+ public:
+  VariableLock(VariableStore& store, StoredVariable& variable, bool exclusive) {
+    locks_.add(variable, exclusive);
+    LockTurn(store, locks_).lock();
   }
+  ~VariableLock() { locks_.unlock(); }
+  VariableLock(const VariableLock&) = delete;
+  VariableLock& operator=(const VariableLock&) = delete;
+
+ private:
+  RunLockSet locks_;
+};
+
+// How long the line holds back those who could go: until this after its first came to stand there, and then
+// each time twice as long.
+constexpr std::chrono::milliseconds kPatience(100);
+
+// How long the first in line puts up with being overtaken by runs inside nodes before it holds back all other
+// runs, those among them that such runs come from.
+constexpr std::chrono::milliseconds kLate(20);
+
+struct Openings {
+  SteadyTime last, next;
+};
+
+Openings openings_of_line(SteadyTime since, SteadyTime now) {
+  Openings result{since, since + kPatience};
+  for (auto patience = kPatience; result.next <= now;) {
+    patience *= 2;
+    result = {result.next, result.next + patience};
+  }
+  return result;
 }
-
-struct SharedLock {
-  explicit SharedLock(const VariableStore& store, StoredVariable& v) : variable(v) {
-    lock_patiently(store, [&v] { return v.try_lock_shared(); });
-  }
-  SharedLock(const SharedLock&) = delete;
-  SharedLock& operator=(const SharedLock&) = delete;
-  ~SharedLock() { variable.unlock_shared(); }
-  StoredVariable& variable;
-};
-
-struct ExclusiveLock {
-  explicit ExclusiveLock(const VariableStore& store, StoredVariable& v) : variable(v) {
-    lock_patiently(store, [&v] { return v.try_lock_exclusive(); });
-  }
-  ExclusiveLock(const ExclusiveLock&) = delete;
-  ExclusiveLock& operator=(const ExclusiveLock&) = delete;
-  ~ExclusiveLock() { variable.unlock_exclusive(); }
-  StoredVariable& variable;
-};
 
 StoredVariable& must_find(VariableStore& store, std::string_view name) {
   StoredVariable* variable = store.find(name);
@@ -60,6 +65,12 @@ void check_same_spec(std::string_view name, const TensorSpec& have, const Tensor
 StoredVariable::StoredVariable(VariableStore& store, std::string name, Tensor value)
     : RunLock(store), name_(std::move(name)), value_(std::move(value)) {}
 
+bool RunLock::is_reserved(bool exclusive) const {
+  const std::uint32_t waiting = reserved_.load(std::memory_order_relaxed);
+  return (exclusive ? waiting != 0 : waiting >= kOneWriter) ||
+         store_.first_is_late_.load(std::memory_order_relaxed);
+}
+
 bool RunLock::try_lock_shared() {
   std::int32_t users = users_.load(std::memory_order_relaxed);
   while (users >= 0) {
@@ -77,13 +88,13 @@ bool RunLock::try_lock_exclusive() {
 }
 
 void RunLock::unlock_shared() {
-  users_.fetch_sub(1, std::memory_order_release);
-  store_.announce_unlock();
+  // Nobody waits for one of several readers to go.
+  if (users_.fetch_sub(1, std::memory_order_release) == 1) store_.announce();
 }
 
 void RunLock::unlock_exclusive() {
   users_.store(0, std::memory_order_release);
-  store_.announce_unlock();
+  store_.announce();
 }
 
 RunLockSet::RunLockSet() = default;
@@ -103,9 +114,16 @@ void RunLockSet::clear() {
 
 std::span<RunLock* const> RunLockSet::all() const { return locks_; }
 
-bool RunLockSet::try_lock() const {
+bool RunLockSet::try_lock(bool ahead) const {
+  if (take(false)) return true;
+  if (!ahead || !take(true)) return false;
+  locks_.front()->store_.first_was_overtaken_.store(true, std::memory_order_relaxed);
+  return true;
+}
+
+bool RunLockSet::take(bool reserved_too) const {
   for (std::size_t i = 0; i < locks_.size(); ++i) {
-    if (is_blocked_by(i)) return false;
+    if (is_blocked_by(i) || (!reserved_too && is_reserved(i))) return false;
   }
   for (std::size_t i = 0; i < locks_.size(); ++i) {
     if (exclusive_[i] ? locks_[i]->try_lock_exclusive() : locks_[i]->try_lock_shared()) continue;
@@ -135,6 +153,7 @@ struct VariableStore::State {
   // Nobody touches these but waiters, and unlockers while there are waiters.
   std::mutex wait_mutex;
   std::condition_variable changed;
+  LockTurn *first = nullptr, *last = nullptr;  // the line, under the wait mutex
 
   VariableRole role_of(const StoredVariable& variable) const {  // under the mutex
     const auto found = roles.find(&variable);
@@ -231,7 +250,7 @@ std::vector<std::string> VariableStore::names() const {
 
 Tensor VariableStore::value(std::string_view name) {
   StoredVariable& variable = must_find(*this, name);
-  const SharedLock lock(*this, variable);
+  const VariableLock lock(*this, variable, false);
   return variable.storage().clone();
 }
 
@@ -239,7 +258,7 @@ void VariableStore::set(std::string_view name, const Tensor& value) {
   StoredVariable& variable = must_find(*this, name);
   if (!value.defined()) throw InvalidArgument(str("variable '", name, "': the new value is empty"));
   check_same_spec(name, variable.spec(), value.spec(), "the new value is");
-  const ExclusiveLock lock(*this, variable);
+  const VariableLock lock(*this, variable, true);
   variable.storage().assign(value);
 }
 
@@ -260,11 +279,135 @@ void VariableStore::wait_for_change(std::uint32_t seen,
   waiters_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void VariableStore::announce_unlock() {
+void VariableStore::announce() {
   epoch_.fetch_add(1, std::memory_order_seq_cst);
   if (waiters_.load(std::memory_order_seq_cst) == 0) return;
   { const std::lock_guard<std::mutex> lock(state_->wait_mutex); }
   state_->changed.notify_all();
+}
+
+// --- the line
+
+LockTurn::LockTurn(VariableStore& store, const RunLockSet& locks, Kind kind)
+    : store_(store), locks_(locks), kind_(kind) {}
+
+LockTurn::~LockTurn() {
+  if (!joined_) return;
+  leave();
+  store_.announce();  // for those whom its reservation held back
+}
+
+bool LockTurn::try_lock() {
+  seen_ = store_.epoch();
+  if (kind_ == Kind::kAhead ? locks_.try_lock(true) : locks_.take(may_pass())) {
+    // Nobody has to hear of it: those whom its reservation held back are held back by its locks now.
+    if (joined_) leave();
+    return true;
+  }
+  if (!joined_) join();
+  if (is_first() && store_.first_was_overtaken_.load(std::memory_order_relaxed) &&
+      std::chrono::steady_clock::now() >= store_.first_since() + kLate) {
+    store_.first_is_late_.store(true, std::memory_order_relaxed);
+  }
+  return false;
+}
+
+void LockTurn::wait(std::optional<SteadyTime> deadline) {
+  if (!may_pass()) {
+    const SteadyTime next = openings_of_line(store_.first_since(), std::chrono::steady_clock::now()).next;
+    deadline = deadline ? std::min(*deadline, next) : next;
+  } else if (is_first() && !store_.first_is_late_.load(std::memory_order_relaxed)) {
+    const SteadyTime later = std::chrono::steady_clock::now() + kLate;
+    deadline = deadline ? std::min(*deadline, later) : later;
+  }
+  store_.wait_for_change(seen_, deadline);
+}
+
+void LockTurn::lock() {
+  while (!try_lock()) wait();
+}
+
+bool LockTurn::waits_for_rest() const {
+  if (may_pass() || !store_.first_is_rest_.load(std::memory_order_relaxed)) return false;
+  for (std::size_t i = 0; i < locks_.locks_.size(); ++i) {
+    if (locks_.is_reserved(i)) return true;
+  }
+  return false;
+}
+
+bool LockTurn::is_first() const { return store_.first_.load(std::memory_order_relaxed) == this; }
+
+bool LockTurn::may_pass() const {
+  if (kind_ == Kind::kAhead) return true;
+  if (!joined_) return false;
+  if (is_first()) return true;
+  const SteadyTime since = store_.first_since();
+  const Openings openings = openings_of_line(since, std::chrono::steady_clock::now());
+  return openings.last > since && since_ <= openings.last;
+}
+
+// Those who go ahead stand in no line, but what they wait for is kept from newcomers too. Since they pass by
+// reservations themselves, nobody who holds locks ever waits for one.
+void LockTurn::join() {
+  since_ = std::chrono::steady_clock::now();
+  const std::lock_guard<std::mutex> lock(store_.state_->wait_mutex);
+  joined_ = true;
+  if (kind_ == Kind::kAhead) {
+    reserve();
+    return;
+  }
+  VariableStore::State& line = *store_.state_;
+  before_ = line.last;
+  after_ = nullptr;
+  (before_ == nullptr ? line.first : before_->after_) = this;
+  line.last = this;
+  if (line.first == this) store_.set_first(this);
+}
+
+void LockTurn::leave() {
+  std::unique_lock<std::mutex> lock(store_.state_->wait_mutex);
+  joined_ = false;
+  if (kind_ == Kind::kAhead) {
+    release();
+    return;
+  }
+  VariableStore::State& line = *store_.state_;
+  (before_ == nullptr ? line.first : before_->after_) = after_;
+  (after_ == nullptr ? line.last : after_->before_) = before_;
+  if (before_ == nullptr) {
+    release();
+    const bool late = store_.first_is_late_.load(std::memory_order_relaxed);
+    store_.set_first(after_);
+    lock.unlock();
+    if (late) store_.announce();  // for those who want nothing of what it holds now
+  }
+}
+
+void LockTurn::reserve() const {
+  for (std::size_t i = 0; i < locks_.locks_.size(); ++i) {
+    locks_.locks_[i]->reserved_.fetch_add(locks_.exclusive_[i] ? RunLock::kOneWriter : RunLock::kOneReader,
+                                          std::memory_order_relaxed);
+  }
+}
+
+void LockTurn::release() const {
+  for (std::size_t i = 0; i < locks_.locks_.size(); ++i) {
+    locks_.locks_[i]->reserved_.fetch_sub(locks_.exclusive_[i] ? RunLock::kOneWriter : RunLock::kOneReader,
+                                          std::memory_order_relaxed);
+  }
+}
+
+SteadyTime VariableStore::first_since() const {
+  return SteadyTime(SteadyTime::duration(first_since_.load(std::memory_order_relaxed)));
+}
+
+void VariableStore::set_first(const LockTurn* turn) {
+  first_since_.store(std::chrono::steady_clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  first_is_late_.store(false, std::memory_order_relaxed);
+  first_was_overtaken_.store(false, std::memory_order_relaxed);
+  first_is_rest_.store(turn != nullptr && turn->kind_ == LockTurn::Kind::kRest, std::memory_order_relaxed);
+  first_.store(turn, std::memory_order_relaxed);
+  if (turn != nullptr) turn->reserve();
 }
 
 }  // namespace lockstep

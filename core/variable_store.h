@@ -4,6 +4,21 @@
 // variables of their store by name when they are compiled, creating those that are missing from the graph's
 // initial values. Runs lock what they touch: any number of readers, or one writer (RunLock).
 //
+// Whoever cannot have its locks at once waits in line (LockTurn), with these promises:
+//   turns     the first in line waits for the runs that are under way when it comes to stand there, and for no
+//             later ones: neither readers nor writers can keep it waiting by coming back again and again. The
+//             others in line wait for it too, if they want what it wants.
+//   order     locks are taken all together or not at all, and whoever waits holds none of those it waits for:
+//             in which order programs name their variables does not matter.
+//   nesting   a run inside a node of a run that holds locks goes ahead of the line, and so does run_async
+//             called from such a node: the outer run may be waiting for it. What it reads, the outer run and
+//             others may be reading. Once the first in line has been overtaken in this way and waited for
+//             20 ms, all runs that need variables of the store wait for it, other than those that go ahead.
+//   escape    a node may also wait for a run that it started in a way nobody can see, on a thread of its own.
+//             So those who are kept waiting by the line alone are let past it 100 ms after its first came to
+//             stand there, and then each time after twice as long. With runs that take longer than that the
+//             first in line waits at most three times as long as the longest.
+//
 // Thread safety: a store may be used from any thread. value() returns a copy taken under the variable's lock.
 #pragma once
 
@@ -28,8 +43,8 @@ namespace lockstep {
 
 class VariableStore;
 
-// Held by a run on what it touches; never blocks by itself. Exclusive excludes everyone else; shared excludes
-// writers.
+// Held by a run on what it touches; never blocks by itself, and knows of the line only what LockTurn tells it.
+// Exclusive excludes everyone else; shared excludes writers.
 class LOCKSTEP_API RunLock {
  public:
   explicit RunLock(VariableStore& store) : store_(store) {}
@@ -41,14 +56,22 @@ class LOCKSTEP_API RunLock {
     const std::int32_t users = users_.load(std::memory_order_relaxed);
     return exclusive ? users != 0 : users < 0;
   }
+  // Would taking it put off somebody in line?
+  bool is_reserved(bool exclusive) const;
   bool try_lock_shared();
   bool try_lock_exclusive();
   void unlock_shared();
   void unlock_exclusive();
 
  private:
-  VariableStore& store_;                // hears of every unlock
-  std::atomic<std::int32_t> users_{0};  // -1: a writer; n: n readers
+  friend class LockTurn;
+  friend class RunLockSet;
+  static constexpr std::uint32_t kOneReader = 1;
+  static constexpr std::uint32_t kOneWriter = 1U << 16U;
+
+  VariableStore& store_;                    // hears when it is free
+  std::atomic<std::int32_t> users_{0};      // -1: a writer; n: n readers
+  std::atomic<std::uint32_t> reserved_{0};  // for whom: readers and writers
 };
 
 // Locks that are taken together: all of them or none. It names them, and does not know who holds them: it
@@ -67,17 +90,67 @@ class LOCKSTEP_API RunLockSet {
   bool any_exclusive() const { return any_exclusive_; }
   // Would a try fail at this moment because of all()[i]?
   bool is_blocked_by(std::size_t i) const { return locks_[i]->is_taken(exclusive_[i]); }
-  // Looks first: a lock that is taken and given back for nothing wakes everyone who waits, the caller
-  // included.
-  bool try_lock() const;
+  bool is_reserved(std::size_t i) const { return locks_[i]->is_reserved(exclusive_[i]); }
+  // Not while somebody waits for one of them, unless `ahead` of the line. Looks first: a lock that is taken
+  // and given back for nothing wakes everyone who waits, the caller included.
+  bool try_lock(bool ahead = false) const;
   void unlock() const;  // after a try_lock that succeeded
 
  private:
+  friend class LockTurn;
+  bool take(bool reserved_too) const;
   void unlock_first(std::size_t count) const;
 
   std::vector<RunLock*> locks_;
   std::vector<bool> exclusive_;  // by lock
   bool any_exclusive_ = false;
+};
+
+// One wait for the locks of a set, and the place in line that comes with it.
+//
+//   LockTurn turn(store, locks);
+//   while (!turn.try_lock()) turn.wait(deadline);       // or turn.lock()
+//   ...
+//   locks.unlock();
+//
+// The first try that fails takes a place in line; success or the end of the turn gives it up. The locks of the
+// first in line are reserved for it: others that want them in a way that does not go together with its own
+// wait. The store and the set must outlive the turn. Thread safety: one thread at a time.
+class LOCKSTEP_API LockTurn {
+ public:
+  enum class Kind : std::uint8_t {
+    kInLine,
+    kAhead,  // goes ahead of the line: somebody who holds locks may be waiting for this one
+    kRest,   // in line, for all locks of the store (core/store_at_rest.h)
+  };
+  LockTurn(VariableStore& store, const RunLockSet& locks, Kind kind = Kind::kInLine);
+  ~LockTurn();
+  LockTurn(const LockTurn&) = delete;
+  LockTurn& operator=(const LockTurn&) = delete;
+
+  bool try_lock();
+  // After a try that failed: until another one may succeed, or the deadline.
+  void wait(std::optional<SteadyTime> deadline = std::nullopt);
+  void lock();
+  // After a try that failed: because the store is to come to rest first?
+  bool waits_for_rest() const;
+
+ private:
+  friend class VariableStore;
+  bool is_first() const;
+  bool may_pass() const;
+  void join();
+  void leave();
+  void reserve() const;
+  void release() const;
+
+  VariableStore& store_;
+  const RunLockSet& locks_;
+  Kind kind_;
+  bool joined_ = false;
+  std::uint32_t seen_ = 0;  // the store's epoch before the last try
+  SteadyTime since_;        // when it joined
+  LockTurn *before_ = nullptr, *after_ = nullptr;
 };
 
 // What the copies of a variable are together, for whoever reads or sets them as one value.
@@ -129,7 +202,7 @@ class LOCKSTEP_API VariableStore {
   bool contains(std::string_view name) const;
   std::vector<std::string> names() const;          // sorted, aliases included
   VariableRole role(std::string_view name) const;  // of the variable, also by another name; throws NotFound
-  // A copy of the value / a new value (same spec). Throws NotFound. They wait for runs that hold the
+  // A copy of the value / a new value (same spec). Throws NotFound. They wait in line for runs that hold the
   // variable: do not call them for a variable from a node of a run that uses it.
   Tensor value(std::string_view name);
   void set(std::string_view name, const Tensor& value);
@@ -143,31 +216,30 @@ class LOCKSTEP_API VariableStore {
   // Held exclusively by a run that draws random numbers, so that no two runs draw from one step.
   RunLock& step_lock() { return step_lock_; }
 
-  // May a run begin? Not while somebody waits for the whole store to come to rest (core/store_at_rest.h);
-  // runs inside others go on, since those wait for them.
-  bool admits_run(bool writes) const {
-    const Gate gate = gate_.load(std::memory_order_relaxed);
-    return gate == Gate::kAllMay || (gate == Gate::kReadersMay && !writes);
-  }
-
-  // Changes whenever a lock is released; wait_for_change returns once it differs from `seen` or the deadline
-  // passes.
+  // Changes whenever a lock becomes free, and when the line gets shorter without that; wait_for_change returns
+  // once it differs from `seen` or the deadline passes.
   std::uint32_t epoch() const { return epoch_.load(std::memory_order_acquire); }
   void wait_for_change(std::uint32_t seen, std::optional<SteadyTime> deadline) const;
 
  private:
   friend class RunLock;
+  friend class RunLockSet;
+  friend class LockTurn;
   friend class StoreAtRest;
-  enum class Gate : std::uint8_t { kAllMay, kReadersMay, kNobodyMay };
-  void announce_unlock();
+  void announce();
+  void set_first(const LockTurn* turn);
+  SteadyTime first_since() const;
   std::vector<std::pair<StoredVariable*, VariableRole>> originals() const;  // by name
 
   struct State;
   std::unique_ptr<State> state_;
   std::atomic<std::uint64_t> step_{0};
   RunLock step_lock_{*this};
-  std::atomic<Gate> gate_{Gate::kAllMay};
-  std::mutex rest_mutex_;  // one at a time brings the store to rest
+  std::atomic<const LockTurn*> first_{nullptr};  // in line; only its own turn may follow this
+  std::atomic<SteadyTime::rep> first_since_{0};  // when it came to stand there
+  std::atomic<bool> first_is_rest_{false};
+  std::atomic<bool> first_is_late_{false};
+  std::atomic<bool> first_was_overtaken_{false};
   std::atomic<std::uint32_t> epoch_{0};
   mutable std::atomic<std::uint32_t> waiters_{0};
 };

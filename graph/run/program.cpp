@@ -202,9 +202,27 @@ class Program::Impl {
     }
   }
 
-  // One step. Throws RunError; `committed` steps of the same call came before.
+  std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds, const RunOptions& options,
+                            bool awaited, const PrepareResults& prepare) {
+    if (steps == 0) throw InvalidArgument("run_n: at least one step is needed for results");
+    const Lease lease(*this, feeds);
+    std::vector<Tensor> results = make_results(lease.planned().plan());
+    if (prepare) prepare(results);
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      try {
+        run_step(lease, feeds, results, options, step, awaited);
+      } catch (const std::bad_alloc&) {
+        if (step == 0) throw;
+        throw RunError(ErrorCode::kOutOfMemory, "there is not enough memory" + after_steps(step), {}, step);
+      }
+    }
+    return results;
+  }
+
+  // One step. Throws RunError; `committed` steps of the same call came before. `awaited`: may a run that holds
+  // locks be waiting for it?
   void run_step(const Lease& lease, std::span<const Tensor> feeds, std::span<Tensor> results,
-                const RunOptions& options, std::uint64_t committed) {
+                const RunOptions& options, std::uint64_t committed, bool awaited) {
     PlannedProgram& planned = lease.planned();
     std::optional<RunEvent> event;
     if (options.observer != nullptr) {
@@ -217,7 +235,7 @@ class Program::Impl {
                    .worker = runtime_.scheduler().this_worker(),
                    .workers = static_cast<int>(runtime_.scheduler().num_workers())});
     }
-    lock_variables(planned, options, event ? &*event : nullptr, committed);
+    lock_variables(planned, options, event ? &*event : nullptr, committed, awaited);
     RunContext& context = lease.context();
     for (std::size_t i = 0; i < feeds.size(); ++i) context.feeds()[i] = const_cast<void*>(feeds[i].raw());
     for (std::size_t i = 0; i < results.size(); ++i) context.results()[i] = results[i].raw();
@@ -228,7 +246,8 @@ class Program::Impl {
     info.cancel = options.cancel.stop_possible() ? &options.cancel : nullptr;
     info.deadline = options.deadline ? &*options.deadline : nullptr;
     info.observer = options.observer;
-    const RunContext::Outcome outcome = context.run(planned.locks().all(), info, event ? &*event : nullptr);
+    const RunContext::Outcome outcome =
+        context.run(planned.locks().all(), info, event ? &*event : nullptr, awaited);
     if (outcome.committed && !outcome.error && planned.plan().commits) store_->advance_step();
     planned.locks().unlock();
     if (!outcome.error && outcome.committed) return;
@@ -331,23 +350,18 @@ class Program::Impl {
   };
 
   void lock_variables(PlannedProgram& planned, const RunOptions& options, const RunEvent* event,
-                      std::uint64_t committed) {
-    const bool nested = RunContext::inside_run();
+                      std::uint64_t committed, bool awaited) {
     const RunLockSet& locks = planned.locks();
-    const auto try_lock = [&] {
-      return (nested || store_->admits_run(locks.any_exclusive())) && locks.try_lock();
-    };
-    if (try_lock()) return;
+    if (locks.try_lock(awaited)) return;
+    LockTurn turn(*store_, locks, awaited ? LockTurn::Kind::kAhead : LockTurn::Kind::kInLine);
     Wait wait(options.observer, event);
-    for (;;) {
-      const std::uint32_t epoch = store_->epoch();
-      if (try_lock()) return;
-      if (!nested && !store_->admits_run(locks.any_exclusive())) wait.wait_for("*");
+    while (!turn.try_lock()) {
+      if (turn.waits_for_rest()) wait.wait_for("*");
       for (std::size_t i = 0; i < locks.all().size(); ++i) {
-        if (!locks.is_blocked_by(i)) continue;
-        wait.wait_for(planned.name_of(i));
+        const bool taken = locks.is_blocked_by(i);
+        if (taken || (!awaited && locks.is_reserved(i))) wait.wait_for(planned.name_of(i));
         // A lock that this thread holds and that is in the way: nobody else can ever give it back.
-        if (RunContext::held_by_this_thread(locks.all()[i])) {
+        if (taken && RunContext::held_by_this_thread(locks.all()[i])) {
           throw FailedPrecondition(
               "a program was run inside a node of a run that holds a variable (or the random step) it needs; "
               "return the "
@@ -364,7 +378,7 @@ class Program::Impl {
         const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
         until = until ? std::min(*until, soon) : soon;
       }
-      store_->wait_for_change(epoch, until);
+      turn.wait(until);
     }
   }
 
@@ -470,7 +484,7 @@ void Program::run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
   Impl& self = impl();
   const Impl::Lease lease(self, feeds);
   self.check_results(lease.planned().plan(), feeds, results);
-  self.run_step(lease, feeds, results, options, 0);
+  self.run_step(lease, feeds, results, options, 0, RunContext::is_awaited());
 }
 
 std::vector<Tensor> Program::run_n(std::uint64_t steps, std::span<const Tensor> feeds,
@@ -480,13 +494,7 @@ std::vector<Tensor> Program::run_n(std::uint64_t steps, std::span<const Tensor> 
 
 std::vector<Tensor> Program::run_n(std::uint64_t steps, std::span<const Tensor> feeds,
                                    const RunOptions& options, const PrepareResults& prepare) const {
-  Impl& self = impl();
-  if (steps == 0) throw InvalidArgument("run_n: at least one step is needed for results");
-  const Impl::Lease lease(self, feeds);
-  std::vector<Tensor> results = self.make_results(lease.planned().plan());
-  if (prepare) prepare(results);
-  for (std::uint64_t step = 0; step < steps; ++step) self.run_step(lease, feeds, results, options, step);
-  return results;
+  return impl().run_n(steps, feeds, options, RunContext::is_awaited(), prepare);
 }
 
 std::future<std::vector<Tensor>> Program::run_async(std::vector<Tensor> feeds,
@@ -495,14 +503,14 @@ std::future<std::vector<Tensor>> Program::run_async(std::vector<Tensor> feeds,
   std::future<std::vector<Tensor>> future = promise->get_future();
   // Wrong feeds are refused here, not in the future.
   impl().check_feeds(feeds);
-  impl().runtime().scheduler().submit(
-      [promise, program = *this, feeds = std::move(feeds), options]() mutable {
-        try {
-          promise->set_value(program.run(feeds, options));
-        } catch (...) {
-          promise->set_exception(std::current_exception());
-        }
-      });
+  impl().runtime().scheduler().submit([promise, program = *this, feeds = std::move(feeds), options,
+                                       awaited = RunContext::is_awaited()]() mutable {
+    try {
+      promise->set_value(program.impl().run_n(1, feeds, options, awaited, nullptr));
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  });
   return future;
 }
 

@@ -11,11 +11,20 @@
 //
 // Thread safety: a Program is a cheap handle and may run from any number of threads at once, tasks of its own
 // executor included. Runs that write one variable take turns, and exclude those that read it; runs that draw
-// random numbers take turns too (each has its own step). The calling thread works on the run itself and
-// workers help: a run never waits for a worker to be free, so that runs inside tasks cannot deadlock. A small
-// program runs on the calling thread alone. Where a lambda node runs a program that needs a variable its own
-// run holds, that is an error. Two runs whose lambdas each run a program that needs the other's variable wait
-// for each other: give such runs a deadline, or the variables one order.
+// random numbers take turns too (each has its own step). Those who wait get their turn in the order in which
+// they came (core/variable_store.h has the promises). The calling thread works on the run itself and workers
+// help: neither a run, nor a plan that goes, nor the end of a Program waits for a worker to be free, so that
+// runs inside tasks cannot deadlock. A small program runs on the calling thread alone. Where a lambda node
+// runs a program that needs a variable its own run holds, that is an error; both may read it. Two runs whose
+// lambdas each run a program that needs the other's variable wait for each other: give such runs a deadline,
+// or the variables one order.
+//
+// No memory: a run that cannot get any throws std::bad_alloc and has changed nothing; without memory to call
+// workers it goes on alone.
+//
+// fork(): the child has the programs of its parent and none of the threads. There run() works on the calling
+// thread alone, run_async() throws FailedPrecondition, and programs and runtimes end without waiting. Variables
+// that a run of the parent held at that moment stay locked in the child: fork between runs.
 //
 // Plans: the first run with given feed shapes makes a plan for them (memory, clusters); later runs find it.
 // The CompileOptions::max_plans most recently used ones are kept.
@@ -107,7 +116,8 @@ class LOCKSTEP_API Program {
   // with feeds or with each other. After an error their contents are unspecified.
   void run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
                 const RunOptions& options = {}) const;
-  // On the executor. The future throws what run would have thrown.
+  // On the executor. The future throws what run would have thrown. Called inside a node of a run, it goes ahead
+  // of others that wait for variables, since the node may wait for it.
   std::future<std::vector<Tensor>> run_async(std::vector<Tensor> feeds = {},
                                              const RunOptions& options = {}) const;
   // `steps` runs on the same feeds, each committing by itself; the results of the last. RunError says how

@@ -51,7 +51,11 @@ bool RunContext::is_held(const RunLock* lock, const Active* active) {
   return false;
 }
 
-bool RunContext::inside_run() { return Active::top != nullptr; }
+bool RunContext::is_awaited() {
+  if (Active::top == nullptr) return false;
+  const RunContext& context = Active::top->context_;
+  return context.awaited_ || !context.locks_.empty();
+}
 
 bool RunContext::held_by_this_thread(const RunLock* lock) { return is_held(lock, Active::top); }
 
@@ -176,10 +180,11 @@ void RunContext::bind() {
 }
 
 RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunInfo& info,
-                                    const RunEvent* event) noexcept {
+                                    const RunEvent* event, bool awaited) noexcept {
   bind();
   info_ = info;
   caller_ = Active::top;
+  awaited_ = awaited || is_awaited();
   event_ = event;
   Observer* const told = event != nullptr ? info.observer : nullptr;
   if (event == nullptr && info.observer != nullptr) event_ = caller_->context_.event_;

@@ -14,17 +14,13 @@ namespace internal {
 
 CopyLocks::CopyLocks(VariableStore& store, const std::string& name, std::int64_t replicas, Use use) {
   for (;;) {
-    const std::uint32_t seen = store.epoch();
     copies_ = find(store, name, replicas);
     locks_.clear();
     for (StoredVariable* copy : copies_) locks_.add(*copy, use == Use::kWrite);
-    if (locks_.try_lock()) {
-      // A function that was compiled in between may have made copies.
-      if (find(store, name, replicas) == copies_) return;
-      locks_.unlock();
-    } else {
-      store.wait_for_change(seen, std::nullopt);
-    }
+    LockTurn(store, locks_).lock();
+    // A function that was compiled in between may have made copies.
+    if (find(store, name, replicas) == copies_) return;
+    locks_.unlock();
   }
 }
 

@@ -53,7 +53,7 @@ TEST(StoreAtRest, LocksOutWritersOrEveryone) {
     }
     ASSERT_TRUE(w.try_lock_exclusive());
     w.unlock_exclusive();
-    EXPECT_TRUE(store.admits_run(true));
+    EXPECT_FALSE(w.is_reserved(true));
   }
 }
 
@@ -65,19 +65,15 @@ TEST(StoreAtRest, SeesOneMomentThroughALoopOfWriters) {
   StoredVariable& b = make(store, "b");
   std::atomic<bool> stop{false};
   const auto write = [&] {
+    RunLockSet locks;
+    locks.add(a, true);
+    locks.add(b, true);
     while (!stop) {
-      const std::uint32_t seen = store.epoch();
-      if (!store.admits_run(true) || !a.try_lock_exclusive()) {
-        store.wait_for_change(seen, std::nullopt);
-        continue;
-      }
-      if (b.try_lock_exclusive()) {
-        ++a.storage().data<std::int64_t>()[0];
-        ++b.storage().data<std::int64_t>()[0];
-        store.advance_step();
-        b.unlock_exclusive();
-      }
-      a.unlock_exclusive();
+      LockTurn(store, locks).lock();
+      ++a.storage().data<std::int64_t>()[0];
+      ++b.storage().data<std::int64_t>()[0];
+      store.advance_step();
+      locks.unlock();
     }
   };
   std::thread first(write), second(write);
@@ -88,7 +84,6 @@ TEST(StoreAtRest, SeesOneMomentThroughALoopOfWriters) {
     EXPECT_EQ(static_cast<std::uint64_t>(value), store.step());
   }
   stop = true;
-  { const StoreAtRest rest(store, Access::kRead); }  // wakes whoever waits
   first.join();
   second.join();
 }
@@ -99,11 +94,12 @@ TEST(StoreAtRest, LetsRunsInThatARunningOneMayWaitFor) {
   StoredVariable& inner = make(store, "inner");
   ASSERT_TRUE(outer.try_lock_exclusive());
   std::thread saver([&] { const StoreAtRest rest(store, Access::kRead); });
-  // The run that holds `outer` ends once another one has been admitted.
-  while (store.admits_run(true)) std::this_thread::yield();
-  while (!store.admits_run(true)) std::this_thread::yield();
-  ASSERT_TRUE(inner.try_lock_exclusive());
-  inner.unlock_exclusive();
+  // The run that holds `outer` ends once another one has run, on a thread that nobody can know of.
+  while (!inner.is_reserved(true)) std::this_thread::yield();
+  RunLockSet locks;
+  locks.add(inner, true);
+  LockTurn(store, locks).lock();
+  locks.unlock();
   outer.unlock_exclusive();
   saver.join();
 }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,7 +21,7 @@ const TensorSpec kPair{DType::kF32, {2}};
 
 Tensor pair(float a, float b) { return Tensor::from({2}, {a, b}); }
 
-// A lock taken as programs take it: try, and wait for an unlock in between.
+// A lock taken without the line: try, and wait for an unlock in between.
 void lock_exclusive(VariableStore& store, StoredVariable& variable) {
   for (;;) {
     const std::uint32_t seen = store.epoch();
@@ -305,6 +306,189 @@ TEST(RunLockSet, OppositeOrdersDoNotBlockEachOther) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(store.value("a").data<float>()[0], 800.0F);
   EXPECT_EQ(store.value("b").data<float>()[0], 800.0F);
+}
+
+// --- the line
+
+class LockTurnTest : public ::testing::Test {
+ protected:
+  LockTurnTest() {
+    read_a_.add(a_, false);
+    write_a_.add(a_, true);
+    read_b_.add(b_, false);
+    write_b_.add(b_, true);
+    write_both_.add(b_, true);
+    write_both_.add(a_, true);
+  }
+  VariableStore store_;
+  StoredVariable& a_ = store_.find_or_create("a", kPair, [] { return pair(0, 0); });
+  StoredVariable& b_ = store_.find_or_create("b", kPair, [] { return pair(0, 0); });
+  RunLockSet read_a_, write_a_, read_b_, write_b_, write_both_;
+};
+
+TEST_F(LockTurnTest, AWaitingWriterGoesBeforeNewReaders) {
+  ASSERT_TRUE(read_a_.try_lock());
+  LockTurn writer(store_, write_a_);
+  ASSERT_FALSE(writer.try_lock());
+  EXPECT_FALSE(read_a_.try_lock());
+  EXPECT_FALSE(a_.is_taken(false)) << "only the line is in the way";
+  EXPECT_TRUE(read_b_.try_lock()) << "nobody waits for it";
+  read_b_.unlock();
+  read_a_.unlock();
+  EXPECT_FALSE(read_a_.try_lock());
+  ASSERT_TRUE(writer.try_lock());
+  EXPECT_FALSE(a_.is_reserved(true));
+  write_a_.unlock();
+  EXPECT_TRUE(read_a_.try_lock());
+  read_a_.unlock();
+}
+
+TEST_F(LockTurnTest, AWaitingReaderGoesBeforeNewWritersAndWithOtherReaders) {
+  ASSERT_TRUE(write_a_.try_lock());
+  LockTurn reader(store_, read_a_);
+  ASSERT_FALSE(reader.try_lock());
+  write_a_.unlock();
+  EXPECT_FALSE(write_a_.try_lock());
+  EXPECT_TRUE(read_a_.try_lock());
+  EXPECT_TRUE(reader.try_lock());
+  read_a_.unlock();
+  read_a_.unlock();
+}
+
+TEST_F(LockTurnTest, TheFirstToComeIsTheFirstToGo) {
+  ASSERT_TRUE(read_a_.try_lock());
+  LockTurn first(store_, write_a_), second(store_, read_a_), third(store_, write_a_);
+  for (LockTurn* turn : {&first, &second, &third}) ASSERT_FALSE(turn->try_lock());
+  read_a_.unlock();
+  EXPECT_FALSE(third.try_lock());
+  EXPECT_FALSE(second.try_lock());
+  ASSERT_TRUE(first.try_lock());
+  write_a_.unlock();
+  EXPECT_FALSE(third.try_lock());
+  ASSERT_TRUE(second.try_lock());
+  read_a_.unlock();
+  ASSERT_TRUE(third.try_lock());
+  write_a_.unlock();
+}
+
+// The second in line must not keep anything from the first: they would wait for each other.
+TEST_F(LockTurnTest, OnlyTheFirstInLineHoldsOthersBack) {
+  ASSERT_TRUE(read_b_.try_lock());
+  LockTurn both(store_, write_both_);
+  ASSERT_FALSE(both.try_lock());
+  LockTurn second(store_, write_a_);
+  EXPECT_FALSE(second.try_lock()) << "the first in line waits for a too";
+  read_b_.unlock();
+  EXPECT_TRUE(both.try_lock());
+  write_both_.unlock();
+  EXPECT_TRUE(second.try_lock());
+  write_a_.unlock();
+}
+
+TEST_F(LockTurnTest, ATurnThatIsGivenUpLetsOthersGo) {
+  ASSERT_TRUE(read_a_.try_lock());
+  {
+    LockTurn writer(store_, write_a_);
+    ASSERT_FALSE(writer.try_lock());
+    EXPECT_FALSE(read_a_.try_lock());
+    const std::uint32_t seen = store_.epoch();
+    { const LockTurn ends(store_, write_b_); }
+    EXPECT_EQ(store_.epoch(), seen) << "nobody was held back by a turn that did not wait";
+  }
+  EXPECT_TRUE(read_a_.try_lock());
+  read_a_.unlock();
+  read_a_.unlock();
+}
+
+// Were it not woken, it would go on only after the while that the line holds back anybody.
+TEST_F(LockTurnTest, ATurnThatIsGivenUpWakesThoseItHeldBack) {
+  ASSERT_TRUE(read_a_.try_lock());
+  std::optional<LockTurn> writer(std::in_place, store_, write_a_);
+  ASSERT_FALSE(writer->try_lock());
+  LockTurn reader(store_, read_a_);
+  ASSERT_FALSE(reader.try_lock());
+  writer.reset();
+  reader.wait(std::chrono::steady_clock::now() + std::chrono::hours(1));
+  EXPECT_TRUE(reader.try_lock());
+  read_a_.unlock();
+  read_a_.unlock();
+}
+
+TEST_F(LockTurnTest, WhoeverIsWaitedForGoesAhead) {
+  ASSERT_TRUE(read_a_.try_lock());
+  LockTurn writer(store_, write_a_);
+  ASSERT_FALSE(writer.try_lock());
+  LockTurn inner(store_, read_a_, LockTurn::Kind::kAhead);
+  EXPECT_TRUE(inner.try_lock());
+  read_a_.unlock();
+  read_a_.unlock();
+  ASSERT_TRUE(writer.try_lock());
+  // What it has to wait for all the same is kept for it, beside what the line keeps.
+  LockTurn again(store_, read_a_, LockTurn::Kind::kAhead);
+  EXPECT_FALSE(again.try_lock());
+  write_a_.unlock();
+  EXPECT_FALSE(write_a_.try_lock());
+  EXPECT_TRUE(again.try_lock());
+  read_a_.unlock();
+}
+
+TEST_F(LockTurnTest, TheLineLetsPastThoseWhoCouldGoAfterAWhile) {
+  ASSERT_TRUE(read_a_.try_lock());
+  LockTurn writer(store_, write_a_);
+  ASSERT_FALSE(writer.try_lock());
+  const auto start = std::chrono::steady_clock::now();
+  LockTurn(store_, read_a_).lock();
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(90));
+  EXPECT_FALSE(read_a_.try_lock()) << "those who come later wait again";
+  EXPECT_FALSE(writer.try_lock());
+  read_a_.unlock();
+  read_a_.unlock();
+  EXPECT_TRUE(writer.try_lock());
+  write_a_.unlock();
+}
+
+TEST_F(LockTurnTest, AllWaitForTheFirstInLineOnceItWasOvertakenAndHasWaitedForLong) {
+  ASSERT_TRUE(read_a_.try_lock());
+  LockTurn writer(store_, write_a_);
+  const auto wait_for_long = [&] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(25);
+    while (std::chrono::steady_clock::now() < end) {
+      ASSERT_FALSE(writer.try_lock());
+      writer.wait(end);
+    }
+    ASSERT_FALSE(writer.try_lock());
+  };
+  wait_for_long();
+  EXPECT_TRUE(read_b_.try_lock()) << "nobody has overtaken it";
+  read_b_.unlock();
+  ASSERT_TRUE(read_a_.try_lock(true));
+  read_a_.unlock();
+  wait_for_long();
+  EXPECT_FALSE(read_b_.try_lock());
+  EXPECT_TRUE(read_b_.try_lock(true)) << "it may be waiting for this one";
+  read_b_.unlock();
+  LockTurn reader(store_, read_b_);
+  ASSERT_FALSE(reader.try_lock());
+  read_a_.unlock();
+  ASSERT_TRUE(writer.try_lock());
+  reader.wait(std::chrono::steady_clock::now() + std::chrono::hours(1));  // it was woken
+  EXPECT_TRUE(reader.try_lock());
+  read_b_.unlock();
+  write_a_.unlock();
+}
+
+TEST_F(LockTurnTest, SaysWhetherItWaitsForTheStoreToComeToRest) {
+  ASSERT_TRUE(read_b_.try_lock());
+  LockTurn rest(store_, write_both_, LockTurn::Kind::kRest);
+  ASSERT_FALSE(rest.try_lock());
+  EXPECT_FALSE(rest.waits_for_rest());
+  LockTurn reader(store_, read_a_);
+  ASSERT_FALSE(reader.try_lock());
+  EXPECT_TRUE(reader.waits_for_rest());
+  read_b_.unlock();
+  ASSERT_TRUE(rest.try_lock());
+  EXPECT_FALSE(reader.waits_for_rest());
+  write_both_.unlock();
 }
 
 TEST(VariableStore, ThreadsThatMakeOneVariableGetTheSame) {

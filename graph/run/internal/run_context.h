@@ -50,17 +50,18 @@ class RunContext {
   std::span<void*> variables() { return variables_; }
   // `locks` is what the caller holds for this run; they and what the others point at must outlive it.
   // Observers are told of the run as `event`, where they are given. A run inside a node of another run (a
-  // region) has none: observers hear of its nodes alone, as part of that run.
-  Outcome run(std::span<RunLock* const> locks, const RunInfo& info, const RunEvent* event) noexcept;
+  // region) has none: observers hear of its nodes alone, as part of that run. `awaited`: may a run that holds
+  // locks be waiting for this one? It is said of runs that such a run started on another thread; of those on
+  // its own threads it is known.
+  Outcome run(std::span<RunLock* const> locks, const RunInfo& info, const RunEvent* event,
+              bool awaited = false) noexcept;
 
   const Plan& plan() const { return plan_; }
 
   // Is the calling thread inside a run that holds this lock? (A nested run would wait for itself.)
   static bool held_by_this_thread(const RunLock* lock);
-  // Is the calling thread inside any run? Whatever waits for tasks (ending a context does) must then be left
-  // to a task of its own: while waiting, a worker takes up other tasks, and those would sit on top of what
-  // this run holds.
-  static bool inside_run();
+  // May a run that holds locks be waiting for what the calling thread does?
+  static bool is_awaited();
 
  private:
   struct Instruction {
@@ -107,6 +108,7 @@ class RunContext {
   const RunEvent* event_ = nullptr;  // null where nobody observes
   std::span<RunLock* const> locks_;
   const Active* caller_ = nullptr;  // the runs that the calling thread was inside of
+  bool awaited_ = false;            // a run that holds locks may be waiting for this one
   bool watched_ = false;            // an observer, a deadline or a cancellation has to be looked at
   enum class State : std::uint8_t { kRunning, kFailed, kCommitting };
   std::atomic<State> state_{State::kRunning};
