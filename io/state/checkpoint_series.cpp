@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/process_mark.h"
 #include "lockstep/io/files/files.h"
 #include "lockstep/io/state/internal/series_lock.h"
 
@@ -114,12 +115,24 @@ struct CheckpointSeries::Writer {
       : path(std::move(given_path)), folder(path, given.name), options(std::move(given)) {}
 
   ~Writer() {
+    if (!process.is_of_this_process()) {  // the thread is in the parent, and writes there
+      if (thread.joinable()) thread.detach();
+      return;
+    }
     {
       const std::lock_guard<std::mutex> lock(mutex);
       stop = true;
     }
     changed.notify_all();
     if (thread.joinable()) thread.join();
+  }
+
+  void check_process() const {
+    if (process.is_of_this_process()) return;
+    throw FailedPrecondition(
+        "the thread that writes this series of checkpoints is in the process that called fork(), and this is "
+        "its "
+        "child: make a series here, for a folder or a name of its own");
   }
 
   bool busy() const { return waiting != nullptr || writing || taking; }
@@ -133,15 +146,19 @@ struct CheckpointSeries::Writer {
     std::unique_ptr<Snapshot> snapshot;
     bool pending = false;  // it holds one that is still to be written
   };
-  // Until submit() or give_back().
+  // Until submit() or give_back(), which cannot fail: all that they need is got here, the thread included. A
+  // failure here leaves everything as it was.
   Room room() {
     const std::lock_guard<std::mutex> lock(mutex);
     throw_error();
+    if (!thread.joinable()) thread = std::thread([this] { run(); });
     Room found;
     if (waiting) {
       found = {std::move(waiting), true};
     } else if (free.empty()) {
+      free.reserve(made + 1);
       found = {std::make_unique<Snapshot>()};
+      ++made;
     } else {
       found = {std::move(free.back())};
       free.pop_back();
@@ -150,14 +167,14 @@ struct CheckpointSeries::Writer {
     return found;
   }
 
-  void submit(Room taken) {
+  void submit(Room taken) noexcept {
     const std::lock_guard<std::mutex> lock(mutex);
     if (taken.pending) ++superseded;
     put_in_line(std::move(taken.snapshot));
   }
 
   // Nothing was taken: what it held is as it was.
-  void give_back(Room untouched) {
+  void give_back(Room untouched) noexcept {
     const std::lock_guard<std::mutex> lock(mutex);
     if (untouched.pending) return put_in_line(std::move(untouched.snapshot));
     free.push_back(std::move(untouched.snapshot));
@@ -165,10 +182,9 @@ struct CheckpointSeries::Writer {
     changed.notify_all();
   }
 
-  void put_in_line(std::unique_ptr<Snapshot> snapshot) {
+  void put_in_line(std::unique_ptr<Snapshot> snapshot) noexcept {
     waiting = std::move(snapshot);
     taking = false;
-    if (!thread.joinable()) thread = std::thread([this] { run(); });
     changed.notify_all();
   }
 
@@ -216,6 +232,7 @@ struct CheckpointSeries::Writer {
   }
 
   const fs::path path;
+  const ProcessMark process;
   const Folder folder;
   const CheckpointSeriesOptions options;
   std::optional<internal::SeriesLock> folder_lock;  // from the first save on; of those who hold `saving`
@@ -225,8 +242,9 @@ struct CheckpointSeries::Writer {
   std::mutex saving;
   std::mutex mutex;  // of everything below
   std::condition_variable changed;
-  std::unique_ptr<Snapshot> waiting;  // to be written next
-  std::vector<std::unique_ptr<Snapshot>> free;
+  std::unique_ptr<Snapshot> waiting;            // to be written next
+  std::vector<std::unique_ptr<Snapshot>> free;  // with room for all that were made
+  std::size_t made = 0;
   std::exception_ptr error;
   std::uint64_t superseded = 0;
   bool writing = false;
@@ -247,6 +265,7 @@ CheckpointSeries::CheckpointSeries(fs::path folder, CheckpointSeriesOptions opti
 CheckpointSeries::~CheckpointSeries() = default;
 
 void CheckpointSeries::save(VariableStore& store) {
+  writer_->check_process();
   const std::lock_guard<std::mutex> turn(writer_->saving);
   if (!writer_->folder_lock) writer_->folder_lock.emplace(writer_->path, writer_->options.name);
   Writer::Room room = writer_->room();
@@ -260,6 +279,7 @@ void CheckpointSeries::save(VariableStore& store) {
 }
 
 void CheckpointSeries::wait() {
+  writer_->check_process();
   std::unique_lock<std::mutex> lock(writer_->mutex);
   writer_->changed.wait(lock, [this] { return !writer_->busy(); });
   writer_->throw_error();

@@ -23,6 +23,10 @@
 //
 // failure   an error of the writing thread is thrown once, by the next save() (which then saves nothing), wait() or
 //           restore_latest(). The destructor finishes what is to be written and cannot throw: call wait() first.
+//           A save() that finds no memory, or no thread can be started for it, throws and saves nothing: what was saved
+//           before is written all the same, and a later save may succeed.
+// fork()    the thread stays in the parent. In the child save(), wait() and restore_latest() throw FailedPrecondition, and
+//           the destructor does nothing.
 //
 // One series at a time writes to a folder under one name: from its first save() to its end it has a lock there
 // (the file ".<name>.lock"), and save() of another one, of this process or any other, throws FailedPrecondition
