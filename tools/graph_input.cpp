@@ -29,9 +29,8 @@ std::string read_input(const std::string& path) {
 }
 
 Graph read_graph_input(const std::string& path) {
-  if (path != "-") return load_graph(path);
-  const ReadLimits limits;
-  return read_graph(read_standard_input(limits.base_bytes), limits, "standard input");
+  if (path != "-") return load_graph(path, input_limits());
+  return read_graph(read_standard_input(input_limits()), input_limits(), "standard input");
 }
 
 void write_output(const std::string& path, std::string_view bytes) {

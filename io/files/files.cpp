@@ -72,9 +72,6 @@ std::string read_file(const std::filesystem::path& path, const ReadLimits& limit
 std::string read_standard_input(const ReadLimits& limits) {
   return internal::InputFile::standard_input().read_rest(limits);
 }
-std::string read_standard_input(std::uint64_t max_bytes) {
-  return internal::InputFile::standard_input().read_rest(max_bytes);
-}
 
 void make_folders(const std::filesystem::path& folder) {
   constexpr std::string_view kAction = "cannot make the folder";
@@ -226,10 +223,6 @@ std::string InputFile::read_rest(const ReadLimits& limits) {
   // Pipes, devices and the files of /proc tell no size, and a file may grow while it is read.
   const std::uint64_t most = std::min(limits.file_bytes, std::max(known, limits.base_bytes));
   return read_up_to(known, most, limits.base_bytes < limits.file_bytes ? "base_bytes" : "file_bytes");
-}
-
-std::string InputFile::read_rest(std::uint64_t max_bytes) {
-  return read_rest(ReadLimits{.file_bytes = max_bytes, .base_bytes = max_bytes});
 }
 
 std::string InputFile::read_up_to(std::uint64_t known, std::uint64_t most, std::string_view limit) {

@@ -43,8 +43,6 @@ namespace lockstep {
 LOCKSTEP_API std::string read_file(const std::filesystem::path& path, const ReadLimits& limits = {});
 // What is still to come from standard input: of a file what nobody has read yet. It stays open.
 LOCKSTEP_API std::string read_standard_input(const ReadLimits& limits = {});
-LOCKSTEP_API std::string read_standard_input(
-    std::uint64_t max_bytes);  // for limits that are not ReadLimits yet
 
 // The folder, and those above it that are missing; each that is made is synced, as a file would be.
 LOCKSTEP_API void make_folders(const std::filesystem::path& folder);

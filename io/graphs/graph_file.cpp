@@ -374,7 +374,7 @@ Graph load_graph(const std::filesystem::path& path, const ReadLimits& limits) {
       return with_source(source, [&] { return read_binary(bytes, source, budget); });
     }
   }
-  return read_graph(file.read_rest(file.is_plain() ? limits.file_bytes : limits.base_bytes), limits, source);
+  return read_graph(file.read_rest(limits), limits, source);
 }
 
 }  // namespace lockstep

@@ -35,7 +35,6 @@ class InputFile {
   void check_size(const ReadLimits& limits) const;
   // Until the end. Throws InvalidArgument above the limits; for a plain file before memory is taken.
   std::string read_rest(const ReadLimits& limits);
-  std::string read_rest(std::uint64_t max_bytes);  // for readers whose limits are not ReadLimits yet
 
  private:
   InputFile(int descriptor, std::filesystem::path name);

@@ -1,0 +1,280 @@
+// Tests: graph/ir/graph.cpp, graph/ops/register.cpp, io/state/snapshot.cpp, io/state/logical_variables.cpp,
+//        strategies/trace/step.cpp
+// Each allocation fails once, of everything a program does but run in parallel (tests/fault/allocation_test.cpp). What
+// failed has not happened: variables are as before, or committed as said; the process goes on, and the next try
+// succeeds.
+#include <cstdint>
+#include <functional>
+#include <new>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/lockstep.h"
+#include "support/failing_allocations.h"
+#include "support/forked.h"
+#include "support/program_test.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+using testing::exit_status_of_child;
+using testing::FailingAllocations;
+
+class EachAllocation : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!testing::kAllocationsFail) GTEST_SKIP() << "sanitizers have an allocator of their own";
+  }
+
+  // Does `task` with the first allocation failing, then with the second, until none is left to fail. `check` is told
+  // after each whether the task was done. What comes out of a failure is std::bad_alloc or has the code of it.
+  static void fail_each_of(
+      const std::function<void()>& task, const std::function<void(bool)>& check = [](bool) {}) {
+    for (std::int64_t n = 1;; ++n) {
+      ASSERT_LT(n, 100'000) << "there is no end of it";
+      bool done = false;
+      bool reached = false;
+      {
+        const FailingAllocations failing({.nth = n});
+        try {
+          task();
+          done = true;
+        } catch (const std::bad_alloc&) {
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory) << n << ": " << error.what();
+        }
+        reached = failing.reached();
+      }
+      check(done);
+      if (::testing::Test::HasFailure()) FAIL() << "allocation " << n;
+      if (reached) continue;
+      EXPECT_GT(n, 2) << "nothing failed";
+      return;
+    }
+  }
+};
+
+Graph training_graph() {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {kUnknown, 4});
+  const VariableRef w = b.variable("w", Tensor::full(DType::kF32, {4, 2}, 0.5));
+  const Value loss = sum(square(matmul(x, b.read(w))));
+  const Value gradient = gradients(loss, {w})[0];
+  b.assign_add(w, gradient * -0.01F);
+  b.result(loss, SourceSite::current());
+  return b.finish();
+}
+
+std::vector<Tensor> feeds() { return {Tensor::full(DType::kF32, {3, 4}, 1)}; }
+
+TEST_F(EachAllocation, OfBuildingAGraph) {
+  fail_each_of([] { training_graph(); });
+}
+
+TEST_F(EachAllocation, OfAGraphThatIsEdited) {
+  const Graph whole = training_graph();
+  for (std::int64_t n = 1;; ++n) {
+    Graph graph = whole;
+    bool reached = false;
+    {
+      const FailingAllocations failing({.nth = n});
+      try {
+        NodeInit init;
+        init.op = &whole.node(whole.results()[0].node).op();
+        init.name = "one more node, whose name is long enough to be allocated";
+        init.inputs.push_back(whole.node(whole.results()[0].node).inputs()[0]);
+        init.device = "cpu:3";
+        init.attributes = whole.node(whole.results()[0].node).attributes();
+        graph.add(std::move(init));
+      } catch (const std::bad_alloc&) {
+      }
+      reached = failing.reached();
+    }
+    const bool added = graph.size() > whole.size();
+    EXPECT_EQ(graph.find("one more node, whose name is long enough to be allocated").valid(), added);
+    if (!added) {
+      EXPECT_TRUE(same_structure(graph, whole)) << n;
+      NodeInit again;
+      again.op = &whole.node(whole.parameters()[0]).op();
+      again.name = "next";
+      again.outputs.push_back({DType::kF32, {}});
+      graph.add(std::move(again));
+      EXPECT_TRUE(graph.find("next").valid());
+    }
+    if (!reached) break;
+  }
+}
+
+TEST_F(EachAllocation, OfOptimizing) {
+  const Graph graph = training_graph();
+  fail_each_of([&] { optimize(graph); });
+}
+
+TEST_F(EachAllocation, OfCompiling) {
+  const Runtime runtime({.threads = 1});
+  const Graph graph = training_graph();
+  fail_each_of([&] { compile(graph, runtime, {.variables = std::make_shared<VariableStore>()}); });
+}
+
+TEST_F(EachAllocation, OfTheFirstRunOfAShape) {
+  const Runtime runtime({.threads = 1});
+  const std::vector<Tensor> fed = feeds();
+  fail_each_of([&] {
+    // A program of its own each time, made while nothing fails would need another thread: so its making fails too.
+    compile(training_graph(), runtime, {.variables = std::make_shared<VariableStore>()}).run(fed);
+  });
+}
+
+TEST_F(EachAllocation, OfARunCommitsOrDidNotHappen) {
+  const Runtime runtime({.threads = 1});
+  const Program program = compile(training_graph(), runtime);
+  const std::vector<Tensor> fed = feeds();
+  Interpreter expected(training_graph());
+  program.run(fed);
+  expected.run(fed);
+  fail_each_of([&] { program.run(fed); },
+               [&](bool done) {
+                 if (done) expected.run(fed);
+                 EXPECT_TRUE(program.variables().value("w").bit_equal(expected.variables().at("w")));
+                 EXPECT_EQ(program.variables().step(), expected.step());
+               });
+}
+
+TEST_F(EachAllocation, OfSeveralStepsSaysHowManyCommitted) {
+  const Runtime runtime({.threads = 1});
+  const Program program = compile(training_graph(), runtime);
+  const std::vector<Tensor> fed = feeds();
+  for (std::int64_t n = 1;; ++n) {
+    const std::uint64_t before = program.variables().step();
+    const FailingAllocations failing({.nth = n});
+    try {
+      program.run_n(3, fed);
+      EXPECT_EQ(program.variables().step(), before + 3);
+    } catch (const RunError& error) {
+      EXPECT_EQ(program.variables().step(), before + error.committed_steps());
+    } catch (const std::bad_alloc&) {
+      EXPECT_EQ(program.variables().step(), before) << "after a commit the error says so";
+    }
+    if (!failing.reached()) break;
+  }
+}
+
+TEST_F(EachAllocation, OfAStepOfAStrategyCommitsOrDidNotHappen) {
+  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .base = {.runtime = Runtime({.threads = 1})}});
+  Variable w = strategy.variable("w", Tensor::full(DType::kF32, {4}, 1));
+  const auto step = strategy.function({InputSpec(DType::kF32, {4})}, [&](Value x) {
+    w.assign_add(replica_context().all_reduce(ReduceOp::kSum, x));
+    return std::pair(x * 2.0F, w.read());
+  });
+  const PerReplica<Tensor> x = Tensor::full(DType::kF32, {4}, 1);
+  step(x);
+  float wanted = w.value().data<float>()[0];
+  fail_each_of([&] { step(x); },
+               [&](bool done) {
+                 if (done) wanted += 2;
+                 EXPECT_EQ(w.value().data<float>()[0], wanted);
+               });
+}
+
+TEST_F(EachAllocation, OfWritingAndReadingGraphs) {
+  const Graph graph = training_graph();
+  for (const GraphFormat format : {GraphFormat::kText, GraphFormat::kBinary, GraphFormat::kJson}) {
+    std::string bytes = write_graph(graph, format);
+    fail_each_of([&] { write_graph(graph, format); });
+    fail_each_of([&] { read_graph(bytes); });
+    EXPECT_TRUE(same_structure(read_graph(bytes), graph));
+  }
+}
+
+// Two variables whose copies are summed up, so that reading and writing them needs memory.
+void make_variables(VariableStore& store, float value) {
+  for (const char* name : {"a", "b"}) {
+    for (int replica = 0; replica < 20; ++replica) {
+      VariableRole role{replica == 0 ? "" : name, CopyRule::kSum};
+      store.find_or_create(
+          copy_name(name, replica), {DType::kF32, {8}}, [&] { return Tensor::full(DType::kF32, {8}, value); },
+          role);
+    }
+  }
+}
+
+TEST_F(EachAllocation, OfASnapshotLeavesItWhole) {
+  VariableStore store;
+  make_variables(store, 1);
+  Snapshot snapshot;
+  snapshot.take(store);
+  float step = 1;
+  fail_each_of([&] { snapshot.take(store); },
+               [&](bool) {
+                 const float a = snapshot.find("a")->data<float>()[0];
+                 EXPECT_EQ(a, snapshot.find("b")->data<float>()[0]) << "of two steps";
+                 step += 1;
+                 for (const std::string& name : store.names())
+                   store.set(name, Tensor::full(DType::kF32, {8}, step));
+               });
+}
+
+TEST_F(EachAllocation, OfARestoreRestoresAllOrNothing) {
+  VariableStore old;
+  make_variables(old, 7);
+  Snapshot snapshot;
+  snapshot.take(old);
+  VariableStore store;
+  make_variables(store, 1);
+  fail_each_of([&] { snapshot.restore(store); },
+               [&](bool done) {
+                 for (const std::string& name : store.names())
+                   EXPECT_EQ(store.value(name).data<float>()[0], done ? 7 : 1) << name;
+                 for (const std::string& name : store.names())
+                   store.set(name, Tensor::full(DType::kF32, {8}, 1));
+               });
+}
+
+TEST_F(EachAllocation, OfCheckpoints) {
+  const testing::TemporaryFolder folder;
+  VariableStore store;
+  make_variables(store, 3);
+  Snapshot snapshot;
+  snapshot.take(store);
+  const auto path = folder.path() / "a.lkc";
+  write_checkpoint(snapshot, path);
+  fail_each_of([&] { write_checkpoint(snapshot, path); },
+               [&](bool) { EXPECT_EQ(read_checkpoint(path).variables().size(), 2U); });
+  fail_each_of([&] { restore_checkpoint(store, path); },
+               [&](bool) { EXPECT_EQ(store.value("a").data<float>()[0], 3); });
+}
+
+TEST_F(EachAllocation, OfTheFirstUseOfTheRegistry) {
+  for (const std::int64_t n : {1, 2, 3, 10, 33, 100, 333, 1000, 2000}) {
+    const int status = exit_status_of_child([&] {
+      try {
+        const FailingAllocations failing({.nth = n});
+        OpRegistry::global();
+        return 2;  // somebody used it before
+      } catch (const std::bad_alloc&) {
+      }
+      return OpRegistry::global().names().size() > 100 ? 0 : 1;
+    });
+    EXPECT_TRUE(status == 0 || status == 2) << n << ": " << status;
+  }
+}
+
+TEST_F(EachAllocation, OfAProgramThatEndsInsideANode) {
+  const Runtime runtime({.threads = 2});
+  for (std::int64_t n = 1; n < 20; ++n) {
+    auto inner = std::make_shared<Program>(compile(training_graph(), runtime));
+    GraphBuilder b;
+    b.call("drop", [&] {
+      const FailingAllocations failing({.nth = n, .times = 100});
+      inner.reset();
+    });
+    compile(b.finish(), runtime).run(std::vector<Tensor>());
+    EXPECT_EQ(inner, nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
