@@ -236,7 +236,7 @@ struct CheckpointSeries::Writer {
   const Folder folder;
   const CheckpointSeriesOptions options;
   std::optional<internal::SeriesLock> folder_lock;  // from the first save on; of those who hold `saving`
-  bool cleaned = false;                      // of the thread alone
+  bool cleaned = false;                             // of the thread alone
 
   // From room() to submit(): those who save take turns, so that a later one is a newer one.
   std::mutex saving;
