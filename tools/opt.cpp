@@ -140,7 +140,7 @@ int run_command(const OptCommand& command) {
     asked.passes = passes_of_reproducer(text, asked.input);
     asked.verify_each = true;
     asked.reproducer.clear();
-    graph = parse(text, asked.input);
+    graph = parse(text, asked.input, input_limits());
   } else {
     graph = read_graph_input(asked.input);
   }

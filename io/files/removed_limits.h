@@ -31,4 +31,19 @@ struct CheckpointLimits {
   std::uint64_t max_bytes = 0;
 };
 
+template <class Unused = void>
+struct GraphFileLimits {
+  static_assert(internal::kStillLimits<Unused>,
+                "GraphFileLimits is ReadLimits now: include lockstep/core/read_limits.h");
+  std::uint64_t max_bytes = 0;
+  std::uint64_t max_fill_bytes = 0;
+};
+
+template <class Unused = void>
+struct ParseLimits {
+  static_assert(internal::kStillLimits<Unused>,
+                "ParseLimits is ReadLimits now: include lockstep/core/read_limits.h");
+  std::uint64_t splat_bytes = 0;
+};
+
 }  // namespace lockstep

@@ -14,7 +14,9 @@ set(messages
 list(TRANSFORM messages APPEND ": include lockstep/strategies/compat[.]h")
 list(APPEND messages
     "NpzLimits is ReadLimits now: include lockstep/core/read_limits[.]h"
-    "CheckpointLimits is ReadLimits now: include lockstep/core/read_limits[.]h")
+    "CheckpointLimits is ReadLimits now: include lockstep/core/read_limits[.]h"
+    "GraphFileLimits is ReadLimits now: include lockstep/core/read_limits[.]h"
+    "ParseLimits is ReadLimits now: include lockstep/core/read_limits[.]h")
 
 execute_process(COMMAND "${CMAKE_COMMAND}" --build "${BUILD}" --target ${TARGET}
                 OUTPUT_VARIABLE output ERROR_VARIABLE output RESULT_VARIABLE failed)

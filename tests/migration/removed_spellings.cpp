@@ -14,4 +14,6 @@ void test_removed_spellings(lockstep::MirroredStrategy& strategy, const lockstep
   lockstep::experimental_run(strategy, [] {});
   [[maybe_unused]] const lockstep::NpzLimits npz;
   [[maybe_unused]] const lockstep::CheckpointLimits checkpoint;
+  [[maybe_unused]] const lockstep::GraphFileLimits graph_file;
+  [[maybe_unused]] const lockstep::ParseLimits text;
 }
