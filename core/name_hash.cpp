@@ -46,7 +46,7 @@ std::size_t hash_name(std::string_view name) noexcept {
   static const Key key = draw_key();
   const char* at = name.data();
   std::size_t left = name.size();
-  std::uint64_t state = key[0] ^ left;
+  std::uint64_t state = key[0];
   for (; left > 16; left -= 16, at += 16) state = fold(load8(at) ^ key[1], load8(at + 8) ^ state);
   std::uint64_t a = 0;
   std::uint64_t b = 0;
@@ -62,7 +62,8 @@ std::size_t hash_name(std::string_view name) noexcept {
     };
     a = (byte(0) << 16U) | (byte(left / 2) << 8U) | byte(left - 1);
   }
-  return static_cast<std::size_t>(fold(fold(a ^ key[2], b ^ state) ^ key[3], key[1]));
+  // The length last: no byte of the name can make up for it.
+  return static_cast<std::size_t>(fold(fold(a ^ key[2], b ^ state) ^ key[3], key[1] ^ name.size()));
 }
 
 }  // namespace lockstep

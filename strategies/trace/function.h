@@ -47,11 +47,14 @@ class Function : public Step {
   // `steps` times on the same arguments: Step::run_n.
   Out call_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
              const RunOptions& options = {}) const {
-    // Into their structure before they are computed: a step that has committed fails no more.
-    std::optional<Out> out;
-    run_n(steps, arguments, options,
-          [&](std::span<const PerReplica<Tensor>> results) { out.emplace(rebuild_(results)); });
-    return std::move(*out);
+    if constexpr (std::is_void_v<Out>) {
+      run_n(steps, arguments, options);
+    } else {  // into their structure before they are computed: a step that has committed fails no more
+      std::optional<Out> out;
+      run_n(steps, arguments, options,
+            [&](std::span<const PerReplica<Tensor>> results) { out.emplace(rebuild_(results)); });
+      return std::move(*out);
+    }
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -169,7 +170,8 @@ inline Graph random_any_graph(Dice& dice, std::size_t nodes, int depth = 0) {
   std::vector<NodeId> ids(nodes);
   for (const std::size_t number : making) {
     NodeInit init;
-    init.op = &OpRegistry::global().find_or_unknown(dice.one_of(kOps));
+    const std::shared_ptr<const OpDef> op = OpRegistry::global().find_or_unknown(dice.one_of(kOps));
+    init.op = op.get();
     init.name = graph.unique_name(random_name(dice));
     for (std::size_t i = dice.below(3); i > 0; --i)
       init.outputs.push_back({random_dtype(dice), random_shape(dice, false)});
