@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "lockstep/core/process_mark.h"
+
 namespace lockstep {
 namespace {
 
@@ -146,6 +148,7 @@ void RunLockSet::unlock_first(std::size_t count) const {
 }
 
 struct VariableStore::State {
+  const ProcessMark process;
   std::mutex mutex;  // of the names
   std::map<std::string, std::unique_ptr<StoredVariable>, std::less<>> variables;
   std::map<const StoredVariable*, VariableRole> roles;  // of those that say something
@@ -162,7 +165,11 @@ struct VariableStore::State {
 };
 
 VariableStore::VariableStore() : state_(std::make_unique<State>()) {}
-VariableStore::~VariableStore() = default;
+// In a forked child those who waited are in the parent, and the end of a condition waits for them: it stays in
+// memory.
+VariableStore::~VariableStore() {
+  if (!state_->process.is_of_this_process() && waiters_.load() != 0) static_cast<void>(state_.release());
+}
 
 StoredVariable& VariableStore::find_or_create(std::string_view name, const TensorSpec& spec,
                                               const std::function<Tensor()>& initial,

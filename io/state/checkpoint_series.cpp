@@ -115,10 +115,6 @@ struct CheckpointSeries::Writer {
       : path(std::move(given_path)), folder(path, given.name), options(std::move(given)) {}
 
   ~Writer() {
-    if (!process.is_of_this_process()) {  // the thread is in the parent, and writes there
-      if (thread.joinable()) thread.detach();
-      return;
-    }
     {
       const std::lock_guard<std::mutex> lock(mutex);
       stop = true;
@@ -262,7 +258,11 @@ CheckpointSeries::CheckpointSeries(fs::path folder, CheckpointSeriesOptions opti
   writer_ = std::make_unique<Writer>(std::move(folder), std::move(options));
 }
 
-CheckpointSeries::~CheckpointSeries() = default;
+// In a forked child it stays in memory: the end of the thread's condition waits for the thread, which is in the
+// parent.
+CheckpointSeries::~CheckpointSeries() {
+  if (!writer_->process.is_of_this_process()) static_cast<void>(writer_.release());
+}
 
 void CheckpointSeries::save(VariableStore& store) {
   writer_->check_process();

@@ -303,7 +303,7 @@ TEST(Lifetime, AProgramMayGoWhileItsHelpersAreStillQueued) {
     auto program =
         std::make_unique<Program>(compile(counting_graph(), runtime, with_lanes(Clustering::kOff)));
     program->run({{"x", kOnes}});
-    std::thread end([&] { program.reset(); });  // waits for the helpers, which wait for a worker
+    std::thread end([&] { program.reset(); });  // while the workers come to the helpers
     release.count_down();
     end.join();
     executor.wait_for_all();  // the latch goes

@@ -291,6 +291,23 @@ TEST(Fork, ProgramsEndInTheChild) {
   }
 }
 
+TEST(Fork, ARuntimeEndsInTheChildThoughAThreadOfTheParentWaitsForAVariable) {
+  std::optional<Runtime> runtime(RuntimeOptions{.threads = 2});
+  VariableStore& store = *runtime->variables();
+  StoredVariable& v = store.find_or_create("v", {DType::kF32, {}}, [] { return Tensor::scalar(0.0F); });
+  ASSERT_TRUE(v.try_lock_shared());
+  std::thread writer([&] { store.set("v", Tensor::scalar(1.0F)); });
+  while (!v.is_reserved(false)) std::this_thread::yield();
+  for (int i = 0; i < 1000; ++i) std::this_thread::yield();  // it sleeps
+  EXPECT_EQ(exit_status_of_child([&] {
+              runtime.reset();
+              return 0;
+            }),
+            0);
+  v.unlock_shared();
+  writer.join();
+}
+
 TEST(Fork, ProgramsOfABorrowedExecutorEndInTheChild) {
   tf::Executor executor(2);
   std::optional<Program> program(

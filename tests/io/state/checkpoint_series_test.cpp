@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/store_at_rest.h"
 #include "lockstep/io/files/files.h"
+#include "support/forked.h"
 #include "support/sanitizers.h"
 #include "support/temporary_folder.h"
 
@@ -450,6 +452,29 @@ TEST_F(CheckpointSeriesTest, FollowsNoLinkOfAStranger) {
               HasSubstr("open/run\" is not followed"));
   EXPECT_THAT(refusal([&] { restore_checkpoint(store_, folder_ / "open/run/checkpoint-00000001.lkc"); }),
               HasSubstr("open/run\" is not followed"));
+// The thread that writes is in the parent.
+TEST_F(CheckpointSeriesTest, RefusesToSaveInAForkedChildAndEndsThere) {
+  std::optional<CheckpointSeries> series(std::in_place, folder_.path());
+  series->save(store_);
+  series->wait();
+  EXPECT_EQ(testing::exit_status_of_child([&] {
+              try {
+                series->save(store_);
+                return 1;
+              } catch (const FailedPrecondition&) {
+              }
+              try {
+                series->wait();
+                return 2;
+              } catch (const FailedPrecondition&) {
+              }
+              series.reset();
+              return 0;
+            }),
+            0);
+  series->save(store_);
+  series->wait();
+  EXPECT_EQ(series->list().size(), 2U);
 }
 
 }  // namespace
