@@ -17,14 +17,18 @@ namespace {
 
 void check_derivable(const Node& node) {
   if (is_derivable(node)) return;
+  const OpDef& op = node.op();
+  const bool could = op.known && op.kernels.contains(DeviceKind::kCpu) && op.regions == 0 &&
+                     effects_of(node) == Effect::kPure && !op.traits.per_replica_source &&
+                     !op.traits.sum_over_replicas;
   throw InvalidArgument(
-      str("a shape operand must follow from constants and from shapes (shape_of) by ops meant for that "
-          "(OpTraits::shape_math), but it depends on '",
-          node.name(), "' (", node.op().name,
-          "), whose contents are known only when the step runs; instead of a size, make the value at the "
-          "largest "
-          "there can be, and mask what lies beyond: where(less(iota(b, DType::kI64, largest), size), x, 0); "
-          "instead of a begin, gather(x, index) takes a place that is known only when the step runs"),
+      str("a shape operand must follow from constants and from shapes (shape_of), but it depends on '",
+          node.name(), "' (", op.name,
+          could ? "), which is no op for that (OpTraits::shape_math)"
+                : "), whose contents are known only when the step runs; instead of a size, make the value at "
+                  "the largest there can be, and mask what lies beyond: where(less(iota(b, DType::kI64, "
+                  "largest), size), x, 0); instead of a begin, gather(x, index) takes a place that is known "
+                  "only when the step runs"),
       place_of(node));
 }
 

@@ -32,6 +32,7 @@ OpDef shape_of_op() {
   def.summary = "the dimensions of its input, whose contents are not looked at";
   def.inputs = Arity::exactly(1);
   def.traits.gives_shape = true;
+  def.traits.shape_math = true;
   def.traits.infallible = true;
   def.infer = [](InferContext& c) {
     c.add_output(DType::kI64, Shape{static_cast<std::int64_t>(c.input(0).shape.rank())});

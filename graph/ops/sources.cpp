@@ -31,6 +31,7 @@ OpDef constant_op() {
   def.summary = "the tensor in its attribute `value`";
   def.attributes = {{"value", AttributeType::kTensor}};
   def.traits.gives_attribute = "value";
+  def.traits.shape_math = true;
   def.infer = [](InferContext& c) {
     const Tensor& value = c.get<Tensor>("value");
     c.require(value.defined(), "the value is an empty tensor handle");

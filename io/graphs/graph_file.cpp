@@ -1,6 +1,7 @@
 #include "lockstep/io/graphs/graph_file.h"
 
 #include <cstring>
+#include <memory>
 
 #include "lockstep/core/utf8.h"
 #include "lockstep/graph/check/verifier.h"
@@ -197,13 +198,19 @@ Graph read_binary(ByteSource& bytes, std::string_view source, ReadBudget& budget
 std::string write_json(const Graph& graph) {
   const GraphRecords records = make_records(graph, RecordForm::kJson);
   std::ostringstream out;
-  {
-    using Options = cereal::JSONOutputArchive::Options;
-    cereal::JSONOutputArchive archive(out, Options(17, Options::IndentChar::space, 1));
-    archive(cereal::make_nvp(kJsonVersion, kVersion));
-    archive(cereal::make_nvp("origins", records.file.origins),
-            cereal::make_nvp("graphs", records.file.graphs));
+  using Options = cereal::JSONOutputArchive::Options;
+  auto archive = std::make_unique<cereal::JSONOutputArchive>(out, Options(17, Options::IndentChar::space, 1));
+  try {
+    (*archive)(cereal::make_nvp(kJsonVersion, kVersion));
+    (*archive)(cereal::make_nvp("origins", records.file.origins),
+               cereal::make_nvp("graphs", records.file.graphs));
+  } catch (...) {
+    // Its destructor writes the brackets that are open, which ends the process where they do not match: where
+    // memory ran out inside a record it is left as it is.
+    static_cast<void>(archive.release());
+    throw;
   }
+  archive.reset();  // writes the last bracket
   out << '\n';
   std::string text = std::move(out).str();
   if (!is_utf8(text)) {

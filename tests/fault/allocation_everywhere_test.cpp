@@ -163,7 +163,8 @@ TEST_F(EachAllocation, OfSeveralStepsSaysHowManyCommitted) {
 }
 
 TEST_F(EachAllocation, OfAStepOfAStrategyCommitsOrDidNotHappen) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .base = {.runtime = Runtime({.threads = 1})}});
+  MirroredStrategy strategy(
+      {.devices = {"cpu:0", "cpu:1"}, .base = {.runtime = Runtime({.threads = 1, .cpu_devices = 2})}});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::full(DType::kF32, {4}, 1));
   const Sgd sgd(0.25);

@@ -436,7 +436,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadText{"%x = op[a=f32[1000000000]{1.0}]()",
                 "1:11: f32[1000000000] has 1000000000 elements; the text is too short to hold them"},
         BadText{"%x = op[a=f32[4294967296]{*1.0}]()",
-                "1:11: the tensors that this text fills with one value take more than 4294967296 bytes"},
+                "1:11: reading these 34 bytes would take more than 67109000 bytes of memory: 17179869440 "
+                "more for a "
+                "tensor; if the file is trusted, raise the limit: ReadLimits::base_bytes in C++, "
+                "--read-limit of the "
+                "lockstep command"},
         BadText{
             "%x = op[f=<lambda>]()",
             "1:11: node 'x' holds C++ code (<lambda>), which text cannot carry: build this graph in C++, or "
