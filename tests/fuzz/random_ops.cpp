@@ -8,6 +8,7 @@
 
 #include "fuzz/fuzz_graph.h"
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/passes/optimize.h"
@@ -184,7 +185,7 @@ bool all_small(const Graph& graph) {
 }
 
 void run_everywhere(const Graph& graph, const std::vector<Tensor>& feeds) {
-  static const Runtime runtime({.workers = 2});
+  static const Runtime runtime({.threads = 2});
   for (const GraphFormat format : {GraphFormat::kText, GraphFormat::kBinary}) {
     const std::string difference = structural_difference(graph, read_graph(write_graph(graph, format)));
     if (!difference.empty()) fuzz::report("after writing and reading: " + difference);

@@ -452,6 +452,8 @@ TEST_F(CheckpointSeriesTest, FollowsNoLinkOfAStranger) {
               HasSubstr("open/run\" is not followed"));
   EXPECT_THAT(refusal([&] { restore_checkpoint(store_, folder_ / "open/run/checkpoint-00000001.lkc"); }),
               HasSubstr("open/run\" is not followed"));
+}
+
 // The thread that writes is in the parent.
 TEST_F(CheckpointSeriesTest, RefusesToSaveInAForkedChildAndEndsThere) {
   std::optional<CheckpointSeries> series(std::in_place, folder_.path());
