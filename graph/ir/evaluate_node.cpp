@@ -1,5 +1,7 @@
 #include "lockstep/graph/ir/internal/evaluate_node.h"
 
+#include <algorithm>
+
 #include "lockstep/core/error.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
 
@@ -18,6 +20,11 @@ SmallVector<TensorSpec, 1> infer_new(const OpDef& op, std::string_view name,
   InferContext context(name, inputs, attributes, regions, &variables, declared, shape_values);
   op.infer(context);
   return std::move(context.outputs());
+}
+
+bool gives_nothing(const Node& node, std::span<const TensorSpec> outputs) {
+  const auto is_empty = [](const TensorSpec& spec) { return spec.shape.num_elements() == 0; };
+  return !outputs.empty() && std::ranges::all_of(outputs, is_empty) && effects_of(node) == Effect::kPure;
 }
 
 std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, const EvalContext& context) {
@@ -49,6 +56,10 @@ std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, c
     throw Error(ErrorCode::kUnimplemented,
                 str("op '", op.name, "' has no CPU kernel; register one in OpDef::kernels"));
   }
+  std::vector<Tensor> results;
+  results.reserve(outputs.size());
+  for (const TensorSpec& output : outputs) results.push_back(Tensor::empty(output.dtype, output.shape));
+  if (gives_nothing(node, {outputs.data(), outputs.size()})) return results;
   const NodeView view = view_of(node, specs, variables, &shape_values);
   const KernelFn kernel = maker->second(view, outputs);
   const Split split = op.split ? op.split(view, outputs) : Split{};
@@ -57,9 +68,6 @@ std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, c
   args.reserve(inputs.size() + context.state.size());
   for (const Tensor& value : context.state) args.push_back({const_cast<void*>(value.raw()), &value.spec()});
   for (const Tensor& input : inputs) args.push_back({const_cast<void*>(input.raw()), &input.spec()});
-  std::vector<Tensor> results;
-  results.reserve(outputs.size());
-  for (const TensorSpec& output : outputs) results.push_back(Tensor::empty(output.dtype, output.shape));
   std::vector<TensorArg> targets;
   targets.reserve(results.size());
   for (Tensor& result : results) targets.push_back({result.raw(), &result.spec()});

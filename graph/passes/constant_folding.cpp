@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/graph/ir/internal/evaluate_node.h"
+#include "lockstep/graph/ir/internal/shape_values.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/graph/transform/rewriter.h"
 
@@ -29,7 +30,10 @@ class ConstantFolding final : public Pass {
     std::vector<bool> is_folded(graph.id_bound(), false);
     std::vector<NodeId> folded;
     std::vector<Tensor> inputs;
-    for (const NodeId id : graph.topological_order()) {
+    const std::vector<NodeId> order = graph.topological_order();
+    const std::vector<bool> decides_shapes = deciding_shapes(graph, order);
+    internal::StaticElements elements(graph);
+    for (const NodeId id : order) {
       const Node& node = graph.node(id);
       if (&node.op() == &constant_) {
         if (node.controls().empty()) known[id.index()] = {*node.find<Tensor>("value")};
@@ -41,6 +45,7 @@ class ConstantFolding final : public Pass {
         if (input.output < values.size()) inputs.push_back(values[input.output]);
       }
       if (inputs.size() < node.inputs().size() || !may_fold(node)) continue;
+      if (decides_shapes[id.index()] && !is_known(elements, node)) continue;
       known[id.index()] = values_of(node, inputs);
       if (known[id.index()].empty()) continue;
       is_folded[id.index()] = true;
@@ -49,6 +54,34 @@ class ConstantFolding final : public Pass {
     if (folded.empty()) return false;
     replace(graph, folded, is_folded, known);
     return true;
+  }
+
+  // By id: nodes that shape operands follow from. Where their values were not known, shapes behind them are
+  // stated as unknown; as constants they would say more than the graph states.
+  static std::vector<bool> deciding_shapes(const Graph& graph, const std::vector<NodeId>& order) {
+    std::vector<bool> decides(graph.id_bound(), false);
+    for (auto id = order.rbegin(); id != order.rend(); ++id) {
+      const Node& node = graph.node(*id);
+      for (const std::size_t operand : node.op().shape_operands) {
+        if (operand < node.inputs().size()) decides[node.inputs()[operand].node.index()] = true;
+      }
+      if (!decides[id->index()] || node.op().traits.gives_shape) continue;
+      for (const ValueId input : node.inputs()) decides[input.node.index()] = true;
+    }
+    return decides;
+  }
+
+  static bool is_known(internal::StaticElements& elements, const Node& node) {
+    try {
+      for (std::uint32_t i = 0; i < node.outputs().size(); ++i) {
+        if (std::ranges::find(elements.of({node.id(), i}), kUnknownElement) !=
+            elements.of({node.id(), i}).end())
+          return false;
+      }
+      return true;
+    } catch (const InvalidArgument&) {  // it is none that a shape may follow from
+      return false;
+    }
   }
 
   bool may_fold(const Node& node) const {

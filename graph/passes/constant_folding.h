@@ -8,8 +8,9 @@
 // A pure node whose inputs are all constants becomes the constant that its CPU kernel computes, shard by
 // shard as it would run, under the node's name, on its device. One that is read by folded nodes alone is
 // gone. A node stays that has control inputs, regions or values that differ between replicas, whose outputs
-// would take more than max_bytes, or whose kernel throws: that error belongs to the run. Constants that lost
-// their readers are left to dead-node-elimination. Regions are included. Linear, plus what the kernels cost.
+// would take more than max_bytes, that shapes follow from although they are not known yet, or whose kernel throws:
+// that error belongs to the run. Constants that lost their readers are left to dead-node-elimination. Regions are
+// included. Linear, plus what the kernels cost.
 // Thread safety: as any Pass.
 #pragma once
 

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "lockstep/core/name_hash.h"
+#include "lockstep/graph/ir/internal/evaluate_node.h"
 #include "lockstep/graph/ir/internal/plain_call.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
 #include "lockstep/graph/run/internal/region_kernels.h"
@@ -324,8 +325,9 @@ class PlanMaker {
       plan_->region_planned_bytes += region.planned_bytes;
       plan_->region_live_bytes += region.live_bytes;
     } else {
-      work.kernel = add_kernel(make_kernel(node, view, outputs));
-      if (op.split) work.split = op.split(view, outputs);
+      const bool nothing = internal::gives_nothing(node, outputs);
+      work.kernel = add_kernel(nothing ? KernelFn([](KernelContext&) {}) : make_kernel(node, view, outputs));
+      if (op.split && !nothing) work.split = op.split(view, outputs);
       if (work.split.shards < 1 || work.split.shards >= (1 << 24)) {
         std::string gives;
         for (const TensorSpec& output : outputs)

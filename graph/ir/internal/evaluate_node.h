@@ -35,6 +35,10 @@ struct EvalContext {
   std::span<const Tensor> state = {};
 };
 
+// A pure node all of whose outputs are empty has nothing to compute, and its kernel is not called: of f32[n,0] it
+// might walk n rows to find nothing in each.
+bool gives_nothing(const Node& node, std::span<const TensorSpec> outputs);
+
 // The node's outputs for these inputs. For a node without regions; placeholders have no value of their own.
 // Throws what the op's rule or kernel throws, and Error(kUnimplemented) where there is no CPU kernel; the
 // caller adds the place.

@@ -87,6 +87,16 @@ TEST(Interpreter, RunsNothingThatNobodyNeeds) {
   EXPECT_EQ(live, 1);
 }
 
+// A walk over its rows would not end.
+TEST(Interpreter, ComputesNothingForValuesWithoutElements) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF64, {std::int64_t{1} << 40, 0});
+  b.result(log_softmax(x));
+  EXPECT_EQ(
+      Interpreter(b.finish()).run({Tensor::zeros(DType::kF64, {std::int64_t{1} << 40, 0})})[0].num_elements(),
+      0);
+}
+
 TEST(Interpreter, ShapesThatWereUnknownAreInferredFromTheFeeds) {
   GraphBuilder b;
   const Value x = b.placeholder("x", DType::kF32, {kUnknown, 2});

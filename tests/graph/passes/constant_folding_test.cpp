@@ -83,6 +83,18 @@ TEST_F(ConstantFolding, LargeResultsAreLeftToTheRun) {
     )");
 }
 
+// What decides a shape and was not known while the graph was built stays (the smallest number stands for an unknown
+// one): the graph states less than a constant says.
+TEST_F(ConstantFolding, AShapeThatWasNotKnownStaysUnknown) {
+  expect_unchanged("constant-folding", R"(
+      %a = constant[value=i64[1]{-9223372036854775808}]() : i64[1]
+      %b = constant[value=i64[1]{3}]() : i64[1]
+      %c = maximum(%a, %b) : i64[1]
+      %d = full[dtype=f32, value=1.0](%c) : f32[?]
+      return %d
+    )");
+}
+
 // Whoever compiles it does not run it.
 TEST_F(ConstantFolding, ADeadNodeThatNoMemoryHoldsIsLeftAlone) {
   expect_unchanged("constant-folding", R"(
