@@ -136,8 +136,13 @@ const std::vector<const OpDef*>& all_ops() {
   return ops;
 }
 
+// By the dimensions that are known: those that are fed are small.
 bool is_small(const TensorSpec& spec) {
-  return !spec.shape.is_known() || spec.shape.num_elements() <= kMaxElements;
+  std::int64_t elements = 1;
+  for (const std::int64_t dim : spec.shape.dims()) {
+    if (dim != kUnknown && __builtin_mul_overflow(elements, dim, &elements)) return false;
+  }
+  return elements <= kMaxElements;
 }
 
 void add_op(GraphBuilder& b, std::vector<Value>& values, Choices& choose) {
