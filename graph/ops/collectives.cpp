@@ -246,7 +246,8 @@ OpDef merge_call_op() {
   def.infer = [](InferContext& c) {
     constexpr std::int64_t kMaxReplicas = 1 << 20;
     const std::int64_t given = c.get<std::int64_t>("replicas");
-    if (given > kMaxReplicas) NodeView::fail(str("there are at most ", kMaxReplicas, " replicas, got ", given));
+    if (given > kMaxReplicas)
+      NodeView::fail(str("there are at most ", kMaxReplicas, " replicas, got ", given));
     const auto replicas = static_cast<std::size_t>(std::max<std::int64_t>(given, 1));
     const Graph& region = c.regions()[0];
     if (region.parameters().size() != c.num_inputs() * replicas) {
