@@ -141,8 +141,8 @@ std::shared_ptr<const OpDef> OpRegistry::find_or_unknown(std::string_view name) 
     }
     delete gone;  // NOLINT(cppcoreguidelines-owning-memory): the deleter of its shared pointer
   };
-  const std::shared_ptr<const OpDef> made(new OpDef(std::move(def)),
-                                          forget);  // before the lock, which it takes
+  // Before the lock, which its end takes.
+  std::shared_ptr<const OpDef> made(new OpDef(std::move(def)), forget);
   const std::unique_lock lock(state_->mutex);
   std::weak_ptr<const OpDef>& slot = state_->unknown[made->name];
   if (std::shared_ptr<const OpDef> there = slot.lock()) return there;
