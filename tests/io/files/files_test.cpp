@@ -200,8 +200,9 @@ TEST(Files, AreNotReachedThroughLinksOfStrangers) {
                                                         {"open/folder/a", "folder"},
                                                         {"open/dangling", "dangling"},
                                                         {"open/own_to_file", "file"}}) {
-    refused(name, [&] { write_file_whole(folder / path, "x"); });
-    refused(name, [&] { read_file(folder / path); });
+    const auto at = folder / path;
+    refused(name, [&] { write_file_whole(at, "x"); });
+    refused(name, [&] { read_file(at); });
   }
   refused("folder", [&] { make_folders(folder / "open" / "folder" / "made"); });
   refused("folder", [&] { make_folders(folder / "open" / "folder"); });

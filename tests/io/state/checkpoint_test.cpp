@@ -254,7 +254,9 @@ TEST(Checkpoint, BoundsSizesBeforeMemoryIsTaken) {
       {{.base_bytes = 10, .bytes_per_byte = 0},
        "more than the limit of 10 for this file (ReadLimits::base_bytes)"},
       {{.file_bytes = size - 1}, str("more than the limit of ", size - 1, " (ReadLimits::file_bytes)")}};
-  for (const auto& [limits, reason] : cases) {
+  for (const auto& one : cases) {
+    const ReadLimits& limits = one.first;
+    const std::string& reason = one.second;
     const std::vector<std::function<void()>> calls = {
         [&] { read_checkpoint(folder / "a.lkc", limits); },
         [&] { inspect_checkpoint(folder / "a.lkc", limits); },
