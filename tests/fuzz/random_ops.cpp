@@ -1,6 +1,7 @@
-// Any op on any inputs with any attributes: refused with Error where the graph is built, or a graph that can be written,
-// read, interpreted, compiled, optimized, differentiated and run, where kernels may refuse contents with Error. The
-// bytes choose ops, inputs, attributes and contents. Where interpreter and program both run it, they agree to the bit.
+// Any op on any inputs with any attributes, also inside choices, loops and replicas: refused with Error where the graph
+// is built, or a graph that can be written, read, interpreted, compiled, optimized, differentiated and run, where kernels
+// may refuse contents with Error. The bytes choose ops, inputs, attributes and contents. Where interpreter and program both run it, they agree to the bit.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -8,6 +9,7 @@
 
 #include "fuzz/fuzz_graph.h"
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/build/regions.h"
 #include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
@@ -162,6 +164,89 @@ void add_op(GraphBuilder& b, std::vector<Value>& values, Choices& choose) {
   }
 }
 
+void add_node(GraphBuilder& b, std::vector<Value>& values, Choices& choose, int depth);
+
+// A few nodes inside a region, over its parameters and what the enclosing graphs have.
+std::vector<Value> inside(GraphBuilder& b, const std::vector<Value>& outside,
+                          std::span<const Value> parameters, Choices& choose, int depth) {
+  std::vector<Value> values = outside;
+  values.insert(values.end(), parameters.begin(), parameters.end());
+  for (std::size_t i = 0, count = choose.below(5); i < count; ++i) add_node(b, values, choose, depth + 1);
+  return values;
+}
+
+std::vector<Value> some_of(const std::vector<Value>& values, Choices& choose) {
+  std::vector<Value> chosen(1 + choose.below(3));
+  for (Value& one : chosen)
+    one = values[values.size() - 1 - choose.below(std::min<std::size_t>(values.size(), 8))];
+  return chosen;
+}
+
+// Nodes whose regions are made of such nodes: a choice, a bounded loop, replicas.
+void add_region(GraphBuilder& b, std::vector<Value>& values, Choices& choose, int depth) {
+  const std::size_t kind = choose.below(3);
+  const std::vector<Value> given = some_of(values, choose);
+  std::vector<Value> made;
+  if (kind == 0) {
+    std::vector<TensorSpec> specs;
+    const BranchFn then_branch = [&] {
+      const std::vector<Value> results = some_of(inside(b, values, {}, choose, depth), choose);
+      for (const Value& result : results) specs.push_back(result.spec());
+      return results;
+    };
+    const BranchFn else_branch = [&] {
+      const std::vector<Value> local = inside(b, values, {}, choose, depth);
+      std::vector<Value> results;
+      for (const TensorSpec& spec : specs) {
+        const auto fits =
+            std::find_if(local.rbegin(), local.rend(), [&](const Value& one) { return one.spec() == spec; });
+        results.push_back(fits == local.rend() ? local.back() : *fits);
+      }
+      return results;
+    };
+    made = cond(not_equal(sum(cast(given[0], DType::kF32)), 0.0F), then_branch, else_branch);
+  } else if (kind == 1) {
+    const LoopConditionFn condition = [&](std::span<const Value> carried) {
+      return less(sum(cast(carried[0], DType::kF32)), choose.of(kFloats));
+    };
+    const LoopBodyFn body = [&](std::span<const Value> carried) {
+      const std::vector<Value> local = inside(b, values, carried, choose, depth);
+      std::vector<Value> results;
+      for (const Value& one : carried) {
+        const auto fits = std::find_if(local.rbegin(), local.rend(),
+                                       [&](const Value& other) { return other.spec() == one.spec(); });
+        results.push_back(fits == local.rend() ? one : *fits);
+      }
+      return results;
+    };
+    made = while_loop(given, condition, body, {.max_trips = static_cast<std::int64_t>(choose.below(4))});
+  } else {
+    const auto replicas = static_cast<std::int64_t>(1 + choose.below(3));
+    const std::vector<std::vector<Value>> per_replica = {
+        std::vector<Value>(static_cast<std::size_t>(replicas), given[0])};
+    const auto results = replicated(b, replicas, given, per_replica, [&](std::span<const Value> parameters) {
+      return some_of(inside(b, values, parameters, choose, depth), choose);
+    });
+    for (const std::vector<Value>& of_replicas : results)
+      made.insert(made.end(), of_replicas.begin(), of_replicas.end());
+  }
+  for (const Value& value : made) {
+    if (is_small(value.spec())) values.push_back(value);
+  }
+}
+
+void add_node(GraphBuilder& b, std::vector<Value>& values, Choices& choose, int depth) {
+  if (depth < 2 && choose.below(8) == 7) {
+    try {
+      add_region(b, values, choose, depth);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInternal) fuzz::report(error.what());
+    }
+    return;
+  }
+  add_op(b, values, choose);
+}
+
 std::string last_refusal;
 
 std::optional<std::vector<Tensor>> try_to(const std::function<std::vector<Tensor>()>& run) {
@@ -188,6 +273,7 @@ bool all_small(const Graph& graph) {
     for (const TensorSpec& spec : node.outputs()) {
       if (!is_small(spec)) return false;
     }
+    if (!std::ranges::all_of(node.regions(), all_small)) return false;
   }
   return true;
 }
@@ -203,6 +289,7 @@ void run_everywhere(const Graph& graph, const std::vector<Tensor>& feeds) {
       CompileOptions options;
       options.variables = std::make_shared<VariableStore>();
       options.inline_seconds = 0;
+      options.replicas_in_turn = true;  // as the interpreter runs them
       return compile(std::move(copy), runtime, options).run(feeds);
     });
   };
@@ -235,7 +322,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const Shape of_variables = shape_from(choose, false);
   for (const char* name : {"v", "w", "s"}) b.variable(name, tensor_from(choose, DType::kF32, of_variables));
   b.variable("n", Tensor::scalar(std::int64_t{0}));
-  for (int i = 0; i < 24 && !choose.over(); ++i) add_op(b, values, choose);
+  for (int i = 0; i < 24 && !choose.over(); ++i) add_node(b, values, choose, 0);
   if (choose.below(2) == 1) {
     Value target;
     for (const Value& value : values) {
