@@ -56,10 +56,20 @@ StoredVariable& must_find(VariableStore& store, std::string_view name) {
   return *variable;
 }
 
-void check_same_spec(std::string_view name, const TensorSpec& have, const TensorSpec& wanted,
-                     const char* source) {
-  if (have == wanted) return;
-  throw InvalidArgument(str("variable '", name, "' is ", have, ", but ", source, " ", wanted));
+std::string line_of(std::string_view made_at) { return made_at.empty() ? "" : str(" (", made_at, ")"); }
+
+void check_same_spec(const StoredVariable& variable, const TensorSpec& wanted, std::string_view made_at) {
+  if (variable.spec() == wanted) return;
+  throw InvalidArgument(
+      str("variable '", variable.name(), "' is ", variable.spec(), " in this store",
+          line_of(variable.made_at()), ", and is used as ", wanted, line_of(made_at),
+          ": give one of them another name, use another store, or VariableStore::erase() the "
+          "one that is there"));
+}
+
+bool is_zero(const Tensor& tensor) {
+  const auto* bytes = static_cast<const unsigned char*>(tensor.raw());
+  return std::all_of(bytes, bytes + tensor.num_bytes(), [](unsigned char byte) { return byte == 0; });
 }
 
 }  // namespace
@@ -153,14 +163,29 @@ struct VariableStore::State {
   std::map<std::string, std::unique_ptr<StoredVariable>, std::less<>> variables;
   std::map<const StoredVariable*, VariableRole> roles;  // of those that say something
   std::map<std::string, StoredVariable*, std::less<>> aliases;
+  std::vector<std::unique_ptr<StoredVariable>> erased;  // references to them stay valid
   // Nobody touches these but waiters, and unlockers while there are waiters.
   std::mutex wait_mutex;
   std::condition_variable changed;
   LockTurn *first = nullptr, *last = nullptr;  // the line, under the wait mutex
 
-  VariableRole role_of(const StoredVariable& variable) const {  // under the mutex
+  // Under the mutex. A copy has the rule of what it is a copy of.
+  VariableRole role_of(const StoredVariable& variable) const {
     const auto found = roles.find(&variable);
-    return found == roles.end() ? VariableRole() : found->second;
+    if (found == roles.end() || found->second.copy_of.empty())
+      return found == roles.end() ? VariableRole() : found->second;
+    const auto original = variables.find(found->second.copy_of);
+    VariableRole role = original == variables.end() ? found->second : role_of(*original->second);
+    role.copy_of = found->second.copy_of;
+    return role;
+  }
+  void give_role(const StoredVariable& variable, const VariableRole& role) {
+    if (role == VariableRole()) return;
+    roles[&variable] = role;
+    const auto original = variables.find(role.copy_of);
+    VariableRole rule = role;
+    rule.copy_of.clear();
+    if (original != variables.end() && rule != VariableRole()) roles[original->second.get()] = rule;
   }
 };
 
@@ -173,14 +198,21 @@ VariableStore::~VariableStore() {
 
 StoredVariable& VariableStore::find_or_create(std::string_view name, const TensorSpec& spec,
                                               const std::function<Tensor()>& initial,
-                                              const VariableRole& role) {
-  const auto give_role = [&](const StoredVariable& variable) {  // under the lock
-    if (role != VariableRole()) state_->roles[&variable] = role;
-  };
+                                              const VariableRole& role, std::string_view made_at,
+                                              SameStart same_start) {
   if (StoredVariable* variable = find(name)) {
-    check_same_spec(name, variable->spec(), spec, "it is used as");
+    check_same_spec(*variable, spec, made_at);
+    if (same_start == SameStart::kRequired && role.copy_of.empty()) {
+      const Tensor start = initial();
+      if (variable->start_.defined() ? !variable->start_.bit_equal(start) : !is_zero(start)) {
+        throw InvalidArgument(str("variable '", name, "' is in this store with another initial value",
+                                  line_of(variable->made_at()), " than it is declared with", line_of(made_at),
+                                  ": it would keep the value that it has; use another store, or "
+                                  "VariableStore::erase() the one that is there"));
+      }
+    }
     const std::lock_guard<std::mutex> lock(state_->mutex);
-    give_role(*variable);
+    state_->give_role(*variable, role);
     return *variable;
   }
   // Without the lock: the function is the caller's and may use this store. Of two threads the first to come
@@ -192,11 +224,14 @@ StoredVariable& VariableStore::find_or_create(std::string_view name, const Tenso
         str("variable '", name, "': declared as ", spec, ", but its initial value is ", made.spec()));
   }
   auto fresh = std::make_unique<StoredVariable>(*this, std::string(name), made.clone());
+  fresh->made_at_ = made_at;
+  // Zeros need not be kept, nor what a copy got of its original.
+  if (!is_zero(made) && (role.copy_of.empty() || made.use_count() > 1)) fresh->start_ = made;
   const std::lock_guard<std::mutex> lock(state_->mutex);
   StoredVariable& variable =
       *state_->variables.try_emplace(std::string(name), std::move(fresh)).first->second;
-  check_same_spec(name, variable.spec(), spec, "it is used as");
-  give_role(variable);
+  check_same_spec(variable, spec, made_at);
+  state_->give_role(variable, role);
   return variable;
 }
 
@@ -261,11 +296,126 @@ Tensor VariableStore::value(std::string_view name) {
   return variable.storage().clone();
 }
 
+Tensor VariableStore::value(std::string_view name, SteadyTime deadline) {
+  StoredVariable& variable = must_find(*this, name);
+  Tensor copy = Tensor::empty(variable.spec().dtype, variable.spec().shape);
+  RunLockSet locks;
+  locks.add(variable, false);
+  LockTurn turn(*this, locks);
+  while (!turn.try_lock()) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      throw Error(ErrorCode::kDeadlineExceeded,
+                  str("variable '", name,
+                      "' was not free before the deadline: runs that write it hold it; "
+                      "committed() waits for none"));
+    }
+    turn.wait(deadline);
+  }
+  copy.assign(variable.storage());
+  locks.unlock();
+  return copy;
+}
+
+Tensor VariableStore::committed(std::string_view name) {
+  StoredVariable& variable = must_find(*this, name);
+  Tensor copy = Tensor::empty(variable.spec().dtype, variable.spec().shape);
+  commits_.read(variable, copy);
+  return copy;
+}
+
+// --- taking back
+
+std::vector<StoredVariable*> VariableStore::group_of(std::string_view name) {
+  StoredVariable& variable = must_find(*this, name);
+  std::vector<StoredVariable*> group{&variable};
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  for (const auto& [stored, role] : state_->roles) {
+    if (role.copy_of == variable.name()) group.push_back(const_cast<StoredVariable*>(stored));
+  }
+  return group;
+}
+
+// Under the mutex.
+void VariableStore::check_unbound(std::string_view name, const std::vector<StoredVariable*>& group,
+                                  std::string_view action) const {
+  std::size_t programs = 0;
+  for (const StoredVariable* variable : group) programs = std::max(programs, variable->programs_);
+  if (programs == 0) return;
+  throw FailedPrecondition(str("variable '", name, "' cannot be ", action, ": ", programs,
+                               programs == 1 ? " program is" : " programs are",
+                               " bound to it; let them end first, or use another store"));
+}
+
+void VariableStore::erase(std::string_view name) {
+  const std::vector<StoredVariable*> group = group_of(name);
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  check_unbound(name, group, "erased");
+  for (StoredVariable* variable : group) {
+    std::erase_if(state_->aliases, [&](const auto& alias) { return alias.second == variable; });
+    state_->roles.erase(variable);
+    // Whoever still has a reference may use it: it belongs to no name any more.
+    state_->erased.push_back(std::move(state_->variables.extract(variable->name()).mapped()));
+  }
+}
+
+void VariableStore::reset(std::string_view name) {
+  const std::vector<StoredVariable*> group = group_of(name);
+  std::vector<Tensor> starts;
+  for (const StoredVariable* variable : group) {
+    const Tensor& start = variable->start_.defined() ? variable->start_ : group[0]->start_;
+    starts.push_back(start.defined() ? start : Tensor::zeros(variable->spec().dtype, variable->spec().shape));
+  }
+  RunLockSet locks;
+  for (StoredVariable* variable : group) locks.add(*variable, true);
+  LockTurn(*this, locks).lock();
+  {
+    const CommitScope scope(commits_, group);
+    for (std::size_t i = 0; i < group.size(); ++i) group[i]->storage().assign(starts[i]);
+  }
+  locks.unlock();
+}
+
+void VariableStore::replace(std::string_view name, const Tensor& value) {
+  if (!value.defined()) throw InvalidArgument(str("variable '", name, "': the new value is empty"));
+  const std::vector<StoredVariable*> group = group_of(name);
+  const std::string own = group[0]->name();
+  auto fresh = std::make_unique<StoredVariable>(*this, own, value.clone());
+  fresh->start_ = value.clone();
+  fresh->made_at_ = group[0]->made_at_;
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  check_unbound(name, group, "replaced");
+  VariableRole role = state_->role_of(*group[0]);
+  for (StoredVariable* variable : group) {
+    std::erase_if(state_->aliases, [&](const auto& alias) { return alias.second == variable; });
+    state_->roles.erase(variable);
+    state_->erased.push_back(std::move(state_->variables.extract(variable->name()).mapped()));
+  }
+  state_->give_role(*fresh, role);
+  state_->variables.emplace(own, std::move(fresh));
+}
+
+StoredVariable& VariableStore::bind(std::string_view name) {
+  StoredVariable& variable = must_find(*this, name);
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  ++variable.programs_;
+  return variable;
+}
+
+void VariableStore::unbind(StoredVariable& variable) {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  --variable.programs_;
+}
+
 void VariableStore::set(std::string_view name, const Tensor& value) {
   StoredVariable& variable = must_find(*this, name);
   if (!value.defined()) throw InvalidArgument(str("variable '", name, "': the new value is empty"));
-  check_same_spec(name, variable.spec(), value.spec(), "the new value is");
+  if (variable.spec() != value.spec()) {
+    throw InvalidArgument(str("variable '", name, "' is ", variable.spec(), ", but the new value is ",
+                              value.spec(), ": replace() takes one of another dtype or shape"));
+  }
   const VariableLock lock(*this, variable, true);
+  StoredVariable* const written[] = {&variable};
+  const CommitScope scope(commits_, written);
   variable.storage().assign(value);
 }
 

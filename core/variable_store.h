@@ -19,7 +19,11 @@
 //             stand there, and then each time after twice as long. With runs that take longer than that the
 //             first in line waits at most three times as long as the longest.
 //
-// Thread safety: a store may be used from any thread. value() returns a copy taken under the variable's lock.
+// A variable can be taken back: erase() and replace() refuse while programs are bound to it (compile() binds
+// them, their end lets go), reset() gives it back the value that it was made with.
+//
+// Thread safety: a store may be used from any thread. value() returns a copy taken under the variable's lock;
+// committed() one that waits for no run, only for a commit stage that is under way.
 #pragma once
 
 #include <atomic>
@@ -35,6 +39,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/commit_gate.h"
 #include "lockstep/core/export.h"
 #include "lockstep/core/steady_time.h"
 #include "lockstep/core/tensor.h"
@@ -158,14 +163,17 @@ enum class CopyRule : std::uint8_t {
   kEqual,  // every copy holds the value
   kSum,    // the value is their sum
   kMean,
-  kFirst,  // the value is that of the first
-  kApart,  // each replica's own; together they are no one value
+  kFirst,   // the value is that of the first
+  kApart,   // each replica's own; together they are no one value
+  kSlices,  // one behind the other along an axis; of what they hold beyond its extent nothing counts
 };
 
 // What a variable is beside others of its store: a copy of one, or one by itself.
 struct VariableRole {
-  std::string copy_of = {};  // empty: by itself
-  CopyRule copies = CopyRule::kEqual;
+  std::string copy_of = {};            // empty: by itself
+  CopyRule copies = CopyRule::kEqual;  // of a variable and its copies together
+  std::int32_t slice_axis = 0;         // of kSlices: along which axis ...
+  std::int64_t slice_extent = 0;       // ... of a value that is so long there
   friend bool operator==(const VariableRole&, const VariableRole&) = default;
 };
 
@@ -176,10 +184,24 @@ class LOCKSTEP_API StoredVariable : public RunLock {
   const TensorSpec& spec() const { return value_.spec(); }
   // The live memory: only while holding the lock. It stays at one address.
   Tensor& storage() { return value_; }
+  // Where it was made: "train.cpp:12"; empty: not known.
+  const std::string& made_at() const { return made_at_; }
+  CommitLock& commit_lock() { return commit_lock_; }
 
  private:
+  friend class VariableStore;
   std::string name_;
   Tensor value_;
+  Tensor start_;  // what it was made with; empty: zeros, or what it is a copy of
+  std::string made_at_;
+  CommitLock commit_lock_;
+  std::size_t programs_ = 0;  // that are bound to it; under the store's mutex
+};
+
+// Whether a store that has a variable already takes another declaration of it.
+enum class SameStart : std::uint8_t {
+  kAny,       // it keeps its value, whatever the other one would start with
+  kRequired,  // one that starts with other bits is refused
 };
 
 class LOCKSTEP_API VariableStore {
@@ -190,10 +212,13 @@ class LOCKSTEP_API VariableStore {
   VariableStore& operator=(const VariableStore&) = delete;
 
   // The variable of that name, made with a copy of `initial` where there is none. Throws InvalidArgument
-  // where one exists with another dtype or shape. References stay valid while the store lives. A role that
-  // says something replaces the one that the variable had.
+  // where one exists with another dtype or shape, or, where that is required, another start. The store keeps
+  // what `initial` gives, without copying it, for reset(): nobody may write into it. References stay valid while the store lives. A role that
+  // says something replaces the one that the variable had; what a copy's role says of the copies holds for the
+  // variable and all of them.
   StoredVariable& find_or_create(std::string_view name, const TensorSpec& spec,
-                                 const std::function<Tensor()>& initial, const VariableRole& role = {});
+                                 const std::function<Tensor()>& initial, const VariableRole& role = {},
+                                 std::string_view made_at = {}, SameStart same_start = SameStart::kAny);
   // A second name for a variable that is there: find, value and set take either. Throws NotFound where the
   // target is missing, InvalidArgument where the name belongs to a variable of its own.
   StoredVariable& alias(std::string_view name, std::string_view target);
@@ -206,6 +231,28 @@ class LOCKSTEP_API VariableStore {
   // variable: do not call them for a variable from a node of a run that uses it.
   Tensor value(std::string_view name);
   void set(std::string_view name, const Tensor& value);
+
+  // The same, but throws Error(kDeadlineExceeded) where the variable is not free by then.
+  Tensor value(std::string_view name, SteadyTime deadline);
+  // The value that the last step committed, while others go on: it waits for a commit stage at most, never for
+  // a run, and may be called from a node of a run. Values of several variables may be of different steps. The
+  // first read of a variable makes commits take a lock for it from then on; others cost nothing.
+  Tensor committed(std::string_view name);
+
+  // --- taking back; with the variable its copies. They throw NotFound.
+  // FailedPrecondition while programs are bound to it.
+  void erase(std::string_view name);
+  // What it was made with, again. Waits in line as set() does.
+  void reset(std::string_view name);
+  // A value in its place that may be of another dtype or shape; then FailedPrecondition while programs are bound
+  // to it. Its copies go; the next program that needs them makes them from the new value.
+  void replace(std::string_view name, const Tensor& value);
+
+  // A program is bound to a variable, and lets go of it. Throws NotFound.
+  StoredVariable& bind(std::string_view name);
+  void unbind(StoredVariable& variable);
+
+  CommitGate& commits() { return commits_; }
 
   // The step counter: how many steps that draw random numbers or write variables have committed. Random ops
   // draw from it; checkpoints keep it.
@@ -230,9 +277,13 @@ class LOCKSTEP_API VariableStore {
   void set_first(const LockTurn* turn);
   SteadyTime first_since() const;
   std::vector<std::pair<StoredVariable*, VariableRole>> originals() const;  // by name
+  std::vector<StoredVariable*> group_of(std::string_view name);             // the variable and its copies
+  void check_unbound(std::string_view name, const std::vector<StoredVariable*>& group,
+                     std::string_view action) const;
 
   struct State;
   std::unique_ptr<State> state_;
+  CommitGate commits_;
   std::atomic<std::uint64_t> step_{0};
   RunLock step_lock_{*this};
   std::atomic<const LockTurn*> first_{nullptr};  // in line; only its own turn may follow this

@@ -63,7 +63,7 @@ TEST(VariableStore, RefusesAnotherSpecForANameThatIsTaken) {
     store.find_or_create("w", {DType::kF32, {3}}, [] { return Tensor(); });
     FAIL() << "another shape was taken";
   } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.message(), HasSubstr("variable 'w' is f32[2], but it is used as f32[3]"));
+    EXPECT_THAT(error.message(), HasSubstr("variable 'w' is f32[2] in this store, and is used as f32[3]"));
   }
 }
 
@@ -506,6 +506,114 @@ TEST(VariableStore, ThreadsThatMakeOneVariableGetTheSame) {
   for (std::thread& thread : threads) thread.join();
   for (const StoredVariable* variable : made) EXPECT_EQ(variable, store.find("v19"));
   EXPECT_EQ(store.names().size(), 20U);
+}
+
+// --- taking back
+
+TEST(VariableStore, EraseFreesTheName) {
+  VariableStore store;
+  store.find_or_create("w", kPair, [] { return pair(1, 2); });
+  store.find_or_create("w/replica_1", kPair, [] { return pair(1, 2); }, {.copy_of = "w"});
+  store.alias("other", "w");
+  store.find_or_create("b", kPair, [] { return pair(0, 0); });
+  store.bind("w/replica_1");
+  try {
+    store.erase("w");
+    FAIL() << "a program is bound to a copy";
+  } catch (const FailedPrecondition& error) {
+    EXPECT_THAT(error.what(), HasSubstr("variable 'w' cannot be erased: 1 program is bound to it"));
+  }
+  store.unbind(*store.find("w/replica_1"));
+  store.erase("w");
+  EXPECT_THAT(store.names(), ElementsAre("b"));
+  EXPECT_THROW(store.erase("w"), NotFound);
+  store.find_or_create("w", {DType::kI64, {}}, [] { return Tensor::scalar(std::int64_t{7}); });
+  EXPECT_EQ(store.value("w").item(), 7);
+  EXPECT_EQ(store.role("w"), VariableRole());
+}
+
+TEST(VariableStore, ResetGivesBackTheStart) {
+  VariableStore store;
+  store.find_or_create("w", kPair, [] { return pair(1, 2); });
+  store.find_or_create("w/replica_1", kPair, [&] { return store.value("w"); }, {.copy_of = "w"});
+  store.find_or_create("zeros", kPair, [] { return pair(0, 0); });
+  for (const char* name : {"w", "w/replica_1", "zeros"}) store.set(name, pair(8, 9));
+  store.reset("w");
+  store.reset("zeros");
+  EXPECT_TRUE(store.value("w").bit_equal(pair(1, 2)));
+  EXPECT_TRUE(store.value("w/replica_1").bit_equal(pair(1, 2)));
+  EXPECT_TRUE(store.value("zeros").bit_equal(pair(0, 0)));
+}
+
+TEST(VariableStore, ReplaceTakesAnotherShape) {
+  VariableStore store;
+  store.find_or_create("w", kPair, [] { return pair(1, 2); }, {.copies = CopyRule::kMean});
+  store.find_or_create("w/replica_1", kPair, [] { return pair(1, 2); }, {.copy_of = "w"});
+  try {
+    store.set("w", Tensor::scalar(1.F));
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("replace()"));
+  }
+  store.replace("w", Tensor::from({3}, {1.F, 2.F, 3.F}));
+  EXPECT_EQ(store.value("w").num_elements(), 3);
+  EXPECT_EQ(store.role("w").copies, CopyRule::kMean);
+  EXPECT_FALSE(store.contains("w/replica_1"));
+  store.set("w", Tensor::from({3}, {0.F, 0.F, 0.F}));
+  store.reset("w");
+  EXPECT_EQ(store.value("w").data<float>()[2], 3);
+}
+
+TEST(VariableStore, ValueKeepsADeadline) {
+  VariableStore store;
+  StoredVariable& variable = store.find_or_create("w", kPair, [] { return pair(1, 2); });
+  const auto soon = [] { return std::chrono::steady_clock::now() + std::chrono::milliseconds(10); };
+  EXPECT_TRUE(store.value("w", soon()).bit_equal(pair(1, 2)));
+  ASSERT_TRUE(variable.try_lock_exclusive());
+  try {
+    store.value("w", soon());
+    FAIL() << "a run holds it";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
+    EXPECT_THAT(error.what(), HasSubstr("committed()"));
+  }
+  variable.unlock_exclusive();
+  EXPECT_TRUE(store.value("w", soon()).bit_equal(pair(1, 2)));
+}
+
+TEST(VariableStore, AnotherStartIsRefusedWhereThatIsAsked) {
+  VariableStore store;
+  const auto declare = [&](const Tensor& start, SameStart same) {
+    store.find_or_create(
+        "w", kPair, [&] { return start; }, {}, "b.cpp:2", same);
+  };
+  store.find_or_create(
+      "w", kPair, [] { return pair(1, 2); }, {}, "a.cpp:1");
+  declare(pair(3, 4), SameStart::kAny);
+  EXPECT_TRUE(store.value("w").bit_equal(pair(1, 2)));
+  store.set("w", pair(5, 6));
+  declare(pair(1, 2), SameStart::kRequired);  // the start counts, not the value
+  try {
+    declare(pair(3, 4), SameStart::kRequired);
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("another initial value (a.cpp:1) than it is declared with (b.cpp:2)"));
+  }
+}
+
+TEST(VariableStore, ACopyHasTheRuleOfItsOriginal) {
+  VariableStore store;
+  store.find_or_create("w", kPair, [] { return pair(1, 2); });
+  const auto copy = [&](CopyRule rule) {
+    store.find_or_create("w/replica_1", kPair, [] { return pair(1, 2); }, {.copy_of = "w", .copies = rule});
+  };
+  copy(CopyRule::kMean);
+  EXPECT_EQ(store.role("w").copies, CopyRule::kMean);
+  copy(CopyRule::kEqual);  // says nothing
+  EXPECT_EQ(store.role("w").copies, CopyRule::kMean);
+  EXPECT_EQ(store.role("w/replica_1").copies, CopyRule::kMean);
+  EXPECT_EQ(store.role("w/replica_1").copy_of, "w");
 }
 
 }  // namespace

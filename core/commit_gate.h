@@ -1,0 +1,75 @@
+// core/commit_gate.h - reading the last committed value of a variable while runs go on.
+//
+// Until its commit stage a run leaves the memory of variables as it was. So whoever is kept out during commit
+// stages, and only then, reads what the last step committed:
+//
+//   {
+//     const CommitScope scope(store.commits(), written);     // around every change of those variables
+//     ...
+//   }
+//   store.commits().read(variable, into);                    // waits for a commit stage at most
+//
+// A variable that nobody reads so costs a commit nothing; one that is read so costs it one lock, which readers
+// hold while they copy. Who changes a variable holds its RunLock exclusively, too.
+// Thread safety: any thread. A scope may end on another thread than it began on.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/tensor.h"
+
+namespace lockstep {
+
+class StoredVariable;
+
+// Taken by whoever changes a variable, and by whoever reads it beside runs.
+class LOCKSTEP_API CommitLock {
+ public:
+  void lock() {
+    while (held_.exchange(true, std::memory_order_acquire)) held_.wait(true, std::memory_order_relaxed);
+  }
+  void unlock() {
+    held_.store(false, std::memory_order_release);
+    held_.notify_one();
+  }
+  bool is_used() const { return used_.load(std::memory_order_acquire); }
+
+ private:
+  friend class CommitGate;
+  std::atomic<bool> held_{false};
+  std::atomic<bool> used_{false};  // by readers
+};
+
+class LOCKSTEP_API CommitGate {
+ public:
+  void begin(std::span<StoredVariable* const> written);
+  void end(std::span<StoredVariable* const> written);
+  // A copy into a tensor of the variable's spec.
+  void read(StoredVariable& variable, Tensor& into);
+
+ private:
+  // Those who read a variable for the first time wait until no commit is under way, and commits that come then
+  // wait for them: from there on the variable's lock is used by all.
+  std::atomic<std::uint32_t> commits_{0};
+  std::atomic<std::uint32_t> first_reads_{0};
+  std::atomic<bool> any_used_{false};
+};
+
+class LOCKSTEP_API CommitScope {
+ public:
+  CommitScope(CommitGate& gate, std::span<StoredVariable* const> written) : gate_(gate), written_(written) {
+    gate_.begin(written_);
+  }
+  ~CommitScope() { gate_.end(written_); }
+  CommitScope(const CommitScope&) = delete;
+  CommitScope& operator=(const CommitScope&) = delete;
+
+ private:
+  CommitGate& gate_;
+  std::span<StoredVariable* const> written_;  // of the caller
+};
+
+}  // namespace lockstep
