@@ -409,6 +409,7 @@ VariableRef GraphBuilder::variable(VariableDecl decl, SourceSite site) {
     throw FailedPrecondition("variables are declared in the outermost graph, not inside a region", place);
   }
   VariableRef reference{decl.name};
+  if (decl.made_at.empty() && site.known()) decl.made_at = str(site.file, ":", site.line);
   try {
     graph_.declare_variable(std::move(decl));
   } catch (const InvalidArgument& error) {
@@ -424,8 +425,11 @@ VariableRef GraphBuilder::find_or_declare(VariableDecl decl, SourceSite site) {
   if (const VariableDecl* found = graph.find_variable(decl.name)) {
     if (found->spec == decl.spec) return reference;
     throw InvalidArgument(
-        str("variable '", decl.name, "' is declared as ", found->spec, ", and wanted as ", decl.spec), place);
+        str("variable '", decl.name, "' is declared as ", found->spec,
+            found->made_at.empty() ? "" : str(" (", found->made_at, ")"), ", and wanted as ", decl.spec),
+        place);
   }
+  if (decl.made_at.empty() && site.known()) decl.made_at = str(site.file, ":", site.line);
   if (decl.initial.defined()) decl.initial = decl.initial.clone();
   try {
     graph.declare_variable(std::move(decl));

@@ -188,7 +188,8 @@ class Comparison {
         return differ(str("variable '@", a.name, "' starts with another value"));
       const bool same_options = a.synchronization == b->synchronization && a.aggregation == b->aggregation &&
                                 a.trainable == b->trainable && a.device == b->device &&
-                                a.copy_of == b->copy_of && a.replica == b->replica && a.shares == b->shares;
+                                a.copy_of == b->copy_of && a.replica == b->replica && a.shares == b->shares &&
+                                a.slice_axis == b->slice_axis && a.slice_extent == b->slice_extent;
       if (!same_options) return differ(str("variable '@", a.name, "' has other options"));
     }
     for (const VariableDecl& b : b_.variables()) {
@@ -347,6 +348,9 @@ class GraphHash {
     hasher.add(variable.name).add(variable.spec).add(variable.initial);
     hasher.add(static_cast<std::uint64_t>(variable.synchronization));
     hasher.add(static_cast<std::uint64_t>(variable.aggregation));
+    if (variable.aggregation == Aggregation::kSlices)
+      hasher.add(static_cast<std::uint64_t>(variable.slice_axis))
+          .add(static_cast<std::uint64_t>(variable.slice_extent));
     hasher.add(variable.device).add(variable.copy_of);
     hasher.add(static_cast<std::uint64_t>(variable.replica));
     return hasher.add(std::uint64_t{variable.trainable}).add(std::uint64_t{variable.shares}).result();

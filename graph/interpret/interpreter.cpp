@@ -55,7 +55,7 @@ Interpreter::Interpreter(Graph graph, InterpreterOptions options)
   State& state = *state_;
   state.orders.emplace(state.graph);
   for (const VariableDecl& decl : state.graph.variables()) {
-    if (!decl.copy_of.empty()) {
+    if (!decl.copy_of.empty() && !decl.initial.defined()) {
       state.variables[decl.name] = state.variables.at(decl.copy_of);
       continue;
     }

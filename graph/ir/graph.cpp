@@ -52,6 +52,7 @@ std::string_view to_string(Aggregation value) {
     case Aggregation::kSum: return "sum";
     case Aggregation::kMean: return "mean";
     case Aggregation::kOnlyFirstReplica: return "only_first_replica";
+    case Aggregation::kSlices: return "slices";
   }
   return "?";
 }
@@ -480,8 +481,34 @@ std::string copy_name(std::string_view variable, std::int64_t replica) {
   return name;
 }
 
+namespace {
+
+// What a declaration says about its copies, by itself.
+void check_copies(const VariableDecl& decl) {
+  const bool sliced = decl.aggregation == Aggregation::kSlices;
+  if (!sliced && (decl.slice_axis != 0 || decl.slice_extent != 0))
+    throw InvalidArgument(
+        str("variable '", decl.name, "' has an axis or extent of slices, but not their aggregation"));
+  if (sliced && decl.synchronization != Synchronization::kOnRead) {
+    throw InvalidArgument(str("variable '", decl.name,
+                              "' has slices for copies, which differ: its synchronization must be on_read"));
+  }
+  const auto rank = static_cast<std::int32_t>(decl.spec.shape.rank());
+  if (sliced && (decl.slice_axis < 0 || decl.slice_axis >= rank || decl.slice_extent < 0)) {
+    throw InvalidArgument(str("variable '", decl.name, "', ", decl.spec, ", has no slices of ",
+                              decl.slice_extent, " along axis ", decl.slice_axis));
+  }
+  if (!decl.copy_of.empty() && decl.initial.defined() && decl.synchronization != Synchronization::kOnRead) {
+    throw InvalidArgument(str("variable '", decl.name, "' is a copy of '", decl.copy_of,
+                              "' that is kept equal to it: it cannot have an initial value of its own"));
+  }
+}
+
+}  // namespace
+
 void Graph::declare_variable(VariableDecl decl) {
   if (decl.name.empty()) throw InvalidArgument("a variable needs a name");
+  check_copies(decl);
   if (!decl.spec.shape.is_known()) {
     throw InvalidArgument(str("variable '", decl.name, "' needs a known shape, got ", decl.spec));
   }
@@ -521,14 +548,33 @@ void Graph::redeclare_variable(VariableDecl decl) {
   const VariableDecl* const found = find_variable(decl.name);
   if (found == nullptr)
     throw InvalidArgument(str("variable '", decl.name, "' is not declared, so nothing can be changed of it"));
+  check_copies(decl);
   VariableDecl& held = variables_[static_cast<std::size_t>(found - variables_.data())];
-  if (held.spec != decl.spec || held.copy_of != decl.copy_of ||
-      (decl.initial.defined() && decl.initial.spec() != decl.spec) || (decl.shares && decl.copy_of.empty())) {
+  const bool reshaped = held.spec != decl.spec;
+  if (held.copy_of != decl.copy_of || (decl.initial.defined() && decl.initial.spec() != decl.spec) ||
+      (decl.shares && decl.copy_of.empty()) || !decl.spec.shape.is_known() ||
+      (reshaped && !decl.copy_of.empty())) {
     throw InvalidArgument(str("variable '", decl.name, "' is declared ", held.spec,
                               held.copy_of.empty() ? "" : str(" as a copy of '", held.copy_of, "'"),
-                              ", which cannot be changed"));
+                              ", which cannot become ", decl.spec,
+                              decl.copy_of.empty() ? "" : str(", a copy of '", decl.copy_of, "'")));
+  }
+  for (VariableDecl& copy : variables_) {
+    if (!reshaped || copy.copy_of != decl.name) continue;
+    copy.spec = decl.spec;
+    copy.initial = Tensor();
   }
   held = std::move(decl);
+}
+
+void Graph::remove_variable(std::string_view name) {
+  if (find_variable(name) == nullptr)
+    throw InvalidArgument(str("variable '", name, "' is not declared, so that it cannot be removed"));
+  std::erase_if(variables_, [name = std::string(name)](const VariableDecl& decl) {
+    return decl.name == name || decl.copy_of == name;
+  });
+  std::ranges::fill(variable_index_, 0);
+  for (std::size_t i = 0; i < variables_.size(); ++i) index_variable(i);
 }
 
 // --- order

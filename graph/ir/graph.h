@@ -42,9 +42,15 @@ namespace lockstep {
 // How copies of a variable relate, and how values assigned by several replicas become one (strategies read
 // both).
 enum class Synchronization : std::uint8_t { kAuto, kNone, kOnWrite, kOnRead };
-enum class Aggregation : std::uint8_t { kNone, kSum, kMean, kOnlyFirstReplica };
+enum class Aggregation : std::uint8_t {
+  kNone,
+  kSum,
+  kMean,
+  kOnlyFirstReplica,
+  kSlices,  // synchronized on read only: the copies are slices of one value along an axis
+};
 LOCKSTEP_API std::string_view to_string(Synchronization value);  // "auto", "none", "on_write", "on_read"
-LOCKSTEP_API std::string_view to_string(Aggregation value);  // "none", "sum", "mean", "only_first_replica"
+LOCKSTEP_API std::string_view to_string(Aggregation value);      // "none", "sum", "only_first_replica", ...
 
 struct VariableDecl {
   std::string name;
@@ -54,12 +60,17 @@ struct VariableDecl {
   Aggregation aggregation = Aggregation::kNone;
   bool trainable = true;
   std::string device = {};  // canonical name of where it lives; empty: not placed
-  // A copy of another variable, which is declared before it: it starts with that one's value, and is what
-  // replica `replica` uses in its place. Copies that `share` lie in the other one's memory: one variable
-  // under two names.
+  // A copy of another variable, which is declared before it: it is what replica `replica` uses in its place,
+  // and starts with that one's value, or with an initial value of its own where the variable is synchronized
+  // on read. Copies that `share` lie in the other one's memory: one variable under two names.
   std::string copy_of = {};
   std::int32_t replica = -1;
   bool shares = false;
+  // Of Aggregation::kSlices: `spec` is one slice, dims[slice_axis] long; together, in the order of the replicas,
+  // they are a value that is `slice_extent` long there. What the last slices hold beyond that does not count.
+  std::int32_t slice_axis = 0;
+  std::int64_t slice_extent = 0;
+  std::string made_at = {};  // "train.cpp:12", for messages; empty: not known
 };
 // The name of replica r's copy: "w" for 0, "w/replica_1" for 1.
 LOCKSTEP_API std::string copy_name(std::string_view variable, std::int64_t replica);
@@ -241,9 +252,13 @@ class LOCKSTEP_API Graph {
   void set_results(std::vector<ValueId> results);
   // Throws InvalidArgument for a taken name, an unknown shape, or an initial value of another spec.
   void declare_variable(VariableDecl decl);
-  // Replaces the declaration of that name; name, spec and what it is a copy of stay. Throws InvalidArgument
-  // otherwise.
+  // Replaces the declaration of that name; what it is a copy of stays. Where the spec is another one, copies
+  // get it too, and start with what the variable starts with; nodes that use it are the caller's to change.
+  // Throws InvalidArgument for a copy of another spec than its original's, and as declare_variable().
   void redeclare_variable(VariableDecl decl);
+  // Its copies go with it; nodes that use it are the caller's to change. Throws InvalidArgument where there is
+  // none.
+  void remove_variable(std::string_view name);
   // Renumbers in topological order without gaps. Returns the new id of each old one (invalid: erased).
   std::vector<NodeId> compact();
   StringId intern(std::string_view text);

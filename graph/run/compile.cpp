@@ -15,7 +15,7 @@ namespace {
 
 // Makes the variables of the graph that the store does not have yet, and the names that share memory with
 // others.
-void bind_variables(const Graph& graph, VariableStore& store) {
+void bind_variables(const Graph& graph, VariableStore& store, SameStart same_start) {
   for (const VariableDecl& decl : graph.variables()) {
     if (decl.shares) {
       store.alias(decl.name, decl.copy_of);
@@ -28,10 +28,32 @@ void bind_variables(const Graph& graph, VariableStore& store) {
     store.find_or_create(
         decl.name, decl.spec,
         [&] {
+          if (decl.initial.defined()) return decl.initial;
           if (!decl.copy_of.empty()) return store.value(decl.copy_of);  // a broadcast from the original
-          return decl.initial.defined() ? decl.initial : Tensor::zeros(decl.spec.dtype, decl.spec.shape);
+          return Tensor::zeros(decl.spec.dtype, decl.spec.shape);
         },
-        role_of(decl));
+        role_of(decl), decl.made_at, same_start);
+  }
+}
+
+// Replicas that change one variable in turn change it several times a step, and each sees what the last one
+// left: seldom what was meant.
+void check_replicas(const Graph& graph) {
+  for (const NodeId id : graph.region_owners()) {
+    const Node& node = graph.node(id);
+    const auto* replicas = node.find<std::int64_t>("replicas");
+    if (node.op().region_kind == RegionKind::kReplicated && replicas != nullptr && *replicas > 1) {
+      for (const VariableUse& use : variable_uses(node)) {
+        if (!use.writes) continue;
+        throw FailedPrecondition(
+            str("'", node.name(), "' runs ", *replicas, " replicas that change variable '", use.name,
+                "', of which there is one copy: it would change ", *replicas,
+                " times a step. Let a strategy distribute the graph (Strategy::distribute, or lockstep run "
+                "--strategy), or ask for it by name (CompileOptions::replicas_in_turn)"),
+            place_of(node));
+      }
+    }
+    for (const Graph& region : node.regions()) check_replicas(region);
   }
 }
 
@@ -43,7 +65,8 @@ Program compile(Graph graph, const Runtime& runtime, const CompileOptions& optio
   if (bound.variables == nullptr) bound.variables = runtime.variables();
   graph.compact();
   if (options.verify) verify(graph, &runtime);
-  bind_variables(graph, *bound.variables);
+  if (!options.replicas_in_turn) check_replicas(graph);
+  bind_variables(graph, *bound.variables, options.same_start);
   return {std::move(graph), runtime, bound};
 }
 

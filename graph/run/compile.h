@@ -34,14 +34,22 @@ struct CompileOptions {
   // A run estimated to take less stays on the calling thread: waking a worker costs about as much as it
   // gains.
   double inline_seconds = 250e-6;
+  // What happens where the store has a variable of the graph already. Its value is kept, so that several
+  // programs work on one state: a graph that starts it with another value does not change it. kRequired refuses
+  // such a graph.
+  SameStart same_start = SameStart::kAny;
+  // A region of several replicas that changes variables which have no copies runs replica after replica on one
+  // variable, as the interpreter does: several updates a step. It is refused unless it is asked for here.
+  bool replicas_in_turn = false;
   // Plans kept, one per combination of feed shapes; at least 1.
   std::size_t max_plans = 16;
   // false: the caller vouches for the graph.
   bool verify = true;
 };
 
-// Throws VerifyError, InvalidArgument (a variable of the store has another spec; an op has no kernel for its
-// device).
+// Throws VerifyError, InvalidArgument (a variable of the store has another spec or, where that is asked for,
+// another start; an op has no kernel for its device), FailedPrecondition (replicas that no strategy gave copies
+// of their variables).
 LOCKSTEP_API Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options = {});
 
 }  // namespace lockstep

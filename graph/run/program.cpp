@@ -26,11 +26,12 @@ using internal::RunContext;
 class PlannedProgram {
  public:
   PlannedProgram(const Runtime& runtime, VariableStore& store, std::unique_ptr<const Plan> plan)
-      : runtime_(runtime), plan_(std::move(plan)) {
+      : runtime_(runtime), gate_(store.commits()), plan_(std::move(plan)) {
     for (const PlannedVariable& variable : plan_->variables) {
       StoredVariable* stored = store.find(variable.name);
       LOCKSTEP_CHECK(stored != nullptr, "variable '", variable.name, "' is not in the store");
       variables_.push_back(stored);
+      if (variable.written) written_.push_back(stored);
       locks_.add(*stored, variable.written);
     }
     if (plan_->draws_random) locks_.add(store.step_lock(), true);
@@ -54,7 +55,11 @@ class PlannedProgram {
     contexts_.push_back(std::move(fresh));
     return contexts_.back().get();
   }
-  std::unique_ptr<RunContext> make_context() const { return std::make_unique<RunContext>(*plan_, runtime_); }
+  std::unique_ptr<RunContext> make_context() const {
+    auto context = std::make_unique<RunContext>(*plan_, runtime_);
+    context->set_commit(gate_, written_);
+    return context;
+  }
 
   // The variable of a lock; empty: the random step.
   std::string_view name_of(std::size_t i) const {
@@ -63,11 +68,31 @@ class PlannedProgram {
 
  private:
   const Runtime& runtime_;
+  CommitGate& gate_;
   std::unique_ptr<const Plan> plan_;
   std::vector<StoredVariable*> variables_;
+  std::vector<StoredVariable*> written_;  // those of them that it writes
   RunLockSet locks_;
   std::vector<RunContext*> free_;
   std::vector<std::unique_ptr<RunContext>> contexts_;
+};
+
+// Keeps the variables of a graph in their store.
+class Binding {
+ public:
+  Binding(const Graph& graph, VariableStore& store) : store_(store) {
+    bound_.reserve(graph.variables().size());
+    for (const VariableDecl& decl : graph.variables()) bound_.push_back(&store.bind(decl.name));
+  }
+  ~Binding() {
+    for (StoredVariable* variable : bound_) store_.unbind(*variable);
+  }
+  Binding(const Binding&) = delete;
+  Binding& operator=(const Binding&) = delete;
+
+ private:
+  VariableStore& store_;
+  std::vector<StoredVariable*> bound_;
 };
 
 bool overlap(const Tensor& a, const Tensor& b) {
@@ -88,6 +113,8 @@ class Program::Impl {
     if (std::ranges::all_of(specs, [](const TensorSpec& spec) { return spec.shape.is_known(); }))
       find_plan(specs);
   }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   const Graph& graph() const { return graph_; }
   const Runtime& runtime() const { return runtime_; }
@@ -440,6 +467,7 @@ class Program::Impl {
   CompileOptions options_;
   const std::uint64_t number_ = next_number();  // among the programs and runs of the process
   std::shared_ptr<VariableStore> store_;
+  const Binding binding_{graph_, *store_};
   mutable std::mutex mutex_;
   std::list<std::shared_ptr<PlannedProgram>> plans_;  // most recently used first
 };

@@ -202,6 +202,7 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
       run_inline();
     }
   }
+  if (gate_ != nullptr && outcome_.committed) gate_->end(written_);
   if (told != nullptr) told->on_run_end(*event);
   return std::move(outcome_);
 }
@@ -239,6 +240,7 @@ bool RunContext::should_stop() {
 
 bool RunContext::pass_gate() {
   if (should_stop()) return false;
+  if (gate_ != nullptr) gate_->begin(written_);
   state_.store(State::kCommitting, std::memory_order_release);
   outcome_.committed = true;
   return true;

@@ -96,6 +96,7 @@ class Parser {
   void parse_variable(Graph& graph) {
     lexer_.expect('@', "'@' and the variable's name");
     VariableDecl decl;
+    decl.made_at = str(source_, ":", lexer_.line());
     const TextPlace place = lexer_.place();
     decl.name = std::string(lexer_.take_name("the variable's name"));
     values_.take(kVariableBytes + 2 * decl.name.size(), "a variable", place);
@@ -139,7 +140,13 @@ class Parser {
     } else if (lexer_.take_word("aggregation")) {
       lexer_.expect('=', "'='");
       using enum Aggregation;
-      one_of(decl.aggregation, {kNone, kSum, kMean, kOnlyFirstReplica});
+      one_of(decl.aggregation, {kNone, kSum, kMean, kOnlyFirstReplica, kSlices});
+    } else if (lexer_.take_word("slice_axis")) {
+      lexer_.expect('=', "'='");
+      decl.slice_axis = parse_count<std::int32_t>("the number of an axis");
+    } else if (lexer_.take_word("slice_extent")) {
+      lexer_.expect('=', "'='");
+      decl.slice_extent = parse_count<std::int64_t>("a number of elements");
     } else if (lexer_.take_word("device")) {
       lexer_.expect('=', "'='");
       if (lexer_.peek() != '"') lexer_.expected("a device name in quotes");
@@ -150,20 +157,23 @@ class Parser {
       decl.copy_of = std::string(lexer_.take_name("the name of a variable"));
     } else if (lexer_.take_word("replica")) {
       lexer_.expect('=', "'='");
-      decl.replica = parse_replica();
+      decl.replica = parse_count<std::int32_t>("the number of a replica");
     } else if (lexer_.take_word("shares")) {
       lexer_.expect('=', "'='");
       decl.shares = values_.parse_bool();
     } else {
-      lexer_.expected("trainable, synchronization, aggregation, device, copy_of, replica or shares");
+      lexer_.expected(
+          "trainable, synchronization, aggregation, slice_axis, slice_extent, device, copy_of, replica or "
+          "shares");
     }
   }
 
-  std::int32_t parse_replica() {
+  template <class Number>
+  Number parse_count(const char* what) {
     const TextPlace place = lexer_.place();
     const std::string_view number = lexer_.take_number();
-    if (number.empty() || number[0] == '-') lexer_.expected("the number of a replica");
-    return to_integer<std::int32_t>(number, place, "the number of a replica");
+    if (number.empty() || number[0] == '-') lexer_.expected(what);
+    return to_integer<Number>(number, place, what);
   }
 
   void parse_node(Graph& graph, std::vector<Forward>& forwards, int depth) {
@@ -209,7 +219,8 @@ class Parser {
       }
       return *init.provenance;
     };
-    if (lexer_.take_word("replica")) provenance().replica = parse_replica();
+    if (lexer_.take_word("replica"))
+      provenance().replica = parse_count<std::int32_t>("the number of a replica");
     if (lexer_.take_word("gradient")) provenance().made_by = graph.intern(internal::kGradients);
     if (lexer_.take_word("after")) {
       lexer_.expect_open('(', "'('");

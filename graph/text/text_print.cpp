@@ -288,6 +288,9 @@ class Printer {
     if (variable.synchronization != plain.synchronization)
       option("synchronization", to_string(variable.synchronization));
     if (variable.aggregation != plain.aggregation) option("aggregation", to_string(variable.aggregation));
+    if (variable.slice_axis != plain.slice_axis) option("slice_axis", std::to_string(variable.slice_axis));
+    if (variable.slice_extent != plain.slice_extent)
+      option("slice_extent", std::to_string(variable.slice_extent));
     if (!variable.device.empty()) {
       std::string quoted;
       append_quoted(quoted, variable.device);

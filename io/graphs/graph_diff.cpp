@@ -345,6 +345,8 @@ class Comparison {
     note("type", old.spec, now.spec);
     note("synchronization", to_string(old.synchronization), to_string(now.synchronization));
     note("aggregation", to_string(old.aggregation), to_string(now.aggregation));
+    note("axis of slices", old.slice_axis, now.slice_axis);
+    note("extent of slices", old.slice_extent, now.slice_extent);
     note("trainable", old.trainable, now.trainable);
     note("device", old.device.empty() ? "none" : old.device, now.device.empty() ? "none" : now.device);
     note("copy of", old.copy_of, now.copy_of);

@@ -20,7 +20,7 @@ using namespace internal;  // NOLINT(google-build-using-namespace): the records 
 
 namespace {
 
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;  // the highest that is read; what older readers know is written as 1
 
 // As PNG has it: a byte above 127, then a name, then line ends and an end-of-file byte that careless copying
 // changes.
@@ -42,10 +42,10 @@ void check_size(std::uint64_t bytes, const ReadLimits& limits, std::string_view 
 }
 
 void check_version(std::uint64_t version, std::string_view source) {
-  if (version == kVersion) return;
-  throw Error(ErrorCode::kUnimplemented,
-              str("graph file '", source, "': its version is ", version, ", and this Lockstep reads version ",
-                  kVersion, version > kVersion ? ": update Lockstep to read it" : ""));
+  if (version >= 1 && version <= kVersion) return;
+  throw Error(ErrorCode::kUnimplemented, str("graph file '", source, "': its version is ", version,
+                                             ", and this Lockstep reads versions 1 to ", kVersion,
+                                             version > kVersion ? ": update Lockstep to read it" : ""));
 }
 
 // --- the header of a binary file: magic, version, zero, bytes of the records, their checksum, the header's
@@ -62,7 +62,7 @@ void write_binary(const Graph& graph, Append append) {
   const std::string body = to_portable_bytes(records.file);
 
   std::string header(kMagic);
-  put_number(header, kVersion);
+  put_number(header, records.version);
   put_number(header, std::uint32_t{0});
   put_number(header, std::uint64_t{body.size()});
   put_number(header, crc32c(body));
@@ -201,7 +201,7 @@ std::string write_json(const Graph& graph) {
   using Options = cereal::JSONOutputArchive::Options;
   auto archive = std::make_unique<cereal::JSONOutputArchive>(out, Options(17, Options::IndentChar::space, 1));
   try {
-    (*archive)(cereal::make_nvp(kJsonVersion, kVersion));
+    (*archive)(cereal::make_nvp(kJsonVersion, records.version));
     (*archive)(cereal::make_nvp("origins", records.file.origins),
                cereal::make_nvp("graphs", records.file.graphs));
   } catch (...) {

@@ -1,6 +1,7 @@
 #include "lockstep/io/graphs/internal/graph_records.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <optional>
 #include <unordered_set>
@@ -26,6 +27,8 @@ static_assert(static_cast<int>(AttributeType::kBool) == 0 && static_cast<int>(At
               static_cast<int>(AttributeType::kInts) == 8 && static_cast<int>(AttributeType::kFloats) == 9 &&
               static_cast<int>(AttributeType::kStrings) == 10 &&
               static_cast<int>(AttributeType::kLambda) == 11);
+
+constexpr std::string_view kSlices = "slices ";
 
 // Tensors from here on are raw blocks: they can be read straight into their place.
 constexpr std::size_t kBlockBytes = 1024;
@@ -144,6 +147,10 @@ class Recorder {
       record.initial_text = print(variable.initial);
     record.synchronization = to_string(variable.synchronization);
     record.aggregation = to_string(variable.aggregation);
+    if (variable.aggregation == Aggregation::kSlices) {
+      record.aggregation += str(" ", variable.slice_axis, " ", variable.slice_extent);
+      records_.version = 2;
+    }
     record.trainable = variable.trainable;
     record.device = variable.device;
     record.copy_of = variable.copy_of;
@@ -378,7 +385,15 @@ class Rebuilder {
       decl.synchronization =
           enum_of(record.synchronization, {kAuto, kNone, kOnWrite, kOnRead}, "a kind of synchronization");
     }
-    {
+    if (record.aggregation.starts_with(kSlices)) {
+      decl.aggregation = Aggregation::kSlices;
+      const char* const end = record.aggregation.data() + record.aggregation.size();
+      const auto axis = std::from_chars(record.aggregation.data() + kSlices.size(), end, decl.slice_axis);
+      const bool space = axis.ec == std::errc() && axis.ptr != end && *axis.ptr == ' ';
+      const auto extent = std::from_chars(space ? axis.ptr + 1 : end, end, decl.slice_extent);
+      if (extent.ec != std::errc() || extent.ptr != end)
+        refuse(str("'", record.aggregation.substr(0, 200), "' is no kind of aggregation"));
+    } else {
       using enum Aggregation;
       decl.aggregation =
           enum_of(record.aggregation, {kNone, kSum, kMean, kOnlyFirstReplica}, "a kind of aggregation");

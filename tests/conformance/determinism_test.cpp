@@ -59,6 +59,7 @@ void expect_same_bits(const Graph& graph, std::size_t steps, const std::string& 
   for (Kind& kind : kinds()) {
     CompileOptions compile_options = kind.options;
     compile_options.variables = std::make_shared<VariableStore>();
+    compile_options.replicas_in_turn = true;  // as the interpreter runs them
     const Program program = compile(graph, kind.runtime, compile_options);
     if (program.plan(feeds_for(graph, 0)).lanes > 1) ++kind.with_lanes;
     for (std::size_t step = 0; step < steps; ++step) {

@@ -34,7 +34,9 @@ struct Way {
 };
 
 CompileOptions options_of(const Way& way) {
-  return way.lanes ? with_lanes(way.clustering) : CompileOptions();
+  CompileOptions options = way.lanes ? with_lanes(way.clustering) : CompileOptions();
+  options.replicas_in_turn = true;  // which random graphs have
+  return options;
 }
 
 std::string name_of(const ::testing::TestParamInfo<Way>& info) {

@@ -55,6 +55,12 @@ class RunContext {
   // its own threads it is known.
   Outcome run(std::span<RunLock* const> locks, const RunInfo& info, const RunEvent* event,
               bool awaited = false) noexcept;
+  // What commit stages of this context write, and the gate of their store; they must outlive it. Without it a
+  // run commits into memory that nobody else reads.
+  void set_commit(CommitGate& gate, std::span<StoredVariable* const> written) {
+    gate_ = written.empty() ? nullptr : &gate;
+    written_ = written;
+  }
 
   const Plan& plan() const { return plan_; }
 
@@ -102,6 +108,9 @@ class RunContext {
   };
   std::vector<Patch> feed_patches_, result_patches_, variable_patches_;
   std::vector<void*> feeds_, results_, variables_;
+
+  CommitGate* gate_ = nullptr;
+  std::span<StoredVariable* const> written_;
 
   // --- one run
   RunInfo info_;

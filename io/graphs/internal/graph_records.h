@@ -167,7 +167,7 @@ struct VariableRecord {
   std::string initial_text;           // JSON: the initial value as text; empty: zeros
   std::uint32_t initial = kNoTensor;  // binary: its place in the table; kNoTensor: zeros
   std::string synchronization;        // as the text form names them
-  std::string aggregation;
+  std::string aggregation;            // of slices, from version 2 on: "slices <axis> <extent>"
   bool trainable = true;
   std::string device;
   std::string copy_of;
@@ -238,6 +238,7 @@ struct GraphFileRecord {
 enum class RecordForm : std::uint8_t { kBinary, kJson };
 
 struct GraphRecords {
+  std::uint32_t version = 1;  // the lowest that can hold them
   GraphFileRecord file;
   std::vector<Tensor> blocks;  // contents of the tensors that are `in_block`, in their order; binary only
 };

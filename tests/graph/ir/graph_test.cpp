@@ -450,6 +450,49 @@ TEST(Graph, ADeclaredVariableKeepsItsNatureWhenItIsRedeclared) {
   EXPECT_EQ(graph.variables().size(), 2U);
 }
 
+TEST(Graph, RemovesAndReshapesVariables) {
+  Graph graph;
+  const TensorSpec spec{DType::kF32, {2}};
+  for (const char* name : {"a", "w", "z"})
+    graph.declare_variable({.name = name, .spec = spec, .initial = {}});
+  graph.declare_variable({.name = "w/replica_1", .spec = spec, .initial = {}, .copy_of = "w", .replica = 1});
+  VariableDecl w = *graph.find_variable("w");
+  w.spec.shape = Shape{3, 4};
+  graph.redeclare_variable(w);
+  EXPECT_EQ(graph.find_variable("w/replica_1")->spec.shape, (Shape{3, 4})) << "copies follow";
+  w.spec.shape = Shape{kUnknown};
+  EXPECT_THROW(graph.redeclare_variable(w), InvalidArgument);
+  graph.remove_variable("w");
+  EXPECT_EQ(graph.variables().size(), 2U);
+  EXPECT_EQ(graph.find_variable("w"), nullptr);
+  EXPECT_EQ(graph.find_variable("w/replica_1"), nullptr);
+  EXPECT_EQ(graph.find_variable("z")->name, "z");
+  EXPECT_THROW(graph.remove_variable("w"), InvalidArgument);
+  graph.declare_variable({.name = "w", .spec = spec, .initial = {}});
+  EXPECT_EQ(graph.find_variable("w")->name, "w");
+}
+
+TEST(Graph, ChecksWhatCopiesAre) {
+  Graph graph;
+  const TensorSpec spec{DType::kF32, {2}};
+  VariableDecl sliced{.name = "s", .spec = spec, .initial = {}};
+  sliced.aggregation = Aggregation::kSlices;
+  EXPECT_THROW(graph.declare_variable(sliced), InvalidArgument) << "not on read";
+  sliced.synchronization = Synchronization::kOnRead;
+  sliced.slice_axis = 1;
+  EXPECT_THROW(graph.declare_variable(sliced), InvalidArgument) << "no such axis";
+  sliced.slice_axis = 0;
+  sliced.slice_extent = 3;
+  graph.declare_variable(sliced);
+  VariableDecl plain{.name = "p", .spec = spec, .initial = {}};
+  plain.slice_extent = 3;
+  EXPECT_THROW(graph.declare_variable(plain), InvalidArgument) << "no slices";
+  plain.slice_extent = 0;
+  graph.declare_variable(plain);
+  VariableDecl copy{.name = "c", .spec = spec, .initial = Tensor::zeros({2}), .copy_of = "p", .replica = 1};
+  EXPECT_THROW(graph.declare_variable(copy), InvalidArgument) << "kept equal";
+}
+
 TEST(Graph, EffectsAndVariableUsesReachIntoRegions) {
   GraphBuilder b;
   const VariableRef v = b.variable("v", vec({1}));

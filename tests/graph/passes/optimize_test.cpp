@@ -89,7 +89,8 @@ TEST(Optimize, FusesABackwardPassOverUnknownRowsAsOverKnownOnes) {
   auto store = std::make_shared<VariableStore>();
   Runtime runtime({.threads = 1});
   const std::vector<Tensor> expected = compile(known, runtime, {.variables = known_store}).run(feeds);
-  testing::expect_same_tensors(compile(unknown, runtime, {.variables = store}).run(feeds), expected);
+  testing::expect_same_tensors(
+      compile(unknown, runtime, {.variables = store, .replicas_in_turn = true}).run(feeds), expected);
   testing::expect_same_values(testing::variables_of(*store), testing::variables_of(*known_store));
 }
 
@@ -101,8 +102,8 @@ TEST(Optimize, KeepsTheBitsOfRandomPrograms) {
     const std::vector<Tensor> feeds = testing::feeds_for(graph, seed);
     auto plain_store = std::make_shared<VariableStore>();
     auto store = std::make_shared<VariableStore>();
-    Program plain = compile(graph, runtime, {.variables = plain_store});
-    Program optimized = compile(optimize(graph), runtime, {.variables = store});
+    Program plain = compile(graph, runtime, {.variables = plain_store, .replicas_in_turn = true});
+    Program optimized = compile(optimize(graph), runtime, {.variables = store, .replicas_in_turn = true});
     for (int step = 0; step < 2; ++step) {
       testing::expect_same_tensors(optimized.run(feeds), plain.run(feeds));
       testing::expect_same_values(testing::variables_of(*store), testing::variables_of(*plain_store));

@@ -224,17 +224,17 @@ TEST(GraphFile, GivesNodesOfOtherProcessesNumbersOfTheirOwn) {
 
 TEST(GraphFile, RefusesLaterVersions) {
   std::string binary = read_file(kFiles / "version_1.lkg");
-  binary[8] = 2;
+  binary[8] = 3;
   EXPECT_THAT(refusal(binary), AllOf(HasSubstr("DataLoss"), HasSubstr("header is damaged")))
       << "a flipped bit";
   const std::uint32_t sum = crc32c(std::string_view(binary).substr(0, 28));
   std::memcpy(binary.data() + 28, &sum, sizeof sum);
   EXPECT_THAT(refusal(binary),
-              AllOf(HasSubstr("Unimplemented"), HasSubstr("version is 2"), HasSubstr("update Lockstep")));
+              AllOf(HasSubstr("Unimplemented"), HasSubstr("version is 3"), HasSubstr("update Lockstep")));
   std::string json = read_file(kFiles / "version_1.json");
   const std::string field = "\"lockstep_graph\": 1";
-  json.replace(json.find(field), field.size(), "\"new_field\": [], \"lockstep_graph\": 2");
-  EXPECT_THAT(refusal(json), AllOf(HasSubstr("Unimplemented"), HasSubstr("version is 2")));
+  json.replace(json.find(field), field.size(), "\"new_field\": [], \"lockstep_graph\": 3");
+  EXPECT_THAT(refusal(json), AllOf(HasSubstr("Unimplemented"), HasSubstr("version is 3")));
 }
 
 // --- what cannot be written
