@@ -39,12 +39,16 @@ void write_results(const std::string& path, const std::vector<Runner::Result>& r
   write_output(path, extension_of(path) == "npy" ? write_npy(tensors.begin()->second) : write_npz(tensors));
 }
 
-// One value for each variable, whatever the number of its copies.
+// One value for each variable; its copies, where they are each replica's own.
 void write_variables(const std::string& path, VariableStore& store) {
   Snapshot snapshot;
   snapshot.take(store);
   std::map<std::string, Tensor> values;
-  for (const Snapshot::Item& item : snapshot.variables()) values.emplace(item.name, item.value);
+  for (const Snapshot::Item& item : snapshot.variables()) {
+    if (item.copies.empty()) values.emplace(item.name, item.value);
+    for (std::size_t r = 0; r < item.copies.size(); ++r)
+      values.emplace(copy_name(item.name, static_cast<std::int64_t>(r)), item.copies[r]);
+  }
   write_output(path, write_npz(values));
 }
 

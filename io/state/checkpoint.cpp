@@ -31,7 +31,7 @@ class CheckpointReader {
     std::string index(static_cast<std::size_t>(header.index_bytes), '\0');
     file_.read(index.data(), index.size());
     if (crc32c(index) != header.index_crc) damaged("the checksum of its index is wrong");
-    info_ = internal::parse_index(index, file_.size(), limits, what_);
+    info_ = internal::parse_index(index, header.version, file_.size(), limits, what_);
     skip_gap();
   }
 
@@ -39,6 +39,31 @@ class CheckpointReader {
   const std::string& what() const { return what_; }
   std::uint64_t file_bytes() const { return file_.size(); }
 
+  // The tensors behind the index, but for those of the variables in `without`, which is sorted.
+  Snapshot read_rest(const std::vector<std::string>& without) {
+    std::vector<Snapshot::Item> items;
+    std::vector<Snapshot::State> states;
+    for (const CheckpointInfo::Entry& entry : info_.entries) {
+      const bool state = entry.kind == CheckpointInfo::Kind::kState;
+      if (!state && std::ranges::binary_search(without, entry.name)) {
+        pass_next();
+        continue;
+      }
+      Tensor tensor = Tensor::empty(entry.spec.dtype, entry.spec.shape);
+      read_next(tensor.raw());
+      if (state) {
+        states.push_back({entry.name, std::move(tensor)});
+      } else if (entry.kind == CheckpointInfo::Kind::kValue) {
+        items.push_back({entry.name, std::move(tensor)});
+      } else {
+        if (entry.copy == 0) items.push_back({entry.name, {}});
+        items.back().copies.push_back(std::move(tensor));
+      }
+    }
+    return Snapshot(info_.step, std::move(items), std::move(states));
+  }
+
+ private:
   // The next tensor, into `to`: as many bytes as its entry says.
   void read_next(void* to) {
     const CheckpointInfo::Entry& entry = info_.entries[next_++];
@@ -62,7 +87,6 @@ class CheckpointReader {
     check(entry, crc, sound);
   }
 
- private:
   [[noreturn]] void damaged(const std::string& why) const {
     throw Error(ErrorCode::kDataLoss, str(what_, ": ", why, "; the file is damaged: use another one"));
   }
@@ -89,24 +113,40 @@ class CheckpointReader {
 }  // namespace
 
 void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& path, const ReadLimits& limits) {
-  CheckpointInfo info;
-  info.step = snapshot.step();
-  std::uint64_t tensor_bytes = 0;
-  for (const Snapshot::Item& item : snapshot.variables()) {
-    if (const Decision decision = internal::is_checkpoint_name(item.name); !decision) {
-      throw InvalidArgument(
-          str("cannot write checkpoint ", path, ": ", decision.reason(), "; give the variable another name"));
-    }
-    CheckpointInfo::Entry entry;
-    entry.name = item.name;
-    entry.spec = item.value.spec();
-    entry.crc = crc32c(internal::bytes_of(item.value));
-    tensor_bytes += internal::aligned(item.value.num_bytes());
-    info.entries.push_back(std::move(entry));
-  }
+  using Kind = CheckpointInfo::Kind;
   const std::string what = str("cannot write checkpoint ", path);
+  CheckpointInfo info;
+  info.version = 1;
+  info.step = snapshot.step();
+  std::vector<const Tensor*> tensors;  // of the entries
+  std::uint64_t tensor_bytes = 0;
+  const auto add = [&](const std::string& name, Kind kind, const Tensor& tensor, std::size_t copy,
+                       std::size_t copies) {
+    if (const Decision decision = internal::is_checkpoint_name(name); !decision) {
+      throw InvalidArgument(str(what, ": ", decision.reason(), "; give the ",
+                                kind == Kind::kState ? "state" : "variable", " another name"));
+    }
+    if (kind != Kind::kValue) info.version = 2;
+    CheckpointInfo::Entry entry;
+    entry.name = name;
+    entry.kind = kind;
+    entry.copy = static_cast<std::uint32_t>(copy);
+    entry.copies = static_cast<std::uint32_t>(copies);
+    entry.spec = tensor.spec();
+    entry.crc = crc32c(internal::bytes_of(tensor));
+    tensor_bytes += internal::aligned(tensor.num_bytes());
+    info.entries.push_back(std::move(entry));
+    tensors.push_back(&tensor);
+  };
+  for (const Snapshot::Item& item : snapshot.variables()) {
+    if (item.copies.empty()) add(item.name, Kind::kValue, item.value, 0, 0);
+    for (std::size_t i = 0; i < item.copies.size(); ++i)
+      add(item.name, Kind::kCopy, item.copies[i], i, item.copies.size());
+  }
+  for (const Snapshot::State& state : snapshot.states()) add(state.name, Kind::kState, state.bytes, 0, 0);
   const std::string index = internal::write_index(info);
   internal::CheckpointHeader header;
+  header.version = info.version;
   header.index_crc = crc32c(index);
   header.index_bytes = index.size();
   header.file_bytes = internal::aligned(internal::kCheckpointHeaderBytes + index.size()) + tensor_bytes;
@@ -123,8 +163,8 @@ void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& pat
   append(internal::write_header(header));
   append(index);
   pad();
-  for (const Snapshot::Item& item : snapshot.variables()) {
-    append(internal::bytes_of(item.value));
+  for (const Tensor* tensor : tensors) {
+    append(internal::bytes_of(*tensor));
     pad();
   }
   LOCKSTEP_CHECK(written == header.file_bytes);
@@ -141,12 +181,7 @@ Snapshot read_checkpoint(const std::filesystem::path& path, const ReadLimits& li
     throw InvalidArgument(str(reader.what(), ": its tensors have ", total, " bytes, more than the limit of ",
                               most, " for this file; whoever trusts it raises ReadLimits::base_bytes"));
   }
-  std::vector<Snapshot::Item> items;
-  for (const CheckpointInfo::Entry& entry : reader.info().entries) {
-    items.push_back({entry.name, Tensor::empty(entry.spec.dtype, entry.spec.shape)});
-    reader.read_next(items.back().value.raw());
-  }
-  return Snapshot(reader.info().step, std::move(items));
+  return reader.read_rest({});
 }
 
 CheckpointInfo inspect_checkpoint(const std::filesystem::path& path, const ReadLimits& limits) {
@@ -167,21 +202,13 @@ RestoreReport restore_checkpoint(VariableStore& store, const std::filesystem::pa
   {
     const StoreAtRest rest(store, StoreAtRest::Access::kRead);
     std::vector<internal::Offered> offered;
-    for (const CheckpointInfo::Entry& entry : reader.info().entries)
-      offered.push_back({entry.name, entry.spec});
+    for (const CheckpointInfo::Entry& entry : reader.info().entries) {
+      if (entry.kind != CheckpointInfo::Kind::kState && entry.copy == 0)
+        offered.push_back({entry.name, entry.spec, entry.copies});
+    }
     report = internal::match(internal::logical_variables(rest), offered, options, reader.what());
   }
-  std::vector<Snapshot::Item> items;
-  for (const CheckpointInfo::Entry& entry : reader.info().entries) {
-    if (std::ranges::binary_search(report.extra, entry.name)) {
-      reader.pass_next();
-      continue;
-    }
-    items.push_back({entry.name, Tensor::empty(entry.spec.dtype, entry.spec.shape)});
-    reader.read_next(items.back().value.raw());
-  }
-  const Snapshot snapshot(reader.info().step, std::move(items));
-  RestoreReport done = snapshot.restore(store, options);
+  RestoreReport done = reader.read_rest(report.extra).restore(store, options);
   done.extra = std::move(report.extra);
   return done;
 }

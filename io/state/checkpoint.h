@@ -3,8 +3,8 @@
 //   save_checkpoint(strategy.variables(), "model.lkc");
 //   restore_checkpoint(other.variables(), "model.lkc");             // another strategy, any number of replicas
 //
-// A checkpoint holds what a Snapshot holds (io/state/snapshot.h): every variable once, whatever the number of
-// copies, optimizer slots included, and the step counter. A program's variables are program.variables(), a
+// A checkpoint holds what a Snapshot holds (io/state/snapshot.h): every variable, once where its copies are one
+// value, optimizer slots included, named states, and the step counter. A program's variables are program.variables(), a
 // strategy's strategy.variables(). To save beside training and keep the last few, use a CheckpointSeries
 // (io/state/checkpoint_series.h).
 //
@@ -42,8 +42,15 @@ inline constexpr ReadLimits kCheckpointLimits{.file_bytes = ReadLimits::unlimite
 
 // What a checkpoint says of itself.
 struct CheckpointInfo {
+  enum class Kind : std::uint8_t {
+    kValue,  // a variable's one value
+    kCopy,   // one of the copies of a variable, where they are each replica's own
+    kState,  // bytes that are no variable's
+  };
   struct Entry {
     std::string name;
+    Kind kind = Kind::kValue;
+    std::uint32_t copy = 0, copies = 0;  // of kCopy: which replica's, of how many
     TensorSpec spec;
     std::uint64_t offset = 0;  // of its bytes in the file
     std::uint64_t bytes = 0;
@@ -51,7 +58,7 @@ struct CheckpointInfo {
   };
   std::uint32_t version = 0;
   std::uint64_t step = 0;
-  std::vector<Entry> entries;  // by name
+  std::vector<Entry> entries;  // variables by name and replica, then states by name
 };
 
 // Throws FailedPrecondition for variables that cannot be saved (io/state/snapshot.h), and what

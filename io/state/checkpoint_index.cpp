@@ -26,9 +26,22 @@ struct EntryRecord {
   }
 };
 
+// From version 2 on.
+struct PartRecord {
+  EntryRecord entry;
+  std::uint8_t kind = 0;
+  std::uint32_t copy = 0;
+  std::uint32_t copies = 0;
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(entry, kind, copy, copies);
+  }
+};
+
+template <class Entry>
 struct IndexRecord {
   std::uint64_t step = 0;
-  std::vector<EntryRecord> entries;
+  std::vector<Entry> entries;
   template <class Archive>
   void serialize(Archive& archive) {
     archive(step, entries);
@@ -54,6 +67,31 @@ TensorSpec spec_of(const EntryRecord& record, std::string_view what) {
     return spec;
   } catch (const InvalidArgument& error) {
     damaged(what, str("the shape of '", printable(record.name), "' is impossible: ", error.message()));
+  }
+}
+
+// Is it where it belongs, behind the last one?
+void check_order(std::span<const CheckpointInfo::Entry> before, const CheckpointInfo::Entry& entry,
+                 std::string_view what) {
+  using Kind = CheckpointInfo::Kind;
+  const bool first = entry.kind != Kind::kCopy || entry.copy == 0;
+  const bool counts =
+      entry.kind == Kind::kCopy ? entry.copy < entry.copies : entry.copy == 0 && entry.copies == 0;
+  if (!counts) damaged(what, str("'", printable(entry.name), "' is copy ", entry.copy, " of ", entry.copies));
+  if (before.empty() && first) return;
+  const CheckpointInfo::Entry* const last = before.empty() ? nullptr : &before.back();
+  const bool follows = last != nullptr && last->kind == Kind::kCopy && last->copy + 1 < last->copies;
+  if (!first || follows) {
+    const bool next = follows && !first && last->name == entry.name && last->copies == entry.copies &&
+                      last->copy + 1 == entry.copy && last->spec == entry.spec;
+    if (!next)
+      damaged(what,
+              str("the copies of '", printable(follows ? last->name : entry.name), "' are not all there"));
+    return;
+  }
+  const bool last_state = last->kind == Kind::kState, state = entry.kind == Kind::kState;
+  if (last_state != state ? last_state : entry.name <= last->name) {
+    damaged(what, str("'", printable(entry.name), "' is not in order behind '", printable(last->name), "'"));
   }
 }
 
@@ -118,9 +156,9 @@ CheckpointHeader parse_header(std::string_view bytes, std::uint64_t file_bytes, 
   header.file_bytes = number_at<std::uint64_t>(bytes, 24);
   if (number_at<std::uint32_t>(bytes, kCrcAt) != crc32c(bytes.substr(0, kCrcAt)))
     damaged(what, "the checksum of its header is wrong");
-  if (header.version != kCheckpointVersion) {
+  if (header.version < 1 || header.version > kCheckpointVersion) {
     throw Error(ErrorCode::kUnimplemented,
-                str(what, ": it has version ", header.version, ", and this Lockstep reads version ",
+                str(what, ": it has version ", header.version, ", and this Lockstep reads versions 1 to ",
                     kCheckpointVersion, "; read it with the Lockstep that wrote it, or a later one"));
   }
   if (header.file_bytes != file_bytes || file_bytes < kCheckpointHeaderBytes) {
@@ -133,38 +171,54 @@ CheckpointHeader parse_header(std::string_view bytes, std::uint64_t file_bytes, 
 }
 
 std::string write_index(const CheckpointInfo& info) {
-  IndexRecord index;
-  index.step = info.step;
+  IndexRecord<EntryRecord> index{info.step, {}};
+  IndexRecord<PartRecord> parts{info.step, {}};
   for (const CheckpointInfo::Entry& entry : info.entries) {
     const std::span<const std::int64_t> dims = entry.spec.shape.dims();
-    index.entries.push_back(
-        {entry.name, std::string(to_string(entry.spec.dtype)), {dims.begin(), dims.end()}, entry.crc});
+    EntryRecord record{
+        entry.name, std::string(to_string(entry.spec.dtype)), {dims.begin(), dims.end()}, entry.crc};
+    if (info.version == 1) {
+      index.entries.push_back(std::move(record));
+    } else {
+      parts.entries.push_back(
+          {std::move(record), static_cast<std::uint8_t>(entry.kind), entry.copy, entry.copies});
+    }
   }
-  return to_portable_bytes(index);
+  return info.version == 1 ? to_portable_bytes(index) : to_portable_bytes(parts);
 }
 
 // As IndexRecord has it, but entry by entry: a list of records would take more memory than what is made of them.
-CheckpointInfo parse_index(std::string_view bytes, std::uint64_t file_bytes, const ReadLimits& limits,
-                           std::string_view what) {
+CheckpointInfo parse_index(std::string_view bytes, std::uint32_t version, std::uint64_t file_bytes,
+                           const ReadLimits& limits, std::string_view what) {
   BoundedBinaryInput archive(bytes, what);
   CheckpointInfo info;
-  info.version = kCheckpointVersion;
+  info.version = version;
   archive(info.step);
   const std::size_t count = archive.take_count(kLeastEntry);
   check_limits(bytes.size(), count, file_bytes, limits, what);
   info.entries.reserve(count);
   std::uint64_t end = aligned(kCheckpointHeaderBytes + bytes.size());
   for (std::size_t i = 0; i < count; ++i) {
-    EntryRecord record;
-    archive(record);
+    PartRecord part;
+    if (version == 1) {
+      archive(part.entry);
+    } else {
+      archive(part);
+    }
+    EntryRecord& record = part.entry;
     if (const Decision decision = is_checkpoint_name(record.name); !decision)
       damaged(what, decision.reason());
-    if (!info.entries.empty() && record.name <= info.entries.back().name) {
-      damaged(what, str("'", printable(record.name), "' is not in order behind '",
-                        printable(info.entries.back().name), "'"));
-    }
     CheckpointInfo::Entry entry;
     entry.spec = spec_of(record, what);
+    if (part.kind > static_cast<std::uint8_t>(CheckpointInfo::Kind::kState))
+      damaged(what, str("'", printable(record.name), "' is of the unknown kind ", int{part.kind}));
+    entry.kind = static_cast<CheckpointInfo::Kind>(part.kind);
+    entry.copy = part.copy;
+    entry.copies = part.copies;
+    if (entry.kind == CheckpointInfo::Kind::kState &&
+        (entry.spec.dtype != DType::kU8 || entry.spec.shape.rank() != 1))
+      damaged(what,
+              str("the state '", printable(record.name), "' is ", entry.spec, ", and no list of bytes"));
     entry.bytes = static_cast<std::uint64_t>(num_bytes(entry.spec));
     entry.offset = end;
     entry.crc = record.crc;
@@ -174,9 +228,13 @@ CheckpointInfo parse_index(std::string_view bytes, std::uint64_t file_bytes, con
     }
     end += aligned(entry.bytes);
     entry.name = std::move(record.name);
+    check_order(info.entries, entry, what);
     info.entries.push_back(std::move(entry));
   }
   archive.finish();
+  if (!info.entries.empty() && info.entries.back().kind == CheckpointInfo::Kind::kCopy &&
+      info.entries.back().copy + 1 < info.entries.back().copies)
+    damaged(what, str("the copies of '", printable(info.entries.back().name), "' are not all there"));
   if (end != file_bytes) damaged(what, str("its tensors end at byte ", end, " and the file at ", file_bytes));
   return info;
 }

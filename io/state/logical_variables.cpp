@@ -1,40 +1,16 @@
 #include "lockstep/io/state/internal/logical_variables.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <map>
 #include <span>
-#include <type_traits>
+#include <string>
+#include <utility>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/kernels/reduce_replicas.h"
 #include "lockstep/core/printable.h"
 
 namespace lockstep::internal {
 namespace {
-
-// What copy `i` of so many gets of `value`, so that in their order they sum up to it.
-template <class T>
-T share(T value, std::size_t i, std::size_t copies) {
-  if constexpr (std::is_integral_v<T>) {
-    const auto wide = static_cast<std::int64_t>(value);
-    const std::int64_t rest = wide % static_cast<std::int64_t>(copies);
-    const std::int64_t extra = static_cast<std::int64_t>(i) < std::abs(rest) ? (rest < 0 ? -1 : 1) : 0;
-    return static_cast<T>(wide / static_cast<std::int64_t>(copies) + extra);
-  } else {
-    using Exact = std::conditional_t<std::is_same_v<T, double>, double, float>;
-    const auto whole = static_cast<Exact>(value);
-    const T equal(whole / static_cast<Exact>(copies));
-    if (i + 1 < copies || whole == 0 || !std::isfinite(whole)) return equal;
-    // The others sum up to at least half of it and hardly more than all of it: no digit is lost in what is
-    // left for the last. Half floats lose some in their share, less than the sum, which is made in f32, keeps
-    // when it is rounded.
-    Exact before = 0;
-    for (std::size_t other = 0; other + 1 < copies; ++other) before += static_cast<Exact>(equal);
-    return T(whole - before);
-  }
-}
 
 std::string listed(const std::vector<std::string>& names) {
   std::string text;
@@ -42,59 +18,34 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
+// Why what is offered does not go into the variable; empty where it does.
+std::string misfit(const LogicalVariable& variable, const Offered& offered, const RestoreOptions& options) {
+  const std::string name = str("'", printable(variable.name()), "'");
+  const std::size_t copies = variable.copies().size();
+  const bool one = static_cast<bool>(variable.has_value());
+  if (offered.copies > 0 && (one || offered.copies != copies)) {
+    return str(name, " was saved as the copies of ", offered.copies,
+               " replicas, each its own, and the program has ", one ? "one value" : str(copies, " of them"),
+               ": restore it on ", offered.copies, " replicas");
+  }
+  if (offered.copies == 0 && !one && !options.spread_values) {
+    return str(name, " was saved as one value, and the program has ", copies,
+               " copies, each replica's own: RestoreOptions::spread_values gives every copy that value");
+  }
+  const TensorSpec& spec = one ? variable.spec() : variable.copy_spec();
+  return offered.spec == spec ? "" : str(name, " is ", spec, " in the program and ", offered.spec, " there");
+}
+
 }  // namespace
 
-Decision LogicalVariable::has_value() const {
-  if (copies.size() == 1) return Decision::yes();
-  if (rule == CopyRule::kApart) {
-    return Decision::no(
-        "every replica has a copy of its own and no aggregation makes them one value; give it one");
-  }
-  if (spec().dtype == DType::kBool && (rule == CopyRule::kSum || rule == CopyRule::kMean)) {
-    return Decision::no("truth values have no sum or mean; give it the aggregation of the first replica");
-  }
-  if (is_integer(spec().dtype) && rule == CopyRule::kMean) {
-    return Decision::no(
-        "the mean of integers over replicas is no integer; give it the aggregation of the sum or of the "
-        "first "
-        "replica");
-  }
-  return Decision::yes();
-}
-
-void LogicalVariable::read(Tensor& into) const noexcept {
-  const bool all = rule == CopyRule::kSum || rule == CopyRule::kMean;
-  // The mean of equal values is that value, which adding up and dividing may miss: what was restored is saved
-  // as it was.
-  const bool equal = rule == CopyRule::kMean && std::ranges::all_of(copies, [&](StoredVariable* copy) {
-                       return copy->storage().bit_equal(copies[0]->storage());
-                     });
-  if (!all || equal || copies.size() == 1) {
-    into.assign(copies[0]->storage());
-  } else {
-    kernels::reduce_replicas(rule == CopyRule::kSum ? ReplicaReduce::kSum : ReplicaReduce::kMean,
-                             spec().dtype, memory, into.raw(), 0, into.num_elements());
-  }
-}
-
-void LogicalVariable::write(const Tensor& value) const noexcept {
-  if (rule != CopyRule::kSum || copies.size() == 1) {
-    for (StoredVariable* copy : copies) copy->storage().assign(value);
-    return;
-  }
-  visit_dtype(spec().dtype, [&]<class T>(T) {
-    const std::span<const T> whole = value.data<T>();
-    for (std::size_t c = 0; c < copies.size(); ++c) {
-      const std::span<T> part = copies[c]->storage().data<T>();
-      for (std::size_t i = 0; i < whole.size(); ++i) part[i] = share(whole[i], c, copies.size());
-    }
-  });
-}
-
 std::vector<LogicalVariable> logical_variables(const StoreAtRest& rest) {
-  std::map<std::string_view, LogicalVariable> by_name;
+  struct Group {
+    std::vector<StoredVariable*> copies;
+    VariableRole role;
+  };
+  std::map<std::string_view, Group> by_name;
   for (const StoreAtRest::Item& item : rest.variables()) {
-    if (item.role.copy_of.empty()) by_name[item.variable->name()] = {{item.variable}, item.role.copies};
+    if (item.role.copy_of.empty()) by_name[item.variable->name()] = {{item.variable}, item.role};
   }
   for (const StoreAtRest::Item& item : rest.variables()) {
     if (item.role.copy_of.empty()) continue;
@@ -104,13 +55,12 @@ std::vector<LogicalVariable> logical_variables(const StoreAtRest& rest) {
     original->second.copies.push_back(item.variable);
   }
   std::vector<LogicalVariable> variables;
-  for (auto& [name, variable] : by_name) {
+  for (auto& [name, group] : by_name) {
     // "w/replica_2" before "w/replica_10": the bits of a sum depend on the order.
-    std::ranges::sort(variable.copies.begin() + 1, variable.copies.end(), {}, [](const StoredVariable* copy) {
+    std::ranges::sort(group.copies.begin() + 1, group.copies.end(), {}, [](const StoredVariable* copy) {
       return std::pair<std::size_t, std::string_view>(copy->name().size(), copy->name());
     });
-    for (StoredVariable* copy : variable.copies) variable.memory.push_back(copy->storage().raw());
-    variables.push_back(std::move(variable));
+    variables.emplace_back(std::move(group.copies), group.role);
   }
   return variables;
 }
@@ -118,7 +68,7 @@ std::vector<LogicalVariable> logical_variables(const StoreAtRest& rest) {
 RestoreReport match(std::span<const LogicalVariable> variables, std::span<const Offered> offered,
                     const RestoreOptions& options, std::string_view source) {
   RestoreReport report;
-  std::vector<std::string> mismatched, refused;
+  std::vector<std::string> mismatched;
   auto next = offered.begin();
   for (const LogicalVariable& variable : variables) {
     for (; next != offered.end() && next->name < variable.name(); ++next)
@@ -127,12 +77,7 @@ RestoreReport match(std::span<const LogicalVariable> variables, std::span<const 
       report.missing.push_back(variable.name());
       continue;
     }
-    if (next->spec != variable.spec()) {
-      mismatched.push_back(
-          str("'", variable.name(), "' is ", variable.spec(), " in the program and ", next->spec, " there"));
-    } else if (const Decision decision = variable.has_value(); !decision) {
-      refused.push_back(str("'", variable.name(), "': ", decision.reason()));
-    }
+    if (const std::string why = misfit(variable, *next, options); !why.empty()) mismatched.push_back(why);
     ++next;
   }
   for (; next != offered.end(); ++next) report.extra.emplace_back(next->name);
@@ -145,7 +90,6 @@ RestoreReport match(std::span<const LogicalVariable> variables, std::span<const 
     faults += str("\n  extra (the program does not have them): ", listed(report.extra));
   }
   for (const std::string& text : mismatched) faults += str("\n  mismatched: ", text);
-  for (const std::string& text : refused) faults += str("\n  not restorable: ", text);
   if (!faults.empty()) {
     throw FailedPrecondition(
         str(source, " does not fit the variables of the program, and nothing was restored:", faults,

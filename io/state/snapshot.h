@@ -1,22 +1,29 @@
-// io/state/snapshot.h - all variables of a store at one moment, one value each.
+// io/state/snapshot.h - all variables of a store at one moment.
 //
 //   Snapshot snapshot;
 //   snapshot.take(strategy.variables());                  // between two steps: the memory of the last one is used again
 //   snapshot.restore(other.variables());                  // any strategy, any number of replicas
 //
-// What is kept are variables as the program knows them, not their copies, and the step counter, from which
-// random ops draw. So a snapshot of eight replicas fits one, and the other way round:
+// What is kept are variables as the program knows them, and the step counter, from which random ops draw. Where
+// the copies of a variable are one value, that is kept, so that a snapshot of eight replicas fits one, and the
+// other way round; where they are not, each copy is kept for its replica:
 //
 //   variable                              kept                       given back
 //   mirrored, or of one replica           the value                  to every copy
 //   synchronized on read: sum             the sum of the copies      value / copies to each; of integers the first copies
 //                                                                    get the remainder: exact; floats are rounded
-//   synchronized on read: mean            the mean of the copies     to every copy; refused for integers with more than
-//                                                                    one copy, as reading them is
+//   synchronized on read: mean            the mean of the copies     to every copy
 //   synchronized on read: first replica   the first copy             to every copy
-//   synchronized on read, no aggregation  refused with more than one copy: there is no one value
+//   synchronized on read: slices          the slices, joined         to each copy its slice, on any number of replicas
+//   that may drift; synchronized on read  each copy                  to the same replica; on another number of replicas
+//   without an aggregation; means of                                 it is refused by name
+//   integers, sums of truth values
 //
-// Optimizer slots and counts of steps are variables like others.
+// What the copies are together is the role of the variable in its store. Optimizer slots and counts of steps
+// are variables like others.
+//
+// A snapshot can also hold named states that are no variables, such as how far an input was read: bytes that
+// their owner puts in and takes out. Checkpoints keep them.
 //
 // take() and restore() wait until runs that have begun are over and hold new ones back meanwhile
 // (core/store_at_rest.h), so that all values belong to one step. Do not call them from a node of a run.
@@ -27,6 +34,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -40,40 +48,60 @@ struct RestoreOptions {
   bool allow_missing = false;
   // What is there beyond the program's variables is left aside.
   bool allow_extra = false;
+  // One value may go to every copy of a variable whose copies are each replica's own: from one replica to
+  // several, and from checkpoints of version 1, which kept the first copy of what may drift.
+  bool spread_values = false;
 };
 
 struct RestoreReport {
   std::uint64_t step = 0;            // the step counter that was restored
   std::vector<std::string> missing;  // variables of the program that were not there, where that is allowed
   std::vector<std::string> extra;    // what was there and is no variable of the program, likewise
+  // The named states that were there, with their bytes (u8[n]), for their owners to take.
+  std::vector<std::pair<std::string, Tensor>> states;
 };
 
 class LOCKSTEP_API Snapshot {
  public:
   struct Item {
     std::string name;
-    Tensor value;
+    Tensor value;                     // empty where there are copies
+    std::vector<Tensor> copies = {};  // by replica, of one spec, where they are no one value
+  };
+  struct State {
+    std::string name;
+    Tensor bytes;  // u8[n]
   };
 
   Snapshot() = default;
-  // Throws InvalidArgument where a name comes twice or a value is empty.
-  Snapshot(std::uint64_t step, std::vector<Item> items);
+  // Throws InvalidArgument where a name comes twice, a value is empty, copies differ in their spec, or a state
+  // is no list of bytes.
+  Snapshot(std::uint64_t step, std::vector<Item> items, std::vector<State> states = {});
 
-  // Throws FailedPrecondition naming every variable whose copies are no one value; the snapshot is then as it
-  // was.
+  // Of the variables; named states stay as they are. Throws FailedPrecondition naming every variable of whose
+  // slices some are missing; what throws leaves the snapshot as it was.
   void take(VariableStore& store);
 
-  // Throws FailedPrecondition naming all variables that are missing, extra, or of another dtype or shape, and
-  // changes nothing then.
+  // Throws FailedPrecondition naming all variables that are missing, extra, of another dtype or shape, or of
+  // another number of copies, and changes nothing then.
   RestoreReport restore(VariableStore& store, const RestoreOptions& options = {}) const;
 
   std::uint64_t step() const { return step_; }
-  std::span<const Item> variables() const;          // by name
-  const Tensor* find(std::string_view name) const;  // null where there is none
+  std::span<const Item> variables() const;  // by name
+  // The value of a variable; null where there is none, or where its copies are each replica's own.
+  const Tensor* find(std::string_view name) const;
+
+  // Puts a named state in, in place of one of that name. Throws InvalidArgument where `bytes` is not u8[n].
+  void set_state(std::string_view name, Tensor bytes);
+  std::span<const State> states() const;                  // by name
+  const Tensor* find_state(std::string_view name) const;  // null where there is none
 
  private:
+  const Item* find_item(std::string_view name) const;
+
   std::uint64_t step_ = 0;
   std::vector<Item> items_;
+  std::vector<State> states_;
 };
 
 }  // namespace lockstep

@@ -21,10 +21,10 @@ void check_header(std::string_view bytes, std::uint64_t file_bytes) {
 }
 
 // Refused, or an index that is written as it was read.
-void check_index(std::string_view bytes, std::uint64_t file_bytes) {
+void check_index(std::string_view bytes, std::uint32_t version, std::uint64_t file_bytes) {
   CheckpointInfo info;
   try {
-    info = internal::parse_index(bytes, file_bytes, {}, "fuzz");
+    info = internal::parse_index(bytes, version, file_bytes, {}, "fuzz");
   } catch (const Error&) {
     return;
   }
@@ -42,6 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view bytes(reinterpret_cast<const char*>(data) + sizeof file_bytes,
                                size - sizeof file_bytes);
   check_header(bytes, file_bytes);
-  check_index(bytes, file_bytes);
+  for (std::uint32_t version = 1; version <= internal::kCheckpointVersion; ++version)
+    check_index(bytes, version, file_bytes);
   return 0;
 }

@@ -21,11 +21,12 @@
 namespace lockstep::internal {
 
 inline constexpr std::string_view kCheckpointMagic = "\x89LKCKPT\n";
-inline constexpr std::uint32_t kCheckpointVersion = 1;
+// The highest that is read. What older readers know, values alone, is written as 1.
+inline constexpr std::uint32_t kCheckpointVersion = 2;
 inline constexpr std::size_t kCheckpointHeaderBytes = 36;
 
 struct CheckpointHeader {
-  std::uint32_t version = kCheckpointVersion;
+  std::uint32_t version = 1;
   std::uint32_t index_crc = 0;
   std::uint64_t index_bytes = 0;
   std::uint64_t file_bytes = 0;
@@ -42,12 +43,14 @@ LOCKSTEP_API CheckpointHeader parse_header(std::string_view bytes, std::uint64_t
 void check_limits(std::uint64_t index_bytes, std::uint64_t entries, std::uint64_t file_bytes,
                   const ReadLimits& limits, std::string_view what);
 
-LOCKSTEP_API std::string write_index(const CheckpointInfo& info);
-// What the bytes of an index say, once everything is checked: names are in order, none twice, none that could
-// leave a folder; the tensors fill the rest of a file of `file_bytes` exactly. Throws Error(kDataLoss), and
-// InvalidArgument above the limits.
-LOCKSTEP_API CheckpointInfo parse_index(std::string_view bytes, std::uint64_t file_bytes,
-                                        const ReadLimits& limits, std::string_view what);
+LOCKSTEP_API std::string write_index(const CheckpointInfo& info);  // in the form of its version
+// What the bytes of an index of that version say, once everything is checked: variables, then states, each in
+// order by name; none comes twice, none could leave a folder; the copies of a variable are all there and alike;
+// the tensors fill the rest of a file of `file_bytes` exactly. Throws Error(kDataLoss), and InvalidArgument
+// above the limits.
+LOCKSTEP_API CheckpointInfo parse_index(std::string_view bytes, std::uint32_t version,
+                                        std::uint64_t file_bytes, const ReadLimits& limits,
+                                        std::string_view what);
 
 // A name that may stand in a checkpoint: 1 to 4096 bytes without control characters; no part between slashes
 // is empty, "." or "..".

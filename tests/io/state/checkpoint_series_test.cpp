@@ -166,11 +166,11 @@ TEST_F(CheckpointSeriesTest, KeepsWhatWaitsWhereASaveFails) {
   step();
   series.save(store_);
 
-  VariableStore apart;
+  VariableStore slices;
   const auto zero = [] { return Tensor::zeros({1}); };
-  apart.find_or_create("mine", {DType::kF32, {1}}, zero, {"", CopyRule::kApart});
-  apart.find_or_create("mine/replica_1", {DType::kF32, {1}}, zero, {"mine", CopyRule::kApart});
-  EXPECT_THROW(series.save(apart), FailedPrecondition);
+  const VariableRole first_of_three{.copies = CopyRule::kSlices, .slice_axis = 0, .slice_extent = 3};
+  slices.find_or_create("mine", {DType::kF32, {1}}, zero, first_of_three);
+  EXPECT_THROW(series.save(slices), FailedPrecondition);
   release.set_value();
   series.wait();
   EXPECT_EQ(series.superseded(), 0U);

@@ -215,13 +215,13 @@ TEST(Checkpoint, RefusesVersionsThatItDoesNotKnow) {
   std::string bytes = read_file(folder / "a.lkc");
   internal::CheckpointHeader header =
       internal::parse_header(bytes, bytes.size(), ReadLimits(), "the test's checkpoint");
-  for (const std::uint32_t version : {0U, 2U, 0xFFFFFFFFU}) {
+  for (const std::uint32_t version : {0U, 3U, 0xFFFFFFFFU}) {
     header.version = version;
     bytes.replace(0, internal::kCheckpointHeaderBytes, internal::write_header(header));
     overwrite(folder / "a.lkc", bytes);
     std::string message;
     EXPECT_EQ(code_of([&] { read_checkpoint(folder / "a.lkc"); }, &message), ErrorCode::kUnimplemented);
-    EXPECT_THAT(message, HasSubstr(str("version ", version, ", and this Lockstep reads version 1")));
+    EXPECT_THAT(message, HasSubstr(str("version ", version, ", and this Lockstep reads versions 1 to 2")));
   }
 }
 
@@ -357,7 +357,7 @@ TEST(Checkpoint, RefusesAForgedIndex) {
     std::string message;
     EXPECT_EQ(
         code_of(
-            [&] { internal::parse_index(bytes, internal::aligned(36 + bytes.size()) + 128, {}, "index"); },
+            [&] { internal::parse_index(bytes, 1, internal::aligned(36 + bytes.size()) + 128, {}, "index"); },
             &message),
         ErrorCode::kDataLoss)
         << c.reason;
@@ -366,8 +366,65 @@ TEST(Checkpoint, RefusesAForgedIndex) {
   // The same with a name as it should be, and sizes that add up.
   const std::string bytes = to_portable_bytes(ForgedIndex{1, {{"a", "f32", {}}, {"b", "f64", {8}}}});
   EXPECT_EQ(
-      internal::parse_index(bytes, internal::aligned(36 + bytes.size()) + 128, {}, "index").entries.size(),
+      internal::parse_index(bytes, 1, internal::aligned(36 + bytes.size()) + 128, {}, "index").entries.size(),
       2U);
+}
+
+// The same of version 2, which knows copies and states.
+struct ForgedPart {
+  ForgedEntry entry;
+  std::uint8_t kind = 0;
+  std::uint32_t copy = 0, copies = 0;
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(entry, kind, copy, copies);
+  }
+};
+struct ForgedParts {
+  std::uint64_t step = 0;
+  std::vector<ForgedPart> entries;
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(step, entries);
+  }
+};
+
+TEST(Checkpoint, RefusesForgedCopiesAndStates) {
+  const ForgedEntry a{"a", "f32", {}}, b{"b", "f32", {}}, wide{"a", "f64", {}}, state{"s", "u8", {4}};
+  const auto parse = [](const std::vector<ForgedPart>& entries) {
+    const std::string bytes = to_portable_bytes(ForgedParts{1, entries});
+    return internal::parse_index(bytes, 2, internal::aligned(36 + bytes.size()) + 64 * entries.size(), {},
+                                 "index");
+  };
+  struct Case {
+    std::vector<ForgedPart> entries;
+    std::string reason;
+  };
+  const Case cases[] = {
+      {{{a, 3, 0, 0}}, "of the unknown kind 3"},
+      {{{a, 0, 1, 2}}, "is copy 1 of 2"},
+      {{{a, 1, 0, 0}}, "is copy 0 of 0"},
+      {{{a, 1, 2, 2}}, "is copy 2 of 2"},
+      {{{a, 1, 1, 2}}, "the copies of 'a' are not all there"},
+      {{{a, 1, 0, 2}}, "the copies of 'a' are not all there"},
+      {{{a, 1, 0, 2}, {b, 0, 0, 0}}, "the copies of 'a' are not all there"},
+      {{{a, 1, 0, 2}, {b, 1, 1, 2}}, "the copies of 'a' are not all there"},
+      {{{a, 1, 0, 2}, {a, 1, 1, 3}}, "the copies of 'a' are not all there"},
+      {{{a, 1, 0, 2}, {wide, 1, 1, 2}}, "the copies of 'a' are not all there"},
+      {{{a, 1, 0, 2}, {a, 1, 0, 2}}, "the copies of 'a' are not all there"},
+      {{{a, 0, 0, 0}, {a, 1, 0, 1}}, "not in order"},
+      {{{state, 2, 0, 0}, {a, 0, 0, 0}}, "not in order"},
+      {{{state, 2, 0, 0}, {state, 2, 0, 0}}, "not in order"},
+      {{{a, 2, 0, 0}}, "no list of bytes"},
+  };
+  for (const Case& c : cases) {
+    std::string message;
+    EXPECT_EQ(code_of([&] { parse(c.entries); }, &message), ErrorCode::kDataLoss) << c.reason;
+    EXPECT_THAT(message, HasSubstr(c.reason));
+  }
+  const CheckpointInfo info = parse({{a, 1, 0, 2}, {a, 1, 1, 2}, {b, 0, 0, 0}, {{"a", "u8", {1}}, 2, 0, 0}});
+  EXPECT_EQ(info.entries.size(), 4U);
+  EXPECT_EQ(info.entries[1].copy, 1U);
 }
 
 TEST(Checkpoint, WritesNoNameThatItWouldNotRead) {
