@@ -51,7 +51,7 @@ template <class F>
 auto experimental_run(Strategy& strategy, const F& fn, const BatchSource& source,
                       SourceSite site = SourceSite::current()) {
   const std::optional<std::vector<PerReplica<Tensor>>> batch = source();
-  if (!batch) internal::source_ended(0, 1);
+  if (!batch) internal::source_is_empty(site);
   return strategy.run_list(fn, *batch, {}, site);
 }
 // From a source of other nests: fn takes the whole batch, one nest of Values.
@@ -59,14 +59,14 @@ template <class F, class Source>
 requires(!std::is_convertible_v<Source, BatchSource>) auto experimental_run(
     Strategy& strategy, const F& fn, Source&& source, SourceSite site = SourceSite::current()) {
   const auto batch = source();
-  if (!batch.has_value()) internal::source_ended(0, 1);
+  if (!batch.has_value()) internal::source_is_empty(site);
   return strategy.run_list(
       [&](std::span<const Value> values) { return fn(nest::refill<Value>(*batch, values)); },
       nest::leaves<PerReplica<Tensor>>(*batch), {}, site);
 }
 template <class F>
-auto experimental_run(Strategy& strategy, const F& fn) {
-  return strategy.run_list(fn, {});
+auto experimental_run(Strategy& strategy, const F& fn, SourceSite site = SourceSite::current()) {
+  return strategy.run_list(fn, {}, {}, site);
 }
 
 }  // namespace lockstep::compat

@@ -21,17 +21,20 @@ bool on_every_replica(const Strategy& strategy, const Destinations& destinations
          (strategy.num_replicas_in_sync() > 1 && destinations.devices() == strategy.worker_devices());
 }
 
-GraphBuilder& require_builder(Strategy& strategy, std::string_view method) {
-  internal::require_cross_replica(&strategy, method);
+using internal::place_of_call;
+
+GraphBuilder& require_builder(Strategy& strategy, std::string_view method, const SourceSite& site) {
+  internal::require_cross_replica(&strategy, method, site);
   GraphBuilder* builder = current_builder();
   if (builder == nullptr)
-    throw FailedPrecondition(str(method, " makes nodes: call it inside a cross-replica or merge function"));
+    throw FailedPrecondition(str(method, " makes nodes: call it inside a cross-replica or merge function"),
+                             place_of_call(method, site));
   return *builder;
 }
 
-void require_sum_or_mean(ReduceOp op, std::string_view method) {
+void require_sum_or_mean(ReduceOp op, std::string_view method, const SourceSite& site) {
   if (op == ReduceOp::kSum || op == ReduceOp::kMean) return;
-  throw InvalidArgument(str(method, " takes sum or mean, got ", to_string(op)));
+  throw InvalidArgument(str(method, " takes sum or mean, got ", to_string(op)), place_of_call(method, site));
 }
 
 }  // namespace
@@ -58,17 +61,19 @@ Destinations::Destinations(const std::vector<std::string>& devices) {
   }
 }
 
-void Destinations::check_strategy(const Strategy& strategy, std::string_view method) const {
+void Destinations::check_strategy(const Strategy& strategy, std::string_view method,
+                                  const SourceSite& site) const {
   if (!variable_ || &variable_->strategy() == &strategy) return;
   throw InvalidArgument(str(method, ": the destination is variable '", variable_->name(),
-                            "', which belongs to another strategy; name one of this"));
+                            "', which belongs to another strategy; name one of this"),
+                        place_of_call(method, site));
 }
 
 PerReplica<Value> reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<Value>& value,
                             const Destinations& destinations, SourceSite site) {
-  require_sum_or_mean(op, "reduce_to()");
-  GraphBuilder& builder = require_builder(strategy, "reduce_to()");
-  destinations.check_strategy(strategy, "reduce_to()");
+  require_sum_or_mean(op, "reduce_to()", site);
+  GraphBuilder& builder = require_builder(strategy, "reduce_to()", site);
+  destinations.check_strategy(strategy, "reduce_to()", site);
   if (on_every_replica(strategy, destinations))
     return everywhere(strategy, strategy.reduce(op, value, std::nullopt, site));
   const auto device = builder.device(destinations.devices()[0]);
@@ -80,22 +85,24 @@ PerReplica<Value> reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<Va
 
 PerReplica<Value> first_replica_to(Strategy& strategy, const PerReplica<Value>& value,
                                    const Destinations& destinations, SourceSite site) {
-  require_builder(strategy, "first_replica_to()");
+  require_builder(strategy, "first_replica_to()", site);
   const auto replicas = static_cast<std::size_t>(strategy.num_replicas_in_sync());
   if (value.empty() || (!value.is_single() && value.size() != replicas)) {
     throw InvalidArgument(
-        str("first_replica_to(): the value has ", value.size(), " slots for ", replicas, " replicas"));
+        str("first_replica_to(): the value has ", value.size(), value.size() == 1 ? " slot" : " slots", " for ",
+            replicas, replicas == 1 ? " replica" : " replicas"),
+        place_of_call("first_replica_to()", site));
   }
-  destinations.check_strategy(strategy, "first_replica_to()");
+  destinations.check_strategy(strategy, "first_replica_to()", site);
   return broadcast_to(strategy, value[0], destinations, site);
 }
 
 std::vector<PerReplica<Value>> batch_reduce_to(
     Strategy& strategy, ReduceOp op, std::span<const std::pair<PerReplica<Value>, Destinations>> values,
     SourceSite site) {
-  require_sum_or_mean(op, "batch_reduce_to()");
-  GraphBuilder& builder = require_builder(strategy, "batch_reduce_to()");
-  for (const auto& [value, to] : values) to.check_strategy(strategy, "batch_reduce_to()");
+  require_sum_or_mean(op, "batch_reduce_to()", site);
+  GraphBuilder& builder = require_builder(strategy, "batch_reduce_to()", site);
+  for (const auto& [value, to] : values) to.check_strategy(strategy, "batch_reduce_to()", site);
   const auto replicas = static_cast<std::size_t>(strategy.num_replicas_in_sync());
   std::vector<PerReplica<Value>> results(values.size());
   std::vector<bool> done(values.size());
@@ -135,8 +142,8 @@ std::vector<PerReplica<Value>> batch_reduce_to(
 
 PerReplica<Value> broadcast_to(Strategy& strategy, const Value& value, const Destinations& destinations,
                                SourceSite site) {
-  GraphBuilder& builder = require_builder(strategy, "broadcast_to()");
-  destinations.check_strategy(strategy, "broadcast_to()");
+  GraphBuilder& builder = require_builder(strategy, "broadcast_to()", site);
+  destinations.check_strategy(strategy, "broadcast_to()", site);
   if (on_every_replica(strategy, destinations)) return everywhere(strategy, value);
   std::vector<Value> copies;
   for (const std::string& name : destinations.devices()) {
@@ -149,38 +156,41 @@ PerReplica<Value> broadcast_to(Strategy& strategy, const Value& value, const Des
 PerReplica<Value> update_non_slot(Strategy& strategy, std::span<const std::string> devices,
                                   const std::function<Value(std::span<const Value>)>& fn,
                                   std::span<const PerReplica<Value>> arguments, SourceSite site) {
-  require_builder(strategy, "update_non_slot()");
+  require_builder(strategy, "update_non_slot()", site);
   if (!std::ranges::equal(devices, strategy.worker_devices())) {
     throw InvalidArgument(
-        "update_non_slot(): the devices must be those of the strategy: use non_slot_devices()");
+        "update_non_slot(): the devices must be those of the strategy: use non_slot_devices()",
+        place_of_call("update_non_slot()", site));
   }
   return strategy.update_each(fn, arguments, "update_non_slot()", site);
 }
 
-const std::vector<std::string>& non_slot_devices(Strategy& strategy, std::span<const Variable>) {
-  internal::require_cross_replica(&strategy, "non_slot_devices()");
+const std::vector<std::string>& non_slot_devices(Strategy& strategy, std::span<const Variable>,
+                                                 SourceSite site) {
+  internal::require_cross_replica(&strategy, "non_slot_devices()", site);
   return strategy.worker_devices();
 }
 
-ColocationScope::ColocationScope(Strategy& strategy, const Variable& variable)
-    : frame_((internal::require_cross_replica(&strategy, "colocate_vars_with()"), &strategy),
+ColocationScope::ColocationScope(Strategy& strategy, const Variable& variable, SourceSite site)
+    : frame_((internal::require_cross_replica(&strategy, "colocate_vars_with()", site), &strategy),
              internal::kind_of_scope(), current_builder()) {
   if (&variable.strategy() == &strategy) return;
   throw InvalidArgument(str("colocate_vars_with(): variable '", variable.name(),
-                            "' belongs to another strategy; name one of this"));
+                            "' belongs to another strategy; name one of this"),
+                        place_of_call("colocate_vars_with()", site));
 }
 
-ColocationScope colocate_vars_with(Strategy& strategy, const Variable& variable) {
-  return ColocationScope(strategy, variable);
+ColocationScope colocate_vars_with(Strategy& strategy, const Variable& variable, SourceSite site) {
+  return ColocationScope(strategy, variable, site);
 }
 
 Value read_var(Strategy& strategy, const Variable& variable, SourceSite site) {
-  require_builder(strategy, "read_var()");
+  require_builder(strategy, "read_var()", site);
   return variable.read(site);
 }
 
 NodeId group(Strategy& strategy, const PerReplica<Value>& value, std::string_view name, SourceSite site) {
-  GraphBuilder& builder = require_builder(strategy, "group()");
+  GraphBuilder& builder = require_builder(strategy, "group()", site);
   if (value.size() == 1 && name.empty()) return value[0].id().node;
   static const OpDef& op = OpRegistry::global().get("group");
   return builder.node(op, name, value.values(), {}, {}, site);
@@ -188,11 +198,12 @@ NodeId group(Strategy& strategy, const PerReplica<Value>& value, std::string_vie
 
 Mapped map(Strategy& strategy, std::span<const Value> items,
            const std::function<Value(const Value&, std::span<const Value>)>& fn,
-           std::span<const PerReplica<Value>> arguments) {
-  GraphBuilder& builder = require_builder(strategy, "map()");
+           std::span<const PerReplica<Value>> arguments, SourceSite site) {
+  GraphBuilder& builder = require_builder(strategy, "map()", site);
   for (const PerReplica<Value>& argument : arguments) {
     if (argument.kind() == ReplicaKind::kPerReplica && strategy.num_replicas_in_sync() > 1)
-      throw InvalidArgument("map(): Expected value to be mirrored across replicas: reduce it first");
+      throw InvalidArgument("map(): Expected value to be mirrored across replicas: reduce it first",
+                            place_of_call("map()", site));
   }
   Mapped results;
   const std::vector<std::string>& devices = strategy.worker_devices();
@@ -207,13 +218,15 @@ Mapped map(Strategy& strategy, std::span<const Value> items,
   return results;
 }
 
-Mapped map(Strategy& strategy, std::span<const Value> items, const std::function<Value(const Value&)>& fn) {
-  return map(strategy, items, [&](const Value& item, std::span<const Value>) { return fn(item); }, {});
+Mapped map(Strategy& strategy, std::span<const Value> items, const std::function<Value(const Value&)>& fn,
+           SourceSite site) {
+  return map(
+      strategy, items, [&](const Value& item, std::span<const Value>) { return fn(item); }, {}, site);
 }
 
 Value reduce_mapped(Strategy& strategy, ReduceOp op, const Mapped& mapped, SourceSite site) {
-  require_sum_or_mean(op, "reduce_mapped()");
-  require_builder(strategy, "reduce_mapped()");
+  require_sum_or_mean(op, "reduce_mapped()", site);
+  require_builder(strategy, "reduce_mapped()", site);
   std::size_t longest = 0;
   for (const auto& [device, values] : mapped) longest = std::max(longest, values.size());
   // Item i is the (i / devices)-th of its device: the order of the items, as map() saw them.
@@ -224,7 +237,8 @@ Value reduce_mapped(Strategy& strategy, ReduceOp op, const Mapped& mapped, Sourc
       if (found != mapped.end() && i < found->second.size()) items.push_back(found->second[i]);
     }
   }
-  if (items.empty()) throw InvalidArgument("reduce_mapped(): there are no items");
+  if (items.empty())
+    throw InvalidArgument("reduce_mapped(): there are no items", place_of_call("reduce_mapped()", site));
   const auto here = internal::BuilderAccess(items[0].builder()).made_at(site);
   if (op == ReduceOp::kMean && !is_floating(items[0].dtype())) {
     for (Value& item : items) item = cast(item, DType::kF64);
@@ -232,8 +246,8 @@ Value reduce_mapped(Strategy& strategy, ReduceOp op, const Mapped& mapped, Sourc
   return items.size() == 1 ? items[0] : reduce_replicas(op, items, site);
 }
 
-PerReplica<Tensor> worker_device_index(const Strategy& strategy) {
-  internal::require_cross_replica(&strategy, "worker_device_index()");
+PerReplica<Tensor> worker_device_index(const Strategy& strategy, SourceSite site) {
+  internal::require_cross_replica(&strategy, "worker_device_index()", site);
   std::vector<Tensor> ids;
   ids.reserve(static_cast<std::size_t>(strategy.num_replicas_in_sync()));
   for (std::int32_t r = 0; r < strategy.num_replicas_in_sync(); ++r) ids.push_back(Tensor::scalar(r));

@@ -36,7 +36,7 @@ class LOCKSTEP_API Destinations {
   bool every_replica() const { return devices_.empty(); }
   const std::vector<std::string>& devices() const { return devices_; }  // canonical; empty: every replica's
   // Throws InvalidArgument where they are those of a variable of another strategy.
-  void check_strategy(const Strategy& strategy, std::string_view method) const;
+  void check_strategy(const Strategy& strategy, std::string_view method, const SourceSite& site) const;
 
  private:
   std::vector<std::string> devices_;
@@ -69,18 +69,20 @@ LOCKSTEP_API PerReplica<Value> update_non_slot(Strategy& strategy, std::span<con
                                                SourceSite site = SourceSite::current());
 // Where state that belongs to no variable lives: all devices.
 LOCKSTEP_API const std::vector<std::string>& non_slot_devices(Strategy& strategy,
-                                                              std::span<const Variable> variables = {});
+                                                              std::span<const Variable> variables = {},
+                                                              SourceSite site = SourceSite::current());
 
 // Variables made while the guard lives get the devices of `variable`, which must be of this strategy: those
 // of all replicas. Enters the strategy's scope.
 class LOCKSTEP_API ColocationScope {
  public:
-  ColocationScope(Strategy& strategy, const Variable& variable);
+  ColocationScope(Strategy& strategy, const Variable& variable, SourceSite site = SourceSite::current());
 
  private:
   internal::ContextFrame frame_;
 };
-[[nodiscard]] LOCKSTEP_API ColocationScope colocate_vars_with(Strategy& strategy, const Variable& variable);
+[[nodiscard]] LOCKSTEP_API ColocationScope colocate_vars_with(Strategy& strategy, const Variable& variable,
+                                                              SourceSite site = SourceSite::current());
 
 // The variable's value where it stands: the aggregate of one that is synchronized on read.
 LOCKSTEP_API Value read_var(Strategy& strategy, const Variable& variable,
@@ -95,16 +97,19 @@ LOCKSTEP_API NodeId group(Strategy& strategy, const PerReplica<Value>& value, st
 // mirrored ones) fn gets the slots of the item's device behind the item.
 using Mapped = std::map<std::string, std::vector<Value>>;
 LOCKSTEP_API Mapped map(Strategy& strategy, std::span<const Value> items,
-                        const std::function<Value(const Value&)>& fn);
+                        const std::function<Value(const Value&)>& fn,
+                        SourceSite site = SourceSite::current());
 LOCKSTEP_API Mapped map(Strategy& strategy, std::span<const Value> items,
                         const std::function<Value(const Value&, std::span<const Value>)>& fn,
-                        std::span<const PerReplica<Value>> arguments);
+                        std::span<const PerReplica<Value>> arguments,
+                        SourceSite site = SourceSite::current());
 // The items' values combined, in the order of the items: their sum, or their mean over the number of items.
 LOCKSTEP_API Value reduce_mapped(Strategy& strategy, ReduceOp op, const Mapped& mapped,
                                  SourceSite site = SourceSite::current());
 
 // The number of each replica, i32, as a value to hand to run().
-LOCKSTEP_API PerReplica<Tensor> worker_device_index(const Strategy& strategy);
+LOCKSTEP_API PerReplica<Tensor> worker_device_index(const Strategy& strategy,
+                                                    SourceSite site = SourceSite::current());
 
 // What a runtime for this strategy needs, from what is given: as many logical CPUs as its devices name. Pure.
 LOCKSTEP_API RuntimeOptions update_config(const Strategy& strategy, RuntimeOptions options);

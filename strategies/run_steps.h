@@ -77,19 +77,21 @@ class LOCKSTEP_API MultiStepContext {
 // Without a source. Throws RunError saying how many iterations committed.
 LOCKSTEP_API MultiStepContext run_steps(Strategy& strategy, std::int64_t iterations,
                                         const std::function<void(MultiStepContext&)>& fn,
-                                        StepOutputs initial = {});
+                                        StepOutputs initial = {}, SourceSite site = SourceSite::current());
 
 // Batches as a list of values with the specs named. Throws RunError (kFailedPrecondition) saying how many
 // iterations committed where the source ends before `iterations`, and what a run throws.
 LOCKSTEP_API MultiStepContext run_steps(Strategy& strategy, const BatchSource& source,
                                         std::int64_t iterations, std::vector<InputSpec> inputs,
-                                        const MultiStepContext::Fn& fn, StepOutputs initial = {});
+                                        const MultiStepContext::Fn& fn, StepOutputs initial = {},
+                                        SourceSite site = SourceSite::current());
 
 namespace internal {
 
 // What run_steps gives where there is nothing to run.
-LOCKSTEP_API MultiStepContext no_steps(Strategy& strategy, StepOutputs initial);
-[[noreturn]] LOCKSTEP_API void source_ended(std::int64_t committed, std::int64_t iterations);
+LOCKSTEP_API MultiStepContext no_steps(Strategy& strategy, StepOutputs initial, SourceSite site);
+[[noreturn]] LOCKSTEP_API void source_ended(std::int64_t committed, std::int64_t iterations, SourceSite site);
+[[noreturn]] LOCKSTEP_API void source_is_empty(SourceSite site);  // for compat::experimental_run
 
 }  // namespace internal
 
@@ -101,10 +103,10 @@ requires requires(Source& source) {
   { source().has_value() } -> std::convertible_to<bool>;
 }
 MultiStepContext run_steps(Strategy& strategy, Source&& source, std::int64_t iterations, const F& fn,
-                           StepOutputs initial = {}) {
-  if (iterations == 0) return internal::no_steps(strategy, std::move(initial));
+                           StepOutputs initial = {}, SourceSite site = SourceSite::current()) {
+  if (iterations == 0) return internal::no_steps(strategy, std::move(initial), site);
   const auto first = source();
-  if (!first.has_value()) internal::source_ended(0, iterations);
+  if (!first.has_value()) internal::source_ended(0, iterations, site);
   bool is_first = true;
   const BatchSource batches = [&]() -> std::optional<std::vector<PerReplica<Tensor>>> {
     if (std::exchange(is_first, false)) return nest::leaves<PerReplica<Tensor>>(*first);
@@ -117,7 +119,7 @@ MultiStepContext run_steps(Strategy& strategy, Source&& source, std::int64_t ite
       [&](MultiStepContext& context, std::span<const PerReplica<Value>> values) {
         fn(context, nest::refill<PerReplica<Value>>(*first, values));
       },
-      std::move(initial));
+      std::move(initial), site);
 }
 
 }  // namespace lockstep

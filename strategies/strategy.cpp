@@ -89,8 +89,8 @@ void Strategy::check_step(const Graph& step) const {
   check_assigns(step);
 }
 
-Strategy::Scope Strategy::scope() {
-  internal::require_cross_replica(this, "scope()");
+Strategy::Scope Strategy::scope(SourceSite site) {
+  internal::require_cross_replica(this, "scope()", site);
   return Scope(*this);
 }
 
@@ -110,8 +110,8 @@ Step Strategy::finish_step(Step::Parts parts) {
   return Step(std::move(parts));
 }
 
-Step Strategy::distribute(Graph step, const std::vector<std::string>& shared) {
-  internal::require_cross_replica(this, "distribute()");
+Step Strategy::distribute(Graph step, const std::vector<std::string>& shared, SourceSite site) {
+  internal::require_cross_replica(this, "distribute()", site);
   allow_drift(step);
   Step::Parts parts;
   parts.replicas = worker_devices().size();
@@ -175,21 +175,23 @@ PlaceResult<std::vector<Value>, std::vector<Tensor>> Strategy::local_results(con
   return value.is_traced() ? Results(value.traced().values()) : Results(value.computed().values());
 }
 
-PerReplica<Tensor> Strategy::broadcast(const Tensor& value) {
-  internal::require_cross_replica(this, "broadcast()");
-  if (!value.defined()) throw InvalidArgument("broadcast(): the tensor is empty");
+PerReplica<Tensor> Strategy::broadcast(const Tensor& value, SourceSite site) {
+  internal::require_cross_replica(this, "broadcast()", site);
+  if (!value.defined())
+    throw InvalidArgument("broadcast(): the tensor is empty", internal::place_of_call("broadcast()", site));
   return mirrored(std::vector<Tensor>(worker_devices().size(), value.clone()));
 }
 
 PerReplica<Tensor> Strategy::distribute_values_from_function(
-    const std::function<Tensor(std::int64_t replica, std::int64_t replicas)>& f) {
-  internal::require_cross_replica(this, "distribute_values_from_function()");
+    const std::function<Tensor(std::int64_t replica, std::int64_t replicas)>& f, SourceSite site) {
+  constexpr std::string_view kMethod = "distribute_values_from_function()";
+  internal::require_cross_replica(this, kMethod, site);
   std::vector<Tensor> values;
   for (std::int64_t r = 0; r < num_replicas_in_sync(); ++r) {
     values.push_back(f(r, num_replicas_in_sync()));
     if (!values.back().defined()) {
-      throw InvalidArgument(
-          str("distribute_values_from_function(): the tensor for replica ", r, " is empty"));
+      throw InvalidArgument(str(kMethod, ": the tensor for replica ", r, " is empty"),
+                            internal::place_of_call(kMethod, site));
     }
   }
   return PerReplica<Tensor>(std::move(values));
@@ -198,10 +200,12 @@ PerReplica<Tensor> Strategy::distribute_values_from_function(
 PerReplica<Value> Strategy::update_each(const std::function<Value(std::span<const Value>)>& fn,
                                         std::span<const PerReplica<Value>> arguments, std::string_view method,
                                         SourceSite site) {
-  internal::require_cross_replica(this, method);
-  for (const PerReplica<Value>& argument : arguments) {
-    if (argument.kind() == ReplicaKind::kPerReplica && num_replicas_in_sync() > 1)
-      throw InvalidArgument(str(method, ": Expected value to be mirrored across replicas: reduce it first"));
+  internal::require_cross_replica(this, method, site);
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].kind() != ReplicaKind::kPerReplica || num_replicas_in_sync() == 1) continue;
+    throw InvalidArgument(str(method, ": Expected value to be mirrored across replicas, and argument ", i,
+                              " is per replica: reduce it first"),
+                          internal::place_of_call(method, site));
   }
   const std::vector<PerReplica<Value>> results = replicate(
       arguments, [&](std::span<const Value> values) { return std::vector<Value>{fn(values)}; },

@@ -87,7 +87,7 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
    private:
     internal::ContextFrame frame_;
   };
-  Scope scope();
+  Scope scope(SourceSite site = SourceSite::current());
 
   // --- functions
   // Traces `fn`, a function of Values (one per input, those of one replica), once, and clones it per replica.
@@ -112,7 +112,8 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   // every replica gets its own placeholders of, except for those in `shared` (they come first among the
   // inputs). A graph that has replicated regions already, for as many replicas as this strategy has, is taken
   // as it is: each placeholder is an input of its own, each result single. Throws PassError.
-  Step distribute(Graph step, const std::vector<std::string>& shared = {});
+  Step distribute(Graph step, const std::vector<std::string>& shared = {},
+                  SourceSite site = SourceSite::current());
 
   // Runs `fn` once per replica on its slots of the arguments. Inside a cross-replica function or a merge
   // function this makes nodes, takes PerReplica<Value> and gives nests of them. Elsewhere it takes
@@ -164,7 +165,7 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   template <class F>
   auto run_list(const F& fn, std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {},
                 SourceSite site = SourceSite::current()) {
-    return named_function(internal::specs_of(arguments), fn, "run()", site).call(arguments, options);
+    return named_function(internal::specs_of(arguments, site), fn, "run()", site).call(arguments, options);
   }
 
   // --- across replicas
@@ -185,10 +186,11 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   }
   static PlaceResult<std::vector<Value>, std::vector<Tensor>> local_results(const RunResult& value);
   // A value for every replica: one copy of the caller's tensor, which all slots share.
-  PerReplica<Tensor> broadcast(const Tensor& value);
+  PerReplica<Tensor> broadcast(const Tensor& value, SourceSite site = SourceSite::current());
   // f(replica id, number of replicas) for each replica; never single. An empty tensor is an error.
   PerReplica<Tensor> distribute_values_from_function(
-      const std::function<Tensor(std::int64_t replica, std::int64_t replicas)>& f);
+      const std::function<Tensor(std::int64_t replica, std::int64_t replicas)>& f,
+      SourceSite site = SourceSite::current());
   // For each copy of the variable: fn(the copy, this copy's slots of the arguments), in update context.
   // Arguments are single or mirrored. Inside cross-replica and merge functions; the value is that of fn:
   // mirrored, or single where no replica has a part in it.
@@ -227,7 +229,7 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
     const std::vector<PerReplica<Value>> results = replicate(
         arguments,
         [&](std::span<const Value> values) {
-          auto [flat, shape] = internal::flat_call<Value>(fn, values);
+          auto [flat, shape] = internal::flat_call<Value>(fn, values, site);
           structure = std::move(shape);
           return std::move(flat);
         },

@@ -59,7 +59,8 @@ class SumLevel {
       case Aggregation::kSum: return Combine::kSum;
       case Aggregation::kMean: return Combine::kMean;
       case Aggregation::kOnlyFirstReplica: return Combine::kFirst;
-      case Aggregation::kNone: break;
+      case Aggregation::kNone:
+      case Aggregation::kSlices: break;
     }
     throw PassError(
         kInsertAllReduce,

@@ -67,32 +67,40 @@ ContextKind kind_of_scope() {
   return current_context() == ContextKind::kUpdate ? ContextKind::kUpdate : ContextKind::kCrossReplica;
 }
 
-void require_cross_replica(const Tracer* tracer, std::string_view method) {
+ErrorPlace place_of_call(std::string_view method, const SourceSite& site) {
+  return {{}, std::string(method), {}, site.file, site.line, -1};
+}
+
+void require_cross_replica(const Tracer* tracer, std::string_view method, const SourceSite& site) {
   if (top_frame == nullptr) return;
   if (top_frame->tracer() != tracer) {
     throw FailedPrecondition(str(method, " mixes strategies: '", top_frame->tracer()->name(),
                                  "' is active on this thread, and this is another strategy ('",
-                                 tracer->name(), "'); leave its scope first"));
+                                 tracer->name(), "'); leave its scope first"),
+                             place_of_call(method, site));
   }
   if (top_frame->kind() == ContextKind::kReplica) {
-    throw FailedPrecondition(str(method,
-                                 " requires cross-replica context, and this is the code of one replica: use ",
-                                 "replica_context().merge_call()"));
+    throw FailedPrecondition(
+        str(method, " requires cross-replica context, and this is the code of one replica: use ",
+            "replica_context().merge_call()"),
+        place_of_call(method, site));
   }
 }
 
-void require_no_update(std::string_view method) {
+void require_no_update(std::string_view method, const SourceSite& site) {
   if (current_context() != ContextKind::kUpdate) return;
   throw FailedPrecondition(
       str(method, " requires cross-replica context, and this is the code of one copy, in an update: ",
-          "call it before the update and hand its result over as an argument"));
+          "call it before the update and hand its result over as an argument"),
+      place_of_call(method, site));
 }
 
-void require_replica(std::string_view method) {
+void require_replica(std::string_view method, const SourceSite& site) {
   if (in_replica_context()) return;
   throw FailedPrecondition(
       str(method, " requires replica context: call it inside a function that Strategy::function() or ",
-          "run() clones; this is the ", to_string(current_context()), " context"));
+          "run() clones; this is the ", to_string(current_context()), " context"),
+      place_of_call(method, site));
 }
 
 }  // namespace internal

@@ -91,10 +91,15 @@ class LOCKSTEP_API ContextFrame {
   mutable std::vector<Leaves> leaving_;
 };
 
-// Throw FailedPrecondition where the context is another one; `method` is what was called.
-LOCKSTEP_API void require_cross_replica(const Tracer* tracer, std::string_view method);
-LOCKSTEP_API void require_no_update(std::string_view method);  // of what makes nodes for all replicas
-LOCKSTEP_API void require_replica(std::string_view method);
+// The call of a user, for errors: "reduce()" at a line.
+LOCKSTEP_API ErrorPlace place_of_call(std::string_view method, const SourceSite& site);
+
+// Throw FailedPrecondition where the context is another one; `method` is what was called, and where.
+LOCKSTEP_API void require_cross_replica(const Tracer* tracer, std::string_view method,
+                                        const SourceSite& site);
+// Of what makes nodes for all replicas.
+LOCKSTEP_API void require_no_update(std::string_view method, const SourceSite& site);
+LOCKSTEP_API void require_replica(std::string_view method, const SourceSite& site);
 
 }  // namespace internal
 

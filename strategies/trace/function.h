@@ -63,16 +63,15 @@ class Function : public Step {
 
 namespace internal {
 
+[[noreturn]] LOCKSTEP_API void wrong_arity(std::size_t takes, std::size_t got, const SourceSite& site);
+
 // Calls fn with the items of the list as its arguments, whose types say how many it takes.
 template <class Argument, class F, class R, class... As>
-R apply_list(const F& fn, std::span<const Argument> list, R (*)(As...)) {
+R apply_list(const F& fn, std::span<const Argument> list, R (*)(As...), const SourceSite& site) {
   if constexpr (sizeof...(As) == 1 && (std::is_convertible_v<std::span<const Argument>, As> && ...)) {
     return fn(list);
   } else {
-    if (list.size() != sizeof...(As)) {
-      throw InvalidArgument(str("the function takes ", sizeof...(As), " values, got ", list.size(),
-                                "; name one input for each"));
-    }
+    if (list.size() != sizeof...(As)) wrong_arity(sizeof...(As), list.size(), site);
     return [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) { return fn(list[kIndex]...); }
     (std::index_sequence_for<As...>());
   }
@@ -116,14 +115,15 @@ auto signature_of() {
 // Traces fn into flat values and remembers the structure of what it gave.
 template <class Leaf, class F>
 std::pair<std::vector<Leaf>, std::shared_ptr<const void>> flat_call(const F& fn,
-                                                                    std::span<const Leaf> arguments) {
+                                                                    std::span<const Leaf> arguments,
+                                                                    const SourceSite& site) {
   using Sig = decltype(signature_of<F>());
   using R = typename Sig::Result;
   if constexpr (std::is_void_v<R>) {
-    apply_list<Leaf>(fn, arguments, typename Sig::Pointer());
+    apply_list<Leaf>(fn, arguments, typename Sig::Pointer(), site);
     return {};
   } else {
-    auto result = std::make_shared<const R>(apply_list<Leaf>(fn, arguments, typename Sig::Pointer()));
+    auto result = std::make_shared<const R>(apply_list<Leaf>(fn, arguments, typename Sig::Pointer(), site));
     return {nest::leaves<Leaf>(*result), result};
   }
 }
@@ -143,7 +143,7 @@ auto make_function(std::vector<InputSpec> inputs, const F& fn, SourceSite site, 
   Step step = trace(
       std::move(inputs),
       [&](std::span<const Leaf> values) {
-        auto [flat, shape] = flat_call<Leaf>(fn, values);
+        auto [flat, shape] = flat_call<Leaf>(fn, values, site);
         structure = std::move(shape);
         return std::move(flat);
       },
@@ -155,7 +155,8 @@ auto make_function(std::vector<InputSpec> inputs, const F& fn, SourceSite site, 
 
 // What a function that is called with these arguments takes. Throws InvalidArgument if the slots of one
 // differ in kind.
-LOCKSTEP_API std::vector<InputSpec> specs_of(std::span<const PerReplica<Tensor>> arguments);
+LOCKSTEP_API std::vector<InputSpec> specs_of(std::span<const PerReplica<Tensor>> arguments,
+                                             const SourceSite& site);
 
 }  // namespace internal
 

@@ -5,45 +5,46 @@
 
 namespace lockstep {
 
-ReplicaContext replica_context() {
-  internal::require_replica("replica_context()");
+ReplicaContext replica_context(SourceSite site) {
+  internal::require_replica("replica_context()", site);
   const internal::ContextFrame* frame = internal::ContextFrame::current();
   return {*frame->tracer(), frame->serial()};
 }
 
 // Regions (branches, loop bodies) of the function are part of it; another function, or a merge function
 // inside, is not.
-void ReplicaContext::check(std::string_view method) const {
-  internal::require_replica(method);
+void ReplicaContext::check(std::string_view method, const SourceSite& site) const {
+  internal::require_replica(method, site);
   if (internal::ContextFrame::current()->serial() == serial_) return;
   throw FailedPrecondition(
       str(method, ": this ReplicaContext belongs to another function; ask replica_context() for ",
-          "the one of the function being traced"));
+          "the one of the function being traced"),
+      internal::place_of_call(method, site));
 }
 
-Strategy& ReplicaContext::strategy() const {
-  check("strategy()");
+Strategy& ReplicaContext::strategy(SourceSite site) const {
+  check("strategy()", site);
   return tracer_->strategy();
 }
 
-std::int64_t ReplicaContext::num_replicas_in_sync() const {
-  check("num_replicas_in_sync()");
+std::int64_t ReplicaContext::num_replicas_in_sync(SourceSite site) const {
+  check("num_replicas_in_sync()", site);
   return tracer_->num_replicas_in_sync();
 }
 
 Value ReplicaContext::replica_id(SourceSite site) const {
-  check("replica_id()");
+  check("replica_id()", site);
   return lockstep::replica_id(*current_builder(), site);
 }
 
 Value ReplicaContext::all_reduce(ReduceOp op, const Operand& value) const {
-  check("all_reduce()");
+  check("all_reduce()", value.site());
   return lockstep::all_reduce(op, value);
 }
 
 std::vector<Value> ReplicaContext::all_reduce_list(ReduceOp op, std::span<const Value> values,
                                                    SourceSite site) const {
-  check("all_reduce()");
+  check("all_reduce()", site);
   // One node per dtype, each value in its place.
   std::vector<Value> results(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -62,18 +63,18 @@ std::vector<Value> ReplicaContext::all_reduce_list(ReduceOp op, std::span<const 
 }
 
 Value ReplicaContext::all_gather(const Operand& value, std::int64_t axis) const {
-  check("all_gather()");
-  // How much there will be is not known before `replicate`, which says how many replicas there are.
-  const Value& v = value.value_for("all_gather");
-  std::vector<Attribute> attributes;
-  if (axis != 0) attributes.push_back({"axis", axis});
-  attributes.push_back({"replicas", std::int64_t{0}});
-  return v.builder().op1("all_gather", {v}, std::move(attributes), {}, value.site());
+  check("all_gather()", value.site());
+  return internal::gather_replicas(value, axis);
+}
+
+Value ReplicaContext::reduce_scatter(ReduceOp op, const Operand& value, std::int64_t axis) const {
+  check("reduce_scatter()", value.site());
+  return lockstep::reduce_scatter(op, value, tracer_->num_replicas_in_sync(), axis);
 }
 
 std::vector<Value> ReplicaContext::merge_call_list(const MergeListFn& merge, std::span<const Value> arguments,
                                                    SourceSite site) const {
-  check("merge_call()");
+  check("merge_call()", site);
   GraphBuilder& builder = *current_builder();
   std::vector<ReplicaKind> kinds;
   kinds.reserve(arguments.size());

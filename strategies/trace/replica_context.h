@@ -35,8 +35,8 @@ namespace lockstep {
 
 class LOCKSTEP_API ReplicaContext {
  public:
-  Strategy& strategy() const;
-  std::int64_t num_replicas_in_sync() const;
+  Strategy& strategy(SourceSite site = SourceSite::current()) const;
+  std::int64_t num_replicas_in_sync(SourceSite site = SourceSite::current()) const;
   // i32: 0, 1, ... over all workers; the local one counts those of this process, which here are all.
   Value replica_id(SourceSite site = SourceSite::current()) const;
   Value local_replica_id(SourceSite site = SourceSite::current()) const { return replica_id(site); }
@@ -52,6 +52,9 @@ class LOCKSTEP_API ReplicaContext {
   }
   // The values of all replicas one behind the other.
   Value all_gather(const Operand& value, std::int64_t axis = 0) const;
+  // The values of all replicas combined, of which this replica gets its piece: the axis is cut into as many as
+  // there are replicas, evenly.
+  Value reduce_scatter(ReduceOp op, const Operand& value, std::int64_t axis = 0) const;
 
   // merge(Strategy&, PerReplica<Value>...) with the arguments of all replicas. An argument that is known to
   // be the same on all of them comes as a single or mirrored value, whose sum over replicas is refused as it
@@ -81,9 +84,9 @@ class LOCKSTEP_API ReplicaContext {
                                      SourceSite site = SourceSite::current()) const;
 
  private:
-  friend LOCKSTEP_API ReplicaContext replica_context();
+  friend LOCKSTEP_API ReplicaContext replica_context(SourceSite site);
   ReplicaContext(internal::Tracer& tracer, std::uint64_t serial) : tracer_(&tracer), serial_(serial) {}
-  void check(std::string_view method) const;
+  void check(std::string_view method, const SourceSite& site) const;
   static Value value_of(const Operand& argument) { return argument.value_for("merge_call"); }
   std::vector<Value> all_reduce_list(ReduceOp op, std::span<const Value> values, SourceSite site) const;
   template <class F, std::size_t... kIndex>
@@ -115,6 +118,6 @@ class LOCKSTEP_API ReplicaContext {
 };
 
 // The context of the replica being traced; throws FailedPrecondition outside of one.
-LOCKSTEP_API ReplicaContext replica_context();
+LOCKSTEP_API ReplicaContext replica_context(SourceSite site = SourceSite::current());
 
 }  // namespace lockstep

@@ -52,8 +52,7 @@ void RegionKinds::extend() {
     for (const ValueId input : node.inputs()) kind = std::max(kind, known(input));
     if (const auto* single = node.find<std::vector<std::int64_t>>("single");
         !node.regions().empty() && single) {
-      for (const std::int64_t one : *single)
-        merged_[next_].push_back(one != 0 ? ReplicaKind::kMirrored : ReplicaKind::kPerReplica);
+      merged_[next_] = merged_kinds(node, *single);
       continue;
     }
     if (node.op().traits.same_on_all || node.op().traits.sum_over_replicas) {
@@ -61,6 +60,29 @@ void RegionKinds::extend() {
     }
     kinds_[next_] = kind;
   }
+}
+
+// What a merge function gives one of is the same on all replicas, and single where it depends on none of them.
+std::vector<ReplicaKind> RegionKinds::merged_kinds(const Node& node,
+                                                   const std::vector<std::int64_t>& single) const {
+  const Graph& merge = node.regions()[0];
+  RegionKinds inside(merge, outermost_);
+  for (std::size_t i = 0; i < merge.parameters().size(); ++i)
+    inside.set(merge.parameters()[i], known(node.inputs()[i % node.inputs().size()]));
+  const std::size_t ones =
+      static_cast<std::size_t>(std::ranges::count_if(single, [](auto one) { return one != 0; }));
+  const std::size_t replicas =
+      ones == single.size() ? 1 : (merge.results().size() - ones) / (single.size() - ones);
+  std::vector<ReplicaKind> kinds;
+  std::size_t at = 0;
+  for (const std::int64_t one : single) {
+    const bool alone = one != 0 && inside.of(merge.results()[at]) == ReplicaKind::kSingle;
+    kinds.push_back(one == 0 ? ReplicaKind::kPerReplica
+                    : alone  ? ReplicaKind::kSingle
+                             : ReplicaKind::kMirrored);
+    at += one != 0 ? 1 : replicas;
+  }
+  return kinds;
 }
 
 ReplicaKind RegionKinds::of(ValueId value) {

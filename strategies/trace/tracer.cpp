@@ -29,14 +29,42 @@ void check_update(const Graph& region) {
   }
 }
 
-void check_reduce_axis(ReduceOp op, const std::optional<std::int64_t>& axis, std::size_t rank) {
-  if (!axis) return;
-  if (op != ReduceOp::kSum && op != ReduceOp::kMean)
-    throw InvalidArgument(str("reduce over an axis takes sum or mean, got ", to_string(op)));
-  const auto limit = static_cast<std::int64_t>(rank);
-  if (*axis < -limit || *axis >= limit)
-    throw InvalidArgument(str("reduce: axis ", *axis, " is out of range for values of rank ", rank));
+std::string replicas_text(std::int64_t count) { return str(count, count == 1 ? " replica" : " replicas"); }
+
+std::string slots_text(std::size_t count) { return str(count, count == 1 ? " slot" : " slots"); }
+
+void check_reduce(ReduceOp op, const PerReplica<Value>& value, const std::optional<std::int64_t>& axis,
+                  std::int64_t replicas, const SourceSite& site) {
+  const auto refuse = [&](const std::string& why) {
+    throw InvalidArgument(str("reduce: ", why), place_of_call("reduce()", site));
+  };
+  if (!value.is_single() && value.size() != static_cast<std::size_t>(replicas))
+    refuse(str("the value has ", slots_text(value.size()), " for ", replicas_text(replicas)));
+  const TensorSpec& first = value[0].spec();
+  for (std::size_t r = 1; r < value.size(); ++r) {
+    const TensorSpec& slot = value[r].spec();
+    if (slot.dtype != first.dtype || slot.shape.rank() != first.shape.rank())
+      refuse(str("the value is ", first, " on replica 0 and ", slot, " on replica ", r,
+                 "; slots have one dtype and one rank"));
+  }
+  if (axis) {
+    if (op != ReduceOp::kSum && op != ReduceOp::kMean)
+      refuse(str("over an axis it takes sum or mean, got ", to_string(op)));
+    const auto limit = static_cast<std::int64_t>(first.shape.rank());
+    if (*axis < -limit || *axis >= limit)
+      refuse(str("axis ", *axis, " is out of range for values of rank ", limit, " (", first, ")"));
+  }
+  const bool same = value.kind() != ReplicaKind::kPerReplica;
+  if (same && replicas > 1 && (op == ReduceOp::kSum || op == ReduceOp::kProd)) {
+    const bool sums = op == ReduceOp::kSum;
+    refuse(
+        str("a ", to_string(value.kind()), " value cannot be ", sums ? "summed" : "multiplied",
+            " over replicas: it is the same on all of them; ",
+            sums ? "divide by their number first, or take the mean" : "take the mean, or the value itself"));
+  }
 }
+
+bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
 }  // namespace
 
@@ -60,26 +88,30 @@ void Tracer::allow_drift(Graph& step) const {
 std::vector<PerReplica<Value>> Tracer::replicate(std::span<const PerReplica<Value>> arguments,
                                                  const TraceFn& trace, ContextKind kind,
                                                  std::string_view method, SourceSite site) {
-  require_cross_replica(this, method);
-  require_no_update(method);
+  require_cross_replica(this, method, site);
+  require_no_update(method, site);
   GraphBuilder* builder = current_builder();
   if (builder == nullptr) {
     throw FailedPrecondition(str(method, " makes nodes: call it inside cross_function() or a merge function",
-                                 kind == ContextKind::kReplica ? "; elsewhere give run() tensors" : ""));
+                                 kind == ContextKind::kReplica ? "; elsewhere give run() tensors" : ""),
+                             place_of_call(method, site));
   }
   const std::int64_t replicas = num_replicas_in_sync();
   std::vector<Value> shared;
   std::vector<std::vector<Value>> own;
   std::vector<std::size_t> place(arguments.size());  // in the region's parameters, those of one replica
-  for (const PerReplica<Value>& argument : arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const PerReplica<Value>& argument = arguments[i];
     if (argument.is_single()) {
       shared.push_back(argument[0]);
-    } else {
-      if (argument.size() != static_cast<std::size_t>(replicas)) {
-        throw InvalidArgument(str("an argument has ", argument.size(), " slots for ", replicas, " replicas"));
-      }
-      own.push_back(argument.values());
+      continue;
     }
+    if (argument.size() != static_cast<std::size_t>(replicas)) {
+      throw InvalidArgument(str(method, ": argument ", i, " has ", slots_text(argument.size()), " for ",
+                                replicas_text(replicas)),
+                            place_of_call(method, site));
+    }
+    own.push_back(argument.values());
   }
   std::size_t next_shared = 0, next_own = shared.size();
   for (std::size_t i = 0; i < arguments.size(); ++i)
@@ -133,10 +165,11 @@ std::vector<PerReplica<Value>> Tracer::replicate(std::span<const PerReplica<Valu
 
 Step::Parts Tracer::trace_cross(std::vector<InputSpec> inputs, const CrossTraceFn& trace,
                                 std::string_view method, SourceSite site) {
-  require_cross_replica(this, method);
+  require_cross_replica(this, method, site);
   if (current_builder() != nullptr) {
     throw FailedPrecondition(
-        str(method, ": a function cannot be made while another one is being traced; make it before"));
+        str(method, ": a function cannot be made while another one is being traced; make it before"),
+        place_of_call(method, site));
   }
   GraphBuilder builder;
   std::vector<PerReplica<Value>> arguments;
@@ -159,8 +192,10 @@ Step::Parts Tracer::trace_cross(std::vector<InputSpec> inputs, const CrossTraceF
     std::size_t next = 0;
     for (const PerReplica<Value>& result : trace(arguments)) {
       if (!result.is_single() && result.size() != devices_.size()) {
-        throw InvalidArgument(str("a result has ", result.size(), " slots for ", devices_.size(),
-                                  " replicas; give one for each, ", "or one for all"));
+        throw InvalidArgument(
+            str("a result has ", slots_text(result.size()), " for ", replicas_text(num_replicas_in_sync()),
+                "; give one for each, or one for all"),
+            place_of_call(method, site));
       }
       // Of equal values one is enough.
       const ReplicaKind kind = devices_.size() == 1 ? ReplicaKind::kSingle : result.kind();
@@ -187,20 +222,10 @@ Step::Parts Tracer::trace_replicas(std::vector<InputSpec> inputs, const TraceFn&
 
 Value Tracer::reduce_values(ReduceOp op, const PerReplica<Value>& value, std::optional<std::int64_t> axis,
                             SourceSite site) {
-  require_cross_replica(this, "reduce()");
-  if (value.empty()) throw InvalidArgument("reduce: the value is empty");
-  check_reduce_axis(op, axis, value[0].shape().rank());
-  const auto replicas = num_replicas_in_sync();
-  if (!value.is_single() && value.size() != static_cast<std::size_t>(replicas))
-    throw InvalidArgument(str("reduce: the value has ", value.size(), " slots for ", replicas, " replicas"));
+  require_cross_replica(this, "reduce()", site);
+  if (value.empty()) throw InvalidArgument("reduce: the value is empty", place_of_call("reduce()", site));
+  check_reduce(op, value, axis, num_replicas_in_sync(), site);
   const bool same = value.kind() != ReplicaKind::kPerReplica;
-  if (same && replicas > 1 && (op == ReduceOp::kSum || op == ReduceOp::kProd)) {
-    const bool sums = op == ReduceOp::kSum;
-    throw InvalidArgument(
-        str("reduce: a ", to_string(value.kind()), " value cannot be ", sums ? "summed" : "multiplied",
-            " over replicas: it is the same on all of them; ",
-            sums ? "divide by their number first, or take the mean" : "take the mean, or the value itself"));
-  }
   if (!axis) {
     if (value.size() == 1 || same) return value[0];
     std::vector<Value> slots = value.values();
@@ -211,27 +236,31 @@ Value Tracer::reduce_values(ReduceOp op, const PerReplica<Value>& value, std::op
     return reduce_replicas(op, slots, site);
   }
   const auto here = BuilderAccess(value[0].builder()).made_at(site);
-  // Sum and count of each replica; a value that is the same everywhere counts once.
+  // Sum and count of each replica; a value that is the same everywhere counts once. Halves are added up in f32
+  // and rounded once, at the end: a sum over an axis may be more than they hold where the mean is not.
+  const DType dtype = value[0].dtype();
+  const DType wide = is_half(dtype)                                 ? DType::kF32
+                     : op == ReduceOp::kMean && !is_floating(dtype) ? DType::kF64
+                                                                    : dtype;
   std::vector<Value> sums, counts;
   for (const Value& slot : same ? std::vector<Value>{value[0]} : value.values()) {
-    const bool integer = !is_floating(slot.dtype());
-    sums.push_back(sum(op == ReduceOp::kMean && integer ? cast(slot, DType::kF64) : slot, {*axis}));
+    sums.push_back(sum(slot.dtype() == wide ? slot : cast(slot, wide), {*axis}));
     counts.push_back(gather(
         shape_of(slot), slot.builder().constant(Tensor::scalar(
                             *axis < 0 ? *axis + static_cast<std::int64_t>(slot.shape().rank()) : *axis))));
   }
-  const Value total = sums.size() == 1 ? sums[0] : reduce_replicas(ReduceOp::kSum, sums, site);
-  if (op == ReduceOp::kSum) return total;
-  const Value count = counts.size() == 1 ? counts[0] : reduce_replicas(ReduceOp::kSum, counts, site);
-  // A count may be more than a half holds.
-  const DType dtype = total.dtype(), wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-  return cast(cast(total, wide) / cast(count, wide), dtype);
+  Value total = sums.size() == 1 ? sums[0] : reduce_replicas(ReduceOp::kSum, sums, site);
+  if (op == ReduceOp::kMean) {
+    const Value count = counts.size() == 1 ? counts[0] : reduce_replicas(ReduceOp::kSum, counts, site);
+    total = total / cast(count, wide);
+  }
+  return is_half(dtype) ? cast(total, dtype) : total;
 }
 
 Tensor Tracer::reduce_tensors(ReduceOp op, const PerReplica<Tensor>& value, std::optional<std::int64_t> axis,
                               SourceSite site) {
-  require_cross_replica(this, "reduce()");
-  if (value.empty()) throw InvalidArgument("reduce: the value is empty");
+  require_cross_replica(this, "reduce()", site);
+  if (value.empty()) throw InvalidArgument("reduce: the value is empty", place_of_call("reduce()", site));
   return at_once(value.values(), site, [&](GraphBuilder& builder, const std::vector<Value>& slots) {
     const ContextFrame frame(this, ContextKind::kCrossReplica, &builder);
     return reduce_values(

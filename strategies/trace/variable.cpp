@@ -47,29 +47,93 @@ std::string described(const VariableDecl& decl, const SourceSite& site) {
 }
 
 bool same_options(const VariableDecl& a, const VariableDecl& b) {
-  return a.spec == b.spec && a.aggregation == b.aggregation && a.trainable == b.trainable &&
+  return a.spec == b.spec && a.slice_axis == b.slice_axis && a.slice_extent == b.slice_extent &&
+         a.aggregation == b.aggregation && a.trainable == b.trainable &&
          without_auto(a.synchronization) == without_auto(b.synchronization);
+}
+
+// Slice `r` of so many of a value, filled up with zeros.
+Tensor slice_of(const Tensor& whole, std::int64_t axis, std::int64_t r, std::int64_t replicas,
+                const SourceSite& site) {
+  const std::int64_t extent = whole.shape()[static_cast<std::size_t>(axis)];
+  const std::int64_t rows = (extent + replicas - 1) / replicas;
+  std::vector<std::int64_t> begin(whole.shape().rank(), 0), end, low(begin), high(begin);
+  end.assign(whole.shape().dims().begin(), whole.shape().dims().end());
+  const auto at = static_cast<std::size_t>(axis);
+  begin[at] = std::min(extent, r * rows);
+  end[at] = std::min(extent, (r + 1) * rows);
+  high[at] = rows - (end[at] - begin[at]);
+  return internal::at_once({&whole, 1}, site, [&](GraphBuilder&, const std::vector<Value>& v) {
+    return pad(slice(v[0], begin, end), low, high);
+  });
+}
+
+// What the copies start with: one for all, or one for each replica.
+std::vector<Tensor> initial_copies(const std::string& name, const PerReplica<Tensor>& initial,
+                                   const VariableOptions& options, const internal::Tracer& strategy,
+                                   const ErrorPlace& place) {
+  const std::int64_t replicas = strategy.num_replicas_in_sync();
+  const auto refuse = [&](const std::string& why) {
+    throw InvalidArgument(str("variable '", name, "' ", why), place);
+  };
+  for (const Tensor& value : initial) {
+    if (!value.defined()) refuse("needs an initial value");
+    if (value.spec() != initial[0].spec())
+      refuse(str("starts as ", initial[0].spec(), " on one replica and as ", value.spec(), " on another"));
+  }
+  if (initial.empty()) refuse("needs an initial value");
+  const Decision decision = can_make_variable(options.synchronization, options.aggregation, replicas);
+  if (!decision) throw InvalidArgument(str("variable '", name, "': ", decision.reason()), place);
+  if (initial.kind() == ReplicaKind::kPerReplica) {
+    if (options.synchronization != Synchronization::kOnRead && replicas > 1)
+      refuse(
+          "is kept equal on all replicas, and cannot start with another value on each: use "
+          "Synchronization::kOnRead");
+    if (static_cast<std::int64_t>(initial.size()) != replicas)
+      refuse(str("has ", initial.size(), " initial values for ", replicas, " replicas"));
+  }
+  if (options.aggregation != Aggregation::kSlices) {
+    std::vector<Tensor> own;
+    for (const Tensor& value : initial) own.push_back(value.clone());
+    return own;
+  }
+  const auto rank = static_cast<std::int64_t>(initial[0].shape().rank());
+  if (initial.kind() == ReplicaKind::kPerReplica)
+    refuse("has slices for copies: give it the whole value, which is cut into them");
+  if (options.slice_axis < 0 || options.slice_axis >= rank)
+    refuse(str("has no axis ", options.slice_axis, " to be cut along: it is ", initial[0].spec()));
+  std::vector<Tensor> slices;
+  for (std::int64_t r = 0; r < replicas; ++r)
+    slices.push_back(
+        slice_of(initial[0], options.slice_axis, r, replicas, {place.file.c_str(), "", place.line}));
+  return slices;
 }
 
 }  // namespace
 
-Variable::Variable(std::string name, const Tensor& initial, const VariableOptions& options, SourceSite site) {
+Variable::Variable(std::string name, const Tensor& initial, const VariableOptions& options, SourceSite site)
+    : Variable(std::move(name), PerReplica<Tensor>(initial), options, site) {}
+
+Variable::Variable(std::string name, const PerReplica<Tensor>& initial, const VariableOptions& options,
+                   SourceSite site) {
   internal::Tracer& strategy = home();
   const ErrorPlace place = place_of_variable(name, site);
   if (name.empty()) throw InvalidArgument("a variable needs a name", place);
-  if (!initial.defined()) throw InvalidArgument(str("variable '", name, "' needs an initial value"), place);
-  const Decision decision =
-      can_make_variable(options.synchronization, options.aggregation, strategy.num_replicas_in_sync());
-  if (!decision) throw InvalidArgument(str("variable '", name, "': ", decision.reason()), place);
+  const std::vector<Tensor> starts = initial_copies(name, initial, options, strategy, place);
   auto state = std::make_shared<internal::VariableState>();
   state->tracer = &strategy;
   state->site = site;
   state->decl.name = std::move(name);
-  state->decl.spec = initial.spec();
-  state->decl.initial = initial.clone();
+  state->decl.spec = starts[0].spec();
+  state->decl.initial = starts[0];
   state->decl.synchronization = options.synchronization;
   state->decl.aggregation = options.aggregation;
   state->decl.trainable = options.trainable.value_or(options.synchronization != Synchronization::kOnRead);
+  state->decl.made_at = str(site.file, ":", site.line);
+  if (options.aggregation == Aggregation::kSlices) {
+    state->decl.slice_axis = static_cast<std::int32_t>(options.slice_axis);
+    state->decl.slice_extent = initial[0].shape()[static_cast<std::size_t>(options.slice_axis)];
+  }
   // From looking whether the name is free until it is taken: two threads may want it.
   const std::lock_guard<std::mutex> lock(strategy.made_mutex_);
   const bool exists = strategy.variables().contains(state->decl.name);
@@ -78,7 +142,10 @@ Variable::Variable(std::string name, const Tensor& initial, const VariableOption
         str("variable '", state->decl.name, "' exists already in this strategy; give it another name"),
         place);
   }
-  if (!exists) check_copy_names(state->decl.name, strategy, place);
+  if (!exists) {
+    strategy.made_.erase(state->decl.name);  // where it was erased from the store
+    check_copy_names(state->decl.name, strategy, place);
+  }
   const auto found = strategy.made_.find(state->decl.name);
   if (found != strategy.made_.end() && !same_options(found->second->decl, state->decl)) {
     throw InvalidArgument(
@@ -89,26 +156,32 @@ Variable::Variable(std::string name, const Tensor& initial, const VariableOption
   }
   VariableStore& store = strategy.variables();
   store.find_or_create(
-      state->decl.name, state->decl.spec, [&] { return initial; }, role_of(state->decl));
+      state->decl.name, state->decl.spec, [&] { return starts[0]; }, role_of(state->decl),
+      state->decl.made_at);
   if (options.synchronization == Synchronization::kOnRead) {
     VariableRole role = role_of(state->decl);
     role.copy_of = state->decl.name;
     for (std::int64_t r = 1; r < strategy.num_replicas_in_sync(); ++r)
       store.find_or_create(
-          copy_name(state->decl.name, r), state->decl.spec, [&] { return initial; }, role);
+          copy_name(state->decl.name, r), state->decl.spec,
+          [&] { return starts[static_cast<std::size_t>(r) % starts.size()]; }, role, state->decl.made_at);
   }
   state_ = strategy.made_.emplace(state->decl.name, state).first->second;
 }
 
 const std::string& Variable::name() const { return state_->decl.name; }
 const TensorSpec& Variable::spec() const { return state_->decl.spec; }
-Synchronization Variable::synchronization() const { return state_->decl.synchronization; }
-Aggregation Variable::aggregation() const { return state_->decl.aggregation; }
+Synchronization Variable::synchronization() const {
+  return internal::as_store_has_it(state_->decl, *state_->tracer).synchronization;
+}
+Aggregation Variable::aggregation() const {
+  return internal::as_store_has_it(state_->decl, *state_->tracer).aggregation;
+}
 bool Variable::trainable() const { return state_->decl.trainable; }
 Strategy& Variable::strategy() const { return state_->tracer->strategy(); }
 
 VariableRef Variable::declare(GraphBuilder& builder, SourceSite site) const {
-  check_strategy();
+  check_strategy(site);
   return internal::BuilderAccess(builder).find_or_declare(
       internal::as_step_has_it(state_->decl, *state_->tracer), site);
 }
@@ -118,35 +191,43 @@ Variable::operator VariableRef() const {
   return {name()};
 }
 
-void Variable::check_strategy() const {
+void Variable::check_strategy(const SourceSite& site) const {
   if (!has_strategy() || internal::ContextFrame::current()->tracer() == state_->tracer) return;
-  throw FailedPrecondition(str("variable '", name(),
-                               "' mixes strategies: it belongs to another one than the active '",
-                               internal::ContextFrame::current()->tracer()->name(), "'"));
+  throw FailedPrecondition(
+      str("variable '", name(), "' mixes strategies: it belongs to another one than the active '",
+          internal::ContextFrame::current()->tracer()->name(), "'"),
+      place(site));
 }
 
-VariableQuestion Variable::question(VariableAction action, ReplicaKind value) const {
-  check_strategy();
+VariableQuestion Variable::question(VariableAction action, ReplicaKind value, const SourceSite& site) const {
+  check_strategy(site);
   VariableQuestion question;
-  question.synchronization = synchronization();
-  question.aggregation = aggregation();
+  const bool drifts = state_->tracer->may_drift(name());
+  question.synchronization = drifts ? state_->decl.synchronization : synchronization();
+  question.aggregation = drifts ? state_->decl.aggregation : aggregation();
   question.context =
       current_context() == ContextKind::kDefault ? ContextKind::kCrossReplica : current_context();
   question.action = action;
   question.value = value;
   question.floating = is_floating(spec().dtype);
   question.replicas = state_->tracer->num_replicas_in_sync();
-  question.may_drift = state_->tracer->may_drift(name());
+  question.may_drift = drifts;
   return question;
 }
 
 namespace internal {
 
+VariableDecl as_store_has_it(VariableDecl decl, const Tracer& tracer) {
+  if (tracer.variables().contains(decl.name)) declare_as(tracer.variables().role(decl.name), decl);
+  return decl;
+}
+
 VariableDecl as_step_has_it(VariableDecl decl, const Tracer& tracer) {
+  decl = as_store_has_it(std::move(decl), tracer);
   if (tracer.num_replicas_in_sync() == 1 || !tracer.may_drift(decl.name)) return decl;
   if (decl.synchronization == Synchronization::kOnRead) return decl;
   decl.synchronization = Synchronization::kOnRead;
-  decl.aggregation = Aggregation::kOnlyFirstReplica;
+  decl.aggregation = Aggregation::kNone;
   return decl;
 }
 
@@ -183,13 +264,22 @@ GraphBuilder& Variable::require_trace(std::string_view only, std::string_view in
 Value Variable::read(SourceSite site) const {
   GraphBuilder& builder = require_trace("reads as a Value", "use value()", site);
   const VariableMeaning meaning =
-      accepted(question(VariableAction::kRead, ReplicaKind::kSingle), name(), site);
+      accepted(question(VariableAction::kRead, ReplicaKind::kSingle, site), name(), site);
   const VariableRef ref = declare(builder, site);
-  const bool all = meaning == VariableMeaning::kSumCopies || meaning == VariableMeaning::kMeanCopies;
+  const bool joins = meaning == VariableMeaning::kJoinCopies;
+  const bool all = joins || meaning == VariableMeaning::kSumCopies || meaning == VariableMeaning::kMeanCopies;
   if (!all || state_->tracer->num_replicas_in_sync() == 1) return builder.read(ref, site);
   const std::vector<PerReplica<Value>> copies = state_->tracer->replicate(
       {}, [&](std::span<const Value>) { return std::vector<Value>{builder.read(ref, site)}; },
       ContextKind::kUpdate, "read()", site);
+  if (joins) {
+    const auto here = internal::BuilderAccess(builder).made_at(site);
+    const VariableDecl decl = internal::as_store_has_it(state_->decl, *state_->tracer);
+    std::vector<std::int64_t> begin(spec().shape.rank(), 0);
+    std::vector<std::int64_t> end(spec().shape.dims().begin(), spec().shape.dims().end());
+    end[static_cast<std::size_t>(decl.slice_axis)] = decl.slice_extent;
+    return slice(concat(copies[0].values(), decl.slice_axis), begin, end);
+  }
   return reduce_replicas(meaning == VariableMeaning::kSumCopies ? ReduceOp::kSum : ReduceOp::kMean,
                          copies[0].values(), site);
 }
@@ -213,12 +303,12 @@ Value Variable::change(VariableAction action, const Operand& operand, bool negat
   if (!value.valid()) throw InvalidArgument(str("variable '", name(), "' is assigned an empty value"));
   if (negate) value = neg(value);
   const VariableMeaning meaning = allowed(action, site);
-  if (meaning == VariableMeaning::kShareEach) value = share_of(value, state_->tracer->num_replicas_in_sync());
   return apply(
       {value},
       [&](GraphBuilder& where, std::span<const Value> v) {
+        const Value mine = meaning == VariableMeaning::kShareEach ? share_of(v[0]) : v[0];
         const Value whole =
-            v[0].shape().rank() < spec().shape.rank() ? broadcast_to(v[0], spec().shape) : v[0];
+            mine.shape().rank() < spec().shape.rank() ? broadcast_to(mine, spec().shape) : mine;
         return action == VariableAction::kAssign ? where.assign(ref, whole, site)
                                                  : where.assign_add(ref, whole, site);
       },
@@ -228,19 +318,28 @@ Value Variable::change(VariableAction action, const Operand& operand, bool negat
 // In a replica it is known once the step is traced what is the same on all of them: check_assigns() decides
 // about what is right for the one and wrong for the other.
 VariableMeaning Variable::allowed(VariableAction action, const SourceSite& site) const {
-  const VariableQuestion same = question(action, ReplicaKind::kSingle);
+  const VariableQuestion same = question(action, ReplicaKind::kSingle, site);
   if (!in_replica_context()) return accepted(same, name(), site);
   const VariableMeaning meaning = variable_rule(same).meaning;
   return meaning == VariableMeaning::kRefused
-             ? accepted(question(action, ReplicaKind::kPerReplica), name(), site)
+             ? accepted(question(action, ReplicaKind::kPerReplica, site), name(), site)
              : meaning;
 }
 
-// Integers are cut, as a cast does.
-Value Variable::share_of(const Value& value, std::int64_t replicas) {
-  const Value count =
-      value.builder().constant(Tensor::full(value.dtype(), Shape{}, static_cast<double>(replicas)));
-  return value / count;
+// What this copy gets of a value that is the sum of all. Of integers the first copies get the remainder.
+Value Variable::share_of(const Value& value) const {
+  const std::int64_t replicas = state_->tracer->num_replicas_in_sync();
+  GraphBuilder& builder = value.builder();
+  const auto number = [&](DType dtype, std::int64_t n) {
+    return builder.constant(Tensor::full(dtype, Shape{}, static_cast<double>(n)));
+  };
+  if (!is_integer(value.dtype()) || replicas == 1) return value / number(value.dtype(), replicas);
+  const Value wide = cast(value, DType::kI64), count = number(DType::kI64, replicas);
+  const Value share = wide / count;
+  const Value rest = wide - share * count;
+  const Value extra =
+      where(less(cast(replica_id(builder), DType::kI64), abs(rest)), sign(rest), number(DType::kI64, 0));
+  return cast(share + extra, value.dtype());
 }
 
 Value Variable::apply(const std::vector<Value>& values,

@@ -54,19 +54,26 @@ struct VariableOptions {
   Aggregation aggregation = Aggregation::kNone;  // of what replicas assign, or of the copies when read
   // Absent: true, but false for kOnRead.
   std::optional<bool> trainable = std::nullopt;
+  // Of Aggregation::kSlices: the axis that the value is cut along, into as many slices as there are replicas;
+  // the last ones are filled up with zeros.
+  std::int64_t slice_axis = 0;
 };
 
 class LOCKSTEP_API Variable {
  public:
-  // Throws InvalidArgument for a taken name, an empty value, or Synchronization::kNone with more than one
-  // replica; inside a traced function for a taken name with another dtype, shape, synchronization,
+  // Throws InvalidArgument for a taken name, an empty value, Synchronization::kNone with more than one replica,
+  // or slices that are not synchronized on read; inside a traced function for a taken name with another dtype, shape, synchronization,
   // aggregation or trainable, naming both lines. A variable that is made in a function whose trace throws
   // afterwards stays: the function can be traced again, the name is taken for all else.
   Variable(std::string name, const Tensor& initial, const VariableOptions& options = {},
            SourceSite site = SourceSite::current());
+  // Another initial value for each replica, where it is synchronized on read.
+  Variable(std::string name, const PerReplica<Tensor>& initial, const VariableOptions& options = {},
+           SourceSite site = SourceSite::current());
 
   const std::string& name() const;
   const TensorSpec& spec() const;
+  // As the store has it: where a pass declared the variable anew, what that says.
   Synchronization synchronization() const;
   Aggregation aggregation() const;
   bool trainable() const;
@@ -103,14 +110,15 @@ class LOCKSTEP_API Variable {
 
   // --- at once, outside of traced functions, from any thread. All copies are read or changed together: they
   // wait for the runs that use the variable, and no run comes in between. Do not call them in a node of a run
-  // that uses the variable.
-  Tensor value() const;
-  void assign(const Tensor& value) const;
-  void assign_add(const Tensor& delta) const;
-  void assign_sub(const Tensor& delta) const;
+  // that uses the variable. value() throws InvalidArgument where the copies are no one value (they may drift
+  // apart, or have no aggregation): copies() gives each of them.
+  Tensor value(SourceSite site = SourceSite::current()) const;
+  void assign(const Tensor& value, SourceSite site = SourceSite::current()) const;
+  void assign_add(const Tensor& delta, SourceSite site = SourceSite::current()) const;
+  void assign_sub(const Tensor& delta, SourceSite site = SourceSite::current()) const;
   // The copy of every replica: mirrored where they are to be equal and are, bit for bit. Before the first
   // function that uses the variable is compiled there is one for all.
-  PerReplica<Tensor> copies() const;
+  PerReplica<Tensor> copies(SourceSite site = SourceSite::current()) const;
 
  private:
   friend internal::Tracer& internal::tracer_of(const Variable& variable);
@@ -122,15 +130,16 @@ class LOCKSTEP_API Variable {
               const std::function<Value(GraphBuilder&, std::span<const Value>)>& make, SourceSite site) const;
   // What the action means here, as far as it is known; throws where it is refused whatever the value.
   VariableMeaning allowed(VariableAction action, const SourceSite& site) const;
-  static Value share_of(const Value& value, std::int64_t replicas);
+  Value share_of(const Value& value) const;
   Value change(VariableAction action, const Operand& value, bool negate, SourceSite site) const;
-  void change_now(VariableAction action, const Tensor& value, bool negate) const;
+  void change_now(VariableAction action, const Tensor& value, bool negate, SourceSite site) const;
   ErrorPlace place(const SourceSite& site) const;
   // Where nodes go; throws FailedPrecondition where nothing is traced, naming what the variable does only
   // there.
   GraphBuilder& require_trace(std::string_view only, std::string_view instead, const SourceSite& site) const;
-  void check_strategy() const;  // throws FailedPrecondition where another one is active
-  VariableQuestion question(VariableAction action, ReplicaKind value) const;
+  // Throws FailedPrecondition where another one is active.
+  void check_strategy(const SourceSite& site) const;
+  VariableQuestion question(VariableAction action, ReplicaKind value, const SourceSite& site) const;
   VariableRef declare(GraphBuilder& builder, SourceSite site) const;
   std::shared_ptr<const internal::VariableState> state_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/run/logical_variable.h"
 #include "lockstep/strategies/trace/internal/at_once.h"
 #include "lockstep/strategies/trace/internal/variable_state.h"
 #include "lockstep/strategies/trace/tracer.h"
@@ -40,20 +41,22 @@ namespace {
 
 using internal::CopyLocks;
 
-void require_no_trace(const std::string& name, std::string_view what, std::string_view instead) {
+void require_no_trace(const std::string& name, std::string_view what, std::string_view instead,
+                      const SourceSite& site) {
   if (current_builder() == nullptr) return;
   throw FailedPrecondition(
-      str("variable '", name, "' is ", what, " while a function is traced: ", instead, ", or do it outside"));
+      str("variable '", name, "' is ", what, " while a function is traced: ", instead, ", or do it outside"),
+      {name, "Variable", {}, site.file, site.line, -1});
 }
-void require_no_trace_for_value(const std::string& name) {
-  require_no_trace(name, "asked for its value", "use read()");
+void require_no_trace_for_value(const std::string& name, const SourceSite& site) {
+  require_no_trace(name, "asked for its value", "use read()", site);
 }
 
 }  // namespace
 
-PerReplica<Tensor> Variable::copies() const {
-  require_no_trace_for_value(name());
-  check_strategy();
+PerReplica<Tensor> Variable::copies(SourceSite site) const {
+  require_no_trace_for_value(name(), site);
+  check_strategy(site);
   const auto replicas = static_cast<std::size_t>(state_->tracer->num_replicas_in_sync());
   VariableStore& store = state_->tracer->variables();
   std::vector<Tensor> values;
@@ -69,41 +72,63 @@ PerReplica<Tensor> Variable::copies() const {
   return PerReplica<Tensor>(std::move(values), mirrored ? ReplicaKind::kMirrored : ReplicaKind::kPerReplica);
 }
 
-Tensor Variable::value() const {
-  require_no_trace_for_value(name());
-  const VariableMeaning meaning =
-      internal::accepted(question(VariableAction::kRead, ReplicaKind::kSingle), name(), {});
-  if (meaning != VariableMeaning::kSumCopies && meaning != VariableMeaning::kMeanCopies)
-    return state_->tracer->variables().value(name());
-  return state_->tracer->reduce_tensors(
-      meaning == VariableMeaning::kSumCopies ? ReduceOp::kSum : ReduceOp::kMean, copies(), std::nullopt,
-      state_->site);
+Tensor Variable::value(SourceSite site) const {
+  require_no_trace_for_value(name(), site);
+  internal::accepted(question(VariableAction::kRead, ReplicaKind::kSingle, site), name(), site);
+  VariableStore& store = state_->tracer->variables();
+  const CopyLocks held(store, name(), state_->tracer->num_replicas_in_sync(), CopyLocks::Use::kRead);
+  const internal::LogicalVariable variable(held.copies(), store.role(name()));
+  if (const Decision decision = variable.has_value(); !decision)
+    throw InvalidArgument(str("variable '", name(), "': ", decision.reason()), place(site));
+  Tensor value = Tensor::empty(variable.spec().dtype, variable.spec().shape);
+  variable.read(value);
+  return value;
 }
 
-void Variable::assign(const Tensor& value) const { change_now(VariableAction::kAssign, value, false); }
-void Variable::assign_add(const Tensor& delta) const { change_now(VariableAction::kAssignAdd, delta, false); }
-void Variable::assign_sub(const Tensor& delta) const { change_now(VariableAction::kAssignAdd, delta, true); }
+void Variable::assign(const Tensor& value, SourceSite site) const {
+  change_now(VariableAction::kAssign, value, false, site);
+}
+void Variable::assign_add(const Tensor& delta, SourceSite site) const {
+  change_now(VariableAction::kAssignAdd, delta, false, site);
+}
+void Variable::assign_sub(const Tensor& delta, SourceSite site) const {
+  change_now(VariableAction::kAssignAdd, delta, true, site);
+}
 
-void Variable::change_now(VariableAction action, const Tensor& value, bool negate) const {
-  require_no_trace(name(), "given a tensor", "assign a Value, such as constant(tensor)");
-  if (!value.defined() || value.spec() != spec()) {
-    throw InvalidArgument(str("variable '", name(), "' holds ", spec(), ", got ",
-                              value.defined() ? to_string(value.spec()) : "an empty tensor"));
-  }
-  const VariableMeaning meaning = internal::accepted(question(action, ReplicaKind::kSingle), name(), {});
+void Variable::change_now(VariableAction action, const Tensor& value, bool negate, SourceSite site) const {
+  require_no_trace(name(), "given a tensor", "assign a Value, such as constant(tensor)", site);
+  const bool slices = aggregation() == Aggregation::kSlices;
+  const VariableMeaning meaning =
+      slices ? VariableMeaning::kEveryCopy
+             : internal::accepted(question(action, ReplicaKind::kSingle, site), name(), site);
+  check_strategy(site);
+  VariableStore& store = state_->tracer->variables();
   const std::int64_t replicas = state_->tracer->num_replicas_in_sync();
-  const CopyLocks held(state_->tracer->variables(), name(), replicas, CopyLocks::Use::kWrite);
-  // All new values before the first is written: what fails leaves every copy as it was.
-  std::vector<Tensor> changed;
-  for (StoredVariable* copy : held.copies()) {
-    const Tensor operands[] = {value, copy->storage()};
-    changed.push_back(
-        internal::at_once(operands, state_->site, [&](GraphBuilder&, const std::vector<Value>& v) {
-          Value change = negate ? neg(v[0]) : v[0];
-          if (meaning == VariableMeaning::kShareEach) change = share_of(change, replicas);
-          return action == VariableAction::kAssign ? identity(change) : v[1] + change;
-        }));
+  const CopyLocks held(store, name(), replicas, CopyLocks::Use::kWrite);
+  const internal::LogicalVariable variable(held.copies(), store.role(name()));
+  if (!value.defined() || value.spec() != variable.spec()) {
+    throw InvalidArgument(str("variable '", name(), "' holds ", variable.spec(), ", got ",
+                              value.defined() ? to_string(value.spec()) : "an empty tensor"),
+                          place(site));
   }
+  // All new values before the first is written: what fails leaves every copy as it was.
+  const bool parts = slices || meaning == VariableMeaning::kShareEach;
+  std::vector<Tensor> changed;
+  for (std::size_t i = 0; i < held.copies().size(); ++i) {
+    Tensor mine = value;
+    if (parts) {
+      mine = Tensor::empty(spec().dtype, spec().shape);
+      variable.part(value, i, mine);
+    }
+    if (action == VariableAction::kAssignAdd) {
+      const Tensor operands[] = {mine, held.copies()[i]->storage()};
+      mine = internal::at_once(operands, site, [&](GraphBuilder&, const std::vector<Value>& v) {
+        return v[1] + (negate ? neg(v[0]) : v[0]);
+      });
+    }
+    changed.push_back(std::move(mine));
+  }
+  const CommitScope scope(store.commits(), held.copies());
   for (std::size_t i = 0; i < changed.size(); ++i) held.copies()[i]->storage().assign(changed[i]);
 }
 

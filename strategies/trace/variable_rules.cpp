@@ -37,12 +37,19 @@ VariableAnswer replica_assign(const VariableQuestion& q) {
       return yes(VariableMeaning::kMean);
     case Aggregation::kOnlyFirstReplica:
       return yes(same ? VariableMeaning::kEveryCopy : VariableMeaning::kFirstReplica);
+    case Aggregation::kSlices: break;
   }
   return no("unknown aggregation");
 }
 
 VariableAnswer on_write(const VariableQuestion& q) {
   const bool replica = q.context == ContextKind::kReplica;
+  if (q.action == VariableAction::kRead && !replica && q.may_drift && q.replicas > 1) {
+    return no(
+        "its copies may drift apart, so that it has no one value outside of a replica: read it in the "
+        "replicas "
+        "and reduce that, or take copies()");
+  }
   if (q.action == VariableAction::kRead)
     return yes(replica ? VariableMeaning::kOwnCopy : VariableMeaning::kFirstCopy);
   if (replica) return replica_assign(q);
@@ -60,7 +67,7 @@ VariableAnswer on_read(const VariableQuestion& q) {
       case Aggregation::kNone:
         return no(
             "Could not convert: a variable that is synchronized on read needs an aggregation to be read "
-            "outside of a replica. Give it Aggregation::kSum, kMean or kOnlyFirstReplica");
+            "outside of a replica. Give it Aggregation::kSum, kMean or kOnlyFirstReplica, or take copies()");
       case Aggregation::kSum: return yes(VariableMeaning::kSumCopies);
       case Aggregation::kMean:
         if (!q.floating && q.replicas > 1)
@@ -68,10 +75,17 @@ VariableAnswer on_read(const VariableQuestion& q) {
               "the mean of integers over replicas is no integer: use Aggregation::kSum or kOnlyFirstReplica");
         return yes(VariableMeaning::kMeanCopies);
       case Aggregation::kOnlyFirstReplica: return yes(VariableMeaning::kFirstCopy);
+      case Aggregation::kSlices: return yes(VariableMeaning::kJoinCopies);
     }
   }
   if (q.value == ReplicaKind::kPerReplica && q.replicas > 1)
     return no("Expected value to be mirrored across replicas: reduce the per-replica value first");
+  if (q.aggregation == Aggregation::kSlices && q.replicas > 1) {
+    return no(
+        "its copies are slices, which a function changes in the replicas: each its own; a whole value is "
+        "given "
+        "outside of functions, as a tensor");
+  }
   if (q.aggregation != Aggregation::kSum) return yes(VariableMeaning::kEveryCopy);
   if (q.action == VariableAction::kAssign) return yes(VariableMeaning::kShareEach);
   return no(
@@ -87,6 +101,7 @@ std::string_view to_string(VariableMeaning meaning) {
     case VariableMeaning::kFirstCopy: return "first copy";
     case VariableMeaning::kSumCopies: return "sum of copies";
     case VariableMeaning::kMeanCopies: return "mean of copies";
+    case VariableMeaning::kJoinCopies: return "copies joined";
     case VariableMeaning::kEveryCopy: return "every copy";
     case VariableMeaning::kShareEach: return "a share for each copy";
     case VariableMeaning::kSum: return "sum over replicas";
@@ -108,7 +123,9 @@ VariableAnswer variable_rule(const VariableQuestion& question) {
 Decision can_make_variable(Synchronization synchronization, Aggregation aggregation, std::int64_t replicas) {
   if (synchronization > Synchronization::kOnRead)
     return Decision::no("Invalid variable synchronization mode");
-  if (aggregation > Aggregation::kOnlyFirstReplica) return Decision::no("Invalid variable aggregation mode");
+  if (aggregation > Aggregation::kSlices) return Decision::no("Invalid variable aggregation mode");
+  if (aggregation == Aggregation::kSlices && synchronization != Synchronization::kOnRead)
+    return Decision::no("copies that are slices differ: use Synchronization::kOnRead");
   if (synchronization != Synchronization::kNone || replicas == 1) return Decision::yes();
   return Decision::no(
       "`NONE` variable synchronization mode is not supported by strategies with replicas: use kAuto, "

@@ -13,6 +13,7 @@
 //   ON_READ, sum          own copy      own copy                 sum          value / replicas  refused
 //   ON_READ, mean         own copy      own copy                 mean         every copy        every copy
 //   ON_READ, only first   own copy      own copy                 copy 0       every copy        every copy
+//   ON_READ, slices       own copy      own copy                 joined       refused           refused
 //   NONE, any             refused when it is made, where there are several replicas
 //
 // kAuto is ON_WRITE, and with one replica so is kNone. A replica's assignment is aggregated over the
@@ -20,7 +21,8 @@
 // divides first; but the number 0 may be written), a mean of integers that differ too; with one replica
 // nothing is. Rows are assigned as wholes are, but setting rows knows no sum and no mean, and variables that
 // are synchronized on read have no rows. Inside Strategy::update() a variable is the copy that is being
-// updated, whatever its row says; what may_drift is each replica's own.
+// updated, whatever its row says. What may_drift is each replica's own: it has no value outside of the
+// replicas. Slices are given a whole value at once, outside of functions (Variable::assign of a tensor).
 //
 // Thread safety: functions of their arguments, from any thread.
 #pragma once
@@ -55,6 +57,7 @@ enum class VariableMeaning : std::uint8_t {
   kFirstCopy,  // read copy 0
   kSumCopies,  // read them all
   kMeanCopies,
+  kJoinCopies,
   kEveryCopy,  // change every copy by the value
   kShareEach,  // change every copy by value / replicas
   kSum,        // change every copy by the sum of the replicas' values

@@ -167,10 +167,10 @@ TEST_F(StrategyErrors, ReductionsAreChecked) {
       {"the largest along an axis",
        reduced(ReduceOp::kMax, per_replica, 0),
        kArgument,
-       {"over an axis takes sum or mean, got max"}},
+       {"over an axis it takes sum or mean, got max"}},
       {"too few slots", reduced(ReduceOp::kSum, integers), kArgument, {"2 slots for 3 replicas"}},
-      {"one slot", reduced(ReduceOp::kSum, one_slot), kArgument, {"1 slots for 3 replicas"}},
-      {"the mean of one slot", reduced(ReduceOp::kMean, one_slot), kArgument, {"1 slots for 3 replicas"}},
+      {"one slot", reduced(ReduceOp::kSum, one_slot), kArgument, {"1 slot for 3 replicas"}},
+      {"the mean of one slot", reduced(ReduceOp::kMean, one_slot), kArgument, {"1 slot for 3 replicas"}},
       {"nothing", reduced(ReduceOp::kSum, PerReplica<Tensor>()), kArgument, {"the value is empty"}},
       {"shapes that differ",
        reduced(ReduceOp::kSum, PerReplica<Tensor>(std::vector<Tensor>{vec({1}), vec({1, 2}), vec({1})})),
@@ -197,7 +197,7 @@ TEST_F(StrategyErrors, ReductionsAreChecked) {
          extended::reduce_to(strategy, ReduceOp::kSum, PerReplica<Value>(std::vector<Value>{x[0]}), w);
        }),
        kArgument,
-       {"1 slots for 3 replicas"}},
+       {"1 slot for 3 replicas"}},
       {"reduce_to of what is mirrored",
        across([&](const PerReplica<Value>& x) {
          const PerReplica<Value> all = extended::reduce_to(strategy, ReduceOp::kSum, x, w);
@@ -221,7 +221,7 @@ TEST_F(StrategyErrors, ReductionsAreChecked) {
          extended::first_replica_to(strategy, PerReplica<Value>(std::vector<Value>{x[0]}), w);
        }),
        kArgument,
-       {"first_replica_to()", "1 slots for 3 replicas"}},
+       {"first_replica_to()", "1 slot for 3 replicas"}},
       {"to an empty value",
        [] { extended::Destinations{PerReplica<Value>()}; },
        kArgument,
@@ -300,7 +300,7 @@ TEST_F(StrategyErrors, FunctionsAndResultsAreChecked) {
          });
        },
        kArgument,
-       {"1 slots for 3 replicas"}},
+       {"1 slot for 3 replicas"}},
       {"mirrored ones",
        [&] {
          strategy.cross_function({kVector}, [](const PerReplica<Value>& x) {
@@ -330,7 +330,7 @@ TEST_F(StrategyErrors, FunctionsAndResultsAreChecked) {
          strategy.run([](Value v) { return v; }, PerReplica<Value>(std::vector<Value>{x[0]}));
        }),
        kArgument,
-       {"1 slots for 3 replicas"}},
+       {"1 slot for 3 replicas"}},
       {"run on Values outside",
        [&] {
          auto scope = strategy.scope();

@@ -27,6 +27,7 @@ class RegionKinds {
 
  private:
   void extend();
+  std::vector<ReplicaKind> merged_kinds(const Node& node, const std::vector<std::int64_t>& single) const;
   ReplicaKind known(ValueId value) const;
 
   const Graph& region_;

@@ -25,8 +25,12 @@ struct VariableState {
   SourceSite site;  // where it was made first
 };
 
-// The declaration in the graph of a step. A variable that the strategy lets drift apart is there what it is
-// for replicas: each one's own, and represented by the first.
+// The declaration, with what the store says of the copies.
+VariableDecl as_store_has_it(VariableDecl decl, const Tracer& tracer);
+
+// The declaration in the graph of a step. What the copies are together is what the store says: a pass may have
+// declared it anew. A variable that the strategy lets drift apart is there what it is for replicas: each one's
+// own.
 VariableDecl as_step_has_it(VariableDecl decl, const Tracer& tracer);
 
 // Has each replica a value of its own in it?

@@ -86,6 +86,7 @@ Expected expected_of(const Case& c) {
         if (!c.same && integer) e.error = "the mean of integers";
         operands.assign(n, total / static_cast<double>(n));
         break;
+      case Aggregation::kSlices: break;  // none of this table
       case Aggregation::kOnlyFirstReplica: operands.assign(n, operands[0]); break;
     }
   }
@@ -93,6 +94,10 @@ Expected expected_of(const Case& c) {
     if (c.does == Does::kAssign) {
       const double share = kSame / static_cast<double>(n);
       operands.assign(n, integer ? std::trunc(share) : share);
+      // Of integers the first copies get the remainder.
+      for (std::size_t r = 0; integer && static_cast<double>(r) < std::fmod(kSame, static_cast<double>(n));
+           ++r)
+        operands[r] += 1;
     } else {
       e.error = "do not support assign_add";
     }

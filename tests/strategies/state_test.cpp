@@ -1,0 +1,373 @@
+// Tests: strategies/trace/variable.cpp, strategies/trace/variable_now.cpp, strategies/trace/tracer.cpp,
+//        strategies/trace/result_kinds.cpp, graph/run/compile.cpp, io/state/snapshot.cpp
+// State that replicas share or have each for themselves: what it is outside of them, saved, and restored.
+#include <memory>
+#include <optional>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/text/text.h"
+#include "lockstep/graph/train/optimizer.h"
+#include "lockstep/graph/transform/pass_registry.h"
+#include "lockstep/io/state/checkpoint.h"
+#include "lockstep/io/state/snapshot.h"
+#include "lockstep/strategies/mirrored.h"
+#include "support/strategy_test.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using testing::cpus;
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::kScalar;
+using testing::scalars;
+using testing::vec;
+
+constexpr VariableOptions kSum{.synchronization = Synchronization::kOnRead, .aggregation = Aggregation::kSum};
+
+// --- copies that are each replica's own
+
+// A variable that may drift, and one that is synchronized on read without an aggregation.
+struct Apart {
+  explicit Apart(int replicas) : strategy({.devices = cpus(replicas), .may_drift = {"loose"}}) {
+    auto scope = strategy.scope();
+    loose.emplace("loose", vec({0, 0}));
+    own.emplace("own", Tensor::scalar(0.F), VariableOptions{.synchronization = Synchronization::kOnRead});
+    step = strategy.function({kScalar}, [loose = *loose, own = *own](Value x) {
+      loose.assign(x);
+      own.assign_add(x * 10.F);
+    });
+  }
+  MirroredStrategy strategy;
+  std::optional<Variable> loose, own;
+  Function<void> step;
+};
+
+TEST(CopiesApart, HaveNoValueOutside) {
+  const Apart model(2);
+  model.step(scalars({1, 3}));
+  for (const Variable& variable : {*model.loose, *model.own}) {
+    const std::string refused = error_of([&] { variable.value(); });
+    EXPECT_THAT(refused, AllOf(HasSubstr("copies()"), HasSubstr("state_test.cpp:"))) << variable;
+    EXPECT_EQ(variable.copies().kind(), ReplicaKind::kPerReplica);
+  }
+  const std::string traced = error_of([&] {
+    const_cast<MirroredStrategy&>(model.strategy).cross_function({}, [loose = *model.loose] {
+      return loose.read();
+    });
+  });
+  EXPECT_THAT(traced, HasSubstr("may drift apart"));
+  EXPECT_NO_THROW(Apart(1).loose->value()) << "one copy is one value";
+}
+
+TEST(CopiesApart, AreSavedAndRestoredEach) {
+  const TemporaryFolder folder;
+  Apart saved(2);
+  saved.step(scalars({1, 3}));
+  save_checkpoint(saved.strategy.variables(), folder / "a.lkc");
+  Snapshot snapshot;
+  snapshot.take(saved.strategy.variables());
+  EXPECT_EQ(snapshot.find("loose"), nullptr);
+
+  for (const bool file : {false, true}) {
+    Apart again(2);
+    again.step(scalars({5, 6}));
+    if (file) {
+      restore_checkpoint(again.strategy.variables(), folder / "a.lkc");
+    } else {
+      snapshot.restore(again.strategy.variables());
+    }
+    EXPECT_TRUE(again.loose->copies()[0].bit_equal(vec({1, 1})));
+    EXPECT_TRUE(again.loose->copies()[1].bit_equal(vec({3, 3})));
+    EXPECT_EQ(again.own->copies()[1].item(), 30);
+  }
+  for (const int replicas : {1, 3}) {
+    Apart other(replicas);
+    other.step(Tensor::scalar(5.F));
+    const std::string refused =
+        error_of([&] { restore_checkpoint(other.strategy.variables(), folder / "a.lkc"); });
+    EXPECT_THAT(refused, AllOf(HasSubstr("'loose' was saved as the copies of 2 replicas"),
+                               HasSubstr("'own' was saved as the copies of 2 replicas"),
+                               HasSubstr("nothing was restored")));
+    EXPECT_TRUE(other.loose->copies()[0].bit_equal(vec({5, 5})));
+  }
+  // From one replica to several only where it is said.
+  Apart one(1);
+  one.step(scalars({7}));
+  snapshot.take(one.strategy.variables());
+  Apart two(2);
+  two.step(scalars({1, 2}));
+  EXPECT_THAT(error_of([&] { snapshot.restore(two.strategy.variables()); }),
+              HasSubstr("RestoreOptions::spread_values"));
+  snapshot.restore(two.strategy.variables(), {.spread_values = true});
+  EXPECT_TRUE(two.loose->copies()[1].bit_equal(vec({7, 7})));
+}
+
+TEST(NamedStates, AreKeptBesideVariables) {
+  const TemporaryFolder folder;
+  Apart model(2);
+  Snapshot snapshot;
+  snapshot.set_state("input/train", Tensor::from<std::uint8_t>({3}, {1, 2, 3}));
+  snapshot.take(model.strategy.variables());
+  snapshot.set_state("empty", Tensor::zeros(DType::kU8, {0}));
+  write_checkpoint(snapshot, folder / "a.lkc");
+  const Snapshot read = read_checkpoint(folder / "a.lkc");
+  ASSERT_EQ(read.states().size(), 2U);
+  EXPECT_EQ(read.find_state("input/train")->data<std::uint8_t>()[2], 3);
+  EXPECT_EQ(read.find_state("nobody"), nullptr);
+  const RestoreReport report = restore_checkpoint(model.strategy.variables(), folder / "a.lkc");
+  ASSERT_EQ(report.states.size(), 2U);
+  EXPECT_EQ(report.states[1].first, "input/train");
+  EXPECT_EQ(inspect_checkpoint(folder / "a.lkc").version, 2U) << "older readers refuse it";
+  EXPECT_THROW(snapshot.set_state("x", Tensor::scalar(1.F)), InvalidArgument);
+}
+
+// --- the store's role is the one truth
+
+class Redeclare final : public Pass {
+ public:
+  std::string_view name() const override { return "test-redeclare"; }
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext&) override {
+    const VariableDecl* found = graph.find_variable("w");
+    if (found == nullptr || found->synchronization == Synchronization::kOnRead)
+      return PassOutcome::kUnchanged;
+    VariableDecl decl = *found;
+    decl.synchronization = Synchronization::kOnRead;
+    decl.aggregation = Aggregation::kMean;
+    graph.redeclare_variable(decl);
+    return PassOutcome::kChanged;
+  }
+};
+
+TEST(Redeclared, VariablesAreWhatTheStoreSays) {
+  PassRegistry::global().add({.name = "test-redeclare", .summary = "w becomes each replica's own"},
+                             [](const PassOptions&) { return std::make_unique<Redeclare>(); });
+  MirroredStrategy strategy({.devices = cpus(2), .step_passes = "test-redeclare"});
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(1.F), {.aggregation = Aggregation::kSum});
+  EXPECT_EQ(w.synchronization(), Synchronization::kAuto);
+  strategy.function({kScalar}, [=](Value x) { w.assign_add(x); })(scalars({1, 2}));
+  EXPECT_EQ(w.copies()[1].item(), 3);
+  EXPECT_EQ(w.value().item(), 2.5) << "the mean of the copies";
+  EXPECT_EQ(w.synchronization(), Synchronization::kOnRead);
+  EXPECT_EQ(w.aggregation(), Aggregation::kMean);
+  EXPECT_EQ(str(w), "Variable 'w' f32[], each replica's own on 2 replicas, aggregation mean");
+  Snapshot snapshot;
+  snapshot.take(strategy.variables());
+  EXPECT_EQ(snapshot.find("w")->item(), 2.5);
+  // And where it is traced again.
+  EXPECT_EQ(strategy.cross_function({}, [=] { return w.read(); })()[0].item(), 2.5);
+}
+
+// --- integers that are a sum
+
+TEST(SumOfIntegers, ReadsBackWhatWasAssigned) {
+  for (const int replicas : {2, 3}) {
+    MirroredStrategy strategy({.devices = cpus(replicas)});
+    auto scope = strategy.scope();
+    const Variable count("count", Tensor::scalar(std::int64_t{0}), kSum);
+    for (const std::int64_t value : {7, -7, 8, 0}) {
+      count.assign(Tensor::scalar(value));
+      EXPECT_EQ(count.value().item(), static_cast<double>(value));
+      EXPECT_EQ(count.copies()[0].item(), std::trunc(static_cast<double>(value) / replicas) +
+                                              (value % replicas == 0 ? 0 : (value < 0 ? -1 : 1)));
+      count.assign(Tensor::scalar(std::int64_t{0}));
+      strategy.cross_function({}, [=] { return count.assign(constant(Tensor::scalar(value))); })();
+      EXPECT_EQ(count.value().item(), static_cast<double>(value)) << "in a function";
+    }
+  }
+}
+
+// --- initial values by replica, and slices
+
+TEST(InitialValues, MayDifferByReplica) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  auto scope = strategy.scope();
+  const Variable own("own", scalars({1, 2}), kSum);
+  EXPECT_EQ(own.value().item(), 3);
+  const auto doubled = strategy.function({}, [=] { return own * 2.F; });
+  EXPECT_EQ(doubled()[1].item(), 4);
+  EXPECT_EQ(own.copies()[1].item(), 2);
+  EXPECT_THAT(error_of([&] { Variable("equal", scalars({1, 2})); }), HasSubstr("Synchronization::kOnRead"));
+  EXPECT_THAT(error_of([&] {
+                Variable("three", scalars({1, 2, 3}), kSum);
+              }),
+              AllOf(HasSubstr("3 initial values for 2 replicas"), HasSubstr("state_test.cpp")));
+}
+
+constexpr VariableOptions kSlices{.synchronization = Synchronization::kOnRead,
+                                  .aggregation = Aggregation::kSlices};
+
+TEST(Slices, AreOneValueOnAnyNumberOfReplicas) {
+  const TemporaryFolder folder;
+  const Tensor whole = vec({1, 2, 3, 4, 5});
+  for (const int from : {1, 2, 3}) {
+    MirroredStrategy saved({.devices = cpus(from)});
+    {
+      auto scope = saved.scope();
+      const Variable v("v", whole, kSlices);
+      EXPECT_EQ(v.spec().shape[0], (5 + from - 1) / from);
+      EXPECT_TRUE(v.value().bit_equal(whole));
+      saved.function({}, [=] { v.assign_add(v.read()); })();
+      EXPECT_TRUE(v.value().bit_equal(vec({2, 4, 6, 8, 10})));
+      const Tensor read = saved.cross_function({}, [=] { return v.read(); })()[0];
+      EXPECT_TRUE(read.bit_equal(vec({2, 4, 6, 8, 10})));
+    }
+    save_checkpoint(saved.variables(), folder / "a.lkc");
+    EXPECT_EQ(inspect_checkpoint(folder / "a.lkc").entries[0].spec.shape[0], 5);
+    for (const int to : {1, 2, 4}) {
+      MirroredStrategy strategy({.devices = cpus(to)});
+      auto scope = strategy.scope();
+      const Variable v("v", Tensor::zeros({5}), kSlices);
+      restore_checkpoint(strategy.variables(), folder / "a.lkc");
+      EXPECT_TRUE(v.value().bit_equal(vec({2, 4, 6, 8, 10}))) << from << " to " << to;
+      v.assign(whole);
+      EXPECT_TRUE(v.value().bit_equal(whole));
+    }
+  }
+  MirroredStrategy strategy({.devices = cpus(2)});
+  auto scope = strategy.scope();
+  EXPECT_THAT(error_of([&] { Variable("v", whole, {.aggregation = Aggregation::kSlices}); }),
+              HasSubstr("Synchronization::kOnRead"));
+  EXPECT_THAT(error_of([&] { Variable("v", Tensor::scalar(1.F), kSlices); }), HasSubstr("no axis 0"));
+}
+
+// --- reductions of halves, and of what is one value
+
+TEST(Reduce, AddsHalvesUpWider) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    MirroredStrategy strategy({.devices = cpus(2)});
+    const Tensor large = Tensor::full(dtype, {4, 2}, 32768);
+    const PerReplica<Tensor> value(std::vector<Tensor>{large, large});
+    const Tensor mean = strategy.reduce(ReduceOp::kMean, value, 0);
+    EXPECT_EQ(mean.dtype(), dtype);
+    EXPECT_TRUE(mean.bit_equal(Tensor::full(dtype, {2}, 32768)));
+    // 2049 ones: neither half holds it, nor 2048 + 1 on the way.
+    const Tensor ones = Tensor::full(dtype, {1025}, 1);
+    const double total =
+        strategy.reduce(ReduceOp::kSum, PerReplica<Tensor>(std::vector<Tensor>{ones, ones}), 0).item();
+    EXPECT_EQ(total, dtype == DType::kF16 ? 2050 : 2048) << "rounded once";
+  }
+}
+
+TEST(Reduce, NamesTheLineAndWhatIsWrong) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  const auto refused = [&](const PerReplica<Tensor>& value, std::optional<std::int64_t> axis) {
+    return error_of([&] { strategy.reduce(ReduceOp::kSum, value, axis); });
+  };
+  EXPECT_THAT(refused(scalars({1, 2, 3}), std::nullopt),
+              AllOf(HasSubstr("3 slots for 2 replicas"), HasSubstr("state_test.cpp:")));
+  EXPECT_THAT(refused(PerReplica<Tensor>(std::vector<Tensor>{vec({1}), Tensor::scalar(1.F)}), 0),
+              HasSubstr("f32[1] on replica 0 and f32[] on replica 1"));
+  EXPECT_THAT(refused(PerReplica<Tensor>(std::vector<Tensor>{vec({1}), vec({2})}), 1),
+              AllOf(HasSubstr("axis 1 is out of range"), HasSubstr("state_test.cpp:")));
+  EXPECT_THAT(refused(Tensor::scalar(1.F), std::nullopt),
+              AllOf(HasSubstr("a single value cannot be summed"), HasSubstr("state_test.cpp:")));
+}
+
+TEST(MergeCall, AConstantIsSingle) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  const auto f = strategy.function({kScalar}, [](Value x) {
+    const Value same =
+        replica_context().merge_call([](Strategy&, const PerReplica<Value>&) { return constant(5.F); }, x);
+    const Value sum = replica_context().merge_call(
+        [](Strategy& s, const PerReplica<Value>& all) { return s.reduce(ReduceOp::kSum, all); }, x);
+    return std::pair(same, sum);
+  });
+  const auto [same, sum] = f(scalars({1, 2}));
+  EXPECT_EQ(same.kind(), ReplicaKind::kSingle);
+  EXPECT_EQ(same.size(), 1U);
+  EXPECT_EQ(same[0].item(), 5);
+  EXPECT_EQ(sum.kind(), ReplicaKind::kMirrored);
+}
+
+// --- compiling
+
+TEST(Compile, RefusesReplicasThatChangeOneVariableInTurn) {
+  const Graph graph = parse(R"(
+      var @w : f32[]
+      %x = placeholder() : f32[]
+      %y = placeholder() : f32[]
+      %run = replicated[replicas=2, shared=0](%x, %y) : f32[], f32[] {
+        region {
+          %v = placeholder() : f32[]
+          %u = assign_add[variable=@w](%v) : f32[]
+          return %u
+        }
+      }
+      return %run, %run:1
+    )");
+  const Runtime runtime({.threads = 1});
+  CompileOptions options;
+  options.variables = std::make_shared<VariableStore>();
+  EXPECT_THAT(error_of([&] { compile(graph, runtime, options); }),
+              AllOf(HasSubstr("'run' runs 2 replicas that change variable 'w'"), HasSubstr("--strategy"),
+                    HasSubstr("CompileOptions::replicas_in_turn")));
+  options.replicas_in_turn = true;
+  EXPECT_EQ(compile(graph, runtime, options)
+                .run({{"x", Tensor::scalar(1.F)}, {"y", Tensor::scalar(2.F)}})[1]
+                .item(),
+            3);
+  MirroredStrategy strategy({.devices = cpus(2)});
+  EXPECT_THAT(error_of([&] { strategy.distribute(graph); }), HasSubstr("aggregation"));
+}
+
+TEST(Compile, KeepsTheValueOfAVariableOrRefusesAnotherStart) {
+  const Runtime runtime({.threads = 1});
+  CompileOptions options;
+  options.variables = std::make_shared<VariableStore>();
+  const auto reading = [&](const char* start) {
+    return compile(
+               parse(str("var @w : f32[] = f32[]{", start, "}\n%r = read[variable=@w]() : f32[]\nreturn %r")),
+               runtime, options)
+        .run({})[0]
+        .item();
+  };
+  EXPECT_EQ(reading("1.0"), 1);
+  EXPECT_EQ(reading("2.0"), 1) << "it keeps its value";
+  options.same_start = SameStart::kRequired;
+  EXPECT_EQ(reading("1.0"), 1);
+  EXPECT_THAT(error_of([&] { reading("2.0"); }), HasSubstr("another initial value"));
+  EXPECT_THAT(
+      error_of([&] {
+        compile(parse("var @w : f32[2]\n%r = read[variable=@w]() : f32[2]\nreturn %r"), runtime, options);
+      }),
+      AllOf(HasSubstr("is f32[] in this store ("), HasSubstr("is used as f32[2] ("), HasSubstr("erase()")));
+}
+
+TEST(Compile, BindsVariablesWhileProgramsLive) {
+  const Runtime runtime({.threads = 1});
+  const auto store = std::make_shared<VariableStore>();
+  CompileOptions options;
+  options.variables = store;
+  std::optional<Program> program =
+      compile(parse("var @w : f32[]\n%r = read[variable=@w]() : f32[]\nreturn %r"), runtime, options);
+  EXPECT_THROW(store->erase("w"), FailedPrecondition);
+  program.reset();
+  store->erase("w");
+  EXPECT_FALSE(store->contains("w"));
+}
+
+// A name whose variable was erased can be taken again, with other options.
+TEST(Erased, NamesAreFreeForVariables) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  auto scope = strategy.scope();
+  {
+    const Variable w("w", Tensor::scalar(1.F));
+    strategy.function({kScalar}, [=](Value x) { return x * w; })(scalars({1, 2}));
+  }
+  strategy.variables().erase("w");
+  const Variable w("w", vec({1, 2}));
+  EXPECT_TRUE(w.value().bit_equal(vec({1, 2})));
+  EXPECT_TRUE(strategy.function({}, [=] { return w * 2.F; })()[0].bit_equal(vec({2, 4})));
+}
+
+}  // namespace
+}  // namespace lockstep
