@@ -155,6 +155,7 @@ class LOCKSTEP_API GraphBuilder {
   Graph graph_;
   internal::BuilderTicket* ticket_ = nullptr;  // what its values know it by
   GraphBuilder* parent_ = nullptr;
+  bool in_replicas_ = false;  // one replica stands here for several
   GraphBuilder* child_ = nullptr;
   std::string scope_;
   std::string device_;

@@ -28,6 +28,10 @@ class BuilderAccess {
   GraphBuilder& innermost() const { return builder_.innermost(); }
   GraphBuilder& outermost() const { return builder_.outermost(); }
 
+  // Is the code of one replica being built, which stands for several?
+  bool in_replicas() const { return builder_.innermost().in_replicas_; }
+  void set_in_replicas(bool inside) const { builder_.in_replicas_ = inside; }
+
   // Nodes made while it lives carry this source line, whatever line makes them, and stem from this node: for
   // functions that make nodes on behalf of a caller, or of another node.
   class [[nodiscard]] MakerGuard {

@@ -90,7 +90,7 @@ std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, std::int6
   const ErrorPlace place{{}, "replicated", {}, site.file, site.line, -1};
   if (replicas < 1) throw InvalidArgument("replicated: needs at least one replica", place);
   GraphBuilder& target = internal::BuilderAccess(builder).innermost();
-  RegionTrace trace(target);
+  RegionTrace trace(target, replicas > 1);
   std::vector<Value> parameters;
   std::vector<Value> inputs(shared.begin(), shared.end());
   for (const Value& value : shared) parameters.push_back(trace.parameter(value.name(), value.spec()));

@@ -97,6 +97,7 @@ class Signature {
       };
       if (!takes(0, wanted, input_of)) return;
     }
+    if (n > 1) check_gathers(node_.regions()[0]);
     const std::size_t results = node_.regions()[0].results().size();
     if (node_.outputs().size() != results * n) {
       fail(str("the region 'replica' gives ", results, " results on each of ", n,
@@ -105,6 +106,22 @@ class Signature {
   }
 
  private:
+  // What replicas gather is longer than what each of them has: its shape must not say that it is known.
+  void check_gathers(const Graph& region) {
+    static const OpDef& gather = OpRegistry::global().get("all_gather");
+    for (const Node& node : region.nodes()) {
+      const auto* replicas = node.find<std::int64_t>("replicas");
+      if (&node.op() == &gather && (replicas == nullptr || *replicas != 0)) {
+        fail(str("'", node.name(),
+                 "' inside of it: all_gather gives what all replicas have, which is not known there: ",
+                 "its attribute 'replicas' must be 0"));
+      }
+      if (node.op().region_kind == RegionKind::kCond || node.op().region_kind == RegionKind::kWhile) {
+        for (const Graph& inner : node.regions()) check_gathers(inner);
+      }
+    }
+  }
+
   void fail(const std::string& message) {
     check_.fail(str("'", node_.name(), "': ", node_.op().name, ": ", message));
   }

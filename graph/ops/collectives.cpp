@@ -9,10 +9,15 @@
 
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/build/internal/region_trace.h"
+#include "lockstep/graph/ops/elementwise.h"
 #include "lockstep/graph/ops/gradient_rule.h"
+#include "lockstep/graph/ops/indexing.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/rules/internal/axes.h"
 #include "lockstep/graph/ops/rules/internal/replica_tensors.h"
+#include "lockstep/graph/ops/scans.h"
+#include "lockstep/graph/ops/shapes.h"
+#include "lockstep/graph/ops/sources.h"
 
 namespace lockstep {
 
@@ -82,6 +87,13 @@ OpDef all_reduce_op() {
   return def;
 }
 
+// Collectives that are joined already belong to a graph that is distributed: gradients are taken before.
+void require_one_replica(const GradientContext& c) {
+  if (c.view().get_or<std::int64_t>("replicas", 0) > 1)
+    throw InvalidArgument(
+        "a collective of replicas that are joined has no gradient: take it inside of the replicas");
+}
+
 // --- gathering and broadcasting
 
 OpDef all_gather_op() {
@@ -122,6 +134,22 @@ OpDef all_gather_op() {
     for (std::size_t r = 0; r < replicas; ++r) {
       for (const TensorSpec& spec : specs) c.add_output(spec);
     }
+  };
+  // What flows back to all copies of a replica's part, added up: its piece of the sum.
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    require_one_replica(c);
+    std::vector<Gradient> back;
+    for (std::size_t i = 0; i < c.num_outputs(); ++i) {
+      const Value& own = c.input(i);
+      const std::int64_t axis =
+          internal::normal_axis(c.view().get_or<std::int64_t>("axis", 0), own.shape().rank());
+      GraphBuilder& builder = own.builder();
+      const Value extent = gather(shape_of(own), builder.constant(Tensor::scalar(axis)));
+      const Value begins = cumsum(all_gather(reshape(extent, Shape{1}), 0), 0, true);
+      const Value begin = gather(begins, cast(replica_id(builder), DType::kI64));
+      back.emplace_back(slice_at(all_reduce(ReduceOp::kSum, c.grad(i)), begin, shape_of(own), axis));
+    }
+    return back;
   };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
@@ -168,6 +196,108 @@ OpDef all_gather_op() {
   return def;
 }
 
+OpDef reduce_scatter_op() {
+  OpDef def =
+      collective_op("reduce_scatter",
+                    "the values of all replicas combined, of which each replica gets its piece along `axis`");
+  def.attributes.push_back({"reduce", AttributeType::kString});
+  def.attributes.push_back({"axis", AttributeType::kInt, false});
+  def.attributes.push_back({"pieces", AttributeType::kInt, false});
+  def.traits.same_on_all = false;
+  def.traits.per_replica_source = true;
+  def.infer = [](InferContext& c) {
+    const std::size_t replicas = replicas_of(c), tensors = c.num_inputs() / replicas;
+    check_reducible(c, reduce_of(c));
+    const auto joined = static_cast<std::int64_t>(replicas);
+    // In a region one replica stands for all: how many there are is said, or not known yet.
+    const std::int64_t said = c.get_or<std::int64_t>("pieces", joined > 1 ? joined : 0);
+    if (said < 0 || (joined > 1 && said != joined))
+      NodeView::fail(str("it is cut into ", said, " pieces for ", joined, " replicas"));
+    std::vector<TensorSpec> specs;
+    for (std::size_t t = 0; t < tensors; ++t) {
+      const TensorSpec spec = joined_spec(c, t, tensors);
+      const auto axis = static_cast<std::size_t>(
+          internal::normal_axis(c.get_or<std::int64_t>("axis", 0), spec.shape.rank()));
+      std::vector<std::int64_t> dims(spec.shape.dims().begin(), spec.shape.dims().end());
+      if (said > 1 && dims[axis] != kUnknown && dims[axis] % said != 0) {
+        NodeView::fail(str("axis ", axis, " of ", spec, " cannot be cut into ", said,
+                           " equal pieces: pad() it to a multiple"));
+      }
+      if (dims[axis] != kUnknown && said != 1) dims[axis] = said == 0 ? kUnknown : dims[axis] / said;
+      specs.push_back({spec.dtype, Shape(std::span<const std::int64_t>(dims))});
+    }
+    for (std::size_t r = 0; r < replicas; ++r) {
+      for (const TensorSpec& spec : specs) c.add_output(spec);
+    }
+  };
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    require_one_replica(c);
+    const ReduceOp op = reduce_of(c.view());
+    if (op != ReduceOp::kSum && op != ReduceOp::kMean)
+      throw InvalidArgument(
+          str("reduce_scatter of ", to_string(op), " has no gradient; only sum and mean have"));
+    const std::int64_t axis = c.view().get_or<std::int64_t>("axis", 0);
+    std::vector<Gradient> back;
+    for (std::size_t i = 0; i < c.num_outputs(); ++i) {
+      Value whole = all_gather(c.grad(i), axis);
+      // Each replica's part of the mean is its value over their number, which the extents tell.
+      if (op == ReduceOp::kMean) {
+        const auto extent = [&](const Value& value) {
+          const std::int64_t at = internal::normal_axis(axis, value.shape().rank());
+          return cast(gather(shape_of(value), value.builder().constant(Tensor::scalar(at))), whole.dtype());
+        };
+        whole = whole * (extent(c.grad(i)) / extent(c.input(i)));
+      }
+      back.emplace_back(reshape(whole, shape_of(c.input(i))));
+    }
+    return back;
+  };
+  def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
+    return Split{internal::shards_for(internal::FlatTensors(outputs).total() * 3, 3 * internal::kReduceGrain),
+                 0, false};
+  };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
+    if (replicas == 1 && node.get_or<std::int64_t>("pieces", 1) != 1)
+      NodeView::fail("one replica runs what is to be cut for several: let a strategy distribute the graph");
+    struct Piece {
+      DType dtype;
+      std::int64_t row, elements;  // of a piece: those that lie together, and all
+    };
+    std::vector<Piece> pieces;
+    for (std::size_t t = 0; t < tensors; ++t) {
+      const Shape& shape = outputs[t].shape;
+      std::int64_t row = 1;
+      for (auto d = static_cast<std::size_t>(
+               internal::normal_axis(node.get_or<std::int64_t>("axis", 0), shape.rank()));
+           d < shape.rank(); ++d)
+        row *= shape[d];
+      pieces.push_back({outputs[t].dtype, row, shape.num_elements()});
+    }
+    return [op = reduce_of(node), replicas, tensors, pieces](KernelContext& c) {
+      std::vector<const void*> inputs(replicas);
+      for (std::size_t output = 0; output < c.num_outputs(); ++output) {
+        const std::size_t t = output % tensors;
+        const auto replica = static_cast<std::int64_t>(output / tensors);
+        const auto& [dtype, row, elements] = pieces[t];
+        const auto [begin, end] = c.range(elements);
+        for (std::int64_t i = begin; i < end;) {
+          const std::int64_t stop = std::min(end, (i / row + 1) * row);
+          // Element i of the piece is this many further on in the whole.
+          const std::int64_t ahead = (i / row * static_cast<std::int64_t>(replicas - 1) + replica) * row;
+          for (std::size_t r = 0; r < replicas; ++r) {
+            inputs[r] = static_cast<const char*>(c.input(r * tensors + t)) +
+                        ahead * static_cast<std::int64_t>(size_of(dtype));
+          }
+          kernels::reduce_replicas(op, dtype, inputs, c.output(output), i, stop);
+          i = stop;
+        }
+      }
+    };
+  };
+  return def;
+}
+
 OpDef broadcast_replica_op() {
   OpDef def = collective_op("broadcast_replica", "the value of replica `root`, on every replica");
   def.attributes.push_back({"root", AttributeType::kInt, false});
@@ -184,6 +314,19 @@ OpDef broadcast_replica_op() {
             str("replicas 0 and ", i / tensors, " have ", c.input(i % tensors), " and ", c.input(i)));
       c.add_output(c.input(from * tensors + i % tensors));
     }
+  };
+  // All of it goes back to the root.
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    require_one_replica(c);
+    std::vector<Gradient> back;
+    for (std::size_t i = 0; i < c.num_outputs(); ++i) {
+      const Value total = all_reduce(ReduceOp::kSum, c.grad(i));
+      GraphBuilder& builder = total.builder();
+      const auto root = static_cast<std::int32_t>(c.view().get_or<std::int64_t>("root", 0));
+      const Value here = equal(replica_id(builder), builder.constant(Tensor::scalar(root)));
+      back.emplace_back(where(here, total, zeros_like(total)));
+    }
+    return back;
   };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
@@ -278,6 +421,7 @@ OpDef merge_call_op() {
 void internal::register_collective_ops(OpRegistry& registry) {
   registry.add(all_reduce_op());
   registry.add(all_gather_op());
+  registry.add(reduce_scatter_op());
   registry.add(broadcast_replica_op());
   register_lowered_collective_ops(registry);
   registry.add(agree_op());
@@ -295,11 +439,28 @@ std::vector<Value> all_reduce(ReduceOp op, std::span<const Value> values, Source
   return values[0].builder().op("all_reduce", values, {{"reduce", std::string(to_string(op))}}, {}, site);
 }
 
-Value all_gather(const Operand& value, std::int64_t axis) {
+// How much there will be is not known before `replicate`, which says how many replicas there are.
+Value internal::gather_replicas(const Operand& value, std::int64_t axis) {
   const Value& v = value.value_for("all_gather");
   std::vector<Attribute> attributes;
   if (axis != 0) attributes.push_back({"axis", axis});
+  attributes.push_back({"replicas", std::int64_t{0}});
   return v.builder().op1("all_gather", {v}, std::move(attributes), {}, value.site());
+}
+
+Value all_gather(const Operand& value, std::int64_t axis) {
+  const Value& v = value.value_for("all_gather");
+  if (internal::BuilderAccess(v.builder()).in_replicas()) return internal::gather_replicas(value, axis);
+  std::vector<Attribute> attributes;
+  if (axis != 0) attributes.push_back({"axis", axis});
+  return v.builder().op1("all_gather", {v}, std::move(attributes), {}, value.site());
+}
+
+Value reduce_scatter(ReduceOp op, const Operand& value, std::int64_t pieces, std::int64_t axis) {
+  const Value& v = value.value_for("reduce_scatter");
+  std::vector<Attribute> attributes{{"reduce", std::string(to_string(op))}, {"pieces", pieces}};
+  if (axis != 0) attributes.push_back({"axis", axis});
+  return v.builder().op1("reduce_scatter", {v}, std::move(attributes), {}, value.site());
 }
 
 Value broadcast_replica(const Operand& value, std::int64_t root) {
@@ -323,7 +484,7 @@ std::vector<Value> merge_call(GraphBuilder& builder, std::int64_t replicas, std:
   const ErrorPlace place{{}, "merge_call", {}, site.file, site.line, -1};
   if (replicas < 1) throw InvalidArgument("merge_call: needs at least one replica", place);
   GraphBuilder& target = internal::BuilderAccess(builder).innermost();
-  RegionTrace trace(target);
+  RegionTrace trace(target, false);
   std::vector<Value> parameters;  // replica by replica
   std::vector<std::vector<Value>> seen(arguments.size());
   for (std::int64_t r = 0; r < replicas; ++r) {

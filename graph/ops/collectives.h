@@ -6,7 +6,7 @@
 // copies of such a node into one, which takes the values of all replicas, replica by replica, and gives
 // theirs: no replica ever waits for another, since the joined node simply runs when its inputs are there.
 // With one replica, or outside of replicated regions, they are what they are for a group of one: the value
-// itself.
+// itself. All but those of min, max and prod have gradients.
 //
 // Sums are taken in the order of the replicas, element by element, so that bits depend on nothing else.
 //
@@ -37,8 +37,17 @@ LOCKSTEP_API std::vector<Value> all_reduce(ReduceOp op, std::span<const Value> v
                                            SourceSite site = SourceSite::current());
 // The values of all replicas one behind the other along an axis, on every replica. Sizes along it may differ.
 LOCKSTEP_API Value all_gather(const Operand& value, std::int64_t axis = 0);
+// The values of all replicas combined and cut into `pieces` along an axis, as many as there are replicas: replica
+// r gets piece r, the same bits that all_reduce gives there. The extent must be a multiple: pad() it.
+LOCKSTEP_API Value reduce_scatter(ReduceOp op, const Operand& value, std::int64_t pieces,
+                                  std::int64_t axis = 0);
 // The value of replica `root`, on every replica.
 LOCKSTEP_API Value broadcast_replica(const Operand& value, std::int64_t root = 0);
+
+namespace internal {
+// all_gather where replicas are traced: what it gives along the axis is not known yet.
+LOCKSTEP_API Value gather_replicas(const Operand& value, std::int64_t axis);
+}  // namespace internal
 
 // Outside of replicated regions: the values of all replicas (one per replica) combined into one.
 LOCKSTEP_API Value reduce_replicas(ReduceOp op, std::span<const Value> values,

@@ -65,12 +65,21 @@ LOCKSTEP_API Value slice(const Operand& x, std::vector<std::int64_t> begin, std:
                          std::vector<std::int64_t> steps = {});
 // The piece of this size that begins at `begin`, each with one element per axis; a size of -1 goes to the end
 // of the axis. Nothing is cut: a piece that leaves x is an error. Both are shape operands: they follow from
-// constants and from shapes. A place that only the step knows is gather()'s business.
+// constants and from shapes. For a place that only the step knows there is slice_at().
 LOCKSTEP_API Value slice(const Operand& x, const Value& begin, const Value& size);
 // The way back: zeros of that shape, with x where slice() with the same arguments would read.
 LOCKSTEP_API Value unslice(const Operand& x, const Value& shape, std::vector<std::int64_t> begin,
                            std::vector<std::int64_t> end, std::vector<std::int64_t> steps = {});
 LOCKSTEP_API Value unslice(const Operand& x, const Value& shape, const Value& begin);
+// The piece of `size` elements along an axis that begins where the step says: slice_at(x, id * n, n). `begin` is
+// an integer scalar, and a piece that leaves x fails the step. Instead of the size the piece's shape can be
+// given, a shape operand, of which the axis counts.
+LOCKSTEP_API Value slice_at(const Operand& x, const Operand& begin, std::int64_t size, std::int64_t axis = 0);
+LOCKSTEP_API Value slice_at(const Operand& x, const Operand& begin, const Value& shape,
+                            std::int64_t axis = 0);
+// The way back: zeros of that shape, with x at `begin`.
+LOCKSTEP_API Value unslice_at(const Operand& x, const Operand& begin, const Value& shape,
+                              std::int64_t axis = 0);
 // With so many elements of that value in front of and behind x, one number per axis.
 LOCKSTEP_API Value pad(const Operand& x, std::vector<std::int64_t> before, std::vector<std::int64_t> after,
                        double value = 0);

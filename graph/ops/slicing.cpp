@@ -1,10 +1,13 @@
 // graph/ops/slicing.cpp - ops that cut a piece out of a tensor, or put it into a larger one.
 #include <algorithm>
+#include <cstring>
 
 #include "lockstep/core/kernels/place.h"
 #include "lockstep/core/kernels/strided.h"
+#include "lockstep/graph/ops/elementwise.h"
 #include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/rules/internal/axes.h"
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 #include "lockstep/graph/ops/shapes.h"
 
@@ -38,10 +41,16 @@ Cut cut(std::int64_t extent, std::int64_t begin, std::int64_t end, std::int64_t 
 
 const Ints& ints(const NodeView& node, std::string_view attribute) { return node.get<Ints>(attribute); }
 
+// No steps: 1 each.
+Ints steps_of(const NodeView& node) {
+  const Ints* steps = node.find<Ints>("steps");
+  return steps != nullptr ? *steps : Ints(ints(node, "begin").size(), 1);
+}
+
 void check_steps(const NodeView& node, std::size_t rank) {
   const Ints& begin = ints(node, "begin");
   const Ints& end = ints(node, "end");
-  const Ints& steps = ints(node, "steps");
+  const Ints steps = steps_of(node);
   if (begin.size() != end.size() || begin.size() != steps.size() || begin.size() > rank) {
     NodeView::fail(str("begin, end and steps need one number per axis, for at most ", rank, " axes, got ",
                        begin.size(), ", ", end.size(), " and ", steps.size()));
@@ -57,14 +66,15 @@ void check_steps(const NodeView& node, std::size_t rank) {
 std::vector<Cut> attribute_cuts(const NodeView& node, const Shape& shape) {
   check_steps(node, shape.rank());
   const Ints& begin = ints(node, "begin");
+  const Ints steps = steps_of(node);
   std::vector<Cut> cuts;
   for (std::size_t i = 0; i < shape.rank(); ++i) {
     if (i >= begin.size()) {
       cuts.push_back({0, 1, shape[i]});
     } else if (shape[i] == kUnknown) {
-      cuts.push_back({kUnknown, ints(node, "steps")[i], kUnknown});
+      cuts.push_back({kUnknown, steps[i], kUnknown});
     } else {
-      cuts.push_back(cut(shape[i], begin[i], ints(node, "end")[i], ints(node, "steps")[i]));
+      cuts.push_back(cut(shape[i], begin[i], ints(node, "end")[i], steps[i]));
     }
   }
   return cuts;
@@ -110,7 +120,8 @@ std::vector<AttributeSpec> slice_attributes() {
 
 void check_form(const NodeView& node, bool attributes) {
   for (const char* name : {"begin", "end", "steps"}) {
-    if ((node.find<Ints>(name) != nullptr) == attributes) continue;
+    const bool optional = attributes && std::string_view(name) == "steps";
+    if (optional || (node.find<Ints>(name) != nullptr) == attributes) continue;
     NodeView::fail(attributes ? str("the attribute '", name, "' is missing")
                               : str("takes the attribute '", name, "' or begins as an input, not both"));
   }
@@ -147,7 +158,7 @@ OpDef slice_op() {
     std::vector<Gradient> result(c.num_inputs());
     const Value shape = shape_of(c.input());
     result[0] = c.num_inputs() == 1 ? unslice(c.grad(), shape, ints(c.view(), "begin"), ints(c.view(), "end"),
-                                              ints(c.view(), "steps"))
+                                              steps_of(c.view()))
                                     : unslice(c.grad(), shape, c.input(1));
     return result;
   };
@@ -223,7 +234,7 @@ OpDef unslice_op() {
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
     std::vector<Gradient> result(c.num_inputs());
     if (c.num_inputs() == 2) {
-      result[0] = slice(c.grad(), ints(c.view(), "begin"), ints(c.view(), "end"), ints(c.view(), "steps"));
+      result[0] = slice(c.grad(), ints(c.view(), "begin"), ints(c.view(), "end"), steps_of(c.view()));
     } else {
       result[0] = slice(c.grad(), c.input(2), shape_of(c.input()));
     }
@@ -231,6 +242,153 @@ OpDef unslice_op() {
   };
   def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return place_kernel(node.input(0), outputs[0], cuts_of_unslice(node, outputs[0].shape), 0);
+  };
+  return def;
+}
+
+// --- a piece at a place that the step computes
+
+// The rows of a tensor along an axis: the piece is `count` long there, the tensor `extent`.
+struct Rows {
+  std::int64_t extent = 0, count = 0, inner = 1;  // in elements: what lies behind the axis
+  std::size_t size = 0;                           // of an element
+};
+
+std::size_t axis_of_piece(const NodeView& node) {
+  return static_cast<std::size_t>(
+      internal::normal_axis(node.get_or<std::int64_t>("axis", 0), node.input(0).shape.rank()));
+}
+
+Rows rows_of(const NodeView& node, const TensorSpec& whole, const TensorSpec& piece) {
+  const std::size_t axis = axis_of_piece(node);
+  Rows rows{whole.shape[axis], piece.shape[axis], 1, size_of(whole.dtype)};
+  for (std::size_t d = axis + 1; d < whole.shape.rank(); ++d) rows.inner *= whole.shape[d];
+  return rows;
+}
+
+std::int64_t begin_of(const Rows& rows, const void* input) {
+  std::int64_t begin = 0;
+  std::memcpy(&begin, input, sizeof begin);
+  if (begin >= 0 && begin <= rows.extent - rows.count) return begin;
+  throw InvalidArgument(
+      str("a piece of size ", rows.count, " at ", begin, " leaves an axis of extent ", rows.extent));
+}
+
+void check_begin(const NodeView& node) {
+  if (node.input(1) != TensorSpec{DType::kI64, Shape{}})
+    NodeView::fail(str("the place must be i64[], got ", node.input(1)));
+}
+
+// The attribute `size`, or what a third input says of the axis.
+std::int64_t size_of_piece(const NodeView& node, std::size_t axis) {
+  const auto* given = node.find<std::int64_t>("size");
+  if ((given != nullptr) == (node.num_inputs() == 3))
+    NodeView::fail("takes the attribute 'size', or the shape of the piece as an input: one of both");
+  if (given != nullptr) return *given;
+  const Ints shape = internal::elements_of(node, 2, "the shape");
+  if (shape.size() != node.input(0).shape.rank())
+    NodeView::fail(
+        str("the shape of the piece has ", shape.size(), " axes, the value ", node.input(0).shape.rank()));
+  return shape[axis] == kUnknownElement ? kUnknown : shape[axis];
+}
+
+OpDef slice_at_op() {
+  OpDef def;
+  def.name = "slice_at";
+  def.summary = "the piece of a size along `axis` that begins at a place which the step computes";
+  def.inputs = Arity::between(2, 3);
+  def.attributes = {{"axis", AttributeType::kInt, false}, {"size", AttributeType::kInt, false}};
+  def.shape_operands = {2};
+  def.traits.moves_elements = true;
+  def.infer = [](InferContext& c) {
+    check_begin(c);
+    const std::size_t axis = axis_of_piece(c);
+    Ints dims(c.input(0).shape.dims().begin(), c.input(0).shape.dims().end());
+    const std::int64_t size = size_of_piece(c, axis);
+    if (size != kUnknown && (size < 0 || (dims[axis] != kUnknown && size > dims[axis])))
+      NodeView::fail(str("a piece of size ", size, " does not fit into axis ", axis, " of ", c.input(0)));
+    dims[axis] = size;
+    c.add_output(c.input(0).dtype, Shape(dims));
+  };
+  def.split = internal::copy_split;
+  def.cost = [](const NodeView&, std::span<const TensorSpec> outputs) {
+    return Cost{0, 2 * static_cast<double>(num_bytes(outputs[0])), 0};
+  };
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    std::vector<Gradient> result(c.num_inputs());
+    result[0] =
+        unslice_at(c.grad(), c.input(1), shape_of(c.input()), c.view().get_or<std::int64_t>("axis", 0));
+    return result;
+  };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [rows = rows_of(node, node.input(0), outputs[0]),
+            n = outputs[0].shape.num_elements()](KernelContext& c) {
+      const std::int64_t first = begin_of(rows, c.input(1)) * rows.inner;
+      const std::int64_t row = rows.count * rows.inner, whole = rows.extent * rows.inner;
+      const auto* in = static_cast<const char*>(c.input(0));
+      auto* out = static_cast<char*>(c.output(0));
+      const auto [begin, end] = c.range(n);
+      for (std::int64_t i = begin; i < end;) {
+        const std::int64_t within = i % row, count = std::min(row - within, end - i);
+        std::memcpy(out + static_cast<std::size_t>(i) * rows.size,
+                    in + static_cast<std::size_t>(i / row * whole + first + within) * rows.size,
+                    static_cast<std::size_t>(count) * rows.size);
+        i += count;
+      }
+    };
+  };
+  return def;
+}
+
+OpDef unslice_at_op() {
+  OpDef def;
+  def.name = "unslice_at";
+  def.summary = "zeros of the given shape, with its input where slice_at at the same place would read";
+  def.inputs = Arity::exactly(3);
+  def.attributes = {{"axis", AttributeType::kInt, false}};
+  def.shape_operands = {2};
+  def.infer = [](InferContext& c) {
+    check_begin(c);
+    const std::size_t axis = axis_of_piece(c);
+    const Shape shape = internal::target_shape_of(c, 2);
+    const Shape& piece = c.input(0).shape;
+    bool fits = piece.rank() == shape.rank();
+    for (std::size_t i = 0; fits && i < piece.rank(); ++i) {
+      fits = piece[i] == kUnknown || shape[i] == kUnknown ||
+             (i == axis ? piece[i] <= shape[i] : piece[i] == shape[i]);
+    }
+    if (!fits) NodeView::fail(str("a piece of shape ", piece, " does not fit into ", shape));
+    c.add_output(c.input(0).dtype, shape);
+  };
+  def.split = internal::copy_split;
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    std::vector<Gradient> result(c.num_inputs());
+    result[0] = slice_at(c.grad(), c.input(1), shape_of(c.input()), c.view().get_or<std::int64_t>("axis", 0));
+    return result;
+  };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [rows = rows_of(node, outputs[0], node.input(0)),
+            n = outputs[0].shape.num_elements()](KernelContext& c) {
+      const std::int64_t first = begin_of(rows, c.input(1)) * rows.inner;
+      const std::int64_t row = rows.count * rows.inner, whole = rows.extent * rows.inner;
+      const auto* in = static_cast<const char*>(c.input(0));
+      auto* out = static_cast<char*>(c.output(0));
+      const auto [begin, end] = c.range(n);
+      for (std::int64_t i = begin; i < end;) {
+        const std::int64_t within = i % whole;
+        const bool inside = within >= first && within < first + row;
+        const std::int64_t stop = within < first ? first : inside ? first + row : whole;
+        const std::int64_t count = std::min(stop - within, end - i);
+        char* const to = out + static_cast<std::size_t>(i) * rows.size;
+        const std::size_t bytes = static_cast<std::size_t>(count) * rows.size;
+        if (inside) {
+          std::memcpy(to, in + static_cast<std::size_t>(i / whole * row + within - first) * rows.size, bytes);
+        } else {
+          std::memset(to, 0, bytes);
+        }
+        i += count;
+      }
+    };
   };
   return def;
 }
@@ -286,6 +444,8 @@ OpDef pad_op() {
 void internal::register_slicing_ops(OpRegistry& registry) {
   registry.add(slice_op());
   registry.add(unslice_op());
+  registry.add(slice_at_op());
+  registry.add(unslice_at_op());
   registry.add(pad_op());
 }
 
@@ -325,6 +485,40 @@ Value unslice(const Operand& x, const Value& shape, std::vector<std::int64_t> be
 Value unslice(const Operand& x, const Value& shape, const Value& begin) {
   const Value& value = x.value_for("unslice");
   return value.builder().op1("unslice", {value, shape, begin}, {}, {}, x.site());
+}
+
+namespace {
+
+Value place_value(const Operand& begin, GraphBuilder& builder) {
+  if (begin.number()) return builder.constant(Tensor::scalar(static_cast<std::int64_t>(*begin.number())));
+  const Value& value = begin.value();
+  return value.dtype() == DType::kI64 ? value : cast(value, DType::kI64);
+}
+
+std::vector<Attribute> axis_attribute(std::int64_t axis) {
+  return axis == 0 ? std::vector<Attribute>() : std::vector<Attribute>{{"axis", axis}};
+}
+
+}  // namespace
+
+Value slice_at(const Operand& x, const Operand& begin, std::int64_t size, std::int64_t axis) {
+  const Value& value = x.value_for("slice_at");
+  std::vector<Attribute> attributes = axis_attribute(axis);
+  attributes.push_back({"size", size});
+  return value.builder().op1("slice_at", {value, place_value(begin, value.builder())}, std::move(attributes),
+                             {}, x.site());
+}
+
+Value slice_at(const Operand& x, const Operand& begin, const Value& shape, std::int64_t axis) {
+  const Value& value = x.value_for("slice_at");
+  return value.builder().op1("slice_at", {value, place_value(begin, value.builder()), shape},
+                             axis_attribute(axis), {}, x.site());
+}
+
+Value unslice_at(const Operand& x, const Operand& begin, const Value& shape, std::int64_t axis) {
+  const Value& value = x.value_for("unslice_at");
+  return value.builder().op1("unslice_at", {value, place_value(begin, value.builder()), shape},
+                             axis_attribute(axis), {}, x.site());
 }
 
 Value pad(const Operand& x, std::vector<std::int64_t> before, std::vector<std::int64_t> after, double value) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/core/large_pages.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ir/internal/evaluate_node.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
 #include "lockstep/graph/transform/pass.h"
@@ -201,6 +202,59 @@ bool Rewriter::is_read(NodeId node) const { return data_head_[node.index()] != k
 bool Rewriter::is_used(NodeId node) const { return is_read(node) || control_head_[node.index()] != kNone; }
 
 // --- making nodes
+
+namespace {
+
+// Is `level`, somewhere inside `graph`, the code of one replica of several?
+bool is_in_replicas(const Graph& graph, const Graph& level, bool inside) {
+  if (&graph == &level) return inside;
+  for (const NodeId id : graph.region_owners()) {
+    const Node& node = graph.node(id);
+    const RegionKind kind = node.op().region_kind;
+    const auto* replicas = node.find<std::int64_t>("replicas");
+    const bool here = kind == RegionKind::kReplicated ? replicas != nullptr && *replicas > 1
+                                                      : inside && kind != RegionKind::kNone;
+    for (const Graph& region : node.regions()) {
+      if (is_in_replicas(region, level, here)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<ValueId> Rewriter::build(std::span<const ValueId> inputs, const BuildFn& make,
+                                     const BuildAt& at) {
+  GraphBuilder builder;
+  internal::BuilderAccess access(builder);
+  access.set_in_replicas(is_in_replicas(outermost_, graph_, false));
+  for (const VariableDecl& decl : outermost_.variables()) builder.variable(decl);
+  std::vector<Value> values;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const TensorSpec& spec = graph_.spec(inputs[i]);
+    values.push_back(builder.placeholder(str("input_", i), spec.dtype, spec.shape));
+  }
+  Graph made;
+  try {
+    const auto run = [&] {
+      for (const Value& result : make(builder, values)) builder.result(result);
+    };
+    if (graph_.contains(at.origin)) {
+      const auto maker = access.made_for(graph_.node(at.origin), pass_name_);
+      run();
+    } else {
+      run();
+    }
+    made = builder.finish();
+  } catch (const Error& error) {
+    std::throw_with_nested(PassError(
+        pass_name_, str("cannot build: ", error.message()),
+        graph_.contains(at.origin) ? place_of(graph_.node(at.origin)) : error.place(), error.code()));
+  }
+  if (made.variables().size() != outermost_.variables().size())
+    fail("declares a variable while it builds: declare it before, with Graph::declare_variable", at.origin);
+  return inline_region(made, inputs, at.scope, -1, at.why, at.after);
+}
 
 void Rewriter::fail(const std::string& message, NodeId node) const {
   throw PassError(pass_name_, message, graph_.contains(node) ? place_of(graph_.node(node)) : ErrorPlace());

@@ -23,6 +23,8 @@
 
 #include "lockstep/core/export.h"
 #include "lockstep/core/small_vector.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/build/value.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {
@@ -50,7 +52,7 @@ class LOCKSTEP_API Rewriter {
   bool is_used(NodeId node) const;                       // read by a node, ordered before one, or a result
   bool is_read(NodeId node) const;                       // read by a node, or a result
 
-  // --- making nodes
+  // --- making nodes; docs/writing_a_pass.md shows both ways
   // Makes a node that stems from `origin` (may be invalid). Output specs are inferred; the name is made
   // unique; site, device and replica are the origin's unless given.
   struct NewNode {
@@ -67,6 +69,19 @@ class LOCKSTEP_API Rewriter {
     std::string_view why = {};
   };
   NodeId insert(NewNode node);  // throws PassError naming the pass and origin where inference refuses
+  // Nodes made as graphs are built: `make` is given a builder and the values of `inputs`, uses the functions of
+  // ops (matmul, cast, cond, ...) and the graph's variables, and gives the results, which are values of this
+  // graph then. The nodes stem from at.origin and lie in the scope at.scope. Among themselves they use variables
+  // in the order in which they are made; what comes before or after them elsewhere in the graph is said with
+  // at.after and add_control(). Variables are declared before, with Graph::declare_variable. Throws PassError.
+  using BuildFn = std::function<std::vector<Value>(GraphBuilder& builder, std::span<const Value> inputs)>;
+  struct BuildAt {
+    NodeId origin = {};
+    std::string_view scope = {};  // empty: none
+    std::string_view why = {};
+    std::span<const NodeId> after = {};  // run before each new node that has no inputs, a read say
+  };
+  std::vector<ValueId> build(std::span<const ValueId> inputs, const BuildFn& make, const BuildAt& at);
   // A copy of a node of this graph with other inputs and name; the specs are inferred anew where the inputs'
   // differ.
   NodeId clone(NodeId node, std::string_view name, std::span<const ValueId> inputs, std::int32_t replica = -1,

@@ -14,8 +14,11 @@ namespace lockstep::internal {
 
 // Traces one function into a region of the innermost graph.
 struct RegionTrace {
-  explicit RegionTrace(GraphBuilder& outer) : outer_(outer.innermost()), inner_(&outer_) {
+  explicit RegionTrace(GraphBuilder& outer) : RegionTrace(outer, outer.innermost().in_replicas_) {}
+  // `in_replicas`: the region is the code of one replica, or part of it.
+  RegionTrace(GraphBuilder& outer, bool in_replicas) : outer_(outer.innermost()), inner_(&outer_) {
     outer_.child_ = &inner_;
+    inner_.in_replicas_ = in_replicas;
   }
   ~RegionTrace() { outer_.child_ = nullptr; }
   RegionTrace(const RegionTrace&) = delete;

@@ -148,6 +148,12 @@ std::map<std::string, Case> all_cases() {
   cases["tile"] = of({vector}, [](Inputs x) { return tile(x[0], {2}); });
   cases["concat"] = of({vector, vector}, [](Inputs x) { return concat({x[0], x[1]}, 0); });
   cases["split"] = of({vector}, [](Inputs x) { return split(x[0], {1, 2}, 0)[1]; });
+  cases["all_gather"] = of({vector}, [](Inputs x) { return all_gather(square(x[0])); });
+  cases["reduce_scatter"] =
+      of({matrix}, [](Inputs x) { return reduce_scatter(ReduceOp::kMean, square(x[0]), 1, 1); });
+  cases["broadcast_replica"] = of({vector}, [](Inputs x) { return broadcast_replica(square(x[0])); });
+  cases["slice_at"] = of({matrix}, [](Inputs x) { return square(slice_at(x[0], 1, 2, 1)); });
+  cases["unslice_at"] = of({vector}, [](Inputs x) { return square(unslice_at(x[0], 1, longs(x[0], {5}))); });
   cases["slice"] = of({vector}, [](Inputs x) { return slice(x[0], {1}, {3}); });
   cases["unslice"] = of({vector}, [](Inputs x) { return unslice(x[0], longs(x[0], {5}), {1}, {4}); });
   cases["pad"] = of({vector}, [](Inputs x) { return pad(x[0], {1}, {2}); });

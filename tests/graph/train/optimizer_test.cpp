@@ -687,7 +687,7 @@ TEST_F(OptimizerErrors, ASlotNameThatIsTakenByAnotherSpecIsRefused) {
   b.variable("w/momentum/velocity", vec64({1, 2, 3}));
   const Value g = b.placeholder("g", DType::kF64, {2});
   const Caught error = caught([&] { Momentum(0.1).apply_gradients({{g, w}}); });
-  EXPECT_THAT(error.what, HasSubstr("'w/momentum/velocity' is declared as f64[3], and wanted as f64[2]"));
+  EXPECT_THAT(error.what, HasSubstr("'w/momentum/velocity' is declared as f64[3] ("));
   EXPECT_THAT(error.what, HasSubstr("optimizer_test.cpp")) << "the caller's line";
 }
 

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/graph/build/regions.h"
 #include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/text/text.h"
 #include "lockstep/graph/transform/pass.h"
 #include "support/pass_test.h"
@@ -324,6 +326,60 @@ TEST(Rewriter, VisitsEveryLevelInnermostFirst) {
   std::vector<std::string> seen;
   for_each_level(graph, [&](Graph& level) { seen.push_back(level.node(level.results()[0].node).name()); });
   EXPECT_THAT(seen, ElementsAre("one", "two", "c"));
+}
+
+// --- building
+
+TEST(Rewriter, BuildsWithFunctionsOfOps) {
+  Graph graph = diamond();
+  const NodeId b = graph.find("b");
+  {
+    Rewriter edit(graph, "test");
+    const ValueId inputs[] = {{b, 0}, {graph.find("x"), 0}};
+    const NodeId written[] = {graph.find("u")};
+    const std::vector<ValueId> made = edit.build(
+        inputs,
+        [](GraphBuilder& builder, std::span<const Value> v) {
+          const Value chosen = cond(
+              sum(v[1]) > 0.F, [&] { return std::vector{v[0] * 2.F}; }, [&] { return std::vector{v[0]}; })[0];
+          return std::vector{chosen + builder.read({"w"})};
+        },
+        {.origin = b, .scope = "new", .why = "to see", .after = written});
+    edit.set_results({made[0]});
+  }
+  verify(graph);
+  const Node& made = graph.node(graph.results()[0].node);
+  EXPECT_EQ(made.name(), "new/add");
+  EXPECT_EQ(graph.text(made.provenance().made_by), "test");
+  EXPECT_EQ(graph.text(made.provenance().why), "to see");
+  EXPECT_EQ(made.provenance().origin, graph.node(b).provenance().origin);
+  EXPECT_EQ(made.site().line, graph.node(b).site().line);
+  EXPECT_TRUE(graph.find("new/cond").valid()) << print(graph);
+}
+
+TEST(Rewriter, BuildSaysWhatIsWrong) {
+  Graph graph = diamond();
+  Rewriter edit(graph, "test");
+  const NodeId a = graph.find("a");
+  const ValueId inputs[] = {{a, 0}};
+  const auto refused = [&](const Rewriter::BuildFn& make) -> std::string {
+    try {
+      edit.build(inputs, make, {.origin = a});
+    } catch (const PassError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const std::string shapes =
+      refused([](GraphBuilder&, std::span<const Value> v) { return std::vector{matmul(v[0], v[0])}; });
+  EXPECT_THAT(shapes, HasSubstr("test: cannot build: matmul"));
+  EXPECT_THAT(shapes, HasSubstr("diamond.lks:4"));
+  EXPECT_THAT(refused([](GraphBuilder& b, std::span<const Value> v) {
+                b.variable("fresh", Tensor::scalar(1.F));
+                return std::vector<Value>(v.begin(), v.end());
+              }),
+              HasSubstr("Graph::declare_variable"));
+  EXPECT_FALSE(edit.changed());
 }
 
 }  // namespace
