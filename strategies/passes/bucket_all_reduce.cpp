@@ -6,6 +6,7 @@
 
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/graph/transform/rewriter.h"
+#include "lockstep/strategies/passes/internal/depths.h"
 
 namespace lockstep {
 
@@ -35,6 +36,7 @@ bool same_attributes(const Node& a, const Node& b) {
 struct Item {
   NodeId node;
   std::uint32_t depth = 0;  // reductions before it, at most
+  std::uint32_t level = 0;  // how deep its deepest input lies
   std::size_t ready = 0;    // when its last input is there
   std::int64_t bytes = 0;
 };
@@ -88,9 +90,11 @@ class BucketLevel {
       for (const NodeId before : node.controls()) comes_after(before);
       depth[order[at].index()] = behind;
     }
+    const std::vector<std::uint32_t> depths = internal::depths_of(graph_);
     for (Item& item : items) {
       item.depth = depth[item.node.index()];
       for (const ValueId input : graph_.node(item.node).inputs()) {
+        item.level = std::max(item.level, depths[input.node.index()]);
         item.ready = std::max(item.ready, position[input.node.index()]);
         const TensorSpec& spec = graph_.spec(input);
         if (spec.shape.is_known()) item.bytes += num_bytes(spec);
@@ -98,6 +102,7 @@ class BucketLevel {
     }
     std::ranges::stable_sort(items, [&](const Item& a, const Item& b) {
       if (a.depth != b.depth) return a.depth < b.depth;
+      if (a.level != b.level) return a.level < b.level;
       return a.ready != b.ready ? a.ready < b.ready : position[a.node.index()] < position[b.node.index()];
     });
     return items;

@@ -1,8 +1,10 @@
 #include "lockstep/strategies/passes/order_collectives.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "lockstep/graph/transform/rewriter.h"
+#include "lockstep/strategies/passes/internal/depths.h"
 #include "lockstep/strategies/proof/collective_schedule.h"
 
 namespace lockstep {
@@ -23,11 +25,18 @@ class OrderCollectives final : public Pass {
   }
 
   static bool order(Graph& level) {
+    std::vector<NodeId> collectives;
+    for (const NodeId id : level.topological_order()) {
+      if (has(effects_of(level.node(id)), Effect::kCollective)) collectives.push_back(id);
+    }
+    if (collectives.size() < 2) return false;
+    // Those that can begin first come first, whatever order they were made in.
+    const std::vector<std::uint32_t> depths = internal::depths_of(level);
+    std::ranges::stable_sort(collectives, {}, [&](NodeId id) { return depths[id.index()]; });
     bool changed = false;
     NodeId last;
-    for (const NodeId id : level.topological_order()) {
+    for (const NodeId id : collectives) {
       const Node& node = level.node(id);
-      if (!has(effects_of(node), Effect::kCollective)) continue;
       const bool follows = !last.valid() ||
                            std::ranges::find(node.controls(), last) != node.controls().end() ||
                            std::ranges::find(node.inputs(), last, &ValueId::node) != node.inputs().end();
