@@ -28,6 +28,8 @@ class BuilderAccess {
   GraphBuilder& innermost() const { return builder_.innermost(); }
   GraphBuilder& outermost() const { return builder_.outermost(); }
 
+  // What is open of scopes where nodes are made: "layer/", or nothing.
+  const std::string& scope() const { return builder_.innermost().scope_; }
   // Is the code of one replica being built, which stands for several?
   bool in_replicas() const { return builder_.innermost().in_replicas_; }
   void set_in_replicas(bool inside) const { builder_.in_replicas_ = inside; }

@@ -91,6 +91,7 @@ std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, std::int6
   if (replicas < 1) throw InvalidArgument("replicated: needs at least one replica", place);
   GraphBuilder& target = internal::BuilderAccess(builder).innermost();
   RegionTrace trace(target, replicas > 1);
+  trace.keep_scope();
   std::vector<Value> parameters;
   std::vector<Value> inputs(shared.begin(), shared.end());
   for (const Value& value : shared) parameters.push_back(trace.parameter(value.name(), value.spec()));

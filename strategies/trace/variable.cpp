@@ -117,8 +117,9 @@ Variable::Variable(std::string name, const Tensor& initial, const VariableOption
 Variable::Variable(std::string name, const PerReplica<Tensor>& initial, const VariableOptions& options,
                    SourceSite site) {
   internal::Tracer& strategy = home();
+  if (name.empty()) throw InvalidArgument("a variable needs a name", place_of_variable(name, site));
+  if (GraphBuilder* builder = current_builder()) name.insert(0, internal::BuilderAccess(*builder).scope());
   const ErrorPlace place = place_of_variable(name, site);
-  if (name.empty()) throw InvalidArgument("a variable needs a name", place);
   const std::vector<Tensor> starts = initial_copies(name, initial, options, strategy, place);
   auto state = std::make_shared<internal::VariableState>();
   state->tracer = &strategy;

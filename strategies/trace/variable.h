@@ -15,7 +15,7 @@
 // A Variable is a cheap handle; copies of it are the same variable, so [=] is safe. It belongs to the
 // strategy whose scope it was made in (outside of all: to default_strategy()), which must outlive it. Names
 // are unique in a strategy; inside a traced function a name that is taken means the variable that has it, so
-// that tracing twice makes it once.
+// that tracing twice makes it once, and a name scope that is open there is part of the name.
 //
 // What reading and assigning mean depends on the context and on synchronization and aggregation:
 // strategies/trace/variable_rules.h has the whole table. A wrong use is an error when the step is traced.

@@ -14,12 +14,17 @@ namespace lockstep::internal {
 
 // Traces one function into a region of the innermost graph.
 struct RegionTrace {
-  explicit RegionTrace(GraphBuilder& outer) : RegionTrace(outer, outer.innermost().in_replicas_) {}
-  // `in_replicas`: the region is the code of one replica, or part of it.
-  RegionTrace(GraphBuilder& outer, bool in_replicas) : outer_(outer.innermost()), inner_(&outer_) {
+  explicit RegionTrace(GraphBuilder& outer) : outer_(outer.innermost()), inner_(&outer_) {
     outer_.child_ = &inner_;
+    inner_.in_replicas_ = outer_.in_replicas_;
+  }
+  // A region that is, or is not, the code of one of several replicas.
+  RegionTrace(GraphBuilder& outer, bool in_replicas) : RegionTrace(outer) {
     inner_.in_replicas_ = in_replicas;
   }
+  // Its nodes become nodes of the graph around it, under their own names: they lie in the scope that is open
+  // there.
+  void keep_scope() { inner_.scope_ = outer_.scope_; }
   ~RegionTrace() { outer_.child_ = nullptr; }
   RegionTrace(const RegionTrace&) = delete;
   RegionTrace& operator=(const RegionTrace&) = delete;
