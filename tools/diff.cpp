@@ -17,8 +17,8 @@ int run_command(const DiffCommand& command) {
   if (command.html == "-" && !command.quiet)
     throw UsageError(
         "diff: --html: the differences go to standard output: name a file for the page, or give --quiet");
-  const Graph before = read_graph_input(command.before);
-  const Graph after = read_graph_input(command.after);
+  const Graph before = read_graph_input(command.before, UnknownOps::kKeep);
+  const Graph after = read_graph_input(command.after, UnknownOps::kKeep);
   const GraphDiff diff = diff_graphs(before, after);
   if (!command.html.empty()) {
     Progress progress("drawing");

@@ -94,7 +94,7 @@ int run_command(const DumpCommand& command) {
   if (command.before == "-" && command.input == "-")
     throw UsageError("dump: only one of the graphs can come on standard input");
 
-  Graph graph = read_graph_input(command.input);
+  Graph graph = read_graph_input(command.input, UnknownOps::kKeep);
   PipelineRecorder recorder;
   if (!command.passes.empty()) {
     PassPipeline pipeline = StrategyRegistry::global().parse_pipeline(command.passes);
@@ -121,7 +121,7 @@ int run_command(const DumpCommand& command) {
   } else if (!command.passes.empty()) {
     text = to_html(recorder.recording(), html_options(command));
   } else if (!command.before.empty()) {
-    text = to_html(read_graph_input(command.before), graph, html_options(command));
+    text = to_html(read_graph_input(command.before, UnknownOps::kKeep), graph, html_options(command));
   } else {
     text = to_html(graph, html_options(command));
   }

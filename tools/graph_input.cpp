@@ -28,9 +28,9 @@ std::string read_input(const std::string& path) {
   return path == "-" ? read_standard_input(input_limits()) : read_file(path, input_limits());
 }
 
-Graph read_graph_input(const std::string& path) {
-  if (path != "-") return load_graph(path, input_limits());
-  return read_graph(read_standard_input(input_limits()), input_limits(), "standard input");
+Graph read_graph_input(const std::string& path, UnknownOps unknown) {
+  if (path != "-") return load_graph(path, input_limits(), unknown);
+  return read_graph(read_standard_input(input_limits()), input_limits(), "standard input", unknown);
 }
 
 void write_output(const std::string& path, std::string_view bytes) {

@@ -10,6 +10,7 @@
 
 #include "lockstep/core/read_limits.h"
 #include "lockstep/graph/ir/graph.h"
+#include "lockstep/io/graphs/graph_file.h"
 
 namespace lockstep::tools {
 
@@ -21,7 +22,7 @@ void set_input_limits(const ReadLimits& limits);
 // with the path.
 std::string read_input(const std::string& path);
 // The graph in a file or on standard input, whatever its format, verified; errors name the file.
-Graph read_graph_input(const std::string& path);
+Graph read_graph_input(const std::string& path, UnknownOps unknown = UnknownOps::kRefuse);
 void write_output(const std::string& path, std::string_view bytes);
 
 // The format that an output asks for by its extension: the first of `formats` where it has none, as "-" has.

@@ -277,10 +277,17 @@ void check_ops(const Graph& graph) {
   }
 }
 
-Graph read_text(std::string_view text, std::string_view source, const ReadLimits& limits) {
+Graph read_text(std::string_view text, std::string_view source, const ReadLimits& limits,
+                UnknownOps unknown) {
   Graph graph = parse(text, source, limits);
-  check_ops(graph);
-  verify(graph);
+  if (unknown == UnknownOps::kRefuse) {
+    check_ops(graph);
+    verify(graph);
+    return graph;
+  }
+  for (Violation& violation : find_violations(graph)) {
+    if (violation.rule != "known-ops") throw VerifyError(std::move(violation));
+  }
   return graph;
 }
 
@@ -346,7 +353,8 @@ std::string write_graph(const Graph& graph, GraphFormat format) {
   return bytes;
 }
 
-Graph read_graph(std::string_view bytes, const ReadLimits& limits, std::string_view source) {
+Graph read_graph(std::string_view bytes, const ReadLimits& limits, std::string_view source,
+                 UnknownOps unknown) {
   check_size(bytes.size(), limits, source);
   check_whole(bytes, source);
   ReadBudget budget(limits, bytes.size());
@@ -357,7 +365,7 @@ Graph read_graph(std::string_view bytes, const ReadLimits& limits, std::string_v
     }
     const std::string_view text = without_mark(bytes);
     if (is_json(text)) return read_json(text, source, budget);
-    return read_text(text, source, limits);
+    return read_text(text, source, limits, unknown);
   });
 }
 
@@ -370,7 +378,7 @@ void save_graph(const Graph& graph, const std::filesystem::path& path) {
   file.commit();
 }
 
-Graph load_graph(const std::filesystem::path& path, const ReadLimits& limits) {
+Graph load_graph(const std::filesystem::path& path, const ReadLimits& limits, UnknownOps unknown) {
   const std::string source = path.string();
   InputFile file(path, InputFile::Accepts::kAnything);
   if (file.is_plain()) {
@@ -381,7 +389,7 @@ Graph load_graph(const std::filesystem::path& path, const ReadLimits& limits) {
       return with_source(source, [&] { return read_binary(bytes, source, budget); });
     }
   }
-  return read_graph(file.read_rest(limits), limits, source);
+  return read_graph(file.read_rest(limits), limits, source, unknown);
 }
 
 }  // namespace lockstep

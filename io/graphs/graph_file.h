@@ -45,13 +45,18 @@ LOCKSTEP_API std::string_view extension_of(GraphFormat format);
 // From the extension of a path; throws InvalidArgument that lists the three.
 LOCKSTEP_API GraphFormat graph_format_of(const std::filesystem::path& path);
 
+// Whether a graph in text may name ops that nobody registered: to look at it, not to run it. Everything else of
+// such a graph is verified.
+enum class UnknownOps : std::uint8_t { kRefuse, kKeep };
+
 LOCKSTEP_API std::string write_graph(const Graph& graph, GraphFormat format);
 // The form is recognised from the bytes. `source` names them in errors, and in the creation sites of text.
 LOCKSTEP_API Graph read_graph(std::string_view bytes, const ReadLimits& limits = {},
-                              std::string_view source = "<graph>");
+                              std::string_view source = "<graph>", UnknownOps unknown = UnknownOps::kRefuse);
 
 LOCKSTEP_API void save_graph(const Graph& graph, const std::filesystem::path& path);
 // From a file or a pipe.
-LOCKSTEP_API Graph load_graph(const std::filesystem::path& path, const ReadLimits& limits = {});
+LOCKSTEP_API Graph load_graph(const std::filesystem::path& path, const ReadLimits& limits = {},
+                              UnknownOps unknown = UnknownOps::kRefuse);
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/text/text.h"
 #include "lockstep/io/drawings/model_explorer.h"
@@ -235,6 +236,17 @@ TEST(GraphFile, RefusesLaterVersions) {
   const std::string field = "\"lockstep_graph\": 1";
   json.replace(json.find(field), field.size(), "\"new_field\": [], \"lockstep_graph\": 3");
   EXPECT_THAT(refusal(json), AllOf(HasSubstr("Unimplemented"), HasSubstr("version is 3")));
+}
+
+// Text may be looked at where its ops are not linked in; everything else of it is checked.
+TEST(GraphFile, TextKeepsUnknownOpsForThoseWhoOnlyLook) {
+  const std::string text = "%x = placeholder() : f32[]\n%y = nobodys_op[a=1](%x) : f32[]\nreturn %y\n";
+  EXPECT_THROW(read_graph(text), NotFound);
+  const Graph graph = read_graph(text, {}, "u.lks", UnknownOps::kKeep);
+  EXPECT_EQ(graph.node(graph.find("y")).op().name, "nobodys_op");
+  const std::string broken =
+      "%x = placeholder() : f32[]\n%y = nobodys_op(%x) : f32[]\n%z = add(%y, %x) : f32[2]\n";
+  EXPECT_THROW(read_graph(broken, {}, "u.lks", UnknownOps::kKeep), InvalidArgument);
 }
 
 // --- what cannot be written
