@@ -89,8 +89,8 @@ PerReplica<Value> first_replica_to(Strategy& strategy, const PerReplica<Value>& 
   const auto replicas = static_cast<std::size_t>(strategy.num_replicas_in_sync());
   if (value.empty() || (!value.is_single() && value.size() != replicas)) {
     throw InvalidArgument(
-        str("first_replica_to(): the value has ", value.size(), value.size() == 1 ? " slot" : " slots", " for ",
-            replicas, replicas == 1 ? " replica" : " replicas"),
+        str("first_replica_to(): the value has ", value.size(), value.size() == 1 ? " slot" : " slots",
+            " for ", replicas, replicas == 1 ? " replica" : " replicas"),
         place_of_call("first_replica_to()", site));
   }
   destinations.check_strategy(strategy, "first_replica_to()", site);

@@ -96,12 +96,18 @@ PassPipeline MirroredStrategy::pipeline() const {
       print_option(std::vector<std::string>(options_.may_drift.begin(), options_.may_drift.end()));
   const std::string allow = str("(allow=", drifting, ",strict=false)");
   if (drifts) passes += allow;
-  passes += ",bucket-all-reduce(";
-  // Both, where the user says both: the pass refuses them.
-  if (options_.num_packs == 0 || options_.bytes_per_pack != BucketAllReduceOptions::kDefaultBytes)
-    passes += str("bytes_per_pack=", options_.bytes_per_pack, options_.num_packs == 0 ? "" : ",");
-  if (options_.num_packs != 0) passes += str("num_packs=", options_.num_packs);
-  passes += ")";
+  const bool sized = options_.bytes_per_pack != BucketAllReduceOptions::kDefaultBytes;
+  if (!options_.pack && (sized || options_.num_packs != 0))
+    throw InvalidArgument(
+        "pack is false, and bytes_per_pack or num_packs says how large packs are; leave one out");
+  if (options_.pack) {
+    passes += ",bucket-all-reduce(";
+    // Both, where the user says both: the pass refuses them.
+    if (options_.num_packs == 0 || sized)
+      passes += str("bytes_per_pack=", options_.bytes_per_pack, options_.num_packs == 0 ? "" : ",");
+    if (options_.num_packs != 0) passes += str("num_packs=", options_.num_packs);
+    passes += ")";
+  }
   if (options_.optimize) {
     passes +=
         ",recompute-checkpoints,identity-removal,constant-folding,common-subexpression-elimination,"

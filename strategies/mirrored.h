@@ -69,6 +69,8 @@ struct MirroredOptions {
   // Passes on one replica's step before it is distributed:
   // "accumulate-gradients(steps=4),clip-by-global-norm(norm=1)".
   std::string step_passes = {};
+  // Join all-reduces into packs; false: each stays by itself.
+  bool pack = true;
   // Run the general passes too (folding, fusing): off for graphs that are to be looked at.
   bool optimize = true;
   // What every strategy takes: .base = {.runtime = runtime}.

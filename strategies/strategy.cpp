@@ -170,6 +170,34 @@ ReduceResult Strategy::reduce(ReduceOp op, const RunResult& value, std::optional
                            : ReduceResult(reduce(op, value.computed(), axis, site));
 }
 
+Value Strategy::gather(const PerReplica<Value>& value, std::int64_t axis, SourceSite site) {
+  internal::require_cross_replica(this, "gather()", site);
+  const auto refuse = [&](const std::string& why) {
+    throw InvalidArgument(str("gather: ", why), internal::place_of_call("gather()", site));
+  };
+  if (value.empty()) refuse("the value is empty");
+  const auto replicas = static_cast<std::size_t>(num_replicas_in_sync());
+  if (!value.is_single() && value.size() != replicas)
+    refuse(str("the value has ", value.size(), " slots for ", replicas, " replicas"));
+  const auto rank = static_cast<std::int64_t>(value[0].shape().rank());
+  if (axis < -rank || axis >= rank)
+    refuse(str("axis ", axis, " is out of range for values of rank ", rank, " (", value[0].spec(), ")"));
+  std::vector<Value> slots;
+  for (std::size_t r = 0; r < replicas; ++r) slots.push_back(value[r]);
+  return slots.size() == 1 ? slots[0] : concat(slots, axis, site);
+}
+
+Tensor Strategy::gather(const PerReplica<Tensor>& value, std::int64_t axis, SourceSite site) {
+  internal::require_cross_replica(this, "gather()", site);
+  if (value.empty())
+    throw InvalidArgument("gather: the value is empty", internal::place_of_call("gather()", site));
+  return internal::at_once(value.values(), site, [&](GraphBuilder& builder, const std::vector<Value>& slots) {
+    const internal::ContextFrame frame(this, ContextKind::kCrossReplica, &builder);
+    return gather(value.is_single() ? PerReplica<Value>(slots[0]) : PerReplica<Value>(slots, value.kind()),
+                  axis, site);
+  });
+}
+
 PlaceResult<std::vector<Value>, std::vector<Tensor>> Strategy::local_results(const RunResult& value) {
   using Results = PlaceResult<std::vector<Value>, std::vector<Tensor>>;
   return value.is_traced() ? Results(value.traced().values()) : Results(value.computed().values());

@@ -152,6 +152,11 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   // Any number of arguments, behind the line that run() is called from.
   template <class F, class... Arguments>
   auto run_at(SourceSite site, const F& fn, const Arguments&... arguments) {
+    static_assert(
+        ((std::is_convertible_v<const Arguments&, PerReplica<Value>> ||
+          std::is_convertible_v<const Arguments&, PerReplica<Tensor>>)&&...),
+        "run() takes tensors, or Values where a function is traced, one argument for each parameter: "
+        "write Tensor::scalar(5.F) for a number, and take nests apart");
     if constexpr ((std::is_convertible_v<const Arguments&, PerReplica<Value>> && ...)) {
       return run_traced(fn, {PerReplica<Value>(arguments)...}, site);
     } else {
@@ -179,12 +184,24 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
                SourceSite site = SourceSite::current());
   ReduceResult reduce(ReduceOp op, const RunResult& value, std::optional<std::int64_t> axis = std::nullopt,
                       SourceSite site = SourceSite::current());
+  // The operation as text: "sum", "mean", "min", "max" or "prod".
+  template <class Slots>
+  auto reduce(std::string_view op, const Slots& value, std::optional<std::int64_t> axis = std::nullopt,
+              SourceSite site = SourceSite::current()) {
+    return reduce(parse_reduce_op(op), value, axis, site);
+  }
+  // The slots of all replicas one behind the other along an axis, along which alone they may differ. Of a value
+  // that is the same on all replicas there are as many as replicas.
+  Tensor gather(const PerReplica<Tensor>& value, std::int64_t axis, SourceSite site = SourceSite::current());
+  Value gather(const PerReplica<Value>& value, std::int64_t axis, SourceSite site = SourceSite::current());
   // The slots of this process's replicas; of a single value the one there is.
   template <class T>
   static std::vector<T> local_results(const PerReplica<T>& value) {
     return value.values();
   }
   static PlaceResult<std::vector<Value>, std::vector<Tensor>> local_results(const RunResult& value);
+  static std::vector<Tensor> local_results(const Tensor& value) { return {value}; }
+  static std::vector<Value> local_results(const Value& value) { return {value}; }
   // A value for every replica: one copy of the caller's tensor, which all slots share.
   PerReplica<Tensor> broadcast(const Tensor& value, SourceSite site = SourceSite::current());
   // f(replica id, number of replicas) for each replica; never single. An empty tensor is an error.

@@ -1,5 +1,7 @@
 #include "lockstep/strategies/trace/replica_context.h"
 
+#include "lockstep/graph/build/builder_access.h"
+#include "lockstep/graph/ops/elementwise.h"
 #include "lockstep/graph/ops/sources.h"
 #include "lockstep/strategies/trace/tracer.h"
 
@@ -37,15 +39,44 @@ Value ReplicaContext::replica_id(SourceSite site) const {
   return lockstep::replica_id(*current_builder(), site);
 }
 
-Value ReplicaContext::all_reduce(ReduceOp op, const Operand& value) const {
-  check("all_reduce()", value.site());
-  return lockstep::all_reduce(op, value);
+namespace {
+
+// The mean of integers is f64, as Strategy::reduce() has it.
+Value as_mean(ReduceOp op, const Value& value) {
+  return op == ReduceOp::kMean && value.valid() && is_integer(value.dtype()) ? cast(value, DType::kF64)
+                                                                             : value;
 }
 
-std::vector<Value> ReplicaContext::all_reduce_list(ReduceOp op, std::span<const Value> values,
+}  // namespace
+
+Value ReplicaContext::all_reduce(ReduceOp op, const Operand& value) const {
+  check("all_reduce()", value.site());
+  if (op != ReduceOp::kMean || value.number()) return lockstep::all_reduce(op, value);
+  const auto here = internal::BuilderAccess(*current_builder()).made_at(value.site());
+  return lockstep::all_reduce(op, as_mean(op, value.value_for("all_reduce")));
+}
+
+IndexedSlices ReplicaContext::all_reduce(ReduceOp op, const IndexedSlices& slices, SourceSite site) const {
+  check("all_reduce()", site);
+  if (op != ReduceOp::kSum && op != ReduceOp::kMean) {
+    throw InvalidArgument(str("all_reduce of slices takes sum or mean, got ", to_string(op)),
+                          internal::place_of_call("all_reduce()", site));
+  }
+  const auto here = internal::BuilderAccess(*current_builder()).made_at(site);
+  IndexedSlices all = slices;
+  all.values = internal::gather_replicas(slices.values, 0);
+  all.indices = internal::gather_replicas(slices.indices, 0);
+  if (op == ReduceOp::kMean) all.values = all.values / static_cast<double>(tracer_->num_replicas_in_sync());
+  return all;
+}
+
+std::vector<Value> ReplicaContext::all_reduce_list(ReduceOp op, std::span<const Value> given,
                                                    SourceSite site) const {
   check("all_reduce()", site);
   // One node per dtype, each value in its place.
+  const auto here = internal::BuilderAccess(*current_builder()).made_at(site);
+  std::vector<Value> values;
+  for (const Value& value : given) values.push_back(as_mean(op, value));
   std::vector<Value> results(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (results[i].valid()) continue;

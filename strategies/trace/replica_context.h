@@ -27,6 +27,7 @@
 
 #include "lockstep/core/export.h"
 #include "lockstep/graph/ops/collectives.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/strategies/trace/context.h"
 #include "lockstep/strategies/trace/nest.h"
 #include "lockstep/strategies/trace/values.h"
@@ -41,10 +42,13 @@ class LOCKSTEP_API ReplicaContext {
   Value replica_id(SourceSite site = SourceSite::current()) const;
   Value local_replica_id(SourceSite site = SourceSite::current()) const { return replica_id(site); }
 
-  // The values of all replicas combined, the same on each; of a nest, leaf by leaf in one node per dtype.
+  // The values of all replicas combined, the same on each; of a nest, leaf by leaf in one node per dtype. The
+  // mean of integers is f64. Of slices the rows of all replicas, one behind the other: their sum, or the mean.
   Value all_reduce(ReduceOp op, const Operand& value) const;
+  IndexedSlices all_reduce(ReduceOp op, const IndexedSlices& slices,
+                           SourceSite site = SourceSite::current()) const;
   template <class N>
-  requires(!std::is_convertible_v<const N&, Operand>) N
+  requires(!std::is_convertible_v<const N&, Operand> && !std::is_same_v<N, IndexedSlices>) N
       all_reduce(ReduceOp op, const N& nest_of_values, SourceSite site = SourceSite::current())
   const {
     return nest::refill<Value>(nest_of_values,

@@ -233,13 +233,6 @@ TEST_F(StrategyErrors, ReductionsAreChecked) {
        },
        kContext,
        {"makes nodes"}},
-      {"the mean of integers in a replica",
-       [&] {
-         strategy.function({InputSpec(DType::kI32, Shape{})},
-                           [](Value x) { return replica_context().all_reduce(ReduceOp::kMean, x); });
-       },
-       kArgument,
-       {"mean"}},
       {"a gradient of the largest",
        in_replica([](Value x) { gradients(sum(replica_context().all_reduce(ReduceOp::kMax, x)), {x}); }),
        kArgument,
