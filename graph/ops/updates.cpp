@@ -354,6 +354,37 @@ OpDef check_indices_op() {
   return def;
 }
 
+// --- divisors
+
+OpDef check_divisors_op() {
+  OpDef def;
+  def.name = "check_divisors";
+  def.summary = "its input, whole numbers to divide by; fails where one is 0";
+  def.inputs = Arity::exactly(1);
+  def.traits.in_place = true;
+  def.infer = [](InferContext& c) {
+    if (!is_integer(c.input(0).dtype)) NodeView::fail(str("takes integers, got ", c.input(0)));
+    c.add_output(c.input(0));
+  };
+  def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
+    return Split{shards_for(outputs[0].shape.num_elements(), std::int64_t{64} << 10), 0, false};
+  };
+  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
+      const auto [begin, end] = c.range(n);
+      visit_dtype(dtype, [&, first = begin, last = end]<class T>(T) {
+        const T* values = static_cast<const T*>(c.input(0));
+        const T* zero = std::find(values + first, values + last, T(0));
+        if (zero == values + last) return;
+        throw InvalidArgument(
+            str("check_divisors: element ", zero - values, " is 0, and integers cannot be divided by 0"));
+      });
+      kernels::copy(dtype, c.input(0), c.output(0), begin, end);
+    };
+  };
+  return def;
+}
+
 }  // namespace
 
 void internal::register_updates_ops(OpRegistry& registry) {
@@ -362,6 +393,12 @@ void internal::register_updates_ops(OpRegistry& registry) {
     registry.add(rows_op(kind));
   }
   registry.add(check_indices_op());
+  registry.add(check_divisors_op());
+}
+
+Value check_divisors(const Operand& divisors) {
+  const Value& value = divisors.value_for("check_divisors");
+  return value.builder().op1("check_divisors", {value}, {}, {}, divisors.site());
 }
 
 Value check_indices(const Operand& indices, std::int64_t limit) {

@@ -17,5 +17,7 @@ namespace lockstep {
 // in the commit stage, where nothing may fail, and pass such indices over in silence: so they are checked
 // first.
 LOCKSTEP_API Value check_indices(const Operand& indices, std::int64_t limit);
+// Whole numbers to divide by: a step that has a 0 among them fails, before anything is committed.
+LOCKSTEP_API Value check_divisors(const Operand& divisors);
 
 }  // namespace lockstep

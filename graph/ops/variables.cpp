@@ -2,6 +2,7 @@
 //
 // The kernel of an update takes the variable's current value before the node's inputs and gives the new
 // value; it may run in place, and it never fails.
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -96,6 +97,18 @@ std::optional<BinaryOp> row_op(const NodeView& node) {
       str("'", how.substr(0, 40), "' is nothing to do to rows: expected set, add, mul, div, min or max"));
 }
 
+// Is one of these integers 0?
+bool has_zero(DType dtype, const void* row, std::int64_t columns) {
+  bool found = false;
+  visit_dtype(dtype, [&]<class T>(T) {
+    if constexpr (std::is_integral_v<T>) {
+      const T* const first = static_cast<const T*>(row);
+      found = std::find(first, first + columns, T{0}) != first + columns;
+    }
+  });
+  return found;
+}
+
 void infer_row_change(InferContext& c) {
   const std::string& name = c.get<VariableRef>("variable").name;
   const TensorSpec& spec = c.variable(name);
@@ -103,7 +116,6 @@ void infer_row_change(InferContext& c) {
   const std::optional<BinaryOp> op = row_op(c);
   if (spec.shape.rank() == 0) NodeView::fail(str("variable '", name, "' is a scalar, which has no rows"));
   c.require(!op || spec.dtype != DType::kBool, "has no meaning for bool, unless rows are set");
-  c.require(op != BinaryOp::kDiv || is_floating(spec.dtype), "divides rows of floating variables only");
   if (indices.dtype != DType::kI64 || indices.shape.rank() != 1)
     NodeView::fail(str("the indices must be an i64 vector, got ", indices));
   bool fits = rows.dtype == spec.dtype && rows.shape.rank() == spec.shape.rank();
@@ -135,6 +147,7 @@ OpDef assign_rows_op() {
         if (indices[i] < 0 || indices[i] >= rows) continue;  // check_indices has seen to that
         auto* to = static_cast<char*>(c.output(0)) + static_cast<std::size_t>(indices[i]) * bytes;
         const auto* from = static_cast<const char*>(c.input(2)) + static_cast<std::size_t>(i) * bytes;
+        if (op == BinaryOp::kDiv && has_zero(dtype, from, columns)) continue;  // check_divisors has
         if (op) {
           kernels::binary(*op, dtype, row, to, row, from, row, to, 0, columns);
         } else {

@@ -392,7 +392,8 @@ Value Variable::scatter(RowChange change, const Operand& indices, const Operand&
   const bool combines = change <= RowChange::kDiv;  // each row may be changed by several replicas
   allowed(combines ? VariableAction::kScatter : VariableAction::kScatterSet, site);
   const Value where = check_indices(cast(indices.value_for("scatter"), DType::kI64), spec().shape[0]);
-  const Value what = rows.value_for("scatter");
+  Value what = rows.value_for("scatter");
+  if (change == RowChange::kDiv && is_integer(spec().dtype)) what = check_divisors(what);
   return apply(
       {where, negate ? neg(what) : what},
       [&](GraphBuilder& target, std::span<const Value> v) {

@@ -89,7 +89,8 @@ class LOCKSTEP_API Variable {
   operator VariableRef() const;  // NOLINT(google-explicit-constructor)
 
   // Changes of some rows: row i of `rows` goes to row indices[i] (i32 or i64) along axis 0, one behind the
-  // other where a row is named twice. Give the new value. An index that is out of range fails the step.
+  // other where a row is named twice. Give the new value. An index that is out of range fails the step, and so
+  // does an integer that is divided by 0.
   // Replicas' rows are applied one replica after the other, whatever the sum or mean (whose rows are divided
   // by the number of replicas); setting rows and taking the larger or smaller has no such meaning and is
   // refused with those. Variables that are synchronized on read have none of them.

@@ -171,5 +171,23 @@ TEST(LocalResults, OfATensorIsTheTensor) {
   EXPECT_EQ(Strategy::local_results(scalars({1, 2})).size(), 2U);
 }
 
+TEST(ScatterDiv, OfIntegersFailsBeforeTheCommit) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  const auto scope = strategy.scope();
+  const Variable counts("counts", Tensor::from<std::int64_t>({3}, {10, 21, -7}),
+                        {.aggregation = Aggregation::kOnlyFirstReplica});
+  const auto divide = strategy.function({InputSpec(DType::kI64, {kUnknown}, "by")}, [=](Value by) {
+    counts.scatter_div(constant(Tensor::from<std::int64_t>({2}, {1, 2})), by);
+  });
+  divide(Tensor::from<std::int64_t>({2}, {2, -2}));
+  EXPECT_TRUE(counts.value().bit_equal(Tensor::from<std::int64_t>({3}, {10, 10, 3})));
+  EXPECT_THAT(error_of([&] {
+                divide(Tensor::from<std::int64_t>({2}, {2, 0}));
+              }),
+              AllOf(HasSubstr("check_divisors: element 1 is 0"), HasSubstr("meaning_test.cpp:")));
+  EXPECT_TRUE(counts.value().bit_equal(Tensor::from<std::int64_t>({3}, {10, 10, 3})))
+      << "nothing was committed";
+}
+
 }  // namespace
 }  // namespace lockstep
