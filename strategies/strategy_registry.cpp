@@ -40,6 +40,10 @@ std::vector<OptionSpec> mirrored_specs() {
            .type = OptionType::kInt,
            .fallback = defaults.num_packs,
            .summary = "above 0: so many buckets of about equal size instead"},
+          {.name = "pack",
+           .type = OptionType::kBool,
+           .fallback = defaults.pack,
+           .summary = "false: all-reduces are not packed"},
           {.name = "share_mirrored",
            .type = OptionType::kBool,
            .fallback = defaults.share_mirrored,
@@ -68,6 +72,7 @@ MirroredOptions mirrored_options(const PassOptions& given, const StrategyOptions
   options.reduce_device = given.get_string("reduce_device");
   options.bytes_per_pack = given.get_int("bytes_per_pack");
   options.num_packs = given.get_int("num_packs");
+  options.pack = given.get_bool("pack");
   options.share_mirrored = given.get_bool("share_mirrored");
   const std::vector<std::string>& drifting = given.get_list("may_drift");
   options.may_drift = {drifting.begin(), drifting.end()};
