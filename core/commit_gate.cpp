@@ -31,7 +31,7 @@ void CommitGate::end(std::span<StoredVariable* const> written) {
   commits_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-void CommitGate::read(StoredVariable& variable, Tensor& into) {
+bool CommitGate::read(StoredVariable& variable, Tensor& into) {
   CommitLock& lock = variable.commit_lock();
   if (!lock.is_used()) {
     first_reads_.fetch_add(1, std::memory_order_seq_cst);
@@ -41,8 +41,10 @@ void CommitGate::read(StoredVariable& variable, Tensor& into) {
     first_reads_.fetch_sub(1, std::memory_order_seq_cst);
   }
   lock.lock();
-  into.assign(variable.storage());
+  const bool there = variable.storage().defined();
+  if (there) into.assign(variable.storage());
   lock.unlock();
+  return there;
 }
 
 }  // namespace lockstep

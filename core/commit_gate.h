@@ -47,8 +47,8 @@ class LOCKSTEP_API CommitGate {
  public:
   void begin(std::span<StoredVariable* const> written);
   void end(std::span<StoredVariable* const> written);
-  // A copy into a tensor of the variable's spec.
-  void read(StoredVariable& variable, Tensor& into);
+  // A copy into a tensor of the variable's spec; false where the variable was erased.
+  bool read(StoredVariable& variable, Tensor& into);
 
  private:
   // Those who read a variable for the first time wait until no commit is under way, and commits that come then

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -10,9 +11,13 @@
 namespace lockstep {
 namespace {
 
-// Holds one variable.
+// Holds one variable, or several together.
 class VariableLock {
  public:
+  VariableLock(VariableStore& store, std::span<StoredVariable* const> variables, bool exclusive) {
+    for (StoredVariable* variable : variables) locks_.add(*variable, exclusive);
+    LockTurn(store, locks_).lock();
+  }
   VariableLock(VariableStore& store, StoredVariable& variable, bool exclusive) {
     locks_.add(variable, exclusive);
     LockTurn(store, locks_).lock();
@@ -46,14 +51,21 @@ Openings openings_of_line(SteadyTime since, SteadyTime now) {
   return result;
 }
 
+[[noreturn]] void throw_missing(std::string_view name, std::size_t others) {
+  throw NotFound(str("variable '", name, "' does not exist in this store: names() lists the ", others,
+                     " that do; variables are made when a program that uses them is compiled"));
+}
+
 StoredVariable& must_find(VariableStore& store, std::string_view name) {
   StoredVariable* variable = store.find(name);
-  if (variable == nullptr) {
-    throw NotFound(str("variable '", name, "' does not exist in this store: names() lists the ",
-                       store.names().size(),
-                       " that do; variables are made when a program that uses them is compiled"));
-  }
+  if (variable == nullptr) throw_missing(name, store.names().size());
   return *variable;
+}
+
+// While its lock is held: it may have been erased since it was found.
+const Tensor& value_of(StoredVariable& variable) {
+  if (!variable.storage().defined()) throw_missing(variable.name(), 0);
+  return variable.storage();
 }
 
 std::string line_of(std::string_view made_at) { return made_at.empty() ? "" : str(" (", made_at, ")"); }
@@ -75,7 +87,7 @@ bool is_zero(const Tensor& tensor) {
 }  // namespace
 
 StoredVariable::StoredVariable(VariableStore& store, std::string name, Tensor value)
-    : RunLock(store), name_(std::move(name)), value_(std::move(value)) {}
+    : RunLock(store), name_(std::move(name)), value_(std::move(value)), spec_(value_.spec()) {}
 
 bool RunLock::is_reserved(bool exclusive) const {
   const std::uint32_t waiting = reserved_.load(std::memory_order_relaxed);
@@ -293,7 +305,7 @@ std::vector<std::string> VariableStore::names() const {
 Tensor VariableStore::value(std::string_view name) {
   StoredVariable& variable = must_find(*this, name);
   const VariableLock lock(*this, variable, false);
-  return variable.storage().clone();
+  return value_of(variable).clone();
 }
 
 Tensor VariableStore::value(std::string_view name, SteadyTime deadline) {
@@ -311,15 +323,17 @@ Tensor VariableStore::value(std::string_view name, SteadyTime deadline) {
     }
     turn.wait(deadline);
   }
-  copy.assign(variable.storage());
+  const bool there = variable.storage().defined();
+  if (there) copy.assign(variable.storage());
   locks.unlock();
+  if (!there) throw_missing(name, 0);
   return copy;
 }
 
 Tensor VariableStore::committed(std::string_view name) {
   StoredVariable& variable = must_find(*this, name);
   Tensor copy = Tensor::empty(variable.spec().dtype, variable.spec().shape);
-  commits_.read(variable, copy);
+  if (!commits_.read(variable, copy)) throw_missing(name, 0);
   return copy;
 }
 
@@ -335,44 +349,56 @@ std::vector<StoredVariable*> VariableStore::group_of(std::string_view name) {
   return group;
 }
 
-// Under the mutex.
-void VariableStore::check_unbound(std::string_view name, const std::vector<StoredVariable*>& group,
-                                  std::string_view action) const {
-  std::size_t programs = 0;
-  for (const StoredVariable* variable : group) programs = std::max(programs, variable->programs_);
-  if (programs == 0) return;
-  throw FailedPrecondition(str("variable '", name, "' cannot be ", action, ": ", programs,
-                               programs == 1 ? " program is" : " programs are",
-                               " bound to it; let them end first, or use another store"));
-}
-
-void VariableStore::erase(std::string_view name) {
-  const std::vector<StoredVariable*> group = group_of(name);
+// Holding all of them, so that whoever has found one before sees it whole or empty. Programs are looked for
+// before, too: a node of one would wait for itself.
+void VariableStore::forget(std::string_view name, const std::vector<StoredVariable*>& group,
+                           std::string_view action) {
+  const auto check = [&] {  // under the mutex
+    std::size_t programs = 0;
+    for (const StoredVariable* variable : group) {
+      const auto found = state_->variables.find(variable->name());
+      if (found == state_->variables.end() || found->second.get() != variable)
+        throw_missing(name, state_->variables.size());
+      programs = std::max(programs, variable->programs_);
+    }
+    if (programs == 0) return;
+    throw FailedPrecondition(str("variable '", name, "' cannot be ", action, ": ", programs,
+                                 programs == 1 ? " program is" : " programs are",
+                                 " bound to it; let them end first, or use another store"));
+  };
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    check();
+  }
+  const VariableLock held(*this, group, true);
+  const CommitScope scope(commits_, group);
   const std::lock_guard<std::mutex> lock(state_->mutex);
-  check_unbound(name, group, "erased");
+  check();
+  state_->erased.reserve(state_->erased.size() + group.size());
   for (StoredVariable* variable : group) {
     std::erase_if(state_->aliases, [&](const auto& alias) { return alias.second == variable; });
     state_->roles.erase(variable);
-    // Whoever still has a reference may use it: it belongs to no name any more.
     state_->erased.push_back(std::move(state_->variables.extract(variable->name()).mapped()));
+    variable->value_ = Tensor();
+    variable->start_ = Tensor();
   }
 }
 
+void VariableStore::erase(std::string_view name) { forget(name, group_of(name), "erased"); }
+
 void VariableStore::reset(std::string_view name) {
   const std::vector<StoredVariable*> group = group_of(name);
-  std::vector<Tensor> starts;
-  for (const StoredVariable* variable : group) {
+  const VariableLock held(*this, group, true);
+  const CommitScope scope(commits_, group);
+  for (StoredVariable* variable : group) {
+    if (!variable->value_.defined()) continue;  // erased meanwhile
     const Tensor& start = variable->start_.defined() ? variable->start_ : group[0]->start_;
-    starts.push_back(start.defined() ? start : Tensor::zeros(variable->spec().dtype, variable->spec().shape));
+    if (start.defined()) {
+      variable->value_.assign(start);
+    } else if (variable->value_.num_bytes() > 0) {
+      std::memset(variable->value_.raw(), 0, variable->value_.num_bytes());
+    }
   }
-  RunLockSet locks;
-  for (StoredVariable* variable : group) locks.add(*variable, true);
-  LockTurn(*this, locks).lock();
-  {
-    const CommitScope scope(commits_, group);
-    for (std::size_t i = 0; i < group.size(); ++i) group[i]->storage().assign(starts[i]);
-  }
-  locks.unlock();
 }
 
 void VariableStore::replace(std::string_view name, const Tensor& value) {
@@ -382,16 +408,11 @@ void VariableStore::replace(std::string_view name, const Tensor& value) {
   auto fresh = std::make_unique<StoredVariable>(*this, own, value.clone());
   fresh->start_ = value.clone();
   fresh->made_at_ = group[0]->made_at_;
+  const VariableRole role = this->role(name);
+  forget(name, group, "replaced");
   const std::lock_guard<std::mutex> lock(state_->mutex);
-  check_unbound(name, group, "replaced");
-  VariableRole role = state_->role_of(*group[0]);
-  for (StoredVariable* variable : group) {
-    std::erase_if(state_->aliases, [&](const auto& alias) { return alias.second == variable; });
-    state_->roles.erase(variable);
-    state_->erased.push_back(std::move(state_->variables.extract(variable->name()).mapped()));
-  }
   state_->give_role(*fresh, role);
-  state_->variables.emplace(own, std::move(fresh));
+  state_->variables.insert_or_assign(own, std::move(fresh));
 }
 
 StoredVariable& VariableStore::bind(std::string_view name) {
@@ -416,6 +437,7 @@ void VariableStore::set(std::string_view name, const Tensor& value) {
   const VariableLock lock(*this, variable, true);
   StoredVariable* const written[] = {&variable};
   const CommitScope scope(commits_, written);
+  value_of(variable);
   variable.storage().assign(value);
 }
 

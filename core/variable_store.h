@@ -181,8 +181,9 @@ class LOCKSTEP_API StoredVariable : public RunLock {
  public:
   StoredVariable(VariableStore& store, std::string name, Tensor value);
   const std::string& name() const { return name_; }
-  const TensorSpec& spec() const { return value_.spec(); }
-  // The live memory: only while holding the lock. It stays at one address.
+  const TensorSpec& spec() const { return spec_; }
+  // The live memory: only while holding the lock. It stays at one address, until the variable is erased, which
+  // leaves an empty tensor.
   Tensor& storage() { return value_; }
   // Where it was made: "train.cpp:12"; empty: not known.
   const std::string& made_at() const { return made_at_; }
@@ -192,7 +193,8 @@ class LOCKSTEP_API StoredVariable : public RunLock {
   friend class VariableStore;
   std::string name_;
   Tensor value_;
-  Tensor start_;  // what it was made with; empty: zeros, or what it is a copy of
+  TensorSpec spec_;  // of the value
+  Tensor start_;     // what it was made with; empty: zeros, or what it is a copy of
   std::string made_at_;
   CommitLock commit_lock_;
   std::size_t programs_ = 0;  // that are bound to it; under the store's mutex
@@ -278,8 +280,8 @@ class LOCKSTEP_API VariableStore {
   SteadyTime first_since() const;
   std::vector<std::pair<StoredVariable*, VariableRole>> originals() const;  // by name
   std::vector<StoredVariable*> group_of(std::string_view name);             // the variable and its copies
-  void check_unbound(std::string_view name, const std::vector<StoredVariable*>& group,
-                     std::string_view action) const;
+  // Takes the variable and its copies out of the names, and gives their memory back.
+  void forget(std::string_view name, const std::vector<StoredVariable*>& group, std::string_view action);
 
   struct State;
   std::unique_ptr<State> state_;

@@ -59,6 +59,7 @@ PerReplica<Tensor> Variable::copies(SourceSite site) const {
   check_strategy(site);
   const auto replicas = static_cast<std::size_t>(state_->tracer->num_replicas_in_sync());
   VariableStore& store = state_->tracer->variables();
+  static_cast<void>(store.role(name()));  // throws where it was erased
   std::vector<Tensor> values;
   const CopyLocks held(store, name(), state_->tracer->num_replicas_in_sync(), CopyLocks::Use::kRead);
   for (std::size_t r = 0; r < replicas; ++r) {

@@ -512,7 +512,7 @@ TEST(VariableStore, ThreadsThatMakeOneVariableGetTheSame) {
 
 TEST(VariableStore, EraseFreesTheName) {
   VariableStore store;
-  store.find_or_create("w", kPair, [] { return pair(1, 2); });
+  StoredVariable& first = store.find_or_create("w", kPair, [] { return pair(1, 2); });
   store.find_or_create("w/replica_1", kPair, [] { return pair(1, 2); }, {.copy_of = "w"});
   store.alias("other", "w");
   store.find_or_create("b", kPair, [] { return pair(0, 0); });
@@ -526,6 +526,8 @@ TEST(VariableStore, EraseFreesTheName) {
   store.unbind(*store.find("w/replica_1"));
   store.erase("w");
   EXPECT_THAT(store.names(), ElementsAre("b"));
+  EXPECT_FALSE(first.storage().defined()) << "its memory is given back";
+  EXPECT_EQ(first.spec(), kPair);
   EXPECT_THROW(store.erase("w"), NotFound);
   store.find_or_create("w", {DType::kI64, {}}, [] { return Tensor::scalar(std::int64_t{7}); });
   EXPECT_EQ(store.value("w").item(), 7);
