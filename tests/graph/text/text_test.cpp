@@ -453,7 +453,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:6: variable 'w' is declared f32[2] but its initial value is f32[3]"},
         BadText{"var @w : f32[2] = 1", "1:19: expected a tensor such as f32[2]{1.0, 2.0}, got '1'"},
         BadText{"var @w : f32[2] [color=red]",
-                "1:18: expected trainable, synchronization, aggregation, slice_axis, slice_extent, device, copy_of, replica or "
+                "1:18: expected trainable, synchronization, aggregation, slice_axis, slice_extent, device, "
+                "copy_of, replica or "
                 "shares, got 'color'"},
         BadText{"var @w : f32[2] [trainable=1]", "1:28: expected true or false, got '1'"},
         BadText{"var @w : f32[2] [aggregation=max]",
