@@ -4,6 +4,7 @@
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/ops/updates.h"
 #include "lockstep/graph/run/variable_role.h"
+#include "lockstep/strategies/trace/internal/at_once.h"
 #include "lockstep/strategies/trace/internal/variable_state.h"
 #include "lockstep/strategies/trace/tracer.h"
 

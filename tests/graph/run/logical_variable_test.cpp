@@ -68,7 +68,7 @@ TEST(LogicalVariable, SlicesAreJoinedAndCut) {
       const Copies copies({slice, slice, slice},
                           {.copies = CopyRule::kSlices, .slice_axis = axis, .slice_extent = extent});
       ASSERT_TRUE(copies.get().has_value());
-      EXPECT_EQ(copies.get().spec(), TensorSpec(DType::kI64, Shape(whole_dims)));
+      EXPECT_EQ(copies.get().spec(), (TensorSpec{DType::kI64, Shape(whole_dims)}));
       Tensor value = Tensor::zeros(DType::kI64, Shape(whole_dims));
       std::iota(value.data<std::int64_t>().begin(), value.data<std::int64_t>().end(), 1);
       copies.get().write(value);
