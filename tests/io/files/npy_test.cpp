@@ -238,7 +238,7 @@ TEST(Npz, NoTruncationAndNoFlippedBitOfTheDataPasses) {
     const std::size_t end = file.rfind("PK\1\2");
     for (std::size_t bit = begin * 8; bit < end * 8; ++bit) {
       std::string flipped = file;
-      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1U << (bit % 8)));
+      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
       std::map<std::string, Tensor> read;
       const std::string refused = refusal([&] { read = read_npz(flipped); });
       // The last byte of what is deflated may have bits that mean nothing.
@@ -251,7 +251,7 @@ TEST(Npz, NoTruncationAndNoFlippedBitOfTheDataPasses) {
     // Elsewhere a flip may go unnoticed (times, versions), but nothing crashes.
     for (std::size_t bit = 0; bit < file.size() * 8; ++bit) {
       std::string flipped = file;
-      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1U << (bit % 8)));
+      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
       refusal([&] { read_npz(flipped); });
     }
   }
