@@ -1,6 +1,6 @@
 // Plugins that must be refused, by what LOCKSTEP_REFUSED_* says. In plain C, so that nothing here depends on
-// a version.
-struct Plugin {
+// a version. The struct has the name that the header gives it: sanitizers compare the types of functions.
+struct LockstepPlugin {
   unsigned format;
   const char* build;
   const char* name;
@@ -9,8 +9,8 @@ struct Plugin {
 };
 
 #if !defined(LOCKSTEP_REFUSED_NO_ENTRY)
-extern "C" __attribute__((visibility("default"))) const Plugin* lockstep_plugin() {
-  static const Plugin plugin = {
+extern "C" __attribute__((visibility("default"))) const LockstepPlugin* lockstep_plugin() {
+  static const LockstepPlugin plugin = {
 #if defined(LOCKSTEP_REFUSED_FORMAT)
     2,
 #else
