@@ -55,7 +55,7 @@ LOCKSTEP_API Value conv2d_backward_filter(const Value& x, const Value& g, const 
                                           SourceSite site = SourceSite::current());
 
 struct PoolOptions {
-  std::optional<Extents2d> strides = std::nullopt;  // absent: those of the window, which then do not overlap
+  Extents2d strides = {0, 0};  // {0, 0}: those of the window, which then do not overlap
   Padding padding = Padding::valid();
 };
 

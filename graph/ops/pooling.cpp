@@ -187,7 +187,7 @@ OpDef avg_pool_backward_op() {
 Value pool(std::string_view op, const Operand& x, Extents2d window, const PoolOptions& options) {
   const Value& images = x.value_for(op);
   std::vector<Attribute> attributes =
-      internal::window_values(options.strides.value_or(window), options.padding);
+      internal::window_values(options.strides == Extents2d{} ? window : options.strides, options.padding);
   attributes.push_back({"window", std::vector<std::int64_t>(window.begin(), window.end())});
   return images.builder().op1(op, {images}, std::move(attributes), {}, x.site());
 }

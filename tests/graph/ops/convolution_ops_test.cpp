@@ -256,7 +256,7 @@ struct PoolCase {
 // Calls f(y index, the x indices of its window).
 template <class F>
 Shape each_window(const PoolCase& c, const F& f) {
-  const Extents2d strides = c.options.strides.value_or(c.window);
+  const Extents2d strides = c.options.strides == Extents2d{} ? c.window : c.options.strides;
   const Axis rows = axis_of(c.options.padding, 0, c.x[1], c.window[0], strides[0], 1);
   const Axis columns = axis_of(c.options.padding, 1, c.x[2], c.window[1], strides[1], 1);
   std::size_t at = 0;
