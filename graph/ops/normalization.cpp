@@ -63,7 +63,7 @@ OpDef moments_op() {
     const auto kept = [&](const Value& v) {
       return c.view().get<bool>("keepdims") ? v : with_kept_dims(v, x, axes);
     };
-    const Value count = num_elements(x, axes, internal::count_dtype(x.dtype()));
+    const Value count = internal::count_elements(x, axes, internal::count_dtype(x.dtype()));
     Value back;
     if (c.has_grad(1)) {
       const Value slope = kept(internal::share_of(c.grad(1) * 2, count));
@@ -127,8 +127,9 @@ std::vector<Gradient> layer_norm_gradient(GradientContext& c) {
   // What flows into the statistics themselves.
   const std::vector<std::int64_t> axes = internal::last_axes(gamma.shape().rank());
   const auto kept = [&](const Value& v) { return with_kept_dims(cast(v, x.dtype()), x, axes); };
-  const Value count =
-      c.has_grad(1) || c.has_grad(2) ? num_elements(x, axes, statistics_dtype(x.dtype())) : Value();
+  const Value count = c.has_grad(1) || c.has_grad(2)
+                          ? internal::count_elements(x, axes, statistics_dtype(x.dtype()))
+                          : Value();
   if (c.has_grad(1)) {
     const Value share = broadcast_to(internal::share_of(kept(c.grad(1)), count), shape_of(x));
     back = back.valid() ? back + share : share;

@@ -102,7 +102,7 @@ std::vector<Gradient> sum_gradient(GradientContext& c) {
 
 std::vector<Gradient> mean_gradient(GradientContext& c) {
   const Value count =
-      num_elements(c.input(), reduced_axes(c.view()), internal::count_dtype(c.input().dtype()));
+      internal::count_elements(c.input(), reduced_axes(c.view()), internal::count_dtype(c.input().dtype()));
   const Value share = internal::share_of(c.grad(), count);
   return {broadcast_to(kept(c, share), shape_of(c.input()))};
 }
@@ -240,21 +240,23 @@ Value logsumexp(const Operand& x, Axes axes, bool keep) {
   return reduce("logsumexp", x, std::move(axes), keep);
 }
 
+// A node also where the number is known: of replicas it is each one's own, which a constant would not be.
 Value num_elements(const Operand& x, std::vector<std::int64_t> axes, DType dtype) {
   const Value& value = x.value_for("num_elements");
-  GraphBuilder& builder = value.builder();
-  const Shape& shape = value.shape();
+  const Value dims = shape_of(Operand(value, x.site()));
+  return value.builder().op1("num_elements", {dims}, {{"axes", std::move(axes)}, {"dtype", dtype}}, {},
+                             x.site());
+}
+
+Value internal::count_elements(const Value& x, std::vector<std::int64_t> axes, DType dtype) {
+  const Shape& shape = x.shape();
   const std::vector<std::int64_t> normal = reduced_axes(axes, shape.rank());
   const bool known = std::ranges::none_of(
       normal, [&](std::int64_t axis) { return shape[static_cast<std::size_t>(axis)] == kUnknown; });
-  if (known) {
-    double count = 1;
-    for (const std::int64_t axis : normal)
-      count *= static_cast<double>(shape[static_cast<std::size_t>(axis)]);
-    return builder.constant(Tensor::full(dtype, Shape{}, count), "num_elements", x.site());
-  }
-  const Value dims = shape_of(Operand(value, x.site()));
-  return builder.op1("num_elements", {dims}, {{"axes", std::move(axes)}, {"dtype", dtype}}, {}, x.site());
+  if (!known) return num_elements(x, std::move(axes), dtype);
+  double count = 1;
+  for (const std::int64_t axis : normal) count *= static_cast<double>(shape[static_cast<std::size_t>(axis)]);
+  return x.builder().constant(Tensor::full(dtype, Shape{}, count), "num_elements");
 }
 
 Value with_kept_dims(const Value& reduced, const Value& x, std::span<const std::int64_t> axes) {

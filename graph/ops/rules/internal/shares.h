@@ -1,6 +1,9 @@
 // graph/ops/rules/internal/shares.h - what each of many elements gets of a gradient.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "lockstep/core/dtype.h"
 #include "lockstep/graph/ops/elementwise.h"
 
@@ -8,6 +11,9 @@ namespace lockstep::internal {
 
 // A dtype that holds how many elements there are: f16 ends at 65504, and bf16 tells 256 from 258 at best.
 inline DType count_dtype(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+
+// As num_elements(), for gradients; a constant where the shape is known. (Of graph/ops/reductions.cpp.)
+Value count_elements(const Value& x, std::vector<std::int64_t> axes, DType dtype);
 
 // flow / count, with a count of count_dtype; computed there, and rounded to the flow's dtype once.
 inline Value share_of(const Value& flow, const Value& count) {
