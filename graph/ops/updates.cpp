@@ -325,8 +325,9 @@ void check_and_copy(const KernelContext& c, std::int64_t begin, std::int64_t end
 OpDef check_indices_op() {
   OpDef def;
   def.name = "check_indices";
-  def.summary = "its input; fails where an index is outside of [0, limit)";
-  def.inputs = Arity::exactly(1);
+  def.summary =
+      "its first input; fails where an index is outside of [0, limit), or a second has not as many rows";
+  def.inputs = Arity::between(1, 2);
   def.attributes = {{"limit", AttributeType::kInt}};
   def.traits.in_place = true;
   def.infer = [](InferContext& c) {
@@ -335,6 +336,13 @@ OpDef check_indices_op() {
       NodeView::fail(str("indices are i32 or i64, got ", c.input(0)));
     }
     c.require(c.get<std::int64_t>("limit") >= 0, "the limit must be 0 or more");
+    if (c.num_inputs() == 2) {
+      const Shape &indices = c.input(0).shape, &rows = c.input(1).shape;
+      if (indices.rank() != 1 || rows.rank() == 0)
+        NodeView::fail(str("takes a vector of indices for rows, got ", c.input(0), " and ", c.input(1)));
+      if (indices[0] != kUnknown && rows[0] != kUnknown && indices[0] != rows[0])
+        NodeView::fail(str("there are ", indices[0], " indices for ", rows[0], " rows"));
+    }
     c.add_output(c.input(0));
   };
   def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
@@ -404,6 +412,11 @@ Value check_divisors(const Operand& divisors) {
 Value check_indices(const Operand& indices, std::int64_t limit) {
   const Value& value = indices.value_for("check_indices");
   return value.builder().op1("check_indices", {value}, {{"limit", limit}}, {}, indices.site());
+}
+
+Value check_indices(const Operand& indices, std::int64_t limit, const Value& rows) {
+  const Value& value = indices.value_for("check_indices");
+  return value.builder().op1("check_indices", {value, rows}, {{"limit", limit}}, {}, indices.site());
 }
 
 }  // namespace lockstep

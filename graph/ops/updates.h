@@ -17,6 +17,9 @@ namespace lockstep {
 // in the commit stage, where nothing may fail, and pass such indices over in silence: so they are checked
 // first.
 LOCKSTEP_API Value check_indices(const Operand& indices, std::int64_t limit);
+// The same, and where there are not as many of them as `rows` has: replica by replica, before their rows are put
+// together.
+LOCKSTEP_API Value check_indices(const Operand& indices, std::int64_t limit, const Value& rows);
 // Whole numbers to divide by: a step that has a 0 among them fails, before anything is committed.
 LOCKSTEP_API Value check_divisors(const Operand& divisors);
 

@@ -392,8 +392,13 @@ Value Variable::scatter(RowChange change, const Operand& indices, const Operand&
   const VariableRef ref = declare(builder, site);
   const bool combines = change <= RowChange::kDiv;  // each row may be changed by several replicas
   allowed(combines ? VariableAction::kScatter : VariableAction::kScatterSet, site);
-  const Value where = check_indices(cast(indices.value_for("scatter"), DType::kI64), spec().shape[0]);
   Value what = rows.value_for("scatter");
+  const Value places = cast(indices.value_for("scatter"), DType::kI64);
+  // As many as there are rows: where that is known only when the step runs, each replica checks its own.
+  const bool open = places.shape().rank() == 1 && what.shape().rank() > 0 &&
+                    (places.shape()[0] == kUnknown || what.shape()[0] == kUnknown);
+  const Value where =
+      open ? check_indices(places, spec().shape[0], what) : check_indices(places, spec().shape[0]);
   if (change == RowChange::kDiv && is_integer(spec().dtype)) what = check_divisors(what);
   return apply(
       {where, negate ? neg(what) : what},
