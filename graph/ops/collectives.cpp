@@ -351,6 +351,8 @@ OpDef agree_op() {
   def.name = "agree";
   def.summary = "the first input; the others must be equal to it, which prove-sync proves";
   def.inputs = Arity::at_least(1);
+  // What wants them equal, for messages.
+  def.attributes = {{"because", AttributeType::kString, false}};
   def.traits.alias = true;
   def.traits.infallible = true;
   def.traits.must_agree = true;

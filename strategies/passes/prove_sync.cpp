@@ -49,14 +49,17 @@ class ProveSync final : public Pass {
           internal::Drift drift(proof);
           for (const auto& [owner, region] : path) drift.enter(*owner, region);
           drift.follow(node.inputs()[0], input);
-          throw PassError(name(),
-                          str("the inputs of '", node.name(),
-                              "' must be equal on all replicas, and are not proven to be:", drift.text(),
-                              "\nThere replicas begin to differ. A branch or loop that all replicas enter "
-                              "together needs a "
-                              "predicate that is equal on all of them: all_reduce it, or compute it from "
-                              "values that are"),
-                          place_of(node));
+          const auto* because = node.find<std::string>("because");
+          throw PassError(
+              name(),
+              str("the inputs of '", node.name(),
+                  "' must be equal on all replicas, and are not proven to be:", drift.text(),
+                  "\nThere replicas begin to differ. A branch or loop that all replicas enter together",
+                  because == nullptr ? "" : str(" (this one because of ", *because, " in it)"),
+                  " needs a predicate that is equal on all of them: all_reduce it, compute it from values "
+                  "that "
+                  "are, or give it to all as one input (InputSpec::shared)"),
+              place_of(node));
         }
       }
       if (!classes.has_regions(node.id())) continue;

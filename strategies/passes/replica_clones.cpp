@@ -11,32 +11,43 @@ namespace lockstep::internal {
 
 namespace {
 
-bool joins_inside(const Graph& region, const VariableCopies& copies);
+bool joins_by_itself(const Node& node) {
+  const OpTraits& traits = node.op().traits;
+  return traits.collective || traits.sum_over_replicas || has(node.op().effects, Effect::kCollective);
+}
+
+bool runs_regions(const Node& node) {
+  const RegionKind kind = node.op().region_kind;
+  return kind == RegionKind::kCond || kind == RegionKind::kWhile;
+}
+
+const Node* joining_in(const Graph& region, const VariableCopies& copies) {
+  for (const Node& node : region.nodes()) {
+    if (joins_by_itself(node)) return &node;
+    for (const std::string& name : updated_variables(node)) {
+      if (copies.is_mirrored(name)) return &node;
+    }
+    if (const Node* inside = joining_node(node, copies)) return inside;
+  }
+  return nullptr;
+}
 
 // Must it be one node for all replicas? Where it joins them itself, or what runs inside it does, or writes a
 // variable that they keep equal. Regions that do not run by themselves (a gradient rule, fused nodes) do not
 // count.
 bool joins(const Node& node, const VariableCopies& copies) {
-  const OpTraits& traits = node.op().traits;
-  if (traits.collective || traits.sum_over_replicas || has(node.op().effects, Effect::kCollective))
-    return true;
-  const RegionKind kind = node.op().region_kind;
-  if (kind != RegionKind::kCond && kind != RegionKind::kWhile) return false;
-  return std::ranges::any_of(node.regions(),
-                             [&](const Graph& region) { return joins_inside(region, copies); });
-}
-
-bool joins_inside(const Graph& region, const VariableCopies& copies) {
-  for (const Node& node : region.nodes()) {
-    if (joins(node, copies)) return true;
-    for (const std::string& name : updated_variables(node)) {
-      if (copies.is_mirrored(name)) return true;
-    }
-  }
-  return false;
+  return joins_by_itself(node) || joining_node(node, copies) != nullptr;
 }
 
 }  // namespace
+
+const Node* joining_node(const Node& node, const VariableCopies& copies) {
+  if (!runs_regions(node)) return nullptr;
+  for (const Graph& region : node.regions()) {
+    if (const Node* inside = joining_in(region, copies)) return inside;
+  }
+  return nullptr;
+}
 
 Clones::Clones(Replicator& owner, Target& target, const Graph& body, std::size_t replicas)
     : owner_(owner), target_(target), body_(body), replicas_(replicas) {

@@ -204,7 +204,7 @@ Graph Joins::joined_region(const Node& node, const Graph& region, std::span<cons
     std::vector<ValueId> all;
     all.reserve(results.size());
     for (const std::vector<ValueId>& mine : results) all.push_back(mine[0]);
-    flat.push_back(Replicator::agreement(target, node, all));
+    flat.push_back(owner_.agreement(target, node, all));
   } else {
     for (const std::vector<ValueId>& mine : results) flat.insert(flat.end(), mine.begin(), mine.end());
   }
@@ -216,7 +216,7 @@ Graph Joins::joined_region(const Node& node, const Graph& region, std::span<cons
 ValueId Joins::agree(const Node& node, ValueId input) {
   std::vector<ValueId> all;
   for (std::size_t r = 0; r < replicas_; ++r) all.push_back(clones_.value(r, input));
-  return Replicator::agreement(target_, node, all);
+  return owner_.agreement(target_, node, all);
 }
 
 }  // namespace lockstep::internal

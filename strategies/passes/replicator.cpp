@@ -210,7 +210,7 @@ NodeId Replicator::group(Target& target, const Node& node, std::span<const NodeI
 }
 
 // One value for all of them, which prove-sync proves equal.
-ValueId Replicator::agreement(Target& target, const Node& node, std::span<const ValueId> values) {
+ValueId Replicator::agreement(Target& target, const Node& node, std::span<const ValueId> values) const {
   if (std::ranges::all_of(values, [&](ValueId value) { return value == values[0]; })) return values[0];
   static const OpDef& op = OpRegistry::global().get("agree");
   NodeInit init;
@@ -220,6 +220,8 @@ ValueId Replicator::agreement(Target& target, const Node& node, std::span<const 
   init.outputs.push_back(target.graph.spec(values[0]));
   init.site = node.site();
   init.provenance = made_from(target, node, -1);
+  if (const Node* joining = joining_node(node, copies_))
+    init.attributes = {{"because", str(joining->op().name, " '", joining->name(), "'")}};
   return {target.graph.add(std::move(init)), 0};
 }
 

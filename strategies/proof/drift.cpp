@@ -170,8 +170,8 @@ std::string Drift::why(const Node& a, const Node& b) {
     return str(
         "fed to each replica by itself; what all replicas should see whole is shared: "
         "enter-replicas(shared=[",
-        a.name(), "]), lockstep run --shared ", a.name(), ", or Strategy::distribute(step, {\"", a.name(),
-        "\"})");
+        a.name(), "]), lockstep run --shared ", a.name(), ", Strategy::distribute(step, {\"", a.name(),
+        "\"}), or InputSpec::shared of function()");
   }
   if (traits.per_replica_source || traits.gives_replica) return "its value differs between replicas";
   if (has(effects, Effect::kOpaque | Effect::kHost))

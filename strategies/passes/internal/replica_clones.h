@@ -17,6 +17,10 @@
 
 namespace lockstep::internal {
 
+// What makes a branch or loop one node for all replicas: a node in its regions that joins them, or writes a
+// variable that they keep equal. nullptr: nothing does, or the node is no branch or loop.
+const Node* joining_node(const Node& node, const VariableCopies& copies);
+
 // The nodes of one body, for all replicas.
 class Clones {
  public:

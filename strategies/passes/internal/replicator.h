@@ -51,8 +51,8 @@ class Replicator {
   // A node that runs after `controls`, or the one of them.
   static NodeId group(Target& target, const Node& node, std::span<const NodeId> controls,
                       std::string_view what);
-  // One value for all of them, which prove-sync proves equal.
-  static ValueId agreement(Target& target, const Node& node, std::span<const ValueId> values);
+  // One value for all of them, which prove-sync proves equal: the node is a branch or loop of all replicas.
+  ValueId agreement(Target& target, const Node& node, std::span<const ValueId> values) const;
   // Nodes that use a variable are told directly whom they follow, not through groups alone.
   static void order(const Target& target);
 

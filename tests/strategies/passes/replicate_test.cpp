@@ -282,7 +282,7 @@ TEST_F(Replicate, BranchesThatJoinReplicasAreOneNode) {
       %x1 = placeholder() : f32[]
       %q = logical_not(%p) : bool[] replica 0
       %"replica_1/q" = logical_not(%p) : bool[] replica 1
-      %"c/agree" = agree(%q, %"replica_1/q") : bool[]
+      %"c/agree" = agree[because="all_reduce 't'"](%q, %"replica_1/q") : bool[]
       %c = cond(%"c/agree", %x0, %x1) : f32[], f32[] {
         region {
           %a = placeholder() : f32[] replica 0
@@ -356,7 +356,7 @@ TEST_F(Replicate, LoopsThatJoinReplicasAreOneNode) {
           %p = less(%c, %ten) : bool[] replica 0
           %"replica_1/ten" = constant[value=f32[]{10.0}]() : f32[] replica 1
           %"replica_1/p" = less(%"replica_1/c", %"replica_1/ten") : bool[] replica 1
-          %"l/agree" = agree(%p, %"replica_1/p") : bool[]
+          %"l/agree" = agree[because="assign_add 'u'"](%p, %"replica_1/p") : bool[]
           return %"l/agree"
         }
         region {
