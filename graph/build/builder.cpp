@@ -181,15 +181,25 @@ Value GraphBuilder::add_parameter(std::string_view name, const TensorSpec& spec,
 
 namespace {
 
+// " made at model.cpp:7"; of what reads a variable, the line of the variable.
+std::string origin_of(const Node& node, const Graph& outermost) {
+  if (const auto& attribute = node.op().traits.reads_variable) {
+    const auto* read = node.find<VariableRef>(*attribute);
+    const VariableDecl* decl = read == nullptr ? nullptr : outermost.find_variable(read->name);
+    if (decl != nullptr && !decl->made_at.empty()) return " made at " + decl->made_at;
+  }
+  return node.site().known() ? str(" made at ", node.site().file, ":", node.site().line) : std::string();
+}
+
 // "matmul: inner dimensions differ ... (inputs: 'x' f32[2,3] made at model.cpp:7, ...)"
-[[noreturn]] void refuse(const Graph& graph, const OpDef& op, const std::string& name,
+[[noreturn]] void refuse(const Graph& graph, const Graph& outermost, const OpDef& op, const std::string& name,
                          std::span<const ValueId> inputs, const std::string& reason,
                          const std::string& device, const SourceSite& site) {
   std::string from;
   for (const ValueId input : inputs) {
     const Node& node = graph.node(input.node);
-    from += str(from.empty() ? "; inputs: '" : ", '", node.name(), "' ", graph.spec(input));
-    if (node.site().known()) from += str(" made at ", node.site().file, ":", node.site().line);
+    from += str(from.empty() ? "; inputs: '" : ", '", node.name(), "' ", graph.spec(input),
+                origin_of(node, outermost));
   }
   throw InvalidArgument(str(op.name, ": ", reason, from), {name, op.name, device, site.file, site.line, -1});
 }
@@ -262,7 +272,7 @@ NodeId GraphBuilder::node(const OpDef& op, std::string_view name, std::span<cons
     op.infer(context);
     init.outputs = std::move(context.outputs());
   } catch (const Error& error) {
-    refuse(graph_, op, init.name, init.inputs, error.message(), device_, site);
+    refuse(graph_, outermost().graph_, op, init.name, init.inputs, error.message(), device_, site);
   }
   const NodeId id = graph_.add(std::move(init));
   order_effects(id);

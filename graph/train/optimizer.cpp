@@ -41,6 +41,7 @@ const Value& VariableUpdate::learning_rate() const { return common_.learning_rat
 
 const Value& VariableUpdate::step() const {
   if (!common_.step.valid()) {
+    const auto made_at = internal::BuilderAccess(builder()).made_at(common_.site);
     // A value of its own: an update that read the counter itself could not run in the stage that changes the
     // counter.
     common_.step = common_.builder.read(common_.iterations) + 1;
@@ -66,6 +67,7 @@ VariableRef VariableUpdate::slot(const Slot& slot) const {
 
 NodeId VariableUpdate::make(std::string_view op, std::span<const Slot> slots,
                             std::vector<Attribute> attributes, bool with_step) const {
+  const auto made_at = internal::BuilderAccess(builder()).made_at(common_.site);
   attributes.push_back({"variable", variable()});
   for (const Slot& one : slots) attributes.push_back({one.name, slot(one)});
   std::string name(op);
@@ -179,13 +181,17 @@ std::vector<NodeId> Optimizer::apply_gradients(std::span<const GradientAndVariab
   GraphBuilder& builder =
       internal::BuilderAccess((first.is_sparse() ? first.slices().values : first.dense()).builder())
           .innermost();
-  const auto made_at = internal::BuilderAccess(builder).made_at(site);
   const VariableRef counter = iterations(builder, site);
-  VariableUpdate::Common common{builder, name_, counter, learning_rate_.at(builder, counter), site};
+  const Value rate = [&] {
+    const auto made_at = internal::BuilderAccess(builder).made_at(site);
+    return learning_rate_.at(builder, counter);
+  }();
+  VariableUpdate::Common common{builder, name_, counter, rate, site};
   std::vector<NodeId> nodes;
-  for (std::size_t i = 0; i < list.size(); ++i) {
+  // What a rule makes by itself carries the rule's lines.
+  for (std::size_t i = 0; i < list.size(); ++i)
     nodes.push_back(rule_->update(VariableUpdate(common, list[i], specs[i])));
-  }
+  const auto made_at = internal::BuilderAccess(builder).made_at(site);
   builder.assign_add(counter, builder.constant(std::int64_t{1}));
   return nodes;
 }
