@@ -140,6 +140,44 @@ std::vector<PerReplica<Value>> batch_reduce_to(
   return results;
 }
 
+ReplicaSlices reduce_to(Strategy& strategy, ReduceOp op, const ReplicaSlices& slices,
+                        const Destinations& destinations, SourceSite site) {
+  require_sum_or_mean(op, "reduce_to()", site);
+  GraphBuilder& builder = require_builder(strategy, "reduce_to()", site);
+  destinations.check_strategy(strategy, "reduce_to()", site);
+  const auto refuse = [&](const std::string& why) {
+    throw InvalidArgument(str("reduce_to() of slices: ", why), place_of_call("reduce_to()", site));
+  };
+  if (slices.indices.empty() || slices.values.empty() || slices.dense_shape.empty())
+    refuse("indices, values and the dense shape are needed");
+  const std::int64_t replicas = strategy.num_replicas_in_sync();
+  const bool same =
+      slices.values.kind() != ReplicaKind::kPerReplica && slices.indices.kind() != ReplicaKind::kPerReplica;
+  if (same && replicas > 1 && op == ReduceOp::kSum)
+    refuse(
+        "they are the same on all replicas and cannot be summed; divide by their number first, or take the "
+        "mean");
+  const auto put = [&](const Value& value) {
+    if (on_every_replica(strategy, destinations)) return everywhere(strategy, value);
+    return broadcast_to(strategy, value, destinations, site);
+  };
+  const auto here = internal::BuilderAccess(builder).made_at(site);
+  if (same) return {put(slices.indices[0]), put(slices.values[0]), put(slices.dense_shape[0])};
+  const Value indices = strategy.gather(slices.indices, 0, site);
+  Value rows = strategy.gather(slices.values, 0, site);
+  if (op == ReduceOp::kMean) rows = rows / static_cast<double>(replicas);
+  return {put(indices), put(rows), put(slices.dense_shape[0])};
+}
+
+std::vector<ReplicaSlices> batch_reduce_to(Strategy& strategy, ReduceOp op,
+                                           std::span<const std::pair<ReplicaSlices, Destinations>> values,
+                                           SourceSite site) {
+  std::vector<ReplicaSlices> results;
+  results.reserve(values.size());
+  for (const auto& [slices, to] : values) results.push_back(reduce_to(strategy, op, slices, to, site));
+  return results;
+}
+
 PerReplica<Value> broadcast_to(Strategy& strategy, const Value& value, const Destinations& destinations,
                                SourceSite site) {
   GraphBuilder& builder = require_builder(strategy, "broadcast_to()", site);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "lockstep/core/export.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/strategies/strategy.h"
 
 namespace lockstep::extended {
@@ -48,9 +49,18 @@ class LOCKSTEP_API Destinations {
 LOCKSTEP_API PerReplica<Value> reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<Value>& value,
                                          const Destinations& destinations,
                                          SourceSite site = SourceSite::current());
+// Of slices, as merge_call() hands them to a merge function: the rows of all replicas, one behind the other, with
+// their indices; for a mean they are divided by the number of replicas.
+using ReplicaSlices = IndexedSlicesOf<PerReplica<Value>>;
+LOCKSTEP_API ReplicaSlices reduce_to(Strategy& strategy, ReduceOp op, const ReplicaSlices& slices,
+                                     const Destinations& destinations,
+                                     SourceSite site = SourceSite::current());
 // Several at once, in their order; those of one dtype that go to all replicas become one node.
 LOCKSTEP_API std::vector<PerReplica<Value>> batch_reduce_to(
     Strategy& strategy, ReduceOp op, std::span<const std::pair<PerReplica<Value>, Destinations>> values,
+    SourceSite site = SourceSite::current());
+LOCKSTEP_API std::vector<ReplicaSlices> batch_reduce_to(
+    Strategy& strategy, ReduceOp op, std::span<const std::pair<ReplicaSlices, Destinations>> values,
     SourceSite site = SourceSite::current());
 // ONLY_FIRST_TOWER, ONLY_FIRST_REPLICA: replica 0's slot on every destination.
 LOCKSTEP_API PerReplica<Value> first_replica_to(Strategy& strategy, const PerReplica<Value>& value,

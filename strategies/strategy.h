@@ -91,7 +91,8 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
 
   // --- functions
   // Traces `fn`, a function of Values (one per input, those of one replica), once, and clones it per replica.
-  // What it gives (nothing, a Value, or any nest of them: strategies/trace/nest.h) comes back with
+  // A parameter may be a nest, which takes an input for each of its leaves: strategies/trace/nest.h. What it
+  // gives (nothing, a Value, a Variable, which is read, or any nest of them) comes back with
   // PerReplica<Tensor> in place of Value.
   template <class F>
   auto function(std::vector<InputSpec> inputs, F fn, SourceSite site = SourceSite::current()) {
@@ -115,7 +116,8 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   Step distribute(Graph step, const std::vector<std::string>& shared = {},
                   SourceSite site = SourceSite::current());
 
-  // Runs `fn` once per replica on its slots of the arguments. Inside a cross-replica function or a merge
+  // Runs `fn` once per replica on its slots of the arguments, which may be nests of them: run(fn,
+  // std::pair(x, y)) calls fn(std::pair<Value, Value>). Inside a cross-replica function or a merge
   // function this makes nodes, takes PerReplica<Value> and gives nests of them. Elsewhere it takes
   // PerReplica<Tensor>, traces, compiles and runs `fn` at once, every time it is called: for what runs often
   // make a function(). Without arguments it does what the place calls for, and gives a nest of RunResults
@@ -152,16 +154,24 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   // Any number of arguments, behind the line that run() is called from.
   template <class F, class... Arguments>
   auto run_at(SourceSite site, const F& fn, const Arguments&... arguments) {
-    static_assert(
-        ((std::is_convertible_v<const Arguments&, PerReplica<Value>> ||
-          std::is_convertible_v<const Arguments&, PerReplica<Tensor>>)&&...),
-        "run() takes tensors, or Values where a function is traced, one argument for each parameter: "
-        "write Tensor::scalar(5.F) for a number, and take nests apart");
-    if constexpr ((std::is_convertible_v<const Arguments&, PerReplica<Value>> && ...)) {
-      return run_traced(fn, {PerReplica<Value>(arguments)...}, site);
-    } else {
-      const std::vector<PerReplica<Tensor>> list{PerReplica<Tensor>(arguments)...};
-      return run_list(fn, list, {}, site);
+    constexpr bool kTraced = (nest::kLeavesAre<Arguments, PerReplica<Value>> && ...);
+    constexpr bool kComputed = (nest::kLeavesAre<Arguments, PerReplica<Tensor>> && ...);
+    static_assert(kTraced || kComputed,
+                  "run() takes tensors, or Values where a function is traced, or nests of them, one argument "
+                  "for each parameter: write Tensor::scalar(5.F) for a number");
+    if constexpr (kTraced || kComputed) {
+      using Slots = std::conditional_t<kTraced, PerReplica<Value>, PerReplica<Tensor>>;
+      std::vector<Slots> list;
+      const auto add = [&](const auto& leaf) { list.push_back(Slots(leaf)); };
+      (nest::flatten(arguments, add), ...);
+      if constexpr ((std::is_convertible_v<const Arguments&, Slots> && ...)) {
+        return run_leaves(fn, list, site);
+      } else {
+        constexpr bool kFits = std::is_invocable_v<const F&, nest::Rebound<Arguments, Value>...>;
+        static_assert(kFits, "the parameters of run()'s function are the nests of its arguments, of Values");
+        if constexpr (kFits)
+          return run_leaves(internal::function_of_leaves<Value>(fn, arguments...), list, site);
+      }
     }
   }
 
@@ -215,6 +225,38 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
                            const std::function<Value(const Variable&, std::span<const Value>)>& fn,
                            std::span<const PerReplica<Value>> arguments,
                            SourceSite site = SourceSite::current());
+  // The same with the arguments one by one: fn(the copy, a Value for each). A function that gives nothing
+  // gives the variable's new value.
+  //
+  //   strategy.update(w, [](const Variable& copy, Value by) { copy.assign_add(by); }, by);
+  template <class F>
+  requires(!std::is_invocable_v<const F&, const Variable&, std::span<const Value>>) PerReplica<Value> update(
+      const Variable& variable, const F& fn, SourceSite site = SourceSite::current()) {
+    return update_at(site, variable, fn);
+  }
+  template <class F, class A>
+  requires std::is_convertible_v<const A&, PerReplica<Value>> PerReplica<Value> update(
+      const Variable& variable, const F& fn, const A& a, SourceSite site = SourceSite::current()) {
+    return update_at(site, variable, fn, a);
+  }
+  template <class F, class A, class B>
+  requires std::is_convertible_v<const A&, PerReplica<Value>> PerReplica<Value> update(
+      const Variable& variable, const F& fn, const A& a, const B& b,
+      SourceSite site = SourceSite::current()) {
+    return update_at(site, variable, fn, a, b);
+  }
+  // Any number of arguments, behind the line that update() is called from.
+  template <class F, class... Arguments>
+  PerReplica<Value> update_at(SourceSite site, const Variable& variable, const F& fn,
+                              const Arguments&... arguments) {
+    const std::vector<PerReplica<Value>> list{PerReplica<Value>(arguments)...};
+    return update(
+        variable,
+        [&](const Variable& copy, [[maybe_unused]] std::span<const Value> values) {
+          return internal::call_update(copy, fn, values, site, std::index_sequence_for<Arguments...>());
+        },
+        std::span<const PerReplica<Value>>(list), site);
+  }
 
   // The same without a variable: fn once per replica's device, in update context.
   PerReplica<Value> update_each(const std::function<Value(std::span<const Value>)>& fn,
@@ -238,6 +280,14 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
         [this, method](std::vector<InputSpec> specs, const TraceFn& trace, SourceSite where) {
           return finish_step(trace_replicas(std::move(specs), trace, method, where));
         });
+  }
+  template <class F, class Slots>
+  auto run_leaves(const F& fn, const std::vector<Slots>& arguments, SourceSite site) {
+    if constexpr (std::is_same_v<Slots, PerReplica<Value>>) {
+      return run_traced(fn, arguments, site);
+    } else {
+      return run_list(fn, arguments, {}, site);
+    }
   }
   template <class F>
   auto run_traced(const F& fn, const std::vector<PerReplica<Value>>& arguments, SourceSite site) {

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "lockstep/core/export.h"
@@ -20,12 +21,18 @@
 namespace lockstep {
 
 // Some rows of a tensor of shape `dense_shape`: row i of `values` belongs at row indices[i] of the dense
-// tensor; a row that is named twice counts twice. All other rows are zero.
-struct IndexedSlices {
-  Value indices;      // i64[k]
-  Value values;       // [k, ...]
-  Value dense_shape;  // i64[rank], as of shape_of()
+// tensor; a row that is named twice counts twice. All other rows are zero. A template, so that functions of a
+// step take and give slices like any nest (strategies/trace/nest.h).
+template <class T>
+struct IndexedSlicesOf {
+  T indices;      // i64[k]
+  T values;       // [k, ...]
+  T dense_shape;  // i64[rank], as of shape_of()
+
+  auto fields() { return std::tie(indices, values, dense_shape); }
+  auto fields() const { return std::tie(indices, values, dense_shape); }
 };
+using IndexedSlices = IndexedSlicesOf<Value>;
 
 class LOCKSTEP_API Gradient {
  public:

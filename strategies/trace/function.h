@@ -34,11 +34,14 @@ class Function : public Step {
   Function(Step step, std::function<Out(std::span<const PerReplica<Tensor>>)> rebuild)
       : Step(std::move(step)), rebuild_(std::move(rebuild)) {}
 
-  // One argument per input: PerReplica<Tensor>, or a Tensor that all replicas are given.
+  // One argument per input: PerReplica<Tensor>, or a Tensor that all replicas are given. Where the function
+  // takes nests, nests of them.
   template <class... Arguments>
-  requires(std::is_convertible_v<const Arguments&, PerReplica<Tensor>>&&...) Out operator()(
+  requires(nest::kLeavesAre<Arguments, PerReplica<Tensor>>&&...) Out operator()(
       const Arguments&... arguments) const {
-    const std::vector<PerReplica<Tensor>> list{PerReplica<Tensor>(arguments)...};
+    std::vector<PerReplica<Tensor>> list;
+    const auto add = [&](const auto& leaf) { list.push_back(PerReplica<Tensor>(leaf)); };
+    (nest::flatten(arguments, add), ...);
     return call(list);
   }
   Out call(std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {}) const {
@@ -65,17 +68,38 @@ namespace internal {
 
 [[noreturn]] LOCKSTEP_API void wrong_arity(std::size_t takes, std::size_t got, const SourceSite& site);
 
-// Calls fn with the items of the list as its arguments, whose types say how many it takes.
+// Calls fn with the items of the list as its arguments, whose types say how many it takes: one for a leaf, as
+// many as it has leaves for a nest whose type says so, all for the one parameter that is a list.
 template <class Argument, class F, class R, class... As>
 R apply_list(const F& fn, std::span<const Argument> list, R (*)(As...), const SourceSite& site) {
-  if constexpr (sizeof...(As) == 1 && (std::is_convertible_v<std::span<const Argument>, As> && ...)) {
+  constexpr bool kOne = sizeof...(As) == 1;
+  if constexpr (!std::is_invocable_v<const F&, As...>) {
+    wrong_arity(0, list.size(), site);  // signature_of() has refused it
+  } else if constexpr (kOne && (std::is_convertible_v<std::span<const Argument>, As> && ...)) {
     return fn(list);
+  } else if constexpr (kOne && (std::is_same_v<std::vector<Argument>, std::remove_cvref_t<As>> && ...)) {
+    return fn(std::vector<Argument>(list.begin(), list.end()));
   } else {
-    if (list.size() != sizeof...(As)) wrong_arity(sizeof...(As), list.size(), site);
-    return [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) { return fn(list[kIndex]...); }
-    (std::index_sequence_for<As...>());
+    constexpr bool kKnown = ((nest::kFixedLeaves<As> >= 0) && ...);
+    static_assert(kKnown,
+                  "function() cannot tell how many inputs a std::vector or std::map among several parameters "
+                  "takes: make it a std::array, a std::tuple or a struct, or the only parameter");
+    if constexpr (kKnown) {
+      constexpr std::size_t kTakes =
+          (std::size_t{0} + ... + static_cast<std::size_t>(nest::kFixedLeaves<As>));
+      if (list.size() != kTakes) wrong_arity(kTakes, list.size(), site);
+      [[maybe_unused]] std::size_t next = 0;
+      [[maybe_unused]] const auto take = [&](const auto&) { return list[next++]; };
+      // Braces keep the order.
+      const std::tuple<nest::Rebound<As, Argument>...> parts{
+          nest::rebuild<Argument>(std::remove_cvref_t<As>(), take)...};
+      return std::apply(fn, parts);
+    } else {
+      wrong_arity(0, list.size(), site);
+    }
   }
 }
+
 template <class R, class... As>
 struct Signature {
   using Pointer = R (*)(As...);
@@ -112,6 +136,18 @@ auto signature_of() {
   }
 }
 
+// fn, which takes nests, as a function of their leaves in one list; the arguments have the structure.
+template <class Leaf, class F, class... Arguments>
+auto function_of_leaves(const F& fn, const Arguments&... arguments) {
+  using R = typename decltype(signature_of<F>())::Result;
+  return [&](std::span<const Leaf> list) -> R {
+    [[maybe_unused]] std::size_t next = 0;
+    [[maybe_unused]] const auto take = [&](const auto&) { return list[next++]; };
+    const std::tuple<nest::Rebound<Arguments, Leaf>...> parts{nest::rebuild<Leaf>(arguments, take)...};
+    return std::apply(fn, parts);
+  };
+}
+
 // Traces fn into flat values and remembers the structure of what it gave.
 template <class Leaf, class F>
 std::pair<std::vector<Leaf>, std::shared_ptr<const void>> flat_call(const F& fn,
@@ -124,7 +160,7 @@ std::pair<std::vector<Leaf>, std::shared_ptr<const void>> flat_call(const F& fn,
     return {};
   } else {
     auto result = std::make_shared<const R>(apply_list<Leaf>(fn, arguments, typename Sig::Pointer(), site));
-    return {nest::leaves<Leaf>(*result), result};
+    return {given_leaves<Leaf>(*result, site), result};
   }
 }
 template <class To, class R, class List>
@@ -151,6 +187,24 @@ auto make_function(std::vector<InputSpec> inputs, const F& fn, SourceSite site, 
   return Function<Out>(std::move(step), [structure](std::span<const PerReplica<Tensor>> results) {
     return rebuilt<PerReplica<Tensor>, R>(structure, results);
   });
+}
+
+// Of Strategy::update().
+template <class Copy, class F, std::size_t... kIndex>
+Value call_update(const Copy& copy, const F& fn, std::span<const Value> values, const SourceSite& site,
+                  std::index_sequence<kIndex...>) {
+  constexpr bool kFits = std::is_invocable_v<const F&, const Copy&, decltype(values[kIndex])...>;
+  static_assert(kFits, "the function of update() takes the variable and one Value for each argument");
+  if constexpr (kFits) {
+    if constexpr (std::is_void_v<std::invoke_result_t<const F&, const Copy&, decltype(values[kIndex])...>>) {
+      fn(copy, values[kIndex]...);
+      return copy.read(site);
+    } else {
+      return given_leaves<Value>(fn(copy, values[kIndex]...), site).at(0);
+    }
+  } else {
+    return {};
+  }
 }
 
 // What a function that is called with these arguments takes. Throws InvalidArgument if the slots of one

@@ -16,6 +16,9 @@
 //   nest::rebuild<To>(n, make)   the same structure with make(leaf), a To, in place of each leaf
 //   nest::leaves<To>(n)          all leaves, each as a To, in order
 //   nest::refill<To>(n, list)    the same structure with the elements of the list, in order, in place of the leaves
+//   nest::kLeavesAre<N, To>      whether every leaf of N converts to To
+//   nest::kHolds<N, X>           whether an X is N, or part of it
+//   nest::kFixedLeaves<N>        how many leaves an N has, whatever it holds; -1 for vectors and maps
 //
 // Thread safety: functions of their arguments.
 #pragma once
@@ -28,6 +31,8 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "lockstep/core/source_site.h"
 
 namespace lockstep::nest {
 
@@ -72,6 +77,52 @@ struct Rebind<void, To> {
 };
 template <class N, class To>
 using Rebound = typename Rebind<std::remove_cvref_t<N>, To>::Type;
+
+// What is known of a nest by its type.
+template <class N>
+struct Leaves {  // of a leaf
+  template <class To>
+  static constexpr bool kAre = std::is_convertible_v<const N&, To>;
+  template <class X>
+  static constexpr bool kHolds = std::is_same_v<N, X>;
+  static constexpr int kCount = 1;
+};
+template <class... Ns>
+struct LeavesOfAll {
+  template <class To>
+  static constexpr bool kAre = (Leaves<Ns>::template kAre<To> && ...);
+  template <class X>
+  static constexpr bool kHolds = ((std::is_same_v<Ns, X> || Leaves<Ns>::template kHolds<X>) || ...);
+  static constexpr int kCount = ((Leaves<Ns>::kCount < 0) || ...) ? -1 : (0 + ... + Leaves<Ns>::kCount);
+};
+template <class N>
+struct LeavesOfMany : LeavesOfAll<N> {
+  static constexpr int kCount = -1;
+};
+template <class N>
+struct Leaves<std::vector<N>> : LeavesOfMany<N> {};
+template <class N>
+struct Leaves<std::map<std::string, N>> : LeavesOfMany<N> {};
+template <class N, std::size_t kSize>
+struct Leaves<std::array<N, kSize>> : LeavesOfAll<N> {
+  static constexpr int kCount = Leaves<N>::kCount < 0 ? -1 : static_cast<int>(kSize) * Leaves<N>::kCount;
+};
+template <class A, class B>
+struct Leaves<std::pair<A, B>> : LeavesOfAll<A, B> {};
+template <class... Ns>
+struct Leaves<std::tuple<Ns...>> : LeavesOfAll<Ns...> {};
+template <class... Fields>
+LeavesOfAll<std::remove_cvref_t<Fields>...> leaves_of_fields(std::tuple<Fields...>);
+template <class N>
+requires HasFields<N>
+struct Leaves<N> : decltype(leaves_of_fields(std::declval<const N&>().fields())) {
+};
+template <class N, class To>
+inline constexpr bool kLeavesAre = Leaves<std::remove_cvref_t<N>>::template kAre<To>;
+template <class N, class X>
+inline constexpr bool kHolds = std::is_same_v<N, X> || Leaves<std::remove_cvref_t<N>>::template kHolds<X>;
+template <class N>
+inline constexpr int kFixedLeaves = Leaves<std::remove_cvref_t<N>>::kCount;
 
 template <class N, class Visit>
 void flatten(const N& n, const Visit& visit);
@@ -203,3 +254,28 @@ Rebound<N, To> refill(const N& n, const List& list) {
 }
 
 }  // namespace lockstep::nest
+
+namespace lockstep::internal {
+
+// What a function of a step gave, leaf by leaf: values, and variables, which are read.
+template <class Leaf, class R>
+std::vector<Leaf> given_leaves(const R& given, [[maybe_unused]] const SourceSite& site) {
+  std::vector<Leaf> list;
+  nest::flatten(given, [&](const auto& leaf) {
+    using Given = std::remove_cvref_t<decltype(leaf)>;
+    constexpr bool kIsValue = std::is_constructible_v<Leaf, const Given&>;
+    constexpr bool kReads = requires { Leaf(leaf.read(site)); };
+    static_assert(
+        kIsValue || kReads,
+        "a function of a step gives Values, Variables, or nests of them (std::vector, std::array, "
+        "std::map, std::pair, std::tuple, structs with fields()): write constant(5.F) for a number");
+    if constexpr (kIsValue) {
+      list.push_back(Leaf(leaf));
+    } else if constexpr (kReads) {
+      list.push_back(Leaf(leaf.read(site)));
+    }
+  });
+  return list;
+}
+
+}  // namespace lockstep::internal

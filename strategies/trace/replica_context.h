@@ -21,6 +21,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -35,6 +36,9 @@
 namespace lockstep {
 
 class LOCKSTEP_API ReplicaContext {
+  template <class A>
+  static constexpr bool kIsNest = !std::is_convertible_v<const A&, Operand> && !std::is_same_v<A, SourceSite>;
+
  public:
   Strategy& strategy(SourceSite site = SourceSite::current()) const;
   std::int64_t num_replicas_in_sync(SourceSite site = SourceSite::current()) const;
@@ -51,6 +55,9 @@ class LOCKSTEP_API ReplicaContext {
   requires(!std::is_convertible_v<const N&, Operand> && !std::is_same_v<N, IndexedSlices>) N
       all_reduce(ReduceOp op, const N& nest_of_values, SourceSite site = SourceSite::current())
   const {
+    static_assert(!nest::kHolds<N, IndexedSlices>,
+                  "all_reduce() takes slices by themselves, not in a nest: their rows are put together, not "
+                  "added up number by number");
     return nest::refill<Value>(nest_of_values,
                                all_reduce_list(op, nest::leaves<Value>(nest_of_values), site));
   }
@@ -62,24 +69,40 @@ class LOCKSTEP_API ReplicaContext {
 
   // merge(Strategy&, PerReplica<Value>...) with the arguments of all replicas. An argument that is known to
   // be the same on all of them comes as a single or mirrored value, whose sum over replicas is refused as it
-  // is everywhere.
+  // is everywhere. A nest of values comes as a nest of PerReplica<Value>.
   template <class F>
   auto merge_call(const F& merge, SourceSite site = SourceSite::current()) const {
-    return merge_values(merge, {}, site, std::index_sequence<>());
+    return merge_nests(merge, site);
   }
   template <class F>
   auto merge_call(const F& merge, const Operand& a, SourceSite site = SourceSite::current()) const {
-    return merge_values(merge, {value_of(a)}, site, std::make_index_sequence<1>());
+    return merge_nests(merge, site, value_of(a));
   }
   template <class F>
   auto merge_call(const F& merge, const Operand& a, const Operand& b,
                   SourceSite site = SourceSite::current()) const {
-    return merge_values(merge, {value_of(a), value_of(b)}, site, std::make_index_sequence<2>());
+    return merge_nests(merge, site, value_of(a), value_of(b));
   }
   template <class F>
   auto merge_call(const F& merge, const Operand& a, const Operand& b, const Operand& c,
                   SourceSite site = SourceSite::current()) const {
-    return merge_values(merge, {value_of(a), value_of(b), value_of(c)}, site, std::make_index_sequence<3>());
+    return merge_nests(merge, site, value_of(a), value_of(b), value_of(c));
+  }
+  template <class F, class A>
+  requires(kIsNest<A>) auto merge_call(const F& merge, const A& a,
+                                       SourceSite site = SourceSite::current()) const {
+    return merge_nests(merge, site, a);
+  }
+  template <class F, class A, class B>
+  requires(kIsNest<A> || kIsNest<B>) auto merge_call(const F& merge, const A& a, const B& b,
+                                                     SourceSite site = SourceSite::current()) const {
+    return merge_nests(merge, site, a, b);
+  }
+  template <class F, class A, class B, class C>
+  requires(kIsNest<A> || kIsNest<B> ||
+           kIsNest<C>) auto merge_call(const F& merge, const A& a, const B& b, const C& c,
+                                       SourceSite site = SourceSite::current()) const {
+    return merge_nests(merge, site, a, b, c);
   }
   // Any number of them: merge(Strategy&, std::span<const PerReplica<Value>>) gives one value for each result.
   using MergeListFn =
@@ -93,27 +116,43 @@ class LOCKSTEP_API ReplicaContext {
   void check(std::string_view method, const SourceSite& site) const;
   static Value value_of(const Operand& argument) { return argument.value_for("merge_call"); }
   std::vector<Value> all_reduce_list(ReduceOp op, std::span<const Value> values, SourceSite site) const;
-  template <class F, std::size_t... kIndex>
-  auto merge_values(const F& merge, const std::vector<Value>& arguments, SourceSite site,
-                    std::index_sequence<kIndex...>) const {
-    using R = std::invoke_result_t<const F&, Strategy&,
-                                   decltype((void(kIndex), std::declval<const PerReplica<Value>&>()))...>;
-    if constexpr (std::is_void_v<R>) {
-      merge_call_list(
-          [&](Strategy& strategy, [[maybe_unused]] std::span<const PerReplica<Value>> values) {
-            merge(strategy, values[kIndex]...);
-            return std::vector<PerReplica<Value>>();
-          },
-          arguments, site);
-    } else {
-      std::shared_ptr<const R> structure;
-      const auto results = merge_call_list(
-          [&](Strategy& strategy, [[maybe_unused]] std::span<const PerReplica<Value>> values) {
-            structure = std::make_shared<const R>(merge(strategy, values[kIndex]...));
-            return nest::leaves<PerReplica<Value>>(*structure);
-          },
-          arguments, site);
-      return nest::refill<Value>(*structure, results);
+  template <class F, class... Nests>
+  auto merge_nests(const F& merge, SourceSite site, const Nests&... nests) const {
+    using Slots = PerReplica<Value>;
+    constexpr bool kFits = std::is_invocable_v<const F&, Strategy&, nest::Rebound<Nests, Slots>...>;
+    static_assert(kFits,
+                  "a merge function takes Strategy& and, for each argument of merge_call(), a "
+                  "PerReplica<Value>, or the nest of them that the argument is of Values");
+    if constexpr (kFits) {
+      using R = std::invoke_result_t<const F&, Strategy&, nest::Rebound<Nests, Slots>...>;
+      std::vector<Value> arguments;
+      for (const std::vector<Value>& leaves :
+           {std::vector<Value>(), internal::given_leaves<Value>(nests, site)...})
+        arguments.insert(arguments.end(), leaves.begin(), leaves.end());
+      const auto call = [&](Strategy& strategy, [[maybe_unused]] std::span<const Slots> values) {
+        [[maybe_unused]] std::size_t next = 0;
+        [[maybe_unused]] const auto take = [&](const auto&) { return values[next++]; };
+        // Braces keep the order.
+        const std::tuple<nest::Rebound<Nests, Slots>...> parts{nest::rebuild<Slots>(nests, take)...};
+        return std::apply([&](const auto&... each) { return merge(strategy, each...); }, parts);
+      };
+      if constexpr (std::is_void_v<R>) {
+        merge_call_list(
+            [&](Strategy& strategy, std::span<const Slots> values) {
+              call(strategy, values);
+              return std::vector<Slots>();
+            },
+            arguments, site);
+      } else {
+        std::shared_ptr<const R> structure;
+        const auto results = merge_call_list(
+            [&](Strategy& strategy, std::span<const Slots> values) {
+              structure = std::make_shared<const R>(call(strategy, values));
+              return internal::given_leaves<Slots>(*structure, site);
+            },
+            arguments, site);
+        return nest::refill<Value>(*structure, results);
+      }
     }
   }
 

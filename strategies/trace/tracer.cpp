@@ -2,6 +2,8 @@
 // values.
 #include "lockstep/strategies/trace/tracer.h"
 
+#include <algorithm>
+
 #include "lockstep/core/error.h"
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/build/regions.h"
@@ -161,6 +163,39 @@ std::vector<PerReplica<Value>> Tracer::replicate(std::span<const PerReplica<Valu
   for (std::size_t i = own_results; i < out.size(); ++i) leaving[i - own_results](out[i]);
   out.resize(own_results);
   return out;
+}
+
+PerReplica<Value> slot_by_slot(SlotFunction function, const SlotOperand<Value>& a,
+                               const SlotOperand<Value>& b) {
+  const SourceSite& site = a.site;
+  const ContextFrame* frame = ContextFrame::current();
+  if (frame == nullptr || frame->builder() == nullptr) {
+    throw FailedPrecondition(
+        "an operator on per-replica values makes nodes: use it where a function is traced",
+        place_of_call("operator", site));
+  }
+  const auto here = BuilderAccess(*frame->builder()).made_at(site);
+  std::vector<PerReplica<Value>> arguments;
+  const auto add = [&](const SlotOperand<Value>& operand) {
+    if (operand.read) return;
+    if (operand.slots.empty()) throw InvalidArgument("an operand is empty", place_of_call("operator", site));
+    arguments.push_back(operand.slots);
+  };
+  add(a);
+  add(b);
+  const auto apply = [&](std::span<const Value> values) {
+    std::size_t next = 0;
+    const Operand first = a.read ? a.read() : Operand(values[next++], site);
+    const Operand second = b.read ? b.read() : Operand(values[next++], site);
+    return std::vector<Value>{function(first, second)};
+  };
+  const bool all_single = std::ranges::all_of(arguments, [](const auto& one) { return one.is_single(); });
+  if (all_single) {
+    std::vector<Value> values;
+    for (const PerReplica<Value>& argument : arguments) values.push_back(argument[0]);
+    return apply(values)[0];
+  }
+  return frame->tracer()->replicate(arguments, apply, ContextKind::kReplica, "operator", site)[0];
 }
 
 Step::Parts Tracer::trace_cross(std::vector<InputSpec> inputs, const CrossTraceFn& trace,

@@ -75,6 +75,8 @@ class LOCKSTEP_API Tracer {
 
  private:
   friend class lockstep::Variable;
+  friend PerReplica<Value> slot_by_slot(SlotFunction function, const SlotOperand<Value>& a,
+                                        const SlotOperand<Value>& b);
 
   Strategy* strategy_;
   std::vector<std::string> devices_;

@@ -13,6 +13,10 @@
 // A method that makes nodes while a function is being traced and computes elsewhere gives a PlaceResult:
 // either of the two.
 //
+// Where a function is traced, outside of the replicas, + - * / and unary - work on PerReplica<Value> slot by slot,
+// with Values, numbers and variables (of which each replica's copy counts) beside them: it is as if the operator
+// stood in a function that is given to run(). What it gives is single where both are.
+//
 // Slots are handles. Those of a mirrored Tensor, from a step or from Strategy::broadcast(), are one and the
 // same: equal values are stored once, and whoever writes into the data of one writes into all. clone() a slot
 // to change it.
@@ -23,6 +27,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <ostream>
 #include <string_view>
 #include <type_traits>
@@ -32,6 +37,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/export.h"
+#include "lockstep/core/source_site.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/build/value.h"
 
@@ -39,6 +45,39 @@ namespace lockstep {
 
 enum class ReplicaKind : std::uint8_t { kSingle, kMirrored, kPerReplica };
 LOCKSTEP_API std::string_view to_string(ReplicaKind kind);  // "single", "mirrored", "per replica"
+
+template <class T>
+class PerReplica;
+
+namespace internal {
+
+// An operand of an operator on slots, and the line where it stands.
+template <class T>
+struct SlotOperand {
+  SlotOperand(const PerReplica<T>& value,
+              SourceSite at = SourceSite::current())  // NOLINT(google-explicit-constructor)
+      : slots(value), site(at) {}
+  template <class Other>
+  requires std::is_convertible_v<const Other&, Operand> SlotOperand(
+      const Other& other, SourceSite at = SourceSite::current())  // NOLINT(google-explicit-constructor)
+      : site(at) {
+    if constexpr (std::is_convertible_v<const Other&, T>) {
+      slots = PerReplica<T>(other);
+    } else {
+      read = [other, at] { return Operand(other, at); };
+    }
+  }
+
+  PerReplica<T> slots;            // or none
+  std::function<Operand()> read;  // a number, or what is read in each replica
+  SourceSite site;
+};
+
+using SlotFunction = Value (*)(const Operand& a, const Operand& b);
+LOCKSTEP_API PerReplica<Value> slot_by_slot(SlotFunction function, const SlotOperand<Value>& a,
+                                            const SlotOperand<Value>& b);
+
+}  // namespace internal
 
 template <class T>
 class PerReplica {
@@ -70,6 +109,27 @@ class PerReplica {
   const std::vector<T>& values() const { return values_; }
   auto begin() const { return values_.begin(); }
   auto end() const { return values_.end(); }
+
+  // Found where one side is a PerReplica<Value>.
+  friend PerReplica operator+(const internal::SlotOperand<T>& a,
+                              const internal::SlotOperand<T>& b) requires std::is_same_v<T, Value> {
+    return internal::slot_by_slot([](const Operand& x, const Operand& y) { return x + y; }, a, b);
+  }
+  friend PerReplica operator-(const internal::SlotOperand<T>& a,
+                              const internal::SlotOperand<T>& b) requires std::is_same_v<T, Value> {
+    return internal::slot_by_slot([](const Operand& x, const Operand& y) { return x - y; }, a, b);
+  }
+  friend PerReplica operator*(const internal::SlotOperand<T>& a,
+                              const internal::SlotOperand<T>& b) requires std::is_same_v<T, Value> {
+    return internal::slot_by_slot([](const Operand& x, const Operand& y) { return x * y; }, a, b);
+  }
+  friend PerReplica operator/(const internal::SlotOperand<T>& a,
+                              const internal::SlotOperand<T>& b) requires std::is_same_v<T, Value> {
+    return internal::slot_by_slot([](const Operand& x, const Operand& y) { return x / y; }, a, b);
+  }
+  friend PerReplica operator-(const internal::SlotOperand<T>& a) requires std::is_same_v<T, Value> {
+    return internal::slot_by_slot([](const Operand& x, const Operand&) { return -x; }, a, a);
+  }
 
  private:
   std::vector<T> values_;

@@ -1,12 +1,15 @@
-# A removed spelling does not compile, and the message names the new one (strategies/trace/removed_spellings.h).
-set(target test_removed_spellings)
-add_library(${target} OBJECT EXCLUDE_FROM_ALL "${CMAKE_CURRENT_SOURCE_DIR}/migration/removed_spellings.cpp")
-lockstep_flags(${target})
-target_link_libraries(${target} PRIVATE lockstep::lockstep)
-add_test(NAME migration/removed_spellings
-         COMMAND "${CMAKE_COMMAND}" "-DBUILD=${PROJECT_BINARY_DIR}" "-DTARGET=${target}"
-                 -P "${CMAKE_CURRENT_SOURCE_DIR}/migration/check_messages.cmake")
-set_tests_properties(migration/removed_spellings PROPERTIES LABELS migration TIMEOUT 120 RESOURCE_LOCK build_tree)
+# A spelling that was removed (strategies/trace/removed_spellings.h) or cannot be meant does not compile, and the message says what is written instead.
+foreach(name removed_spellings first_tries)
+  set(target test_${name}_refused)
+  set(source "${CMAKE_CURRENT_SOURCE_DIR}/migration/${name}.cpp")
+  add_library(${target} OBJECT EXCLUDE_FROM_ALL "${source}")
+  lockstep_flags(${target})
+  target_link_libraries(${target} PRIVATE lockstep::lockstep)
+  add_test(NAME migration/${name}
+           COMMAND "${CMAKE_COMMAND}" "-DBUILD=${PROJECT_BINARY_DIR}" "-DTARGET=${target}" "-DSOURCE=${source}"
+                   -P "${CMAKE_CURRENT_SOURCE_DIR}/migration/check_messages.cmake")
+  set_tests_properties(migration/${name} PROPERTIES LABELS migration TIMEOUT 120 RESOURCE_LOCK build_tree)
+endforeach()
 
 # So does an include path that moved (cmake/LockstepMoved.cmake).
 set(target test_moved_header)
