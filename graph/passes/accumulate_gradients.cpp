@@ -10,6 +10,8 @@
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/passes/internal/registrations.h"
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/graph/transform/rewriter.h"
 #include "lockstep/graph/transform/sync.h"
@@ -426,13 +428,19 @@ class Level {
   std::string counter_;
 };
 
+const OptionTable<AccumulateGradientsOptions>& accumulate_gradients_options() {
+  static const auto table =
+      OptionTable<AccumulateGradientsOptions>(
+          "accumulate-gradients", "variables change once in k steps, by the mean of the gradients of all k")
+          .required("steps", &AccumulateGradientsOptions::steps, "k");
+  return table;
+}
+
 class AccumulateGradients final : public Pass {
  public:
   explicit AccumulateGradients(const AccumulateGradientsOptions& options) : options_(options) {}
   std::string_view name() const override { return kAccumulateGradients; }
-  std::string to_string() const override {
-    return print_pass(kAccumulateGradients, {{"steps", options_.steps}});
-  }
+  std::string to_string() const override { return accumulate_gradients_options().print(options_); }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
@@ -453,6 +461,10 @@ std::unique_ptr<Pass> make_accumulate_gradients(AccumulateGradientsOptions optio
   if (options.steps < 1)
     throw BadOptionValue(str(kAccumulateGradients, ": steps must be at least 1, got ", options.steps));
   return std::make_unique<AccumulateGradients>(options);
+}
+
+void internal::register_accumulate_gradients(PassRegistry& registry) {
+  add_pass(registry, accumulate_gradients_options(), make_accumulate_gradients);
 }
 
 }  // namespace lockstep

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/passes/internal/registrations.h"
 #include "lockstep/graph/train/clipping.h"
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/graph/transform/rewriter.h"
 #include "lockstep/graph/transform/sync.h"
@@ -112,11 +114,19 @@ class Clipper {
   bool changed_ = false;
 };
 
+const OptionTable<ClipByGlobalNormOptions>& clip_by_global_norm_options() {
+  static const auto table =
+      OptionTable<ClipByGlobalNormOptions>("clip-by-global-norm",
+                                           "gradients are scaled down together where their norm is too large")
+          .option("norm", &ClipByGlobalNormOptions::norm, "the largest that is left as it is");
+  return table;
+}
+
 class ClipByGlobalNorm final : public Pass {
  public:
   explicit ClipByGlobalNorm(const ClipByGlobalNormOptions& options) : options_(options) {}
   std::string_view name() const override { return kClipByGlobalNorm; }
-  std::string to_string() const override { return print_pass(kClipByGlobalNorm, {{"norm", options_.norm}}); }
+  std::string to_string() const override { return clip_by_global_norm_options().print(options_); }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
@@ -133,6 +143,10 @@ std::unique_ptr<Pass> make_clip_by_global_norm(ClipByGlobalNormOptions options) 
     throw BadOptionValue(str(kClipByGlobalNorm, ": norm must be finite and above 0, got ", options.norm));
   }
   return std::make_unique<ClipByGlobalNorm>(options);
+}
+
+void internal::register_clip_by_global_norm(PassRegistry& registry) {
+  add_pass(registry, clip_by_global_norm_options(), make_clip_by_global_norm);
 }
 
 }  // namespace lockstep

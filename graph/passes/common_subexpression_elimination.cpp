@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/graph/passes/internal/registrations.h"
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
@@ -171,6 +173,11 @@ class CommonSubexpressionElimination final : public Pass {
 
 std::unique_ptr<Pass> make_common_subexpression_elimination() {
   return std::make_unique<CommonSubexpressionElimination>();
+}
+
+void internal::register_common_subexpression_elimination(PassRegistry& registry) {
+  add_pass(registry, "common-subexpression-elimination", "computes equal things once",
+           make_common_subexpression_elimination);
 }
 
 }  // namespace lockstep

@@ -6,17 +6,26 @@
 
 #include "lockstep/graph/ir/internal/evaluate_node.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
+#include "lockstep/graph/passes/internal/registrations.h"
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
 namespace {
 
+const OptionTable<ConstantFoldingOptions>& constant_folding_options() {
+  static const auto table =
+      OptionTable<ConstantFoldingOptions>("constant-folding", "computes now what never changes")
+          .option("max_bytes", &ConstantFoldingOptions::max_bytes, "larger results are computed at run time");
+  return table;
+}
+
 class ConstantFolding final : public Pass {
  public:
   explicit ConstantFolding(ConstantFoldingOptions options) : options_(options) {}
   std::string_view name() const override { return "constant-folding"; }
-  std::string to_string() const override { return print_pass(name(), {{"max_bytes", options_.max_bytes}}); }
+  std::string to_string() const override { return constant_folding_options().print(options_); }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext& /*context*/) override {
@@ -166,7 +175,13 @@ class ConstantFolding final : public Pass {
 }  // namespace
 
 std::unique_ptr<Pass> make_constant_folding(ConstantFoldingOptions options) {
+  if (options.max_bytes < 0)
+    throw BadOptionValue(str("max_bytes must be at least 0, got ", options.max_bytes));
   return std::make_unique<ConstantFolding>(options);
+}
+
+void internal::register_constant_folding(PassRegistry& registry) {
+  add_pass(registry, constant_folding_options(), make_constant_folding);
 }
 
 }  // namespace lockstep

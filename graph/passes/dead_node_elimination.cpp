@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "lockstep/graph/passes/internal/registrations.h"
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
@@ -50,5 +52,9 @@ class DeadNodeElimination final : public Pass {
 }  // namespace
 
 std::unique_ptr<Pass> make_dead_node_elimination() { return std::make_unique<DeadNodeElimination>(); }
+
+void internal::register_dead_node_elimination(PassRegistry& registry) {
+  add_pass(registry, "dead-node-elimination", "erases what nobody needs", make_dead_node_elimination);
+}
 
 }  // namespace lockstep

@@ -12,6 +12,8 @@
 #include "lockstep/graph/ir/internal/region_shapes.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
 #include "lockstep/graph/ops/fused/internal/tile_program.h"
+#include "lockstep/graph/passes/internal/registrations.h"
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/graph/transform/rewriter.h"
 
@@ -237,11 +239,18 @@ class Groups {
   std::vector<std::vector<NodeId>> groups_;
 };
 
+const OptionTable<FuseElementwiseOptions>& fuse_elementwise_options() {
+  static const auto table =
+      OptionTable<FuseElementwiseOptions>("fuse-elementwise", "element-wise neighbours become one node")
+          .option("max_nodes", &FuseElementwiseOptions::max_nodes, "nodes in one group at most");
+  return table;
+}
+
 class FuseElementwise final : public Pass {
  public:
   explicit FuseElementwise(FuseElementwiseOptions options) : options_(options) {}
   std::string_view name() const override { return "fuse-elementwise"; }
-  std::string to_string() const override { return print_pass(name(), {{"max_nodes", options_.max_nodes}}); }
+  std::string to_string() const override { return fuse_elementwise_options().print(options_); }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext& context) override {
@@ -413,7 +422,13 @@ class FuseElementwise final : public Pass {
 }  // namespace
 
 std::unique_ptr<Pass> make_fuse_elementwise(FuseElementwiseOptions options) {
+  if (options.max_nodes < 2)
+    throw BadOptionValue(str("max_nodes must be at least 2, got ", options.max_nodes));
   return std::make_unique<FuseElementwise>(options);
+}
+
+void internal::register_fuse_elementwise(PassRegistry& registry) {
+  add_pass(registry, fuse_elementwise_options(), make_fuse_elementwise);
 }
 
 }  // namespace lockstep

@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "lockstep/graph/passes/internal/registrations.h"
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
@@ -55,5 +57,10 @@ class IdentityRemoval final : public Pass {
 }  // namespace
 
 std::unique_ptr<Pass> make_identity_removal() { return std::make_unique<IdentityRemoval>(); }
+
+void internal::register_identity_removal(PassRegistry& registry) {
+  add_pass(registry, "identity-removal", "removes nodes that only pass their input on",
+           make_identity_removal);
+}
 
 }  // namespace lockstep

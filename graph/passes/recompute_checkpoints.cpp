@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "lockstep/graph/ir/internal/gradient_nodes.h"
+#include "lockstep/graph/passes/internal/registrations.h"
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
@@ -180,5 +182,11 @@ class RecomputeCheckpoints final : public Pass {
 }  // namespace
 
 std::unique_ptr<Pass> make_recompute_checkpoints() { return std::make_unique<RecomputeCheckpoints>(); }
+
+void internal::register_recompute_checkpoints(PassRegistry& registry) {
+  add_pass(registry, "recompute-checkpoints",
+           "gradients compute what leads to checkpoints again instead of keeping it",
+           make_recompute_checkpoints);
+}
 
 }  // namespace lockstep

@@ -243,6 +243,12 @@ const std::vector<std::string>& PassOptions::get_list(std::string_view name) con
   return get<std::vector<std::string>>(name);
 }
 
+template LOCKSTEP_API const std::int64_t& PassOptions::get(std::string_view) const;
+template LOCKSTEP_API const double& PassOptions::get(std::string_view) const;
+template LOCKSTEP_API const bool& PassOptions::get(std::string_view) const;
+template LOCKSTEP_API const std::string& PassOptions::get(std::string_view) const;
+template LOCKSTEP_API const std::vector<std::string>& PassOptions::get(std::string_view) const;
+
 std::string print_option(const OptionValue& value) {
   switch (static_cast<OptionType>(value.index())) {
     case OptionType::kInt: return std::to_string(std::get<std::int64_t>(value));

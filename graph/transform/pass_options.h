@@ -87,10 +87,11 @@ class LOCKSTEP_API PassOptions {
   bool get_bool(std::string_view name) const;
   const std::string& get_string(std::string_view name) const;
   const std::vector<std::string>& get_list(std::string_view name) const;
-
- private:
+  // The same by type: one of OptionValue's.
   template <class T>
   const T& get(std::string_view name) const;
+
+ private:
   std::map<std::string, OptionValue, std::less<>> values_;
   std::set<std::string, std::less<>> given_;
 };

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/graph/transform/option_table.h"
+
 namespace lockstep {
 namespace {
 
@@ -172,6 +174,48 @@ TEST_F(PassRegistryTest, AskingForWhatWasNotDeclaredIsABugOfThePass) {
   registry.make("bucket");
   EXPECT_THROW(given.get_int("n"), Error);
   EXPECT_THROW(given.get_int("order"), Error);
+}
+
+// --- options declared once
+
+struct Everything {
+  std::int64_t count = 4;
+  double rate = 0.5;
+  bool flag = true;
+  std::string order = "size";
+  std::vector<std::string> devices = {};
+  std::optional<std::int64_t> own = std::nullopt;  // no type of an option
+};
+
+TEST(OptionTable, ReadsAndPrintsWhatItDeclares) {
+  const auto table = OptionTable<Everything>("all", "one of each")
+                         .required("count", &Everything::count, "how many")
+                         .option("rate", &Everything::rate, "how fast")
+                         .option("flag", &Everything::flag, "whether")
+                         .option("order", &Everything::order, "which first")
+                         .option("devices", &Everything::devices, "where")
+                         .option({"own", OptionType::kInt, std::int64_t{-1}, "by a function"},
+                                 [](Everything& into, const PassOptions& from) {
+                                   if (from.is_given("own")) into.own = from.get_int("own");
+                                 });
+  PassRegistry registry;
+  Everything read;
+  add_pass(registry, table, [&](const Everything& options) -> std::unique_ptr<Pass> {
+    if (options.count == 13) throw InvalidArgument("13 is refused");
+    read = options;
+    return std::make_unique<Nothing>("all");
+  });
+  registry.make("all(count=2)");
+  EXPECT_EQ(table.print(read), "all(count=2,rate=0.5)");
+  EXPECT_FALSE(read.own.has_value());
+  registry.make("all(count=7,flag=false,order=\"by name\",devices=[cpu:0,cpu:1],own=9)");
+  EXPECT_EQ(read.own, 9);
+  const std::string printed = table.print(read);
+  EXPECT_EQ(printed, "all(count=7,rate=0.5,flag=false,order=\"by name\",devices=[cpu:0,cpu:1])");
+  registry.make(printed);
+  EXPECT_EQ(table.print(read), printed);
+  EXPECT_THROW(registry.make("all"), UnknownOption);
+  EXPECT_THROW(registry.make("all(count=13)"), BadOptionValue);
 }
 
 TEST(GlobalPassRegistry, HasTheGeneralPasses) {
