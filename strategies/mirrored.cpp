@@ -1,10 +1,20 @@
+// strategies/mirrored.cpp - the recipe of MirroredStrategy, as a pipeline of passes, and the devices it stands for.
 #include "lockstep/strategies/mirrored.h"
 
-#include "lockstep/graph/transform/pass_options.h"
+#include "lockstep/graph/passes/optimize.h"
 #include "lockstep/graph/transform/pass_registry.h"
+#include "lockstep/strategies/passes/allow_drift.h"
 #include "lockstep/strategies/passes/bucket_all_reduce.h"
+#include "lockstep/strategies/passes/insert_all_reduce.h"
+#include "lockstep/strategies/passes/insert_copies.h"
 #include "lockstep/strategies/passes/internal/memories.h"
 #include "lockstep/strategies/passes/lower_collectives.h"
+#include "lockstep/strategies/passes/mirror_variables.h"
+#include "lockstep/strategies/passes/order_collectives.h"
+#include "lockstep/strategies/passes/place.h"
+#include "lockstep/strategies/passes/prove_sync.h"
+#include "lockstep/strategies/passes/replicate.h"
+#include "lockstep/strategies/passes/share_mirrored.h"
 
 namespace lockstep {
 
@@ -41,10 +51,20 @@ StrategyOptions base_options(const MirroredOptions& options) {
   return base;
 }
 
-std::string list_of(const std::vector<std::string>& names) {
-  std::string list;
-  for (const std::string& name : names) list += str(list.empty() ? "" : ",", name);
-  return str("[", list, "]");
+std::vector<std::string> drifting_variables(const MirroredOptions& options, std::int64_t replicas) {
+  if (replicas == 1) return {};  // one copy is the variable
+  return {options.may_drift.begin(), options.may_drift.end()};
+}
+
+void check_options(const MirroredOptions& options) {
+  const bool is_named = options.cross_device_ops != "auto" || !options.reduce_device.empty();
+  if (options.custom_cross_device_ops != nullptr && is_named)
+    throw InvalidArgument(
+        "custom_cross_device_ops stand in place of a name: leave cross_device_ops and reduce_device out");
+  const bool sized = options.bytes_per_pack != BucketAllReduceOptions::kDefaultBytes;
+  if (!options.pack && (sized || options.num_packs != 0))
+    throw InvalidArgument(
+        "pack is false, and bytes_per_pack or num_packs says how large packs are; leave one out");
 }
 
 }  // namespace
@@ -56,6 +76,7 @@ DeviceList::DeviceList(std::vector<std::string> names) : names_(std::move(names)
 
 MirroredStrategy::MirroredStrategy(MirroredOptions options)
     : Strategy(replica_devices(options), base_options(options)), options_(std::move(options)) {
+  check_options(options_);
   pipeline();  // so that a wrong option is refused here
   if (!options_.reduce_device.empty()) internal::check_device(runtime(), options_.reduce_device);
 }
@@ -84,56 +105,37 @@ CrossDeviceChoice MirroredStrategy::cross_device_choice(std::int64_t bytes) cons
 }
 
 PassPipeline MirroredStrategy::pipeline() const {
-  const std::string devices = list_of(worker_devices());
-  const std::vector<std::string> homes(worker_devices().size(), parameter_devices()[0]);
   const bool central = parameter_devices() != worker_devices();
-  // On one replica's step, while there is one copy of it: what is inserted here is cloned along with the
-  // rest. What the user wants of the step comes first: it may declare variables.
-  std::string passes = options_.step_passes.empty() ? "" : options_.step_passes + ",";
-  passes += str("mirror-variables(devices=", central ? list_of(homes) : devices, "),insert-all-reduce");
-  const bool drifts = !options_.may_drift.empty();
-  const std::string drifting =
-      print_option(std::vector<std::string>(options_.may_drift.begin(), options_.may_drift.end()));
-  const std::string allow = str("(allow=", drifting, ",strict=false)");
-  if (drifts) passes += allow;
-  const bool sized = options_.bytes_per_pack != BucketAllReduceOptions::kDefaultBytes;
-  if (!options_.pack && (sized || options_.num_packs != 0))
-    throw InvalidArgument(
-        "pack is false, and bytes_per_pack or num_packs says how large packs are; leave one out");
-  if (options_.pack) {
-    passes += ",bucket-all-reduce(";
-    // Both, where the user says both: the pass refuses them.
-    if (options_.num_packs == 0 || sized)
-      passes += str("bytes_per_pack=", options_.bytes_per_pack, options_.num_packs == 0 ? "" : ",");
-    if (options_.num_packs != 0) passes += str("num_packs=", options_.num_packs);
-    passes += ")";
-  }
-  if (options_.optimize) {
-    passes +=
-        ",recompute-checkpoints,identity-removal,constant-folding,common-subexpression-elimination,"
-        "dead-node-elimination,fuse-elementwise";
-  }
-  passes += str(",replicate,place(devices=", devices, central ? ",variables=" + homes[0] : "", ")");
-  // The proof comes before anything relies on it, and after everything that could break it.
-  const std::string proof = drifts ? "prove-sync" + allow : "prove-sync";
-  passes += "," + proof;
-  if (options_.share_mirrored) passes += ",share-mirrored";
-  // Ordered while they are still collectives; then each becomes what its devices need, and copies where
-  // memories differ.
-  passes += ",order-collectives";
-  const PassRegistry& registry = PassRegistry::global();
-  if (const CrossDeviceOpsPtr& own = options_.custom_cross_device_ops) {
-    if (options_.cross_device_ops != "auto" || !options_.reduce_device.empty())
-      throw InvalidArgument(
-          "custom_cross_device_ops stand in place of a name: leave cross_device_ops and reduce_device out");
-    PassPipeline pipeline = registry.parse_pipeline(passes);
-    pipeline.add(make_lower_collectives({.ops = own}));
-    // Do the user's ops give all replicas the same? Those that come along do.
-    return std::move(pipeline.append(registry.parse_pipeline(proof + ",insert-copies")));
-  }
-  passes += str(",lower-collectives(ops=", options_.cross_device_ops);
-  if (!options_.reduce_device.empty()) passes += str(",device=", options_.reduce_device);
-  return registry.parse_pipeline(passes + "),insert-copies");
+  const std::string home = central ? parameter_devices()[0] : "";  // of all variables; empty: by replica
+  const std::vector<std::string> homes =
+      central ? std::vector<std::string>(worker_devices().size(), home) : worker_devices();
+
+  // While there is one copy of the step: what is inserted here is cloned along with the rest.
+  PassPipeline passes =
+      PassRegistry::global().parse_pipeline(options_.step_passes);  // first: may declare variables
+  if (const std::vector<std::string> drifting = drifting_variables(options_, num_replicas_in_sync());
+      !drifting.empty())
+    passes.add(make_allow_drift({.variables = drifting, .strict = false}));  // some may belong to other steps
+  passes.add(make_mirror_variables({.devices = homes}));
+  passes.add(make_insert_all_reduce());
+  if (options_.pack)
+    passes.add(
+        make_bucket_all_reduce({.bytes_per_pack = options_.bytes_per_pack, .num_packs = options_.num_packs}));
+  if (options_.optimize) passes.append(standard_passes());
+
+  // From here on the nodes of all replicas.
+  passes.add(make_replicate());
+  passes.add(make_place({.devices = worker_devices(), .variables = home}));
+  passes.add(make_prove_sync());  // after everything that could break it, before anything relies on it
+  if (options_.share_mirrored) passes.add(make_share_mirrored());
+  passes.add(make_order_collectives());  // while they are still collectives
+  passes.add(make_lower_collectives({.ops = options_.cross_device_ops,
+                                     .device = options_.reduce_device,
+                                     .custom = options_.custom_cross_device_ops}));
+  if (options_.custom_cross_device_ops != nullptr)
+    passes.add(make_prove_sync());   // do they give all replicas the same?
+  passes.add(make_insert_copies());  // last: it looks at where everything is
+  return passes;
 }
 
 }  // namespace lockstep

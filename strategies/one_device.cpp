@@ -1,6 +1,9 @@
+// strategies/one_device.cpp - the recipe of OneDeviceStrategy.
 #include "lockstep/strategies/one_device.h"
 
-#include "lockstep/graph/transform/pass_registry.h"
+#include "lockstep/graph/passes/optimize.h"
+#include "lockstep/strategies/passes/place.h"
+#include "lockstep/strategies/passes/replicate.h"
 
 namespace lockstep {
 
@@ -9,9 +12,10 @@ OneDeviceStrategy::OneDeviceStrategy(const std::string& device, StrategyOptions 
 OneDeviceStrategy::~OneDeviceStrategy() = default;
 
 PassPipeline OneDeviceStrategy::pipeline() const {
-  return PassRegistry::global().parse_pipeline(
-      str("recompute-checkpoints,identity-removal,constant-folding,common-subexpression-elimination,",
-          "dead-node-elimination,fuse-elementwise,replicate,place(devices=[", worker_devices()[0], "])"));
+  PassPipeline passes = standard_passes();
+  passes.add(make_replicate());  // a region of one replica becomes its nodes
+  passes.add(make_place({.devices = worker_devices()}));
+  return passes;
 }
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/strategies/central_storage.h"
 #include "lockstep/strategies/compat.h"
 #include "lockstep/strategies/mirrored.h"
@@ -13,73 +14,46 @@ namespace lockstep {
 
 namespace {
 
-std::vector<OptionSpec> mirrored_specs() {
-  const MirroredOptions defaults;
-  return {devices_option(),
-          {.name = "cross_device_ops",
-           .type = OptionType::kString,
-           .fallback = defaults.cross_device_ops,
-           .summary = "auto, shared_memory, reduction_to_one_device, hierarchical_copy or ring"},
-          {.name = "reduce_device",
-           .type = OptionType::kString,
-           .fallback = defaults.reduce_device,
-           .summary = "where reduction_to_one_device reduces; empty: replica 0's device"},
-          {.name = "num_gpus",
-           .type = OptionType::kInt,
-           .fallback = std::int64_t{-1},
-           .summary = "in place of devices: so many GPUs, gpu:0 and on; 0: cpu:0; not given: by devices"},
-          {.name = "num_gpus_per_worker",
-           .type = OptionType::kInt,
-           .fallback = std::int64_t{-1},
-           .summary = "another name for num_gpus"},
-          {.name = "bytes_per_pack",
-           .type = OptionType::kInt,
-           .fallback = defaults.bytes_per_pack,
-           .summary = "gradients are packed into buckets of about so many bytes; 0: one bucket"},
-          {.name = "num_packs",
-           .type = OptionType::kInt,
-           .fallback = defaults.num_packs,
-           .summary = "above 0: so many buckets of about equal size instead"},
-          {.name = "pack",
-           .type = OptionType::kBool,
-           .fallback = defaults.pack,
-           .summary = "false: all-reduces are not packed"},
-          {.name = "share_mirrored",
-           .type = OptionType::kBool,
-           .fallback = defaults.share_mirrored,
-           .summary = "compute and store once what is equal on all replicas of one memory"},
-          {.name = "may_drift",
-           .type = OptionType::kList,
-           .fallback = std::vector<std::string>(),
-           .summary = "variables whose copies may drift apart"},
-          {.name = "step_passes",
-           .type = OptionType::kString,
-           .fallback = defaults.step_passes,
-           .summary = "passes on one replica's step before it is distributed"},
-          {.name = "optimize",
-           .type = OptionType::kBool,
-           .fallback = defaults.optimize,
-           .summary = "run the general passes too; off for graphs that are to be looked at"}};
-}
-
-MirroredOptions mirrored_options(const PassOptions& given, const StrategyOptions& base) {
-  MirroredOptions options;
-  if (given.is_given("devices")) options.devices = given.get_list("devices");
-  if (given.is_given("num_gpus")) options.num_gpus = given.get_int("num_gpus");
-  if (given.is_given("num_gpus_per_worker"))
-    options = compat::mirrored_options(given.get_int("num_gpus_per_worker"), std::move(options));
-  options.cross_device_ops = given.get_string("cross_device_ops");
-  options.reduce_device = given.get_string("reduce_device");
-  options.bytes_per_pack = given.get_int("bytes_per_pack");
-  options.num_packs = given.get_int("num_packs");
-  options.pack = given.get_bool("pack");
-  options.share_mirrored = given.get_bool("share_mirrored");
-  const std::vector<std::string>& drifting = given.get_list("may_drift");
-  options.may_drift = {drifting.begin(), drifting.end()};
-  options.step_passes = given.get_string("step_passes");
-  options.optimize = given.get_bool("optimize");
-  options.base = base;
-  return options;
+OptionTable<MirroredOptions> mirrored_table(std::string name, std::string summary) {
+  const auto gpus = [](std::string option, std::string what) {
+    return OptionSpec{std::move(option), OptionType::kInt, std::int64_t{-1}, std::move(what)};
+  };
+  return OptionTable<MirroredOptions>(std::move(name), std::move(summary))
+      .option(devices_option(),
+              [](MirroredOptions& into, const PassOptions& given) {
+                if (given.is_given("devices")) into.devices = given.get_list("devices");
+              })
+      .option("cross_device_ops", &MirroredOptions::cross_device_ops,
+              "auto, shared_memory, reduction_to_one_device, hierarchical_copy or ring")
+      .option("reduce_device", &MirroredOptions::reduce_device,
+              "where reduction_to_one_device reduces; empty: replica 0's device")
+      .option(gpus("num_gpus",
+                   "in place of devices: so many GPUs, gpu:0 and on; 0: cpu:0; not given: by devices"),
+              [](MirroredOptions& into, const PassOptions& given) {
+                if (given.is_given("num_gpus")) into.num_gpus = given.get_int("num_gpus");
+              })
+      .option(gpus("num_gpus_per_worker", "another name for num_gpus"),
+              [](MirroredOptions& into, const PassOptions& given) {
+                if (given.is_given("num_gpus_per_worker"))
+                  into = compat::mirrored_options(given.get_int("num_gpus_per_worker"), std::move(into));
+              })
+      .option("bytes_per_pack", &MirroredOptions::bytes_per_pack,
+              "gradients are packed into buckets of about so many bytes; 0: one bucket")
+      .option("num_packs", &MirroredOptions::num_packs,
+              "above 0: so many buckets of about equal size instead")
+      .option("pack", &MirroredOptions::pack, "false: all-reduces are not packed")
+      .option("share_mirrored", &MirroredOptions::share_mirrored,
+              "compute and store once what is equal on all replicas of one memory")
+      .option({"may_drift", OptionType::kList, std::vector<std::string>(),
+               "variables whose copies may drift apart"},
+              [](MirroredOptions& into, const PassOptions& given) {
+                const std::vector<std::string>& names = given.get_list("may_drift");
+                into.may_drift = {names.begin(), names.end()};
+              })
+      .option("step_passes", &MirroredOptions::step_passes,
+              "passes on one replica's step before it is distributed")
+      .option("optimize", &MirroredOptions::optimize,
+              "run the general passes too; off for graphs that are to be looked at");
 }
 
 }  // namespace
@@ -135,30 +109,26 @@ OptionSpec devices_option() {
 }
 
 void register_strategies(StrategyRegistry& registry) {
-  registry.add({.name = "mirrored",
-                .summary = "one replica per device, variables mirrored, gradients all-reduced",
-                .options = mirrored_specs()},
-               [](const PassOptions& given, const StrategyOptions& base) {
-                 return std::make_unique<MirroredStrategy>(mirrored_options(given, base));
-               });
-  std::vector<OptionSpec> central = mirrored_specs();
-  central.push_back({.name = "parameter_device",
-                     .type = OptionType::kString,
-                     .fallback = std::string("cpu:0"),
-                     .summary = "where variables live"});
-  registry.add({.name = "central-storage",
-                .summary = "variables in one place, replicas that compute on their slices",
-                .options = std::move(central)},
-               [](const PassOptions& given, const StrategyOptions& base) {
-                 return std::make_unique<CentralStorageStrategy>(mirrored_options(given, base),
-                                                                 given.get_string("parameter_device"));
-               });
+  const auto mirrored =
+      mirrored_table("mirrored", "one replica per device, variables mirrored, gradients all-reduced");
+  registry.add(mirrored.info(), [mirrored](const PassOptions& given, const StrategyOptions& base) {
+    MirroredOptions options = mirrored.read(given);
+    options.base = base;
+    return std::make_unique<MirroredStrategy>(std::move(options));
+  });
+  const auto central =
+      mirrored_table("central-storage", "variables in one place, replicas that compute on their slices");
+  StrategyInfo central_info = central.info();
+  central_info.options.push_back(
+      {"parameter_device", OptionType::kString, std::string("cpu:0"), "where variables live"});
+  registry.add(std::move(central_info), [central](const PassOptions& given, const StrategyOptions& base) {
+    MirroredOptions options = central.read(given);
+    options.base = base;
+    return std::make_unique<CentralStorageStrategy>(std::move(options), given.get_string("parameter_device"));
+  });
   registry.add({.name = "one-device",
                 .summary = "everything on one device",
-                .options = {{.name = "device",
-                             .type = OptionType::kString,
-                             .fallback = std::string("cpu:0"),
-                             .summary = "which"}}},
+                .options = {{"device", OptionType::kString, std::string("cpu:0"), "which"}}},
                [](const PassOptions& given, const StrategyOptions& base) {
                  return std::make_unique<OneDeviceStrategy>(given.get_string("device"), base);
                });

@@ -88,8 +88,7 @@ struct SyncAnalysis::Edges {
   }
 };
 
-SyncAnalysis::SyncAnalysis(const Graph& outermost, std::span<const std::string> drifting)
-    : outermost_(outermost), drifting_(drifting.begin(), drifting.end()) {
+SyncAnalysis::SyncAnalysis(const Graph& outermost) : outermost_(outermost) {
   add_cross(outermost);
   Edges edges;
   connect_cross(outermost, nullptr, edges);
@@ -206,7 +205,7 @@ void SyncAnalysis::connect_level(const Level& level, Edges& edges) {
 bool SyncAnalysis::is_own(const std::string& variable) const {
   const VariableDecl* decl = outermost_.find_variable(variable);
   if (decl == nullptr) return false;
-  return decl->synchronization == Synchronization::kOnRead || drifting_.contains(variable);
+  return decl->synchronization == Synchronization::kOnRead;
 }
 
 bool SyncAnalysis::names_own(const Node& node, const std::string& attribute) const {

@@ -11,8 +11,7 @@
 // replica (they may differ).
 //
 //   per replica by itself    what an op draws, asks the host, or says differs (per_replica_source, lambdas);
-//                            a variable that is synchronized on read, or given as drifting; per-replica inputs of the
-//                            region; what a merge function gives each replica for itself
+//                            a variable that is synchronized on read; per-replica inputs of the region; what a merge function gives each replica for itself
 //   mirrored                 what a collective gives all replicas (same_on_all), sum_over_replicas, shared inputs, variables that
 //                            replicas keep equal, single results of a merge function; a per-replica input that is one
 //                            value for all replicas, or a mirrored result of another replicated node
@@ -37,14 +36,12 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "lockstep/core/export.h"
-#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {
@@ -54,8 +51,7 @@ LOCKSTEP_API std::string_view to_string(Sync sync);  // "mirrored", "per-replica
 
 class LOCKSTEP_API SyncAnalysis {
  public:
-  // `drifting`: variables whose copies may differ although they are not synchronized on read.
-  explicit SyncAnalysis(const Graph& outermost, std::span<const std::string> drifting = {});
+  explicit SyncAnalysis(const Graph& outermost);
 
   // A replicated region, or a region inside one, as it is seen by one replica.
   struct Level {
@@ -73,7 +69,7 @@ class LOCKSTEP_API SyncAnalysis {
   // Of the gradient of a variable that replicas keep equal: is it that of all replicas together, so that it
   // is not to be summed again?
   bool is_summed(const Graph& level, ValueId gradient) const;
-  // Has each replica a value of its own in this variable: is it synchronized on read, or drifting?
+  // Has each replica a value of its own in this variable: is it synchronized on read?
   bool is_own(const std::string& variable) const;
   // From the value back to what makes it per replica, outermost regions included.
   struct Link {
@@ -106,7 +102,6 @@ class LOCKSTEP_API SyncAnalysis {
   std::uint32_t cell(const Graph& level, ValueId value) const;
 
   const Graph& outermost_;
-  NameSet drifting_;
   std::vector<Level> levels_;
   std::vector<std::vector<std::uint32_t>> first_;  // by level and node: the cell of output 0
   std::unordered_map<const Graph*, std::uint32_t> index_;

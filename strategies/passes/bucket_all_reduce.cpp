@@ -4,9 +4,11 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/graph/transform/rewriter.h"
 #include "lockstep/strategies/passes/internal/depths.h"
+#include "lockstep/strategies/passes/internal/registrations.h"
 
 namespace lockstep {
 
@@ -184,6 +186,16 @@ class BucketLevel {
   std::vector<Rewriter::Replacement> replaced_;
 };
 
+const OptionTable<BucketAllReduceOptions>& bucket_all_reduce_options() {
+  static const auto table = OptionTable<BucketAllReduceOptions>(
+                                "bucket-all-reduce", "many small all-reduces become a few large ones")
+                                .option("bytes_per_pack", &BucketAllReduceOptions::bytes_per_pack,
+                                        "a pack is closed when it is larger; 0: one pack")
+                                .option("num_packs", &BucketAllReduceOptions::num_packs,
+                                        "above 0: that many packs of about equal bytes");
+  return table;
+}
+
 class BucketAllReduce final : public Pass {
  public:
   explicit BucketAllReduce(const BucketAllReduceOptions& options) : options_(options) {}
@@ -217,6 +229,10 @@ std::unique_ptr<Pass> make_bucket_all_reduce(BucketAllReduceOptions options) {
                              " and num_packs=", options.num_packs, " say two things; give one of them"));
   }
   return std::make_unique<BucketAllReduce>(options);
+}
+
+void internal::register_bucket_all_reduce(PassRegistry& registry) {
+  add_pass(registry, bucket_all_reduce_options(), make_bucket_all_reduce);
 }
 
 }  // namespace lockstep

@@ -3,7 +3,7 @@
 //
 //   lower-collectives(ops=ring)                            // by name, from text
 //   class MyOps : public CrossDeviceOps { ... lower(LowerContext& c) const override { ... } };
-//   MirroredStrategy s({.custom_cross_device_ops = std::make_shared<MyOps>()});      // or make_lower_collectives({.ops = ...})
+//   MirroredStrategy s({.custom_cross_device_ops = std::make_shared<MyOps>()});      // or make_lower_collectives({.custom = ...})
 //
 // lower() gets one all-reduce of P replicas and T tensors and says, with nodes that it makes, what each
 // replica reads in its place. All of it is ordinary nodes: seen in dumps, placed, copied between memories by

@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "lockstep/core/name_hash.h"
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/strategies/passes/internal/copies.h"
 #include "lockstep/strategies/passes/internal/enter_replicas.h"
+#include "lockstep/strategies/passes/internal/registrations.h"
 
 namespace lockstep {
 
@@ -58,15 +60,20 @@ void check_plain(const Graph& graph) {
   }
 }
 
+const OptionTable<EnterReplicasOptions>& enter_replicas_options() {
+  static const auto table =
+      OptionTable<EnterReplicasOptions>("enter-replicas",
+                                        "the plain step of one replica becomes a replicated region")
+          .required("replicas", &EnterReplicasOptions::replicas, "how many there shall be")
+          .option("shared", &EnterReplicasOptions::shared, "placeholders that all replicas see");
+  return table;
+}
+
 class EnterReplicas final : public Pass {
  public:
   explicit EnterReplicas(EnterReplicasOptions options) : options_(std::move(options)) {}
   std::string_view name() const override { return kEnterReplicas; }
-  std::string to_string() const override {
-    std::vector<std::pair<std::string, OptionValue>> options = {{"replicas", options_.replicas}};
-    if (!options_.shared.empty()) options.emplace_back("shared", options_.shared);
-    return print_pass(kEnterReplicas, options);
-  }
+  std::string to_string() const override { return enter_replicas_options().print(options_); }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
@@ -145,6 +152,10 @@ std::unique_ptr<Pass> make_enter_replicas(EnterReplicasOptions options) {
   if (options.replicas < 1)
     throw BadOptionValue(str("enter-replicas: replicas must be at least 1, got ", options.replicas));
   return std::make_unique<EnterReplicas>(std::move(options));
+}
+
+void internal::register_enter_replicas(PassRegistry& registry) {
+  add_pass(registry, enter_replicas_options(), make_enter_replicas);
 }
 
 }  // namespace lockstep

@@ -5,8 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/rewriter.h"
 #include "lockstep/graph/transform/sync.h"
+#include "lockstep/strategies/passes/internal/registrations.h"
 
 namespace lockstep {
 
@@ -154,16 +156,11 @@ class SumLevel {
 
 class InsertAllReduce final : public Pass {
  public:
-  explicit InsertAllReduce(InsertAllReduceOptions options) : options_(std::move(options)) {}
   std::string_view name() const override { return kInsertAllReduce; }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
-    for (const std::string& variable : options_.allow) {
-      if (options_.strict && graph.find_variable(variable) == nullptr)
-        throw PassError(name(), str("allow: there is no variable '", variable, "'"));
-    }
-    const SyncAnalysis sync(graph, options_.allow);
+    const SyncAnalysis sync(graph);
     bool changed = false;
     for_each_level(graph, [&](Graph& level) {
       if (!sync.covers(level)) return;
@@ -172,14 +169,16 @@ class InsertAllReduce final : public Pass {
     });
     return outcome_of(changed);
   }
-
-  InsertAllReduceOptions options_;
 };
 
 }  // namespace
 
-std::unique_ptr<Pass> make_insert_all_reduce(InsertAllReduceOptions options) {
-  return std::make_unique<InsertAllReduce>(std::move(options));
+std::unique_ptr<Pass> make_insert_all_reduce() { return std::make_unique<InsertAllReduce>(); }
+
+void internal::register_insert_all_reduce(PassRegistry& registry) {
+  add_pass(registry, "insert-all-reduce",
+           "what replicas write into shared variables becomes the same on all of them",
+           make_insert_all_reduce);
 }
 
 }  // namespace lockstep

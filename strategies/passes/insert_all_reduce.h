@@ -26,25 +26,17 @@
 //
 // Values written by several updates are combined once. With one replica nothing is inserted. Linear.
 //
-// Option: allow, variables whose copies may drift apart: each replica changes its own, by its own gradient
-// too, whatever the aggregation says. A name that is no variable of the graph is a PassError, unless
-// strict=false. Thread safety: as any Pass.
+// A variable whose copies may drift apart is synchronized on read (allow-drift): each replica changes its own, by
+// its own gradient too. Thread safety: as any Pass.
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "lockstep/core/export.h"
 #include "lockstep/graph/transform/pass.h"
 
 namespace lockstep {
 
-struct InsertAllReduceOptions {
-  std::vector<std::string> allow = {};
-  bool strict = true;
-};
-
-LOCKSTEP_API std::unique_ptr<Pass> make_insert_all_reduce(InsertAllReduceOptions options = {});
+LOCKSTEP_API std::unique_ptr<Pass> make_insert_all_reduce();
 
 }  // namespace lockstep

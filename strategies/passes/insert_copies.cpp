@@ -4,17 +4,28 @@
 #include <map>
 
 #include "lockstep/core/device.h"
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/rewriter.h"
 #include "lockstep/strategies/passes/internal/memories.h"
+#include "lockstep/strategies/passes/internal/registrations.h"
 
 namespace lockstep {
 
 namespace {
 
+const OptionTable<InsertCopiesOptions>& insert_copies_options() {
+  static const auto table =
+      OptionTable<InsertCopiesOptions>("insert-copies",
+                                       "a copy wherever a value crosses from one memory to another")
+          .option("all", &InsertCopiesOptions::all, "between devices that share a memory too");
+  return table;
+}
+
 class InsertCopies final : public Pass {
  public:
   explicit InsertCopies(InsertCopiesOptions options) : options_(options) {}
   std::string_view name() const override { return "insert-copies"; }
+  std::string to_string() const override { return insert_copies_options().print(options_); }
 
  private:
   struct Crossing {
@@ -83,6 +94,10 @@ class InsertCopies final : public Pass {
 
 std::unique_ptr<Pass> make_insert_copies(InsertCopiesOptions options) {
   return std::make_unique<InsertCopies>(options);
+}
+
+void internal::register_insert_copies(PassRegistry& registry) {
+  add_pass(registry, insert_copies_options(), make_insert_copies);
 }
 
 }  // namespace lockstep

@@ -2,20 +2,39 @@
 
 #include <algorithm>
 
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/rewriter.h"
+#include "lockstep/strategies/passes/internal/registrations.h"
 
 namespace lockstep {
 
 namespace {
 
+const OptionTable<LowerCollectivesOptions>& lower_collectives_options() {
+  static const auto table =
+      OptionTable<LowerCollectivesOptions>("lower-collectives",
+                                           "all-reduces become the nodes that compute them")
+          .option("ops", &LowerCollectivesOptions::ops,
+                  "auto, shared_memory, reduction_to_one_device, hierarchical_copy or ring")
+          .option("device", &LowerCollectivesOptions::device,
+                  "where reduction_to_one_device reduces; empty: replica 0's");
+  return table;
+}
+
 class LowerCollectives final : public Pass {
  public:
-  explicit LowerCollectives(LowerCollectivesOptions options) : options_(std::move(options)) {}
+  explicit LowerCollectives(LowerCollectivesOptions options) : options_(std::move(options)) {
+    const bool is_named = options_.ops != "auto" || !options_.device.empty();
+    if (options_.custom != nullptr && is_named)
+      throw InvalidArgument(
+          "lower-collectives: custom ops stand in place of named ones: leave ops and device out");
+    ops_ = is_named ? cross_device_ops(options_.ops, options_.device) : options_.custom;
+  }
   std::string_view name() const override { return "lower-collectives"; }
   std::string to_string() const override {
-    const std::string text = Pass::to_string();
-    // Made by a function: the ops may be the user's own, whose name no registry knows.
-    return options_.ops == nullptr || text != name() ? text : str(name(), "(ops=", options_.ops->name(), ")");
+    LowerCollectivesOptions printed = options_;
+    if (options_.custom != nullptr) printed.ops = options_.custom->name();  // which no registry knows
+    return lower_collectives_options().print(printed);
   }
 
  private:
@@ -110,7 +129,7 @@ class LowerCollectives final : public Pass {
   }
 
   CrossDeviceOpsPtr ops_for(const LowerContext& context) const {
-    if (options_.ops != nullptr) return options_.ops;
+    if (ops_ != nullptr) return ops_;
     std::vector<std::string> devices;
     for (std::size_t r = 0; r < context.replicas(); ++r) devices.push_back(context.device(r));
     std::int64_t bytes = 0;
@@ -122,12 +141,17 @@ class LowerCollectives final : public Pass {
   }
 
   LowerCollectivesOptions options_;
+  CrossDeviceOpsPtr ops_;  // null: chosen for each collective
 };
 
 }  // namespace
 
 std::unique_ptr<Pass> make_lower_collectives(LowerCollectivesOptions options) {
   return std::make_unique<LowerCollectives>(std::move(options));
+}
+
+void internal::register_lower_collectives(PassRegistry& registry) {
+  add_pass(registry, lower_collectives_options(), make_lower_collectives);
 }
 
 }  // namespace lockstep

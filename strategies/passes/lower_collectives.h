@@ -24,7 +24,9 @@
 namespace lockstep {
 
 struct LowerCollectivesOptions {
-  CrossDeviceOpsPtr ops = nullptr;  // null: auto
+  std::string ops = "auto";            // by name: see strategies/passes/cross_device_ops.h
+  std::string device = {};             // where reduction_to_one_device reduces; empty: replica 0's
+  CrossDeviceOpsPtr custom = nullptr;  // in place of a name: the user's own
 };
 
 LOCKSTEP_API std::unique_ptr<Pass> make_lower_collectives(LowerCollectivesOptions options = {});

@@ -2,11 +2,20 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/name_hash.h"
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/strategies/passes/internal/copies.h"
+#include "lockstep/strategies/passes/internal/registrations.h"
 
 namespace lockstep {
 
 namespace {
+
+const OptionTable<MirrorVariablesOptions>& mirror_variables_options() {
+  static const auto table =
+      OptionTable<MirrorVariablesOptions>("mirror-variables", "a copy of each variable for every replica")
+          .option("devices", &MirrorVariablesOptions::devices, "where the copies live, by replica");
+  return table;
+}
 
 class MirrorVariables final : public Pass {
  public:
@@ -14,15 +23,12 @@ class MirrorVariables final : public Pass {
     for (std::string& device : options_.devices) device = Device::parse(device).to_string();
   }
   std::string_view name() const override { return "mirror-variables"; }
+  std::string to_string() const override { return mirror_variables_options().print(options_); }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
-    std::int64_t replicas = internal::max_replicas(graph);
-    NameSet names = internal::replicated_variables(graph);
-    if (replicas == 0 && options_.replicas > 0) {
-      replicas = options_.replicas;
-      for (const VariableDecl& decl : graph.variables()) names.insert(decl.name);
-    }
+    const std::int64_t replicas = internal::max_replicas(graph);
+    const NameSet names = internal::replicated_variables(graph);
     if (!options_.devices.empty() && static_cast<std::int64_t>(options_.devices.size()) < replicas) {
       throw PassError(name(), str("there are ", replicas, " replicas and ", options_.devices.size(),
                                   " devices; name one for each"));
@@ -37,6 +43,10 @@ class MirrorVariables final : public Pass {
 
 std::unique_ptr<Pass> make_mirror_variables(MirrorVariablesOptions options) {
   return std::make_unique<MirrorVariables>(std::move(options));
+}
+
+void internal::register_mirror_variables(PassRegistry& registry) {
+  add_pass(registry, mirror_variables_options(), make_mirror_variables);
 }
 
 }  // namespace lockstep

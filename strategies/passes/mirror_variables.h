@@ -11,12 +11,10 @@
 // aggregation are copied: a copy that is synchronized on write is kept equal to the others (prove-sync proves
 // it), one that is synchronized on read belongs to its replica.
 //
-// Options: devices, one per replica (none: copies are not placed); replicas, for a graph without replicated
-// regions, all of whose variables are then copied. Linear. Changes nothing where every copy is there already.
-// Thread safety: as any Pass.
+// Option: devices, one per replica (none: copies are not placed). Linear. Changes nothing if every copy is there
+// already, or there are no replicated regions. Thread safety: as any Pass.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,7 +26,6 @@ namespace lockstep {
 
 struct MirrorVariablesOptions {
   std::vector<std::string> devices = {};  // by replica; any spelling
-  std::int64_t replicas = 0;              // 0: what the replicated regions say
 };
 
 LOCKSTEP_API std::unique_ptr<Pass> make_mirror_variables(MirrorVariablesOptions options = {});

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/rewriter.h"
 #include "lockstep/strategies/passes/internal/depths.h"
+#include "lockstep/strategies/passes/internal/registrations.h"
 #include "lockstep/strategies/proof/collective_schedule.h"
 
 namespace lockstep {
@@ -53,5 +55,10 @@ class OrderCollectives final : public Pass {
 }  // namespace
 
 std::unique_ptr<Pass> make_order_collectives() { return std::make_unique<OrderCollectives>(); }
+
+void internal::register_order_collectives(PassRegistry& registry) {
+  add_pass(registry, "order-collectives", "collectives run in one order that is known beforehand",
+           make_order_collectives);
+}
 
 }  // namespace lockstep

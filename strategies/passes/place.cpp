@@ -3,10 +3,22 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/transform/option_table.h"
+#include "lockstep/strategies/passes/internal/registrations.h"
 
 namespace lockstep {
 
 namespace {
+
+const OptionTable<PlaceOptions>& place_options() {
+  static const auto table =
+      OptionTable<PlaceOptions>("place", "every node and variable gets a device, by its replica")
+          .option("devices", &PlaceOptions::devices, "one for each replica")
+          .option("default", &PlaceOptions::fallback,
+                  "for what belongs to no replica; empty: the first device")
+          .option("variables", &PlaceOptions::variables, "where all variables live; empty: by replica");
+  return table;
+}
 
 class Place final : public Pass {
  public:
@@ -14,11 +26,11 @@ class Place final : public Pass {
     if (options_.devices.empty())
       throw InvalidArgument("place: there are no devices; name one for each replica");
     for (std::string& device : options_.devices) device = Device::parse(device).to_string();
-    options_.fallback =
-        options_.fallback.empty() ? options_.devices[0] : Device::parse(options_.fallback).to_string();
+    if (!options_.fallback.empty()) options_.fallback = Device::parse(options_.fallback).to_string();
     if (!options_.variables.empty()) options_.variables = Device::parse(options_.variables).to_string();
   }
   std::string_view name() const override { return "place"; }
+  std::string to_string() const override { return place_options().print(options_); }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
@@ -29,7 +41,7 @@ class Place final : public Pass {
 
   // The device for a replica; null where there is none.
   const std::string* device(std::int64_t replica) const {
-    if (replica < 0) return &options_.fallback;
+    if (replica < 0) return options_.fallback.empty() ? &options_.devices[0] : &options_.fallback;
     const auto at = static_cast<std::size_t>(replica);
     return at < options_.devices.size() ? &options_.devices[at] : nullptr;
   }
@@ -92,5 +104,7 @@ class Place final : public Pass {
 }  // namespace
 
 std::unique_ptr<Pass> make_place(PlaceOptions options) { return std::make_unique<Place>(std::move(options)); }
+
+void internal::register_place(PassRegistry& registry) { add_pass(registry, place_options(), make_place); }
 
 }  // namespace lockstep

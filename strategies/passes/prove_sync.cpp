@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <memory>
 
-#include "lockstep/core/name_hash.h"
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/strategies/passes/internal/copies.h"
+#include "lockstep/strategies/passes/internal/registrations.h"
 #include "lockstep/strategies/proof/congruence.h"
 #include "lockstep/strategies/proof/internal/drift.h"
 
@@ -15,27 +16,19 @@ namespace {
 
 class ProveSync final : public Pass {
  public:
-  explicit ProveSync(ProveSyncOptions options) : options_(std::move(options)) {}
   std::string_view name() const override { return "prove-sync"; }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext& context) override {
     if (internal::max_replicas(graph) > 0)
       throw PassError(name(), "there are replicated regions; run replicate first, which makes them flat");
-    NameSet allowed;
-    for (const std::string& variable : options_.allow) {
-      const VariableDecl* decl = graph.find_variable(variable);
-      if (decl == nullptr && !options_.strict) continue;
-      if (decl == nullptr) throw PassError(name(), str("allow: there is no variable '", variable, "'"));
-      allowed.insert(decl->copy_of.empty() ? variable : decl->copy_of);
-    }
-    const auto made = std::make_shared<const Congruence>(graph, allowed);
+    const auto made = std::make_shared<const Congruence>(graph);
     const Congruence& proof = *made;
     std::vector<std::pair<const Node*, std::size_t>> path;
     check_agreement(proof, graph, proof.top(), path);
     check_variables(proof);
-    // What it shows of all variables, others need not show again.
-    if (context.analyses != nullptr && allowed.empty()) context.analyses->keep(made);
+    // Later passes need not prove it again.
+    if (context.analyses != nullptr) context.analyses->keep(made);
     return PassOutcome::kUnchanged;
   }
 
@@ -86,20 +79,21 @@ class ProveSync final : public Pass {
         "\nThere replicas begin to differ. all_reduce the value, or give the variable an aggregation; "
         "a branch or loop around it needs a predicate that is equal on all replicas, and cross-device ops of "
         "one's own give all replicas the same. If copies may drift apart, say so: "
-        "MirroredOptions::may_drift, or allow=",
-        print_option(std::vector<std::string>{broken[0]}));
+        "MirroredOptions::may_drift, or allow-drift(variables=",
+        print_option(std::vector<std::string>{broken[0]}), ")");
     if (broken.size() > 1)
       message += str("\nThe same holds for ", broken.size() - 1, " more, '", broken[1], "' among them");
     throw PassError(name(), message, drift.start() == nullptr ? ErrorPlace{} : place_of(*drift.start()));
   }
-
-  ProveSyncOptions options_;
 };
 
 }  // namespace
 
-std::unique_ptr<Pass> make_prove_sync(ProveSyncOptions options) {
-  return std::make_unique<ProveSync>(std::move(options));
+std::unique_ptr<Pass> make_prove_sync() { return std::make_unique<ProveSync>(); }
+
+void internal::register_prove_sync(PassRegistry& registry) {
+  add_pass(registry, "prove-sync",
+           "proves that copies of variables stay equal, or says where replicas drift apart", make_prove_sync);
 }
 
 }  // namespace lockstep

@@ -13,26 +13,17 @@
 // is proven equal. Runs on a flat graph, after `replicate`; again after lower-collectives, where cross-device
 // ops of one's own are not to be trusted.
 //
-// Options: allow, variables that may drift apart; nothing is then concluded from their copies being equal.
-// strict=false: some of them may belong to other steps; by default a name that the graph does not declare is
-// an error. Changes nothing. Linear.
+// Variables that may drift apart are synchronized on read: allow-drift declares them so. Changes nothing. Linear.
 // Thread safety: as any Pass.
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "lockstep/core/export.h"
 #include "lockstep/graph/transform/pass.h"
 
 namespace lockstep {
 
-struct ProveSyncOptions {
-  std::vector<std::string> allow = {};
-  bool strict = true;
-};
-
-LOCKSTEP_API std::unique_ptr<Pass> make_prove_sync(ProveSyncOptions options = {});
+LOCKSTEP_API std::unique_ptr<Pass> make_prove_sync();
 
 }  // namespace lockstep

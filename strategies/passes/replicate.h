@@ -20,27 +20,17 @@
 // Order: replica by replica between two collectives, each node as late as its readers allow, so that one
 // thread runs one replica's step through before the next and needs the memory of one.
 //
-// A graph without replicated regions is taken as the step of one replica where the option `replicas` says how
-// many there shall be: each placeholder then becomes one per replica (x, x/replica_1, ...), those listed in
-// `shared` stay single, and results come as one per replica, result by result. Linear in what comes out.
-// Thread safety: as any Pass.
+// A graph without replicated regions stays as it is: enter-replicas makes one of a plain step. Linear in the size
+// of the result. Thread safety: as any Pass.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "lockstep/core/export.h"
 #include "lockstep/graph/transform/pass.h"
 
 namespace lockstep {
 
-struct ReplicateOptions {
-  std::int64_t replicas = 0;             // for a graph without replicated regions
-  std::vector<std::string> shared = {};  // its placeholders that all replicas see
-};
-
-LOCKSTEP_API std::unique_ptr<Pass> make_replicate(ReplicateOptions options = {});
+LOCKSTEP_API std::unique_ptr<Pass> make_replicate();
 
 }  // namespace lockstep

@@ -6,8 +6,10 @@
 #include <tuple>
 #include <vector>
 
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/rewriter.h"
 #include "lockstep/strategies/passes/internal/memories.h"
+#include "lockstep/strategies/passes/internal/registrations.h"
 #include "lockstep/strategies/passes/internal/sharing.h"
 #include "lockstep/strategies/proof/congruence.h"
 
@@ -29,10 +31,19 @@ bool is_risky(const SharingPlan& plan) {
          });
 }
 
+const OptionTable<ShareMirroredOptions>& share_mirrored_options() {
+  static const auto table =
+      OptionTable<ShareMirroredOptions>(
+          "share-mirrored", "what is equal on all replicas of one memory is computed and kept once")
+          .option("variables", &ShareMirroredOptions::variables, "share copies of variables too");
+  return table;
+}
+
 class ShareMirrored final : public Pass {
  public:
   explicit ShareMirrored(ShareMirroredOptions options) : options_(options) {}
   std::string_view name() const override { return "share-mirrored"; }
+  std::string to_string() const override { return share_mirrored_options().print(options_); }
 
  private:
   PassOutcome run_on(Graph& graph, PassContext& context) override {
@@ -157,6 +168,10 @@ class ShareMirrored final : public Pass {
 
 std::unique_ptr<Pass> make_share_mirrored(ShareMirroredOptions options) {
   return std::make_unique<ShareMirrored>(options);
+}
+
+void internal::register_share_mirrored(PassRegistry& registry) {
+  add_pass(registry, share_mirrored_options(), make_share_mirrored);
 }
 
 }  // namespace lockstep

@@ -15,7 +15,7 @@
 //
 // Bits of results and of variables stay. Copies that cannot be shared (another memory, copies that drift
 // apart or belong to their replica, updates that do not pair up) stay as they are. Needs no proof before it:
-// variables that drift apart (prove-sync's allow) are found and left alone.
+// variables that drift apart (allow-drift) are found and left alone.
 //
 // Option: variables=false leaves updates and copies alone. Linear.
 // Thread safety: as any Pass.

@@ -97,7 +97,7 @@ TEST(MayDrift, IsSaidAndSeen) {
   for (const bool share : {true, false}) {
     MirroredStrategy strategy(
         {.devices = {"cpu:0", "cpu:1"}, .share_mirrored = share, .may_drift = {"loose"}});
-    EXPECT_THAT(strategy.pipeline().to_string(), HasSubstr("prove-sync(allow=[loose],strict=false)"));
+    EXPECT_THAT(strategy.pipeline().to_string(), HasSubstr("allow-drift(variables=[loose],strict=false)"));
     auto scope = strategy.scope();
     EXPECT_THAT(error_of([&] { strategy.function({kScalar}, [](Value x) { return x; }); }),
                 HasSubstr("may_drift names 'loose'"));

@@ -279,8 +279,8 @@ TEST(MakeStrategy, ReadsText) {
   const auto told = make_strategy(
       "mirrored(devices=[cpu:0,cpu:1],cross_device_ops=reduction_to_one_device,reduce_device=cpu:1,"
       "may_drift=[loose])");
-  EXPECT_THAT(told->pipeline().to_string(),
-              AllOf(HasSubstr("ops=reduction_to_one_device,device=cpu:1"), HasSubstr("allow=[loose]")));
+  EXPECT_THAT(told->pipeline().to_string(), AllOf(HasSubstr("ops=reduction_to_one_device,device=cpu:1"),
+                                                  HasSubstr("allow-drift(variables=[loose]")));
   EXPECT_TRUE(told->may_drift("loose"));
   for (const char* counted : {"mirrored(num_gpus=0)", "mirrored(num_gpus_per_worker=0)"})
     EXPECT_THAT(make_strategy(counted)->worker_devices(), ElementsAre("cpu:0")) << counted;

@@ -188,7 +188,7 @@ return %y
 
   // What a strategy clones says where it comes from.
   Graph replicated = before;
-  StrategyRegistry::global().parse_pipeline("replicate(replicas=2)").run(replicated);
+  StrategyRegistry::global().parse_pipeline("enter-replicas(replicas=2),replicate").run(replicated);
   EXPECT_THAT(
       to_text(diff_graphs(before, replicated)),
       HasSubstr("+ %replica_1/y = square(%replica_1/i) : f32[4]  // from %y, by replicate, replica 1\n"));

@@ -1,4 +1,5 @@
-// Tests: strategies/passes/insert_all_reduce.cpp, strategies/passes/register.cpp
+// Tests: strategies/passes/allow_drift.cpp, strategies/passes/insert_all_reduce.cpp,
+//        strategies/passes/register.cpp
 #include "lockstep/strategies/passes/insert_all_reduce.h"
 
 #include <gmock/gmock.h>
@@ -104,24 +105,26 @@ TEST_F(InsertAllReduce, LeavesWhatMayDriftAlone) {
           %u = assign[variable=@a](%x) : f32[4]
           %r = read[variable=@b]() : f32[4]
           %v = sgd[variable=@b](%x, %lr) : f32[4] after(%r))";
-  expect_rewrite("insert-all-reduce(allow=[a,b])",
-                 region(writes + "\n%w = assign[variable=@c](%r) : f32[4]", variables),
-                 region(writes + R"(
+  expect_rewrite(
+      "allow-drift(variables=[a,b]),insert-all-reduce",
+      region(writes + "\n%w = assign[variable=@c](%r) : f32[4]", variables),
+      region(writes + R"(
           %r/all_reduce = all_reduce[reduce="mean"](%r) : f32[4]
           %w = assign[variable=@c](%r/all_reduce) : f32[4])",
-                        variables),
-                 {.same_meaning = false});
+             "var @a : f32[4] [synchronization=on_read]\nvar @b : f32[4] [synchronization=on_read]\n"
+             "var @c : f32[4] [aggregation=mean]"),
+      {.same_meaning = false});
 }
 
-TEST_F(InsertAllReduce, MayOnlyAllowVariablesThatAreThere) {
+TEST_F(InsertAllReduce, OnlyVariablesThatAreThereMayDrift) {
   Graph graph = parse(region("%u = assign[variable=@w](%x) : f32[4]", "var @w : f32[4] [aggregation=sum]"));
   try {
-    PassRegistry::global().parse_pipeline("insert-all-reduce(allow=[nope])").run(graph);
+    PassRegistry::global().parse_pipeline("allow-drift(variables=[nope])").run(graph);
     FAIL() << "accepted";
   } catch (const PassError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("allow: there is no variable 'nope'"));
+    EXPECT_THAT(error.what(), HasSubstr("there is no variable 'nope'"));
   }
-  PassRegistry::global().parse_pipeline("insert-all-reduce(allow=[nope],strict=false)").run(graph);
+  PassRegistry::global().parse_pipeline("allow-drift(variables=[nope],strict=false)").run(graph);
 }
 
 TEST_F(InsertAllReduce, LeavesUpdatesAlone) {

@@ -259,7 +259,7 @@ TEST_F(LowerCollectives, SaysWhatTheOpsOfAUserGetWrong) {
   const auto refusal = [](CrossDeviceOpsPtr ops) -> std::string {
     Graph graph = parse(kTwo);
     PassPipeline passes;
-    passes.add(make_lower_collectives({.ops = std::move(ops)}));
+    passes.add(make_lower_collectives({.custom = std::move(ops)}));
     try {
       passes.run(graph);
     } catch (const Error& error) {

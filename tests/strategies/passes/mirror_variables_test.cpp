@@ -86,17 +86,9 @@ TEST_F(MirrorVariables, DeclaresACopyForEachReplicaButTheFirst) {
                      kStep));
 }
 
-TEST_F(MirrorVariables, TakesAPlainStepWhereItIsToldHowManyReplicasThereWillBe) {
-  constexpr std::string_view kPlain = R"(
+TEST_F(MirrorVariables, LeavesAPlainStepAlone) {
+  expect_unchanged("mirror-variables", R"(
       var @w : f32[2]
-      %w = read[variable=@w]() : f32[2]
-      return %w
-    )";
-  expect_unchanged("mirror-variables", kPlain);
-  expect_unchanged("mirror-variables(replicas=1)", kPlain);
-  expect_rewrite("mirror-variables(replicas=2)", kPlain, R"(
-      var @w : f32[2]
-      var @"w/replica_1" : f32[2] [copy_of=@w, replica=1]
       %w = read[variable=@w]() : f32[2]
       return %w
     )");

@@ -152,7 +152,7 @@ TEST_F(Replicate, ExpandsMergeCalls) {
 }
 
 TEST_F(Replicate, TakesAPlainStep) {
-  expect_rewrite("replicate(replicas=2,shared=[s])", R"(
+  expect_rewrite("enter-replicas(replicas=2,shared=[s]),replicate", R"(
       var @w : f32[2]
       %x = placeholder() : f32[2]
       %s = placeholder() : f32[2]
@@ -526,7 +526,7 @@ TEST_F(Replicate, RefusesWhatHasNoMeaning) {
     )"),
               HasSubstr("a replicated region inside a replicated region has no meaning"));
   Graph graph = parse("%x = placeholder() : f32[2]\nreturn %x\n");
-  EXPECT_THROW(PassRegistry::global().parse_pipeline("replicate(replicas=2,shared=[y])").run(graph),
+  EXPECT_THROW(PassRegistry::global().parse_pipeline("enter-replicas(replicas=2,shared=[y])").run(graph),
                PassError);
 }
 

@@ -1,0 +1,31 @@
+// strategies/passes/allow_drift.h - lets the copies of some variables drift apart.
+//
+//   var @w        -->     var @w [synchronization=on_read]
+//
+// A variable that may drift is one that is synchronized on read and has no aggregation: each replica has its
+// own, changes it by its own gradient, and nothing is concluded from copies being equal. All analyses and passes
+// know such variables, so the declaration is all there is to drifting (docs/decisions/0008). Run it before
+// insert-all-reduce.
+//
+// Options: variables, by name, whose copies are declared along with them. A name that the graph does not declare
+// is an error, unless strict=false: it may belong to another step. Changes declarations alone. Linear.
+// Thread safety: as any Pass.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/graph/transform/pass.h"
+
+namespace lockstep {
+
+struct AllowDriftOptions {
+  std::vector<std::string> variables = {};
+  bool strict = true;
+};
+
+LOCKSTEP_API std::unique_ptr<Pass> make_allow_drift(AllowDriftOptions options);
+
+}  // namespace lockstep
