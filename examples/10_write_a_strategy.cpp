@@ -25,7 +25,8 @@ class CompressAllReduce final : public Pass {
       std::vector<NodeId> joins;
       for (const Node& node : level.nodes()) {
         const bool f32 = !node.outputs().empty() && node.outputs()[0].dtype == DType::kF32;
-        if (node.op().traits.collective && node.op().traits.same_on_all && f32) joins.push_back(node.id());
+        if (node.op().traits.is(ReplicaRole::kCollective) && node.op().traits.same_on_all && f32)
+          joins.push_back(node.id());
       }
       for (const NodeId id : joins) {
         const Node& node = level.node(id);

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "lockstep/core/error.h"
 #include "lockstep/graph/ir/op.h"
+#include "lockstep/graph/transform/replica_kind.h"
 
 namespace lockstep::tools {
 
@@ -40,13 +41,13 @@ std::vector<std::string> traits_of(const OpDef& op) {
   say(t.alias, "alias: nothing runs");
   say(t.alias_if_same, "alias where specs are equal");
   say(t.infallible, "never fails");
-  say(t.per_replica_source, "differs between replicas");
-  say(t.collective, "joins replicas");
+  say(differs_by_itself(t), "differs between replicas");
+  say(t.is(ReplicaRole::kCollective), "joins replicas");
   say(t.same_on_all, "the same on all replicas");
-  say(t.gives_replica, "the number of the replica");
-  say(t.must_agree, "inputs must agree");
-  say(t.sum_over_replicas, "a sum over replicas");
-  say(t.replica_share, "a share of the value");
+  say(t.is(ReplicaRole::kReplicaNumber), "the number of the replica");
+  say(t.is(ReplicaRole::kAgree), "inputs must agree");
+  say(t.is(ReplicaRole::kSumOverReplicas), "a sum over replicas");
+  say(t.is(ReplicaRole::kShare), "a share of the value");
   say(t.checkpoint, "kept for gradients");
   say(t.gives_shape, "looks at the shape alone");
   say(t.moves_elements, "moves elements");

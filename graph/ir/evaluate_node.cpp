@@ -39,8 +39,9 @@ std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, c
   const NodeView::ShapeValues shape_values = [&](std::size_t i) { return shape_elements(inputs[i]); };
   const SmallVector<TensorSpec, 1> outputs = infer_outputs(node, specs, variables, &shape_values);
   // Run by itself, a collective that was to be joined is one of a group of one.
-  if (const auto* replicas = node.find<std::int64_t>("replicas");
-      op.traits.collective && replicas != nullptr && *replicas == 0 && outputs.size() == inputs.size())
+  if (const auto* replicas = node.find<std::int64_t>("replicas"); op.traits.is(ReplicaRole::kCollective) &&
+                                                                  replicas != nullptr && *replicas == 0 &&
+                                                                  outputs.size() == inputs.size())
     return {inputs.begin(), inputs.end()};
   for (const TensorSpec& output : outputs) {
     if (!output.shape.is_known()) {

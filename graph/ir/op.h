@@ -192,29 +192,34 @@ struct Cost {
 class GradientContext;
 using GradientFn = std::function<std::vector<Gradient>(GradientContext&)>;
 
+// How an op stands to replicas: what strategies do with its nodes in the code of a replica.
+enum class ReplicaRole : std::uint8_t {
+  kNone,             // one per replica, which follows its inputs
+  kOwnSource,        // its value differs between replicas, whatever its inputs
+  kReplicaNumber,    // output 0 is the number of the replica: a constant once it is known
+  kShare,            // its value is a share: those of all replicas add up to the value
+  kSumOverReplicas,  // a replica computes its part: the value is the sum over all of them
+  // Its copies for replicas become one node, which takes the inputs of all of them, replica by replica, gives
+  // their outputs in the same order, and says in its int attribute `replicas` how many there are.
+  kCollective,
+  kLoweredCollective,  // combines values of several replicas: a collective is lowered to it
+  kAgree,              // all its inputs are equal: prove-sync proves it
+};
+
 struct OpTraits {
-  bool elementwise = false;         // output element i depends on element i of the (broadcast) inputs alone
-  bool commutative = false;         // the first two inputs may be swapped
-  bool in_place = false;            // the output may lie in an input of equal spec; of several, i in input i
-  bool alias = false;               // output 0 is input 0 under another name or shape: nothing runs
-  bool alias_if_same = false;       // as alias, where input 0 and output 0 turn out to have one spec
-  bool infallible = false;          // its kernel never throws: allowed in the commit stage
-  bool per_replica_source = false;  // its value differs between replicas
-  // Joins replicas: its copies for replicas become one node, which takes the inputs of all of them, replica
-  // by replica, gives their outputs in the same order, and says in its int attribute `replicas` how many
-  // there are.
-  bool collective = false;
-  // Combines values of several replicas: collectives, and what they are lowered to.
-  bool joins_replicas = false;
-  bool transfers = false;          // brings input 0 to the node's device, whatever memory it lies in
-  bool same_on_all = false;        // of a collective: each of its outputs is equal on all replicas
-  bool gives_replica = false;      // output 0 is the number of the replica: a constant once it is known
-  bool must_agree = false;         // all its inputs are equal: prove-sync proves it
-  bool sum_over_replicas = false;  // a replica computes its part: the value is the sum over all of them
-  bool replica_share = false;      // on a replica it is a share: those of all replicas add up to the value
-  bool declares_effects = false;   // its int attribute `effects` stands in place of OpDef::effects
-  bool checkpoint = false;         // kept for gradients; what leads to it may be computed again for them
-  bool gives_shape = false;        // output 0 is the shape of input 0, whose contents are not looked at
+  bool elementwise = false;    // output element i depends on element i of the (broadcast) inputs alone
+  bool commutative = false;    // the first two inputs may be swapped
+  bool in_place = false;       // the output may lie in an input of equal spec; of several, i in input i
+  bool alias = false;          // output 0 is input 0 under another name or shape: nothing runs
+  bool alias_if_same = false;  // as alias, where input 0 and output 0 turn out to have one spec
+  bool infallible = false;     // its kernel never throws: allowed in the commit stage
+  ReplicaRole role = ReplicaRole::kNone;
+  bool is(ReplicaRole asked) const { return role == asked; }
+  bool same_on_all = false;       // of a collective: each of its outputs is equal on all replicas
+  bool transfers = false;         // brings input 0 to the node's device, whatever memory it lies in
+  bool declares_effects = false;  // its int attribute `effects` stands in place of OpDef::effects
+  bool checkpoint = false;        // kept for gradients; what leads to it may be computed again for them
+  bool gives_shape = false;       // output 0 is the shape of input 0, whose contents are not looked at
   // Each element of output 0 is one of input 0, or of any input where their number is open; other inputs only
   // say which.
   bool moves_elements = false;

@@ -19,8 +19,7 @@ void check_derivable(const Node& node) {
   if (is_derivable(node)) return;
   const OpDef& op = node.op();
   const bool could = op.known && op.kernels.contains(DeviceKind::kCpu) && op.regions == 0 &&
-                     effects_of(node) == Effect::kPure && !op.traits.per_replica_source &&
-                     !op.traits.sum_over_replicas;
+                     effects_of(node) == Effect::kPure && op.traits.is(ReplicaRole::kNone);
   throw InvalidArgument(
       str("a shape operand must follow from constants and from shapes (shape_of), but it depends on '",
           node.name(), "' (", op.name,

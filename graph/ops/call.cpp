@@ -19,7 +19,7 @@ void internal::register_call_ops(OpRegistry& registry) {
                     {"seconds", AttributeType::kFloat, false}};
   def.effects = Effect::kHost;
   def.traits.declares_effects = true;
-  def.traits.per_replica_source = true;
+  def.traits.role = ReplicaRole::kOwnSource;
   def.infer = [](InferContext& c) {
     for (const TensorSpec& output : c.declared()) {
       if (!output.shape.is_known()) {

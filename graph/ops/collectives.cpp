@@ -47,8 +47,7 @@ OpDef collective_op(std::string name, std::string summary) {
   def.summary = std::move(summary);
   def.inputs = Arity::at_least(1);
   def.effects = Effect::kCollective;
-  def.traits.collective = true;
-  def.traits.joins_replicas = true;
+  def.traits.role = ReplicaRole::kCollective;
   def.traits.same_on_all = true;
   def.traits.infallible = true;
   def.attributes = {{"replicas", AttributeType::kInt, false}};
@@ -204,7 +203,6 @@ OpDef reduce_scatter_op() {
   def.attributes.push_back({"axis", AttributeType::kInt, false});
   def.attributes.push_back({"pieces", AttributeType::kInt, false});
   def.traits.same_on_all = false;
-  def.traits.per_replica_source = true;
   def.infer = [](InferContext& c) {
     const std::size_t replicas = replicas_of(c), tensors = c.num_inputs() / replicas;
     check_reducible(c, reduce_of(c));
@@ -355,7 +353,7 @@ OpDef agree_op() {
   def.attributes = {{"because", AttributeType::kString, false}};
   def.traits.alias = true;
   def.traits.infallible = true;
-  def.traits.must_agree = true;
+  def.traits.role = ReplicaRole::kAgree;
   def.infer = [](InferContext& c) {
     for (const TensorSpec& spec : c.inputs()) {
       if (spec.dtype != c.input(0).dtype || spec.shape.rank() != c.input(0).shape.rank())

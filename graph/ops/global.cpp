@@ -27,7 +27,7 @@ OpDef share_op(std::string name, std::string summary, std::size_t inputs, AxisRe
   def.name = std::move(name);
   def.summary = std::move(summary);
   def.inputs = Arity::exactly(inputs);
-  def.traits.replica_share = true;
+  def.traits.role = ReplicaRole::kShare;
   def.traits.infallible = true;
   def.cost = [](const NodeView& node, std::span<const TensorSpec> outputs) {
     return Cost{static_cast<double>(node.input(0).shape.num_elements()),
@@ -124,7 +124,7 @@ OpDef global_count_op() {
   def.inputs = Arity::exactly(1);
   def.attributes = {{"dtype", AttributeType::kDType}};
   def.shape_operands = {0};
-  def.traits.sum_over_replicas = true;
+  def.traits.role = ReplicaRole::kSumOverReplicas;
   def.traits.infallible = true;
   def.infer = [](InferContext& c) {
     c.require(c.get<DType>("dtype") != DType::kBool, "a number does not fit into bool");

@@ -13,9 +13,9 @@
 // Nothing flows back through the count.
 //
 // How a strategy knows them, without their names:
-//   OpTraits::sum_over_replicas (global_count)         what its kernel computes for one replica must be summed over all
+//   ReplicaRole::kSumOverReplicas (global_count)       what its kernel computes for one replica must be summed over all
 //                                                      replicas before anybody reads it;
-//   OpTraits::replica_share (global_sum, global_mean)  the node is right as it stands; where its value leaves the step, the
+//   ReplicaRole::kShare (global_sum, global_mean)      the node is right as it stands; where its value leaves the step, the
 //                                                      shares are to be added up.
 // None of them has Effect::kCollective: until a strategy completes it, a node communicates with nobody. It
 // may be erased where nobody reads it, and merged with an equal one. The all-reduce that completes it brings

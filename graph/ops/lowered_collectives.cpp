@@ -20,7 +20,7 @@ OpDef reduce_replicas_op() {
   def.name = "reduce_replicas";
   def.summary = "the values of several replicas combined into one";
   def.inputs = Arity::at_least(1);
-  def.traits.joins_replicas = true;
+  def.traits.role = ReplicaRole::kLoweredCollective;
   def.traits.infallible = true;
   def.traits.in_place = true;
   def.cost = moving_cost;
@@ -133,7 +133,7 @@ OpDef join_chunks_op() {
   def.summary = "tensors out of their chunks, in the shapes of the last inputs, whose contents are not read";
   def.inputs = Arity::at_least(2);
   def.attributes = {{"chunks", AttributeType::kInt}};
-  def.traits.joins_replicas = true;
+  def.traits.role = ReplicaRole::kLoweredCollective;
   def.traits.infallible = true;
   def.cost = moving_cost;
   def.infer = [](InferContext& c) {

@@ -49,8 +49,7 @@ OpDef replica_id_op() {
   OpDef def;
   def.name = "replica_id";
   def.summary = "the number of the replica that runs it, i32; 0 where nothing is replicated";
-  def.traits.per_replica_source = true;
-  def.traits.gives_replica = true;
+  def.traits.role = ReplicaRole::kReplicaNumber;
   def.infer = [](InferContext& c) { c.add_output(DType::kI32, Shape{}); };
   def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
     return [](KernelContext& c) { *static_cast<std::int32_t*>(c.output(0)) = c.replica(); };

@@ -207,7 +207,8 @@ class Level {
       const VariableDecl variable = *variable_of(node);  // a copy: declaring moves them
       const ValueId operand = node.inputs()[update.operand];
       const bool whole = sync_.covers(graph_) && sync_.level_of(graph_).replicas > 1 &&
-                         sync_.is_summed(graph_, operand) && sync_.at(graph_, operand) == Sync::kMirrored;
+                         sync_.is_summed(graph_, operand) &&
+                         sync_.at(graph_, operand) == ReplicaKind::kMirrored;
       const Synchronization synchronization = whole ? Synchronization::kAuto : Synchronization::kOnRead;
       const DType gradient = graph_.spec(operand).dtype;
       const DType dtype = gradient == DType::kF64 ? DType::kF64 : DType::kF32;

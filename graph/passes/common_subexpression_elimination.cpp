@@ -8,6 +8,7 @@
 
 #include "lockstep/graph/passes/internal/registrations.h"
 #include "lockstep/graph/transform/option_table.h"
+#include "lockstep/graph/transform/replica_kind.h"
 #include "lockstep/graph/transform/rewriter.h"
 
 namespace lockstep {
@@ -76,7 +77,7 @@ bool may_merge(const Node& node) {
 
 // Does the node's value depend on which replica it is for?
 bool is_per_replica(const Node& node) {
-  return node.op().traits.per_replica_source || has(effects_of(node), Effect::kRandom);
+  return differs_by_itself(node.op().traits) || has(effects_of(node), Effect::kRandom);
 }
 
 bool same_attributes(const Node& a, const Node& b) {

@@ -21,6 +21,11 @@ const OptionTable<ConstantFoldingOptions>& constant_folding_options() {
   return table;
 }
 
+// Is its value that of all replicas, if its inputs are constants?
+bool folds(ReplicaRole role) {
+  return role == ReplicaRole::kNone || role == ReplicaRole::kLoweredCollective || role == ReplicaRole::kAgree;
+}
+
 class ConstantFolding final : public Pass {
  public:
   explicit ConstantFolding(ConstantFoldingOptions options) : options_(options) {}
@@ -96,9 +101,7 @@ class ConstantFolding final : public Pass {
   bool may_fold(const Node& node) const {
     if (node.inputs().empty() || !node.controls().empty() || !node.regions().empty()) return false;
     const OpTraits& traits = node.op().traits;
-    if (node.outputs().empty() || traits.per_replica_source || traits.collective ||
-        traits.sum_over_replicas || traits.replica_share)
-      return false;
+    if (node.outputs().empty() || !folds(traits.role)) return false;
     if (effects_of(node) != Effect::kPure) return false;
     std::int64_t left = options_.max_bytes;
     for (const TensorSpec& output : node.outputs()) {

@@ -7,17 +7,7 @@
 
 namespace lockstep {
 
-std::string_view to_string(Sync sync) { return sync == Sync::kMirrored ? "mirrored" : "per-replica"; }
-
 namespace {
-
-// What the node itself does, its regions aside.
-Effect own_effects(const Node& node) {
-  if (node.op().traits.declares_effects) {
-    if (const auto* declared = node.find<std::int64_t>("effects")) return static_cast<Effect>(*declared);
-  }
-  return node.op().effects;
-}
 
 // Leaves the replicated region: its own region belongs to no replica.
 const std::vector<std::int64_t>* merges(const Node& node) {
@@ -213,16 +203,6 @@ bool SyncAnalysis::names_own(const Node& node, const std::string& attribute) con
   return variable != nullptr && is_own(variable->name);
 }
 
-bool SyncAnalysis::is_source(const Node& node) const {
-  const OpTraits& traits = node.op().traits;
-  const Effect effects = own_effects(node);
-  if (traits.per_replica_source || traits.gives_replica) return true;
-  if (has(effects, Effect::kRandom | Effect::kOpaque | Effect::kHost)) return true;
-  if (traits.reads_variable && names_own(node, *traits.reads_variable)) return true;
-  const auto& update = traits.updates_variable;
-  return update && update->uses_old_value && names_own(node, update->attribute);
-}
-
 void SyncAnalysis::connect_node(const Level& level, const Node& node, Edges& edges) {
   const Graph& graph = *level.graph;
   const std::uint32_t first = first_[index_.at(&graph)][node.id().index()];
@@ -245,12 +225,15 @@ void SyncAnalysis::connect_node(const Level& level, const Node& node, Edges& edg
     connect_cross(node.regions()[0], &node, edges);
     return;
   }
-  if (traits.collective && traits.same_on_all) {
+  if (traits.is(ReplicaRole::kCollective) && traits.same_on_all) {
     all_outputs(edges.together);
     return;
   }
-  if (traits.sum_over_replicas) return;
-  if (level.replicas > 1 && is_source(node)) all_outputs(edges.sources);
+  if (traits.is(ReplicaRole::kSumOverReplicas)) return;
+  // A share is mirrored if its inputs are; that it is to be summed is is_summed()'s matter.
+  const DifferenceSource difference = difference_of(node, outermost_);
+  if (level.replicas > 1 && difference != DifferenceSource::kNone && difference != DifferenceSource::kShare)
+    all_outputs(edges.sources);
   if (!node.regions().empty()) return connect_regions(node, edges);
   const auto& update = traits.updates_variable;
   const bool kept_equal = update && !names_own(node, update->attribute);
@@ -335,8 +318,8 @@ const SyncAnalysis::Level& SyncAnalysis::level_of(const Graph& level) const {
   return levels_[index_.at(&level)];
 }
 
-Sync SyncAnalysis::at(const Graph& level, ValueId value) const {
-  return per_replica_[cell(level, value)] ? Sync::kPerReplica : Sync::kMirrored;
+ReplicaKind SyncAnalysis::at(const Graph& level, ValueId value) const {
+  return per_replica_[cell(level, value)] ? ReplicaKind::kPerReplica : ReplicaKind::kMirrored;
 }
 
 bool SyncAnalysis::is_summed(const Graph& level, ValueId gradient) const {
@@ -358,22 +341,9 @@ std::vector<SyncAnalysis::Link> SyncAnalysis::chain(const Graph& level, ValueId 
 }
 
 std::string SyncAnalysis::reason(const Node& node) const {
-  const OpTraits& traits = node.op().traits;
-  const Effect effects = own_effects(node);
-  const auto variable = [&](const std::string& attribute) {
-    const auto* ref = node.find<VariableRef>(attribute);
-    return ref == nullptr ? std::string() : ref->name;
-  };
-  if (traits.gives_replica) return "the number of the replica";
-  if (traits.reads_variable && names_own(node, *traits.reads_variable))
-    return str("variable '", variable(*traits.reads_variable), "' is synchronized on read");
-  if (traits.updates_variable && names_own(node, traits.updates_variable->attribute))
-    return str("variable '", variable(traits.updates_variable->attribute), "' is synchronized on read");
   if (merges(node) != nullptr) return "what a merge function gives each replica for itself";
-  if (has(effects, Effect::kRandom)) return "random numbers, drawn by each replica";
-  if (has(effects, Effect::kHost | Effect::kOpaque)) return "nobody knows what it gives";
-  if (traits.per_replica_source) return str("op '", node.op().name, "' says so");
-  return "a per-replica input";
+  const std::string why = describe_difference(node, outermost_);
+  return why.empty() ? "a per-replica input" : why;
 }
 
 std::string SyncAnalysis::explain(const Graph& level, ValueId value) const {

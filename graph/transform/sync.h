@@ -2,7 +2,7 @@
 // replicas have yet to sum.
 //
 //   const SyncAnalysis sync(graph);
-//   if (sync.at(region, value) == Sync::kPerReplica) throw PassError(name, sync.explain(region, value), ...);
+//   if (sync.at(region, value) == ReplicaKind::kPerReplica) throw PassError(name, sync.explain(region, value), ...);
 //   // "grad (model.cpp:12) <- x (model.cpp:3, a per-replica input)"
 //   if (!sync.is_summed(region, gradient)) ...  // it is this replica's share of the whole batch's
 //
@@ -10,9 +10,9 @@
 // of the regions of cond, while_loop and others in it, is mirrored (the same bits on all replicas) or per
 // replica (they may differ).
 //
-//   per replica by itself    what an op draws, asks the host, or says differs (per_replica_source, lambdas);
+//   per replica by itself    what an op draws, asks the host, or says differs (ReplicaRole::kOwnSource, lambdas);
 //                            a variable that is synchronized on read; per-replica inputs of the region; what a merge function gives each replica for itself
-//   mirrored                 what a collective gives all replicas (same_on_all), sum_over_replicas, shared inputs, variables that
+//   mirrored                 what a collective gives all replicas (same_on_all), kSumOverReplicas, shared inputs, variables that
 //                            replicas keep equal, single results of a merge function; a per-replica input that is one
 //                            value for all replicas, or a mirrored result of another replicated node
 //   as its inputs            everything else. The result of a cond follows its predicate and both branches, that of a
@@ -43,11 +43,9 @@
 
 #include "lockstep/core/export.h"
 #include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/transform/replica_kind.h"
 
 namespace lockstep {
-
-enum class Sync : std::uint8_t { kMirrored, kPerReplica };
-LOCKSTEP_API std::string_view to_string(Sync sync);  // "mirrored", "per-replica"
 
 class LOCKSTEP_API SyncAnalysis {
  public:
@@ -64,8 +62,8 @@ class LOCKSTEP_API SyncAnalysis {
   // Of a level that is covered.
   const Level& level_of(const Graph& level) const;
 
-  // `level` is one of levels().
-  Sync at(const Graph& level, ValueId value) const;
+  // `level` is one of levels(). Mirrored or per replica.
+  ReplicaKind at(const Graph& level, ValueId value) const;
   // Of the gradient of a variable that replicas keep equal: is it that of all replicas together, so that it
   // is not to be summed again?
   bool is_summed(const Graph& level, ValueId gradient) const;
@@ -97,7 +95,6 @@ class LOCKSTEP_API SyncAnalysis {
   void connect_node(const Level& level, const Node& node, Edges& edges);
   void connect_regions(const Node& node, Edges& edges);
   bool names_own(const Node& node, const std::string& attribute) const;
-  bool is_source(const Node& node) const;
   std::string reason(const Node& node) const;
   std::uint32_t cell(const Graph& level, ValueId value) const;
 

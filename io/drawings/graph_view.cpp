@@ -245,7 +245,8 @@ class ViewMaker {
     const Node& node = *entries_[entry].node;
     std::uint32_t output = value.output;
     const auto* replicas = node.find<std::int64_t>("replicas");
-    if (options_.fold_replicas && node.op().traits.collective && replicas != nullptr && *replicas > 0) {
+    if (options_.fold_replicas && node.op().traits.is(ReplicaRole::kCollective) && replicas != nullptr &&
+        *replicas > 0) {
       const std::size_t each = node.outputs().size() / static_cast<std::size_t>(*replicas);
       if (each > 0) output %= static_cast<std::uint32_t>(each);
     }

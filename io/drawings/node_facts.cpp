@@ -59,7 +59,7 @@ NodeFacts::NodeFacts(const Graph& outermost) : variables_(variable_specs(outermo
 }
 
 void NodeFacts::add_level(const Graph& level, const LevelClasses& classes) {
-  levels_.try_emplace(&level, &classes, replication_of(level, classes));
+  levels_.try_emplace(&level, &classes, replica_kinds_of(level, classes));
   for (const Node& node : level.nodes()) {
     if (!classes.has_regions(node.id())) continue;
     for (std::size_t i = 0; i < node.regions().size(); ++i)
@@ -72,11 +72,11 @@ std::string_view NodeFacts::replication(const Node& node) const {
   for (std::uint32_t i = 0; i < node.outputs().size(); ++i) {
     const ValueId value{node.id(), i};
     if (sync_ && sync_->covers(node.graph())) {
-      (sync_->at(node.graph(), value) == Sync::kMirrored ? mirrored : per_replica) = true;
+      (sync_->at(node.graph(), value) == ReplicaKind::kMirrored ? mirrored : per_replica) = true;
     } else if (const auto found = levels_.find(&node.graph()); found != levels_.end()) {
-      const Replication kind = found->second.second[found->second.first->index(value)];
-      mirrored = mirrored || kind == Replication::kMirrored;
-      per_replica = per_replica || kind == Replication::kPerReplica;
+      const ReplicaKind kind = found->second.second[found->second.first->index(value)];
+      mirrored = mirrored || kind == ReplicaKind::kMirrored;
+      per_replica = per_replica || kind == ReplicaKind::kPerReplica;
     }
   }
   if (mirrored && per_replica) return "mixed";

@@ -18,7 +18,7 @@ constexpr std::string_view kBucketAllReduce = "bucket-all-reduce";
 
 bool can_join(const Node& node) {
   const OpTraits& traits = node.op().traits;
-  if (!traits.collective || !traits.same_on_all || !node.regions().empty()) return false;
+  if (!traits.is(ReplicaRole::kCollective) || !traits.same_on_all || !node.regions().empty()) return false;
   if (node.find<std::string>("reduce") == nullptr || node.inputs().empty()) return false;
   if (node.outputs().size() != node.inputs().size() || !node.op().inputs.accepts(1 << 20)) return false;
   for (const TensorSpec& spec : node.outputs()) {

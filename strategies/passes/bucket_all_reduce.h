@@ -14,7 +14,7 @@
 // `bytes_per_pack`; a value is never split. What is ready, and how large, follows from the graph alone: all
 // workers make the same packs.
 //
-// Which nodes: traits collective and same_on_all, a string attribute `reduce`, any number of inputs, an
+// Which nodes: role kCollective, same_on_all, a string attribute `reduce`, any number of inputs, an
 // output for each. Linear, but for sorting the reductions.
 // Thread safety: as any Pass.
 #pragma once

@@ -49,11 +49,11 @@ class SumLevel {
     const VariableDecl* decl = variable == nullptr ? nullptr : outermost_.find_variable(variable->name);
     if (decl == nullptr || sync_.is_own(decl->name)) return std::nullopt;
     ValueId differs = node.inputs()[update->operand];
-    bool equal =
-        update->gradient ? sync_.is_summed(graph_, differs) : sync_.at(graph_, differs) == Sync::kMirrored;
+    bool equal = update->gradient ? sync_.is_summed(graph_, differs)
+                                  : sync_.at(graph_, differs) == ReplicaKind::kMirrored;
     if (equal && update->indices) {
       differs = node.inputs()[*update->indices];
-      equal = sync_.at(graph_, differs) == Sync::kMirrored;
+      equal = sync_.at(graph_, differs) == ReplicaKind::kMirrored;
     }
     if (equal) return std::nullopt;
     if (update->gradient) return Combine::kSum;

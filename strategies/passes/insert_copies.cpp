@@ -49,8 +49,8 @@ class InsertCopies final : public Pass {
   // Does the node look at what this input holds, where the node is?
   static bool looks_at(const Node& node, std::size_t input) {
     const OpTraits& traits = node.op().traits;
-    if (traits.transfers || traits.collective || traits.gives_shape) return false;
-    if (traits.must_agree && input > 0) return false;
+    if (traits.transfers || traits.is(ReplicaRole::kCollective) || traits.gives_shape) return false;
+    if (traits.is(ReplicaRole::kAgree) && input > 0) return false;
     return std::ranges::find(node.op().shape_operands, input) == node.op().shape_operands.end();
   }
 
@@ -58,7 +58,8 @@ class InsertCopies final : public Pass {
     std::vector<Crossing> crossings;
     for (const Node& node : level.nodes()) {
       for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-        if (!looks_at(node, i) || level.node(node.inputs()[i].node).op().traits.collective) continue;
+        if (!looks_at(node, i) || level.node(node.inputs()[i].node).op().traits.is(ReplicaRole::kCollective))
+          continue;
         const std::string& to = internal::wanted_device(node, i);
         if (crosses(internal::device_of(level, node.inputs()[i]), to))
           crossings.push_back({node.id(), i, to.empty() ? Device{}.to_string() : to});

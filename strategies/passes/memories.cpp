@@ -35,7 +35,7 @@ void check_device(const Runtime& runtime, const std::string& name) {
 
 const std::string& device_of(const Graph& level, ValueId value) {
   const Node& node = level.node(value.node);
-  if (node.op().traits.collective && node.inputs().size() == node.outputs().size() &&
+  if (node.op().traits.is(ReplicaRole::kCollective) && node.inputs().size() == node.outputs().size() &&
       node.inputs().size() > 1)
     return device_of(level, node.inputs()[value.output]);
   if (node.op().region_kind == RegionKind::kCond || node.op().region_kind == RegionKind::kWhile) {

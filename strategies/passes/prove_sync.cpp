@@ -36,7 +36,7 @@ class ProveSync final : public Pass {
   void check_agreement(const Congruence& proof, const Graph& level, const LevelClasses& classes,
                        std::vector<std::pair<const Node*, std::size_t>>& path) const {
     for (const Node& node : level.nodes()) {
-      if (node.op().traits.must_agree) {
+      if (node.op().traits.is(ReplicaRole::kAgree)) {
         for (const ValueId input : node.inputs()) {
           if (classes.of(input) == classes.of(node.inputs()[0])) continue;
           internal::Drift drift(proof);

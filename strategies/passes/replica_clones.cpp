@@ -13,7 +13,8 @@ namespace {
 
 bool joins_by_itself(const Node& node) {
   const OpTraits& traits = node.op().traits;
-  return traits.collective || traits.sum_over_replicas || has(node.op().effects, Effect::kCollective);
+  return traits.is(ReplicaRole::kCollective) || traits.is(ReplicaRole::kSumOverReplicas) ||
+         has(node.op().effects, Effect::kCollective);
 }
 
 bool runs_regions(const Node& node) {
@@ -202,7 +203,7 @@ void Clones::clone(const Node& node, std::size_t replica) {
   init.name = name_for(node, replica);
   if (target_.graph.find(init.name).valid()) init.name = target_.graph.unique_name(init.name);
   init.provenance = Replicator::made_from(target_, node, r);
-  if (node.op().traits.gives_replica) {
+  if (node.op().traits.is(ReplicaRole::kReplicaNumber)) {
     make_constant(init, r);
   } else {
     init.inputs = inputs_of(node, replica);
@@ -239,7 +240,7 @@ void Clones::make_own(Graph& region, std::int64_t replica) {
     provenance.made_by = made_by;
     provenance.replica = static_cast<std::int32_t>(replica);
     region.set_provenance(id, provenance);
-    if (node.op().traits.gives_replica) {
+    if (node.op().traits.is(ReplicaRole::kReplicaNumber)) {
       NodeInit init;
       init.outputs = SmallVector<TensorSpec, 1>(node.outputs());
       make_constant(init, replica);

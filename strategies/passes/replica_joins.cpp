@@ -12,7 +12,7 @@ Joins::Joins(Clones& clones)
     : clones_(clones), owner_(clones.owner()), target_(clones.target()), replicas_(clones.replicas()) {}
 
 void Joins::join(const Node& node) {
-  if (node.op().traits.sum_over_replicas) {
+  if (node.op().traits.is(ReplicaRole::kSumOverReplicas)) {
     for (std::size_t r = 0; r < replicas_; ++r) clones_.clone(node, r);
     if (replicas_ > 1) add_up(node);
   } else if (node.op().region_kind == RegionKind::kCond || node.op().region_kind == RegionKind::kWhile) {

@@ -7,9 +7,9 @@
 //
 // What becomes of a node of the region:
 //   ordinary                   one per replica; replica r > 0 gets the scope "replica_r/", and its copies of variables
-//   gives_replica              a constant
-//   collective                 one node for all, which takes the values of all replicas
-//   sum_over_replicas          one per replica and an all-reduce of them
+//   ReplicaRole kReplicaNumber a constant
+//   kCollective                one node for all, which takes the values of all replicas
+//   kSumOverReplicas           one per replica and an all-reduce of them
 //   merge_call                 its region, once, over the values of all replicas
 //   cond, while_loop           one per replica; but one node for all, with all replicas inside, where it holds a collective or
 //                              writes a variable that replicas keep equal. Its predicates go through `agree`, which prove-sync

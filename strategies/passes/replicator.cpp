@@ -66,7 +66,7 @@ Provenance Replicator::made_from(const Target& target, const Node& node, std::in
 NodeId Replicator::add(Target& target, NodeInit&& init, const Node& origin, bool same_regions) {
   bool same = init.op == &origin.op() && init.inputs.size() == origin.inputs().size() &&
               (init.regions.empty() || same_regions) && (init.op->shape_operands.empty() || knows_as_much_) &&
-              !init.op->traits.collective;
+              !init.op->traits.is(ReplicaRole::kCollective);
   for (std::size_t i = 0; same && i < init.inputs.size(); ++i)
     same = target.graph.spec(init.inputs[i]) == origin.graph().spec(origin.inputs()[i]);
   const NodeId id = target.graph.add(std::move(init));
@@ -130,7 +130,7 @@ std::vector<ValueId> Replicator::cross(Target& target, const Graph& body, std::s
       if (followed[id.index()]) last[id.index()] = group(target, node, effects, "leave");
       continue;
     }
-    if (node.op().traits.collective && !node.regions().empty()) {
+    if (node.op().traits.is(ReplicaRole::kCollective) && !node.regions().empty()) {
       throw PassError(kReplicate, "stands outside of a replicated region", place_of(node));
     }
     std::vector<Graph> regions;

@@ -154,7 +154,8 @@ class Planner {
         continue;
       }
       // Nodes that stay: what they give to other replicas, where they are one for all; parameters of regions.
-      const bool joined = replica < 0 && (node.op().traits.collective || classes.has_regions(id));
+      const bool joined =
+          replica < 0 && (node.op().traits.is(ReplicaRole::kCollective) || classes.has_regions(id));
       if (joined || is_parameter[id.index()]) {
         for (std::uint32_t i = 0; i < to.size(); ++i) {
           const ValueId value{id, i};

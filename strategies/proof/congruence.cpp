@@ -6,6 +6,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/name_hash.h"
+#include "lockstep/graph/transform/replica_kind.h"
 #include "lockstep/strategies/proof/internal/attribute_numbers.h"
 #include "lockstep/strategies/proof/internal/key_table.h"
 
@@ -37,7 +38,7 @@ enum Tag : std::uint32_t {
 
 class CongruenceMaker {
  public:
-  CongruenceMaker(Congruence& made, const NameSet& diverging)
+  CongruenceMaker(Congruence& made, const NameSet& drifting)
       : made_(made), attributes_([this](const std::string& variable) {
           return static_cast<std::uint32_t>(made_.originals_[place(variable)]);  // copies count as one
         }) {
@@ -46,9 +47,8 @@ class CongruenceMaker {
     for (std::size_t i = 0; i < variables.size(); ++i) {
       const VariableDecl& decl = variables[i];
       made.originals_.push_back(decl.copy_of.empty() ? i : declared(decl.copy_of));
-      const bool equal =
-          decl.shares || (decl.synchronization != Synchronization::kOnRead &&
-                          !diverging.contains(decl.copy_of.empty() ? decl.name : decl.copy_of));
+      const bool equal = decl.shares || (decl.synchronization != Synchronization::kOnRead &&
+                                         !drifting.contains(decl.copy_of.empty() ? decl.name : decl.copy_of));
       const auto stands_for = static_cast<std::uint32_t>(equal ? made.originals_[i] : i);
       states_.push_back(class_of(kVariable, stands_for));
     }
@@ -157,9 +157,8 @@ class CongruenceMaker {
   }
 
   static bool equals_only_itself(const Node& node, Effect effects) {
-    const OpTraits& traits = node.op().traits;
-    if (traits.per_replica_source || traits.gives_replica || has(effects, Effect::kHost | Effect::kOpaque))
-      return true;
+    // Variables and random numbers of replicas are told apart by what they are.
+    if (differs_by_itself(node.op().traits) || has(effects, Effect::kHost | Effect::kOpaque)) return true;
     if (node.op().region_kind == RegionKind::kReplicated) return true;
     if (!node.regions().empty() && effects != Effect::kPure) return true;
     return std::ranges::any_of(node.attributes(),
@@ -236,7 +235,7 @@ class CongruenceMaker {
     const OpTraits& traits = node.op().traits;
     const std::size_t count = node.outputs().size();
     std::size_t distinct = count;
-    if (traits.collective && traits.same_on_all) {
+    if (traits.is(ReplicaRole::kCollective) && traits.same_on_all) {
       const auto* replicas = node.find<std::int64_t>("replicas");
       if (replicas != nullptr && *replicas > 0) distinct = count / static_cast<std::size_t>(*replicas);
     }
@@ -293,7 +292,7 @@ class CongruenceMaker {
   static bool is_input(const Node& node) {
     const OpTraits& traits = node.op().traits;
     if (node.outputs().size() != 1 || node.inputs().empty()) return false;
-    if (traits.transfers || (traits.must_agree && traits.alias)) return true;
+    if (traits.transfers || (traits.is(ReplicaRole::kAgree) && traits.alias)) return true;
     if (!traits.alias && !traits.alias_if_same) return false;
     const TensorSpec& spec = node.graph().spec(node.inputs()[0]);
     return spec.shape.is_known() && spec == node.outputs()[0];
@@ -435,8 +434,8 @@ class CongruenceMaker {
   std::uint32_t depth_ = 0;  // loops around
 };
 
-Congruence::Congruence(const Graph& outermost, const NameSet& diverging) : graph_(&outermost) {
-  CongruenceMaker(*this, diverging);
+Congruence::Congruence(const Graph& outermost, const NameSet& drifting) : graph_(&outermost) {
+  CongruenceMaker(*this, drifting);
 }
 
 std::vector<std::string> Congruence::broken() const {
@@ -451,30 +450,21 @@ std::vector<std::string> Congruence::broken() const {
 }
 
 Congruence consistent_congruence(const Graph& outermost) {
-  NameSet diverging;
+  NameSet drifting;
   for (;;) {
-    Congruence made(outermost, diverging);
+    Congruence made(outermost, drifting);
     const std::vector<std::string> more = made.broken();
     if (more.empty()) return made;
-    diverging.insert(more.begin(), more.end());
+    drifting.insert(more.begin(), more.end());
   }
 }
 
 // --- for dumps
 
-std::string_view to_string(Replication replication) {
-  switch (replication) {
-    case Replication::kSingle: return "single";
-    case Replication::kPerReplica: return "per_replica";
-    case Replication::kMirrored: return "mirrored";
-  }
-  return "?";
-}
-
 std::int64_t replica_of(const Graph& level, ValueId value) {
   const Node& node = level.node(value.node);
   if (node.provenance().replica >= 0) return node.provenance().replica;
-  if (node.op().traits.collective) {
+  if (node.op().traits.is(ReplicaRole::kCollective)) {
     const auto* replicas = node.find<std::int64_t>("replicas");
     if (replicas == nullptr || *replicas < 2 || node.outputs().size() < static_cast<std::size_t>(*replicas))
       return -1;
@@ -490,10 +480,10 @@ std::int64_t replica_of(const Graph& level, ValueId value) {
   return -1;
 }
 
-std::vector<Replication> replication_of(const Graph& level, const LevelClasses& classes) {
+std::vector<ReplicaKind> replica_kinds_of(const Graph& level, const LevelClasses& classes) {
   std::vector<std::pair<std::uint32_t, std::int64_t>> members;
   std::int64_t replicas = 0;
-  std::vector<Replication> kinds(classes.size(), Replication::kSingle);
+  std::vector<ReplicaKind> kinds(classes.size(), ReplicaKind::kSingle);
   const auto each = [&](auto&& visit) {
     for (const Node& node : level.nodes()) {
       for (std::uint32_t i = 0; i < node.outputs().size(); ++i) visit(ValueId{node.id(), i});
@@ -512,7 +502,7 @@ std::vector<Replication> replication_of(const Graph& level, const LevelClasses& 
   each([&](ValueId value) {
     if (replica_of(level, value) < 0) return;
     kinds[classes.index(value)] =
-        counts[classes.of(value)] == replicas ? Replication::kMirrored : Replication::kPerReplica;
+        counts[classes.of(value)] == replicas ? ReplicaKind::kMirrored : ReplicaKind::kPerReplica;
   });
   return kinds;
 }

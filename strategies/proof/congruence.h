@@ -8,7 +8,7 @@
 // of device whose inputs are of one class. Besides:
 //   variables     hold a class that changes with each update. Copies that replicas keep equal start in one class (that is
 //                 what prove-sync proves for the end of the step, by induction over the steps); copies that are synchronized
-//                 on read, and variables given as diverging, never do. A read is what the variable holds
+//                 on read, and variables given as drifting, never do. A read is what the variable holds
 //   random        equal key, inputs and replica
 //   collectives   same_on_all: tensor t is of one class on all replicas. Lowered: a copy is its input, joined chunks go by chunks and shape
 //   cond          output j by the predicate and what both regions give for it, regions numbered over the arguments' classes
@@ -33,6 +33,7 @@
 #include "lockstep/core/export.h"
 #include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/transform/replica_kind.h"
 
 namespace lockstep {
 
@@ -65,9 +66,9 @@ class LOCKSTEP_API LevelClasses {
 
 class LOCKSTEP_API Congruence {
  public:
-  // `diverging`: variables (not the names of copies) whose copies are not taken for equal when the step
+  // `drifting`: variables (not the names of copies) whose copies are not taken for equal when the step
   // begins.
-  explicit Congruence(const Graph& outermost, const NameSet& diverging = {});
+  explicit Congruence(const Graph& outermost, const NameSet& drifting = {});
 
   const Graph& graph() const { return *graph_; }
   const LevelClasses& top() const { return top_; }
@@ -94,10 +95,8 @@ class LOCKSTEP_API Congruence {
 LOCKSTEP_API Congruence consistent_congruence(const Graph& outermost);
 
 // For dumps: a value of no replica, one that may differ between replicas, or one that is equal on all.
-enum class Replication : std::uint8_t { kSingle, kPerReplica, kMirrored };
-LOCKSTEP_API std::string_view to_string(Replication replication);  // "single", "per_replica", "mirrored"
 // By LevelClasses::index.
-LOCKSTEP_API std::vector<Replication> replication_of(const Graph& level, const LevelClasses& classes);
+LOCKSTEP_API std::vector<ReplicaKind> replica_kinds_of(const Graph& level, const LevelClasses& classes);
 // The replica a value belongs to, also where its node is one for all replicas; -1: none.
 LOCKSTEP_API std::int64_t replica_of(const Graph& level, ValueId value);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lockstep/graph/transform/replica_kind.h"
+
 namespace lockstep::internal {
 
 namespace {
@@ -173,7 +175,7 @@ std::string Drift::why(const Node& a, const Node& b) {
         a.name(), "]), lockstep run --shared ", a.name(), ", Strategy::distribute(step, {\"", a.name(),
         "\"}), or InputSpec::shared of function()");
   }
-  if (traits.per_replica_source || traits.gives_replica) return "its value differs between replicas";
+  if (differs_by_itself(traits)) return "its value differs between replicas";
   if (has(effects, Effect::kOpaque | Effect::kHost))
     return "nobody knows what this code gives on another replica";
   if (std::ranges::any_of(a.attributes(),

@@ -38,7 +38,7 @@ void check_assigns(const Graph& step) {
       const VariableDecl* decl = variable == nullptr ? nullptr : step.find_variable(variable->name);
       if (decl == nullptr || !is_aggregated(*decl)) continue;
       const auto differs_at = [&](std::size_t input) {
-        return sync.at(*level.graph, node.inputs()[input]) == Sync::kPerReplica;
+        return sync.at(*level.graph, node.inputs()[input]) == ReplicaKind::kPerReplica;
       };
       const bool differs = differs_at(update->operand) || (update->indices && differs_at(*update->indices));
       if (!differs && is_zero(*level.graph, node.inputs()[update->operand])) continue;

@@ -2,25 +2,18 @@
 
 #include <algorithm>
 
+#include "lockstep/graph/transform/replica_kind.h"
+
 namespace lockstep::internal {
 
 namespace {
 
-bool is_source(const Node& node, const Graph& outermost) {
-  const OpTraits& traits = node.op().traits;
-  // A share is this replica's, also where those of all replicas are equal: they add up.
-  if (traits.per_replica_source || traits.gives_replica || traits.replica_share) return true;
-  const Effect effects = effects_of(node);
-  if (has(effects, Effect::kRandom | Effect::kHost | Effect::kOpaque)) return true;
-  for (const VariableUse& use : variable_uses(node)) {
-    const VariableDecl* decl = outermost.find_variable(use.name);
-    if (decl != nullptr && decl->synchronization == Synchronization::kOnRead) return true;
-  }
+// A share counts: it is this replica's, also where those of all replicas are equal, since they add up.
+bool has_difference(const Node& node, const Graph& outermost) {
+  if (difference_of(node, outermost) != DifferenceSource::kNone) return true;
   return std::ranges::any_of(node.regions(), [&](const Graph& region) {
-    for (const Node& inner : region.nodes()) {
-      if (is_source(inner, outermost)) return true;
-    }
-    return false;
+    return std::ranges::any_of(region.nodes(),
+                               [&](const Node& inner) { return has_difference(inner, outermost); });
   });
 }
 
@@ -48,14 +41,14 @@ void RegionKinds::extend() {
   for (; next_ < end; ++next_) {
     if (is_set_[next_] || !region_.contains(NodeId(next_))) continue;
     const Node& node = region_.node(NodeId(next_));
-    ReplicaKind kind = is_source(node, outermost_) ? ReplicaKind::kPerReplica : ReplicaKind::kSingle;
+    ReplicaKind kind = has_difference(node, outermost_) ? ReplicaKind::kPerReplica : ReplicaKind::kSingle;
     for (const ValueId input : node.inputs()) kind = std::max(kind, known(input));
     if (const auto* single = node.find<std::vector<std::int64_t>>("single");
         !node.regions().empty() && single) {
       merged_[next_] = merged_kinds(node, *single);
       continue;
     }
-    if (node.op().traits.same_on_all || node.op().traits.sum_over_replicas) {
+    if (node.op().traits.same_on_all || node.op().traits.is(ReplicaRole::kSumOverReplicas)) {
       if (kind != ReplicaKind::kSingle) kind = ReplicaKind::kMirrored;
     }
     kinds_[next_] = kind;

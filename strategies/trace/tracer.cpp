@@ -21,7 +21,8 @@ namespace {
 void check_update(const Graph& region) {
   for (const Node& node : region.nodes()) {
     const OpTraits& traits = node.op().traits;
-    if (traits.collective || traits.sum_over_replicas || traits.replica_share) {
+    if (traits.is(ReplicaRole::kCollective) || traits.is(ReplicaRole::kSumOverReplicas) ||
+        traits.is(ReplicaRole::kShare)) {
       throw FailedPrecondition(
           str(node.op().name, "() requires replica context, and this is the code of one copy, in an update: ",
               "compute it before the update and hand its result over as an argument"),

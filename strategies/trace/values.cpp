@@ -2,15 +2,6 @@
 
 namespace lockstep {
 
-std::string_view to_string(ReplicaKind kind) {
-  switch (kind) {
-    case ReplicaKind::kSingle: return "single";
-    case ReplicaKind::kMirrored: return "mirrored";
-    case ReplicaKind::kPerReplica: return "per replica";
-  }
-  return "?";
-}
-
 namespace {
 
 template <class T, class Print>

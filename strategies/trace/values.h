@@ -40,11 +40,9 @@
 #include "lockstep/core/source_site.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/build/value.h"
+#include "lockstep/graph/transform/replica_kind.h"
 
 namespace lockstep {
-
-enum class ReplicaKind : std::uint8_t { kSingle, kMirrored, kPerReplica };
-LOCKSTEP_API std::string_view to_string(ReplicaKind kind);  // "single", "mirrored", "per replica"
 
 template <class T>
 class PerReplica;

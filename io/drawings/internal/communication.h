@@ -15,7 +15,8 @@ enum class Communication : std::uint8_t {
 
 inline Communication communication_of(const Node& node) {
   const OpTraits& traits = node.op().traits;
-  if (traits.joins_replicas || traits.collective || has(node.op().effects, Effect::kCollective))
+  if (traits.is(ReplicaRole::kLoweredCollective) || traits.is(ReplicaRole::kCollective) ||
+      has(node.op().effects, Effect::kCollective))
     return Communication::kJoinsReplicas;
   return traits.transfers ? Communication::kTransfers : Communication::kNone;
 }

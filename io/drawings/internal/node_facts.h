@@ -37,7 +37,7 @@ class NodeFacts {
   NodeView::VariableSpecs variables_;
   std::optional<SyncAnalysis> sync_;
   std::optional<Congruence> congruence_;
-  std::unordered_map<const Graph*, std::pair<const LevelClasses*, std::vector<Replication>>> levels_;
+  std::unordered_map<const Graph*, std::pair<const LevelClasses*, std::vector<ReplicaKind>>> levels_;
 };
 
 // "model.cpp:42", or empty.

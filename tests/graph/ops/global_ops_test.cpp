@@ -79,9 +79,9 @@ TEST(Global, SumsBeyondF16HaveAMean) {
 
 TEST(Global, TraitsTellWhatTheyAre) {
   const OpRegistry& ops = OpRegistry::global();
-  EXPECT_TRUE(ops.get("global_count").traits.sum_over_replicas);
-  EXPECT_TRUE(ops.get("global_mean").traits.replica_share);
-  EXPECT_TRUE(ops.get("global_sum").traits.replica_share);
+  EXPECT_TRUE(ops.get("global_count").traits.is(ReplicaRole::kSumOverReplicas));
+  EXPECT_TRUE(ops.get("global_mean").traits.is(ReplicaRole::kShare));
+  EXPECT_TRUE(ops.get("global_sum").traits.is(ReplicaRole::kShare));
   for (const char* name : {"global_count", "global_mean", "global_sum"}) {
     EXPECT_EQ(ops.get(name).effects, Effect::kPure) << name;
   }

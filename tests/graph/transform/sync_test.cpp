@@ -1,4 +1,4 @@
-// Tests: graph/transform/sync.cpp
+// Tests: graph/transform/replica_kind.cpp, graph/transform/sync.cpp
 #include "lockstep/graph/transform/sync.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ class Answers {
  public:
   explicit Answers(std::string_view text) : graph_(parse(text, "model")), sync_((verify(graph_), graph_)) {}
 
-  Sync of(std::string_view name, std::uint32_t output = 0) const {
+  ReplicaKind of(std::string_view name, std::uint32_t output = 0) const {
     const auto [level, id] = find(name);
     return sync_.at(*level, {id, output});
   }
@@ -67,12 +67,12 @@ TEST(SyncAnalysis, FollowsInputs) {
       %c = neg(%b) : f32[4]
       %one = constant[value=f32[]{1.0}]() : f32[]
     )");
-  EXPECT_EQ(a.of("s"), Sync::kMirrored);
-  EXPECT_EQ(a.of("x"), Sync::kPerReplica);
-  EXPECT_EQ(a.of("a"), Sync::kMirrored);
-  EXPECT_EQ(a.of("b"), Sync::kPerReplica);
-  EXPECT_EQ(a.of("c"), Sync::kPerReplica);
-  EXPECT_EQ(a.of("one"), Sync::kMirrored);
+  EXPECT_EQ(a.of("s"), ReplicaKind::kMirrored);
+  EXPECT_EQ(a.of("x"), ReplicaKind::kPerReplica);
+  EXPECT_EQ(a.of("a"), ReplicaKind::kMirrored);
+  EXPECT_EQ(a.of("b"), ReplicaKind::kPerReplica);
+  EXPECT_EQ(a.of("c"), ReplicaKind::kPerReplica);
+  EXPECT_EQ(a.of("one"), ReplicaKind::kMirrored);
   EXPECT_EQ(a.explain("c"), "c (model:12) <- b (model:11) <- x (model:8, a per-replica input)");
   EXPECT_THAT(a.explain("a"), HasSubstr("nothing to explain"));
 }
@@ -85,11 +85,11 @@ TEST(SyncAnalysis, CollectivesMakeEqual) {
       %n = global_count[dtype=i64](%x) : i64[]
       %m = global_sum(%x) : f32[]
     )");
-  EXPECT_EQ(a.of("t"), Sync::kMirrored);
-  EXPECT_EQ(a.of("u"), Sync::kMirrored);
-  EXPECT_EQ(a.of("v"), Sync::kPerReplica);
-  EXPECT_EQ(a.of("n"), Sync::kMirrored);
-  EXPECT_EQ(a.of("m"), Sync::kPerReplica);
+  EXPECT_EQ(a.of("t"), ReplicaKind::kMirrored);
+  EXPECT_EQ(a.of("u"), ReplicaKind::kMirrored);
+  EXPECT_EQ(a.of("v"), ReplicaKind::kPerReplica);
+  EXPECT_EQ(a.of("n"), ReplicaKind::kMirrored);
+  EXPECT_EQ(a.of("m"), ReplicaKind::kPerReplica);
   EXPECT_TRUE(a.summed("u"));
   EXPECT_FALSE(a.summed("s"));
   EXPECT_FALSE(a.summed("n"));
@@ -124,7 +124,7 @@ TEST(SyncAnalysis, KnowsGradientsThatAreSummed) {
       %by_hand = mul(%forward, %s) : f32[4]
     )",
                            "var @kept : f32[4]\nvar @own : f32[4] [synchronization=on_read]");
-  EXPECT_EQ(a.of("scaled"), Sync::kMirrored);
+  EXPECT_EQ(a.of("scaled"), ReplicaKind::kMirrored);
   for (const char* share : {"s", "x", "g", "back", "scaled", "half", "own", "own_in"})
     EXPECT_FALSE(a.summed(share)) << share;
   for (const char* whole : {"total", "clipped", "kept", "kept_in", "own_total", "by_hand"})
@@ -163,8 +163,8 @@ TEST(SyncAnalysis, KnowsTheSources) {
       %set = assign[variable=@own](%s) : f32[4] after(%plus)
     )",
                            "var @w : f32[4]\nvar @own : f32[4] [synchronization=on_read]");
-  EXPECT_EQ(a.of("w"), Sync::kMirrored);
-  EXPECT_EQ(a.of("set"), Sync::kMirrored);  // what each replica has just written
+  EXPECT_EQ(a.of("w"), ReplicaKind::kMirrored);
+  EXPECT_EQ(a.of("set"), ReplicaKind::kMirrored);  // what each replica has just written
   EXPECT_THAT(a.explain("r"), HasSubstr("the number of the replica"));
   EXPECT_THAT(a.explain("u"), HasSubstr("random numbers"));
   EXPECT_THAT(a.explain("o"), HasSubstr("variable 'own' is synchronized on read"));
@@ -183,7 +183,7 @@ TEST(SyncAnalysis, LambdasAreNotTrusted) {
   const Graph graph = b.finish();
   const SyncAnalysis sync(graph);
   const Graph& region = *sync.levels().at(0).graph;
-  EXPECT_EQ(sync.at(region, region.results()[0]), Sync::kPerReplica);
+  EXPECT_EQ(sync.at(region, region.results()[0]), ReplicaKind::kPerReplica);
 }
 
 TEST(SyncAnalysis, OneReplicaAgreesWithItself) {
@@ -191,8 +191,8 @@ TEST(SyncAnalysis, OneReplicaAgreesWithItself) {
       "%u = random_uniform[dtype=f32, high=1.0, key=3, low=0.0, shape=<4>]() : f32[4]\n%y = add(%u, %x) : "
       "f32[4]",
       "", 1);
-  EXPECT_EQ(a.of("x"), Sync::kMirrored);
-  EXPECT_EQ(a.of("y"), Sync::kMirrored);
+  EXPECT_EQ(a.of("x"), ReplicaKind::kMirrored);
+  EXPECT_EQ(a.of("y"), ReplicaKind::kMirrored);
 }
 
 TEST(SyncAnalysis, UpdatesOfMirroredVariablesGiveWhatAllReplicasWillHave) {
@@ -203,8 +203,8 @@ TEST(SyncAnalysis, UpdatesOfMirroredVariablesGiveWhatAllReplicasWillHave) {
       %v = sgd[variable=@v](%x, %own_lr) : f32[4]
     )",
                            "var @w : f32[4]\nvar @v : f32[4]");
-  EXPECT_EQ(a.of("u"), Sync::kMirrored);
-  EXPECT_EQ(a.of("v"), Sync::kPerReplica);
+  EXPECT_EQ(a.of("u"), ReplicaKind::kMirrored);
+  EXPECT_EQ(a.of("v"), ReplicaKind::kPerReplica);
 }
 
 TEST(SyncAnalysis, FollowsBothBranches) {
@@ -239,12 +239,12 @@ TEST(SyncAnalysis, FollowsBothBranches) {
       }
     )";
   const Answers a = region(nodes);
-  EXPECT_EQ(a.of("a"), Sync::kMirrored);
-  EXPECT_EQ(a.of("a", 1), Sync::kPerReplica);
-  EXPECT_EQ(a.of("n"), Sync::kMirrored);
-  EXPECT_EQ(a.of("q"), Sync::kPerReplica);
-  EXPECT_EQ(a.of("b"), Sync::kPerReplica);
-  EXPECT_EQ(a.of("p3"), Sync::kMirrored);
+  EXPECT_EQ(a.of("a"), ReplicaKind::kMirrored);
+  EXPECT_EQ(a.of("a", 1), ReplicaKind::kPerReplica);
+  EXPECT_EQ(a.of("n"), ReplicaKind::kMirrored);
+  EXPECT_EQ(a.of("q"), ReplicaKind::kPerReplica);
+  EXPECT_EQ(a.of("b"), ReplicaKind::kPerReplica);
+  EXPECT_EQ(a.of("p3"), ReplicaKind::kMirrored);
   EXPECT_THAT(a.explain("a", 1), HasSubstr("<- q (model:18) <- x (model:8, a per-replica input)"));
   EXPECT_THAT(a.explain("b"), HasSubstr("<- own (model:14) <- of_x (model:12) <- x"));
 }
@@ -280,15 +280,15 @@ TEST(SyncAnalysis, LoopsReachTheirFixpoint) {
     )";
   };
   const Answers a = region(loop("%x"));
-  EXPECT_EQ(a.of("l", 0), Sync::kMirrored);
-  EXPECT_EQ(a.of("l", 1), Sync::kPerReplica);
-  EXPECT_EQ(a.of("l", 2), Sync::kPerReplica);
-  EXPECT_EQ(a.of("l", 3), Sync::kPerReplica);
-  EXPECT_EQ(a.of("l", 4), Sync::kMirrored);
-  EXPECT_EQ(a.of("ba"), Sync::kPerReplica);
+  EXPECT_EQ(a.of("l", 0), ReplicaKind::kMirrored);
+  EXPECT_EQ(a.of("l", 1), ReplicaKind::kPerReplica);
+  EXPECT_EQ(a.of("l", 2), ReplicaKind::kPerReplica);
+  EXPECT_EQ(a.of("l", 3), ReplicaKind::kPerReplica);
+  EXPECT_EQ(a.of("l", 4), ReplicaKind::kMirrored);
+  EXPECT_EQ(a.of("ba"), ReplicaKind::kPerReplica);
   EXPECT_THAT(a.explain("l", 1), HasSubstr("x (model:8, a per-replica input)"));
   const Answers same = region(loop("%s"));
-  for (std::uint32_t i = 0; i < 5; ++i) EXPECT_EQ(same.of("l", i), Sync::kMirrored) << i;
+  for (std::uint32_t i = 0; i < 5; ++i) EXPECT_EQ(same.of("l", i), ReplicaKind::kMirrored) << i;
 }
 
 TEST(SyncAnalysis, ALoopWithItsOwnNumberOfTripsGivesNothingEqual) {
@@ -310,8 +310,8 @@ TEST(SyncAnalysis, ALoopWithItsOwnNumberOfTripsGivesNothingEqual) {
         }
       }
     )");
-  EXPECT_EQ(a.of("l"), Sync::kPerReplica);
-  EXPECT_EQ(a.of("twice"), Sync::kMirrored);  // in any one trip
+  EXPECT_EQ(a.of("l"), ReplicaKind::kPerReplica);
+  EXPECT_EQ(a.of("twice"), ReplicaKind::kMirrored);  // in any one trip
   EXPECT_THAT(a.explain("l"), HasSubstr("<- more"));
 }
 
@@ -339,10 +339,10 @@ TEST(SyncAnalysis, FollowsValuesFromOneReplicatedNodeToTheNext) {
       }
       return %second
     )");
-  EXPECT_EQ(a.of("equal"), Sync::kMirrored);
-  EXPECT_EQ(a.of("own"), Sync::kPerReplica);
-  EXPECT_EQ(a.of("one"), Sync::kMirrored);
-  EXPECT_EQ(a.of("swapped"), Sync::kPerReplica);  // not looked into
+  EXPECT_EQ(a.of("equal"), ReplicaKind::kMirrored);
+  EXPECT_EQ(a.of("own"), ReplicaKind::kPerReplica);
+  EXPECT_EQ(a.of("one"), ReplicaKind::kMirrored);
+  EXPECT_EQ(a.of("swapped"), ReplicaKind::kPerReplica);  // not looked into
   EXPECT_THAT(a.explain("own"), HasSubstr("own (model:16) <- fx (model:8, a per-replica input)"));
 }
 
@@ -359,9 +359,9 @@ TEST(SyncAnalysis, MergeFunctionsGiveOneOrMany) {
   const Graph graph = b.finish();
   const SyncAnalysis sync(graph);
   const Graph& region = *sync.levels().at(0).graph;
-  EXPECT_EQ(sync.at(region, region.results()[0]), Sync::kMirrored);
-  EXPECT_EQ(sync.at(region, region.results()[1]), Sync::kPerReplica);
-  EXPECT_EQ(sync.at(region, region.results()[2]), Sync::kMirrored);
+  EXPECT_EQ(sync.at(region, region.results()[0]), ReplicaKind::kMirrored);
+  EXPECT_EQ(sync.at(region, region.results()[1]), ReplicaKind::kPerReplica);
+  EXPECT_EQ(sync.at(region, region.results()[2]), ReplicaKind::kMirrored);
   EXPECT_TRUE(sync.is_summed(region, region.results()[0]));
   EXPECT_THAT(sync.explain(region, region.results()[1]), HasSubstr("merge function"));
 }

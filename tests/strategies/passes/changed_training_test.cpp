@@ -51,7 +51,8 @@ TEST(AccumulatedTraining, ReplicasTalkOnceInSoManySteps) {
   Graph graph = testing::replicated_step(2);
   PassRegistry::global().parse_pipeline("accumulate-gradients(steps=2),insert-all-reduce").run(graph);
   const auto collectives = [](const Graph& level) {
-    return std::ranges::count_if(level.nodes(), [](const Node& node) { return node.op().traits.collective; });
+    return std::ranges::count_if(
+        level.nodes(), [](const Node& node) { return node.op().traits.is(ReplicaRole::kCollective); });
   };
   for (const Node& step : graph.nodes()) {
     if (step.op().region_kind != RegionKind::kReplicated) continue;

@@ -323,7 +323,7 @@ TEST_F(LowerCollectives, KeepsTheBitsOfTheAllReduce) {
           SCOPED_TRACE(str(ops, ", ", replicas, " replicas, ", to_string(op), ", ", to_string(dtype)));
           Graph after = before;
           PassRegistry::global().parse_pipeline(str("lower-collectives(ops=", ops, ")")).run(after);
-          for (const Node& node : after.nodes()) EXPECT_FALSE(node.op().traits.collective);
+          for (const Node& node : after.nodes()) EXPECT_FALSE(node.op().traits.is(ReplicaRole::kCollective));
           testing::expect_same_meaning(before, after, 3);
         }
         if (replicas > 1) {

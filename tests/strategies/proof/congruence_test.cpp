@@ -332,12 +332,12 @@ TEST(Congruence, SaysForDumpsWhatIsMirrored) {
       %n = neg(%t) : f32[2] replica 0
       %m = neg(%t:1) : f32[2] replica 1
     )");
-  const std::vector<Replication> kinds = replication_of(p.graph, p.classes.top());
+  const std::vector<ReplicaKind> kinds = replica_kinds_of(p.graph, p.classes.top());
   const auto kind = [&](std::string_view name, std::uint32_t output = 0) {
     return to_string(kinds[p.classes.top().index({p.graph.find(name), output})]);
   };
   EXPECT_EQ(kind("s"), "single");
-  EXPECT_EQ(kind("a"), "per_replica");
+  EXPECT_EQ(kind("a"), "per replica");
   EXPECT_EQ(kind("t", 1), "mirrored");
   EXPECT_EQ(kind("m"), "mirrored");
 }
