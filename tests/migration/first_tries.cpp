@@ -5,7 +5,8 @@
 
 #include "lockstep/lockstep.h"
 
-// clang-format off: a message is one line.
+// A message is one line.
+// clang-format off
 void test_first_tries(lockstep::MirroredStrategy& strategy, const lockstep::Variable& w, const lockstep::PerReplica<lockstep::Value>& slots);
 void test_first_tries(lockstep::MirroredStrategy& strategy, const lockstep::Variable& w, const lockstep::PerReplica<lockstep::Value>& slots) {
   using lockstep::Tensor;

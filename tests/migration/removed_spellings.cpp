@@ -1,7 +1,8 @@
 // Spellings that moved. None of them compiles: the compiler's message has to say what is written instead.
 #include "lockstep/lockstep.h"
 
-// clang-format off: a message is one line.
+// A message is one line.
+// clang-format off
 void test_removed_spellings(lockstep::MirroredStrategy& strategy, const lockstep::Variable& variable);
 void test_removed_spellings(lockstep::MirroredStrategy& strategy, const lockstep::Variable& variable) {
   strategy.is_single_tower();  // refused: is_single_tower() is compat::is_single_tower(strategy) now: include lockstep/strategies/compat.h
