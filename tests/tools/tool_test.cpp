@@ -277,7 +277,8 @@ TEST_F(Tool, AFailingPassLeavesAReproducer) {
 %x = placeholder() : f32[]
 %u = assign[variable=@w](%x) : f32[]
 )");
-  const std::string passes = "identity-removal,enter-replicas(replicas=2),replicate,prove-sync,dead-node-elimination";
+  const std::string passes =
+      "identity-removal,enter-replicas(replicas=2),replicate,prove-sync,dead-node-elimination";
   const Outcome failed = lockstep("opt drift.lks --passes='" + passes + "' --reproducer again.lks");
   EXPECT_EQ(failed.status, 1);
   EXPECT_THAT(failed.err,
