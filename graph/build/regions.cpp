@@ -5,6 +5,7 @@
 
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/build/internal/region_trace.h"
+#include "lockstep/graph/ir/internal/region_shapes.h"
 
 namespace lockstep {
 
@@ -114,6 +115,13 @@ std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, std::int6
   for (const std::vector<Value>& values : per_replica)
     inputs.insert(inputs.end(), values.begin(), values.end());
   Graph region = trace.take(parameters, captured);
+  if (const Node* gather = replicas > 1 ? internal::gather_of_known_extent(region) : nullptr) {
+    throw InvalidArgument(str("replicated: '", gather->name(),
+                              "' inside of it: all_gather gives what all replicas have, which is not known "
+                              "there: make it with ",
+                              "all_gather(), or with the attribute 'replicas' 0"),
+                          place);
+  }
   // Shared, per replica, captured -> shared, captured, per replica.
   std::vector<NodeId> order = region.parameters();
   std::rotate(order.begin() + static_cast<std::ptrdiff_t>(own_shared),

@@ -1,5 +1,6 @@
 // graph/check/verifier_rules_regions.cpp - what nodes with regions must look like, by kind.
 #include "lockstep/graph/check/internal/verifier_rules.h"
+#include "lockstep/graph/ir/internal/region_shapes.h"
 
 namespace lockstep::internal::verifier {
 namespace {
@@ -97,7 +98,11 @@ class Signature {
       };
       if (!takes(0, wanted, input_of)) return;
     }
-    if (n > 1) check_gathers(node_.regions()[0]);
+    if (const Node* gather = n > 1 ? gather_of_known_extent(node_.regions()[0]) : nullptr) {
+      return fail(str("'", gather->name(),
+                      "' inside of it: all_gather gives what all replicas have, which is not known there: ",
+                      "its attribute 'replicas' must be 0"));
+    }
     const std::size_t results = node_.regions()[0].results().size();
     if (node_.outputs().size() != results * n) {
       fail(str("the region 'replica' gives ", results, " results on each of ", n,
@@ -106,22 +111,6 @@ class Signature {
   }
 
  private:
-  // What replicas gather is longer than what each of them has: its shape must not say that it is known.
-  void check_gathers(const Graph& region) {
-    static const OpDef& gather = OpRegistry::global().get("all_gather");
-    for (const Node& node : region.nodes()) {
-      const auto* replicas = node.find<std::int64_t>("replicas");
-      if (&node.op() == &gather && (replicas == nullptr || *replicas != 0)) {
-        fail(str("'", node.name(),
-                 "' inside of it: all_gather gives what all replicas have, which is not known there: ",
-                 "its attribute 'replicas' must be 0"));
-      }
-      if (node.op().region_kind == RegionKind::kCond || node.op().region_kind == RegionKind::kWhile) {
-        for (const Graph& inner : node.regions()) check_gathers(inner);
-      }
-    }
-  }
-
   void fail(const std::string& message) {
     check_.fail(str("'", node_.name(), "': ", node_.op().name, ": ", message));
   }

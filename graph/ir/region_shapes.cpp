@@ -73,4 +73,18 @@ LoopShape loop_shape(const Node& node) {
   return loop;
 }
 
+const Node* gather_of_known_extent(const Graph& replica) {
+  static const OpDef& gather = OpRegistry::global().get("all_gather");
+  for (const Node& node : replica.nodes()) {
+    const auto* replicas = node.find<std::int64_t>("replicas");
+    if (&node.op() == &gather && (replicas == nullptr || *replicas != 0)) return &node;
+    const RegionKind kind = node.op().region_kind;
+    if (kind != RegionKind::kCond && kind != RegionKind::kWhile) continue;
+    for (const Graph& inner : node.regions()) {
+      if (const Node* found = gather_of_known_extent(inner)) return found;
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace lockstep::internal

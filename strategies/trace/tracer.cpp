@@ -193,6 +193,7 @@ PerReplica<Value> slot_by_slot(SlotFunction function, const SlotOperand<Value>& 
   const bool all_single = std::ranges::all_of(arguments, [](const auto& one) { return one.is_single(); });
   if (all_single) {
     std::vector<Value> values;
+    values.reserve(arguments.size());
     for (const PerReplica<Value>& argument : arguments) values.push_back(argument[0]);
     return apply(values)[0];
   }

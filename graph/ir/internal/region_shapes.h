@@ -13,6 +13,10 @@ namespace lockstep::internal {
 SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<const TensorSpec> inputs,
                                                 const NodeView::VariableSpecs& variables);
 
+// An all_gather in the code of several replicas, branches and loops included, whose shape claims to be known: what
+// replicas gather is longer than what each of them has. nullptr: there is none.
+const Node* gather_of_known_extent(const Graph& replica);
+
 // A while_loop's attributes.
 struct LoopShape {
   std::size_t carried = 0;
