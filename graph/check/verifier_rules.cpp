@@ -150,6 +150,10 @@ void infer(NodeCheck& check) {
   try {
     check.inferred =
         infer_outputs(check.node, specs, check.run.variables, shape_values ? &shape_values : nullptr);
+    // Also where the rule did not ask: the kernel will.
+    for (const std::size_t operand : check.node.op().shape_operands) {
+      if (operand < specs.size()) shape_values(operand);
+    }
   } catch (const Error& error) {
     check.fail(str(in_quotes(check.node.name()), ": ", error.message()));
   } catch (const std::bad_alloc&) {

@@ -1,8 +1,10 @@
+// graph/ir/evaluate_node.cpp - one node on tensors that are there.
 #include "lockstep/graph/ir/internal/evaluate_node.h"
 
 #include <algorithm>
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/ir/internal/region_shapes.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
 
 namespace lockstep::internal {
@@ -37,12 +39,7 @@ std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, c
   specs.reserve(inputs.size());
   for (const Tensor& input : inputs) specs.push_back(input.spec());
   const NodeView::ShapeValues shape_values = [&](std::size_t i) { return shape_elements(inputs[i]); };
-  const SmallVector<TensorSpec, 1> outputs = infer_outputs(node, specs, variables, &shape_values);
-  // Run by itself, a collective that was to be joined is one of a group of one.
-  if (const auto* replicas = node.find<std::int64_t>("replicas"); op.traits.is(ReplicaRole::kCollective) &&
-                                                                  replicas != nullptr && *replicas == 0 &&
-                                                                  outputs.size() == inputs.size())
-    return {inputs.begin(), inputs.end()};
+  const SmallVector<TensorSpec, 1> outputs = infer_running(node, specs, variables, shape_values);
   for (const TensorSpec& output : outputs) {
     if (!output.shape.is_known()) {
       throw InvalidArgument(str("the shape of an output is still unknown when it runs: ", output));

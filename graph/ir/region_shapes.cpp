@@ -9,8 +9,15 @@ namespace lockstep::internal {
 
 namespace {
 
+// What is inferred for: a graph that passes may still change, or one that runs as it is.
+enum class Purpose : std::uint8_t { kPass, kRun };
+
+SmallVector<TensorSpec, 1> infer_node(const Node& node, std::span<const TensorSpec> inputs,
+                                      const NodeView::VariableSpecs& variables,
+                                      const NodeView::ShapeValues& shape_values, Purpose purpose);
+
 std::vector<TensorSpec> infer_graph(const Graph& graph, std::span<const TensorSpec> arguments,
-                                    const NodeView::VariableSpecs& variables) {
+                                    const NodeView::VariableSpecs& variables, Purpose purpose) {
   std::vector<SmallVector<TensorSpec, 1>> specs(graph.id_bound());
   for (std::size_t i = 0; i < arguments.size(); ++i) specs[graph.parameters()[i].index()] = {arguments[i]};
   HostValues host(
@@ -22,26 +29,23 @@ std::vector<TensorSpec> infer_graph(const Graph& graph, std::span<const TensorSp
     inputs.clear();
     for (const ValueId input : node.inputs()) inputs.push_back(specs[input.node.index()][input.output]);
     const NodeView::ShapeValues shape_values = host.for_node(node);
-    specs[id.index()] = node.op().region_kind == RegionKind::kNone
-                            ? infer_outputs(node, inputs, variables, &shape_values)
-                            : infer_region_outputs(node, inputs, variables);
+    specs[id.index()] = infer_node(node, inputs, variables, shape_values, purpose);
   }
   std::vector<TensorSpec> results;
   for (const ValueId result : graph.results()) results.push_back(specs[result.node.index()][result.output]);
   return results;
 }
 
-}  // namespace
-
-SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<const TensorSpec> inputs,
-                                                const NodeView::VariableSpecs& variables) {
+SmallVector<TensorSpec, 1> infer_regions(const Node& node, std::span<const TensorSpec> inputs,
+                                         const NodeView::VariableSpecs& variables, Purpose purpose) {
   const auto keep = [](const std::vector<TensorSpec>& specs) {
     return SmallVector<TensorSpec, 1>(std::span<const TensorSpec>(specs));
   };
   switch (node.op().region_kind) {
     case RegionKind::kCond: {
-      std::vector<TensorSpec> specs = infer_graph(node.regions()[0], inputs.subspan(1), variables);
-      const std::vector<TensorSpec> others = infer_graph(node.regions()[1], inputs.subspan(1), variables);
+      std::vector<TensorSpec> specs = infer_graph(node.regions()[0], inputs.subspan(1), variables, purpose);
+      const std::vector<TensorSpec> others =
+          infer_graph(node.regions()[1], inputs.subspan(1), variables, purpose);
       for (std::size_t i = 0; i < specs.size(); ++i)
         specs[i].shape = join_shapes(specs[i].shape, others[i].shape);
       return keep(specs);
@@ -55,7 +59,7 @@ SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<cons
         std::vector<TensorSpec> arguments(inputs.begin(),
                                           inputs.begin() + static_cast<std::ptrdiff_t>(shared));
         for (std::size_t at = shared + r; at < inputs.size(); at += replicas) arguments.push_back(inputs[at]);
-        const std::vector<TensorSpec> results = infer_graph(node.regions()[0], arguments, variables);
+        const std::vector<TensorSpec> results = infer_graph(node.regions()[0], arguments, variables, purpose);
         for (std::size_t i = 0; i < results.size(); ++i) outputs[i * replicas + r] = results[i];
       }
       return keep(outputs);
@@ -63,6 +67,35 @@ SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<cons
     case RegionKind::kNone: break;
   }
   return infer_outputs(node, inputs, variables);
+}
+
+SmallVector<TensorSpec, 1> infer_node(const Node& node, std::span<const TensorSpec> inputs,
+                                      const NodeView::VariableSpecs& variables,
+                                      const NodeView::ShapeValues& shape_values, Purpose purpose) {
+  if (node.op().region_kind != RegionKind::kNone) return infer_regions(node, inputs, variables, purpose);
+  SmallVector<TensorSpec, 1> outputs = infer_outputs(node, inputs, variables, &shape_values);
+  if (purpose == Purpose::kRun && awaits_joining(node) && outputs.size() == inputs.size())
+    return SmallVector<TensorSpec, 1>(inputs);
+  return outputs;
+}
+
+}  // namespace
+
+SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<const TensorSpec> inputs,
+                                                const NodeView::VariableSpecs& variables) {
+  return infer_regions(node, inputs, variables, Purpose::kPass);
+}
+
+SmallVector<TensorSpec, 1> infer_running(const Node& node, std::span<const TensorSpec> inputs,
+                                         const NodeView::VariableSpecs& variables,
+                                         const NodeView::ShapeValues& shape_values) {
+  return infer_node(node, inputs, variables, shape_values, Purpose::kRun);
+}
+
+bool awaits_joining(const Node& node) {
+  if (!node.op().traits.is(ReplicaRole::kCollective)) return false;
+  const auto* replicas = node.find<std::int64_t>("replicas");
+  return replicas != nullptr && *replicas == 0;
 }
 
 LoopShape loop_shape(const Node& node) {

@@ -128,6 +128,7 @@ OpDef global_count_op() {
   def.traits.infallible = true;
   def.infer = [](InferContext& c) {
     c.require(c.get<DType>("dtype") != DType::kBool, "a number does not fit into bool");
+    c.shape_operand(0);  // throws where it does not follow from shapes
     c.add_output(c.get<DType>("dtype"), Shape{});
   };
   def.gradient = [](GradientContext&) -> std::vector<Gradient> { return {Gradient()}; };

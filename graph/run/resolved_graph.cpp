@@ -80,9 +80,7 @@ void ResolvedGraph::resolve_shapes(std::span<const TensorSpec> feeds,
 SmallVector<TensorSpec, 1> ResolvedGraph::infer(const Node& node, std::span<const TensorSpec> inputs,
                                                 const NodeView::VariableSpecs& variables) {
   const NodeView::ShapeValues shape_values = host_values_.for_node(node);
-  SmallVector<TensorSpec, 1> outputs = node.op().region_kind == RegionKind::kNone
-                                           ? infer_outputs(node, inputs, variables, &shape_values)
-                                           : infer_region_outputs(node, inputs, variables);
+  SmallVector<TensorSpec, 1> outputs = infer_running(node, inputs, variables, shape_values);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].shape.is_known()) {
       throw InvalidArgument(

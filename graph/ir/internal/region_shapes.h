@@ -12,6 +12,13 @@ namespace lockstep::internal {
 // The specs of a region node's outputs for inputs of known specs, inferred through the regions.
 SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<const TensorSpec> inputs,
                                                 const NodeView::VariableSpecs& variables);
+// Of any node, in a graph that runs as it is: a collective that no pass has joined is one of a group of one there,
+// also inside of regions.
+SmallVector<TensorSpec, 1> infer_running(const Node& node, std::span<const TensorSpec> inputs,
+                                         const NodeView::VariableSpecs& variables,
+                                         const NodeView::ShapeValues& shape_values);
+// Is it a collective that was to be joined with those of other replicas (`replicas` is 0)?
+bool awaits_joining(const Node& node);
 
 // An all_gather in the code of several replicas, branches and loops included, whose shape claims to be known: what
 // replicas gather is longer than what each of them has. nullptr: there is none.

@@ -10,6 +10,7 @@
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/run/program.h"
 #include "lockstep/graph/text/text.h"
 
 namespace lockstep {
@@ -31,6 +32,32 @@ std::string error_of(F&& f) {
     return error.what();
   }
   return "no error";
+}
+
+// What runs as it is, without a strategy, is a group of one: in programs as in the interpreter.
+TEST(Interpreter, AGatherThatNobodyJoinedGathersOneValue) {
+  for (const char* text : {"%x = placeholder() : f32[2]\n"
+                           "%y = all_gather[replicas=0](%x) : f32[?]\n"
+                           "return %y\n",
+                           "%x = placeholder() : f32[2]\n"
+                           "%p = constant[value=bool[]{true}]() : bool[]\n"
+                           "%y = cond(%p, %x) : f32[?] {\n"
+                           "  region {\n"
+                           "    %x = placeholder() : f32[2]\n"
+                           "    %y = all_gather[replicas=0](%x) : f32[?]\n"
+                           "    return %y\n"
+                           "  }\n"
+                           "  region {\n"
+                           "    %x = placeholder() : f32[2]\n"
+                           "    return %x\n"
+                           "  }\n"
+                           "}\n"
+                           "return %y\n"}) {
+    const Graph graph = parse(text);
+    const Tensor x = Tensor::from<float>({2}, {3, 4});
+    EXPECT_THAT(floats(Interpreter(graph).run({{"x", x}}).at(0)), ElementsAre(3, 4));
+    EXPECT_THAT(floats(compile(graph, Runtime()).run({{"x", x}}).at(0)), ElementsAre(3, 4));
+  }
 }
 
 TEST(Interpreter, RunsNodesInOrder) {

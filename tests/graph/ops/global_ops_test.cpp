@@ -120,6 +120,11 @@ TEST(Global, RefuseWhatTheyCannotDo) {
   EXPECT_THAT(caught([&] { global_count(ints, DType::kBool); }).what, HasSubstr("does not fit into bool"));
   EXPECT_THAT(caught([&] { reshape(ints, reshape(global_count(ints), Shape{1})); }).what,
               HasSubstr("a shape operand must follow from constants and from shapes"));
+  const Value fed = b.placeholder("fed", DType::kI64, {2});
+  EXPECT_THAT(caught([&] {
+                b.op1("global_count", {fed}, {{"dtype", DType::kI64}});
+              }).what,
+              HasSubstr("a shape operand must follow from constants and from shapes"));
 }
 
 TEST(GlobalGradients, FlowThroughTheValuesAlone) {

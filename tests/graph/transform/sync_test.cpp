@@ -82,7 +82,8 @@ TEST(SyncAnalysis, CollectivesMakeEqual) {
       %t = all_reduce[reduce="sum"](%x) : f32[4]
       %u = add(%t, %s) : f32[4]
       %v = add(%t, %x) : f32[4]
-      %n = global_count[dtype=i64](%x) : i64[]
+      %rows = shape_of(%x) : i64[1]
+      %n = global_count[dtype=i64](%rows) : i64[]
       %m = global_sum(%x) : f32[]
     )");
   EXPECT_EQ(a.of("t"), ReplicaKind::kMirrored);
