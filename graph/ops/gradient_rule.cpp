@@ -31,7 +31,11 @@ Value to_dense(const Gradient& gradient) {
 }
 
 Value GradientContext::grad(std::size_t i) const {
-  return has_grad(i) ? output_gradients_[i] : zeros_like(outputs_[i]);
+  if (has_grad(i)) return output_gradients_[i];
+  const Value& output = outputs_[i];
+  // From the shape alone where it is known: the same on all replicas.
+  if (output.shape().is_known()) return full(output.builder(), output.dtype(), output.shape(), 0);
+  return zeros_like(output);
 }
 
 Value sum_to_like(const Value& value, const Value& like) {

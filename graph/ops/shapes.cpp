@@ -6,6 +6,7 @@
 
 #include "lockstep/core/kernels/reduce.h"
 #include "lockstep/core/kernels/strided.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/rules/internal/axes.h"
@@ -307,7 +308,10 @@ Value filled_like(std::string_view op, const Operand& x, double number) {
   const Value& like = x.value_for(op);
   GraphBuilder& builder = like.builder();
   const TensorSpec& spec = like.spec();
-  if (spec.shape.is_known()) return full(builder, spec.dtype, spec.shape, number, x.site());
+  // Of a value that differs between replicas the result is each replica's own, whether or not their shapes turn
+  // out alike: sum(ones_like(x)) counts rows, and those of all replicas add up.
+  if (spec.shape.is_known() && !internal::BuilderAccess(builder).in_replicas())
+    return full(builder, spec.dtype, spec.shape, number, x.site());
   const Value shape = builder.op1("shape_of", {like}, {}, {}, x.site());
   return full(builder, spec.dtype, shape, number, x.site());
 }

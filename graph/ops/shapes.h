@@ -28,7 +28,7 @@ LOCKSTEP_API Value broadcast_to(const Operand& x, const Value& shape);
 // nothing where the shapes turn out equal.
 LOCKSTEP_API Value sum_to(const Operand& x, const Shape& shape);
 LOCKSTEP_API Value sum_to(const Operand& x, const Value& shape);
-// Zeros / ones of the dtype and shape of x.
+// Zeros / ones of the dtype and shape of x. In the code of a replica they are the replica's own if x is.
 LOCKSTEP_API Value zeros_like(const Operand& x);
 LOCKSTEP_API Value ones_like(const Operand& x);
 // x with axes of extent 1 at these places of the result, which may count from its end. Costs nothing.

@@ -211,6 +211,8 @@ Value seed_of(const Value& target, const GradientOptions& options, SourceSite si
   }
   if (options.seed.valid()) return options.seed;
   const auto made_at = internal::BuilderAccess(target.builder()).made_at(site);
+  // From the shape alone where it is known: the seed is the same on all replicas, also if the target is not.
+  if (target.shape().is_known()) return full(target.builder(), target.dtype(), target.shape(), 1, site);
   return ones_like(target);
 }
 

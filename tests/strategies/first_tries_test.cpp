@@ -235,6 +235,8 @@ TEST_F(FirstTries, RowCountsAddUpForEvenAndUnevenSlices) {
       return strategy_.reduce(ReduceOp::kSum, strategy_.run(count, x)).item();
     };
     EXPECT_EQ(sum_of([](Value v) { return num_elements(v, {0}); }), 3 + second);
+    EXPECT_EQ(sum_of([](Value v) { return sum(cast(ones_like(v), DType::kI64)); }), 2 * (3 + second));
+    EXPECT_EQ(sum_of([](Value v) { return sum(cast(zeros_like(v), DType::kI64) + 1); }), 2 * (3 + second));
     EXPECT_EQ(sum_of([](Value v) { return gather(shape_of(v), constant(std::int64_t{0})); }), 3 + second);
     // In the code of a replica.
     EXPECT_EQ(strategy_.run([](Value v) { return global_count(v); }, x)[0].item(), 2 * (3 + second));
