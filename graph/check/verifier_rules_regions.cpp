@@ -1,12 +1,12 @@
 // graph/check/verifier_rules_regions.cpp - what nodes with regions must look like, by kind.
 #include "lockstep/graph/check/internal/verifier_rules.h"
 #include "lockstep/graph/ir/internal/region_shapes.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 
 namespace lockstep::internal::verifier {
 namespace {
 
 // More would be a mistake, and a rule that counts them would never end.
-constexpr std::int64_t kMaxReplicas = 1 << 20;
 
 bool is_bool_scalar(const TensorSpec& spec) { return spec.dtype == DType::kBool && spec.shape.rank() == 0; }
 

@@ -6,6 +6,7 @@
 
 #include "lockstep/graph/ir/internal/evaluate_node.h"
 #include "lockstep/graph/ir/internal/region_shapes.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 
 namespace lockstep::internal {
 
@@ -143,15 +144,12 @@ std::vector<Tensor> Evaluator::run_while(const Node& node, std::span<const Tenso
 }
 
 std::vector<Tensor> Evaluator::run_replicated(const Node& node, std::span<const Tensor> inputs) {
-  const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
-  const auto shared = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
-  const Graph& region = node.regions()[0];
-  std::vector<Tensor> outputs(region.results().size() * replicas);
-  for (std::size_t r = 0; r < replicas; ++r) {
-    std::vector<Tensor> arguments(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(shared));
-    for (std::size_t at = shared + r; at < inputs.size(); at += replicas) arguments.push_back(inputs[at]);
-    std::vector<Tensor> results = run_graph(region, arguments, static_cast<int>(r));
-    for (std::size_t i = 0; i < results.size(); ++i) outputs[i * replicas + r] = std::move(results[i]);
+  const ReplicatedNode replicated(node);
+  std::vector<Tensor> outputs(node.outputs().size());
+  for (std::size_t r = 0; r < replicated.replicas(); ++r) {
+    std::vector<Tensor> results =
+        run_graph(replicated.region(), replicated.arguments(inputs, r), static_cast<int>(r));
+    for (std::size_t i = 0; i < results.size(); ++i) outputs[replicated.output(i, r)] = std::move(results[i]);
   }
   return outputs;
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/graph/ir/internal/shape_values.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 
 namespace lockstep::internal {
 
@@ -52,15 +53,12 @@ SmallVector<TensorSpec, 1> infer_regions(const Node& node, std::span<const Tenso
     }
     case RegionKind::kWhile: return infer_outputs(node, inputs, variables);
     case RegionKind::kReplicated: {
-      const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
-      const auto shared = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
+      const ReplicatedNode replicated(node);
       std::vector<TensorSpec> outputs(node.outputs().size());
-      for (std::size_t r = 0; r < replicas; ++r) {
-        std::vector<TensorSpec> arguments(inputs.begin(),
-                                          inputs.begin() + static_cast<std::ptrdiff_t>(shared));
-        for (std::size_t at = shared + r; at < inputs.size(); at += replicas) arguments.push_back(inputs[at]);
+      for (std::size_t r = 0; r < replicated.replicas(); ++r) {
+        const std::vector<TensorSpec> arguments = replicated.arguments(inputs, r);
         const std::vector<TensorSpec> results = infer_graph(node.regions()[0], arguments, variables, purpose);
-        for (std::size_t i = 0; i < results.size(); ++i) outputs[i * replicas + r] = results[i];
+        for (std::size_t i = 0; i < results.size(); ++i) outputs[replicated.output(i, r)] = results[i];
       }
       return keep(outputs);
     }
@@ -92,12 +90,6 @@ SmallVector<TensorSpec, 1> infer_running(const Node& node, std::span<const Tenso
   return infer_node(node, inputs, variables, shape_values, Purpose::kRun);
 }
 
-bool awaits_joining(const Node& node) {
-  if (!node.op().traits.is(ReplicaRole::kCollective)) return false;
-  const auto* replicas = node.find<std::int64_t>("replicas");
-  return replicas != nullptr && *replicas == 0;
-}
-
 LoopShape loop_shape(const Node& node) {
   LoopShape loop;
   loop.carried = static_cast<std::size_t>(*node.find<std::int64_t>("carried"));
@@ -109,8 +101,7 @@ LoopShape loop_shape(const Node& node) {
 const Node* gather_of_known_extent(const Graph& replica) {
   static const OpDef& gather = OpRegistry::global().get("all_gather");
   for (const Node& node : replica.nodes()) {
-    const auto* replicas = node.find<std::int64_t>("replicas");
-    if (&node.op() == &gather && (replicas == nullptr || *replicas != 0)) return &node;
+    if (&node.op() == &gather && !awaits_joining(node)) return &node;
     const RegionKind kind = node.op().region_kind;
     if (kind != RegionKind::kCond && kind != RegionKind::kWhile) continue;
     for (const Graph& inner : node.regions()) {

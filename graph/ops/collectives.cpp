@@ -9,6 +9,7 @@
 
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/build/internal/region_trace.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/ops/elementwise.h"
 #include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/indexing.h"
@@ -387,7 +388,6 @@ OpDef merge_call_op() {
   def.attributes = {{"replicas", AttributeType::kInt}, {"single", AttributeType::kInts}};
   def.effects = Effect::kCollective;
   def.infer = [](InferContext& c) {
-    constexpr std::int64_t kMaxReplicas = 1 << 20;
     const std::int64_t given = c.get<std::int64_t>("replicas");
     if (given > kMaxReplicas)
       NodeView::fail(str("there are at most ", kMaxReplicas, " replicas, got ", given));

@@ -7,6 +7,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/variable_store.h"
 #include "lockstep/graph/check/verifier.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/run/variable_role.h"
 
 namespace lockstep {
@@ -41,13 +42,12 @@ void bind_variables(const Graph& graph, VariableStore& store, SameStart same_sta
 void check_replicas(const Graph& graph) {
   for (const NodeId id : graph.region_owners()) {
     const Node& node = graph.node(id);
-    const auto* replicas = node.find<std::int64_t>("replicas");
-    if (node.op().region_kind == RegionKind::kReplicated && replicas != nullptr && *replicas > 1) {
+    if (const auto replicated = ReplicatedNode::of(node); replicated && replicated->replicas() > 1) {
       for (const VariableUse& use : variable_uses(node)) {
         if (!use.writes) continue;
         throw FailedPrecondition(
-            str("'", node.name(), "' runs ", *replicas, " replicas that change variable '", use.name,
-                "', of which there is one copy: it would change ", *replicas,
+            str("'", node.name(), "' runs ", replicated->replicas(), " replicas that change variable '",
+                use.name, "', of which there is one copy: it would change ", replicated->replicas(),
                 " times a step. Let a strategy distribute the graph (Strategy::distribute, or lockstep run "
                 "--strategy), or ask for it by name (CompileOptions::replicas_in_turn)"),
             place_of(node));

@@ -8,6 +8,7 @@
 #include "lockstep/core/memory.h"
 #include "lockstep/graph/ir/internal/region_shapes.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/run/internal/plan.h"
 #include "lockstep/graph/run/internal/run_context.h"
 
@@ -187,15 +188,15 @@ void run_while(const RegionNode& self, const LoopShape& loop, KernelContext& c) 
   *static_cast<std::int64_t*>(c.output(2 * loop.carried)) = trip;
 }
 
-void run_replicated(const RegionNode& self, std::size_t replicas, std::size_t shared, KernelContext& c) {
+void run_replicated(const RegionNode& self, const ReplicatedNode& replicated, KernelContext& c) {
   const Pointers variables = self.variables(c);
-  for (std::size_t r = 0; r < replicas; ++r) {
-    Pointers arguments = RegionNode::inputs(c, 0, shared);
-    for (std::size_t at = shared + r; at < self.node->inputs().size(); at += replicas) {
-      arguments.push_back(const_cast<void*>(c.input(at)));
-    }
+  for (std::size_t r = 0; r < replicated.replicas(); ++r) {
+    Pointers arguments;
+    for (std::size_t i = 0; i < replicated.region().parameters().size(); ++i)
+      arguments.push_back(const_cast<void*>(c.input(replicated.input(i, r))));
     Pointers results;
-    for (std::size_t i = r; i < self.outputs; i += replicas) results.push_back(c.output(i));
+    for (std::size_t i = 0; i < replicated.region().results().size(); ++i)
+      results.push_back(c.output(replicated.output(i, r)));
     self.programs[r]->run(arguments, results, variables, c.run());
   }
 }
@@ -254,18 +255,12 @@ RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> in
       break;
     }
     case RegionKind::kReplicated: {
-      const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
-      const auto shared = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
-      for (std::size_t r = 0; r < replicas; ++r) {
-        std::vector<TensorSpec> arguments(inputs.begin(),
-                                          inputs.begin() + static_cast<std::ptrdiff_t>(shared));
-        for (std::size_t at = shared + r; at < inputs.size(); at += replicas) arguments.push_back(inputs[at]);
-        result.seconds += add(node.regions()[0], arguments, static_cast<int>(r));
-        check_results(r, r, replicas);
+      const ReplicatedNode replicated(node);
+      for (std::size_t r = 0; r < replicated.replicas(); ++r) {
+        result.seconds += add(node.regions()[0], replicated.arguments(inputs, r), static_cast<int>(r));
+        check_results(r, r, replicated.replicas());
       }
-      result.kernel = [self, replicas, shared](KernelContext& c) {
-        run_replicated(*self, replicas, shared, c);
-      };
+      result.kernel = [self, replicated](KernelContext& c) { run_replicated(*self, replicated, c); };
       break;
     }
     case RegionKind::kNone: LOCKSTEP_CHECK(false, "node '", node.name(), "' has no regions that run");

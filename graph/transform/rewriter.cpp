@@ -8,6 +8,7 @@
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ir/internal/evaluate_node.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/transform/pass.h"
 
 namespace lockstep {
@@ -211,8 +212,9 @@ bool is_in_replicas(const Graph& graph, const Graph& level, bool inside) {
   for (const NodeId id : graph.region_owners()) {
     const Node& node = graph.node(id);
     const RegionKind kind = node.op().region_kind;
-    const auto* replicas = node.find<std::int64_t>("replicas");
-    const bool here = kind == RegionKind::kReplicated ? replicas != nullptr && *replicas > 1
+    const auto replicated = ReplicatedNode::of(node);
+    // One that does not hold together is being changed: of several, say.
+    const bool here = kind == RegionKind::kReplicated ? !replicated || replicated->replicas() > 1
                                                       : inside && kind != RegionKind::kNone;
     for (const Graph& region : node.regions()) {
       if (is_in_replicas(region, level, here)) return true;

@@ -4,25 +4,14 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/graph/ir/internal/gradient_nodes.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 
 namespace lockstep {
 
 namespace {
 
-// Leaves the replicated region: its own region belongs to no replica.
-const std::vector<std::int64_t>* merges(const Node& node) {
-  if (node.regions().empty() || node.op().region_kind != RegionKind::kNone) return nullptr;
-  if (!has(node.op().effects, Effect::kCollective)) return nullptr;
-  return node.find<std::vector<std::int64_t>>("single");
-}
-
 bool same_values(std::span<const ValueId> values) {
   return std::ranges::all_of(values, [&](ValueId value) { return value == values[0]; });
-}
-
-bool is_update(const Node& node) {
-  const bool* update = node.find<bool>("update");
-  return update != nullptr && *update;
 }
 
 }  // namespace
@@ -95,13 +84,11 @@ SyncAnalysis::SyncAnalysis(const Graph& outermost) : outermost_(outermost) {
 
 void SyncAnalysis::add_cross(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
-    const bool replicated = node.op().region_kind == RegionKind::kReplicated;
-    for (const Graph& region : node.regions()) {
-      if (replicated) {
-        add_level(region, *node.find<std::int64_t>("replicas"), is_update(node));
-      } else {
-        add_cross(region);
-      }
+    if (const auto replicated = ReplicatedNode::of(node)) {
+      add_level(replicated->region(), static_cast<std::int64_t>(replicated->replicas()),
+                replicated->is_update());
+    } else {
+      for (const Graph& region : node.regions()) add_cross(region);
     }
   }
 }
@@ -120,7 +107,7 @@ void SyncAnalysis::add_level(const Graph& graph, std::int64_t replicas, bool fin
   }
   first_.push_back(std::move(first));
   for (const Node& node : graph.nodes()) {
-    const bool leaves = merges(node) != nullptr;
+    const bool leaves = MergeCall::of(node).has_value();
     for (const Graph& region : node.regions()) {
       if (leaves) {
         add_cross(region);
@@ -140,49 +127,58 @@ std::uint32_t SyncAnalysis::cell(const Graph& level, ValueId value) const {
 
 // --- edges: what is per replica makes others so
 
-void SyncAnalysis::connect_cross(const Graph& graph, const Node* merge, Edges& edges) {
+void SyncAnalysis::connect_cross(const Graph& graph, const MergeCall* merge, Edges& edges) {
   for (const Node& node : graph.nodes()) {
-    if (node.op().region_kind == RegionKind::kReplicated) {
-      connect_replicated(node, merge, edges);
+    if (const auto replicated = ReplicatedNode::of(node)) {
+      connect_replicated(*replicated, merge, edges);
     } else {
       for (const Graph& region : node.regions()) connect_cross(region, nullptr, edges);
     }
   }
 }
 
-void SyncAnalysis::connect_replicated(const Node& node, const Node* merge, Edges& edges) {
-  const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
-  const auto shared = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
-  const Graph& region = node.regions()[0];
-  for (std::size_t at = shared, i = shared; at < node.inputs().size(); at += replicas, ++i) {
-    const std::span<const ValueId> group = node.inputs().subspan(at, replicas);
+namespace {
+
+// The result of another replicated node that these are, one per replica in order.
+std::optional<std::pair<const Graph*, ValueId>> result_of_replicas(const Graph& graph,
+                                                                   std::span<const ValueId> values) {
+  const auto maker = ReplicatedNode::of(graph.node(values[0].node));
+  if (!maker || maker->replicas() != values.size()) return std::nullopt;
+  const std::size_t result = maker->result(values[0].output);
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    const auto output = static_cast<std::uint32_t>(maker->output(result, r));
+    if (values[r] != ValueId{maker->node().id(), output}) return std::nullopt;
+  }
+  return std::pair(&maker->region(), maker->region().results()[result]);
+}
+
+// The input of a merge call that these are inside of it, one per replica in order.
+std::optional<ValueId> argument_of_merge(const MergeCall& merge, std::span<const ValueId> values) {
+  if (merge.replicas() != values.size()) return std::nullopt;
+  const std::vector<NodeId>& taken = merge.region().parameters();
+  const auto input = static_cast<std::size_t>(std::ranges::find(taken, values[0].node) - taken.begin());
+  if (input >= merge.node().inputs().size()) return std::nullopt;
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    if (values[r].node != taken[merge.parameter(input, r)]) return std::nullopt;
+  }
+  return merge.node().inputs()[input];
+}
+
+}  // namespace
+
+void SyncAnalysis::connect_replicated(const ReplicatedNode& node, const MergeCall* merge, Edges& edges) {
+  const Graph& region = node.region();
+  for (std::size_t i = node.shared(); i < region.parameters().size(); ++i) {
+    const std::span<const ValueId> group = node.inputs(i);
     if (same_values(group)) continue;
     const std::uint32_t parameter = cell(region, {region.parameters()[i], 0});
-    // What the replicas of another node gave, one each?
-    const Node& maker = node.graph().node(group[0].node);
-    const bool results = maker.op().region_kind == RegionKind::kReplicated &&
-                         *maker.find<std::int64_t>("replicas") == static_cast<std::int64_t>(replicas) &&
-                         group[0].output % replicas == 0;
-    bool in_order = true;
-    for (std::size_t r = 0; results && r < replicas; ++r)
-      in_order = in_order && group[r] == ValueId{maker.id(), group[0].output + static_cast<std::uint32_t>(r)};
-    if (results && in_order) {
-      const Graph& other = maker.regions()[0];
-      edges.add(cell(other, other.results()[group[0].output / replicas]), parameter);
+    if (const auto made = result_of_replicas(node.node().graph(), group)) {
+      edges.add(cell(*made->first, made->second), parameter);
       continue;
     }
-    // What the replicas that called a merge function gave it, one each?
-    if (merge != nullptr && *merge->find<std::int64_t>("replicas") == static_cast<std::int64_t>(replicas)) {
-      const std::vector<NodeId>& taken = node.graph().parameters();
-      const std::size_t arguments = merge->inputs().size();
-      const auto first = static_cast<std::size_t>(std::ranges::find(taken, group[0].node) - taken.begin());
-      bool argument = first < arguments;
-      for (std::size_t r = 0; argument && r < replicas; ++r)
-        argument = group[r].node == taken[first + r * arguments];
-      if (argument) {
-        edges.add(cell(merge->graph(), merge->inputs()[first]), parameter);
-        continue;
-      }
+    if (const auto argument = merge == nullptr ? std::nullopt : argument_of_merge(*merge, group)) {
+      edges.add(cell(merge->node().graph(), *argument), parameter);
+      continue;
     }
     edges.sources.push_back(parameter);
   }
@@ -212,17 +208,15 @@ void SyncAnalysis::connect_node(const Level& level, const Node& node, Edges& edg
     for (std::uint32_t i = 0; i < outputs; ++i) list.push_back(first + i);
   };
   if (internal::made_by_gradients(node)) all_outputs(edges.gradients);
-  if (const std::vector<std::int64_t>* single = merges(node)) {
-    std::size_t at = 0;
-    const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
-    const std::span<const ValueId> results = node.regions()[0].results();
+  if (const auto merge = MergeCall::of(node)) {
+    const std::span<const ValueId> results = merge->region().results();
+    const std::vector<std::size_t> firsts = merge->first_results();
     for (std::uint32_t i = 0; i < outputs; ++i) {
-      const std::size_t count = (*single)[i] != 0 ? 1 : replicas;
-      if (!same_values(results.subspan(at, count))) edges.sources.push_back(first + i);
-      at += count;
+      if (!same_values(results.subspan(firsts[i], firsts[i + 1] - firsts[i])))
+        edges.sources.push_back(first + i);
     }
     all_outputs(edges.together);
-    connect_cross(node.regions()[0], &node, edges);
+    connect_cross(merge->region(), &*merge, edges);
     return;
   }
   if (traits.is(ReplicaRole::kCollective) && traits.same_on_all) {
@@ -341,7 +335,7 @@ std::vector<SyncAnalysis::Link> SyncAnalysis::chain(const Graph& level, ValueId 
 }
 
 std::string SyncAnalysis::reason(const Node& node) const {
-  if (merges(node) != nullptr) return "what a merge function gives each replica for itself";
+  if (MergeCall::of(node)) return "what a merge function gives each replica for itself";
   const std::string why = describe_difference(node, outermost_);
   return why.empty() ? "a per-replica input" : why;
 }

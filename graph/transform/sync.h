@@ -43,6 +43,7 @@
 
 #include "lockstep/core/export.h"
 #include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/transform/replica_kind.h"
 
 namespace lockstep {
@@ -89,8 +90,8 @@ class LOCKSTEP_API SyncAnalysis {
 
   void add_cross(const Graph& graph);
   void add_level(const Graph& graph, std::int64_t replicas, bool final);
-  void connect_cross(const Graph& graph, const Node* merge, Edges& edges);
-  void connect_replicated(const Node& node, const Node* merge, Edges& edges);
+  void connect_cross(const Graph& graph, const MergeCall* merge, Edges& edges);
+  void connect_replicated(const ReplicatedNode& node, const MergeCall* merge, Edges& edges);
   void connect_level(const Level& level, Edges& edges);
   void connect_node(const Level& level, const Node& node, Edges& edges);
   void connect_regions(const Node& node, Edges& edges);

@@ -10,6 +10,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/name_hash.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/io/drawings/internal/communication.h"
 #include "lockstep/io/drawings/internal/view_maker.h"
 
@@ -199,22 +200,16 @@ class ViewMaker {
 
   // The region of a `replicated` node in place of the node.
   bool inline_region(Level& level, const Node& node) {
-    if (node.op().region_kind != RegionKind::kReplicated || node.regions().size() != 1) return false;
-    const auto* replicas = node.find<std::int64_t>("replicas");
-    const auto* shared = node.find<std::int64_t>("shared");
-    if (replicas == nullptr || shared == nullptr || *replicas < 1 || *shared < 0) return false;
-    const auto n = static_cast<std::size_t>(*replicas), s = static_cast<std::size_t>(*shared);
-    const Graph& region = node.regions()[0];
-    if (region.parameters().size() < s || s + (region.parameters().size() - s) * n != node.inputs().size())
-      return false;
+    const auto replicated = ReplicatedNode::of(node);
+    if (!replicated) return false;
+    const Graph& region = replicated->region();
     Level& inner = levels_.emplace_back();
     inner.graph = &region;
     inner.path = level.path;
-    inner.copies = level.copies * n;
+    inner.copies = level.copies * replicated->replicas();
     for (std::size_t i = 0; i < region.parameters().size(); ++i) {
       std::vector<Source>& sources = inner.parameters[region.parameters()[i]];
-      const std::size_t first = i < s ? i : s + (i - s) * n, count = i < s ? 1 : n;
-      for (std::size_t r = 0; r < count; ++r) find_sources(level, node.inputs()[first + r], sources);
+      for (const ValueId input : replicated->inputs(i)) find_sources(level, input, sources);
       std::ranges::sort(sources);
       sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
     }
@@ -228,9 +223,7 @@ class ViewMaker {
     if (!level.graph->contains(value.node)) return;
     if (const auto found = level.inlined.find(value.node); found != level.inlined.end()) {
       const Level& inner = *found->second;
-      const Node& owner = level.graph->node(value.node);
-      const std::size_t result =
-          value.output / static_cast<std::size_t>(*owner.find<std::int64_t>("replicas"));
+      const std::size_t result = ReplicatedNode(level.graph->node(value.node)).result(value.output);
       const std::vector<ValueId>& results = inner.graph->results();
       if (result < results.size()) find_sources(inner, results[result], out);
       return;
@@ -244,10 +237,8 @@ class ViewMaker {
     // What a collective gives each of its replicas is one thing.
     const Node& node = *entries_[entry].node;
     std::uint32_t output = value.output;
-    const auto* replicas = node.find<std::int64_t>("replicas");
-    if (options_.fold_replicas && node.op().traits.is(ReplicaRole::kCollective) && replicas != nullptr &&
-        *replicas > 0) {
-      const std::size_t each = node.outputs().size() / static_cast<std::size_t>(*replicas);
+    if (options_.fold_replicas && node.op().traits.is(ReplicaRole::kCollective)) {
+      const std::size_t each = node.outputs().size() / joined_replicas(node);
       if (each > 0) output %= static_cast<std::uint32_t>(each);
     }
     out.push_back({entry, output});

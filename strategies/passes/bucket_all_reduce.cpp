@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/graph/transform/rewriter.h"
@@ -24,8 +25,7 @@ bool can_join(const Node& node) {
   for (const TensorSpec& spec : node.outputs()) {
     if (spec.dtype != node.outputs()[0].dtype) return false;
   }
-  const auto* replicas = node.find<std::int64_t>("replicas");  // joined by `replicate` already
-  return replicas == nullptr || *replicas == 1;
+  return joined_replicas(node) == 1 && !awaits_joining(node);
 }
 
 bool same_attributes(const Node& a, const Node& b) {

@@ -5,6 +5,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/name_hash.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 
 namespace lockstep::internal {
 
@@ -34,8 +35,9 @@ NameSet replicated_variables(const Graph& graph) {
 
 std::int64_t max_replicas(const Graph& graph) {
   std::int64_t most = 0;
-  visit_replicated(graph,
-                   [&](const Node& node) { most = std::max(most, *node.find<std::int64_t>("replicas")); });
+  visit_replicated(graph, [&](const Node& node) {
+    most = std::max(most, static_cast<std::int64_t>(ReplicatedNode(node).replicas()));
+  });
   return most;
 }
 

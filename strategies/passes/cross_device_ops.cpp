@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/device.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/strategies/passes/internal/memories.h"
 
 namespace lockstep {
@@ -12,8 +13,7 @@ namespace lockstep {
 LowerContext::LowerContext(Rewriter& edit, NodeId node, std::vector<bool> is_read)
     : edit_(edit), node_(node), is_read_(std::move(is_read)) {
   const Node& all_reduce = edit.graph().node(node);
-  const auto* replicas = all_reduce.find<std::int64_t>("replicas");
-  replicas_ = replicas == nullptr ? 1 : static_cast<std::size_t>(*replicas);
+  replicas_ = joined_replicas(all_reduce);
   tensors_ = all_reduce.inputs().size() / replicas_;
   reduce_ = parse_reduce_op(*all_reduce.find<std::string>("reduce"));
   for (std::size_t r = 0; r < replicas_; ++r)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/transform/pass.h"
 #include "lockstep/strategies/passes/internal/replica_clones.h"
 
@@ -17,8 +18,8 @@ void Joins::join(const Node& node) {
     if (replicas_ > 1) add_up(node);
   } else if (node.op().region_kind == RegionKind::kCond || node.op().region_kind == RegionKind::kWhile) {
     join_regions(node);
-  } else if (node.find<std::vector<std::int64_t>>("single") != nullptr) {
-    merge(node);
+  } else if (const auto call = MergeCall::of(node)) {
+    merge(*call);
   } else if (!node.regions().empty()) {
     throw PassError(kReplicate,
                     "its region joins replicas, and only those of cond, while_loop and merge_call may",
@@ -78,10 +79,10 @@ void Joins::add_up(const Node& node) {
   clones_.note_effects(made);
 }
 
-void Joins::merge(const Node& node) {
-  const auto wanted = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
-  if (wanted != replicas_) {
-    throw PassError(kReplicate, str("is made for ", wanted, " replicas, in a region of ", replicas_),
+void Joins::merge(const MergeCall& call) {
+  const Node& node = call.node();
+  if (call.replicas() != replicas_) {
+    throw PassError(kReplicate, str("is made for ", call.replicas(), " replicas, in a region of ", replicas_),
                     place_of(node));
   }
   std::vector<ValueId> arguments;
@@ -90,7 +91,7 @@ void Joins::merge(const Node& node) {
   }
   const std::size_t first = target_.graph.id_bound();
   const std::vector<ValueId> results = owner_.cross(target_, node.regions()[0], arguments, node.name());
-  const auto& single = *node.find<std::vector<std::int64_t>>("single");
+  const std::vector<std::size_t> firsts = call.first_results();
   // What has effects in there runs after what the call runs after, and before what runs after the call.
   SmallVector<NodeId, 2> before;
   for (std::size_t r = 0; r < replicas_; ++r) clones_.add_controls(node, r, before);
@@ -106,11 +107,8 @@ void Joins::merge(const Node& node) {
   const NodeId after = acting.empty() ? NodeId() : Replicator::group(target_, node, acting, "done");
   for (std::size_t r = 0; r < replicas_; ++r) {
     std::vector<ValueId> mine;
-    std::size_t at = 0;
-    for (const std::int64_t one : single) {
-      mine.push_back(results[one != 0 ? at : at + r]);
-      at += one != 0 ? 1 : replicas_;
-    }
+    for (std::size_t i = 0; i < call.outputs(); ++i)
+      mine.push_back(results[call.is_single(i) ? firsts[i] : firsts[i] + r]);
     clones_.list(r, node.id(), mine, after);
   }
 }

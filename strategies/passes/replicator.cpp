@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/transform/pass.h"
 #include "lockstep/strategies/passes/internal/replica_clones.h"
 #include "lockstep/strategies/passes/internal/variable_order.h"
@@ -177,14 +178,11 @@ Graph Replicator::cross_region(const Graph& region) {
 // The values of a replicated node's outputs. `effects` are those of its nodes that have some.
 std::vector<ValueId> Replicator::expand(Target& target, const Node& node, std::span<const ValueId> inputs,
                                         std::span<const NodeId> controls, std::vector<NodeId>& effects) {
-  const auto replicas = static_cast<std::size_t>(*node.find<std::int64_t>("replicas"));
-  const auto shared = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
-  std::vector<std::vector<ValueId>> arguments(replicas);
-  for (std::size_t r = 0; r < replicas; ++r) {
-    arguments[r].assign(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(shared));
-    for (std::size_t at = shared + r; at < inputs.size(); at += replicas) arguments[r].push_back(inputs[at]);
-  }
-  Clones clones(*this, target, node.regions()[0], replicas);
+  const ReplicatedNode replicated(node);
+  const std::size_t replicas = replicated.replicas();
+  std::vector<std::vector<ValueId>> arguments;
+  for (std::size_t r = 0; r < replicas; ++r) arguments.push_back(replicated.arguments(inputs, r));
+  Clones clones(*this, target, replicated.region(), replicas);
   if (!controls.empty()) clones.enter = group(target, node, controls, "enter");
   const std::vector<std::vector<ValueId>> results = clones.make(arguments);
   effects = std::move(clones.effects);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lockstep/graph/ir/replica_nodes.h"
+
 namespace lockstep {
 
 namespace {
@@ -14,10 +16,7 @@ void collect(const Graph& level, const std::string& scope, CollectiveSchedule& s
       ScheduledCollective entry{
           .id = schedule.size(), .name = name, .op = node.op().name, .reduce = {}, .tensors = {}};
       if (const auto* reduce = node.find<std::string>("reduce")) entry.reduce = *reduce;
-      const auto* replicas = node.find<std::int64_t>("replicas");
-      const std::size_t count =
-          replicas == nullptr ? 1 : static_cast<std::size_t>(std::max<std::int64_t>(*replicas, 1));
-      for (std::size_t i = 0; i < node.inputs().size() / count; ++i) {
+      for (std::size_t i = 0; i < node.inputs().size() / joined_replicas(node); ++i) {
         const TensorSpec& spec = level.spec(node.inputs()[i]);
         entry.tensors.emplace_back(spec.dtype, spec.shape.is_known() ? spec.shape.num_elements() : -1);
       }

@@ -6,6 +6,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/name_hash.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/transform/replica_kind.h"
 #include "lockstep/strategies/proof/internal/attribute_numbers.h"
 #include "lockstep/strategies/proof/internal/key_table.h"
@@ -236,8 +237,7 @@ class CongruenceMaker {
     const std::size_t count = node.outputs().size();
     std::size_t distinct = count;
     if (traits.is(ReplicaRole::kCollective) && traits.same_on_all) {
-      const auto* replicas = node.find<std::int64_t>("replicas");
-      if (replicas != nullptr && *replicas > 0) distinct = count / static_cast<std::size_t>(*replicas);
+      distinct = count / joined_replicas(node);
     }
     for (std::size_t i = 0; i < count; ++i) {
       const auto which = static_cast<std::uint32_t>(distinct == 0 ? i : i % distinct);
@@ -465,11 +465,9 @@ std::int64_t replica_of(const Graph& level, ValueId value) {
   const Node& node = level.node(value.node);
   if (node.provenance().replica >= 0) return node.provenance().replica;
   if (node.op().traits.is(ReplicaRole::kCollective)) {
-    const auto* replicas = node.find<std::int64_t>("replicas");
-    if (replicas == nullptr || *replicas < 2 || node.outputs().size() < static_cast<std::size_t>(*replicas))
-      return -1;
-    return static_cast<std::int64_t>(value.output /
-                                     (node.outputs().size() / static_cast<std::size_t>(*replicas)));
+    const std::size_t replicas = joined_replicas(node);
+    if (replicas < 2 || node.outputs().size() < replicas) return -1;
+    return static_cast<std::int64_t>(value.output / (node.outputs().size() / replicas));
   }
   if (node.op().region_kind == RegionKind::kCond || node.op().region_kind == RegionKind::kWhile) {
     const Graph& region = node.regions()[node.op().region_kind == RegionKind::kCond ? 0 : 1];

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/transform/replica_kind.h"
 
 namespace lockstep::internal {
@@ -43,9 +44,8 @@ void RegionKinds::extend() {
     const Node& node = region_.node(NodeId(next_));
     ReplicaKind kind = has_difference(node, outermost_) ? ReplicaKind::kPerReplica : ReplicaKind::kSingle;
     for (const ValueId input : node.inputs()) kind = std::max(kind, known(input));
-    if (const auto* single = node.find<std::vector<std::int64_t>>("single");
-        !node.regions().empty() && single) {
-      merged_[next_] = merged_kinds(node, *single);
+    if (const auto merge = MergeCall::of(node)) {
+      merged_[next_] = merged_kinds(*merge);
       continue;
     }
     if (node.op().traits.same_on_all || node.op().traits.is(ReplicaRole::kSumOverReplicas)) {
@@ -56,24 +56,22 @@ void RegionKinds::extend() {
 }
 
 // What a merge function gives one of is the same on all replicas, and single where it depends on none of them.
-std::vector<ReplicaKind> RegionKinds::merged_kinds(const Node& node,
-                                                   const std::vector<std::int64_t>& single) const {
-  const Graph& merge = node.regions()[0];
-  RegionKinds inside(merge, outermost_);
-  for (std::size_t i = 0; i < merge.parameters().size(); ++i)
-    inside.set(merge.parameters()[i], known(node.inputs()[i % node.inputs().size()]));
-  const std::size_t ones =
-      static_cast<std::size_t>(std::ranges::count_if(single, [](auto one) { return one != 0; }));
-  const std::size_t replicas =
-      ones == single.size() ? 1 : (merge.results().size() - ones) / (single.size() - ones);
+std::vector<ReplicaKind> RegionKinds::merged_kinds(const MergeCall& merge) const {
+  const Graph& region = merge.region();
+  RegionKinds inside(region, outermost_);
+  for (std::size_t r = 0; r < merge.replicas(); ++r) {
+    for (std::size_t i = 0; i < merge.node().inputs().size(); ++i)
+      inside.set(region.parameters()[merge.parameter(i, r)], known(merge.node().inputs()[i]));
+  }
+  const std::vector<std::size_t> firsts = merge.first_results();
   std::vector<ReplicaKind> kinds;
-  std::size_t at = 0;
-  for (const std::int64_t one : single) {
-    const bool alone = one != 0 && inside.of(merge.results()[at]) == ReplicaKind::kSingle;
-    kinds.push_back(one == 0 ? ReplicaKind::kPerReplica
-                    : alone  ? ReplicaKind::kSingle
-                             : ReplicaKind::kMirrored);
-    at += one != 0 ? 1 : replicas;
+  for (std::size_t i = 0; i < merge.outputs(); ++i) {
+    if (!merge.is_single(i)) {
+      kinds.push_back(ReplicaKind::kPerReplica);
+    } else {
+      const bool alone = inside.of(region.results()[firsts[i]]) == ReplicaKind::kSingle;
+      kinds.push_back(alone ? ReplicaKind::kSingle : ReplicaKind::kMirrored);
+    }
   }
   return kinds;
 }

@@ -7,6 +7,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/build/regions.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/strategies/trace/internal/at_once.h"
 #include "lockstep/strategies/trace/internal/result_kinds.h"
@@ -147,8 +148,7 @@ std::vector<PerReplica<Value>> Tracer::replicate(std::span<const PerReplica<Valu
   if (results.empty()) return {};
   const Graph& graph = BuilderAccess(*builder).innermost().graph();
   const Node& node = graph.node(results[0][0].id().node);
-  const auto singles = static_cast<std::size_t>(*node.find<std::int64_t>("shared"));
-  std::vector<ReplicaKind> kinds(singles, ReplicaKind::kSingle);
+  std::vector<ReplicaKind> kinds(ReplicatedNode(node).shared(), ReplicaKind::kSingle);
   for (const PerReplica<Value>& argument : arguments) {
     if (!argument.is_single()) kinds.push_back(argument.kind());
   }

@@ -17,8 +17,6 @@ SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<cons
 SmallVector<TensorSpec, 1> infer_running(const Node& node, std::span<const TensorSpec> inputs,
                                          const NodeView::VariableSpecs& variables,
                                          const NodeView::ShapeValues& shape_values);
-// Is it a collective that was to be joined with those of other replicas (`replicas` is 0)?
-bool awaits_joining(const Node& node);
 
 // An all_gather in the code of several replicas, branches and loops included, whose shape claims to be known: what
 // replicas gather is longer than what each of them has. nullptr: there is none.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/strategies/passes/internal/replicator.h"
 
 namespace lockstep::internal {
@@ -23,7 +24,7 @@ class Joins {
   NodeInit joined(const Node& node);
   void join_collective(const Node& node);
   void add_up(const Node& node);
-  void merge(const Node& node);
+  void merge(const MergeCall& call);
   void join_regions(const Node& node);
   Graph joined_region(const Node& node, const Graph& region, std::span<const std::size_t> originals,
                       std::span<const std::vector<std::size_t>> places, bool condition);

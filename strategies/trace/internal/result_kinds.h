@@ -6,6 +6,7 @@
 
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/strategies/trace/values.h"
 
 namespace lockstep::internal {
@@ -27,7 +28,7 @@ class RegionKinds {
 
  private:
   void extend();
-  std::vector<ReplicaKind> merged_kinds(const Node& node, const std::vector<std::int64_t>& single) const;
+  std::vector<ReplicaKind> merged_kinds(const MergeCall& merge) const;
   ReplicaKind known(ValueId value) const;
 
   const Graph& region_;
