@@ -1,15 +1,17 @@
+// graph/check/structure.cpp - comparing and hashing graphs by what they are.
 #include "lockstep/graph/check/structure.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <span>
-#include <type_traits>
 
+#include "lockstep/core/hasher.h"
+#include "lockstep/graph/ir/attribute_hash.h"
 #include "lockstep/graph/text/text.h"
 
 namespace lockstep {
 namespace {
+
+using internal::Hasher;
 
 // --- comparing
 
@@ -210,77 +212,6 @@ class Comparison {
 
 // --- hashing
 
-// The finaliser of a 64-bit generator: every bit of the input moves every bit of the output.
-constexpr std::uint64_t mix(std::uint64_t x) {
-  x ^= x >> 30U;
-  x *= 0xbf58476d1ce4e5b9U;
-  x ^= x >> 27U;
-  x *= 0x94d049bb133111ebU;
-  return x ^ (x >> 31U);
-}
-
-// Takes in one thing after the other; the order counts.
-class Hasher {
- public:
-  Hasher& add(std::uint64_t value) {
-    state_ = mix(state_ ^ value) + 0x9e3779b97f4a7c15U;
-    return *this;
-  }
-  Hasher& add_bytes(const void* data, std::size_t size) {
-    add(size);
-    const char* at = static_cast<const char*>(data);
-    for (; size >= 8; size -= 8, at += 8) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, at, 8);
-      add(word);
-    }
-    if (size == 0) return *this;
-    std::uint64_t word = 0;
-    std::memcpy(&word, at, size);
-    return add(word);
-  }
-  Hasher& add(std::string_view text) { return add_bytes(text.data(), text.size()); }
-  Hasher& add(const std::string& text) { return add(std::string_view(text)); }
-  Hasher& add(const Shape& shape) {
-    add(shape.rank());
-    for (const std::int64_t dim : shape.dims()) add(static_cast<std::uint64_t>(dim));
-    return *this;
-  }
-  Hasher& add(const TensorSpec& spec) { return add(static_cast<std::uint64_t>(spec.dtype)).add(spec.shape); }
-  Hasher& add(const Tensor& tensor) {
-    if (!tensor.defined()) return add(std::uint64_t{0});
-    return add(std::uint64_t{1}).add(tensor.spec()).add_bytes(tensor.raw(), tensor.num_bytes());
-  }
-  std::uint64_t result() const { return mix(state_); }
-
- private:
-  std::uint64_t state_ = 0x6c6f636b73746570U;
-};
-
-void add_value(Hasher& hasher, const AttributeValue& attribute) {
-  hasher.add(std::uint64_t{attribute.index()});
-  std::visit(
-      [&]<class T>(const T& value) {
-        if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, std::int64_t> ||
-                      std::is_same_v<T, DType>) {
-          hasher.add(static_cast<std::uint64_t>(value));
-        } else if constexpr (std::is_same_v<T, double>) {
-          hasher.add(std::bit_cast<std::uint64_t>(value));
-        } else if constexpr (std::is_same_v<T, VariableRef>) {
-          hasher.add(value.name);
-        } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-          hasher.add(std::uint64_t{value.size()});
-          for (const std::string& element : value) hasher.add(element);
-        } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>> ||
-                             std::is_same_v<T, std::vector<double>>) {
-          hasher.add_bytes(value.data(), value.size() * sizeof(value[0]));
-        } else if constexpr (!std::is_same_v<T, Lambda>) {
-          hasher.add(value);
-        }
-      },
-      attribute);
-}
-
 // Nodes and variables are sets, told apart by name: their hashes are added up, so that ids do not count.
 class GraphHash {
  public:
@@ -315,7 +246,7 @@ class GraphHash {
     if (!node.controls().empty()) hasher.add(controls_hash(node));
     hasher.add(std::uint64_t{node.attributes().size()});
     for (const Attribute& attribute : node.attributes())
-      add_value(hasher.add(attribute.name), attribute.value);
+      internal::add_value(hasher.add(attribute.name), attribute.value);
     hasher.add(std::uint64_t{node.outputs().size()});
     for (const TensorSpec& output : node.outputs()) hasher.add(output);
     hasher.add(node.device()).add(static_cast<std::uint64_t>(node.provenance().replica));

@@ -1,3 +1,4 @@
+// graph/ir/attribute.cpp - typed attributes of nodes.
 #include "lockstep/graph/ir/attribute.h"
 
 #include <algorithm>

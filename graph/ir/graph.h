@@ -16,7 +16,6 @@
 // numbers it has tried.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -25,55 +24,26 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "lockstep/core/chunked_vector.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/export.h"
+#include "lockstep/core/name_hash.h"
+#include "lockstep/core/number_table.h"
 #include "lockstep/core/shape.h"
 #include "lockstep/core/small_vector.h"
 #include "lockstep/core/source_site.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/ir/attribute.h"
+#include "lockstep/graph/ir/graph_parts.h"
 #include "lockstep/graph/ir/ids.h"
 #include "lockstep/graph/ir/op.h"
+#include "lockstep/graph/ir/variable_decl.h"
 
 namespace lockstep {
-
-// How copies of a variable relate, and how values assigned by several replicas become one (strategies read
-// both).
-enum class Synchronization : std::uint8_t { kAuto, kNone, kOnWrite, kOnRead };
-enum class Aggregation : std::uint8_t {
-  kNone,
-  kSum,
-  kMean,
-  kOnlyFirstReplica,
-  kSlices,  // synchronized on read only: the copies are slices of one value along an axis
-};
-LOCKSTEP_API std::string_view to_string(Synchronization value);  // "auto", "none", "on_write", "on_read"
-LOCKSTEP_API std::string_view to_string(Aggregation value);      // "none", "sum", "only_first_replica", ...
-
-struct VariableDecl {
-  std::string name;
-  TensorSpec spec;  // fully known
-  Tensor initial;   // of that spec; undefined: zeros
-  Synchronization synchronization = Synchronization::kAuto;
-  Aggregation aggregation = Aggregation::kNone;
-  bool trainable = true;
-  std::string device = {};  // canonical name of where it lives; empty: not placed
-  // A copy of another variable, which is declared before it: it is what replica `replica` uses in its place,
-  // and starts with that one's value, or with an initial value of its own where the variable is synchronized
-  // on read. Copies that `share` lie in the other one's memory: one variable under two names.
-  std::string copy_of = {};
-  std::int32_t replica = -1;
-  bool shares = false;
-  // Of Aggregation::kSlices: `spec` is one slice, dims[slice_axis] long; together, in the order of the replicas,
-  // they are a value that is `slice_extent` long there. What the last slices hold beyond that does not count.
-  std::int32_t slice_axis = 0;
-  std::int64_t slice_extent = 0;
-  std::string made_at = {};  // "train.cpp:12", for messages; empty: not known
-};
-// The name of replica r's copy: "w" for 0, "w/replica_1" for 1.
-LOCKSTEP_API std::string copy_name(std::string_view variable, std::int64_t replica);
 
 // Where a node comes from. Identities are unique in the process and survive copying, cloning graphs and
 // compaction.
@@ -154,17 +124,25 @@ struct NodeInit {
 
 class LOCKSTEP_API Graph {
  public:
-  Graph() noexcept;
-  Graph(const Graph& other);
-  Graph(Graph&& other) noexcept;
-  Graph& operator=(const Graph& other);
-  Graph& operator=(Graph&& other) noexcept;
-  ~Graph();
+  Graph() noexcept = default;
+  Graph(const Graph& other) : parts_(other.parts_) { adopt(); }
+  Graph(Graph&& other) noexcept : parts_(std::exchange(other.parts_, Parts())) { adopt(); }
+  Graph& operator=(const Graph& other) {
+    if (this != &other) *this = Graph(other);
+    return *this;
+  }
+  Graph& operator=(Graph&& other) noexcept {
+    if (this == &other) return *this;
+    parts_ = std::exchange(other.parts_, Parts());
+    adopt();
+    return *this;
+  }
+  ~Graph() = default;
 
   // --- reading
-  std::size_t size() const { return live_; }       // live nodes
-  std::size_t id_bound() const { return slots_; }  // every id is below
-  bool contains(NodeId id) const { return id.index() < slots_ && slot(id).alive(); }
+  std::size_t size() const { return parts_.live; }              // live nodes
+  std::size_t id_bound() const { return parts_.nodes.size(); }  // every id is below
+  bool contains(NodeId id) const { return id.index() < id_bound() && slot(id).alive(); }
   const Node& node(NodeId id) const {  // Internal error where it is not there
     if (!contains(id)) [[unlikely]]
       throw_missing(id);
@@ -175,12 +153,12 @@ class LOCKSTEP_API Graph {
     return contains(value.node) && value.output < node(value.node).outputs().size();
   }
   const TensorSpec& spec(ValueId value) const { return node(value.node).outputs()[value.output]; }
-  const std::vector<NodeId>& parameters() const { return parameters_; }
-  const std::vector<ValueId>& results() const { return results_; }
-  const std::vector<VariableDecl>& variables() const { return variables_; }
-  const VariableDecl* find_variable(std::string_view name) const;
+  const std::vector<NodeId>& parameters() const { return parts_.parameters; }
+  const std::vector<ValueId>& results() const { return parts_.results; }
+  const std::vector<VariableDecl>& variables() const { return parts_.variables.list(); }
+  const VariableDecl* find_variable(std::string_view name) const { return parts_.variables.find(name); }
   std::string_view text(StringId id) const {
-    return id.valid() ? std::string_view(*strings_[id.index()]) : std::string_view();
+    return id.valid() ? std::string_view(parts_.strings[id]) : std::string_view();
   }
 
   // Live nodes in order of id: for (const Node& node : graph.nodes()).
@@ -209,7 +187,7 @@ class LOCKSTEP_API Graph {
 
    private:
     void skip() {
-      while (index_ < graph_->slots_ && !graph_->slot(NodeId(index_)).alive()) ++index_;
+      while (index_ < graph_->id_bound() && !graph_->slot(NodeId(index_)).alive()) ++index_;
     }
     const Graph* graph_ = nullptr;
     std::size_t index_ = 0;
@@ -217,7 +195,7 @@ class LOCKSTEP_API Graph {
   struct NodeRange {
     const Graph* graph;
     NodeIterator begin() const { return {graph, 0}; }
-    NodeIterator end() const { return {graph, graph->slots_}; }
+    NodeIterator end() const { return {graph, graph->id_bound()}; }
   };
   NodeRange nodes() const { return {this}; }
   // Those of them that have regions, in order of id, without a look at the others.
@@ -251,17 +229,17 @@ class LOCKSTEP_API Graph {
   void set_parameters(std::vector<NodeId> parameters);
   void set_results(std::vector<ValueId> results);
   // Throws InvalidArgument for a taken name, an unknown shape, or an initial value of another spec.
-  void declare_variable(VariableDecl decl);
+  void declare_variable(VariableDecl decl) { parts_.variables.declare(std::move(decl)); }
   // Replaces the declaration of that name; what it is a copy of stays. Where the spec is another one, copies
   // get it too, and start with what the variable starts with; nodes that use it are the caller's to change.
   // Throws InvalidArgument for a copy of another spec than its original's, and as declare_variable().
-  void redeclare_variable(VariableDecl decl);
+  void redeclare_variable(VariableDecl decl) { parts_.variables.redeclare(std::move(decl)); }
   // Its copies go with it; nodes that use it are the caller's to change. Throws InvalidArgument where there is
   // none.
-  void remove_variable(std::string_view name);
+  void remove_variable(std::string_view name) { parts_.variables.remove(name); }
   // Renumbers in topological order without gaps. Returns the new id of each old one (invalid: erased).
   std::vector<NodeId> compact();
-  StringId intern(std::string_view text);
+  StringId intern(std::string_view text) { return parts_.strings.add(text); }
   void reserve(std::size_t nodes);
 
   // The first of so many that nobody has.
@@ -269,25 +247,8 @@ class LOCKSTEP_API Graph {
 
  private:
   friend class Node;
-  // Chunk k holds kFirstChunk << k nodes: a small region takes little memory, a large graph few chunks.
-  static constexpr std::size_t kFirstChunk = 8;
-  struct SlotPlace {
-    std::size_t chunk, offset;
-  };
-  static SlotPlace place_of_slot(std::size_t index) {
-    const std::size_t shifted = index + kFirstChunk;
-    const std::size_t size = std::bit_floor(shifted);
-    return {static_cast<std::size_t>(std::countr_zero(size) - std::countr_zero(kFirstChunk)), shifted - size};
-  }
-
-  Node& slot(NodeId id) {
-    const SlotPlace place = place_of_slot(id.index());
-    return chunks_[place.chunk][place.offset];
-  }
-  const Node& slot(NodeId id) const {
-    const SlotPlace place = place_of_slot(id.index());
-    return chunks_[place.chunk][place.offset];
-  }
+  Node& slot(NodeId id) { return parts_.nodes[id.index()]; }
+  const Node& slot(NodeId id) const { return parts_.nodes[id.index()]; }
   Node& at(NodeId id) {
     if (!contains(id)) [[unlikely]]
       throw_missing(id);
@@ -295,43 +256,31 @@ class LOCKSTEP_API Graph {
   }
   [[noreturn]] static void throw_missing(NodeId id);
   Node& append_slot();
-  std::uint32_t intern_site(const SourceSite& site);
   void keep_op(const OpDef& op);
   void reserve_name();
-  void index_name(NodeId id) noexcept;
-  void unindex_name(NodeId id);
   void rebuild_name_index(std::size_t capacity);
-  void renumber_name_index(std::span<const NodeId> moved);
-  void index_variable(std::size_t place);
-  void adopt();  // points every node at this graph
+  void adopt() noexcept {  // points every node at this graph
+    for (std::size_t i = 0; i < id_bound(); ++i) slot(NodeId(i)).graph_ = this;
+  }
   static bool names_earlier(const Node& node);
 
-  std::vector<std::vector<Node>> chunks_;  // none ever outgrows what it reserved: references to nodes survive
-  std::size_t slots_ = 0;
-  std::size_t live_ = 0;
-  bool in_order_ = true;               // nodes come after those they name that are there; false: not known
-  std::vector<NodeId> region_owners_;  // in order of id; erased ones among them, until compaction
-  // Open addressing. Low half of an entry: node id + 1, 0 free, kTombstone; high half: bits of the name's
-  // hash, so that a probe that misses does not touch a node.
-  std::vector<std::uint64_t> name_index_;
-  std::size_t name_index_used_ = 0;
-  std::vector<NodeId> parameters_;
-  std::vector<ValueId> results_;
-  std::vector<VariableDecl> variables_;
-  std::vector<std::uint64_t> variable_index_;  // as name_index_, of places in variables_
-  // A SourceSite points into them, and must survive growth; copies of a graph, which are many where regions
-  // are copied, share them.
-  std::vector<std::shared_ptr<const std::string>> strings_;
-  struct Site {
-    std::uint32_t file, function, line;
-    friend bool operator==(const Site&, const Site&) = default;
+  // All there is of a graph; copied and moved as it is, but for the nodes' way back to their graph.
+  struct Parts {
+    internal::ChunkedVector<Node> nodes;  // by id
+    std::size_t live = 0;
+    bool in_order = true;               // nodes come after those they name that are there; false: not known
+    std::vector<NodeId> region_owners;  // in order of id; erased ones among them, until compaction
+    internal::NumberTable names;        // ids of live nodes, by name
+    std::vector<NodeId> parameters;
+    std::vector<ValueId> results;
+    internal::VariableTable variables;
+    internal::InternedStrings strings;
+    internal::InternedSites sites;
+    mutable NameMap<std::uint32_t> next_suffix;  // for unique_name
+    // Ops that nobody registered, of nodes that are or were here.
+    std::unordered_map<const OpDef*, std::shared_ptr<const OpDef>> unknown_ops;
   };
-  std::vector<Site> sites_;  // a node has its place from 1 on; 0: unknown
-  std::uint32_t last_site_ = 0;
-  // Where there are more than a few strings or sites, or names that clash; null: not yet.
-  struct Tables;
-  Tables& tables() const;
-  mutable std::unique_ptr<Tables> tables_;
+  Parts parts_;
 };
 
 inline std::span<const Graph> Node::regions() const { return {regions_.data(), regions_.size()}; }

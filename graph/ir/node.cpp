@@ -1,4 +1,4 @@
-// What is asked of single nodes.
+// graph/ir/node.cpp - what is asked of single nodes.
 #include <algorithm>
 
 #include "lockstep/graph/ir/graph.h"
@@ -8,7 +8,7 @@ namespace lockstep {
 
 const std::string& Node::device() const {
   static const std::string kNone;
-  return device_.valid() ? *graph_->strings_[device_.index()] : kNone;
+  return device_.valid() ? graph_->parts_.strings[device_] : kNone;
 }
 
 const std::vector<Attribute>& Node::no_attributes() {
@@ -16,11 +16,7 @@ const std::vector<Attribute>& Node::no_attributes() {
   return kNone;
 }
 
-SourceSite Node::site() const {
-  if (site_ == 0) return {};
-  const Graph::Site& site = graph_->sites_[site_ - 1];
-  return {graph_->strings_[site.file]->c_str(), graph_->strings_[site.function]->c_str(), site.line};
-}
+SourceSite Node::site() const { return graph_->parts_.sites.get(site_, graph_->parts_.strings); }
 
 Effect effects_of(const Node& node) {
   Effect effects = node.op().effects;

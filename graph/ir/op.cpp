@@ -1,3 +1,4 @@
+// graph/ir/op.cpp - what an operation is, and the registry of all of them.
 #include "lockstep/graph/ir/op.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// graph/ir/shape_values.cpp - what shape operands hold.
 #include "lockstep/graph/ir/internal/shape_values.h"
 
 #include <algorithm>

@@ -1,11 +1,13 @@
+// graph/passes/common_subexpression_elimination.cpp - computes equal things once.
 #include "lockstep/graph/passes/common_subexpression_elimination.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/hasher.h"
+#include "lockstep/core/number_table.h"
+#include "lockstep/graph/ir/attribute_hash.h"
 #include "lockstep/graph/passes/internal/registrations.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/replica_kind.h"
@@ -14,54 +16,8 @@
 namespace lockstep {
 namespace {
 
-class Hasher {
- public:
-  void mix(std::uint64_t value) {
-    state_ = (state_ ^ value) * 0x9E3779B97F4A7C15U;
-    state_ ^= state_ >> 29U;
-  }
-  void mix_bytes(const void* data, std::size_t size) {
-    const char* at = static_cast<const char*>(data);
-    mix(size);
-    for (; size >= 8; size -= 8, at += 8) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, at, 8);
-      mix(word);
-    }
-    std::uint64_t rest = 0;
-    if (size > 0) std::memcpy(&rest, at, size);
-    mix(rest);
-  }
-  void mix(const std::string& text) { mix_bytes(text.data(), text.size()); }
-  void mix(const Shape& shape) {
-    for (const std::int64_t dim : shape.dims()) mix(static_cast<std::uint64_t>(dim));
-  }
-  void mix(const AttributeValue& value) {
-    mix(value.index());
-    std::visit([this](const auto& held) { mix_held(held); }, value);
-  }
-  std::uint64_t value() const { return state_; }
-
- private:
-  void mix_held(bool held) { mix(std::uint64_t{held}); }
-  void mix_held(std::int64_t held) { mix(static_cast<std::uint64_t>(held)); }
-  void mix_held(double held) { mix(std::bit_cast<std::uint64_t>(held)); }
-  void mix_held(const std::string& held) { mix(held); }
-  void mix_held(DType held) { mix(static_cast<std::uint64_t>(held)); }
-  void mix_held(const Shape& held) { mix(held); }
-  void mix_held(const Tensor& held) {
-    if (held.defined()) mix_bytes(held.raw(), held.num_bytes());
-  }
-  void mix_held(const VariableRef& held) { mix(held.name); }
-  void mix_held(const Lambda& /*held*/) {}  // equal to nothing
-  template <class T>
-  void mix_held(const std::vector<T>& held) {
-    mix(held.size());
-    for (const T& item : held) mix_held(item);
-  }
-
-  std::uint64_t state_ = 0x2545F4914F6CDD1DU;
-};
+using internal::Hasher;
+using internal::NumberTable;
 
 // What decides whether two nodes are equal, with merged inputs replaced by what they were merged into.
 struct NodeKey {
@@ -118,8 +74,8 @@ class CommonSubexpressionElimination final : public Pass {
 
     std::vector<bool> is_parameter(graph.id_bound(), false);
     for (const NodeId parameter : graph.parameters()) is_parameter[parameter.index()] = true;
-    // Open addressing over the nodes that stay: their hash and id.
-    std::vector<std::pair<std::uint64_t, NodeId>> table(std::bit_ceil(graph.size() * 2 + 1));
+    NumberTable staying;  // ids of nodes that stay
+    staying.reset(graph.size() + 1);
     std::vector<Rewriter::Replacement> duplicates;
     NodeKey key;
     NodeKey other_key;
@@ -128,22 +84,18 @@ class CommonSubexpressionElimination final : public Pass {
       if (is_parameter[id.index()] || !may_merge(node)) continue;
       key_of(node, key);
       const std::uint64_t hash = hash_of(node, key);
-      for (std::size_t at = hash & (table.size() - 1);; at = (at + 1) & (table.size() - 1)) {
-        auto& [entry_hash, entry] = table[at];
-        if (!entry.valid()) {
-          entry_hash = hash;
-          entry = id;
-          break;
-        }
-        if (entry_hash != hash) continue;
-        const Node& other = graph.node(entry);
+      const std::uint32_t twin = staying.find(hash, [&](std::uint32_t number) {
+        const Node& other = graph.node(NodeId(number));
         key_of(other, other_key);
-        if (!same(node, key, other, other_key)) continue;
-        merged_into[id.index()] = entry;
-        Rewriter::Replacement& duplicate = duplicates.emplace_back(Rewriter::Replacement{id});
-        for (std::uint32_t i = 0; i < node.outputs().size(); ++i) duplicate.to.push_back({entry, i});
-        break;
+        return same(node, key, other, other_key);
+      });
+      if (twin == NumberTable::kNone) {
+        staying.insert(hash, id.index());
+        continue;
       }
+      merged_into[id.index()] = NodeId(twin);
+      Rewriter::Replacement& duplicate = duplicates.emplace_back(Rewriter::Replacement{id});
+      for (std::uint32_t i = 0; i < node.outputs().size(); ++i) duplicate.to.push_back({NodeId(twin), i});
     }
     if (duplicates.empty()) return false;
     Rewriter(graph, name()).replace_and_erase(duplicates);
@@ -152,15 +104,15 @@ class CommonSubexpressionElimination final : public Pass {
 
   static std::uint64_t hash_of(const Node& node, const NodeKey& key) {
     Hasher hasher;
-    hasher.mix(reinterpret_cast<std::uintptr_t>(&node.op()));
+    hasher.add(reinterpret_cast<std::uintptr_t>(&node.op()));
     for (const ValueId input : key.inputs)
-      hasher.mix((std::uint64_t{input.node.value} << 32U) | input.output);
-    for (const NodeId control : key.controls) hasher.mix(~std::uint64_t{control.value});
+      hasher.add((std::uint64_t{input.node.value} << 32U) | input.output);
+    for (const NodeId control : key.controls) hasher.add(~std::uint64_t{control.value});
     for (const Attribute& attribute : node.attributes()) {
-      hasher.mix(attribute.name);
-      hasher.mix(attribute.value);
+      hasher.add(attribute.name);
+      internal::add_value(hasher, attribute.value);
     }
-    return hasher.value();
+    return hasher.result();
   }
 
   static bool same(const Node& a, const NodeKey& a_key, const Node& b, const NodeKey& b_key) {

@@ -1,10 +1,10 @@
+// io/drawings/view_likeness.cpp - which nodes of a view are alike.
 #include "lockstep/io/drawings/internal/view_likeness.h"
 
 #include <algorithm>
-#include <cstring>
-#include <functional>
-#include <type_traits>
 #include <variant>
+
+#include "lockstep/graph/ir/attribute_hash.h"
 
 namespace lockstep::internal {
 
@@ -13,44 +13,20 @@ namespace {
 constexpr std::size_t kMaxHashed = 4096;    // bytes of a constant, between replicas
 constexpr std::size_t kMaxOfOneLayer = 64;  // bytes of a constant that tells layers apart
 
-std::uint64_t hash_of_spec(const TensorSpec& spec, std::uint64_t seed) {
-  std::uint64_t h = mix(seed, static_cast<std::uint64_t>(spec.dtype));
-  for (const std::int64_t dim : spec.shape.dims()) h = mix(h, static_cast<std::uint64_t>(dim));
-  return mix(h, spec.shape.rank());
-}
-
-std::uint64_t hash_of_tensor(const Tensor& tensor, SamePlace place) {
-  if (!tensor.defined()) return 0;
-  const std::uint64_t spec = hash_of_spec(tensor.spec(), 1);
+void add_tensor(Hasher& hasher, const Tensor& tensor, SamePlace place) {
+  if (!tensor.defined()) return;
+  hasher.add(tensor.spec());
   const std::size_t bytes = tensor.num_bytes();
-  if (place == SamePlace::kOtherLayer && bytes > kMaxOfOneLayer) return spec;
-  return hash_text({static_cast<const char*>(tensor.raw()), std::min(bytes, kMaxHashed)}, spec);
+  if (place == SamePlace::kOtherLayer && bytes > kMaxOfOneLayer) return;
+  hasher.add_bytes(tensor.raw(), std::min(bytes, kMaxHashed));
 }
 
-std::uint64_t hash_of_attribute(const AttributeValue& value, SamePlace place) {
-  return std::visit(
-      [&]<class T>(const T& one) -> std::uint64_t {
-        if constexpr (std::is_same_v<T, Tensor>) {
-          return hash_of_tensor(one, place);
-        } else if constexpr (std::is_same_v<T, VariableRef>) {
-          return place == SamePlace::kOtherLayer ? 4 : hash_text(without_replica(one.name));
-        } else if constexpr (std::is_same_v<T, Lambda>) {
-          return 2;
-        } else if constexpr (std::is_same_v<T, std::string>) {
-          return hash_text(one);
-        } else if constexpr (std::is_same_v<T, Shape>) {
-          return hash_of_spec({DType::kF32, one}, 3);
-        } else if constexpr (std::is_same_v<T, double>) {
-          return std::hash<double>()(one);
-        } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
-          return static_cast<std::uint64_t>(one);
-        } else {
-          std::uint64_t h = one.size();
-          for (const auto& element : one) h = mix(h, hash_of_attribute(AttributeValue(element), place));
-          return h;
-        }
-      },
-      value);
+void add_attribute(Hasher& hasher, const AttributeValue& value, SamePlace place) {
+  add_value(
+      hasher, value, [place](Hasher& to, const Tensor& tensor) { add_tensor(to, tensor, place); },
+      [place](Hasher& to, const VariableRef& variable) {
+        if (place == SamePlace::kOtherReplica) to.add(without_replica(variable.name));
+      });
 }
 
 bool same_attribute(const Attribute& a, const Attribute& b) {
@@ -65,22 +41,23 @@ bool same_attribute(const Attribute& a, const Attribute& b) {
 }  // namespace
 
 std::uint64_t hash_of_node(const Node& node, SamePlace place) {
-  std::uint64_t h = hash_text(node.op().name);
-  for (const TensorSpec& spec : node.outputs()) h = hash_of_spec(spec, h);
+  Hasher hasher;
+  hasher.add(node.op().name);
+  for (const TensorSpec& spec : node.outputs()) hasher.add(spec);
   const bool any_key = place == SamePlace::kOtherLayer && has(node.op().effects, Effect::kRandom);
   for (const Attribute& attribute : node.attributes()) {
-    h = mix(h, hash_text(attribute.name));
+    hasher.add(attribute.name);
     if (!any_key || type_of(attribute.value) != AttributeType::kInt)
-      h = mix(h, hash_of_attribute(attribute.value, place));
+      add_attribute(hasher, attribute.value, place);
   }
   for (const Graph& region : node.regions()) {
-    h = mix(h, region.size());
+    hasher.add(region.size());
     for (const Node& inner : region.nodes()) {
-      h = mix(h, hash_of_node(inner, place));
-      for (const ValueId input : inner.inputs()) h = mix(mix(h, input.node.value), input.output);
+      hasher.add(hash_of_node(inner, place));
+      for (const ValueId input : inner.inputs()) hasher.add(input.node.value).add(input.output);
     }
   }
-  return h;
+  return hasher.result();
 }
 
 bool same_but_for_wires(const Node& a, const Node& b) {

@@ -1,12 +1,12 @@
+// strategies/proof/attribute_numbers.cpp - equal lists of attributes get equal numbers.
 #include "lockstep/strategies/proof/internal/attribute_numbers.h"
 
 #include <algorithm>
-#include <bit>
 #include <span>
-#include <type_traits>
 #include <variant>
 
-#include "lockstep/strategies/proof/internal/key_table.h"
+#include "lockstep/core/hasher.h"
+#include "lockstep/graph/ir/attribute_hash.h"
 
 namespace lockstep::internal {
 namespace {
@@ -34,10 +34,16 @@ std::uint32_t AttributeNumbers::of(const std::vector<Attribute>& list) {
 
 std::uint32_t AttributeNumbers::number_of(const std::vector<Attribute>& list) {
   variables_.clear();
-  std::uint64_t hash = list.size();
-  for (const Attribute& attribute : list)
-    hash = mixed(mixed(hash, hash_held(attribute.name)), hash_of(attribute.value));
-  std::vector<Known>& alike = known_[hash];
+  Hasher hasher(list.size());
+  for (const Attribute& attribute : list) {
+    add_value(
+        hasher.add(attribute.name), attribute.value,
+        [this](Hasher& to, const Tensor& tensor) { to.add(hash_of(tensor)); },
+        [this](Hasher& to, const VariableRef& variable) {
+          to.add(std::uint64_t{variables_.emplace_back(variable_number_(variable.name))});
+        });
+  }
+  std::vector<Known>& alike = known_[hasher.result()];
   for (const Known& known : alike) {
     const bool equal = std::ranges::equal(variables_, known.variables) &&
                        std::ranges::equal(list, *known.list, [](const Attribute& a, const Attribute& b) {
@@ -50,39 +56,11 @@ std::uint32_t AttributeNumbers::number_of(const std::vector<Attribute>& list) {
   return last_;
 }
 
-std::uint64_t AttributeNumbers::hash_of(const AttributeValue& value) {
-  return mixed(value.index(), std::visit([this](const auto& held) { return this->hash_held(held); }, value));
-}
-
-std::uint64_t AttributeNumbers::hash_held(const VariableRef& held) {
-  variables_.push_back(variable_number_(held.name));
-  return variables_.back();
-}
-
-std::uint64_t AttributeNumbers::hash_held(const Tensor& held) {
-  if (!held.defined() || held.num_bytes() == 0) return 0;
-  const auto [found, added] = tensor_hashes_.emplace(held.raw(), 0);  // clones share their constants
-  if (added) found->second = hash_bytes(held.raw(), held.num_bytes());
+std::uint64_t AttributeNumbers::hash_of(const Tensor& tensor) {
+  if (!tensor.defined() || tensor.num_bytes() == 0) return 0;
+  const auto [found, added] = tensor_hashes_.emplace(tensor.raw(), 0);  // clones share their constants
+  if (added) found->second = Hasher().add_bytes(tensor.raw(), tensor.num_bytes()).result();
   return found->second;
-}
-
-template <class T>
-std::uint64_t AttributeNumbers::hash_held(const T& held) {
-  if constexpr (std::is_same_v<T, double>) {
-    return std::bit_cast<std::uint64_t>(held);
-  } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
-    return static_cast<std::uint64_t>(held);
-  } else if constexpr (std::is_same_v<T, Shape>) {
-    return hash_held(held.dims());
-  } else if constexpr (std::is_same_v<T, Lambda>) {
-    return 0;
-  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-    std::uint64_t state = held.size();
-    for (const std::string& text : held) state = mixed(state, hash_held(text));
-    return state;
-  } else {
-    return hash_bytes(held.data(), held.size() * sizeof(*held.data()));
-  }
 }
 
 }  // namespace lockstep::internal

@@ -1,3 +1,5 @@
+// strategies/proof/collective_schedule.cpp - in which order a graph communicates, to be compared between
+// workers.
 #include "lockstep/strategies/proof/collective_schedule.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// strategies/proof/congruence.cpp - which values of a flat graph are proven equal, bit by bit.
 #include "lockstep/strategies/proof/congruence.h"
 
 #include <algorithm>
@@ -107,12 +108,9 @@ class CongruenceMaker {
     if (found == nullptr) throw Error(ErrorCode::kInternal, str("variable '", variable, "' is not declared"));
     return static_cast<std::size_t>(found - made_.graph().variables().data());
   }
-  std::size_t place(const std::string& variable) {
-    if (variable == last_name_) return last_place_;  // a node's variable is asked for again and again
+  std::size_t place(const std::string& variable) const {
     const std::size_t found = declared(variable);
-    last_name_ = variable;
-    last_place_ = made_.graph().variables()[found].shares ? made_.originals_[found] : found;
-    return last_place_;
+    return made_.graph().variables()[found].shares ? made_.originals_[found] : found;
   }
   void write(std::size_t variable, Class after, NodeId node, LevelClasses& level) {
     level.updates_.push_back({static_cast<std::uint32_t>(variable), node, states_[variable], after});
@@ -134,13 +132,10 @@ class CongruenceMaker {
 
   std::uint32_t kind_of(const std::string& device) {
     if (device.empty()) return 0;
-    if (&device == last_device_) return last_kind_;  // a graph has each name once
     auto found = kinds_.find(device);
     if (found == kinds_.end())
       found = kinds_.emplace(device, static_cast<std::uint32_t>(Device::parse(device).kind)).first;
-    last_device_ = &device;
-    last_kind_ = found->second;
-    return last_kind_;
+    return found->second;
   }
 
   // Op, attributes, kind of device.
@@ -423,13 +418,9 @@ class CongruenceMaker {
   Congruence& made_;
   KeyTable table_;
   AttributeNumbers attributes_;
-  std::string last_name_;  // that was looked for; empty, which none is called: none
-  std::size_t last_place_ = 0;
   std::vector<Class> states_;                       // of variables, now
   std::vector<std::pair<std::size_t, Class>> log_;  // what they were before
   NameMap<std::uint32_t> kinds_;
-  const std::string* last_device_ = nullptr;
-  std::uint32_t last_kind_ = 0;  // of that
   std::vector<std::uint32_t> key_;
   std::uint32_t depth_ = 0;  // loops around
 };

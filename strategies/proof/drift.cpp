@@ -1,3 +1,4 @@
+// strategies/proof/drift.cpp - from two values that replicas do not share back to where they begin to differ.
 #include "lockstep/strategies/proof/internal/drift.h"
 
 #include <algorithm>

@@ -6,21 +6,14 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/hasher.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep::internal {
 
-// Mixes a value into a hash: well, and the same in every process.
-inline std::uint64_t mix(std::uint64_t seed, std::uint64_t value) {
-  std::uint64_t x = seed * 0x9E3779B97F4A7C15U + value + 0x632BE59BD9B4E019U;
-  x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
-  x = (x ^ (x >> 27U)) * 0x94D049BB133111EBU;
-  return x ^ (x >> 31U);
-}
+inline std::uint64_t mix(std::uint64_t seed, std::uint64_t value) { return Hasher(seed).add(value).result(); }
 inline std::uint64_t hash_text(std::string_view text, std::uint64_t seed = 0) {
-  std::uint64_t h = 0xCBF29CE484222325U ^ seed;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
-  return mix(h, text.size());
+  return Hasher(seed).add(text).result();
 }
 
 // What a node is besides its name and what it reads: op, specs, attributes, the ops in its regions. Nodes in

@@ -32,11 +32,7 @@ class AttributeNumbers {
   };
 
   std::uint32_t number_of(const std::vector<Attribute>& list);
-  std::uint64_t hash_of(const AttributeValue& value);
-  std::uint64_t hash_held(const VariableRef& held);
-  std::uint64_t hash_held(const Tensor& held);
-  template <class T>
-  static std::uint64_t hash_held(const T& held);
+  std::uint64_t hash_of(const Tensor& tensor);
 
   VariableNumber variable_number_;
   std::unordered_map<std::uint64_t, std::vector<Known>> known_;               // by hash

@@ -1,4 +1,5 @@
-// Tests: graph/ir/attribute.cpp, graph/ir/graph.cpp, graph/ir/node.cpp
+// Tests: graph/ir/attribute.cpp, graph/ir/graph.cpp, graph/ir/graph_parts.cpp, graph/ir/node.cpp,
+//        graph/ir/variable_decl.cpp
 #include "lockstep/graph/ir/graph.h"
 
 #include <algorithm>

@@ -1,0 +1,67 @@
+// graph/ir/graph_parts.h - parts of a Graph: strings and source lines that are kept once, and declared variables.
+//
+// For Graph alone. Thread safety: any number of readers, or one writer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/core/export.h"
+#include "lockstep/core/number_table.h"
+#include "lockstep/core/source_site.h"
+#include "lockstep/graph/ir/ids.h"
+#include "lockstep/graph/ir/variable_decl.h"
+
+namespace lockstep::internal {
+
+// Strings, each once.
+class LOCKSTEP_API InternedStrings {
+ public:
+  StringId add(std::string_view text);
+  const std::string& operator[](StringId id) const { return *list_[id.index()]; }
+
+ private:
+  // A SourceSite points into them, and must survive growth. Copies of a graph, which are many if regions are copied,
+  // share them.
+  std::vector<std::shared_ptr<const std::string>> list_;
+  NumberTable index_;
+};
+
+// Source lines, each once. They are numbered from 1 on; 0 is a line that is not known.
+class LOCKSTEP_API InternedSites {
+ public:
+  std::uint32_t add(const SourceSite& site, InternedStrings& strings);
+  SourceSite get(std::uint32_t number, const InternedStrings& strings) const;
+
+ private:
+  struct Site {
+    StringId file, function;
+    std::uint32_t line = 0;
+    friend bool operator==(const Site&, const Site&) = default;
+  };
+  std::vector<Site> list_;
+  NumberTable index_;
+  std::uint32_t last_ = 0;  // most nodes come from the line of the node before
+};
+
+// The variables that a graph declares, in order. Its methods are those of Graph.
+class LOCKSTEP_API VariableTable {
+ public:
+  const std::vector<VariableDecl>& list() const { return list_; }
+  const VariableDecl* find(std::string_view name) const;
+  void declare(VariableDecl decl);
+  void redeclare(VariableDecl decl);
+  void remove(std::string_view name);
+
+ private:
+  void index_all(std::size_t room);
+
+  std::vector<VariableDecl> list_;
+  NumberTable index_;
+};
+
+}  // namespace lockstep::internal
