@@ -1,3 +1,4 @@
+// core/kernels/broadcast.cpp - which elements of which operands make an element of the output.
 #include "lockstep/core/kernels/broadcast.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// core/kernels/cast.cpp - from one dtype to another, element by element.
 #include "lockstep/core/kernels/cast.h"
 
 #include <bit>

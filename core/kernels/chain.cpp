@@ -1,30 +1,31 @@
+// core/kernels/chain.cpp - several cheap steps on one value, with no memory in between.
 #include "lockstep/core/kernels/chain.h"
 
 #include "lockstep/core/kernels/simd/internal/vector_table.h"
 
 namespace lockstep::kernels {
 
-std::optional<StepOp> step_of(UnaryOp op) {
+std::optional<ChainOp> chain_op_of(UnaryOp op) {
   switch (op) {
-    case UnaryOp::kNeg: return StepOp::kNeg;
-    case UnaryOp::kAbs: return StepOp::kAbs;
-    case UnaryOp::kSquare: return StepOp::kSquare;
-    case UnaryOp::kRelu: return StepOp::kRelu;
-    case UnaryOp::kSqrt: return StepOp::kSqrt;
-    case UnaryOp::kReciprocal: return StepOp::kReciprocal;
+    case UnaryOp::kNeg: return ChainOp::kNeg;
+    case UnaryOp::kAbs: return ChainOp::kAbs;
+    case UnaryOp::kSquare: return ChainOp::kSquare;
+    case UnaryOp::kRelu: return ChainOp::kRelu;
+    case UnaryOp::kSqrt: return ChainOp::kSqrt;
+    case UnaryOp::kReciprocal: return ChainOp::kReciprocal;
     default: return std::nullopt;
   }
 }
 
-std::optional<StepOp> step_of(BinaryOp op) {
+std::optional<ChainOp> chain_op_of(BinaryOp op) {
   switch (op) {
-    case BinaryOp::kAdd: return StepOp::kAdd;
-    case BinaryOp::kSub: return StepOp::kSub;
-    case BinaryOp::kMul: return StepOp::kMul;
-    case BinaryOp::kDiv: return StepOp::kDiv;
-    case BinaryOp::kMaximum: return StepOp::kMaximum;
-    case BinaryOp::kMinimum: return StepOp::kMinimum;
-    case BinaryOp::kReluGrad: return StepOp::kReluGrad;
+    case BinaryOp::kAdd: return ChainOp::kAdd;
+    case BinaryOp::kSub: return ChainOp::kSub;
+    case BinaryOp::kMul: return ChainOp::kMul;
+    case BinaryOp::kDiv: return ChainOp::kDiv;
+    case BinaryOp::kMaximum: return ChainOp::kMaximum;
+    case BinaryOp::kMinimum: return ChainOp::kMinimum;
+    case BinaryOp::kReluGrad: return ChainOp::kReluGrad;
     default: return std::nullopt;
   }
 }

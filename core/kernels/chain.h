@@ -19,7 +19,7 @@
 
 namespace lockstep::kernels {
 
-enum class StepOp : std::uint8_t {
+enum class ChainOp : std::uint8_t {
   // one operand
   kNeg,
   kAbs,
@@ -38,22 +38,22 @@ enum class StepOp : std::uint8_t {
   kReluGrad,
 };
 // The step that does what the op does; none where it is no cheap one.
-LOCKSTEP_API std::optional<StepOp> step_of(UnaryOp op);
-LOCKSTEP_API std::optional<StepOp> step_of(BinaryOp op);
+LOCKSTEP_API std::optional<ChainOp> chain_op_of(UnaryOp op);
+LOCKSTEP_API std::optional<ChainOp> chain_op_of(BinaryOp op);
 
 // On which side of the value the other operand stands, and whether it is one element or as many as the value
 // has.
-enum class StepForm : std::uint8_t { kRight, kRightScalar, kLeft, kLeftScalar };
+enum class ChainForm : std::uint8_t { kRight, kRightScalar, kLeft, kLeftScalar };
 
-struct ChainStep {
-  StepOp op = StepOp::kNeg;
-  StepForm form = StepForm::kRight;  // kRight where there is no other operand
-  void* operand = nullptr;           // only kStore writes there
+struct ChainLink {
+  ChainOp op = ChainOp::kNeg;
+  ChainForm form = ChainForm::kRight;  // kRight where there is no other operand
+  void* operand = nullptr;             // only kStore writes there
 };
 
 // Takes `count` elements of `in` through the steps and writes them to `out`. `out`, and what kStore writes
 // to, may be `in` or an operand, exactly; an operand must have been read by the time it is written over.
-using ChainLoop = void (*)(const void* in, const ChainStep* steps, std::size_t num_steps, void* out,
+using ChainLoop = void (*)(const void* in, const ChainLink* steps, std::size_t num_steps, void* out,
                            std::int64_t count);
 LOCKSTEP_API ChainLoop chain_loop(DType dtype);  // null where it is neither f32 nor f64
 

@@ -1,3 +1,4 @@
+// core/kernels/conv.cpp - convolution of images and its two derivatives, on plain memory.
 #include "lockstep/core/kernels/conv.h"
 
 #include <algorithm>

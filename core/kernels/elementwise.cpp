@@ -1,3 +1,4 @@
+// core/kernels/elementwise.cpp - arithmetic element by element, on plain memory.
 #include "lockstep/core/kernels/elementwise.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// core/kernels/gemm.cpp - matrix products on plain memory; the one door to BLAS.
 #include "lockstep/core/kernels/gemm.h"
 
 #include <algorithm>

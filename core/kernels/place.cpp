@@ -1,3 +1,4 @@
+// core/kernels/place.cpp - puts a tensor into a larger one, between elements of one value.
 #include "lockstep/core/kernels/place.h"
 
 #include <algorithm>

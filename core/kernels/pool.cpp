@@ -1,3 +1,4 @@
+// core/kernels/pool.cpp - maxima and averages over windows of images, on plain memory.
 #include "lockstep/core/kernels/pool.h"
 
 #include <algorithm>

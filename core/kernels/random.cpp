@@ -1,3 +1,4 @@
+// core/kernels/random.cpp - random tensors on plain memory.
 #include "lockstep/core/kernels/random.h"
 
 #include <algorithm>

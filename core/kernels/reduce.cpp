@@ -1,3 +1,4 @@
+// core/kernels/reduce.cpp - reductions over axes, on plain memory, in an order that only the shape decides.
 #include "lockstep/core/kernels/reduce.h"
 
 #include <algorithm>

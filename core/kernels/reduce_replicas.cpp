@@ -1,3 +1,5 @@
+// core/kernels/reduce_replicas.cpp - N arrays of one shape reduced into one, element by element, in one pass
+// over memory.
 #include "lockstep/core/kernels/reduce_replicas.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// core/kernels/rows.cpp - picks and places rows by index.
 #include "lockstep/core/kernels/rows.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// core/kernels/scan.cpp - running sums and products along an axis, on plain memory.
 #include "lockstep/core/kernels/scan.h"
 
 #include <algorithm>

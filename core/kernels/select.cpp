@@ -1,3 +1,4 @@
+// core/kernels/select.cpp - where the largest elements are, on plain memory.
 #include "lockstep/core/kernels/select.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// core/kernels/softmax.cpp - softmax, its logarithm, and the cross entropy of both, on plain memory.
 #include "lockstep/core/kernels/softmax.h"
 
 #include <algorithm>

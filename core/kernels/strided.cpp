@@ -1,3 +1,4 @@
+// core/kernels/strided.cpp - moves elements between two places that lie differently in memory.
 #include "lockstep/core/kernels/strided.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// core/kernels/updates.cpp - what optimizers do to a variable and its slots, on plain memory.
 #include "lockstep/core/kernels/updates.h"
 
 #include <algorithm>

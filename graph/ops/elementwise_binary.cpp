@@ -140,7 +140,8 @@ OpDef binary_op(const BinaryDef& binary) {
     return binary_kernel(kernels::binary_loop(op, node.input(0).dtype), node, outputs[0]);
   };
   def.tile = [op = binary.op](const NodeView& node, std::span<const TensorSpec>) -> TileFn {
-    return internal::StepTile{kernels::step_of(op), nullptr, kernels::binary_loop(op, node.input(0).dtype)};
+    return internal::StepTile{kernels::chain_op_of(op), nullptr,
+                              kernels::binary_loop(op, node.input(0).dtype)};
   };
   if (binary.gradient != nullptr) def.gradient = binary.gradient;
   return def;

@@ -106,7 +106,8 @@ OpDef unary_op(const UnaryDef& unary) {
     return unary_kernel(kernels::unary_loop(op, node.input(0).dtype), node.input(0), outputs[0]);
   };
   def.tile = [op = unary.op](const NodeView& node, std::span<const TensorSpec>) -> TileFn {
-    return internal::StepTile{kernels::step_of(op), kernels::unary_loop(op, node.input(0).dtype), nullptr};
+    return internal::StepTile{kernels::chain_op_of(op), kernels::unary_loop(op, node.input(0).dtype),
+                              nullptr};
   };
   if (unary.derivative != nullptr) {
     def.gradient = [derivative = unary.derivative](GradientContext& c) -> std::vector<Gradient> {

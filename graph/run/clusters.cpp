@@ -1,3 +1,4 @@
+// graph/run/clusters.cpp - which kernel calls form one task.
 #include "lockstep/graph/run/internal/clusters.h"
 
 #include <algorithm>

@@ -37,8 +37,26 @@ void bind_variables(const Graph& graph, VariableStore& store, SameStart same_sta
   }
 }
 
+// A node in the code of a replica whose value depends on the other replicas, branches and loops included; nullptr:
+// there is none.
+const Node* combining_node(const Graph& replica) {
+  for (const Node& node : replica.nodes()) {
+    const OpTraits& traits = node.op().traits;
+    if (traits.is(ReplicaRole::kCollective) || traits.is(ReplicaRole::kSumOverReplicas)) return &node;
+    for (const Graph& region : node.regions()) {
+      if (const Node* inner = combining_node(region)) return inner;
+    }
+  }
+  return nullptr;
+}
+
+constexpr const char* kRemedy =
+    "Let a strategy distribute the graph (Strategy::distribute, or lockstep run --strategy), or ask for it "
+    "by name "
+    "(CompileOptions::replicas_in_turn)";
+
 // Replicas that change one variable in turn change it several times a step, and each sees what the last one
-// left: seldom what was meant.
+// left; and what they combine each of them combines with nothing. Seldom is that what was meant.
 void check_replicas(const Graph& graph) {
   for (const NodeId id : graph.region_owners()) {
     const Node& node = graph.node(id);
@@ -48,9 +66,15 @@ void check_replicas(const Graph& graph) {
         throw FailedPrecondition(
             str("'", node.name(), "' runs ", replicated->replicas(), " replicas that change variable '",
                 use.name, "', of which there is one copy: it would change ", replicated->replicas(),
-                " times a step. Let a strategy distribute the graph (Strategy::distribute, or lockstep run "
-                "--strategy), or ask for it by name (CompileOptions::replicas_in_turn)"),
+                " times a step. ", kRemedy),
             place_of(node));
+      }
+      if (const Node* combining = combining_node(replicated->region())) {
+        throw FailedPrecondition(
+            str("'", node.name(), "' runs ", replicated->replicas(), " replicas in turn, so that '",
+                combining->name(), "' (", combining->op().name,
+                "), which combines what all of them have, would see one. ", kRemedy),
+            place_of(*combining));
       }
     }
     for (const Graph& region : node.regions()) check_replicas(region);

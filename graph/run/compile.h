@@ -38,8 +38,9 @@ struct CompileOptions {
   // programs work on one state: a graph that starts it with another value does not change it. kRequired refuses
   // such a graph.
   SameStart same_start = SameStart::kAny;
-  // A region of several replicas that changes variables which have no copies runs replica after replica on one
-  // variable, as the interpreter does: several updates a step. It is refused unless it is asked for here.
+  // A region of several replicas runs replica after replica, as in the interpreter: variables without copies change
+  // several times a step, and collectives see one replica alone. A region with either is refused unless it is asked
+  // for here.
   bool replicas_in_turn = false;
   // Plans kept, one per combination of feed shapes; at least 1.
   std::size_t max_plans = 16;

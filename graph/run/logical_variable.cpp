@@ -1,3 +1,5 @@
+// graph/run/logical_variable.cpp - a variable of a store as the program knows it: with its copies, as one
+// value where they are one.
 #include "lockstep/graph/run/logical_variable.h"
 
 #include <algorithm>

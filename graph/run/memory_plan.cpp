@@ -1,3 +1,4 @@
+// graph/run/memory_plan.cpp - where intermediate values lie.
 #include "lockstep/graph/run/internal/memory_plan.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// graph/run/observer.cpp - sees what runs when.
 #include "lockstep/graph/run/observer.h"
 
 namespace lockstep {

@@ -1,3 +1,4 @@
+// graph/run/plan.cpp - everything that is decided about a run before it starts, for one set of feed shapes.
 #include "lockstep/graph/run/internal/plan.h"
 
 #include <algorithm>
@@ -134,7 +135,7 @@ class PlanMaker {
   std::uint32_t add_work(Work work) {
     const auto shards = static_cast<std::uint32_t>(work.split.shards);
     const auto phase = static_cast<std::uint32_t>(plan_->phases.size());
-    PhaseCall call;
+    PlannedPhase call;
     call.node = work.node->id();
     call.source = work.node;
     call.kernel = work.kernel;
@@ -178,14 +179,14 @@ class PlanMaker {
     std::ranges::sort(work.after);
     work.after.erase(std::unique(work.after.begin(), work.after.end()), work.after.end());
 
-    Phase step;
-    step.predecessors = SmallVector<std::uint32_t, 2>(std::span<const std::uint32_t>(work.after));
-    step.shards = shards;
-    step.seconds = std::max(work.seconds / shards, work.hinted ? 0 : kCallSeconds);
-    step.commit = work.commit;
-    plan_->seconds += step.seconds * shards;
+    Phase clustered;
+    clustered.predecessors = SmallVector<std::uint32_t, 2>(std::span<const std::uint32_t>(work.after));
+    clustered.shards = shards;
+    clustered.seconds = std::max(work.seconds / shards, work.hinted ? 0 : kCallSeconds);
+    clustered.commit = work.commit;
+    plan_->seconds += clustered.seconds * shards;
     plan_->phases.push_back(call);
-    steps_.push_back(step);
+    phases_.push_back(clustered);
     if (work.split.finish) {
       call.finish = true;
       plan_->phases.push_back(call);
@@ -193,7 +194,7 @@ class PlanMaker {
       finish.predecessors.push_back(phase);
       finish.seconds = kCallSeconds;
       finish.commit = work.commit;
-      steps_.push_back(finish);
+      phases_.push_back(finish);
     }
     return last;
   }
@@ -497,7 +498,7 @@ class PlanMaker {
       given.resize(storages_.size(), true);
       const std::vector<std::uint32_t>& after = done_[value.node.index()];
       const bool behind_commit =
-          std::ranges::any_of(after, [&](std::uint32_t phase) { return steps_[phase].commit; });
+          std::ranges::any_of(after, [&](std::uint32_t phase) { return phases_[phase].commit; });
       add_copy(graph_.node(value.node), from, to, &spec, after, behind_commit);
     }
   }
@@ -506,10 +507,10 @@ class PlanMaker {
     if (plan_->arenas.empty()) plan_->arenas.push_back(runtime_.devices().front());
     std::size_t lanes = std::max<std::size_t>(runtime_.scheduler().num_workers(), 1);
     if (options_.clustering == Clustering::kByCost && plan_->seconds < options_.inline_seconds) lanes = 1;
-    plan_->clusters = make_clusters(steps_, {lanes, options_.clustering == Clustering::kByCost});
+    plan_->clusters = make_clusters(phases_, {lanes, options_.clustering == Clustering::kByCost});
     const std::size_t too_few = options_.clustering == Clustering::kByCost ? 2 : 1;
     if (plan_->clusters.clusters.size() <= too_few && lanes > 1) {
-      plan_->clusters = make_clusters(steps_, {1, true});  // nothing to do side by side
+      plan_->clusters = make_clusters(phases_, {1, true});  // nothing to do side by side
     }
     plan_->lanes = plan_->clusters.sequential ? 1 : lanes;
     line_up_plain_calls();
@@ -526,7 +527,7 @@ class PlanMaker {
     for (const Storage& storage : storages_) {
       if (storage.interval >= 0 && storage.location.kind == Location::Kind::kArena) need(storage.interval);
     }
-    for (const PhaseCall& call : plan_->phases) {
+    for (const PlannedPhase& call : plan_->phases) {
       if (call.scratch >= 0) need(call.scratch);
     }
     for (Interval& interval : needed) {
@@ -579,7 +580,7 @@ class PlanMaker {
   std::vector<Storage> storages_;
   std::vector<Interval> intervals_;
   std::vector<std::uint32_t> arg_storage_;  // by argument
-  std::vector<Phase> steps_;                // by phase: what clustering sees
+  std::vector<Phase> phases_;               // by phase: what clustering sees
   NameMap<std::uint32_t> arenas_;
 };
 

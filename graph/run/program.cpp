@@ -1,3 +1,4 @@
+// graph/run/program.cpp - a graph compiled for a runtime; run many times.
 #include "lockstep/graph/run/program.h"
 
 #include <algorithm>
@@ -17,8 +18,8 @@ RunError::~RunError() = default;
 
 namespace {
 
-using internal::PhaseCall;
 using internal::Plan;
+using internal::PlannedPhase;
 using internal::PlannedVariable;
 using internal::RunContext;
 
@@ -422,7 +423,7 @@ class Program::Impl {
   [[noreturn]] void throw_error(const Plan& plan, const RunContext::Outcome& outcome,
                                 std::uint64_t committed) const {
     if (!outcome.error) stopped(outcome.stopped, committed);
-    const PhaseCall& phase = plan.phases[plan.clusters.calls[*outcome.failed_call].phase];
+    const PlannedPhase& phase = plan.phases[plan.clusters.calls[*outcome.failed_call].phase];
     ErrorPlace place = place_of(graph_.node(phase.node));
     if (place.device.empty()) place.device = plan.arenas[phase.arena].to_string();
     ErrorCode code = ErrorCode::kFailedPrecondition;

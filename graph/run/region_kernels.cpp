@@ -1,3 +1,4 @@
+// graph/run/region_kernels.cpp - nodes with regions as one kernel call of a compiled program.
 #include "lockstep/graph/run/internal/region_kernels.h"
 
 #include <algorithm>
@@ -73,7 +74,7 @@ class RegionProgram {
   }
 
   [[noreturn]] void rethrow(const RunContext::Outcome& outcome) const {
-    const PhaseCall& phase = plan_->phases[plan_->clusters.calls[*outcome.failed_call].phase];
+    const PlannedPhase& phase = plan_->phases[plan_->clusters.calls[*outcome.failed_call].phase];
     ErrorPlace place = place_of(region_.node(phase.node));
     if (replica_ >= 0) place.replica = replica_;
     try {

@@ -1,3 +1,4 @@
+// graph/run/resolved_graph.cpp - what of a graph runs, and on which shapes, once the feeds' shapes are known.
 #include "lockstep/graph/run/internal/resolved_graph.h"
 
 #include <algorithm>

@@ -1,30 +1,13 @@
+// graph/run/run_context.cpp - what changes during one run of a plan.
 #include "lockstep/graph/run/internal/run_context.h"
 
 #include <algorithm>
-#include <new>
-#include <thread>
-
-#include "lockstep/core/pause.h"
 
 namespace lockstep::internal {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr std::uint32_t kNone = 0xFFFFFFFFU;
-constexpr float kAsUrgent = 0.95F;                          // of another's urgency counts as the same
-constexpr int kSpinsBeforeStealing = 8;                     // a lane's own cluster may be just about to come
-constexpr std::size_t kMaxEntries = std::size_t{1} << 22U;  // of all queues together
-constexpr int kSpins = 256;                                 // before giving up the core for a moment
-constexpr auto kPatience = std::chrono::microseconds(200);  // of a helper with nothing to do during a run ...
-constexpr auto kLinger = std::chrono::microseconds(50);     // ... and between runs
-
-constexpr std::uint64_t tagged(std::uint32_t number, std::uint32_t low) {
-  return (std::uint64_t{number} << 32U) | low;
-}
-constexpr std::uint32_t number_of(std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32U); }
-constexpr std::uint32_t low_of(std::uint64_t word) { return static_cast<std::uint32_t>(word); }
 
 }  // namespace
 
@@ -63,9 +46,9 @@ namespace {
 
 // Names the largest value that was to lie there.
 [[noreturn]] void explain_shortage(const Plan& plan, std::uint32_t arena, const Error& error) {
-  const PhaseCall* maker = nullptr;
+  const PlannedPhase* maker = nullptr;
   const TensorSpec* largest = nullptr;
-  for (const PhaseCall& phase : plan.phases) {
+  for (const PlannedPhase& phase : plan.phases) {
     for (std::uint32_t at = 0; at < phase.outputs; ++at) {
       const PlannedArg& arg = plan.args[phase.first_arg + phase.inputs + at];
       const bool here = arg.location.kind == Location::Kind::kArena && arg.location.index == arena;
@@ -81,13 +64,6 @@ namespace {
                   " bytes, of '", maker->source->name(),
                   "': make it smaller (a loop that gradients are taken of keeps every one of its max_trips)"),
               place_of(*maker->source));
-}
-
-// Do both clusters begin with calls of one phase?
-bool are_shards_of_one(const Clusters& clusters, std::uint32_t a, std::uint32_t b) {
-  const Cluster &one = clusters.clusters[a], &other = clusters.clusters[b];
-  return one.begin < one.end && other.begin < other.end &&
-         clusters.calls[one.begin].phase == clusters.calls[other.begin].phase;
 }
 
 }  // namespace
@@ -126,7 +102,7 @@ RunContext::RunContext(const Plan& plan, const Runtime& runtime)
   contexts_.reserve(calls.size());  // instructions point into it
   instructions_.reserve(calls.size());
   for (const Call& call : calls) {
-    const PhaseCall& phase = plan.phases[call.phase];
+    const PlannedPhase& phase = plan.phases[call.phase];
     if (const std::int32_t plain = plan.plain_of[phase.kernel]; plain >= 0) {
       instructions_.push_back({&plan.plain_calls[static_cast<std::size_t>(plain)], nullptr});
       continue;
@@ -143,35 +119,11 @@ RunContext::RunContext(const Plan& plan, const Runtime& runtime)
     instructions_.push_back({&plan.kernels[phase.kernel], &context});
   }
   if (plan.lanes < 2) return;
-  const std::size_t clusters = plan.clusters.clusters.size();
-  const std::size_t helpers = std::min(plan.lanes, clusters) - 1;
-  counters_ = std::vector<Counter>(clusters);
-  const std::size_t queues = std::clamp<std::size_t>(kMaxEntries / clusters, 1, helpers + 1);
-  queues_ = std::vector<Queue>(queues);
-  for (Queue& queue : queues_) queue.entries = std::vector<std::atomic<std::uint64_t>>(clusters);
-  for (std::uint32_t i = 0; i < clusters; ++i) {
-    if (plan.clusters.clusters[i].predecessors == 0) sources_.push_back(i);
-  }
-  // Until a run has shown who takes what, each lane begins with a stretch of a phase's shards.
-  for (std::uint32_t begin = 0; begin < clusters;) {
-    std::uint32_t end = begin + 1;
-    while (end < clusters && are_shards_of_one(plan.clusters, begin, end)) ++end;
-    for (std::uint32_t i = begin; i < end; ++i) {
-      const std::size_t home = end - begin < queues ? i % queues : (i - begin) * queues / (end - begin);
-      counters_[i].home.store(static_cast<std::uint32_t>(home), std::memory_order_relaxed);
-    }
-    begin = end;
-  }
-  is_away_ = std::vector<std::atomic<bool>>(helpers);
-  for (std::atomic<bool>& away : is_away_) away.store(true, std::memory_order_relaxed);
-  away_.store(static_cast<std::uint32_t>(helpers), std::memory_order_relaxed);
-  helpers_ = runtime_.scheduler().make_task_set([this](std::size_t slot) { help(slot); });
+  Lanes::Work& work = *this;
+  lanes_ = std::make_unique<Lanes>(plan.clusters, plan.lanes, runtime_.scheduler(), work);
 }
 
-RunContext::~RunContext() {
-  quit_.store(true, std::memory_order_relaxed);
-  helpers_.reset();  // waits for those who are still here
-}
+RunContext::~RunContext() = default;
 
 void RunContext::bind() {
   for (const Patch& patch : feed_patches_) args_[patch.arg].data = feeds_[patch.source];
@@ -196,8 +148,10 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
   if (told != nullptr) told->on_run_begin(*event);
   {
     const Active active(*this);
-    if (plan_.lanes > 1) {
-      run_lanes();
+    if (lanes_ != nullptr) {
+      lanes_->run();
+      // Without a gate nothing but the end decides.
+      if (!outcome_.committed && state_.load(std::memory_order_acquire) != State::kFailed) pass_gate();
     } else {
       run_inline();
     }
@@ -259,7 +213,7 @@ void RunContext::run_call(std::uint32_t at) {
 
 void RunContext::run_observed_call(std::uint32_t at, int worker, bool follows) {
   const Call& call = plan_.clusters.calls[at];
-  const PhaseCall& phase = plan_.phases[call.phase];
+  const PlannedPhase& phase = plan_.phases[call.phase];
   const NodeEvent event{.run = *event_,
                         .node = *phase.source,
                         .shard = phase.finish ? phase.shards : call.shard,
@@ -313,162 +267,20 @@ void RunContext::run_inline() {
   if (pass_gate() && plan_.clusters.commit_begin < end) run_range(plan_.clusters.commit_begin, end);
 }
 
-// --- lanes
+// --- clusters, on some lane
 
-void RunContext::run_lanes() {
-  ++number_;
-  for (Queue& queue : queues_) {
-    queue.tail.store(0, std::memory_order_relaxed);
-    queue.head.store(tagged(number_, 0), std::memory_order_relaxed);
-  }
-  // All that was written for this run comes with the entries.
-  for (const std::uint32_t source : sources_) push(source);
-  // One helper is needed soon in any case: the plan is worth it.
-  call_helpers(std::max<std::size_t>(sources_.size(), 2) - 1);
-  int idle = 0;
-  while (ended_.load(std::memory_order_acquire) != number_) {
-    const std::uint32_t cluster = pop(0, idle >= kSpinsBeforeStealing);
-    if (cluster != kNone) {
-      run_cluster_and_followers(cluster, 0);
-      idle = 0;
-    } else if (++idle <= kSpins) {
-      internal::pause_briefly();
-    } else {
-      std::this_thread::yield();
-    }
-  }
-  // Without a gate nothing but the end decides.
-  if (!outcome_.committed && state_.load(std::memory_order_acquire) != State::kFailed) pass_gate();
-}
-
-// Up to `wanted` of those that are away.
-void RunContext::call_helpers(std::size_t wanted) {
-  if (away_.load(std::memory_order_acquire) == 0) return;
-  for (std::size_t slot = 0; slot < is_away_.size() && wanted > 0; ++slot) {
-    if (!is_away_[slot].exchange(false, std::memory_order_acq_rel)) continue;
-    away_.fetch_sub(1, std::memory_order_relaxed);
-    --wanted;
-    try {
-      helpers_->start(slot);
-    } catch (const std::bad_alloc&) {  // the lanes that are here go on alone
-      leave(slot);
-    }
-  }
-}
-
-void RunContext::leave(std::size_t slot) {
-  is_away_[slot].store(true, std::memory_order_release);
-  away_.fetch_add(1, std::memory_order_release);
-}
-
-void RunContext::push(std::uint32_t cluster) {
-  Queue& queue = queues_[counters_[cluster].home.load(std::memory_order_relaxed)];
-  const std::uint32_t at = queue.tail.fetch_add(1, std::memory_order_relaxed);
-  queue.entries[at].store(tagged(number_, cluster), std::memory_order_release);
-}
-
-std::uint32_t RunContext::pop_from(Queue& queue) {
-  std::uint64_t head = queue.head.load(std::memory_order_acquire);
-  while (low_of(head) < queue.entries.size()) {
-    const std::uint64_t entry = queue.entries[low_of(head)].load(std::memory_order_acquire);
-    if (number_of(entry) != number_of(head)) return kNone;  // not there yet
-    if (queue.head.compare_exchange_weak(head, head + 1, std::memory_order_acq_rel,
-                                         std::memory_order_acquire)) {
-      return low_of(entry);
-    }
-  }
-  return kNone;
-}
-
-std::uint32_t RunContext::pop(std::size_t lane, bool steal) {
-  const std::size_t own = lane % queues_.size();
-  std::uint32_t cluster = pop_from(queues_[own]);
-  for (std::size_t i = 1; steal && cluster == kNone && i < queues_.size(); ++i) {
-    cluster = pop_from(queues_[(own + i) % queues_.size()]);
-  }
-  return cluster;
-}
-
-// Runs a cluster and counts it off its successors; returns one that became ready, for this lane to go on
-// with. `follows`: whether another ended just before.
-std::uint32_t RunContext::run_cluster(std::uint32_t index, std::size_t lane, bool& follows) {
-  const std::vector<Cluster>& clusters = plan_.clusters.clusters;
-  const Cluster& cluster = clusters[index];
-  const std::uint32_t number = number_;
+void RunContext::run_cluster(std::uint32_t index, bool follows) noexcept {
+  const Cluster& cluster = plan_.clusters.clusters[index];
   if (cluster.gate) {
     pass_gate();
   } else if (cluster.commit ? state_.load(std::memory_order_acquire) == State::kCommitting : !should_stop()) {
     run_range(cluster.begin, cluster.end, follows);
   }
-  const auto home = static_cast<std::uint32_t>(lane % queues_.size());
-  if (counters_[index].home.load(std::memory_order_relaxed) != home) {
-    counters_[index].home.store(home, std::memory_order_relaxed);
-  }
-  if (cluster.last) {
-    ended_.store(number, std::memory_order_release);
-    return kNone;
-  }
-  const bool up = number % 2 == 1;
-  std::uint32_t next = kNone;
-  std::uint32_t pushed = 0;
-  for (std::uint32_t at = cluster.first_successor; at < cluster.end_successor; ++at) {
-    const std::uint32_t successor = plan_.clusters.successors[at];
-    std::atomic<std::uint32_t>& ended = counters_[successor].ended;
-    const bool ready =
-        up ? ended.fetch_add(1, std::memory_order_acq_rel) + 1 == clusters[successor].predecessors
-           : ended.fetch_sub(1, std::memory_order_acq_rel) == 1;
-    if (!ready) continue;
-    // This lane goes on with the most urgent, which comes first; of equals, with one that it ran last time.
-    std::uint32_t other = successor;
-    if (next == kNone || (clusters[successor].urgency > kAsUrgent * clusters[next].urgency &&
-                          counters_[successor].home.load(std::memory_order_relaxed) == home &&
-                          counters_[next].home.load(std::memory_order_relaxed) != home)) {
-      std::swap(next, other);
-    }
-    if (other == kNone) continue;
-    push(other);
-    ++pushed;
-  }
-  if (pushed > 0) call_helpers(pushed);
-  // Calling helpers may take its time, and what others ran before a join may have ended since.
-  follows = pushed == 0 && next != kNone && clusters[next].predecessors == 1 &&
-            (follows || cluster.begin < cluster.end);
-  return next;
 }
 
-void RunContext::run_cluster_and_followers(std::uint32_t cluster, std::size_t lane) {
-  bool follows = false;
-  while (cluster != kNone) cluster = run_cluster(cluster, lane, follows);
-}
-
-void RunContext::help(std::size_t slot) {
+void RunContext::run_helper(Lanes& lanes, std::size_t helper) noexcept {
   const Active active(*this);
-  int idle = 0;
-  bool tired = false;
-  Clock::time_point since;
-  while (!quit_.load(std::memory_order_relaxed)) {
-    const std::uint32_t cluster = pop(slot + 1, idle >= kSpinsBeforeStealing);
-    if (cluster != kNone) {
-      run_cluster_and_followers(cluster, slot + 1);
-      idle = 0;
-      tired = false;
-      continue;
-    }
-    if (tired) break;
-    if (++idle <= kSpins) {
-      internal::pause_briefly();
-      continue;
-    }
-    if (idle == kSpins + 1) since = Clock::now();
-    const bool between_runs =
-        ended_.load(std::memory_order_relaxed) == number_of(queues_[0].head.load(std::memory_order_relaxed));
-    if (between_runs && runtime_.scheduler().waiting_starts() != 0) break;  // somebody else needs the worker
-    std::this_thread::yield();
-    // Others may have had the processor for long: whoever waited for this lane then has left something for
-    // it.
-    tired = idle % 8 == 0 && Clock::now() - since > (between_runs ? kLinger : kPatience);
-  }
-  leave(slot);
+  lanes.help(helper);
 }
 
 }  // namespace lockstep::internal

@@ -1,3 +1,5 @@
+// graph/run/variable_role.cpp - what a declared variable is in a store: by itself or a copy, and what its
+// copies are together.
 #include "lockstep/graph/run/variable_role.h"
 
 namespace lockstep {

@@ -1,3 +1,4 @@
+// graph/run/variable_stages.cpp - when the variables of a step are written.
 #include "lockstep/graph/run/internal/variable_stages.h"
 
 #include <algorithm>

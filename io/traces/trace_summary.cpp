@@ -1,3 +1,4 @@
+// io/traces/trace_summary.cpp - where the time of traced runs went.
 #include "lockstep/io/traces/trace_summary.h"
 
 #include <algorithm>
@@ -283,13 +284,13 @@ std::string rows(const std::string& title, const std::vector<TraceSummary::Row>&
 }
 
 // Of the calls that its node makes: " (replica 1, shard 2 of 4)"; empty where there is one.
-std::string which_call(const TraceSummary::Step& step) {
+std::string which_call(const TraceSummary::PathCall& call) {
   std::string text;
-  if (step.replica >= 0) text = str("replica ", step.replica);
-  if (step.shards > 1 || step.shard == step.shards) {
+  if (call.replica >= 0) text = str("replica ", call.replica);
+  if (call.shards > 1 || call.shard == call.shards) {
     if (!text.empty()) text += ", ";
-    text += step.shard == step.shards ? str("end of ", step.shards, " shards")
-                                      : str("shard ", step.shard + 1, " of ", step.shards);
+    text += call.shard == call.shards ? str("end of ", call.shards, " shards")
+                                      : str("shard ", call.shard + 1, " of ", call.shards);
   }
   return text.empty() ? text : str(" (", text, ")");
 }
@@ -307,11 +308,11 @@ std::string path(const TraceSummary& summary, std::size_t max_rows) {
   if (shown.size() > max_rows) shown.resize(max_rows);
   std::ranges::sort(shown);
   for (const std::size_t i : shown) {
-    const TraceSummary::Step& step = summary.critical_path[i];
+    const TraceSummary::PathCall& call = summary.critical_path[i];
     text +=
-        str("  ", padded(step.op, 24), duration(step.time), " after", duration(step.gap), "  ", step.name);
-    text += which_call(step);
-    if (!step.site.empty()) text += str(" ", step.site);
+        str("  ", padded(call.op, 24), duration(call.time), " after", duration(call.gap), "  ", call.name);
+    text += which_call(call);
+    if (!call.site.empty()) text += str(" ", call.site);
     text += "\n";
   }
   if (summary.critical_path.size() > shown.size())

@@ -36,7 +36,7 @@ struct TraceSummary {
   // Of the run of median length: the chain of calls that ended last, each behind the one that held it up (a
   // node whose value it reads or that it runs after, a shard that it finishes, or the call before it on its
   // thread), up to the begin of the run.
-  struct Step {
+  struct PathCall {
     std::uint32_t node = 0;  // in Trace::nodes
     std::string name, op, site;
     int replica = -1;
@@ -47,7 +47,7 @@ struct TraceSummary {
   std::uint64_t path_run = 0;
   std::int64_t path_length = 0;  // of the run
   std::int64_t path_time = 0;    // in calls; the rest lies between and around them
-  std::vector<Step> critical_path;
+  std::vector<PathCall> critical_path;
 
   std::int64_t communication = 0;  // nanoseconds during which a collective or a copy ran
   std::int64_t overlapped = 0;     // of these: while something was computed, too

@@ -1,3 +1,4 @@
+// core/kernels/simd/vector_table.cpp - the loops that exist once for every instruction set.
 #include "lockstep/core/kernels/simd/internal/vector_table.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -1,3 +1,4 @@
+// graph/ops/fused/tile_program.cpp - a graph of element-wise nodes as one walk over memory.
 #include "lockstep/graph/ops/fused/internal/tile_program.h"
 
 #include <algorithm>
@@ -204,8 +205,8 @@ void TileProgram::execute(Call& call, const Instruction& instruction, std::int64
     instruction.function(inputs, call.cells[instruction.target], count);
     return;
   }
-  kernels::ChainStep steps[2 * kMaxChain];  // each may be followed by a store
-  const Step* const chain = steps_.data() + instruction.first;
+  kernels::ChainLink steps[2 * kMaxChain];  // each may be followed by a store
+  const Link* const chain = links_.data() + instruction.first;
   for (std::uint32_t i = 0; i < instruction.count; ++i) {
     // A step without another operand has no cell.
     steps[i] = {chain[i].op, chain[i].form, chain[i].cell < cells_ ? call.cells[chain[i].cell] : nullptr};

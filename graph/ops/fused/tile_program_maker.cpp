@@ -68,8 +68,8 @@ class TileProgram::Maker {
   // How an instruction runs.
   struct Plan {
     TileFn function;
-    std::optional<kernels::StepOp> step;  // it can be a step of a chain
-    bool continues = false;               // it takes the value of the instruction before it
+    std::optional<kernels::ChainOp> step;  // it can be a step of a chain
+    bool continues = false;                // it takes the value of the instruction before it
   };
 
   Value& at(NodeId id) { return values_[id.index()]; }
@@ -341,28 +341,28 @@ class TileProgram::Maker {
       instruction.chain = kernels::chain_loop(spec_of(id).dtype);
       instruction.node = id;
       instruction.source = at(inputs[first_is_taken ? 0 : 1].node).cell;
-      instruction.first = static_cast<std::uint32_t>(program_.steps_.size());
+      instruction.first = static_cast<std::uint32_t>(program_.links_.size());
       program_.instructions_.push_back(std::move(instruction));
     } else if (at(nodes_[index - 1]).is_kept) {
-      add_to_chain({kernels::StepOp::kStore, kernels::StepForm::kRight, at(nodes_[index - 1]).cell});
+      add_to_chain({kernels::ChainOp::kStore, kernels::ChainForm::kRight, at(nodes_[index - 1]).cell});
     }
-    Step step{*plan.step, kernels::StepForm::kRight, kNoCell};
+    Link link{*plan.step, kernels::ChainForm::kRight, kNoCell};
     if (inputs.size() == 2) {
       const NodeId other = inputs[first_is_taken ? 1 : 0].node;
       const bool fixed = is_fixed(other);
-      step.cell = fixed ? at(other).element : at(other).cell;
+      link.cell = fixed ? at(other).element : at(other).cell;
       if (first_is_taken) {
-        step.form = fixed ? kernels::StepForm::kRightScalar : kernels::StepForm::kRight;
+        link.form = fixed ? kernels::ChainForm::kRightScalar : kernels::ChainForm::kRight;
       } else {
-        step.form = fixed ? kernels::StepForm::kLeftScalar : kernels::StepForm::kLeft;
+        link.form = fixed ? kernels::ChainForm::kLeftScalar : kernels::ChainForm::kLeft;
       }
     }
-    add_to_chain(step);
+    add_to_chain(link);
     program_.instructions_.back().target = at(id).cell;
   }
 
-  void add_to_chain(Step step) {
-    program_.steps_.push_back(step);
+  void add_to_chain(Link link) {
+    program_.links_.push_back(link);
     ++program_.instructions_.back().count;
   }
 
@@ -377,7 +377,7 @@ class TileProgram::Maker {
       number(source.element);
     }
     for (std::uint32_t& cell : program_.operands_) number(cell);
-    for (Step& step : program_.steps_) number(step.cell);
+    for (Link& link : program_.links_) number(link.cell);
     for (Instruction& instruction : program_.instructions_) {
       number(instruction.target);
       number(instruction.source);

@@ -42,7 +42,7 @@ struct PlannedArg {
 };
 
 // What one phase calls: a node's kernel, or a copy that the plan put in.
-struct PhaseCall {
+struct PlannedPhase {
   NodeId node;
   const Node* source = nullptr;  // the node itself: what an observer is told of, without looking at it
   std::uint32_t kernel = 0;
@@ -68,7 +68,7 @@ struct Plan {
   std::vector<KernelFn> kernels;
   std::vector<std::function<void()>> plain_calls;  // kernels that take nothing, called without a context
   std::vector<std::int32_t> plain_of;              // by kernel: which plain call it is, or -1
-  std::vector<PhaseCall> phases;
+  std::vector<PlannedPhase> phases;
   std::vector<PlannedArg> args;
   std::vector<Tensor> constants;
   std::vector<PlannedVariable> variables;

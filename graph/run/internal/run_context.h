@@ -4,10 +4,7 @@
 // is made once and used for many runs, one at a time. How a run goes:
 //
 //   inline    every call in the plan's order on the calling thread
-//   lanes     the calling thread and helpers (Taskflow tasks) take ready clusters from queues until none is left: each
-//             from its own, where those lie that it ran last time and whose data may still be in its cache, and then
-//             from the others'. Any one lane can finish alone. A helper does not know of runs: it looks for clusters until it has found
-//             none for a while, or until somebody else wants its worker; so the next run often finds it still there.
+//   lanes     the calling thread and helpers share the plan's clusters (graph/run/internal/lanes.h)
 //
 // The gate stands between the last fallible call and the first of the commit stage: there the run decides
 // once whether it commits. After a failure the remaining clusters are counted off without running.
@@ -24,16 +21,17 @@
 #include <vector>
 
 #include "lockstep/core/runtime.h"
+#include "lockstep/graph/run/internal/lanes.h"
 #include "lockstep/graph/run/internal/plan.h"
 #include "lockstep/graph/run/observer.h"
 #include "lockstep/graph/run/program.h"
 
 namespace lockstep::internal {
 
-class RunContext {
+class RunContext : private Lanes::Work {
  public:
   RunContext(const Plan& plan, const Runtime& runtime);
-  ~RunContext();
+  ~RunContext() override;
   RunContext(const RunContext&) = delete;
   RunContext& operator=(const RunContext&) = delete;
 
@@ -84,13 +82,8 @@ class RunContext {
   void run_calls(std::uint32_t begin, std::uint32_t end, bool follows);
   void run_range(std::uint32_t begin, std::uint32_t end, bool follows = false);
   void run_inline();
-  void run_lanes();
-  void run_cluster_and_followers(std::uint32_t cluster, std::size_t lane);
-  std::uint32_t run_cluster(std::uint32_t cluster, std::size_t lane, bool& follows);
-  void help(std::size_t slot);
-  void call_helpers(std::size_t wanted);
-  void leave(std::size_t slot);
-  void push(std::uint32_t cluster);
+  void run_cluster(std::uint32_t cluster, bool follows) noexcept override;
+  void run_helper(Lanes& lanes, std::size_t helper) noexcept override;
   bool should_stop();
   void fail(std::uint32_t call);
   void stop(ErrorCode why);
@@ -124,34 +117,8 @@ class RunContext {
   std::atomic_flag failing_;
   Outcome outcome_;
 
-  // --- lanes
-  //
-  // A queue is an array that each run fills from the start. Entries and the head carry the run's number, so
-  // that a helper that was looking while one run ended and the next began cannot take an old entry for a new
-  // one.
-  struct alignas(64) Queue {
-    std::atomic<std::uint64_t> head{0};  // number << 32 | place of the next entry
-    alignas(64) std::atomic<std::uint32_t> tail{0};
-    std::vector<std::atomic<std::uint64_t>> entries;  // number << 32 | cluster
-  };
-  std::uint32_t pop(std::size_t lane, bool steal);
-  static std::uint32_t pop_from(Queue& queue);
-
-  std::uint32_t number_ = 0;  // of this run
-  // By cluster, each on its own cache line: how many predecessors have ended. Odd runs count up and even ones
-  // down, so that nothing has to be set back in between.
-  struct alignas(64) Counter {
-    std::atomic<std::uint32_t> ended{0};
-    std::atomic<std::uint32_t> home{0};  // the queue of the lane that ran it last, or is to begin with it
-  };
-  std::vector<Counter> counters_;
-  std::vector<std::uint32_t> sources_;  // clusters without predecessors
-  std::vector<Queue> queues_;           // the caller's first; as many as lanes, or fewer in very large plans
-  alignas(64) std::atomic<std::uint32_t> ended_{0};  // the number of the last run that has ended
-  alignas(64) std::atomic<std::uint32_t> away_{0};   // helpers that are not here and not on their way
-  std::atomic<bool> quit_{false};
-  std::vector<std::atomic<bool>> is_away_;       // by helper
-  std::unique_ptr<Scheduler::TaskSet> helpers_;  // one task each
+  std::unique_ptr<Lanes>
+      lanes_;  // null: inline. The last member: helpers use the others until they have left
 };
 
 }  // namespace lockstep::internal

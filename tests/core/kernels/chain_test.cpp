@@ -20,10 +20,10 @@ constexpr std::array kBinary = {BinaryOp::kAdd,     BinaryOp::kSub,     BinaryOp
                                 BinaryOp::kMaximum, BinaryOp::kMinimum, BinaryOp::kReluGrad};
 
 TEST(Chain, KnowsTheCheapOpsOnly) {
-  for (const UnaryOp op : kUnary) EXPECT_TRUE(step_of(op)) << to_string(op);
-  for (const BinaryOp op : kBinary) EXPECT_TRUE(step_of(op)) << to_string(op);
-  EXPECT_FALSE(step_of(UnaryOp::kTanh));
-  EXPECT_FALSE(step_of(BinaryOp::kLess));
+  for (const UnaryOp op : kUnary) EXPECT_TRUE(chain_op_of(op)) << to_string(op);
+  for (const BinaryOp op : kBinary) EXPECT_TRUE(chain_op_of(op)) << to_string(op);
+  EXPECT_FALSE(chain_op_of(UnaryOp::kTanh));
+  EXPECT_FALSE(chain_op_of(BinaryOp::kLess));
   EXPECT_EQ(chain_loop(DType::kI32), nullptr);
   EXPECT_EQ(chain_loop(DType::kF16), nullptr);
 }
@@ -65,28 +65,28 @@ TYPED_TEST(ChainTest, GivesTheBitsOfItsSteps) {
       std::vector<T> expected = in;
       std::vector<std::vector<T>> operands;
       operands.reserve(40);
-      std::vector<ChainStep> steps;
+      std::vector<ChainLink> steps;
       std::vector<std::pair<std::size_t, std::vector<T>>> stored;  // operand, and what must be in it
       for (std::size_t i = 0; i < 1 + random() % 12; ++i) {
         if (random() % 6 == 0) {
           operands.emplace_back(n);
-          steps.push_back({StepOp::kStore, StepForm::kRight, operands.back().data()});
+          steps.push_back({ChainOp::kStore, ChainForm::kRight, operands.back().data()});
           stored.emplace_back(operands.size() - 1, expected);
           continue;
         }
         if (random() % 2 == 0) {
           const UnaryOp op = kUnary[random() % kUnary.size()];
-          steps.push_back({*step_of(op)});
+          steps.push_back({*chain_op_of(op)});
           unary_loop(op, dtype_of<T>)(expected.data(), expected.data(), count);
           continue;
         }
         const BinaryOp op = kBinary[random() % kBinary.size()];
-        const auto form = static_cast<StepForm>(random() % 4);
-        const bool moves = form == StepForm::kRight || form == StepForm::kLeft;
+        const auto form = static_cast<ChainForm>(random() % 4);
+        const bool moves = form == ChainForm::kRight || form == ChainForm::kLeft;
         operands.push_back(numbers<T>(random, moves ? n : 1));
-        steps.push_back({*step_of(op), form, operands.back().data()});
+        steps.push_back({*chain_op_of(op), form, operands.back().data()});
         const BinaryLoop loop = binary_loop(op, dtype_of<T>);
-        if (form == StepForm::kRight || form == StepForm::kRightScalar) {
+        if (form == ChainForm::kRight || form == ChainForm::kRightScalar) {
           loop(expected.data(), true, operands.back().data(), moves, expected.data(), count);
         } else {
           loop(operands.back().data(), moves, expected.data(), true, expected.data(), count);
@@ -113,12 +113,12 @@ TYPED_TEST(ChainTest, MayHaveAnyNumberOfSteps) {
     std::vector<T> scalars(num_steps);
     for (std::size_t i = 0; i < num_steps; ++i) scalars[i] = static_cast<T>(i % 5) / 4;
     std::vector<T> array = numbers<T>(random, kCount);
-    std::vector<ChainStep> steps;
+    std::vector<ChainLink> steps;
     for (std::size_t i = 0; i < num_steps; ++i) {
       const BinaryOp op = i % 2 == 0 ? BinaryOp::kMaximum : BinaryOp::kSub;
       const bool moves = i % 3 == 0;
       void* const operand = moves ? array.data() : &scalars[i];
-      steps.push_back({*step_of(op), moves ? StepForm::kRight : StepForm::kLeftScalar, operand});
+      steps.push_back({*chain_op_of(op), moves ? ChainForm::kRight : ChainForm::kLeftScalar, operand});
       const BinaryLoop loop = binary_loop(op, dtype_of<T>);
       if (moves) {
         loop(expected.data(), true, operand, true, expected.data(), kCount);
@@ -156,7 +156,7 @@ TYPED_TEST(ChainTest, ReluKeepsMinusZeroAndNaN) {
   EXPECT_TRUE(same(alone, expected));
   std::vector<T> many(8 * in.size());  // in whole blocks as well
   for (std::size_t i = 0; i < many.size(); ++i) many[i] = in[i % in.size()];
-  const ChainStep step{StepOp::kRelu};
+  const ChainLink step{ChainOp::kRelu};
   chain_loop(dtype_of<T>)(many.data(), &step, 1, many.data(), static_cast<std::int64_t>(many.size()));
   for (std::size_t i = 0; i < many.size(); i += in.size()) {
     const auto from = many.begin() + static_cast<std::ptrdiff_t>(i);
@@ -168,7 +168,7 @@ TYPED_TEST(ChainTest, WritesOverAnOperand) {
   using T = TypeParam;
   const std::vector<T> in(100, T{3});
   std::vector<T> operand(100, T{4});
-  const ChainStep step{StepOp::kMul, StepForm::kRight, operand.data()};
+  const ChainLink step{ChainOp::kMul, ChainForm::kRight, operand.data()};
   chain_loop(dtype_of<T>)(in.data(), &step, 1, operand.data(), 100);
   EXPECT_EQ(operand, std::vector<T>(100, T{12}));
 }
@@ -178,8 +178,8 @@ TYPED_TEST(ChainTest, LargerAndSmallerKnowNaNAndSignedZeros) {
   const T nan = std::numeric_limits<T>::quiet_NaN();
   const auto both = [](T a, T b) {
     std::array<T, 2> results = {a, a};
-    const ChainStep larger{StepOp::kMaximum, StepForm::kRightScalar, &b};
-    const ChainStep smaller{StepOp::kMinimum, StepForm::kRightScalar, &b};
+    const ChainLink larger{ChainOp::kMaximum, ChainForm::kRightScalar, &b};
+    const ChainLink smaller{ChainOp::kMinimum, ChainForm::kRightScalar, &b};
     chain_loop(dtype_of<T>)(&results[0], &larger, 1, &results[0], 1);
     chain_loop(dtype_of<T>)(&results[1], &smaller, 1, &results[1], 1);
     return results;

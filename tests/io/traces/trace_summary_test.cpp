@@ -84,9 +84,9 @@ TEST(TraceSummary, FollowsTheCriticalPath) {
   EXPECT_EQ(summary.path_length, 200);
   std::vector<std::string> names;
   std::vector<std::int64_t> gaps;
-  for (const TraceSummary::Step& step : summary.critical_path) {
-    names.push_back(step.name);
-    gaps.push_back(step.gap);
+  for (const TraceSummary::PathCall& call : summary.critical_path) {
+    names.push_back(call.name);
+    gaps.push_back(call.gap);
   }
   // The update ran after r1/b, which ended last; that read r1/a, and its thread was idle since.
   EXPECT_EQ(names, (std::vector<std::string>{"r1/a", "r1/b", "update"}));

@@ -29,7 +29,7 @@
   BINARY(kMinimum, Minimum)                        \
   BINARY(kReluGrad, ReluGrad)
 
-constexpr std::size_t step_index(StepOp op, StepForm form) {
+constexpr std::size_t step_index(ChainOp op, ChainForm form) {
   return static_cast<std::size_t>(op) * 4 + static_cast<std::size_t>(form);
 }
 
@@ -37,7 +37,7 @@ constexpr std::size_t step_index(StepOp op, StepForm form) {
 // keep those in registers, and arrays often not. `whole`: all lanes of all vectors count. Otherwise there is
 // one vector, of which the first `count` lanes do.
 template <class T, bool whole, class D, class... V>
-HWY_INLINE void chain_block(D d, const T* in, const ChainStep* step, const ChainStep* end, T* out,
+HWY_INLINE void chain_block(D d, const T* in, const ChainLink* step, const ChainLink* end, T* out,
                             std::int64_t at, [[maybe_unused]] std::int64_t count, V... v) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   std::int64_t k = 0;
@@ -63,34 +63,34 @@ HWY_INLINE void chain_block(D d, const T* in, const ChainStep* step, const Chain
   for (; step != end; ++step) {
     T* const operand = static_cast<T*>(step->operand);
     switch (step_index(step->op, step->form)) {
-#define LOCKSTEP_UNARY_STEP(name, Op)                \
-  case step_index(StepOp::name, StepForm::kRight): { \
-    ((v = Op::run(d, v)), ...);                      \
-    break;                                           \
+#define LOCKSTEP_UNARY_STEP(name, Op)                  \
+  case step_index(ChainOp::name, ChainForm::kRight): { \
+    ((v = Op::run(d, v)), ...);                        \
+    break;                                             \
   }
 #define LOCKSTEP_BINARY_STEP(name, Op)                                  \
-  case step_index(StepOp::name, StepForm::kRight): {                    \
+  case step_index(ChainOp::name, ChainForm::kRight): {                  \
     k = 0;                                                              \
     ((v = Op::run(d, v, load_lanes(operand + at + lanes * k++))), ...); \
     break;                                                              \
   }                                                                     \
-  case step_index(StepOp::name, StepForm::kRightScalar): {              \
+  case step_index(ChainOp::name, ChainForm::kRightScalar): {            \
     const auto scalar = hn::Set(d, *operand);                           \
     ((v = Op::run(d, v, scalar)), ...);                                 \
     break;                                                              \
   }                                                                     \
-  case step_index(StepOp::name, StepForm::kLeft): {                     \
+  case step_index(ChainOp::name, ChainForm::kLeft): {                   \
     k = 0;                                                              \
     ((v = Op::run(d, load_lanes(operand + at + lanes * k++), v)), ...); \
     break;                                                              \
   }                                                                     \
-  case step_index(StepOp::name, StepForm::kLeftScalar): {               \
+  case step_index(ChainOp::name, ChainForm::kLeftScalar): {             \
     const auto scalar = hn::Set(d, *operand);                           \
     ((v = Op::run(d, scalar, v)), ...);                                 \
     break;                                                              \
   }
 #define LOCKSTEP_STORE_STEP(name)                      \
-  case step_index(StepOp::name, StepForm::kRight): {   \
+  case step_index(ChainOp::name, ChainForm::kRight): { \
     k = 0;                                             \
     (store_lanes(v, operand + at + lanes * k++), ...); \
     break;                                             \
@@ -123,7 +123,7 @@ struct SpreadElement {
 
 // `ready` has the operands of all steps and, behind them, where the result goes.
 template <class T, class D, class... V>
-HWY_NOINLINE void chain_blocks(D d, const T* in, const ChainStep* steps, std::size_t num_steps,
+HWY_NOINLINE void chain_blocks(D d, const T* in, const ChainLink* steps, std::size_t num_steps,
                                ReadyStep<T>* ready, std::int64_t blocks, V... v) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t block = lanes * static_cast<std::int64_t>(sizeof...(V));
@@ -202,7 +202,7 @@ result:
 #pragma GCC diagnostic pop
 
 template <class T, class D, class... V>
-void chain_many(D d, const T* in, const ChainStep* steps, std::size_t num_steps, T* out, std::int64_t blocks,
+void chain_many(D d, const T* in, const ChainLink* steps, std::size_t num_steps, T* out, std::int64_t blocks,
                 V... v) {
   constexpr std::size_t kFew = 64;
   ReadyStep<T> few_steps[kFew];
@@ -230,10 +230,10 @@ void chain_many(D d, const T* in, const ChainStep* steps, std::size_t num_steps,
 }
 
 template <class T>
-void chain(const void* in, const ChainStep* steps, std::size_t num_steps, void* out, std::int64_t count) {
+void chain(const void* in, const ChainLink* steps, std::size_t num_steps, void* out, std::int64_t count) {
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const ChainStep* const end = steps + num_steps;
+  const ChainLink* const end = steps + num_steps;
   const T* const from = static_cast<const T*>(in);
   T* const to = static_cast<T*>(out);
   const auto z = hn::Zero(d);

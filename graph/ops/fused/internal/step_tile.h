@@ -12,8 +12,8 @@
 namespace lockstep::internal {
 
 struct StepTile {
-  std::optional<kernels::StepOp> step;  // none: only the loop
-  kernels::UnaryLoop unary = nullptr;   // one of the two
+  std::optional<kernels::ChainOp> step;  // none: only the loop
+  kernels::UnaryLoop unary = nullptr;    // one of the two
   kernels::BinaryLoop binary = nullptr;
 
   void operator()(const void* const* inputs, void* output, std::int64_t count) const {

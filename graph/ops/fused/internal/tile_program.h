@@ -88,9 +88,9 @@ class LOCKSTEP_API TileProgram {
     std::vector<Axis> axes;  // outermost first; in the modes of rows those that all inputs share
   };
   static constexpr std::size_t kMaxChain = 64;  // nodes
-  struct Step {
-    kernels::StepOp op;
-    kernels::StepForm form;
+  struct Link {
+    kernels::ChainOp op;
+    kernels::ChainForm form;
     std::uint32_t cell;  // of the operand
   };
   // A chain of steps, or else a function.
@@ -123,7 +123,7 @@ class LOCKSTEP_API TileProgram {
   std::vector<Source> sources_;
   std::vector<Instruction> instructions_;
   std::vector<std::uint32_t> operands_;  // of functions: cells
-  std::vector<Step> steps_;              // of chains
+  std::vector<Link> links_;              // of chains
   std::vector<Output> outputs_;
   std::size_t cells_ = 0;      // registers first
   std::size_t registers_ = 0;  // each of register_bytes_

@@ -1,0 +1,85 @@
+// graph/run/internal/lanes.h - runs clusters on the calling thread and on helpers, again and again.
+//
+// A lane is a thread that takes ready clusters from queues until none is left: the caller's, and one for each helper,
+// a task of a Scheduler. A lane looks into its own queue first. There lie the clusters that it ran last time, whose
+// data may still be in its cache. Then it looks into the others'. Any one lane can finish a run alone. A helper does
+// not know of runs: it looks for clusters until it has found none for a while, or until somebody else wants its
+// worker; so the next run often finds it still there.
+//
+// Thread safety: run() from one thread at a time.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/core/scheduler.h"
+#include "lockstep/graph/run/internal/clusters.h"
+
+namespace lockstep::internal {
+
+class LOCKSTEP_API Lanes {
+ public:
+  // What the clusters do. It must outlive the lanes.
+  class Work {
+   public:
+    virtual ~Work();
+    // On some lane; clusters that it waits for have run. `follows`: another cluster ended on this lane just before.
+    virtual void run_cluster(std::uint32_t cluster, bool follows) noexcept = 0;
+    // On a helper's thread, when it comes: calls lanes.help(helper), which returns when the helper leaves.
+    virtual void run_helper(Lanes& lanes, std::size_t helper) noexcept { lanes.help(helper); }
+  };
+
+  // One cluster, and one alone, is `last`. The clusters and the scheduler must outlive the lanes.
+  Lanes(const Clusters& clusters, std::size_t lanes, Scheduler& scheduler, Work& work);
+  ~Lanes();  // waits for helpers that are still here
+  Lanes(const Lanes&) = delete;
+  Lanes& operator=(const Lanes&) = delete;
+
+  // Runs all clusters once, each after those it waits for. What was written before is seen by every cluster, and what
+  // they wrote is seen after.
+  void run() noexcept;
+  void help(std::size_t helper) noexcept;
+
+ private:
+  // An array that each run fills from the start. Entries and the head carry the run's number, so that a helper that
+  // was looking while one run ended and the next began cannot take an old entry for a new one.
+  struct alignas(64) Queue {
+    std::atomic<std::uint64_t> head{0};  // number << 32 | place of the next entry
+    alignas(64) std::atomic<std::uint32_t> tail{0};
+    std::vector<std::atomic<std::uint64_t>> entries;  // number << 32 | cluster
+  };
+  // By cluster, each on its own cache line.
+  struct alignas(64) Counter {
+    std::atomic<std::uint32_t> ended{0};  // predecessors that have ended in this run
+    std::atomic<std::uint32_t> home{0};   // the queue of the lane that ran it last, or is to begin with it
+  };
+
+  void spread_homes();
+  void run_chain(std::uint32_t cluster, std::size_t lane) noexcept;
+  std::uint32_t run_one(std::uint32_t cluster, std::size_t lane, bool& follows) noexcept;
+  void push(std::uint32_t cluster) noexcept;
+  std::uint32_t pop(std::size_t lane, bool steal) noexcept;
+  static std::uint32_t pop_from(Queue& queue) noexcept;
+  bool has_entry() const noexcept;
+  void call_helpers(std::size_t wanted) noexcept;
+  void go_away(std::size_t helper) noexcept;
+  bool come_back(std::size_t helper) noexcept;
+
+  const Clusters& clusters_;
+  Scheduler& scheduler_;
+  Work& work_;
+  std::uint32_t number_ = 0;  // of this run
+  std::vector<Counter> counters_;
+  std::vector<std::uint32_t> sources_;  // clusters without predecessors
+  std::vector<Queue> queues_;           // the caller's first; as many as lanes, or fewer in very large plans
+  alignas(64) std::atomic<std::uint32_t> ended_{0};  // the number of the last run that has ended
+  alignas(64) std::atomic<std::uint32_t> away_{0};   // helpers that are not here and not on their way
+  std::atomic<bool> quit_{false};
+  std::vector<std::atomic<bool>> is_away_;       // by helper
+  std::unique_ptr<Scheduler::TaskSet> helpers_;  // one task each
+};
+
+}  // namespace lockstep::internal

@@ -1,0 +1,252 @@
+// graph/run/lanes.cpp - runs clusters on the calling thread and on helpers.
+//
+// Why no push is missed: a lane that pushes writes the entry and then reads `away_`; a helper that leaves adds itself
+// to `away_` and then looks for entries. All four are sequentially consistent, so that at least one of the two sees
+// the other: the pusher calls the helper, or the helper comes back by itself.
+#include "lockstep/graph/run/internal/lanes.h"
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "lockstep/core/pause.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint32_t kNone = 0xFFFFFFFFU;
+constexpr float kAsUrgent = 0.95F;                          // of another's urgency counts as the same
+constexpr int kSpinsBeforeStealing = 8;                     // a lane's own cluster may be just about to come
+constexpr std::size_t kMaxEntries = std::size_t{1} << 22U;  // of all queues together
+constexpr int kSpins = 256;                                 // before giving up the core for a moment
+constexpr auto kPatience = std::chrono::microseconds(200);  // of a helper with nothing to do during a run ...
+constexpr auto kLinger = std::chrono::microseconds(50);     // ... and between runs
+
+constexpr std::uint64_t tagged(std::uint32_t number, std::uint32_t low) {
+  return (std::uint64_t{number} << 32U) | low;
+}
+constexpr std::uint32_t number_of(std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32U); }
+constexpr std::uint32_t low_of(std::uint64_t word) { return static_cast<std::uint32_t>(word); }
+
+// Do both clusters begin with calls of one phase?
+bool are_shards_of_one(const Clusters& clusters, std::uint32_t a, std::uint32_t b) {
+  const Cluster &one = clusters.clusters[a], &other = clusters.clusters[b];
+  return one.begin < one.end && other.begin < other.end &&
+         clusters.calls[one.begin].phase == clusters.calls[other.begin].phase;
+}
+
+}  // namespace
+
+Lanes::Work::~Work() = default;
+
+Lanes::Lanes(const Clusters& clusters, std::size_t lanes, Scheduler& scheduler, Work& work)
+    : clusters_(clusters), scheduler_(scheduler), work_(work), counters_(clusters.clusters.size()) {
+  const std::size_t count = clusters.clusters.size();
+  const std::size_t helpers = std::min(lanes, count) - 1;
+  queues_ = std::vector<Queue>(std::clamp<std::size_t>(kMaxEntries / count, 1, helpers + 1));
+  for (Queue& queue : queues_) queue.entries = std::vector<std::atomic<std::uint64_t>>(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (clusters.clusters[i].predecessors == 0) sources_.push_back(i);
+  }
+  spread_homes();
+  is_away_ = std::vector<std::atomic<bool>>(helpers);
+  for (std::atomic<bool>& away : is_away_) away.store(true, std::memory_order_relaxed);
+  away_.store(static_cast<std::uint32_t>(helpers), std::memory_order_relaxed);
+  helpers_ = scheduler.make_task_set([this](std::size_t helper) { work_.run_helper(*this, helper); });
+}
+
+Lanes::~Lanes() {
+  quit_.store(true, std::memory_order_relaxed);
+  helpers_.reset();
+}
+
+// Until a run has shown who takes what, each lane begins with a stretch of a phase's shards.
+void Lanes::spread_homes() {
+  const auto count = static_cast<std::uint32_t>(clusters_.clusters.size());
+  const std::size_t queues = queues_.size();
+  for (std::uint32_t begin = 0; begin < count;) {
+    std::uint32_t end = begin + 1;
+    while (end < count && are_shards_of_one(clusters_, begin, end)) ++end;
+    for (std::uint32_t i = begin; i < end; ++i) {
+      const std::size_t home = end - begin < queues ? i % queues : (i - begin) * queues / (end - begin);
+      counters_[i].home.store(static_cast<std::uint32_t>(home), std::memory_order_relaxed);
+    }
+    begin = end;
+  }
+}
+
+void Lanes::run() noexcept {
+  ++number_;
+  for (Queue& queue : queues_) {
+    queue.tail.store(0, std::memory_order_relaxed);
+    queue.head.store(tagged(number_, 0), std::memory_order_relaxed);
+  }
+  // All that was written for this run comes with the entries.
+  for (const std::uint32_t source : sources_) push(source);
+  // One helper is needed soon in any case: the clusters are worth it.
+  call_helpers(std::max<std::size_t>(sources_.size(), 2) - 1);
+  int idle = 0;
+  while (ended_.load(std::memory_order_acquire) != number_) {
+    const std::uint32_t cluster = pop(0, idle >= kSpinsBeforeStealing);
+    if (cluster != kNone) {
+      run_chain(cluster, 0);
+      idle = 0;
+    } else if (++idle <= kSpins) {
+      pause_briefly();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+// --- clusters
+
+void Lanes::run_chain(std::uint32_t cluster, std::size_t lane) noexcept {
+  bool follows = false;
+  while (cluster != kNone) cluster = run_one(cluster, lane, follows);
+}
+
+// Runs a cluster and counts it off its successors; returns one that became ready, for this lane to go on with.
+std::uint32_t Lanes::run_one(std::uint32_t index, std::size_t lane, bool& follows) noexcept {
+  const std::vector<Cluster>& clusters = clusters_.clusters;
+  const Cluster& cluster = clusters[index];
+  const std::uint32_t number = number_;
+  work_.run_cluster(index, follows);
+  const auto home = static_cast<std::uint32_t>(lane % queues_.size());
+  if (counters_[index].home.load(std::memory_order_relaxed) != home)
+    counters_[index].home.store(home, std::memory_order_relaxed);
+  if (cluster.last) {
+    ended_.store(number, std::memory_order_release);
+    return kNone;
+  }
+  std::uint32_t next = kNone;
+  std::uint32_t pushed = 0;
+  for (std::uint32_t at = cluster.first_successor; at < cluster.end_successor; ++at) {
+    const std::uint32_t successor = clusters_.successors[at];
+    std::atomic<std::uint32_t>& ended = counters_[successor].ended;
+    if (ended.fetch_add(1, std::memory_order_acq_rel) + 1 != clusters[successor].predecessors) continue;
+    ended.store(0, std::memory_order_relaxed);  // for the next run: nobody else counts it in this one
+    // This lane goes on with the most urgent, which comes first; of equals, with one that it ran last time.
+    std::uint32_t other = successor;
+    if (next == kNone || (clusters[successor].urgency > kAsUrgent * clusters[next].urgency &&
+                          counters_[successor].home.load(std::memory_order_relaxed) == home &&
+                          counters_[next].home.load(std::memory_order_relaxed) != home)) {
+      std::swap(next, other);
+    }
+    if (other == kNone) continue;
+    push(other);
+    ++pushed;
+  }
+  if (pushed > 0) call_helpers(pushed);
+  // Calling helpers may take its time, and what others ran before a join may have ended since.
+  follows = pushed == 0 && next != kNone && clusters[next].predecessors == 1 &&
+            (follows || cluster.begin < cluster.end);
+  return next;
+}
+
+// --- queues
+
+void Lanes::push(std::uint32_t cluster) noexcept {
+  Queue& queue = queues_[counters_[cluster].home.load(std::memory_order_relaxed)];
+  const std::uint32_t at = queue.tail.fetch_add(1, std::memory_order_relaxed);
+  queue.entries[at].store(tagged(number_, cluster), std::memory_order_seq_cst);
+}
+
+std::uint32_t Lanes::pop_from(Queue& queue) noexcept {
+  std::uint64_t head = queue.head.load(std::memory_order_acquire);
+  while (low_of(head) < queue.entries.size()) {
+    const std::uint64_t entry = queue.entries[low_of(head)].load(std::memory_order_acquire);
+    if (number_of(entry) != number_of(head)) return kNone;  // not there yet
+    if (queue.head.compare_exchange_weak(head, head + 1, std::memory_order_acq_rel,
+                                         std::memory_order_acquire)) {
+      return low_of(entry);
+    }
+  }
+  return kNone;
+}
+
+std::uint32_t Lanes::pop(std::size_t lane, bool steal) noexcept {
+  const std::size_t own = lane % queues_.size();
+  std::uint32_t cluster = pop_from(queues_[own]);
+  for (std::size_t i = 1; steal && cluster == kNone && i < queues_.size(); ++i) {
+    cluster = pop_from(queues_[(own + i) % queues_.size()]);
+  }
+  return cluster;
+}
+
+bool Lanes::has_entry() const noexcept {
+  return std::ranges::any_of(queues_, [](const Queue& queue) {
+    const std::uint64_t head = queue.head.load(std::memory_order_seq_cst);
+    if (low_of(head) >= queue.entries.size()) return false;
+    return number_of(queue.entries[low_of(head)].load(std::memory_order_seq_cst)) == number_of(head);
+  });
+}
+
+// --- helpers
+
+// Up to `wanted` of those that are away.
+void Lanes::call_helpers(std::size_t wanted) noexcept {
+  if (away_.load(std::memory_order_seq_cst) == 0) return;
+  for (std::size_t helper = 0; helper < is_away_.size() && wanted > 0; ++helper) {
+    if (!come_back(helper)) continue;
+    --wanted;
+    try {
+      helpers_->start(helper);
+    } catch (const std::bad_alloc&) {  // the lanes that are here go on alone
+      go_away(helper);
+    }
+  }
+}
+
+void Lanes::go_away(std::size_t helper) noexcept {
+  is_away_[helper].store(true, std::memory_order_release);
+  away_.fetch_add(1, std::memory_order_seq_cst);
+}
+
+// False: it was not away.
+bool Lanes::come_back(std::size_t helper) noexcept {
+  if (!is_away_[helper].exchange(false, std::memory_order_acq_rel)) return false;
+  away_.fetch_sub(1, std::memory_order_relaxed);
+  return true;
+}
+
+void Lanes::help(std::size_t helper) noexcept {
+  int idle = 0;
+  bool tired = false;
+  Clock::time_point since;
+  while (!quit_.load(std::memory_order_relaxed)) {
+    const std::uint32_t cluster = pop(helper + 1, idle >= kSpinsBeforeStealing);
+    if (cluster != kNone) {
+      run_chain(cluster, helper + 1);
+      idle = 0;
+      tired = false;
+      continue;
+    }
+    if (!tired && ++idle <= kSpins) {
+      pause_briefly();
+      continue;
+    }
+    if (idle == kSpins + 1) since = Clock::now();
+    const bool between_runs =
+        ended_.load(std::memory_order_relaxed) == number_of(queues_[0].head.load(std::memory_order_relaxed));
+    // Tired, or somebody else needs the worker.
+    if (tired || (between_runs && scheduler_.waiting_starts() != 0)) {
+      go_away(helper);
+      if (!has_entry() || !come_back(helper)) return;
+      idle = 0;
+      tired = false;
+      continue;
+    }
+    std::this_thread::yield();
+    // Others may have had the processor for long: whoever waited for this lane then has left something for it.
+    tired = idle % 8 == 0 && Clock::now() - since > (between_runs ? kLinger : kPatience);
+  }
+  go_away(helper);
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,151 @@
+// Tests: graph/run/lanes.cpp
+#include "lockstep/graph/run/internal/lanes.h"
+
+#include <chrono>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace lockstep::internal {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Clusters by the ones that each waits for, lower numbers only; a last one that waits for all without successors.
+Clusters clusters_of(std::vector<std::vector<std::uint32_t>> before) {
+  std::set<std::uint32_t> ends;
+  for (std::uint32_t i = 0; i < before.size(); ++i) ends.insert(i);
+  for (const auto& list : before) {
+    for (const std::uint32_t one : list) ends.erase(one);
+  }
+  before.emplace_back(ends.begin(), ends.end());
+  Clusters made;
+  made.clusters.resize(before.size());
+  for (std::uint32_t i = 0; i < before.size(); ++i) {
+    Cluster& cluster = made.clusters[i];
+    cluster.predecessors = static_cast<std::uint32_t>(before[i].size());
+    cluster.first_successor = static_cast<std::uint32_t>(made.successors.size());
+    for (std::uint32_t j = i + 1; j < before.size(); ++j) {
+      if (std::ranges::count(before[j], i) > 0) made.successors.push_back(j);
+    }
+    cluster.end_successor = static_cast<std::uint32_t>(made.successors.size());
+    cluster.urgency = static_cast<float>(before.size() - i);
+  }
+  made.clusters.back().last = true;
+  return made;
+}
+
+std::vector<std::vector<std::uint32_t>> random_edges(std::uint32_t seed, std::uint32_t size) {
+  std::mt19937 random(seed);
+  std::vector<std::vector<std::uint32_t>> before(size);
+  for (std::uint32_t i = 1; i < size; ++i) {
+    std::set<std::uint32_t> chosen;
+    for (std::uint32_t k = random() % 4; k > 0; --k) chosen.insert(static_cast<std::uint32_t>(random() % i));
+    before[i].assign(chosen.begin(), chosen.end());
+  }
+  return before;
+}
+
+// Writes plain memory, so that a sanitizer sees whether one cluster may read what another wrote.
+class Sums : public Lanes::Work {
+ public:
+  explicit Sums(std::vector<std::vector<std::uint32_t>> before)
+      : before_(std::move(before)), sums_(before_.size() + 1) {}
+  void begin(std::uint64_t seed) { seed_ = seed; }
+  void run_cluster(std::uint32_t cluster, bool /*follows*/) noexcept override {
+    std::uint64_t sum = seed_ + cluster;
+    if (cluster < before_.size()) {
+      for (const std::uint32_t one : before_[cluster]) sum = sum * 31 + sums_[one];
+    }
+    sums_[cluster] = sum;
+  }
+  const std::vector<std::uint64_t>& sums() const { return sums_; }
+
+ private:
+  std::vector<std::vector<std::uint32_t>> before_;
+  std::uint64_t seed_ = 0;
+  std::vector<std::uint64_t> sums_;
+};
+
+TEST(Lanes, RunEveryClusterAfterThoseItWaitsFor) {
+  const std::shared_ptr<Scheduler> scheduler = make_scheduler(3);
+  for (const std::uint32_t seed : {1U, 2U, 3U, 4U}) {
+    const auto before = random_edges(seed, 10 * seed * seed);
+    const Clusters clusters = clusters_of(before);
+    for (const std::size_t lanes : {1, 2, 4}) {
+      Sums work(before);
+      Sums expected(before);
+      Lanes many(clusters, lanes, *scheduler, work);
+      for (std::uint64_t run = 0; run < 200; ++run) {
+        work.begin(run);
+        expected.begin(run);
+        for (std::uint32_t i = 0; i < before.size(); ++i) expected.run_cluster(i, false);
+        many.run();
+        for (std::uint32_t i = 0; i < before.size(); ++i)
+          ASSERT_EQ(work.sums()[i], expected.sums()[i]) << run;
+      }
+    }
+  }
+}
+
+// Nobody but the caller is free: it does all the work, and the end does not wait for a worker.
+TEST(Lanes, NeedNoHelper) {
+  const std::shared_ptr<Scheduler> scheduler = make_scheduler(1);
+  std::mutex busy;
+  const std::unique_lock<std::mutex> lock(busy);
+  std::atomic<bool> taken{false};
+  scheduler->submit([&] {
+    taken.store(true);
+    const std::lock_guard<std::mutex> wait(busy);
+  });
+  while (!taken.load()) std::this_thread::yield();
+  const auto before = random_edges(5, 40);
+  const Clusters clusters = clusters_of(before);
+  Sums work(before);
+  Lanes lanes(clusters, 4, *scheduler, work);
+  for (int run = 0; run < 20; ++run) lanes.run();
+  EXPECT_EQ(work.sums()[0], 0U);
+}
+
+// Two clusters that wait for each other to begin: a helper must come to every run, also one that was just about to
+// leave when it was wanted.
+class Meeting : public Lanes::Work {
+ public:
+  void run_cluster(std::uint32_t cluster, bool /*follows*/) noexcept override {
+    if (cluster != 1 && cluster != 2) return;
+    const auto deadline = Clock::now() + std::chrono::seconds(20);
+    here_.fetch_add(1);
+    while (here_.load() % 2 != 0 && !missed_.load()) {
+      if (Clock::now() > deadline) missed_.store(true);
+      std::this_thread::yield();
+    }
+  }
+  bool missed() const { return missed_.load(); }
+
+ private:
+  std::atomic<std::uint32_t> here_{0};
+  std::atomic<bool> missed_{false};
+};
+
+TEST(Lanes, AHelperThatIsLeavingSeesWhatIsPushed) {
+  const std::shared_ptr<Scheduler> scheduler = make_scheduler(1);
+  const Clusters clusters = clusters_of({{}, {0}, {0}});
+  Meeting work;
+  Lanes lanes(clusters, 2, *scheduler, work);
+  std::mt19937 random(7);
+  for (int run = 0; run < 3000 && !work.missed(); ++run) {
+    // A helper leaves some 50 us after it has found nothing to do.
+    const auto until = Clock::now() + std::chrono::nanoseconds(random() % 120'000);
+    while (Clock::now() < until) {
+    }
+    lanes.run();
+  }
+  EXPECT_FALSE(work.missed());
+}
+
+}  // namespace
+}  // namespace lockstep::internal
