@@ -1,3 +1,4 @@
+// core/variable_store.cpp - named state that outlives a step.
 #include "lockstep/core/variable_store.h"
 
 #include <algorithm>
@@ -363,8 +364,8 @@ void VariableStore::forget(std::string_view name, const std::vector<StoredVariab
     }
     if (programs == 0) return;
     throw FailedPrecondition(str("variable '", name, "' cannot be ", action, ": ", programs,
-                                 programs == 1 ? " program is" : " programs are",
-                                 " bound to it; let them end first, or use another store"));
+                                 programs == 1 ? " program is" : " programs are", " bound to it; let ",
+                                 programs == 1 ? "it" : "them", " end first, or use another store"));
   };
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);

@@ -229,7 +229,9 @@ class LOCKSTEP_API VariableStore {
   bool contains(std::string_view name) const;
   std::vector<std::string> names() const;          // sorted, aliases included
   VariableRole role(std::string_view name) const;  // of the variable, also by another name; throws NotFound
-  // A copy of the value / a new value (same spec). Throws NotFound. They wait in line for runs that hold the
+  // A copy of the value / a new value (same spec) of what has this very name: of a variable whose copies differ
+  // (synchronized on read, or drifting) that is its first copy, where Variable::value() puts them together or says
+  // why it cannot. Throws NotFound. They wait in line for runs that hold the
   // variable: do not call them for a variable from a node of a run that uses it.
   Tensor value(std::string_view name);
   void set(std::string_view name, const Tensor& value);
@@ -246,8 +248,8 @@ class LOCKSTEP_API VariableStore {
   void erase(std::string_view name);
   // What it was made with, again. Waits in line as set() does.
   void reset(std::string_view name);
-  // A value in its place that may be of another dtype or shape; then FailedPrecondition while programs are bound
-  // to it. Its copies go; the next program that needs them makes them from the new value.
+  // A value in its place that may be of another dtype or shape; FailedPrecondition while programs are bound to it.
+  // Its copies go; the next program that needs them makes them from the new value.
   void replace(std::string_view name, const Tensor& value);
 
   // A program is bound to a variable, and lets go of it. Throws NotFound.

@@ -1,3 +1,4 @@
+// strategies/central_storage.cpp - variables in one place, replicas that compute on their slices.
 #include "lockstep/strategies/central_storage.h"
 
 #include "lockstep/core/device.h"

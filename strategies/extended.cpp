@@ -1,3 +1,5 @@
+// strategies/extended.cpp - the lower-level methods of a strategy, as tf.distribute's `extended` (and the
+// older tower API) has them.
 #include "lockstep/strategies/extended.h"
 
 #include <algorithm>
@@ -165,7 +167,10 @@ ReplicaSlices reduce_to(Strategy& strategy, ReduceOp op, const ReplicaSlices& sl
   if (same) return {put(slices.indices[0]), put(slices.values[0]), put(slices.dense_shape[0])};
   const Value indices = strategy.gather(slices.indices, 0, site);
   Value rows = strategy.gather(slices.values, 0, site);
-  if (op == ReduceOp::kMean) rows = rows / static_cast<double>(replicas);
+  if (op == ReduceOp::kMean) {
+    if (is_integer(rows.dtype())) rows = cast(rows, DType::kF64);  // as the mean of dense values
+    rows = rows / static_cast<double>(replicas);
+  }
   return {put(indices), put(rows), put(slices.dense_shape[0])};
 }
 

@@ -1,3 +1,4 @@
+// strategies/make_strategy.cpp - strategies from text, for command lines and configuration files.
 #include "lockstep/strategies/make_strategy.h"
 
 #include "lockstep/strategies/strategy_registry.h"

@@ -1,3 +1,4 @@
+// strategies/run_steps.cpp - many steps in one call.
 #include "lockstep/strategies/run_steps.h"
 
 namespace lockstep {

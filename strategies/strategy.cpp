@@ -1,3 +1,4 @@
+// strategies/strategy.cpp - distributing one step over replicas: a recipe of passes, and the API around it.
 #include "lockstep/strategies/strategy.h"
 
 #include <algorithm>
@@ -168,6 +169,11 @@ ReduceResult Strategy::reduce(ReduceOp op, const RunResult& value, std::optional
                               SourceSite site) {
   return value.is_traced() ? ReduceResult(reduce(op, value.traced(), axis, site))
                            : ReduceResult(reduce(op, value.computed(), axis, site));
+}
+
+ReduceResult Strategy::gather(const RunResult& value, std::int64_t axis, SourceSite site) {
+  return value.is_traced() ? ReduceResult(gather(value.traced(), axis, site))
+                           : ReduceResult(gather(value.computed(), axis, site));
 }
 
 Value Strategy::gather(const PerReplica<Value>& value, std::int64_t axis, SourceSite site) {

@@ -198,12 +198,13 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   template <class Slots>
   auto reduce(std::string_view op, const Slots& value, std::optional<std::int64_t> axis = std::nullopt,
               SourceSite site = SourceSite::current()) {
-    return reduce(parse_reduce_op(op), value, axis, site);
+    return reduce(internal::parse_op(op, "reduce()", site), value, axis, site);
   }
   // The slots of all replicas one behind the other along an axis, along which alone they may differ. Of a value
   // that is the same on all replicas there are as many as replicas.
   Tensor gather(const PerReplica<Tensor>& value, std::int64_t axis, SourceSite site = SourceSite::current());
   Value gather(const PerReplica<Value>& value, std::int64_t axis, SourceSite site = SourceSite::current());
+  ReduceResult gather(const RunResult& value, std::int64_t axis, SourceSite site = SourceSite::current());
   // The slots of this process's replicas; of a single value the one there is.
   template <class T>
   static std::vector<T> local_results(const PerReplica<T>& value) {

@@ -1,3 +1,4 @@
+// graph/ops/collectives.cpp - values that replicas make together.
 #include "lockstep/graph/ops/collectives.h"
 
 #include <algorithm>
@@ -429,14 +430,43 @@ void internal::register_collective_ops(OpRegistry& registry) {
   registry.add(merge_call_op());
 }
 
+namespace {
+
+// The mean of integers is f64.
+Value as_mean(ReduceOp op, const Value& value, const SourceSite& site) {
+  if (op != ReduceOp::kMean || !value.valid() || !is_integer(value.dtype())) return value;
+  const auto made_at = internal::BuilderAccess(value.builder()).made_at(site);
+  return cast(value, DType::kF64);
+}
+
+}  // namespace
+
 Value all_reduce(ReduceOp op, const Operand& value) {
-  const Value& v = value.value_for("all_reduce");
+  const Value v = as_mean(op, value.value_for("all_reduce"), value.site());
   return v.builder().op1("all_reduce", {v}, {{"reduce", std::string(to_string(op))}}, {}, value.site());
 }
 
 std::vector<Value> all_reduce(ReduceOp op, std::span<const Value> values, SourceSite site) {
   if (values.empty()) return {};
-  return values[0].builder().op("all_reduce", values, {{"reduce", std::string(to_string(op))}}, {}, site);
+  std::vector<Value> reduced;
+  for (const Value& value : values) reduced.push_back(as_mean(op, value, site));
+  return reduced[0].builder().op("all_reduce", reduced, {{"reduce", std::string(to_string(op))}}, {}, site);
+}
+
+IndexedSlices internal::all_reduce_slices(ReduceOp op, const IndexedSlices& slices, const SourceSite& site) {
+  if (op != ReduceOp::kSum && op != ReduceOp::kMean) {
+    throw InvalidArgument(str("all_reduce of slices takes sum or mean, got ", to_string(op)),
+                          {{}, "all_reduce", {}, site.file, site.line, -1});
+  }
+  const auto made_at = internal::BuilderAccess(slices.values.builder()).made_at(site);
+  IndexedSlices all = slices;
+  all.values = all_gather(as_mean(op, slices.values, site), 0);
+  all.indices = all_gather(slices.indices, 0);
+  if (op == ReduceOp::kMean) {
+    const Value one = full(all.values.builder(), all.values.dtype(), Shape{}, 1, site);
+    all.values = all.values / all_reduce(ReduceOp::kSum, one);
+  }
+  return all;
 }
 
 // How much there will be is not known before `replicate`, which says how many replicas there are.

@@ -24,17 +24,29 @@
 #include "lockstep/core/kernels/reduce_replicas.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/build/value.h"
+#include "lockstep/graph/ops/gradient_rule.h"
 
 namespace lockstep {
 
 using ReduceOp = ReplicaReduce;
 LOCKSTEP_API ReduceOp parse_reduce_op(std::string_view text);  // any case; throws InvalidArgument
 
-// The values of all replicas combined, on every replica. The mean of integers is refused: cast first.
+namespace internal {
+LOCKSTEP_API IndexedSlices all_reduce_slices(ReduceOp op, const IndexedSlices& slices,
+                                             const SourceSite& site);
+}
+
+// The values of all replicas combined, on every replica. The mean of integers is f64.
 LOCKSTEP_API Value all_reduce(ReduceOp op, const Operand& value);
 // Several at once: one node.
 LOCKSTEP_API std::vector<Value> all_reduce(ReduceOp op, std::span<const Value> values,
                                            SourceSite site = SourceSite::current());
+// The rows of all replicas, which stand for their sum, or for their mean: rows divided by the number of replicas.
+template <class Slices>
+requires std::is_same_v<Slices, IndexedSlices>  // and never a list in braces
+    IndexedSlices all_reduce(ReduceOp op, const Slices& slices, SourceSite site = SourceSite::current()) {
+  return internal::all_reduce_slices(op, slices, site);
+}
 // The values of all replicas one behind the other along an axis, on every replica. Sizes along it may differ.
 LOCKSTEP_API Value all_gather(const Operand& value, std::int64_t axis = 0);
 // The values of all replicas combined and cut into `pieces` along an axis, as many as there are replicas: replica

@@ -1,3 +1,4 @@
+// graph/train/clipping.cpp - gradients kept within bounds.
 #include "lockstep/graph/train/clipping.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// graph/train/gradients.cpp - reverse-mode derivatives, as nodes of the same graph.
 #include "lockstep/graph/train/gradients.h"
 
 #include <algorithm>

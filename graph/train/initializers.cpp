@@ -1,3 +1,4 @@
+// graph/train/initializers.cpp - first values of variables.
 #include "lockstep/graph/train/initializers.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// graph/train/optimizer.cpp - optimizers: from a loss to the nodes that update its variables.
 #include "lockstep/graph/train/optimizer.h"
 
 #include <algorithm>
@@ -182,10 +183,7 @@ std::vector<NodeId> Optimizer::apply_gradients(std::span<const GradientAndVariab
       internal::BuilderAccess((first.is_sparse() ? first.slices().values : first.dense()).builder())
           .innermost();
   const VariableRef counter = iterations(builder, site);
-  const Value rate = [&] {
-    const auto made_at = internal::BuilderAccess(builder).made_at(site);
-    return learning_rate_.at(builder, counter);
-  }();
+  const Value rate = learning_rate_.at(builder, counter, site);
   VariableUpdate::Common common{builder, name_, counter, rate, site};
   std::vector<NodeId> nodes;
   // What a rule makes by itself carries the rule's lines.

@@ -1,3 +1,4 @@
+// graph/train/schedules.cpp - learning rates that change from step to step.
 #include "lockstep/graph/train/schedules.h"
 
 #include <algorithm>
@@ -16,9 +17,10 @@ LearningRate::LearningRate(double number, int) : number_(number) {
   }
 }
 
-Value LearningRate::at(GraphBuilder& builder, const VariableRef& iterations) const {
-  if (schedule_) return schedule_(builder.read(iterations));
+Value LearningRate::at(GraphBuilder& builder, const VariableRef& iterations, SourceSite site) const {
   if (make_) return make_(builder);
+  const auto made_at = internal::BuilderAccess(builder).made_at(site);
+  if (schedule_) return schedule_(builder.read(iterations));
   if (std::isnan(number_)) {
     throw InvalidArgument(
         "the learning rate is an empty function; give a number, or a schedule that makes a value");

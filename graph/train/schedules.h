@@ -44,8 +44,10 @@ class LOCKSTEP_API LearningRate {
       LearningRate(F make)  // NOLINT(google-explicit-constructor)
       : make_(std::move(make)) {}
 
-  // The node that gives it, for an optimizer that counts its steps in `iterations`.
-  Value at(GraphBuilder& builder, const VariableRef& iterations) const;
+  // The node that gives it, for an optimizer that counts its steps in `iterations`. What is not a user's own code
+  // carries the given line.
+  Value at(GraphBuilder& builder, const VariableRef& iterations,
+           SourceSite site = SourceSite::current()) const;
 
  private:
   LearningRate(double number, int);

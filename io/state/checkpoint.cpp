@@ -1,3 +1,4 @@
+// io/state/checkpoint.cpp - variables in a file.
 #include "lockstep/io/state/checkpoint.h"
 
 #include <algorithm>

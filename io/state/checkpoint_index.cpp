@@ -1,3 +1,4 @@
+// io/state/checkpoint_index.cpp - the first part of a checkpoint file: what it holds, and where.
 #include "lockstep/io/state/internal/checkpoint_index.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// io/state/checkpoint_series.cpp - checkpoints beside training: the last few in a folder, written by a thread
+// of its own.
 #include "lockstep/io/state/checkpoint_series.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// io/state/logical_variables.cpp - the variables of a store that is at rest, each with its copies, and what
+// fits them of what is about to be restored.
 #include "lockstep/io/state/internal/logical_variables.h"
 
 #include <algorithm>
@@ -24,9 +26,11 @@ std::string misfit(const LogicalVariable& variable, const Offered& offered, cons
   const std::size_t copies = variable.copies().size();
   const bool one = static_cast<bool>(variable.has_value());
   if (offered.copies > 0 && (one || offered.copies != copies)) {
+    const bool same_number = offered.copies == copies;
     return str(name, " was saved as the copies of ", offered.copies,
                " replicas, each its own, and the program has ", one ? "one value" : str(copies, " of them"),
-               ": restore it on ", offered.copies, " replicas");
+               same_number ? str(": declare it so here too (may_drift, or Synchronization::kOnRead)")
+                           : str(": restore it on ", offered.copies, " replicas"));
   }
   if (offered.copies == 0 && !one && !options.spread_values) {
     return str(name, " was saved as one value, and the program has ", copies,

@@ -1,3 +1,4 @@
+// io/state/series_lock.cpp - one writer at a time for a name in a folder.
 #include "lockstep/io/state/internal/series_lock.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// io/state/snapshot.cpp - all variables of a store at one moment.
 #include "lockstep/io/state/snapshot.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// strategies/passes/bucket_all_reduce.cpp - many small all-reduces become a few large ones.
 #include "lockstep/strategies/passes/bucket_all_reduce.h"
 
 #include <algorithm>

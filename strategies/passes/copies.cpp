@@ -1,3 +1,4 @@
+// strategies/passes/copies.cpp - which variables have copies for replicas, and making them.
 #include "lockstep/strategies/passes/internal/copies.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// strategies/passes/cross_device_ops.cpp - how the values of several devices become one: what an all-reduce
+// is lowered to.
 #include "lockstep/strategies/passes/cross_device_ops.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// strategies/passes/depths.cpp - when nodes can run, as far as the graph alone says.
 #include "lockstep/strategies/passes/internal/depths.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// strategies/passes/enter_replicas.cpp - a plain graph as the region of one replicated node.
 #include "lockstep/strategies/passes/enter_replicas.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// strategies/passes/insert_all_reduce.cpp - what replicas write into the variables they share becomes the
+// same on all of them.
 #include "lockstep/strategies/passes/insert_all_reduce.h"
 
 #include <map>

@@ -1,3 +1,4 @@
+// strategies/passes/insert_copies.cpp - a copy wherever a value crosses from one memory to another.
 #include "lockstep/strategies/passes/insert_copies.h"
 
 #include <algorithm>

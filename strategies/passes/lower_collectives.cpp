@@ -1,3 +1,4 @@
+// strategies/passes/lower_collectives.cpp - all-reduces of one process become the nodes that compute them.
 #include "lockstep/strategies/passes/lower_collectives.h"
 
 #include <algorithm>

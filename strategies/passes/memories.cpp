@@ -1,3 +1,4 @@
+// strategies/passes/memories.cpp - where values lie, and which devices there are.
 #include "lockstep/strategies/passes/internal/memories.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// strategies/passes/mirror_variables.cpp - a copy of each variable for every replica.
 #include "lockstep/strategies/passes/mirror_variables.h"
 
 #include "lockstep/core/device.h"

@@ -1,3 +1,4 @@
+// strategies/passes/order_collectives.cpp - collectives run in one order that is known beforehand.
 #include "lockstep/strategies/passes/order_collectives.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// strategies/passes/place.cpp - every node gets a device.
 #include "lockstep/strategies/passes/place.h"
 
 #include "lockstep/core/device.h"

@@ -1,3 +1,4 @@
+// strategies/passes/prove_sync.cpp - proves that replicas stay in lockstep, or says where they drift apart.
 #include "lockstep/strategies/passes/prove_sync.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// strategies/passes/replica_joins.cpp - nodes of a replicated region that are one for all replicas.
 #include "lockstep/strategies/passes/internal/replica_joins.h"
 
 #include <algorithm>

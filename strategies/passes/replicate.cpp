@@ -1,3 +1,4 @@
+// strategies/passes/replicate.cpp - every replicated region becomes its nodes, once per replica.
 #include "lockstep/strategies/passes/replicate.h"
 
 #include <utility>

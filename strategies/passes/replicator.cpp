@@ -1,3 +1,4 @@
+// strategies/passes/replicator.cpp - what the pass replicate does to replicated regions.
 #include "lockstep/strategies/passes/internal/replicator.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// strategies/passes/share_mirrored.cpp - what is equal on all replicas is computed once, and kept once.
 #include "lockstep/strategies/passes/share_mirrored.h"
 
 #include <algorithm>

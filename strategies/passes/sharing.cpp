@@ -1,3 +1,4 @@
+// strategies/passes/sharing.cpp - which nodes share-mirrored merges.
 #include "lockstep/strategies/passes/internal/sharing.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// strategies/passes/variable_order.cpp - direct edges between the nodes that use a variable.
 #include "lockstep/strategies/passes/internal/variable_order.h"
 
 #include <algorithm>

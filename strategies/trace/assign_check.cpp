@@ -1,3 +1,4 @@
+// strategies/trace/assign_check.cpp - what replicas assign, looked at when the whole step is traced.
 #include "lockstep/strategies/trace/assign_check.h"
 
 #include <algorithm>

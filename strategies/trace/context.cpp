@@ -1,3 +1,4 @@
+// strategies/trace/context.cpp - which strategy is active on this thread, and in which context.
 #include "lockstep/strategies/trace/context.h"
 
 #include <atomic>
@@ -65,6 +66,10 @@ const ContextFrame* ContextFrame::current() { return top_frame; }
 
 ContextKind kind_of_scope() {
   return current_context() == ContextKind::kUpdate ? ContextKind::kUpdate : ContextKind::kCrossReplica;
+}
+
+std::string counted(std::size_t number, std::string_view noun) {
+  return str(number, " ", noun, number == 1 ? "" : "s");
 }
 
 ErrorPlace place_of_call(std::string_view method, const SourceSite& site) {

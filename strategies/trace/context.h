@@ -93,6 +93,8 @@ class LOCKSTEP_API ContextFrame {
 
 // The call of a user, for errors: "reduce()" at a line.
 LOCKSTEP_API ErrorPlace place_of_call(std::string_view method, const SourceSite& site);
+// "1 slot", "2 slots".
+LOCKSTEP_API std::string counted(std::size_t number, std::string_view noun);
 
 // Throw FailedPrecondition where the context is another one; `method` is what was called, and where.
 LOCKSTEP_API void require_cross_replica(const Tracer* tracer, std::string_view method,

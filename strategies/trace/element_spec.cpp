@@ -1,3 +1,4 @@
+// strategies/trace/element_spec.cpp - an input signature from a batch.
 #include "lockstep/strategies/trace/element_spec.h"
 
 namespace lockstep {

@@ -26,6 +26,11 @@
 
 namespace lockstep {
 
+namespace internal {
+template <class T>
+concept FunctionArgument = nest::kLeavesAre<T, PerReplica<Tensor>>;
+}
+
 // A function that a strategy has distributed: call it like the one it was made from.
 template <class Out>
 class Function : public Step {
@@ -36,31 +41,52 @@ class Function : public Step {
 
   // One argument per input: PerReplica<Tensor>, or a Tensor that all replicas are given. Where the function
   // takes nests, nests of them.
-  template <class... Arguments>
-  requires(nest::kLeavesAre<Arguments, PerReplica<Tensor>>&&...) Out operator()(
-      const Arguments&... arguments) const {
-    std::vector<PerReplica<Tensor>> list;
-    const auto add = [&](const auto& leaf) { list.push_back(PerReplica<Tensor>(leaf)); };
-    (nest::flatten(arguments, add), ...);
-    return call(list);
+  Out operator()(SourceSite site = SourceSite::current()) const { return call_with(site); }
+  template <internal::FunctionArgument A>
+  Out operator()(const A& a, SourceSite site = SourceSite::current()) const {
+    return call_with(site, a);
   }
-  Out call(std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {}) const {
-    return call_n(1, arguments, options);
+  template <internal::FunctionArgument A, internal::FunctionArgument B>
+  Out operator()(const A& a, const B& b, SourceSite site = SourceSite::current()) const {
+    return call_with(site, a, b);
+  }
+  template <internal::FunctionArgument A, internal::FunctionArgument B, internal::FunctionArgument C>
+  Out operator()(const A& a, const B& b, const C& c, SourceSite site = SourceSite::current()) const {
+    return call_with(site, a, b, c);
+  }
+  // Of so many arguments errors know the place of the function alone, not of the call.
+  template <internal::FunctionArgument A, internal::FunctionArgument B, internal::FunctionArgument C,
+            internal::FunctionArgument D, internal::FunctionArgument... More>
+  Out operator()(const A& a, const B& b, const C& c, const D& d, const More&... more) const {
+    return call_with({}, a, b, c, d, more...);
+  }
+  Out call(std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {},
+           SourceSite site = SourceSite::current()) const {
+    return call_n(1, arguments, options, site);
   }
   // `steps` times on the same arguments: Step::run_n.
   Out call_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
-             const RunOptions& options = {}) const {
+             const RunOptions& options = {}, SourceSite site = SourceSite::current()) const {
     if constexpr (std::is_void_v<Out>) {
-      run_n(steps, arguments, options);
+      run_n(steps, arguments, options, site);
     } else {  // into their structure before they are computed: a step that has committed fails no more
       std::optional<Out> out;
-      run_n(steps, arguments, options,
-            [&](std::span<const PerReplica<Tensor>> results) { out.emplace(rebuild_(results)); });
+      run_n(
+          steps, arguments, options,
+          [&](std::span<const PerReplica<Tensor>> results) { out.emplace(rebuild_(results)); }, site);
       return std::move(*out);
     }
   }
 
  private:
+  template <class... Arguments>
+  Out call_with(const SourceSite& site, const Arguments&... arguments) const {
+    std::vector<PerReplica<Tensor>> list;
+    [[maybe_unused]] const auto add = [&](const auto& leaf) { list.push_back(PerReplica<Tensor>(leaf)); };
+    (nest::flatten(arguments, add), ...);
+    return call(list, {}, site);
+  }
+
   std::function<Out(std::span<const PerReplica<Tensor>>)> rebuild_;
 };
 

@@ -1,3 +1,4 @@
+// strategies/trace/replica_context.cpp - what the code of one replica can ask and do.
 #include "lockstep/strategies/trace/replica_context.h"
 
 #include "lockstep/graph/build/builder_access.h"
@@ -6,6 +7,14 @@
 #include "lockstep/strategies/trace/tracer.h"
 
 namespace lockstep {
+
+ReduceOp internal::parse_op(std::string_view text, std::string_view method, const SourceSite& site) {
+  try {
+    return parse_reduce_op(text);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(error.message(), place_of_call(method, site));
+  }
+}
 
 ReplicaContext replica_context(SourceSite site) {
   internal::require_replica("replica_context()", site);
@@ -39,34 +48,20 @@ Value ReplicaContext::replica_id(SourceSite site) const {
   return lockstep::replica_id(*current_builder(), site);
 }
 
-namespace {
-
-// The mean of integers is f64, as Strategy::reduce() has it.
-Value as_mean(ReduceOp op, const Value& value) {
-  return op == ReduceOp::kMean && value.valid() && is_integer(value.dtype()) ? cast(value, DType::kF64)
-                                                                             : value;
-}
-
-}  // namespace
-
 Value ReplicaContext::all_reduce(ReduceOp op, const Operand& value) const {
   check("all_reduce()", value.site());
-  if (op != ReduceOp::kMean || value.number()) return lockstep::all_reduce(op, value);
-  const auto here = internal::BuilderAccess(*current_builder()).made_at(value.site());
-  return lockstep::all_reduce(op, as_mean(op, value.value_for("all_reduce")));
+  return lockstep::all_reduce(op, value);
 }
 
 IndexedSlices ReplicaContext::all_reduce(ReduceOp op, const IndexedSlices& slices, SourceSite site) const {
   check("all_reduce()", site);
-  if (op != ReduceOp::kSum && op != ReduceOp::kMean) {
-    throw InvalidArgument(str("all_reduce of slices takes sum or mean, got ", to_string(op)),
-                          internal::place_of_call("all_reduce()", site));
-  }
+  if (op != ReduceOp::kMean) return lockstep::all_reduce(op, slices, site);
+  // Here it is known how many replicas there are.
   const auto here = internal::BuilderAccess(*current_builder()).made_at(site);
-  IndexedSlices all = slices;
-  all.values = internal::gather_replicas(slices.values, 0);
-  all.indices = internal::gather_replicas(slices.indices, 0);
-  if (op == ReduceOp::kMean) all.values = all.values / static_cast<double>(tracer_->num_replicas_in_sync());
+  IndexedSlices shares = slices;
+  if (is_integer(shares.values.dtype())) shares.values = cast(shares.values, DType::kF64);
+  IndexedSlices all = lockstep::all_reduce(ReduceOp::kSum, shares, site);
+  all.values = all.values / static_cast<double>(tracer_->num_replicas_in_sync());
   return all;
 }
 
@@ -75,8 +70,7 @@ std::vector<Value> ReplicaContext::all_reduce_list(ReduceOp op, std::span<const 
   check("all_reduce()", site);
   // One node per dtype, each value in its place.
   const auto here = internal::BuilderAccess(*current_builder()).made_at(site);
-  std::vector<Value> values;
-  for (const Value& value : given) values.push_back(as_mean(op, value));
+  const std::vector<Value> values(given.begin(), given.end());
   std::vector<Value> results(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (results[i].valid()) continue;

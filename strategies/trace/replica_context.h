@@ -35,6 +35,11 @@
 
 namespace lockstep {
 
+namespace internal {
+// parse_reduce_op(), with the caller's line in its error.
+LOCKSTEP_API ReduceOp parse_op(std::string_view text, std::string_view method, const SourceSite& site);
+}  // namespace internal
+
 class LOCKSTEP_API ReplicaContext {
   template <class A>
   static constexpr bool kIsNest = !std::is_convertible_v<const A&, Operand> && !std::is_same_v<A, SourceSite>;

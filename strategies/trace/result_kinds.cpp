@@ -1,3 +1,4 @@
+// strategies/trace/result_kinds.cpp - how the values of a replicated region differ between replicas.
 #include "lockstep/strategies/trace/internal/result_kinds.h"
 
 #include <algorithm>

@@ -1,4 +1,7 @@
+// strategies/trace/step.cpp - a traced function of a strategy, distributed and compiled.
 #include "lockstep/strategies/trace/step.h"
+
+#include "lockstep/strategies/trace/context.h"
 
 namespace lockstep {
 
@@ -11,30 +14,33 @@ const Step::Parts& Step::parts() const {
 }
 
 std::vector<PerReplica<Tensor>> Step::run(std::span<const PerReplica<Tensor>> arguments,
-                                          const RunOptions& options) const {
-  return run_n(1, arguments, options);
+                                          const RunOptions& options, SourceSite site) const {
+  return run_n(1, arguments, options, site);
 }
 
 std::vector<PerReplica<Tensor>> Step::run_n(std::uint64_t steps,
                                             std::span<const PerReplica<Tensor>> arguments,
-                                            const RunOptions& options) const {
+                                            const RunOptions& options, SourceSite site) const {
   std::vector<PerReplica<Tensor>> results;
-  parts().program.run_n(steps, feeds_of(arguments), options,
+  parts().program.run_n(steps, feeds_of(arguments, site), options,
                         [&](const std::vector<Tensor>& values) { results = results_of(values); });
   return results;
 }
 
 void Step::run_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
-                 const RunOptions& options, const PrepareResults& prepare) const {
-  parts().program.run_n(steps, feeds_of(arguments), options,
+                 const RunOptions& options, const PrepareResults& prepare, SourceSite site) const {
+  parts().program.run_n(steps, feeds_of(arguments, site), options,
                         [&](const std::vector<Tensor>& values) { prepare(results_of(values)); });
 }
 
-std::vector<Tensor> Step::feeds_of(std::span<const PerReplica<Tensor>> arguments) const {
+std::vector<Tensor> Step::feeds_of(std::span<const PerReplica<Tensor>> arguments,
+                                   const SourceSite& site) const {
+  using internal::counted;
   const Parts& parts = this->parts();
   if (arguments.size() != parts.inputs.size()) {
     throw InvalidArgument(
-        str("the function takes ", parts.inputs.size(), " inputs, got ", arguments.size(), " arguments"));
+        str("the function takes ", counted(parts.inputs.size(), "value"), ", got ", arguments.size()),
+        internal::place_of_call("function", site));
   }
   std::vector<Tensor> feeds;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -43,14 +49,16 @@ std::vector<Tensor> Step::feeds_of(std::span<const PerReplica<Tensor>> arguments
     if (input.shared) {
       if (!argument.is_single()) {
         throw InvalidArgument(str("input '", input.name, "' is shared by all replicas, got a ",
-                                  to_string(argument.kind()), " value; give one tensor"));
+                                  to_string(argument.kind()), " value; give one tensor"),
+                              internal::place_of_call("function", site));
       }
       feeds.push_back(argument[0]);
       continue;
     }
     if (!argument.is_single() && argument.size() != parts.replicas) {
-      throw InvalidArgument(
-          str("input '", input.name, "' has ", argument.size(), " slots for ", parts.replicas, " replicas"));
+      throw InvalidArgument(str("input '", input.name, "' has ", counted(argument.size(), "slot"), " for ",
+                                counted(parts.replicas, "replica")),
+                            internal::place_of_call("function", site));
     }
     for (std::size_t r = 0; r < parts.replicas; ++r) feeds.push_back(argument[r]);
   }

@@ -67,20 +67,22 @@ class LOCKSTEP_API Step {
   // One argument per input; a single value is given to every replica. Throws InvalidArgument for a wrong
   // number of them or of their slots, and what Program::run throws.
   std::vector<PerReplica<Tensor>> run(std::span<const PerReplica<Tensor>> arguments,
-                                      const RunOptions& options = {}) const;
+                                      const RunOptions& options = {},
+                                      SourceSite site = SourceSite::current()) const;
   // `steps` runs on the same arguments inside the program, each committing by itself; what the last gives.
   // Throws InvalidArgument for none.
   std::vector<PerReplica<Tensor>> run_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
-                                        const RunOptions& options = {}) const;
+                                        const RunOptions& options = {},
+                                        SourceSite site = SourceSite::current()) const;
 
  protected:
   // The same; `prepare` is given the results before the first step: Program::run_n.
   using PrepareResults = std::function<void(std::span<const PerReplica<Tensor>> results)>;
   void run_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments, const RunOptions& options,
-             const PrepareResults& prepare) const;
+             const PrepareResults& prepare, SourceSite site) const;
 
  private:
-  std::vector<Tensor> feeds_of(std::span<const PerReplica<Tensor>> arguments) const;
+  std::vector<Tensor> feeds_of(std::span<const PerReplica<Tensor>> arguments, const SourceSite& site) const;
   std::vector<PerReplica<Tensor>> results_of(const std::vector<Tensor>& values) const;
   const Parts& parts() const;
   std::shared_ptr<const Parts> parts_;

@@ -1,3 +1,4 @@
+// strategies/trace/values.cpp - values that exist once per replica.
 #include "lockstep/strategies/trace/values.h"
 
 namespace lockstep {

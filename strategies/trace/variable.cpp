@@ -1,3 +1,5 @@
+// strategies/trace/variable.cpp - named state of a strategy: a handle that reads as a value where a step is
+// traced.
 #include "lockstep/strategies/trace/variable.h"
 
 #include "lockstep/graph/build/builder_access.h"
@@ -189,16 +191,16 @@ VariableRef Variable::declare(GraphBuilder& builder, SourceSite site) const {
 }
 
 Variable::operator VariableRef() const {
-  if (GraphBuilder* builder = current_builder()) return declare(*builder, SourceSite::current());
+  if (GraphBuilder* builder = current_builder()) return declare(*builder, state_->site);
   return {name()};
 }
 
 void Variable::check_strategy(const SourceSite& site) const {
   if (!has_strategy() || internal::ContextFrame::current()->tracer() == state_->tracer) return;
-  throw FailedPrecondition(
-      str("variable '", name(), "' mixes strategies: it belongs to another one than the active '",
-          internal::ContextFrame::current()->tracer()->name(), "'"),
-      place(site));
+  throw FailedPrecondition(str("variable '", name(), "' mixes strategies: it was made at ",
+                               state_->decl.made_at, " and belongs to another one than the active '",
+                               internal::ContextFrame::current()->tracer()->name(), "'"),
+                           place(site));
 }
 
 VariableQuestion Variable::question(VariableAction action, ReplicaKind value, const SourceSite& site) const {

@@ -1,3 +1,5 @@
+// strategies/trace/variable_rules.cpp - what reading and assigning a distributed variable means: the whole
+// table, as one function.
 #include "lockstep/strategies/trace/variable_rules.h"
 
 namespace lockstep {

@@ -225,6 +225,90 @@ TEST_F(FirstTries, SlicesAreReducedToDestinations) {
               AllOf(HasSubstr("takes sum or mean"), HasSubstr("first_tries_test.cpp:")));
 }
 
+// --- free collectives
+
+TEST_F(FirstTries, MeansOfIntegersAreF64) {
+  const InputSpec ints(DType::kI32, {}, "x");
+  const PerReplica<Tensor> x(std::vector{Tensor::scalar(std::int32_t{1}), Tensor::scalar(std::int32_t{2})});
+  auto f = strategy_.function({ints}, [](Value v) {
+    const Value both[] = {v, v};
+    return std::tuple(all_reduce(ReduceOp::kMean, v), all_reduce(ReduceOp::kMean, both)[1],
+                      replica_context().all_reduce(ReduceOp::kMean, v));
+  });
+  const auto [one, listed, context] = f(x);
+  for (const PerReplica<Tensor>* mean : {&one, &listed, &context}) {
+    EXPECT_EQ((*mean)[0].dtype(), DType::kF64);
+    EXPECT_EQ((*mean)[1].item(), 1.5);
+  }
+}
+
+TEST_F(FirstTries, SlicesAreReducedByEveryAllReduce) {
+  const InputSpec rows(DType::kI64, {kUnknown}, "rows");
+  const auto vector = [](std::vector<std::int64_t> v) {
+    return Tensor::from<std::int64_t>({static_cast<std::int64_t>(v.size())}, v);
+  };
+  const PerReplica<Tensor> x(std::vector{vector({1}), vector({2, 5})});
+  for (const bool free : {true, false}) {
+    const auto reduced = [&](ReduceOp op) {
+      auto f = strategy_.function({rows}, [&](Value v) {
+        const IndexedSlices mine{v, v, {}};
+        const IndexedSlices all = free ? all_reduce(op, mine) : replica_context().all_reduce(op, mine);
+        return std::pair(all.values, all.indices);
+      });
+      return f(x);
+    };
+    const auto [sums, places] = reduced(ReduceOp::kSum);
+    EXPECT_TRUE(sums[1].bit_equal(vector({1, 2, 5})));
+    EXPECT_TRUE(places[0].bit_equal(vector({1, 2, 5})));
+    EXPECT_TRUE(reduced(ReduceOp::kMean).first[0].bit_equal(Tensor::from<double>({3}, {0.5, 1, 2.5})));
+    EXPECT_THAT(error_of([&] { reduced(ReduceOp::kMax); }),
+                AllOf(HasSubstr("takes sum or mean"), HasSubstr("first_tries_test.cpp:")));
+  }
+}
+
+TEST_F(FirstTries, GatherTakesWhatRunGaveWithoutArguments) {
+  const Tensor ids =
+      strategy_.gather(strategy_.run([] { return reshape(replica_context().replica_id(), Shape{1}); }), 0);
+  EXPECT_EQ(ids.num_elements(), 2);
+}
+
+// --- errors of calls
+
+TEST_F(FirstTries, CallsOfFunctionsCarryTheCallersLine) {
+  auto f = strategy_.function({kScalar, kOther}, [](Value x, Value y) { return x + y; });
+  const auto at = [](std::uint32_t line) { return HasSubstr(str("first_tries_test.cpp:", line)); };
+  std::uint32_t line = SourceSite::current().line + 1;
+  const std::string too_few = error_of([&] { f(scalars({1, 2})); });
+  EXPECT_THAT(too_few, AllOf(HasSubstr("takes 2 values, got 1"), at(line)));
+  line = SourceSite::current().line + 1;
+  const std::string slots = error_of([&] { f(scalars({1, 2, 3}), scalars({1, 2})); });
+  EXPECT_THAT(slots, AllOf(HasSubstr("has 3 slots for 2 replicas"), at(line)));
+  const std::vector<PerReplica<Tensor>> one = {scalars({1, 2})};
+  line = SourceSite::current().line + 1;
+  const std::string listed = error_of([&] { f.call(one); });
+  EXPECT_THAT(listed, AllOf(HasSubstr("takes 2 values, got 1"), at(line)));
+  line = SourceSite::current().line + 1;
+  const std::string at_once = error_of([&] { strategy_.run([](Value x) { return x; }, scalars({1})); });
+  EXPECT_THAT(at_once, AllOf(HasSubstr("has 1 slot for 2 replicas"), at(line)));
+  line = SourceSite::current().line + 1;
+  const std::string op = error_of([&] { strategy_.reduce("median", scalars({1, 2})); });
+  EXPECT_THAT(op, AllOf(HasSubstr("'median' is no way to reduce"), at(line)));
+}
+
+TEST_F(FirstTries, VariablesOfAnotherStrategyAreNamedWithTheirLine) {
+  MirroredStrategy other({.devices = cpus(2)});
+  std::uint32_t line = 0;
+  const Variable foreign = [&] {
+    const auto scope = other.scope();
+    line = SourceSite::current().line + 1;
+    return Variable("foreign", Tensor::scalar(1.F));
+  }();
+  EXPECT_THAT(error_of([&] {
+                strategy_.function({kScalar}, [&](Value x) { Sgd(0.1).minimize(x * 2.F, {foreign}); });
+              }),
+              AllOf(HasSubstr("mixes strategies"), HasSubstr(str("first_tries_test.cpp:", line))));
+}
+
 // --- row counts
 
 TEST_F(FirstTries, RowCountsAddUpForEvenAndUnevenSlices) {

@@ -319,6 +319,36 @@ TEST(Compile, RefusesReplicasThatChangeOneVariableInTurn) {
   EXPECT_THAT(error_of([&] { strategy.distribute(graph); }), HasSubstr("aggregation"));
 }
 
+// Each replica would combine its value with nothing.
+TEST(Compile, RefusesReplicasThatCombineValues) {
+  for (const char* combined : {"%t = all_reduce[reduce=\"sum\"](%v) : f32[]",
+                               "%s = shape_of(%v) : i64[0]\n%t = global_count[dtype=f32](%s) : f32[]"}) {
+    const Graph graph =
+        parse(str("%x = placeholder() : f32[]\n"
+                  "%y = placeholder() : f32[]\n"
+                  "%run = replicated[replicas=2, shared=0](%x, %y) : f32[], f32[] {\n"
+                  "  region {\n"
+                  "    %v = placeholder() : f32[]\n",
+                  combined,
+                  "\n    return %t\n"
+                  "  }\n"
+                  "}\n"
+                  "return %run, %run:1\n"));
+    const Runtime runtime({.threads = 1});
+    EXPECT_THAT(error_of([&] { compile(graph, runtime); }),
+                AllOf(HasSubstr("'run' runs 2 replicas in turn"), HasSubstr("'t'"), HasSubstr("--strategy"),
+                      HasSubstr("CompileOptions::replicas_in_turn")));
+    const std::vector<Tensor> feeds = {Tensor::scalar(1.F), Tensor::scalar(2.F)};
+    CompileOptions options;
+    options.replicas_in_turn = true;
+    EXPECT_EQ(compile(graph, runtime, options).run(feeds)[0].item(), 1);
+    MirroredStrategy strategy({.devices = cpus(2)});
+    const std::vector<PerReplica<Tensor>> results = strategy.distribute(graph).run(
+        std::vector{PerReplica<Tensor>(std::vector{Tensor::scalar(1.F), Tensor::scalar(2.F)})});
+    EXPECT_GT(results[0][0].item(), 1) << "the sum of both";
+  }
+}
+
 TEST(Compile, KeepsTheValueOfAVariableOrRefusesAnotherStart) {
   const Runtime runtime({.threads = 1});
   CompileOptions options;

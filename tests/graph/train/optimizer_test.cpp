@@ -455,6 +455,20 @@ TEST(Optimizer, WorksInsideARegion) {
   EXPECT_EQ(program.variables().value("adam/iterations").item(), 1);
 }
 
+TEST(Optimizer, NodesOfALearningRateOfOnesOwnCarryItsLines) {
+  GraphBuilder b;
+  const VariableRef w = b.variable("w", Tensor::scalar(1.F));
+  std::uint32_t line = 0;
+  const Sgd sgd([&](GraphBuilder& builder) {
+    line = SourceSite::current().line + 1;
+    return builder.constant(Tensor::scalar(0.5)) * 2.0;
+  });
+  sgd.minimize(b.read(w) * b.read(w), {w});
+  const Graph graph = b.finish();
+  const auto is_there = [&](const Node& node) { return node.site().line == line; };
+  EXPECT_TRUE(std::ranges::any_of(graph.nodes().begin(), graph.nodes().end(), is_there));
+}
+
 TEST(Optimizer, TheLearningRateMayBeAVariable) {
   GraphBuilder b;
   const VariableRef rate = b.variable("rate", Tensor::scalar(0.5F));
