@@ -1,3 +1,4 @@
+// core/commit_gate.cpp - reading the last committed value of a variable while runs go on.
 #include "lockstep/core/commit_gate.h"
 
 #include <thread>

@@ -1,3 +1,4 @@
+// core/device.cpp - names of places to compute.
 #include "lockstep/core/device.h"
 
 #include <algorithm>

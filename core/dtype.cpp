@@ -1,3 +1,4 @@
+// core/dtype.cpp - the element types of tensors.
 #include "lockstep/core/dtype.h"
 
 namespace lockstep {

@@ -1,3 +1,4 @@
+// core/error.cpp - the three shapes of "no".
 #include "lockstep/core/error.h"
 
 #include <exception>

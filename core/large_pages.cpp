@@ -1,3 +1,4 @@
+// core/large_pages.cpp - large pages for large blocks.
 #include "lockstep/core/large_pages.h"
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The one door to oneTBB's allocator.
+// core/memory.cpp - where buffers come from; the one door to oneTBB's allocator.
 #include "lockstep/core/memory.h"
 
 #include <algorithm>

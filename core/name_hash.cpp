@@ -1,3 +1,4 @@
+// core/name_hash.cpp - a hash for names that strangers choose.
 #include "lockstep/core/name_hash.h"
 
 #include <array>

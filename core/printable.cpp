@@ -1,3 +1,4 @@
+// core/printable.cpp - text from files, made safe to show.
 #include "lockstep/core/printable.h"
 
 #include <cstddef>

@@ -1,3 +1,4 @@
+// core/process_mark.cpp - tells whether an object is a copy that fork() made.
 #include "lockstep/core/process_mark.h"
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// core/read_limits.cpp - how much memory and work a file may cost whoever reads it.
 #include "lockstep/core/read_limits.h"
 
 #include "lockstep/core/error.h"

@@ -1,3 +1,4 @@
+// core/runtime.cpp - what programs run on: devices, threads, memory, variables.
 #include "lockstep/core/runtime.h"
 
 #include <string>

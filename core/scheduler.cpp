@@ -1,4 +1,4 @@
-// The only source of core that sees Taskflow.
+// core/scheduler.cpp - workers that run tasks; the only source of core that sees Taskflow.
 #include "lockstep/core/scheduler.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// core/shape.cpp - the extents of a tensor, some of which may be unknown while a graph is built.
 #include "lockstep/core/shape.h"
 
 #include <algorithm>

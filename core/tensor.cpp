@@ -1,3 +1,4 @@
+// core/tensor.cpp - typed, shaped, reference-counted data on one device.
 #include "lockstep/core/tensor.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// core/utf8.cpp - is this text UTF-8?
 #include "lockstep/core/utf8.h"
 
 namespace lockstep {

@@ -1,5 +1,5 @@
-# cmake -DROOT=<tree> -P check_sources.cmake: fails for a source that no test lists, a test that lists nothing, and a list that
-# names a file that is not there.
+# cmake -DROOT=<tree> -P check_sources.cmake: fails for a source that no test lists or whose first line does not say what it is
+# for, a test that lists nothing, and a list that names a file that is not there.
 cmake_minimum_required(VERSION 3.25)
 set(problems "")
 set(listed "")
@@ -30,6 +30,11 @@ endforeach()
 foreach(folder IN ITEMS core graph strategies io tools)
   file(GLOB_RECURSE sources RELATIVE "${ROOT}" "${ROOT}/${folder}/*.cpp")
   foreach(source IN LISTS sources)
+    file(STRINGS "${ROOT}/${source}" first LIMIT_COUNT 1)
+    string(FIND "${first}" "// ${source} - " place)
+    if(NOT place EQUAL 0)
+      string(APPEND problems "${source}: its first line does not say what it is for: // ${source} - ...\n")
+    endif()
     if(NOT source IN_LIST listed)
       string(APPEND problems "${source}: no test lists it; write one, or list it where it is tested\n")
     endif()

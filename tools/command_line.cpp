@@ -1,3 +1,4 @@
+// tools/command_line.cpp - what the user asked for, as plain structs: one per subcommand.
 #include "command_line.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// lockstep completion: scripts for shells, made from the command line's own description.
+// tools/completion.cpp - lockstep completion: scripts for shells, made from the command line's own description.
 #include <iostream>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// lockstep dump: a graph as a drawing, a page or text.
+// tools/dump.cpp - lockstep dump: a graph as a drawing, a page or text.
 #include <algorithm>
 #include <iostream>
 #include <string>

@@ -1,3 +1,4 @@
+// tools/feeds.cpp - values for placeholders, from files and from the command line.
 #include "feeds.h"
 
 #include <algorithm>

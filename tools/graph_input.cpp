@@ -1,3 +1,4 @@
+// tools/graph_input.cpp - graphs and other data from files or standard input, to files or standard output.
 #include "graph_input.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// lockstep info: what this build is, and what it found on this machine.
+// tools/info.cpp - lockstep info: what this build is, and what it found on this machine.
 #include <iomanip>
 #include <iostream>
 #include <string>

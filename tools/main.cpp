@@ -1,4 +1,4 @@
-// The `lockstep` command: docs/cli.md.
+// tools/main.cpp - the `lockstep` command: docs/cli.md.
 #include <exception>
 #include <iostream>
 #include <new>

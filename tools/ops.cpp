@@ -1,4 +1,4 @@
-// lockstep ops: the ops there are, from the registry itself.
+// tools/ops.cpp - lockstep ops: the ops there are, from the registry itself.
 #include <iomanip>
 #include <iostream>
 #include <limits>

@@ -1,4 +1,4 @@
-// lockstep opt: passes on a graph.
+// tools/opt.cpp - lockstep opt: passes on a graph.
 #include <algorithm>
 #include <iomanip>
 #include <iostream>

@@ -1,4 +1,4 @@
-// lockstep passes: the passes and strategies there are, from the registries themselves.
+// tools/passes.cpp - lockstep passes: the passes and strategies there are, from the registries themselves.
 #include <algorithm>
 #include <iomanip>
 #include <iostream>

@@ -1,4 +1,4 @@
-// lockstep profile: many runs of a graph, and where their time goes.
+// tools/profile.cpp - lockstep profile: many runs of a graph, and where their time goes.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

@@ -1,3 +1,4 @@
+// tools/progress.cpp - a line that says how far long work has come, where somebody watches.
 #include "progress.h"
 
 #include <ostream>

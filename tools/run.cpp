@@ -1,4 +1,4 @@
-// lockstep run: a graph on given feeds.
+// tools/run.cpp - lockstep run: a graph on given feeds.
 #include <iostream>
 #include <map>
 #include <string>

@@ -1,3 +1,4 @@
+// tools/runner.cpp - a graph ready to run on its feeds: plainly, or distributed by a strategy.
 #include "runner.h"
 
 #include <algorithm>

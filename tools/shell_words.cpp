@@ -1,3 +1,4 @@
+// tools/shell_words.cpp - text that a shell reads back as one word.
 #include "shell_words.h"
 
 #include <algorithm>

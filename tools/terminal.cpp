@@ -1,3 +1,4 @@
+// tools/terminal.cpp - what the command prints, without anything in it that a terminal obeys.
 #include "terminal.h"
 
 #include <algorithm>

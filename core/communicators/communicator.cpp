@@ -1,3 +1,5 @@
+// core/communicators/communicator.cpp - participants that exchange arrays: all-reduce, broadcast, send and
+// receive, ...
 #include "lockstep/core/communicators/communicator.h"
 
 #include <cstddef>

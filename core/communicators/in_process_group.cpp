@@ -1,3 +1,5 @@
+// core/communicators/in_process_group.cpp - a Communicator between threads of one process, through their own
+// memory.
 #include "lockstep/core/communicators/in_process_group.h"
 
 #include "lockstep/core/communicators/internal/in_process_room.h"

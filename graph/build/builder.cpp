@@ -1,3 +1,4 @@
+// graph/build/builder.cpp - builds a graph node by node, checking each as it is made.
 #include "lockstep/graph/build/builder.h"
 
 #include <algorithm>

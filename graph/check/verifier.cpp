@@ -1,3 +1,4 @@
+// graph/check/verifier.cpp - is this a graph that can run?
 #include "lockstep/graph/check/verifier.h"
 
 #include <algorithm>

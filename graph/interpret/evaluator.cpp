@@ -1,3 +1,4 @@
+// graph/interpret/evaluator.cpp - runs graphs and regions node by node on tensors.
 #include "lockstep/graph/interpret/internal/evaluator.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// graph/interpret/interpreter.cpp - the reference interpreter: one node after another, nothing planned,
+// nothing clustered.
 #include "lockstep/graph/interpret/interpreter.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// graph/ops/register.cpp - the list of all built-in ops.
 #include <memory>
 
 #include "lockstep/graph/ops/internal/builtin_ops.h"

@@ -1,3 +1,5 @@
+// graph/passes/accumulate_gradients.cpp - variables change once in k steps, by the mean of the gradients of
+// all k.
 #include "lockstep/graph/passes/accumulate_gradients.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// graph/passes/clip_by_global_norm.cpp - all gradients of a step scaled down together where their norm is too
+// large.
 #include "lockstep/graph/passes/clip_by_global_norm.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// graph/passes/constant_folding.cpp - computes now what never changes.
 #include "lockstep/graph/passes/constant_folding.h"
 
 #include <algorithm>

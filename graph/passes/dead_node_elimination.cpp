@@ -1,3 +1,4 @@
+// graph/passes/dead_node_elimination.cpp - erases what nobody needs.
 #include "lockstep/graph/passes/dead_node_elimination.h"
 
 #include <vector>

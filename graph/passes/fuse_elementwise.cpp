@@ -1,3 +1,4 @@
+// graph/passes/fuse_elementwise.cpp - element-wise neighbours become one node that goes over memory once.
 #include "lockstep/graph/passes/fuse_elementwise.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// graph/passes/identity_removal.cpp - removes nodes that only pass their input on.
 #include "lockstep/graph/passes/identity_removal.h"
 
 #include <vector>

@@ -1,3 +1,4 @@
+// graph/passes/optimize.cpp - the general passes, in their standard order.
 #include "lockstep/graph/passes/optimize.h"
 
 #include "lockstep/graph/passes/common_subexpression_elimination.h"

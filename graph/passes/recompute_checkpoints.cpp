@@ -1,3 +1,4 @@
+// graph/passes/recompute_checkpoints.cpp - gradients compute values again instead of keeping them.
 #include "lockstep/graph/passes/recompute_checkpoints.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// graph/text/text_lexer.cpp - characters of the text form become names, numbers and strings, with their
+// places.
 #include "lockstep/graph/text/internal/text_lexer.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// graph/text/text_parse.cpp - from the text form to a graph.
 #include <algorithm>
 #include <memory>
 #include <unordered_map>

@@ -1,3 +1,4 @@
+// graph/text/text_print.cpp - from a graph to its text form.
 #include <algorithm>
 #include <bit>
 #include <charconv>

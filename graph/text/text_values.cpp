@@ -1,3 +1,4 @@
+// graph/text/text_values.cpp - the values of the text form: types, attributes, tensors.
 #include "lockstep/graph/text/internal/text_values.h"
 
 #include <algorithm>

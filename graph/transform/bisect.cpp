@@ -1,3 +1,4 @@
+// graph/transform/bisect.cpp - bisection by meaning: which pass changed what the graph computes?
 #include "lockstep/graph/transform/bisect.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// graph/transform/named_factories.cpp - things that are made by name from text: passes, strategies.
 #include "lockstep/graph/transform/named_factories.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// graph/transform/pass.cpp - the unit of graph transformation.
 #include "lockstep/graph/transform/pass.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// graph/transform/pass_options.cpp - options of passes: declared, parsed from text, typed.
 #include "lockstep/graph/transform/pass_options.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// graph/transform/pass_registry.cpp - passes by name, so that a pipeline can be written as text.
 #include "lockstep/graph/transform/pass_registry.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// graph/transform/pipeline.cpp - passes in order, each held to its contract.
 #include "lockstep/graph/transform/pipeline.h"
 
 #include <chrono>

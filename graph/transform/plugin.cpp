@@ -1,3 +1,5 @@
+// graph/transform/plugin.cpp - ops, passes and strategies in a shared library that is loaded while the
+// program runs.
 #include "lockstep/graph/transform/plugin.h"
 
 #include <exception>

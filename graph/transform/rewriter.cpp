@@ -1,3 +1,5 @@
+// graph/transform/rewriter.cpp - the few edits that passes need, with invariants, names, identity and source
+// lines kept.
 #include "lockstep/graph/transform/rewriter.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// graph/transform/slices.cpp - variables of which each replica holds a slice, made by a pass.
 #include "lockstep/graph/transform/slices.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// graph/transform/sync.cpp - which values are equal on all replicas, why others are not, and which gradients
+// replicas have yet to sum.
 #include "lockstep/graph/transform/sync.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// io/drawings/dot.cpp - a graph as a drawing for Graphviz.
 #include "lockstep/io/drawings/dot.h"
 
 #include <algorithm>

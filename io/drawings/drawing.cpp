@@ -1,3 +1,5 @@
+// io/drawings/drawing.cpp - what dot.cpp and the drawings of a page have in common: boxes, edges, colours as
+// DOT text.
 #include "lockstep/io/drawings/internal/drawing.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// io/drawings/graph_view.cpp - a graph, or several states of one, folded so that it can be drawn.
 #include "lockstep/io/drawings/graph_view.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// io/drawings/graph_view_fold.cpp - folds equal replicas and equal layers of a view into one.
 #include <algorithm>
 #include <cmath>
 #include <iterator>

@@ -1,3 +1,4 @@
+// io/drawings/html.cpp - a graph as a page to explore in a browser: one file, no network.
 #include "lockstep/io/drawings/html.h"
 
 #include <algorithm>

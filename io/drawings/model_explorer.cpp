@@ -1,3 +1,4 @@
+// io/drawings/model_explorer.cpp - a graph in the JSON that Google's Model Explorer reads.
 #include "lockstep/io/drawings/model_explorer.h"
 
 #include <utility>

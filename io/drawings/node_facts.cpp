@@ -1,3 +1,4 @@
+// io/drawings/node_facts.cpp - what dumps say of a node besides its place in the graph.
 #include "lockstep/io/drawings/internal/node_facts.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// io/drawings/pipeline_recorder.cpp - keeps the graph as it was after each pass, to be looked at.
 #include "lockstep/io/drawings/pipeline_recorder.h"
 
 #include "lockstep/core/error.h"

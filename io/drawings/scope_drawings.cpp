@@ -1,3 +1,5 @@
+// io/drawings/scope_drawings.cpp - one drawing per scope of a view, laid out by Graphviz, for a page that
+// styles it.
 #include "lockstep/io/drawings/internal/scope_drawings.h"
 
 #include <algorithm>

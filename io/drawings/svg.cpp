@@ -1,3 +1,4 @@
+// io/drawings/svg.cpp - drawings laid out by Graphviz.
 #include "lockstep/io/drawings/svg.h"
 
 #include <array>

@@ -1,3 +1,5 @@
+// io/files/bounded_json.cpp - reads JSON that Cereal's archive wrote, or a person, and that nobody has
+// checked yet.
 #include "lockstep/io/files/internal/bounded_json.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// io/files/crc32c.cpp - the checksum of files: CRC-32C (Castagnoli), as iSCSI, ext4 and Snappy's framing use
+// it.
 #include "lockstep/io/files/crc32c.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// io/files/files.cpp - whole files in, whole files out.
 #include "lockstep/io/files/files.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// io/files/json_text.cpp - strings in JSON.
 #include "lockstep/io/files/internal/json_text.h"
 
 #include <cstddef>

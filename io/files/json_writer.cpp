@@ -1,3 +1,4 @@
+// io/files/json_writer.cpp - JSON piece by piece: the writer puts the commas.
 #include "lockstep/io/files/internal/json_writer.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// io/files/npy.cpp - tensors in NumPy's .npy format.
 #include "lockstep/io/files/npy.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// io/files/npz.cpp - named tensors in NumPy's .npz format: a zip file of .npy files.
 #include "lockstep/io/files/npz.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Walks a path part by part, as the kernel does, with the check of links in between.
+// io/files/place.cpp - walks a path part by part, as the kernel does, with the check of links in between.
 #include "lockstep/io/files/internal/place.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// io/graphs/graph_diff.cpp - what is different between two graphs, node by node.
 #include "lockstep/io/graphs/graph_diff.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// io/graphs/graph_file.cpp - graphs in files: binary, JSON and text.
 #include "lockstep/io/graphs/graph_file.h"
 
 #include <cstring>

@@ -1,3 +1,5 @@
+// io/graphs/graph_records.cpp - what a graph file holds, as plain records that Cereal writes and bounded
+// archives read.
 #include "lockstep/io/graphs/internal/graph_records.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// io/graphs/identities.cpp - node identities that survive files.
 #include "lockstep/io/graphs/internal/identities.h"
 
 #include <charconv>

@@ -1,3 +1,4 @@
+// io/traces/chrome_trace.cpp - a trace in the JSON that Chrome and Perfetto read.
 #include <algorithm>
 #include <map>
 #include <numeric>

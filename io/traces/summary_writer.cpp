@@ -1,3 +1,4 @@
+// io/traces/summary_writer.cpp - scalars and histograms for TensorBoard.
 #include "lockstep/io/traces/summary_writer.h"
 
 #include <algorithm>

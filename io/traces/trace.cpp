@@ -1,3 +1,4 @@
+// io/traces/trace.cpp - what ran when.
 #include "lockstep/io/traces/trace.h"
 
 #include <algorithm>

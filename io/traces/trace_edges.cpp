@@ -1,3 +1,4 @@
+// io/traces/trace_edges.cpp - which call waited for which.
 #include "lockstep/io/traces/internal/trace_edges.h"
 
 #include <algorithm>

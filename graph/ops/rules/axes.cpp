@@ -1,3 +1,4 @@
+// graph/ops/rules/axes.cpp - axes of a value, as attributes name them.
 #include "lockstep/graph/ops/rules/internal/axes.h"
 
 #include <algorithm>

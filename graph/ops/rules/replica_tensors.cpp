@@ -1,3 +1,4 @@
+// graph/ops/rules/replica_tensors.cpp - the tensors of several replicas as one list of inputs.
 #include "lockstep/graph/ops/rules/internal/replica_tensors.h"
 
 #include <algorithm>

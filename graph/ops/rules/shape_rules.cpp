@@ -1,3 +1,4 @@
+// graph/ops/rules/shape_rules.cpp - what inference rules of ops that change shapes share.
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// graph/ops/rules/windows.cpp - how the attributes of convolution and pooling say where windows lie.
 #include "lockstep/graph/ops/rules/internal/windows.h"
 
 #include <algorithm>
