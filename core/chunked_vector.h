@@ -85,7 +85,7 @@ class ChunkedVector {
     return chunks_.emplace_back(std::move(chunk));
   }
 
-  std::vector<std::vector<T>> chunks_;  // none outgrows what it reserved
+  std::vector<std::vector<T>> chunks_;  // a chunk never grows past the capacity it reserved
   std::size_t size_ = 0;
 };
 

@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-// A commit counts itself before it looks for first readers, and a first reader before it looks for commits, all
-// in one total order: one of the two sees the other.
+// A commit raises its counter before it looks for first readers, and a first reader raises its own before it
+// looks for commits. All of this is in one total order, so at least one of the two sees the other.
 void CommitGate::begin(std::span<StoredVariable* const> written) {
   for (;;) {
     commits_.fetch_add(1, std::memory_order_seq_cst);
@@ -22,7 +22,7 @@ void CommitGate::begin(std::span<StoredVariable* const> written) {
   }
 }
 
-// While it counts as under way no lock comes into use: those that are used now were taken at the beginning.
+// While a commit is counted no lock comes into use: the locks in use now are those that begin() took.
 void CommitGate::end(std::span<StoredVariable* const> written) {
   if (any_used_.load(std::memory_order_relaxed)) {
     for (StoredVariable* variable : written) {

@@ -1,16 +1,16 @@
 // core/commit_gate.h - reading the last committed value of a variable while runs go on.
 //
-// Until its commit stage a run leaves the memory of variables as it was. So whoever is kept out during commit
-// stages, and only then, reads what the last step committed:
+// A run changes the memory of variables in its commit stage only. A reader that is kept out during commit
+// stages, and at no other time, therefore reads what the last step committed:
 //
 //   {
 //     const CommitScope scope(store.commits(), written);     // around every change of those variables
 //     ...
 //   }
-//   store.commits().read(variable, into);                    // waits for a commit stage at most
+//   store.commits().read(variable, into);                    // waits at most for a commit stage
 //
-// A variable that nobody reads so costs a commit nothing; one that is read so costs it one lock, which readers
-// hold while they copy. Who changes a variable holds its RunLock exclusively, too.
+// A variable that nobody reads this way costs a commit nothing; one that is read this way costs it one lock,
+// which readers hold while they copy. Code that changes a variable also holds its RunLock exclusively.
 // Thread safety: any thread. A scope may end on another thread than it began on.
 #pragma once
 
@@ -25,7 +25,7 @@ namespace lockstep {
 
 class StoredVariable;
 
-// Taken by whoever changes a variable, and by whoever reads it beside runs.
+// Taken by code that changes a variable, and by code that reads it while runs go on.
 class LOCKSTEP_API CommitLock {
  public:
   void lock() {
@@ -47,12 +47,12 @@ class LOCKSTEP_API CommitGate {
  public:
   void begin(std::span<StoredVariable* const> written);
   void end(std::span<StoredVariable* const> written);
-  // A copy into a tensor of the variable's spec; false where the variable was erased.
+  // A copy into a tensor of the variable's spec; false if the variable was erased.
   bool read(StoredVariable& variable, Tensor& into);
 
  private:
-  // Those who read a variable for the first time wait until no commit is under way, and commits that come then
-  // wait for them: from there on the variable's lock is used by all.
+  // The first reader of a variable waits until no commit is under way, and commits that arrive meanwhile wait
+  // for it. From then on everyone uses the variable's lock.
   std::atomic<std::uint32_t> commits_{0};
   std::atomic<std::uint32_t> first_reads_{0};
   std::atomic<bool> any_used_{false};
@@ -69,7 +69,7 @@ class LOCKSTEP_API CommitScope {
 
  private:
   CommitGate& gate_;
-  std::span<StoredVariable* const> written_;  // of the caller
+  std::span<StoredVariable* const> written_;  // owned by the caller
 };
 
 }  // namespace lockstep

@@ -63,7 +63,7 @@ class Parser {
     return part.substr(prefix.size());
   }
 
-  // What stands between this '/' and the next.
+  // The text between this '/' and the next.
   std::string_view next_part() {
     if (rest_.empty()) refuse("it names no device after the job and task");
     const std::size_t end = std::min(rest_.find('/', 1), rest_.size());

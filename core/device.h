@@ -4,7 +4,7 @@
 //   "cpu:0"  "/cpu:0"  "CPU:0"  "/device:CPU:0"  "cpu" (index 0)          -> "cpu:0"
 //   "/gpu:1"  "/device:GPU:1"                                             -> "gpu:1"
 //   "/job:worker/replica:0/task:1/device:GPU:0"  "/job:worker/task:1/gpu:0" -> "/job:worker/task:1/gpu:0"
-// "replica" must be 0 where it is given (it has no meaning any more) and is dropped. A task needs a job.
+// "replica" must be 0 if it is given (it has no meaning any more) and is dropped. A task needs a job.
 // Anything else is refused (InvalidArgument) with the part that was not understood and what would have been
 // accepted.
 //

@@ -1,4 +1,4 @@
-// core/device_spellings.cpp - many device names, as files hold them, in the canonical form.
+// core/device_spellings.cpp - converts device names, as files hold them, to the canonical form.
 #include "lockstep/core/device_spellings.h"
 
 #include "lockstep/core/device.h"

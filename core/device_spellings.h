@@ -1,10 +1,10 @@
-// core/device_spellings.h - many device names, as files hold them, in the canonical form.
+// core/device_spellings.h - converts device names, as files hold them, to the canonical form.
 //
 //   DeviceSpellings spellings;
 //   spellings.canonical("/device:CPU:1");   // "cpu:1"
 //
-// Each spelling is parsed once. What is no device name stays as it is, for whoever checks the whole (the
-// graph verifier) to refuse with the place; the empty name, which means "not placed", stays empty.
+// Each spelling is parsed once. Text that is not a device name stays as it is: the graph verifier, which
+// checks the whole, refuses it and names the place. The empty name, which means "not placed", stays empty.
 // Thread safety: one thread at a time.
 #pragma once
 

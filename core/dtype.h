@@ -121,10 +121,10 @@ inline F16::F16(float value) {
   const auto whole = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (whole >> 16U) & 0x8000U;
   const std::uint32_t magnitude = whole & 0x7FFFFFFFU;
-  // A NaN stays one: quiet, with what fits of its payload.
+  // A NaN stays one: quiet, with as much of its payload as fits.
   const std::uint32_t nan = 0x7E00U | ((magnitude >> 13U) & 0x03FFU);
-  // Below 2^-14 the result is subnormal, a multiple of 2^-24: which is the spacing of floats in [0.5, 1), so
-  // that adding one half rounds to nearest even where it should.
+  // Below 2^-14 the result is subnormal, a multiple of 2^-24. That is the spacing of floats in [0.5, 1), so
+  // adding one half rounds to nearest even at the right bit.
   const std::uint32_t tiny =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000U;
   // Rounding may carry into the exponent, and from the largest value to infinity; both are right.
@@ -139,7 +139,7 @@ inline F16::F16(float value) {
 inline F16::operator float() const {
   const std::uint32_t sign = (static_cast<std::uint32_t>(bits) & 0x8000U) << 16U;
   const std::uint32_t magnitude = (static_cast<std::uint32_t>(bits) & 0x7FFFU) << 13U;
-  // As a float of the same digits, which is too small by 2^112; also for subnormal ones.
+  // The same digits read as a float give a value that is too small by 2^112; this holds for subnormals, too.
   const auto scaled = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112F);
   const std::uint32_t quiet = magnitude > 0x0F800000U ? 0x00400000U : 0U;  // NaNs, as processors do it
   const std::uint32_t special = magnitude | 0x7F800000U | quiet;
@@ -155,8 +155,8 @@ inline BF16::BF16(float value) {
 
 namespace internal {
 
-// To f32 on the way to a 16-bit float: what is lost is kept in the last bit (round to odd), so that the
-// second rounding gives what a single one would.
+// Converts to f32 on the way to a 16-bit float. The last bit records whether anything was lost (round to
+// odd), so that the second rounding gives what a single one would.
 inline float to_odd_f32(double x) {
   const auto nearest = static_cast<float>(x);
   const double back = static_cast<double>(nearest);

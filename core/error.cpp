@@ -1,4 +1,4 @@
-// core/error.cpp - the three shapes of "no".
+// core/error.cpp - the three ways to say no: Error, Decision and LOCKSTEP_CHECK.
 #include "lockstep/core/error.h"
 
 #include <exception>

@@ -1,12 +1,13 @@
-// core/error.h - the three shapes of "no".
+// core/error.h - the three ways to say no: Error, Decision and LOCKSTEP_CHECK.
 //
-//   Error            thrown for what a caller can act on: a code, a message that says what was expected, what came
-//                    and what to do, and where it applies the node and the user's source line
-//   Decision         a yes, or a no with its reason, where code asks "can you?"
+//   Error            thrown for failures that a caller can act on: a code, a message that says what was
+//                    expected, what came and what to do, and, if they apply, the node and the user's source
+//                    line
+//   Decision         a yes, or a no with its reason: the answer when code asks "can you?"
 //   LOCKSTEP_CHECK   for bugs of our own: throws Error with kInternal, never aborts
 //
-// Out of memory is std::bad_alloc, or where a node or a pass ran out of it an Error with kOutOfMemory that names
-// the node or the pass.
+// Out of memory is std::bad_alloc or, if a node or a pass ran out of it, an Error with kOutOfMemory that
+// names the node or the pass.
 //
 // Thread safety: all are plain values.
 #pragma once
@@ -34,7 +35,7 @@ enum class ErrorCode : std::uint8_t {
   kCancelled,
   kUnimplemented,
   kInternal,     // a bug of ours
-  kOutOfMemory,  // an allocation failed; what was asked for may work with less, or later
+  kOutOfMemory,  // an allocation failed; a smaller request, or the same one later, may succeed
 };
 
 // "InvalidArgument", "FailedPrecondition", ...
@@ -86,11 +87,11 @@ class LOCKSTEP_API NotFound : public Error {
   ~NotFound() override;
 };
 
-// Throws the kind that goes with the code, so that those who catch by type catch it.
+// Throws the class that goes with the code, so that handlers that catch by type catch it.
 [[noreturn]] LOCKSTEP_API void throw_error(ErrorCode code, std::string message, ErrorPlace place = {});
 
-// The code of an Error, kOutOfMemory of std::bad_alloc, `otherwise` of what others threw. And the message to go with
-// it, for those who say more of where it came from.
+// code_of(): the code of an Error, kOutOfMemory for std::bad_alloc, `otherwise` for other exceptions.
+// message_of(): the message to go with it, for callers that add where it came from.
 LOCKSTEP_API ErrorCode code_of(const std::exception& error, ErrorCode otherwise);
 LOCKSTEP_API std::string message_of(const std::exception& error);
 

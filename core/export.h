@@ -1,6 +1,6 @@
 // core/export.h - which symbols a shared liblockstep shows to its users.
 //
-// Everything is compiled with hidden visibility; what a user may link against carries LOCKSTEP_API.
+// Everything is compiled with hidden visibility; symbols that users may link against carry LOCKSTEP_API.
 #pragma once
 
 #if defined(_WIN32)

@@ -2,8 +2,8 @@
 //
 //   const std::uint64_t hash = Hasher().add(shape).add("relu").result();
 //
-// For tables and for telling things apart, not for files: the numbers may change from version to version. For names
-// that strangers choose use core/name_hash.h.
+// For tables and for telling things apart, not for files: the numbers may change from version to version. For
+// names from untrusted files use core/name_hash.h.
 //
 // Thread safety: as for any value.
 #pragma once
@@ -53,7 +53,7 @@ class Hasher {
     return add(tensor.spec()).add_bytes(tensor.raw(), tensor.num_bytes());
   }
 
-  // Every bit depends on everything that was added: such numbers may be summed up, or cut short.
+  // Every bit depends on everything that was added, so that results may be summed or truncated.
   std::uint64_t result() const {
     std::uint64_t x = state_;
     x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;

@@ -13,7 +13,7 @@ void prefer_large_pages([[maybe_unused]] void* block, [[maybe_unused]] std::size
 #ifdef MADV_HUGEPAGE
   constexpr std::size_t kLarge = std::size_t{2} << 20U;
   if (bytes < 2 * kLarge) return;
-  // The large pages that lie in it whole.
+  // The large pages that lie completely inside the block.
   const auto address = reinterpret_cast<std::uintptr_t>(block);
   const std::size_t before = (kLarge - address % kLarge) % kLarge;
   const std::size_t inside = (bytes - before) / kLarge * kLarge;

@@ -1,4 +1,4 @@
-// core/memory.cpp - where buffers come from; the one door to oneTBB's allocator.
+// core/memory.cpp - where buffers come from; the only code that uses oneTBB's allocator.
 #include "lockstep/core/memory.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// core/name_hash.cpp - a hash for names that strangers choose.
+// core/name_hash.cpp - a hash for names from untrusted files.
 #include "lockstep/core/name_hash.h"
 
 #include <array>
@@ -63,7 +63,7 @@ std::size_t hash_name(std::string_view name) noexcept {
     };
     a = (byte(0) << 16U) | (byte(left / 2) << 8U) | byte(left - 1);
   }
-  // The length last: no byte of the name can make up for it.
+  // The length goes in last: no byte of the name can compensate for it.
   return static_cast<std::size_t>(fold(fold(a ^ key[2], b ^ state) ^ key[3], key[1] ^ name.size()));
 }
 

@@ -1,4 +1,4 @@
-// core/name_hash.h - a hash for names that strangers choose.
+// core/name_hash.h - a hash for names from untrusted files.
 //
 //   NameMap<int> lines;                        // std::unordered_map<std::string, int> that no file can slow down
 //   lines["x"] = 1;

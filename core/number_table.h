@@ -1,10 +1,10 @@
-// core/number_table.h - a hash table of numbers whose keys lie elsewhere.
+// core/number_table.h - a hash table of numbers whose keys are stored elsewhere.
 //
 //   NumberTable table;                                   // numbers of names in a list
 //   const std::uint32_t found = table.find(hash, [&](std::uint32_t i) { return names[i] == name; });
 //
-// The table holds a number and half of its hash in one word, so that a look-up that misses touches no key. It grows
-// only when it is told to: insert() needs room and never allocates.
+// The table holds a number and half of its hash in one word, so that a look-up that misses touches no key. It
+// grows only when it is told to: insert() needs room and never allocates.
 //
 // Thread safety: any number of readers, or one writer.
 #pragma once
@@ -52,7 +52,7 @@ class NumberTable {
   }
   // May one number more be inserted?
   bool has_room() const { return (used_ + 1) * 4 <= words_.size() * 3; }
-  // Room for so many numbers, and none in it.
+  // Empties the table and makes room for this many numbers.
   void reset(std::size_t numbers) {
     const std::size_t size = std::bit_ceil(numbers < 11 ? std::size_t{16} : numbers * 3 / 2);
     std::vector<std::uint64_t> words;
@@ -70,7 +70,7 @@ class NumberTable {
     if (words_[at] == kFree) ++used_;
     words_[at] = word_for(hash, number);
   }
-  // It must be there, with that hash.
+  // The number must be in the table, with this hash.
   void erase(std::uint64_t hash, std::size_t number) noexcept {
     const std::size_t mask = words_.size() - 1;
     std::size_t at = hash & mask;
@@ -87,7 +87,7 @@ class NumberTable {
   std::size_t capacity() const { return words_.size(); }
 
  private:
-  // High half: that of the hash; low half: the number + 1.
+  // High half: the high half of the hash; low half: the number + 1.
   static constexpr std::uint64_t kFree = 0;
   static constexpr std::uint32_t kErased = 0xFFFFFFFFU;
   static std::uint32_t low_half(std::uint64_t word) { return static_cast<std::uint32_t>(word); }

@@ -15,7 +15,7 @@ void append_hex(std::string& out, std::uint32_t value, int digits) {
   while (digits-- > 0) out += kHexDigits[(value >> (4U * static_cast<unsigned>(digits))) & 0xFU];
 }
 
-// Of a well-formed sequence.
+// The code point of a well-formed sequence.
 std::uint32_t code_point(std::string_view sequence) {
   const auto byte = [&](std::size_t i) {
     return static_cast<std::uint32_t>(static_cast<unsigned char>(sequence[i]));

@@ -2,10 +2,10 @@
 //
 //   throw InvalidArgument(str("entry '", printable(name), "' is no array"));
 //
-// A name in a file can hold what a terminal obeys: sequences that clear the screen, set its title, or show
-// text in another order than it has. Whatever quotes a name from a file in a message passes it through here;
-// the `lockstep` command passes all that it prints through it once more (tools/terminal.h), so that a place
-// that was forgotten does no harm.
+// A name in a file can hold sequences that a terminal obeys: they clear the screen, set its title, or show
+// text in another order than it has. Code that quotes a name from a file in a message passes it through here;
+// the `lockstep` command passes everything that it prints through it once more (tools/terminal.h), so that a
+// forgotten place does no harm.
 //
 // Thread safety: a pure function.
 #pragma once
@@ -17,9 +17,9 @@
 
 namespace lockstep {
 
-// The text with escapes for what is no letter to read: control characters ("\x1b", "\n"), those of C1
-// ("\u009b"), marks of direction and separators of lines ("\u202e"), and bytes that are not UTF-8 ("\xff").
-// Everything else stays as it is, backslashes too. Characters in `kept` are not escaped.
+// The text with escapes for everything that is not readable text: control characters ("\x1b", "\n"), those of
+// C1 ("\u009b"), marks of direction and separators of lines ("\u202e"), and bytes that are not UTF-8
+// ("\xff"). Everything else stays as it is, backslashes too. Characters in `kept` are not escaped.
 LOCKSTEP_API std::string printable(std::string_view text, std::string_view kept = {});
 
 }  // namespace lockstep

@@ -17,7 +17,7 @@ std::atomic<std::uint32_t> forks_so_far{0};
 ProcessMark::ProcessMark() {
   static const int watching =
       pthread_atfork(nullptr, nullptr, [] { forks_so_far.fetch_add(1, std::memory_order_relaxed); });
-  static_cast<void>(watching);  // without memory for that nothing is noticed
+  static_cast<void>(watching);  // if there is no memory for the handler, forks go unnoticed
   forks_ = forks_so_far.load(std::memory_order_relaxed);
 }
 

@@ -1,8 +1,8 @@
 // core/process_mark.h - tells whether an object is a copy that fork() made.
 //
-// A child that fork() makes has copies of all objects and none of the threads: whatever would wait for a
-// thread waits for ever there. An object that has threads keeps a mark of the process that made it, and asks
-// it before it waits.
+// A child that fork() makes has copies of all objects and none of the threads: code that waits for a thread
+// waits for ever there. An object that has threads keeps a mark of the process that made it, and checks it
+// before it waits.
 //
 // A process that clone() or vfork() makes goes unnoticed. Thread safety: any thread may ask.
 #pragma once

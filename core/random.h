@@ -37,7 +37,7 @@ class Philox {
   }
 };
 
-// What a random op draws from: nothing of it depends on node ids, threads or order.
+// The source that a random op draws from; nothing in it depends on node ids, threads or order.
 struct RandomStream {
   std::uint64_t seed = 0;     // of the run
   std::uint64_t key = 0;      // of the op, given when the graph is made
@@ -48,8 +48,8 @@ struct RandomStream {
   constexpr Philox::Block block(std::uint64_t index) const {
     return Philox::generate(counter(index), philox_key());
   }
-  // What Philox makes it from: seed and key are mixed into its key; step, replica and index make the counter,
-  // whose first two words are the index.
+  // The input of Philox: seed and key are mixed into its key; step, replica and index make the counter, whose
+  // first two words are the index.
   constexpr Philox::Key philox_key() const {
     const std::uint64_t mixed = mix(seed ^ mix(key));
     return {static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32U)};

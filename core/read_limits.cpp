@@ -1,4 +1,4 @@
-// core/read_limits.cpp - how much memory and work a file may cost whoever reads it.
+// core/read_limits.cpp - limits on the memory and work that reading a file may cost.
 #include "lockstep/core/read_limits.h"
 
 #include "lockstep/core/error.h"

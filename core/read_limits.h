@@ -1,12 +1,13 @@
-// core/read_limits.h - how much memory and work a file may cost whoever reads it.
+// core/read_limits.h - limits on the memory and work that reading a file may cost.
 //
-//   Graph graph = load_graph("step.lkg", {.file_bytes = 1 << 20});       // for files of strangers
-//   auto feeds = load_npz("feeds.npz", ReadLimits::unlimited());         // for files of one's own
+//   Graph graph = load_graph("step.lkg", {.file_bytes = 1 << 20});       // for untrusted files
+//   auto feeds = load_npz("feeds.npz", ReadLimits::unlimited());         // for trusted files
 //
-// A file can ask for far more than it holds: "a billion zeros" is ten bytes of text. What a reader makes of a
-// file is therefore bounded by the file's own size, base_bytes + bytes_per_byte x its bytes; a file that asks
-// for more is refused before the memory is taken (InvalidArgument, which names the limit). The readers of
-// graphs, tensors, checkpoints and snapshots all take these limits. docs/security.md says what else holds.
+// A file can ask for far more than it holds: "a billion zeros" is ten bytes of text. The memory that a reader
+// takes for a file is therefore bounded by the file's own size: base_bytes + bytes_per_byte x its bytes. A
+// file that asks for more is refused before the memory is taken (InvalidArgument, which names the limit). The
+// readers of graphs, tensors, checkpoints and snapshots all take these limits. docs/security.md says what
+// else holds.
 //
 // Thread safety: a ReadBudget belongs to one thread at a time.
 #pragma once
@@ -19,8 +20,8 @@
 namespace lockstep {
 
 struct ReadLimits {
-  // A larger file is refused before it is read. What does not know its size (a pipe, a device) is read up to
-  // base_bytes alone.
+  // A larger file is refused before it is read. A source of unknown size (a pipe, a device) is read up to
+  // base_bytes only.
   std::uint64_t file_bytes = std::uint64_t{1} << 34U;
   std::uint64_t base_bytes = std::uint64_t{64} << 20U;
   std::uint64_t bytes_per_byte = 4;
@@ -30,7 +31,7 @@ struct ReadLimits {
     constexpr std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
     return {.file_bytes = all, .base_bytes = all, .bytes_per_byte = 1};
   }
-  // What reading a file of so many bytes may take, in bytes.
+  // The memory that reading a file of `size` bytes may take, in bytes.
   constexpr std::uint64_t memory_for(std::uint64_t size) const {
     constexpr std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
     if (bytes_per_byte != 0 && size > (all - base_bytes) / bytes_per_byte) return all;
@@ -43,8 +44,8 @@ class LOCKSTEP_API ReadBudget {
  public:
   ReadBudget(const ReadLimits& limits, std::uint64_t file_bytes)
       : limit_(limits.memory_for(file_bytes)), left_(limit_), file_bytes_(file_bytes) {}
-  // Throws InvalidArgument where so many bytes are not left; says what would take them and how to raise the
-  // limit.
+  // Throws InvalidArgument if fewer than `bytes` are left; the error says what would take them and how to
+  // raise the limit.
   void take(std::uint64_t bytes, const char* what) {
     if (bytes > left_) [[unlikely]]
       refuse(bytes, what);

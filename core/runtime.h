@@ -5,8 +5,8 @@
 //   Runtime runtime({.scheduler = borrow(executor)});  // the application's tf::Executor (core/taskflow.h)
 //
 // A Runtime is a cheap handle; copies share one state, which lives while a handle or a Program needs it. The
-// last handle ends the threads; in a child that fork() made, where they are not, it ends nothing and waits for
-// nobody (graph/run/program.h says what else such a child may do).
+// last handle ends the threads. In a child that fork() made, which does not have these threads, it ends
+// nothing and waits for nothing (graph/run/program.h says what else such a child may do).
 // Thread safety: all methods may be called from any thread.
 #pragma once
 

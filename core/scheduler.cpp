@@ -1,4 +1,4 @@
-// core/scheduler.cpp - workers that run tasks; the only source of core that sees Taskflow.
+// core/scheduler.cpp - workers that run tasks; the only source file of core that includes Taskflow.
 #include "lockstep/core/scheduler.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class OwnedScheduler final : public Scheduler {
   std::size_t waiting_starts() const override { return tasks_.waiting_starts(); }
   void drain() override { tasks_.drain(); }
 
-  // What the last handle does.
+  // Called when the last handle goes.
   static void end(OwnedScheduler* scheduler) {
     // After fork() there are no threads to join: joining them would wait for ever.
     if (!scheduler->process_.is_of_this_process()) return;
@@ -37,8 +37,8 @@ class OwnedScheduler final : public Scheduler {
       delete scheduler;
       return;
     }
-    // A worker cannot end the executor it belongs to: another thread does it, or, if none can be started,
-    // whoever comes here or makes a scheduler next.
+    // A worker cannot end the executor it belongs to: another thread does it or, if none can be started, the
+    // next call of end() or make_scheduler().
     try {
       std::thread([scheduler] { delete scheduler; }).detach();
     } catch (...) {

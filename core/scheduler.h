@@ -1,13 +1,14 @@
-// core/scheduler.h - the one door to the threads that run a Program.
+// core/scheduler.h - the interface to the threads that run a Program.
 //
-// A Scheduler offers worker threads; everything else (what runs when) is the Program's. Two implementations,
-// one source: make_scheduler(n) owns a tf::Executor inside the library; "lockstep/core/taskflow.h", compiled
-// in the application, borrows the application's own. Taskflow's types stay out of this header, since Taskflow
-// is header-only and the application's version may differ from the library's.
+// A Scheduler offers worker threads; everything else (what runs when) is up to the Program. Two
+// implementations, one source: make_scheduler(n) owns a tf::Executor inside the library;
+// "lockstep/core/taskflow.h", compiled in the application, borrows the application's own. Taskflow's types
+// stay out of this header, since Taskflow is header-only and the application's version may differ from the
+// library's.
 //
-// The end of a Scheduler waits for the jobs that were submitted to it.
+// The destructor of a Scheduler waits for the jobs that were submitted to it.
 //
-// After fork() the child has no workers. There a scheduler that was made before refuses jobs
+// After fork() the child has no workers. A scheduler that was made before then refuses jobs
 // (FailedPrecondition), forgets starts, and ends without waiting; an executor that it owns stays in memory.
 //
 // Thread safety: all methods may be called from any thread, workers included.
@@ -26,8 +27,9 @@ class LOCKSTEP_API Scheduler {
   // Independent tasks, made once and started many times.
   class LOCKSTEP_API TaskSet {
    public:
-    // Withdraws the starts that no worker has taken up, and waits for the tasks that have begun: never for a
-    // worker to become free. Not from inside one of these tasks; the scheduler must still be there.
+    // Withdraws the starts that no worker has taken up, and waits for the tasks that have begun, but never
+    // for a worker to become free. Not to be called from inside one of these tasks; the scheduler must still
+    // exist.
     virtual ~TaskSet();
     // The task will run once more, some time, on some worker. Starts may overlap; each is honoured while the
     // set lives. Throws std::bad_alloc, and then nothing was started.
@@ -50,7 +52,7 @@ class LOCKSTEP_API Scheduler {
   // Starts of task sets that no worker has taken up: a task that holds a worker idle should poll this.
   virtual std::size_t waiting_starts() const = 0;
   // Returns when everything submitted or started has ended. Called by a worker, it helps with the work
-  // meanwhile and does not wait for the tasks that are themselves inside drain(), its own first of all.
+  // meanwhile and does not wait for tasks that are themselves inside drain(), such as its own.
   virtual void drain() = 0;
 };
 

@@ -50,7 +50,7 @@ void check_axis(std::size_t axis, std::size_t limit, const Shape& shape, const c
   }
 }
 
-// Extents of one broadcast axis; false where they do not fit.
+// Extents of one broadcast axis; false if they do not fit.
 bool broadcast_dim(std::int64_t a, std::int64_t b, std::int64_t& out) {
   if (a == b || b == 1) {
     out = a;
@@ -100,7 +100,7 @@ Shape::~Shape() {
   if (rank_ > kInlineRank) delete[] heap_;
 }
 
-// Strong: allocates before it lets go of what it had.
+// Strong guarantee: allocates before it lets go of what it had.
 void Shape::assign(const std::int64_t* dims, std::size_t rank) {
   if (rank > kInlineRank) {
     auto* fresh = new std::int64_t[rank];

@@ -37,10 +37,11 @@ class LOCKSTEP_API Shape {
   std::size_t rank() const { return rank_; }
   std::span<const std::int64_t> dims() const { return {data(), rank_}; }
   std::int64_t operator[](std::size_t axis) const { return data()[axis]; }  // axis < rank()
-  // The dimension at an axis that may count from the end (-1 is the last); throws InvalidArgument outside.
+  // The dimension at an axis that may count from the end (-1 is the last); throws InvalidArgument if out of
+  // range.
   std::int64_t dim(std::int64_t axis) const;
   bool is_known() const;
-  // Product of the dimensions; throws FailedPrecondition where one is unknown.
+  // Product of the dimensions; throws FailedPrecondition if one is unknown.
   std::int64_t num_elements() const;
   // A copy with one dimension replaced, removed, or inserted.
   Shape with_dim(std::size_t axis, std::int64_t extent) const;
@@ -48,7 +49,7 @@ class LOCKSTEP_API Shape {
   Shape with_inserted(std::size_t axis, std::int64_t extent) const;
   // Could a tensor of shape `concrete` (all known) be a value of this shape?
   bool admits(const Shape& concrete) const;
-  // Could values of the two turn out to have one shape? An unknown dimension fits any other.
+  // Could values of the two turn out to have the same shape? An unknown dimension fits any other.
   bool may_equal(const Shape& other) const;
   // "[2,?,4]"; "[]" for a scalar.
   std::string to_string() const;
@@ -79,16 +80,16 @@ LOCKSTEP_API std::int64_t checked_mul(std::int64_t a, std::int64_t b, const char
 LOCKSTEP_API std::int64_t checked_add(std::int64_t a, std::int64_t b, const char* what);
 
 // NumPy broadcasting of two shapes; unknown against 1 or unknown stays unknown, unknown against n > 1 is n.
-// Throws InvalidArgument naming both shapes where they do not fit.
+// Throws InvalidArgument naming both shapes if they do not fit.
 LOCKSTEP_API Shape broadcast_shapes(const Shape& a, const Shape& b);
-// The most precise shape that admits whatever both admit (dimensions that differ become unknown).
-// Throws InvalidArgument where ranks differ.
+// The most precise shape that admits everything that either of them admits (dimensions that differ become
+// unknown). Throws InvalidArgument if ranks differ.
 LOCKSTEP_API Shape join_shapes(const Shape& a, const Shape& b);
 
 struct TensorSpec {
   DType dtype = DType::kF32;
   Shape shape;
-  // Could values of the two turn out to have one spec? See Shape::may_equal.
+  // Could values of the two turn out to have the same spec? See Shape::may_equal.
   bool may_equal(const TensorSpec& other) const {
     return dtype == other.dtype && shape.may_equal(other.shape);
   }

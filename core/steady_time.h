@@ -1,10 +1,9 @@
 // core/steady_time.h - deadlines: points in time on a clock that never goes back.
 //
-// Includes the clocks through <mutex>, which has to have them: <chrono> itself brings the calendar, time
-// zones and their formatting, which cost every program that includes Lockstep a fifth of a second of
-// compiling.
+// Gets the clocks from <mutex>, which has to have them: <chrono> itself adds the calendar, time zones and
+// their formatting, which cost every program that includes Lockstep a fifth of a second of compiling.
 //
-// Thread safety: values.
+// Thread safety: plain values.
 #pragma once
 
 #include <mutex>

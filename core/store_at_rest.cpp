@@ -1,4 +1,4 @@
-// core/store_at_rest.cpp - all variables of a store between two steps.
+// core/store_at_rest.cpp - holds all variables of a store between two steps.
 #include "lockstep/core/store_at_rest.h"
 
 #include <utility>

@@ -1,4 +1,4 @@
-// core/store_at_rest.h - all variables of a store between two steps.
+// core/store_at_rest.h - holds all variables of a store between two steps.
 //
 //   {
 //     const StoreAtRest rest(store, StoreAtRest::Access::kRead);
@@ -6,14 +6,16 @@
 //     const std::uint64_t step = store.step();                       // the step that these values belong to
 //   }
 //
-// While it lives no run holds a variable of the store or draws random numbers (kRead: unless it only reads),
-// so that the values and the step counter are those of one moment. Runs that begin meanwhile wait.
+// While a StoreAtRest exists no run holds a variable of the store or draws random numbers (kRead: except runs
+// that only read), so that the values and the step counter are those of one moment. Runs that begin meanwhile
+// wait.
 //
-// Coming to rest is a turn in the line for all variables (core/variable_store.h): runs that have begun finish
-// and new ones wait, so that a loop of steps on another thread cannot put it off for ever.
+// Coming to rest takes a turn in the line for all variables (core/variable_store.h): runs that have begun
+// finish and new ones wait, so that a loop of steps on another thread cannot delay it for ever.
 //
 // Do not make one inside a node of a run that uses the store: it waits for that run. Thread safety: any
-// thread; those of one store take turns, unless all of them read. Variables made while it lives are not in it.
+// thread; several of one store take turns, unless all of them read. Variables made while it exists are not in
+// it.
 #pragma once
 
 #include <cstdint>

@@ -5,8 +5,7 @@
 //
 // The executor must outlive the scheduler and every Program compiled for it. It may be busy with the
 // application's own tasks for as long as it likes: runs, new feed shapes and the ends of programs do not wait
-// for its workers. What a program started there in vain is left in the executor's queue as tasks that do
-// nothing.
+// for its workers. Starts that a program withdrew stay in the executor's queue as tasks that do nothing.
 //
 // This is the only public header that names Taskflow's types; the umbrella header does not include it. It
 // builds with Taskflow 3.9 and 4.x.
@@ -36,15 +35,15 @@ namespace lockstep {
 namespace internal {
 
 void uncount_task(tf::Executor& executor);
-// A name that an explicit instantiation gives is not checked for access.
+// Access is not checked for a name in an explicit instantiation: that makes Taskflow's own count reachable.
 template <void (tf::Executor::*kUncount)()>
 struct TaskCount {
   friend void uncount_task(tf::Executor& executor) { (executor.*kUncount)(); }
 };
 template struct TaskCount<&tf::Executor::_decrement_topology>;
 
-// Taskflow counts a task before it makes it, and keeps the count if there is no memory to make it: the end of
-// the executor would wait for ever for a task that is not there.
+// Taskflow counts a task before it makes it, and keeps the count if there is no memory to make it: the
+// destructor of the executor would wait for ever for a task that does not exist.
 template <class Task>
 void start_task(tf::Executor& executor, Task task) {
   static_assert(sizeof(Task) <= 2 * sizeof(void*) && std::is_trivially_copyable_v<Task>,
@@ -68,7 +67,7 @@ class TaskflowScheduler final : public Scheduler {
   std::size_t waiting_starts() const override { return state_->waiting.load(std::memory_order_relaxed); }
   int this_worker() const override { return state_->executor.this_worker_id(); }
 
-  // The job may hold the last handle on this scheduler: its task keeps what it needs to end.
+  // The job may hold the last handle to this scheduler: its task keeps alive the state that it needs to end.
   void submit(std::function<void()> job) override {
     if (!state_->process.is_of_this_process()) {
       throw FailedPrecondition(
@@ -121,8 +120,8 @@ class TaskflowScheduler final : public Scheduler {
   }
 
  private:
-  // Both counts in one word, so that they are read at one moment: tasks begun or to come in the upper half,
-  // those of them that wait in drain() in the lower.
+  // Both counts in one word, so that they are read at one moment: in the upper half the tasks begun or to
+  // come, in the lower half the ones among them that wait in drain().
   static constexpr std::uint64_t kOneTask = std::uint64_t{1} << 32U;
   static constexpr std::uint64_t kOneDraining = 1;
 
@@ -141,7 +140,7 @@ class TaskflowScheduler final : public Scheduler {
       ++self.running;
       task();
       --self.running;
-      // The last touch of the state: a drain in a destructor may be waiting.
+      // The last access to the state: a destructor may be waiting in drain().
       tasks.fetch_sub(kOneTask, std::memory_order_release);
     }
 
@@ -167,8 +166,8 @@ class TaskflowScheduler final : public Scheduler {
     std::function<void()> job;
   };
 
-  // The starts of one task set. Taskflow cannot take a task back, so that this lives until the last one has
-  // come to a worker: after close() such a task does nothing.
+  // The starts of one task set. Taskflow cannot take a task back, so this object lives until a worker has
+  // taken the last one; after close() such a task does nothing.
   class Starts {
    public:
     Starts(State& state, std::function<void(std::size_t)> body) : state_(state), body_(std::move(body)) {}
@@ -189,7 +188,7 @@ class TaskflowScheduler final : public Scheduler {
       }
     }
 
-    // The state may go after this.
+    // The state may be destroyed after this.
     void close() {
       const std::uint64_t counts = counts_.fetch_or(kClosed, std::memory_order_acq_rel);
       forget(counts / kOneWaiting);
@@ -240,7 +239,7 @@ class TaskflowScheduler final : public Scheduler {
       if (users_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
     }
 
-    State& state_;  // until it is closed
+    State& state_;  // valid until close()
     std::function<void(std::size_t)> body_;
     std::atomic<std::uint64_t> counts_{0};  // closed; starts that wait for a worker; tasks that run
     std::atomic<std::uint64_t> users_{1};   // the set, and the tasks that Taskflow has

@@ -20,7 +20,7 @@ struct PoolDeleter {
   void operator()(void* block) const noexcept { pool->deallocate(block, bytes); }
 };
 
-// The owner of a view: says when the last handle is gone.
+// The owner of a view: calls `release` when the last handle is gone.
 struct ViewOwner {
   explicit ViewOwner(std::function<void()> callback) noexcept : release(std::move(callback)) {}
   ViewOwner(const ViewOwner&) = delete;
@@ -46,7 +46,7 @@ T convert(double value, DType dtype) {
   } else if constexpr (std::is_floating_point_v<T>) {
     return static_cast<T>(value);
   } else {
-    return T(internal::to_odd_f32(value));  // which rounds once in all
+    return T(internal::to_odd_f32(value));  // so that the value is rounded once in total
   }
 }
 

@@ -1,6 +1,6 @@
 // core/tensor.h - typed, shaped, reference-counted data on one device.
 //
-// A Tensor is a cheap handle: copies share the data. Contents are dense, row-major, 64-byte aligned where
+// A Tensor is a cheap handle: copies share the data. Contents are dense, row-major, and 64-byte aligned if
 // Lockstep allocated them. Slices along the first axis and reshapes share memory with their origin (zero
 // copy).
 //
@@ -9,7 +9,7 @@
 //   std::span<const float> values = a.data<float>();
 //   Tensor view = Tensor::view(DType::kF32, {n}, pointer, [=] { release(pointer); });   // the caller's memory
 //
-// Thread safety: handles as any value; data like a plain array: concurrent readers, or one writer.
+// Thread safety: handles like any value; data like a plain array: concurrent readers, or one writer.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,8 @@ class LOCKSTEP_API Tensor {
   static Tensor empty(DType dtype, const Shape& shape, std::shared_ptr<MemoryPool> pool);
   static Tensor zeros(DType dtype, const Shape& shape);
   static Tensor zeros(const Shape& shape) { return zeros(DType::kF32, shape); }
-  // Every element `value`, converted to dtype; integers truncate it, and refuse what does not fit
-  // (InvalidArgument).
+  // Every element is `value`, converted to dtype; for an integer dtype it is truncated, and refused if it
+  // does not fit (InvalidArgument).
   static Tensor full(DType dtype, const Shape& shape, double value);
 
   // Copies; the number of values must match the shape (InvalidArgument).
@@ -58,9 +58,9 @@ class LOCKSTEP_API Tensor {
     return from(Shape{}, std::span<const T>(&value, 1));
   }
 
-  // The caller's memory, not copied and aligned for the dtype; `release` runs once, when the last tensor
-  // sharing it goes (on that thread), and must not throw. Where view() itself throws, it does not run: the
-  // memory stays the caller's.
+  // The caller's memory, not copied; it must be aligned for the dtype. `release` runs once, when the last
+  // tensor that shares it goes (on that thread), and must not throw. If view() itself throws, `release` does
+  // not run: the memory stays the caller's.
   static Tensor view(DType dtype, const Shape& shape, void* data, std::function<void()> release = {});
 
   bool defined() const { return buffer_ != nullptr; }
@@ -72,7 +72,7 @@ class LOCKSTEP_API Tensor {
 
   const void* raw() const { return data_; }
   void* raw() { return data_; }
-  // Typed contents; throws InvalidArgument where T is not the dtype.
+  // Typed contents; throws InvalidArgument if T is not the dtype.
   template <class T>
   std::span<const T> data() const {
     check_dtype(dtype_of<T>);

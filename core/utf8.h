@@ -10,11 +10,11 @@
 
 namespace lockstep {
 
-// Bytes of the well-formed UTF-8 sequence that the text starts with; 0 where it starts with none. The text is
+// Bytes of the well-formed UTF-8 sequence that the text starts with; 0 if it starts with none. The text is
 // not empty.
 LOCKSTEP_API std::size_t utf8_length(std::string_view text);
 
-// Is all of it?
+// Whether the whole text is UTF-8.
 LOCKSTEP_API bool is_utf8(std::string_view text);
 
 }  // namespace lockstep

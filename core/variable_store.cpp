@@ -31,12 +31,12 @@ class VariableLock {
   RunLockSet locks_;
 };
 
-// How long the line holds back those who could go: until this after its first came to stand there, and then
-// each time twice as long.
+// How long the line holds back waiters that it alone keeps waiting: this long after its first became first,
+// and then twice as long each time.
 constexpr std::chrono::milliseconds kPatience(100);
 
-// How long the first in line puts up with being overtaken by runs inside nodes before it holds back all other
-// runs, those among them that such runs come from.
+// How long the first in line tolerates being overtaken by runs inside nodes before it holds back all other
+// runs, including the runs that they come from.
 constexpr std::chrono::milliseconds kLate(20);
 
 struct Openings {
@@ -63,7 +63,7 @@ StoredVariable& must_find(VariableStore& store, std::string_view name) {
   return *variable;
 }
 
-// While its lock is held: it may have been erased since it was found.
+// Call with its lock held: it may have been erased since it was found.
 const Tensor& value_of(StoredVariable& variable) {
   if (!variable.storage().defined()) throw_missing(variable.name(), 0);
   return variable.storage();
@@ -172,17 +172,17 @@ void RunLockSet::unlock_first(std::size_t count) const {
 
 struct VariableStore::State {
   const ProcessMark process;
-  std::mutex mutex;  // of the names
+  std::mutex mutex;  // guards the names
   std::map<std::string, std::unique_ptr<StoredVariable>, std::less<>> variables;
-  std::map<const StoredVariable*, VariableRole> roles;  // of those that say something
+  std::map<const StoredVariable*, VariableRole> roles;  // only roles that are not the default
   std::map<std::string, StoredVariable*, std::less<>> aliases;
   std::vector<std::unique_ptr<StoredVariable>> erased;  // references to them stay valid
-  // Nobody touches these but waiters, and unlockers while there are waiters.
+  // Used only by waiters, and by unlockers while there are waiters.
   std::mutex wait_mutex;
   std::condition_variable changed;
   LockTurn *first = nullptr, *last = nullptr;  // the line, under the wait mutex
 
-  // Under the mutex. A copy has the rule of what it is a copy of.
+  // Call under the mutex. A copy has the rule of its original.
   VariableRole role_of(const StoredVariable& variable) const {
     const auto found = roles.find(&variable);
     if (found == roles.end() || found->second.copy_of.empty())
@@ -203,8 +203,8 @@ struct VariableStore::State {
 };
 
 VariableStore::VariableStore() : state_(std::make_unique<State>()) {}
-// In a forked child those who waited are in the parent, and the end of a condition waits for them: it stays in
-// memory.
+// In a forked child the waiters exist in the parent only, but the destructor of a condition variable waits
+// for them: the state stays in memory instead.
 VariableStore::~VariableStore() {
   if (!state_->process.is_of_this_process() && waiters_.load() != 0) static_cast<void>(state_.release());
 }
@@ -228,8 +228,8 @@ StoredVariable& VariableStore::find_or_create(std::string_view name, const Tenso
     state_->give_role(*variable, role);
     return *variable;
   }
-  // Without the lock: the function is the caller's and may use this store. Of two threads the first to come
-  // wins.
+  // Without the lock: the function is the caller's and may use this store. If two threads make the variable,
+  // the first to come wins.
   const Tensor made = initial ? initial() : Tensor();
   if (!made.defined()) throw InvalidArgument(str("variable '", name, "': its initial value is empty"));
   if (made.spec() != spec) {
@@ -238,7 +238,7 @@ StoredVariable& VariableStore::find_or_create(std::string_view name, const Tenso
   }
   auto fresh = std::make_unique<StoredVariable>(*this, std::string(name), made.clone());
   fresh->made_at_ = made_at;
-  // Zeros need not be kept, nor what a copy got of its original.
+  // Zeros need not be kept, nor a value that a copy got from its original.
   if (!is_zero(made) && (role.copy_of.empty() || made.use_count() > 1)) fresh->start_ = made;
   const std::lock_guard<std::mutex> lock(state_->mutex);
   StoredVariable& variable =
@@ -350,8 +350,8 @@ std::vector<StoredVariable*> VariableStore::group_of(std::string_view name) {
   return group;
 }
 
-// Holding all of them, so that whoever has found one before sees it whole or empty. Programs are looked for
-// before, too: a node of one would wait for itself.
+// Holds all locks of the group, so that code that found a variable before sees it whole or empty. Checks for
+// bound programs before it locks, too: called from a node of such a program, it would wait for itself.
 void VariableStore::forget(std::string_view name, const std::vector<StoredVariable*>& group,
                            std::string_view action) {
   const auto check = [&] {  // under the mutex
@@ -474,13 +474,13 @@ LockTurn::LockTurn(VariableStore& store, const RunLockSet& locks, Kind kind)
 LockTurn::~LockTurn() {
   if (!joined_) return;
   leave();
-  store_.announce();  // for those whom its reservation held back
+  store_.announce();  // wakes the waiters that its reservation held back
 }
 
 bool LockTurn::try_lock() {
   seen_ = store_.epoch();
   if (kind_ == Kind::kAhead ? locks_.try_lock(true) : locks_.take(may_pass())) {
-    // Nobody has to hear of it: those whom its reservation held back are held back by its locks now.
+    // No need to announce it: its locks now hold back the waiters that its reservation held back.
     if (joined_) leave();
     return true;
   }
@@ -526,8 +526,8 @@ bool LockTurn::may_pass() const {
   return openings.last > since && since_ <= openings.last;
 }
 
-// Those who go ahead stand in no line, but what they wait for is kept from newcomers too. Since they pass by
-// reservations themselves, nobody who holds locks ever waits for one.
+// Turns that go ahead do not stand in line, but the locks they wait for are kept from newcomers, too. Since
+// they ignore reservations themselves, nobody who holds locks ever waits for a reservation.
 void LockTurn::join() {
   since_ = std::chrono::steady_clock::now();
   const std::lock_guard<std::mutex> lock(store_.state_->wait_mutex);
@@ -559,7 +559,7 @@ void LockTurn::leave() {
     const bool late = store_.first_is_late_.load(std::memory_order_relaxed);
     store_.set_first(after_);
     lock.unlock();
-    if (late) store_.announce();  // for those who want nothing of what it holds now
+    if (late) store_.announce();  // wakes the waiters that want none of the locks it holds now
   }
 }
 

@@ -4,26 +4,26 @@
 // variables of their store by name when they are compiled, creating those that are missing from the graph's
 // initial values. Runs lock what they touch: any number of readers, or one writer (RunLock).
 //
-// Whoever cannot have its locks at once waits in line (LockTurn), with these promises:
-//   turns     the first in line waits for the runs that are under way when it comes to stand there, and for no
-//             later ones: neither readers nor writers can keep it waiting by coming back again and again. The
-//             others in line wait for it too, if they want what it wants.
-//   order     locks are taken all together or not at all, and whoever waits holds none of those it waits for:
-//             in which order programs name their variables does not matter.
+// A caller that cannot have its locks at once waits in line (LockTurn), with these promises:
+//   turns     the first in line waits for the runs that are under way when it becomes first, and for no later
+//             ones: neither readers nor writers can delay it by coming back again and again. The others in
+//             line wait for it too, if their locks conflict with its own.
+//   order     locks are taken all together or not at all, and a waiter holds none of the locks it waits for:
+//             the order in which programs name their variables does not matter.
 //   nesting   a run inside a node of a run that holds locks goes ahead of the line, and so does run_async
-//             called from such a node: the outer run may be waiting for it. What it reads, the outer run and
-//             others may be reading. Once the first in line has been overtaken in this way and waited for
-//             20 ms, all runs that need variables of the store wait for it, other than those that go ahead.
+//             called from such a node: the outer run may be waiting for it. It may read what the outer run
+//             and others are reading. Once the first in line has been overtaken in this way and has waited
+//             for 20 ms, all runs that need variables of the store wait for it, except those that go ahead.
 //   escape    a node may also wait for a run that it started in a way nobody can see, on a thread of its own.
-//             So those who are kept waiting by the line alone are let past it 100 ms after its first came to
-//             stand there, and then each time after twice as long. With runs that take longer than that the
-//             first in line waits at most three times as long as the longest.
+//             So waiters that only the line keeps waiting may pass it 100 ms after its first became first,
+//             and then after twice as long each time. If runs take longer than that, the first in line waits
+//             at most three times as long as the longest run.
 //
 // A variable can be taken back: erase() and replace() refuse while programs are bound to it (compile() binds
-// them, their end lets go), reset() gives it back the value that it was made with.
+// a program, its end releases it); reset() restores the value that the variable was made with.
 //
 // Thread safety: a store may be used from any thread. value() returns a copy taken under the variable's lock;
-// committed() one that waits for no run, only for a commit stage that is under way.
+// committed() returns one without waiting for runs, at most for a commit stage that is under way.
 #pragma once
 
 #include <atomic>
@@ -48,8 +48,8 @@ namespace lockstep {
 
 class VariableStore;
 
-// Held by a run on what it touches; never blocks by itself, and knows of the line only what LockTurn tells it.
-// Exclusive excludes everyone else; shared excludes writers.
+// Held by a run on everything that it touches. Never blocks by itself, and knows about the line only what
+// LockTurn tells it. Exclusive excludes everyone else; shared excludes writers.
 class LOCKSTEP_API RunLock {
  public:
   explicit RunLock(VariableStore& store) : store_(store) {}
@@ -61,7 +61,7 @@ class LOCKSTEP_API RunLock {
     const std::int32_t users = users_.load(std::memory_order_relaxed);
     return exclusive ? users != 0 : users < 0;
   }
-  // Would taking it put off somebody in line?
+  // Would taking it delay somebody in line?
   bool is_reserved(bool exclusive) const;
   bool try_lock_shared();
   bool try_lock_exclusive();
@@ -74,14 +74,14 @@ class LOCKSTEP_API RunLock {
   static constexpr std::uint32_t kOneReader = 1;
   static constexpr std::uint32_t kOneWriter = 1U << 16U;
 
-  VariableStore& store_;                    // hears when it is free
+  VariableStore& store_;                    // is told when the lock becomes free
   std::atomic<std::int32_t> users_{0};      // -1: a writer; n: n readers
-  std::atomic<std::uint32_t> reserved_{0};  // for whom: readers and writers
+  std::atomic<std::uint32_t> reserved_{0};  // how many it is reserved for: readers and writers
 };
 
-// Locks that are taken together: all of them or none. It names them, and does not know who holds them: it
-// unlocks nothing when it goes. Thread safety: once all are added, any thread may take them by it, and
-// unlocks what it took.
+// Locks that are taken together: all of them or none. The set only names them and does not know who holds
+// them: its destructor unlocks nothing. Thread safety: once all are added, any thread may take them through
+// the set, and unlocks what it took.
 class LOCKSTEP_API RunLockSet {
  public:
   RunLockSet();
@@ -96,8 +96,8 @@ class LOCKSTEP_API RunLockSet {
   // Would a try fail at this moment because of all()[i]?
   bool is_blocked_by(std::size_t i) const { return locks_[i]->is_taken(exclusive_[i]); }
   bool is_reserved(std::size_t i) const { return locks_[i]->is_reserved(exclusive_[i]); }
-  // Not while somebody waits for one of them, unless `ahead` of the line. Looks first: a lock that is taken
-  // and given back for nothing wakes everyone who waits, the caller included.
+  // Fails while somebody waits for one of the locks, unless `ahead` of the line. Looks at all of them first:
+  // a lock that is taken and given back for nothing wakes everyone who waits, the caller included.
   bool try_lock(bool ahead = false) const;
   void unlock() const;  // after a try_lock that succeeded
 
@@ -118,9 +118,9 @@ class LOCKSTEP_API RunLockSet {
 //   ...
 //   locks.unlock();
 //
-// The first try that fails takes a place in line; success or the end of the turn gives it up. The locks of the
-// first in line are reserved for it: others that want them in a way that does not go together with its own
-// wait. The store and the set must outlive the turn. Thread safety: one thread at a time.
+// The first try that fails takes a place in line; success or the end of the turn gives it up. The locks of
+// the first in line are reserved for it: others wait if they want them in a way that conflicts with its own.
+// The store and the set must outlive the turn. Thread safety: one thread at a time.
 class LOCKSTEP_API LockTurn {
  public:
   enum class Kind : std::uint8_t {
@@ -134,10 +134,10 @@ class LOCKSTEP_API LockTurn {
   LockTurn& operator=(const LockTurn&) = delete;
 
   bool try_lock();
-  // After a try that failed: until another one may succeed, or the deadline.
+  // After a failed try: waits until another one may succeed, or until the deadline.
   void wait(std::optional<SteadyTime> deadline = std::nullopt);
   void lock();
-  // After a try that failed: because the store is to come to rest first?
+  // After a failed try: did it fail because the store has to come to rest first?
   bool waits_for_rest() const;
 
  private:
@@ -158,22 +158,22 @@ class LOCKSTEP_API LockTurn {
   LockTurn *before_ = nullptr, *after_ = nullptr;
 };
 
-// What the copies of a variable are together, for whoever reads or sets them as one value.
+// How the copies of a variable make up one value, for code that reads or sets them as one.
 enum class CopyRule : std::uint8_t {
   kEqual,  // every copy holds the value
   kSum,    // the value is their sum
   kMean,
-  kFirst,   // the value is that of the first
-  kApart,   // each replica's own; together they are no one value
-  kSlices,  // one behind the other along an axis; of what they hold beyond its extent nothing counts
+  kFirst,   // the value is that of the first copy
+  kApart,   // each replica has its own; together they are not one value
+  kSlices,  // one after the other along an axis; elements beyond the value's extent do not count
 };
 
-// What a variable is beside others of its store: a copy of one, or one by itself.
+// How a variable relates to the others of its store: it is a copy of one, or stands by itself.
 struct VariableRole {
-  std::string copy_of = {};            // empty: by itself
+  std::string copy_of = {};            // empty: it stands by itself
   CopyRule copies = CopyRule::kEqual;  // of a variable and its copies together
-  std::int32_t slice_axis = 0;         // of kSlices: along which axis ...
-  std::int64_t slice_extent = 0;       // ... of a value that is so long there
+  std::int32_t slice_axis = 0;         // for kSlices: the axis ...
+  std::int64_t slice_extent = 0;       // ... and the extent of the whole value along it
   friend bool operator==(const VariableRole&, const VariableRole&) = default;
 };
 
@@ -182,8 +182,8 @@ class LOCKSTEP_API StoredVariable : public RunLock {
   StoredVariable(VariableStore& store, std::string name, Tensor value);
   const std::string& name() const { return name_; }
   const TensorSpec& spec() const { return spec_; }
-  // The live memory: only while holding the lock. It stays at one address, until the variable is erased, which
-  // leaves an empty tensor.
+  // The live memory; use it only while holding the lock. It stays at one address until the variable is
+  // erased, which leaves an empty tensor.
   Tensor& storage() { return value_; }
   // Where it was made: "train.cpp:12"; empty: not known.
   const std::string& made_at() const { return made_at_; }
@@ -194,16 +194,16 @@ class LOCKSTEP_API StoredVariable : public RunLock {
   std::string name_;
   Tensor value_;
   TensorSpec spec_;  // of the value
-  Tensor start_;     // what it was made with; empty: zeros, or what it is a copy of
+  Tensor start_;     // the value it was made with; empty: zeros, or that of its original
   std::string made_at_;
   CommitLock commit_lock_;
-  std::size_t programs_ = 0;  // that are bound to it; under the store's mutex
+  std::size_t programs_ = 0;  // bound to it; guarded by the store's mutex
 };
 
-// Whether a store that has a variable already takes another declaration of it.
+// Whether a store that already has a variable accepts another declaration of it.
 enum class SameStart : std::uint8_t {
-  kAny,       // it keeps its value, whatever the other one would start with
-  kRequired,  // one that starts with other bits is refused
+  kAny,       // it keeps its value, whatever the other declaration starts with
+  kRequired,  // a declaration that starts with other bits is refused
 };
 
 class LOCKSTEP_API VariableStore {
@@ -213,46 +213,47 @@ class LOCKSTEP_API VariableStore {
   VariableStore(const VariableStore&) = delete;
   VariableStore& operator=(const VariableStore&) = delete;
 
-  // The variable of that name, made with a copy of `initial` where there is none. Throws InvalidArgument
-  // where one exists with another dtype or shape, or, where that is required, another start. The store keeps
-  // what `initial` gives, without copying it, for reset(): nobody may write into it. References stay valid while the store lives. A role that
-  // says something replaces the one that the variable had; what a copy's role says of the copies holds for the
-  // variable and all of them.
+  // The variable of that name; if there is none, it is made with a copy of `initial`. Throws InvalidArgument
+  // if one exists with another dtype or shape or, with SameStart::kRequired, another start. The store keeps
+  // what `initial` returns, without copying it, for reset(): nobody may write into it. References stay valid
+  // while the store lives. A role that is not the default replaces the one that the variable had; what the
+  // role of a copy says about the copies holds for the variable and all of them.
   StoredVariable& find_or_create(std::string_view name, const TensorSpec& spec,
                                  const std::function<Tensor()>& initial, const VariableRole& role = {},
                                  std::string_view made_at = {}, SameStart same_start = SameStart::kAny);
-  // A second name for a variable that is there: find, value and set take either. Throws NotFound where the
-  // target is missing, InvalidArgument where the name belongs to a variable of its own.
+  // A second name for an existing variable: find, value and set take either. Throws NotFound if the target is
+  // missing, InvalidArgument if the name already belongs to another variable.
   StoredVariable& alias(std::string_view name, std::string_view target);
   bool is_alias(std::string_view name) const;
   StoredVariable* find(std::string_view name);
   bool contains(std::string_view name) const;
   std::vector<std::string> names() const;          // sorted, aliases included
-  VariableRole role(std::string_view name) const;  // of the variable, also by another name; throws NotFound
-  // A copy of the value / a new value (same spec) of what has this very name: of a variable whose copies differ
-  // (synchronized on read, or drifting) that is its first copy, where Variable::value() puts them together or says
-  // why it cannot. Throws NotFound. They wait in line for runs that hold the
-  // variable: do not call them for a variable from a node of a run that uses it.
+  VariableRole role(std::string_view name) const;  // also by an alias; throws NotFound
+  // A copy of the value, and a new value (of the same spec), of the variable with exactly this name. If its
+  // copies differ (synchronized on read, or drifting), that is the first copy; Variable::value() combines
+  // them or says why it cannot. Throws NotFound. Both wait in line for runs that hold the variable: do not
+  // call them for a variable from a node of a run that uses it.
   Tensor value(std::string_view name);
   void set(std::string_view name, const Tensor& value);
 
-  // The same, but throws Error(kDeadlineExceeded) where the variable is not free by then.
+  // The same, but throws Error(kDeadlineExceeded) if the variable is not free by then.
   Tensor value(std::string_view name, SteadyTime deadline);
-  // The value that the last step committed, while others go on: it waits for a commit stage at most, never for
-  // a run, and may be called from a node of a run. Values of several variables may be of different steps. The
-  // first read of a variable makes commits take a lock for it from then on; others cost nothing.
+  // The value that the last step committed, read while runs go on: waits at most for a commit stage, never
+  // for a run, and may be called from a node of a run. Values of several variables may come from different
+  // steps. From the first read of a variable on, commits take a lock for it; variables that are not read this
+  // way cost nothing.
   Tensor committed(std::string_view name);
 
-  // --- taking back; with the variable its copies. They throw NotFound.
-  // FailedPrecondition while programs are bound to it.
+  // --- taking back a variable together with its copies; these throw NotFound
+  // Throws FailedPrecondition while programs are bound to it.
   void erase(std::string_view name);
-  // What it was made with, again. Waits in line as set() does.
+  // Restores the value it was made with. Waits in line as set() does.
   void reset(std::string_view name);
-  // A value in its place that may be of another dtype or shape; FailedPrecondition while programs are bound to it.
-  // Its copies go; the next program that needs them makes them from the new value.
+  // Puts a value in its place that may have another dtype or shape; throws FailedPrecondition while programs
+  // are bound to it. Its copies are erased; the next program that needs them makes them from the new value.
   void replace(std::string_view name, const Tensor& value);
 
-  // A program is bound to a variable, and lets go of it. Throws NotFound.
+  // Counts a program as bound to a variable, and as no longer bound. bind() throws NotFound.
   StoredVariable& bind(std::string_view name);
   void unbind(StoredVariable& variable);
 
@@ -267,8 +268,8 @@ class LOCKSTEP_API VariableStore {
   // Held exclusively by a run that draws random numbers, so that no two runs draw from one step.
   RunLock& step_lock() { return step_lock_; }
 
-  // Changes whenever a lock becomes free, and when the line gets shorter without that; wait_for_change returns
-  // once it differs from `seen` or the deadline passes.
+  // Changes whenever a lock becomes free, and also when the line gets shorter without a lock becoming free.
+  // wait_for_change() returns once it differs from `seen` or the deadline passes.
   std::uint32_t epoch() const { return epoch_.load(std::memory_order_acquire); }
   void wait_for_change(std::uint32_t seen, std::optional<SteadyTime> deadline) const;
 
@@ -290,8 +291,8 @@ class LOCKSTEP_API VariableStore {
   CommitGate commits_;
   std::atomic<std::uint64_t> step_{0};
   RunLock step_lock_{*this};
-  std::atomic<const LockTurn*> first_{nullptr};  // in line; only its own turn may follow this
-  std::atomic<SteadyTime::rep> first_since_{0};  // when it came to stand there
+  std::atomic<const LockTurn*> first_{nullptr};  // in line; only its own turn may dereference this
+  std::atomic<SteadyTime::rep> first_since_{0};  // when it became first
   std::atomic<bool> first_is_rest_{false};
   std::atomic<bool> first_is_late_{false};
   std::atomic<bool> first_was_overtaken_{false};

@@ -37,7 +37,8 @@ bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_by
   return before(a_begin, b_begin + b_bytes) && before(b_begin, a_begin + a_bytes);
 }
 
-// Where the input may lie inside the output, or the other way round; anything else must not overlap.
+// The input may be the output, or lie at the caller's own part of it (reduce_scatter: the other way round).
+// Any other overlap is an error.
 void check_overlap(const CommunicatorCall& call, int rank, int size) {
   const std::size_t part = static_cast<std::size_t>(call.count) * size_of(call.dtype);
   std::size_t in_bytes = part, out_bytes = part;
@@ -114,7 +115,7 @@ void Pending::wait() {
   if (state_ == nullptr)
     throw FailedPrecondition(
         "Pending::wait(): there is nothing to wait for; each operation is waited for once");
-  // Released even where wait() throws.
+  // Released even if wait() throws.
   const Pending owner(std::move(*this));
   owner.state_->wait(owner.rank_);
 }

@@ -9,24 +9,26 @@
 //   sum.wait();         // the sum is there, or this throws
 //
 // Contract
-//   order     Every participant makes the same collective calls in the same order, with the same operation, dtype, count
-//             and root. Calls that do not agree fail on every participant, and the error names both sides. Messages
-//             between two participants are matched in order, apart from the collectives.
-//   memory    belongs to the operation from the call until wait() returns or throws. Input and output are the same
-//             memory (or, of all_gather and reduce_scatter, the caller's own part of it), or do not overlap, also with
-//             those of others.
-//   waiting   Every call returns at once. A send completes when it was received: two participants that send to each other
-//             start both the send and the receive before they wait for either.
-//   failure   A call with senseless arguments throws InvalidArgument and takes no part. Everything else is thrown by
-//             wait(): kInvalidArgument (calls disagree), kDeadlineExceeded (names who had not arrived), kUnavailable (a
-//             participant left or was lost; names it). Each of the three breaks the group: what was not under way fails,
-//             and later calls throw kUnavailable with the first reason. Outputs are undefined after a failure. Never a
-//             hang, as long as there is a deadline, or participants that leave are destroyed.
-//   deadline  is about arrival: an operation that all have joined runs to its end. The earliest deadline that any
-//             participant gave holds for all of them.
+//   order     Every participant makes the same collective calls in the same order, with the same operation,
+//             dtype, count and root. Calls that do not agree fail on every participant, and the error names
+//             both sides. Messages between two participants are matched in order, apart from the
+//             collectives.
+//   memory    belongs to the operation from the call until wait() returns or throws. Input and output are the
+//             same memory (for all_gather and reduce_scatter: the caller's own part of it) or do not overlap,
+//             nor do they overlap with those of other participants.
+//   waiting   Every call returns at once. A send completes when it has been received: two participants that
+//             send to each other start both the send and the receive before they wait for either.
+//   failure   A call with invalid arguments throws InvalidArgument and joins no operation. Everything else is
+//             thrown by wait(): kInvalidArgument (calls disagree), kDeadlineExceeded (names who had not
+//             arrived), kUnavailable (a participant left or was lost; names it). Each of the three breaks the
+//             group: operations that had not begun fail, and later calls throw kUnavailable with the first
+//             reason. Outputs are undefined after a failure. Nothing hangs, as long as there is a deadline,
+//             or participants that leave are destroyed.
+//   deadline  applies to arrival: an operation that all have joined runs to its end. The earliest deadline
+//             that any participant gave holds for all of them.
 //
 // Implementations: core/communicators/in_process_group.h. Others (NCCL, Gloo, MPI) derive from Communicator
-// and PendingState; what they promise about bits and failures is in their headers.
+// and PendingState; their headers say what they promise about bits and failures.
 //
 // Thread safety: one thread at a time per Communicator and per Pending; different participants at the same
 // time.
@@ -61,9 +63,9 @@ struct CommunicatorCall {
     kReceive
   };
   Kind kind = Kind::kBarrier;
-  ReplicaReduce op = ReplicaReduce::kSum;  // of the three that reduce
+  ReplicaReduce op = ReplicaReduce::kSum;  // for the three kinds that reduce
   DType dtype = DType::kF32;
-  std::int64_t count = 0;  // elements; of all_gather and reduce_scatter those of one participant
+  std::int64_t count = 0;  // elements; for all_gather and reduce_scatter: of one participant
   int peer = -1;           // the root, or the other end; -1: none
   const void* in = nullptr;
   void* out = nullptr;
@@ -73,12 +75,12 @@ struct CommunicatorCall {
 };
 LOCKSTEP_API std::string to_string(const CommunicatorCall& call);  // "all_reduce(sum, f32, 1024)"
 
-// What a Pending stands for; made by implementations.
+// The operation that a Pending stands for; made by implementations.
 class LOCKSTEP_API PendingState {
  public:
-  // Whether wait() would return at once. May do a little of the work, so that polling gets there.
+  // Whether wait() would return at once. May do a little of the work, so that polling makes progress.
   virtual bool done(int rank) = 0;
-  // Blocks until the operation is complete; throws why it is not. Called at most once per rank.
+  // Blocks until the operation is complete; throws the reason if it failed. Called at most once per rank.
   virtual void wait(int rank) = 0;
   // The last call for a rank, after wait() or instead of it. Afterwards nobody touches the rank's buffers.
   virtual void release(int rank) noexcept = 0;
@@ -100,7 +102,7 @@ class LOCKSTEP_API Pending {
   bool valid() const { return state_ != nullptr; }  // wait() was not called
   // Whether wait() would return at once; never blocks, and does a little of the work.
   bool done();
-  // Once: throws FailedPrecondition where it is not valid().
+  // At most once: throws FailedPrecondition if not valid().
   void wait();
 
  private:
@@ -121,15 +123,15 @@ class LOCKSTEP_API Communicator {
   // out = in of participant 0 op in of participant 1 op ..., on every participant.
   [[nodiscard]] Pending all_reduce(ReplicaReduce op, DType dtype, const void* in, void* out,
                                    std::int64_t count, Deadline deadline = {});
-  // The same on the root alone; `out` is not looked at elsewhere.
+  // The same, on the root only; elsewhere `out` is ignored.
   [[nodiscard]] Pending reduce(ReplicaReduce op, DType dtype, const void* in, void* out, std::int64_t count,
                                int root, Deadline deadline = {});
   // `in` has size() * count elements; part r of the result goes to `out` of participant r. In place: out = in
   // + rank() * count elements.
   [[nodiscard]] Pending reduce_scatter(ReplicaReduce op, DType dtype, const void* in, void* out,
                                        std::int64_t count, Deadline deadline = {});
-  // `out` has size() * count elements, of participant 0, of participant 1, ... In place: in = out + rank() *
-  // count elements.
+  // `out` has size() * count elements: those of participant 0, of participant 1, ... In place: in = out +
+  // rank() * count elements.
   [[nodiscard]] Pending all_gather(DType dtype, const void* in, void* out, std::int64_t count,
                                    Deadline deadline = {});
   // The root's data, on every participant.
@@ -142,14 +144,14 @@ class LOCKSTEP_API Communicator {
   [[nodiscard]] Pending receive(DType dtype, void* data, std::int64_t count, int from,
                                 Deadline deadline = {});
 
-  // Leaves the group, as the destructor does: what others wait for with this participant fails. Calls after
-  // it throw FailedPrecondition.
+  // Leaves the group, as the destructor does: operations that others wait for with this participant fail.
+  // Later calls throw FailedPrecondition.
   virtual void close() = 0;
 
  protected:
   Communicator() = default;
-  // The arguments of the call make sense; whether all participants agree on it is for the implementation to
-  // find out.
+  // The arguments of the call are valid already; the implementation has to find out whether all participants
+  // agree on it.
   virtual Pending start(const CommunicatorCall& call) = 0;
 
  private:

@@ -34,7 +34,7 @@ class InProcessCommunicator final : public Communicator {
     is_closed_ = true;
   }
 
-  InProcessRoom& room_;  // which its seat keeps
+  InProcessRoom& room_;  // kept alive by the participant's seat
   int rank_;
   bool is_closed_ = false;
 };

@@ -22,18 +22,19 @@ namespace {
 using Kind = CommunicatorCall::Kind;
 using std::chrono::steady_clock;
 
-// Of a chunk, in one array: small ones end together, large ones are streams.
+// Bytes of a chunk in one array: small chunks let all participants end together, large ones are read as
+// streams.
 constexpr std::int64_t kLineBytes = 64, kLeastChunk = 16 << 10, kMostChunk = 64 << 10;
-// Of all inputs together, staged: where participants spin, less than meeting twice costs; else less than
-// waking somebody.
+// Bytes of all inputs together up to which they are staged. If participants spin, staging costs less than
+// meeting twice; otherwise less than waking a thread.
 constexpr std::int64_t kStagedBytes = 4 << 10, kMostStagedBytes = 32 << 10;
-// Of one source, copied to all its places while in the cache.
+// Bytes of one source that are copied to all destinations while they are in the cache.
 constexpr std::int64_t kCopyBlockBytes = 8 << 10;
 constexpr int kSpins = 100;  // a few microseconds
 constexpr auto kYieldTime = std::chrono::microseconds(50);
 
-// Where this thread runs, just now; `otherwise` where nobody says. Numbers have gaps where a process is kept
-// off some.
+// The processor that this thread runs on just now; `otherwise` if the system does not say. The numbers have
+// gaps if the process may not use some processors.
 std::size_t this_processor([[maybe_unused]] int otherwise) {
 #if defined(__linux__)
   otherwise = sched_getcpu();
@@ -99,7 +100,7 @@ std::int64_t InProcessOperation::elements_of(const CommunicatorCall& call) const
 }
 
 bool InProcessOperation::is_small(const CommunicatorCall& call) const {
-  if (call.count > kMostStagedBytes) return false;  // whose bytes may be more than a number can say
+  if (call.count > kMostStagedBytes) return false;  // its bytes might overflow an int64
   const std::int64_t bytes = elements_of(call) * static_cast<std::int64_t>(size_of(call.dtype));
   return bytes * (call.is_collective() ? room_.size() : 1) <=
          (room_.spins_ ? kStagedBytes : kMostStagedBytes);
@@ -107,7 +108,7 @@ bool InProcessOperation::is_small(const CommunicatorCall& call) const {
 
 // --- small collectives
 
-// What a participant leaves for all: whole cache lines, which nobody else writes.
+// The copy of its input that a participant leaves for all: whole cache lines, which nobody else writes.
 std::byte* InProcessOperation::staged(std::size_t place, const CommunicatorCall& call) {
   const std::int64_t elements = call.kind == Kind::kAllGather ? call.count : elements_of(call);
   const std::size_t bytes = static_cast<std::size_t>(elements) * size_of(call.dtype);
@@ -167,7 +168,7 @@ void InProcessOperation::begin(const CommunicatorCall& call) {
   change_to(State::kRunning);
 }
 
-// Chunks are whole cache lines where the arrays are, and every share has one where there are enough lines.
+// Chunks are whole cache lines if the arrays are, and every share has a chunk if there are enough lines.
 void InProcessOperation::cut() {
   const auto size = static_cast<std::int64_t>(size_of(call_.dtype));
   const auto shares = static_cast<std::int64_t>(shares_.size());
@@ -251,15 +252,15 @@ void InProcessOperation::help(int rank, std::int64_t most) {
 
 void InProcessOperation::change_to(State state) {
   state_.store(state);
-  // Whoever counts itself as a sleeper after this sees the state.
+  // A thread that counts itself as a sleeper after this sees the new state.
   if (sleepers_.load() > 0) {
     { const std::lock_guard lock(room_.mutex_); }
     changed_.notify_all();
   }
 }
 
-// First at full speed, where everybody can have a processor; then giving way, since whoever is waited for may
-// need this one.
+// First at full speed, if every participant can have a processor; then yielding, since the participant that
+// it waits for may need this processor.
 bool InProcessOperation::spin_while(State state) const {
   for (int i = 0; i < (room_.spins_ ? kSpins : 1); ++i) {
     if (state_.load(std::memory_order_acquire) != state) return true;
@@ -283,7 +284,7 @@ void InProcessOperation::await_begin() {
     } else if (steady_clock::now() < deadline) {
       changed_.wait_until(lock, deadline);
     } else if (room_.pass_deadline(*this); state_.load() == State::kGathering) {
-      // The last is arriving this very moment.
+      // The last participant is arriving at this very moment.
       lock.unlock();
       std::this_thread::yield();
       lock.lock();
@@ -301,7 +302,7 @@ void InProcessOperation::await_end(int rank) {
   sleepers_.fetch_sub(1);
 }
 
-// The earliest deadline holds, also for those who sleep until a later one.
+// The earliest deadline holds, also for participants that sleep until a later one.
 void InProcessOperation::hasten(steady_clock::time_point deadline) {
   auto earliest = deadline_.load();
   while (deadline < earliest && !deadline_.compare_exchange_weak(earliest, deadline)) {
@@ -313,7 +314,7 @@ void InProcessOperation::hasten(steady_clock::time_point deadline) {
   }
 }
 
-// Nobody may be waiting who would see the deadline pass.
+// Perhaps no participant is inside wait(), where it would notice that the deadline has passed.
 void InProcessOperation::look_at_clock() {
   const auto deadline = deadline_.load(std::memory_order_relaxed);
   if (deadline == kNoDeadline || steady_clock::now() < deadline) return;
@@ -347,7 +348,7 @@ void InProcessOperation::wait(int rank) {
 void InProcessOperation::release(int rank) noexcept {
   if (state_.load(std::memory_order_acquire) == State::kGathering) {
     room_.withdraw(*this, rank);
-    // Where that came too late it begins any moment.
+    // If the withdrawal came too late, the operation begins any moment.
     while (state_.load(std::memory_order_acquire) == State::kGathering) std::this_thread::yield();
   }
   const State state = state_.load(std::memory_order_acquire);

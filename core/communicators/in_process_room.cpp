@@ -1,4 +1,5 @@
-// core/communicators/in_process_room.cpp - who meets whom, and what happens where they do not.
+// core/communicators/in_process_room.cpp - which calls meet in one operation, and what happens if they do
+// not.
 #include "lockstep/core/communicators/internal/in_process_room.h"
 
 #include <algorithm>
@@ -17,11 +18,11 @@ namespace {
 
 using Kind = CommunicatorCall::Kind;
 
-constexpr int kOperationsAtOnce = 4;            // made ready for the row
-constexpr std::size_t kOperationsLookedAt = 8;  // for one that is free again
+constexpr int kOperationsAtOnce = 4;            // added to the row together
+constexpr std::size_t kOperationsLookedAt = 8;  // when looking for one that is free again
 
-// What has to be the same for all participants, in a word that is not 0. Of counts that do not fit in, see
-// kMostCount.
+// The arguments that have to be the same for all participants, packed into a word that is never 0. Counts
+// from kMostCount on do not fit and are compared by write_part().
 constexpr std::int64_t kMostCount = 0xFFFF'FFFF;
 std::uint64_t signature_of(const CommunicatorCall& call) {
   const auto count = static_cast<std::uint64_t>(std::min(call.count, kMostCount));
@@ -52,7 +53,7 @@ InProcessRoom::InProcessRoom(int participants)
 
 InProcessRoom::~InProcessRoom() = default;
 
-// Held for a few hundred instructions, so that it pays to try a while.
+// The mutex is held for a few hundred instructions only, so it pays to spin for a while.
 std::unique_lock<std::mutex> InProcessRoom::enter() {
   std::unique_lock lock(mutex_, std::defer_lock);
   for (int i = 0; spins_ && i < 64; ++i) {
@@ -66,7 +67,7 @@ std::unique_lock<std::mutex> InProcessRoom::enter() {
 InProcessOperation& InProcessRoom::take() {
   if (free_.empty()) {
     all_.push_back(std::make_unique<InProcessOperation>(*this));
-    free_.reserve(all_.size());  // for all to come back
+    free_.reserve(all_.size());  // room for all to come back
     free_.push_back(all_.back().get());
   }
   InProcessOperation& operation = *free_.back();
@@ -111,15 +112,15 @@ Pending InProcessRoom::start_collective(int rank, const CommunicatorCall& call) 
   if (before + 1 == operation.expected_) {
     operation.begin(call);
   } else if (is_broken_.load()) {
-    // Who broke the group looked for operations to fail after saying so: it saw this arrival, or is seen
-    // here.
+    // The participant that broke the group set is_broken_ before it looked for operations to fail: either it
+    // saw this arrival, or is_broken_ is seen here.
     const auto lock = enter();
     if (stop(operation)) tell(operation, ErrorCode::kUnavailable);
   }
   return {&operation, rank};
 }
 
-// Leaves what the operation needs of this participant; false where others have called something else.
+// Records what the operation needs from this participant; false if others have called something else.
 bool InProcessRoom::write_part(InProcessOperation& operation, int rank, const CommunicatorCall& call) {
   InProcessOperation::Part& part = operation.part(rank);
   part.call = call;
@@ -144,8 +145,8 @@ bool InProcessRoom::write_part(InProcessOperation& operation, int rank, const Co
   return true;
 }
 
-// The next in the row. At its end several are added at once: what it costs to make them ready is paid once
-// for all of them.
+// The next operation in the row. At the end of the row several are added at once, so that the cost of
+// preparing them is paid once for all of them.
 InProcessOperation& InProcessRoom::next_of(InProcessOperation& operation) {
   if (InProcessOperation* next = operation.next_.load(std::memory_order_relaxed)) return *next;
   InProcessOperation* first = nullptr;
@@ -164,8 +165,8 @@ InProcessOperation& InProcessRoom::next_of(InProcessOperation& operation) {
   return *first;
 }
 
-// The oldest that all have released, or one more. Those that somebody keeps for long are passed over until it
-// is their turn again.
+// The oldest operation that all participants have released, or a new one. Operations that a participant keeps
+// for long are skipped until it is their turn again.
 InProcessOperation& InProcessRoom::fresh_for_row() {
   const auto end = row_.begin() + static_cast<std::ptrdiff_t>(std::min(row_.size(), kOperationsLookedAt));
   const auto found =
@@ -182,7 +183,7 @@ InProcessOperation& InProcessRoom::fresh_for_row() {
   return fresh;
 }
 
-// Who waits has the time to see to it that the row goes on.
+// A participant that waits has the time to extend the row for the next ones.
 void InProcessRoom::look_ahead(InProcessOperation& operation) {
   InProcessOperation* next = operation.next_.load(std::memory_order_acquire);
   if (next->next_.load(std::memory_order_relaxed) != nullptr) return;
@@ -190,7 +191,7 @@ void InProcessRoom::look_ahead(InProcessOperation& operation) {
   try {
     next_of(*next);
   } catch (const std::bad_alloc&) {
-    // Whoever needs it tries again.
+    // The participant that needs it tries again.
   }
 }
 
@@ -258,7 +259,7 @@ Pending InProcessRoom::refuse(int rank, const CommunicatorCall& call, ErrorCode 
   return {&operation, rank};
 }
 
-// Those who have yet to make the collective call that broke the group learn of it as the others did.
+// A participant that makes the collective call at fault only now gets the same code as the others did.
 Pending InProcessRoom::refuse_collective(int rank, const CommunicatorCall& call) {
   const auto lock = enter();
   Seat& mine = seat(rank);
@@ -278,7 +279,7 @@ void InProcessRoom::disagree(InProcessOperation& operation, int rank) {
     return operation.in_row_ && signature_of(its) == signature_of(call) && its.count == call.count;
   };
   while (agrees()) ++other;
-  std::string message = "calls disagree";  // where there is no memory for more
+  std::string message = "calls disagree";  // if there is no memory for more
   try {
     message = str("the calls do not agree: participant ", other, " called ",
                   to_string(operation.part(other).call), ", participant ", rank, " called ", to_string(call),
@@ -287,7 +288,7 @@ void InProcessRoom::disagree(InProcessOperation& operation, int rank) {
   } catch (const std::bad_alloc&) {
   }
   break_up(ErrorCode::kInvalidArgument, &operation, std::move(message));
-  // Where the group was broken before.
+  // If the group was broken before, break_up() did nothing.
   if (stop(operation)) tell(operation, ErrorCode::kUnavailable);
 }
 
@@ -322,7 +323,7 @@ void InProcessRoom::tell(InProcessOperation& operation, ErrorCode code) {
   try {
     operation.failure_message_ = str(operation.name(), ": ", broken_message_);
   } catch (const std::bad_alloc&) {
-    operation.failure_message_.clear();  // better without words than not at all
+    operation.failure_message_.clear();  // better without a message than not at all
   }
   operation.state_.store(State::kFailed);
   operation.changed_.notify_all();
@@ -374,7 +375,7 @@ void InProcessRoom::leave(int rank) {
   const std::shared_ptr<InProcessRoom> last = std::move(mine.keeps);
 }
 
-// Those who have not joined never will.
+// Participants that have not joined never will.
 void InProcessRoom::shut() {
   std::vector<int> absent;
   {

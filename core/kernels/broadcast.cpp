@@ -1,4 +1,4 @@
-// core/kernels/broadcast.cpp - which elements of which operands make an element of the output.
+// core/kernels/broadcast.cpp - finds the elements of the operands that belong to an element of the output.
 #include "lockstep/core/kernels/broadcast.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// core/kernels/broadcast.h - which elements of which operands make an element of the output.
+// core/kernels/broadcast.h - finds the elements of the operands that belong to an element of the output.
 //
 // A Broadcast is made once for the shapes of an op's output and operands (NumPy broadcasting) and then asked
 // for the runs of any range of the output. Along a run each operand either moves with the output or stands
@@ -30,10 +30,10 @@ class LOCKSTEP_API Broadcast {
  public:
   static constexpr std::size_t kMaxOperands = 3;
 
-  // Throws InvalidArgument where an operand does not broadcast to `out`.
+  // Throws InvalidArgument if an operand does not broadcast to `out`.
   Broadcast(const Shape& out, std::initializer_list<const Shape*> operands);
 
-  // One run: every operand moves with the output throughout, or stands still.
+  // The whole output is one run: every operand moves with it throughout, or stands still.
   bool flat() const { return flat_; }
   bool moves(std::size_t operand) const { return moves_[operand]; }
 
@@ -75,9 +75,9 @@ class LOCKSTEP_API Broadcast {
   static constexpr std::int64_t kShort = 16;   // a last axis below this is gathered ...
   static constexpr std::int64_t kBlock = 256;  // ... into runs of this many elements
 
-  // Outermost first: extents of the output, and how far each operand moves per step (0 where it is
-  // broadcast). Neighbours over which all operands behave alike are merged and extents of one dropped, so
-  // that the last axis is the longest run there is; on it an operand moves by 1 or by 0.
+  // Outermost first: extents of the output, and how far each operand moves per step (0 if it is broadcast).
+  // Neighbours over which all operands behave alike are merged and extents of one dropped, so that the last
+  // axis is the longest run there is; on it an operand moves by 1 or by 0.
   struct Axis {
     std::int64_t extent = 1;
     std::array<std::int64_t, kMaxOperands> steps = {};
@@ -92,7 +92,8 @@ class LOCKSTEP_API Broadcast {
       return axes_[axes_.size() - 1].extent - index_[axes_.size() - 1];
     }  // of the run
     void next_run();
-    // Copies `count` elements of an operand, from here on, into consecutive memory; here stays where it is.
+    // Copies `count` elements of an operand, from here on, into consecutive memory; the walk itself does not
+    // move.
     void gather(std::size_t operand, const std::byte* data, std::int64_t size, std::byte* to,
                 std::int64_t count) const;
     void advance(std::int64_t count);
@@ -131,7 +132,7 @@ class LOCKSTEP_API Broadcast {
   }
 
   SmallVector<Axis, 6> axes_;
-  std::array<bool, kMaxOperands> moves_ = {};  // has as many elements as the output, and so their order
+  std::array<bool, kMaxOperands> moves_ = {};  // as many elements as the output, so in the same order
   bool flat_ = true;
 };
 

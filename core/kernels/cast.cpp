@@ -1,4 +1,4 @@
-// core/kernels/cast.cpp - from one dtype to another, element by element.
+// core/kernels/cast.cpp - converts elements from one dtype to another.
 #include "lockstep/core/kernels/cast.h"
 
 #include <bit>

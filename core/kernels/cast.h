@@ -1,7 +1,8 @@
-// core/kernels/cast.h - from one dtype to another, element by element.
+// core/kernels/cast.h - converts elements from one dtype to another.
 //
-//   to floating        the nearest value, ties to even; too large becomes infinity; one rounding in all
-//   floating to integer  truncates toward zero; what does not fit becomes the nearest that does; NaN becomes 0
+//   to floating          the nearest value, ties to even; too large becomes infinity; rounded once in total
+//   floating to integer  truncates toward zero; a value that does not fit becomes the nearest that does; NaN
+//                        becomes 0
 //   integer to integer   keeps the low bits (wraps around)
 //   to bool              is it not zero? (NaN is not)
 //   from bool            0 or 1
@@ -15,7 +16,7 @@
 
 namespace lockstep::kernels {
 
-// `out` may be `in` only where both dtypes are one. Never throws.
+// `out` may be `in` only if both dtypes are the same. Never throws.
 LOCKSTEP_API UnaryLoop cast_loop(DType from, DType to);
 
 }  // namespace lockstep::kernels

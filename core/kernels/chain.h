@@ -3,7 +3,7 @@
 //   y = max(x * 1.5 + b, 0)      is   {kMul, kRightScalar, &1.5}, {kAdd, kRight, b}, {kRelu}
 //
 // A loop over single ops loads and stores each element once per op. A chain loads a block of vectors, takes
-// it through all steps in the machine's registers, and stores it. Bits are those of the loops of
+// it through all steps in the machine's registers, and stores it. The bits are those of the loops of
 // elementwise.h, whose arithmetic it uses. For f32 and f64.
 //
 // Thread safety: any thread, any number at once, on outputs that do not overlap.
@@ -37,7 +37,7 @@ enum class ChainOp : std::uint8_t {
   kMinimum,
   kReluGrad,
 };
-// The step that does what the op does; none where it is no cheap one.
+// The step that does what the op does; none if the op is not a cheap one.
 LOCKSTEP_API std::optional<ChainOp> chain_op_of(UnaryOp op);
 LOCKSTEP_API std::optional<ChainOp> chain_op_of(BinaryOp op);
 
@@ -47,7 +47,7 @@ enum class ChainForm : std::uint8_t { kRight, kRightScalar, kLeft, kLeftScalar }
 
 struct ChainLink {
   ChainOp op = ChainOp::kNeg;
-  ChainForm form = ChainForm::kRight;  // kRight where there is no other operand
+  ChainForm form = ChainForm::kRight;  // kRight if there is no other operand
   void* operand = nullptr;             // only kStore writes there
 };
 
@@ -55,6 +55,6 @@ struct ChainLink {
 // to, may be `in` or an operand, exactly; an operand must have been read by the time it is written over.
 using ChainLoop = void (*)(const void* in, const ChainLink* steps, std::size_t num_steps, void* out,
                            std::int64_t count);
-LOCKSTEP_API ChainLoop chain_loop(DType dtype);  // null where it is neither f32 nor f64
+LOCKSTEP_API ChainLoop chain_loop(DType dtype);  // null for dtypes other than f32 and f64
 
 }  // namespace lockstep::kernels

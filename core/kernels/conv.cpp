@@ -29,7 +29,7 @@ void convert(const From* from, std::int64_t count, To* to) {
   if constexpr (std::is_same_v<From, To>) {
     if (count > 32) {
       std::copy_n(from, count, to);
-    } else {  // sooner done than a call
+    } else {  // faster than a call
       for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
     }
   } else {
@@ -76,8 +76,8 @@ std::int64_t shards_by_time(double seconds, std::int64_t most) {
 }
 
 // Windows as rows of a matrix: for each output element of the rows [begin, end), the part of its window in
-// the filter's rows [filter_begin, filter_end), for one group. `visit` is called for pieces that follow each
-// other in both:
+// the filter's rows [filter_begin, filter_end), for one group. `visit` is called for pieces that are
+// contiguous in both:
 //   visit(offset in x, or -1 for padding; count; offset in the matrix)
 template <class Visit>
 void each_piece(const ConvShape& s, std::int64_t group, std::int64_t begin, std::int64_t end,
@@ -128,7 +128,7 @@ Compute<T>* gather_windows(const ConvShape& s, std::int64_t group, std::int64_t 
 }
 
 // For a depthwise convolution: f(offset in x, offset in w, offset in y) for each element of each window of
-// the output rows [begin, end), at which all channels follow.
+// the output rows [begin, end). All channels follow at these offsets.
 template <class F>
 void each_tap(const ConvShape& s, std::int64_t begin, std::int64_t end, const F& f) {
   const std::int64_t channels = s.in_channels;
@@ -245,7 +245,7 @@ ConvBackwardInput::ConvBackwardInput(DType dtype, const ConvShape& shape) : dtyp
   shards_ = shards_by_time(shape.seconds(dtype), shape.images);
 }
 
-// One image after another: windows overlap, and their sums meet in the order of the output's rows.
+// Image by image: windows overlap, and their contributions are added in the order of the output's rows.
 void ConvBackwardInput::compute(std::int64_t shard, const void* g, const void* w, void* dx,
                                 void* scratch) const {
   if (plain_) {

@@ -4,11 +4,10 @@
 // out_channels] and y is [images, out rows, out columns, out_channels], all dense and row-major. With groups,
 // the k-th part of the output channels sees the k-th part of the input channels only.
 //
-// Windows are laid out as the rows of a matrix, a block of output rows at a time, and BLAS does the rest; a
-// filter of one element without stride or padding is a matrix product as it is, and where each channel is a
-// group (a depthwise convolution) plain loops over channels are faster. How the work is cut into shards, and
-// into blocks, follows from the shapes alone. Floating dtypes; f16 and bf16 are summed in f32 and rounded
-// once.
+// Windows are laid out as the rows of a matrix, a block of output rows at a time, and BLAS does the rest. A
+// filter of one element without stride or padding is a matrix product as it is; if each channel is a group (a
+// depthwise convolution), plain loops over channels are faster. How the work is cut into shards, and into
+// blocks, follows from the shapes alone. Floating dtypes; f16 and bf16 are summed in f32 and rounded once.
 //
 // Thread safety: any thread, any number of different shards at once. A shard takes at most a few megabytes of
 // memory, which its thread keeps for the next one.
@@ -56,7 +55,7 @@ class LOCKSTEP_API ConvForward {
   std::int64_t shards_ = 1;
 };
 
-// The gradient of conv with respect to x, where g flows back into y.
+// The gradient of conv with respect to x, given the gradient g with respect to y.
 class LOCKSTEP_API ConvBackwardInput {
  public:
   ConvBackwardInput(DType dtype, const ConvShape& shape);
@@ -74,7 +73,7 @@ class LOCKSTEP_API ConvBackwardInput {
   std::int64_t shards_ = 1;
 };
 
-// The gradient with respect to w. Parts of the images are summed up apart, in scratch memory, and joined in
+// The gradient with respect to w. Parts of the images are summed separately, in scratch memory, and joined in
 // their order.
 class LOCKSTEP_API ConvBackwardFilter {
  public:

@@ -219,7 +219,7 @@ void half_binary(const void* a, bool a_moves, const void* b, bool b_moves, void*
   });
 }
 
-// Both sides are read before the choice, which is made with bits: nothing to branch on.
+// Reads both sides and chooses with a bit mask: there is nothing to branch on.
 template <class Bits, bool c_moves, bool a_moves, bool b_moves>
 void select_run(const std::uint8_t* condition, const Bits* a, const Bits* b, Bits* out, std::int64_t count) {
   LOCKSTEP_INDEPENDENT

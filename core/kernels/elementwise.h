@@ -6,7 +6,7 @@
 // dense row-major tensors.
 //
 // The result does not depend on where the work is cut. f16 and bf16 compute in f32 and round once; integers
-// wrap around on overflow. Outputs may be inputs, exactly.
+// wrap around on overflow. An output may be exactly an input, but must not overlap one partially.
 //
 // Accuracy of f32 and f64, in units in the last place (ulp), with subnormal results as good as their spacing
 // allows:
@@ -36,7 +36,7 @@ enum class UnaryOp : std::uint8_t {
   kAbs,
   kSquare,
   kSign,  // -1, 0 or 1; NaN stays NaN
-  kRelu,  // 0 where below zero: NaN stays NaN, and -0 stays -0
+  kRelu,  // 0 if below zero: NaN stays NaN, and -0 stays -0
   // floating
   kExp,
   kLog,
@@ -69,9 +69,9 @@ enum class BinaryOp : std::uint8_t {
   kFloorDiv,  // rounds down
   kMod,       // a - floor_div(a, b) * b: has the sign of b
   kPow,
-  kMaximum,   // NaN where either is
-  kMinimum,   // NaN where either is
-  kReluGrad,  // a where b > 0, else 0
+  kMaximum,   // NaN if either is
+  kMinimum,   // NaN if either is
+  kReluGrad,  // a if b > 0, else 0
   // anything; give bool
   kLess,
   kLessEqual,
@@ -95,14 +95,15 @@ constexpr DType result_dtype(BinaryOp op, DType operand) {
   return op >= BinaryOp::kLess ? DType::kBool : operand;
 }
 
-// `count` elements from consecutive memory. Of a binary loop each operand runs along or stands still.
+// `count` elements of consecutive memory. In a binary or select loop each operand moves along or stands
+// still.
 using UnaryLoop = void (*)(const void* in, void* out, std::int64_t count);
 using BinaryLoop = void (*)(const void* a, bool a_moves, const void* b, bool b_moves, void* out,
                             std::int64_t count);
 using SelectLoop = void (*)(const void* condition, bool c_moves, const void* a, bool a_moves, const void* b,
                             bool b_moves, void* out, std::int64_t count);
 
-// The loop, or null where the op has no meaning for the dtype. Loops of integers throw InvalidArgument for a
+// The loop, or null if the op has no meaning for the dtype. Loops of integers throw InvalidArgument for a
 // zero divisor (div, floor_div, mod) and a negative exponent (pow), and leave their output partly written;
 // all others never throw.
 LOCKSTEP_API UnaryLoop unary_loop(UnaryOp op, DType dtype);
@@ -112,9 +113,8 @@ LOCKSTEP_API SelectLoop select_loop(DType dtype);
 
 // --- whole tensors
 
-// out = a op b with NumPy broadcasting to out_shape. `out` may be `a` or `b` where that operand has
-// out_shape. Throws InvalidArgument where an operand does not broadcast to out_shape, and where the loop
-// does.
+// out = a op b with NumPy broadcasting to out_shape. `out` may be `a` or `b` if that operand has out_shape.
+// Throws InvalidArgument if an operand does not broadcast to out_shape, and if the loop does.
 LOCKSTEP_API void binary(BinaryOp op, DType dtype, const Shape& out_shape, const void* a,
                          const Shape& a_shape, const void* b, const Shape& b_shape, void* out,
                          std::int64_t begin, std::int64_t end);

@@ -1,4 +1,4 @@
-// core/kernels/gemm.cpp - matrix products on plain memory; the one door to BLAS.
+// core/kernels/gemm.cpp - matrix products on plain memory; the only code of the library that calls BLAS.
 #include "lockstep/core/kernels/gemm.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ void sgemm_(const char* transpose_a, const char* transpose_b, const int* m, cons
 void dgemm_(const char* transpose_a, const char* transpose_b, const int* m, const int* n, const int* k,
             const double* alpha, const double* a, const int* lda, const double* b, const int* ldb,
             const double* beta, double* c, const int* ldc, std::size_t, std::size_t);
-// Weak: null where the BLAS is another one.
+// Weak: null if the BLAS is not OpenBLAS.
 __attribute__((weak)) void openblas_set_num_threads(int threads);
 }
 
@@ -90,7 +90,7 @@ void sum_of_rows(const Problem& p, const T* a, const T* b, T* c) {
   }
 }
 
-// B is read along its rows, in blocks that stay in the cache; a transposed one is turned block by block.
+// B is read along its rows, in blocks that stay in the cache; a transposed B is turned first, block by block.
 template <class T>
 void loops(const Problem& p, const T* a, const T* b, T* c) {
   constexpr std::int64_t kDepth = 128, kColumns = 256;
@@ -175,7 +175,7 @@ std::int64_t even_part(std::int64_t extent, std::int64_t pieces, std::int64_t mu
   return std::min(extent, (part + multiple - 1) / multiple * multiple);
 }
 
-// Multiply-adds a second on one core, about.
+// Multiply-adds per second on one core, approximately.
 double rate(DType dtype) {
   switch (dtype) {
     case DType::kF32: return 28e9;
@@ -226,9 +226,9 @@ void gemm(DType dtype, bool transpose_a, bool transpose_b, std::int64_t m, std::
   });
 }
 
-// How to cut. Every tile packs its part of A and B anew, which shows where a tile has few rows or columns.
-// The time of all tiles on one thread relative to one call, f32, one Neoverse V1 core (whole calls: 54 to 62
-// GFLOP/s):
+// How to cut. Every tile packs its part of A and B anew, which costs noticeably if a tile has few rows or
+// columns. The time of all tiles on one thread relative to one call, f32, one Neoverse V1 core (whole calls:
+// 54 to 62 GFLOP/s):
 //
 //                          rows cut to            columns cut to
 //   m x n x k              half   quarter eighth  half   quarter eighth
@@ -242,10 +242,10 @@ void gemm(DType dtype, bool transpose_a, bool transpose_b, std::int64_t m, std::
 //   NT 1024 x 784 x 512    1.007  1.013   1.044   1.035  1.095   1.101
 //   TN  784 x 512 x1024    1.006  1.038   1.037   1.029  1.075   1.109
 //
-// So rows are cut, into tiles of 128 or more, and of 192 or 256 where packing is slow (a transposed B; a
-// transposed A and large k); columns, into tiles of 256 or more, where there are too few rows. A tile takes
-// 0.2 ms or more; a large product becomes eight tiles, and more only where they would take longer than 5 ms
-// each. With the cuts below, the products of a network 784-512-512-10 and its gradients, at batches of 64,
+// So rows are cut, into tiles of 128 or more, or of 192 or 256 if packing is slow (a transposed B; a
+// transposed A and large k). If there are too few rows, columns are cut, into tiles of 256 or more. A tile
+// takes 0.2 ms or more; a large product becomes eight tiles, and more only if they would take longer than 5
+// ms each. With the cuts below, the products of a network 784-512-512-10 and its gradients, at batches of 64,
 // 256 and 1024, take 0.94 to 1.04 of the time of whole calls.
 GemmTiles::GemmTiles(DType dtype, bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n,
                      std::int64_t k, bool may_cut_k)
@@ -267,7 +267,7 @@ GemmTiles::GemmTiles(DType dtype, bool transpose_a, bool transpose_b, std::int64
   const std::int64_t wanted =
       std::max(std::min(static_cast<std::int64_t>(std::llround(seconds / kTile)), kMany),
                static_cast<std::int64_t>(seconds / kLongTile));
-  // An even number of tiles, so that two threads end at one time.
+  // An even number of tiles, so that two threads end at the same time.
   const auto pieces = [](std::int64_t extent, std::int64_t least, std::int64_t most) {
     const std::int64_t count = std::min(extent / least, most);
     return count < 2 ? 1 : count / 2 * 2;
@@ -285,8 +285,8 @@ GemmTiles::GemmTiles(DType dtype, bool transpose_a, bool transpose_b, std::int64
   if (tiles() == 1 && depth_ == k) row_pieces = pieces(m, kFewRows, 2);
   if (tiles() == 1 && depth_ == k) column_pieces = pieces(n, kFewColumns, 2);
   if (dtype == DType::kF32 && gemm_neon_fits(m, n, k)) {
-    // Copying A costs one over a tile's columns, copying B one over its rows: of as many tiles, the squarer
-    // are better.
+    // The cost of copying A is inverse to a tile's columns, of copying B inverse to its rows: with the same
+    // number of tiles, squarer ones are better.
     const auto copying = [&](std::int64_t row_count, std::int64_t column_count) {
       return static_cast<double>(row_count) / static_cast<double>(m) +
              static_cast<double>(column_count) / static_cast<double>(n);

@@ -31,7 +31,8 @@ namespace {
 
 constexpr std::int64_t kRows = 8, kColumns = 12;  // of a piece
 
-// Blocks: a panel of each copy fits the first cache together with a piece, all of A's copy the second.
+// Blocks: one panel of each copy and a piece fit the first-level cache together, the whole copy of A the
+// second.
 constexpr std::int64_t kBlockRows = 128, kBlockColumns = 43 * kColumns, kBlockDepth = 512;
 
 // One row of a piece. Plain members rather than arrays in a loop, so that every compiler keeps them in
@@ -77,7 +78,7 @@ void multiply_panels(std::int64_t k, const float* a, const float* b, float* c, s
   r7.store(c + 7 * ldc, add);
 }
 
-// The same for a piece at an edge of C, of which only rows x columns exist.
+// The same for a piece at an edge of C, where only rows x columns exist.
 void multiply_edge(std::int64_t k, const float* a, const float* b, float* c, std::int64_t ldc, bool add,
                    std::int64_t rows, std::int64_t columns) {
   std::array<float, kRows * kColumns> piece;
@@ -96,9 +97,9 @@ float32x4_t high_halves(float32x4_t x, float32x4_t y) {
   return vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(x), vreinterpretq_f64_f32(y)));
 }
 
-// One panel of a copy: `count` numbers (the rest of kWidth are zero) for each of `steps`. `along` says that a
-// step's numbers stand side by side in memory (`distance` between steps); else the steps of one number do
-// (`distance` between numbers).
+// Writes one panel of a copy: `count` numbers (the rest of kWidth are zero) for each of `steps`. With
+// `along`, the numbers of one step are adjacent in memory, and steps lie `distance` apart; otherwise the
+// steps of one number are adjacent, and numbers lie `distance` apart.
 template <std::int64_t kWidth>
 void pack_panel(bool along, std::int64_t count, std::int64_t steps, const float* from, std::int64_t distance,
                 float* to) {
@@ -128,8 +129,8 @@ void pack_panel(bool along, std::int64_t count, std::int64_t steps, const float*
   }
 }
 
-// All panels of a block. Where a step's numbers stand side by side, neighbouring panels share cache lines and
-// pages, so a few steps of all panels come before the next steps.
+// All panels of a block. With `along`, neighbouring panels share cache lines and pages, so a few steps of all
+// panels are packed before the next steps.
 template <std::int64_t kWidth>
 void pack(bool along, std::int64_t width, std::int64_t k, const float* from, std::int64_t distance,
           float* to) {

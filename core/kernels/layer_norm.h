@@ -21,16 +21,16 @@ LOCKSTEP_API void layer_norm(DType dtype, const void* x, const void* gamma, cons
                              std::int64_t d, void* y, void* mean, void* rstd, std::int64_t begin,
                              std::int64_t end);
 
-// What flows back into x for the rows [begin, end) where g flows into y, and into `partial`,
-// layer_norm_partial_bytes() of them, what these rows add to the gradients of gamma and beta: rows are added
-// one after another. `dx` may be `x` or `g`.
+// The gradient with respect to x for the rows [begin, end), given the gradient g with respect to y. Writes to
+// `partial`, layer_norm_partial_bytes() long, what these rows add to the gradients of gamma and beta; rows
+// are added one after another. `dx` may be `x` or `g`.
 LOCKSTEP_API void layer_norm_grad(DType dtype, const void* x, const void* gamma, const void* mean,
                                   const void* rstd, const void* g, std::int64_t d, void* dx, void* partial,
                                   std::int64_t begin, std::int64_t end);
 constexpr std::size_t layer_norm_partial_bytes(std::int64_t d) {
   return static_cast<std::size_t>(d) * 2 * sizeof(double);
 }
-// The partials, added one after another.
+// Adds up the partials, one after another.
 LOCKSTEP_API void layer_norm_join(DType dtype, const void* partials, std::int64_t count, std::int64_t d,
                                   void* dgamma, void* dbeta);
 

@@ -1,4 +1,4 @@
-// core/kernels/place.cpp - puts a tensor into a larger one, between elements of one value.
+// core/kernels/place.cpp - copies a tensor into a larger one and fills the rest with one value.
 #include "lockstep/core/kernels/place.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ Place::Place(std::size_t element_size, const Shape& in, const Shape& out,
     LOCKSTEP_CHECK(empty_ || (axis.offset >= 0 && axis.in_extent > 0 &&
                               axis.offset + (axis.in_extent - 1) * axis.step < axis.out_extent),
                    "Place: axis ", i, " of ", in, " leaves ", out);
-    // An axis that is filled wholly is one with the axis around it.
+    // An axis that the source fills completely is merged with the axis around it.
     const bool whole = axis.out_extent == axis.in_extent && axis.offset == 0 && axis.step == 1;
     if (whole && !axes_.empty() && axes_.back().step == 1 &&
         axes_.back().in_stride == axis.in_stride * axis.in_extent) {
@@ -90,7 +90,7 @@ void Place::run(const void* in, void* out, std::int64_t begin, std::int64_t end)
         const std::int64_t head = first < stop ? last.offset + first * last.step - column : count;
         std::int64_t tail = first < stop ? last.offset + (stop - 1) * last.step + 1 - column : count;
         std::fill_n(target + at, head, fill);
-        if (last.step > 1) tail = head;  // between them, too
+        if (last.step > 1) tail = head;  // fill between the elements, too
         std::fill_n(target + at + tail, count - tail, fill);
         if (first < stop) {
           place(source + from + first * last.in_stride, last.in_stride, target + at + head, last.step,

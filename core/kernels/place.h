@@ -1,8 +1,8 @@
-// core/kernels/place.h - puts a tensor into a larger one, between elements of one value.
+// core/kernels/place.h - copies a tensor into a larger one and fills the rest with one value.
 //
-// On each axis, element i of the source goes to offset + i * step of the destination (step > 0 or < 0);
-// whatever no element goes to becomes the fill value. The way is chosen once, when the object is made;
-// elements are moved bit for bit, by size. A run works on the elements [begin, end) of the destination,
+// On each axis, element i of the source goes to offset + i * step of the destination (step > 0 or < 0); all
+// other elements of the destination become the fill value. How to copy is worked out once, when the object is
+// made; elements are moved bit for bit, by size. A run works on the elements [begin, end) of the destination,
 // counted row-major: it can be cut anywhere.
 //
 // Thread safety: immutable; any number of runs at once, on ranges that do not overlap.
@@ -28,16 +28,16 @@ class LOCKSTEP_API Place {
  private:
   struct Axis {
     std::int64_t out_extent, in_extent, offset, step;  // step > 0
-    std::int64_t in_stride;                            // < 0 where the step was
+    std::int64_t in_stride;                            // < 0 if the step was
   };
-  // Where on the source an index of the destination is: -1 for nowhere.
+  // The index on the source's axis of the element that goes to `index` of the destination; -1: none.
   static std::int64_t source_of(const Axis& axis, std::int64_t index);
 
   std::vector<Axis> axes_;  // outermost first; at least one
   std::size_t size_;
-  std::int64_t start_ = 0;  // of the source: the element that goes first
-  bool empty_ = false;      // nothing to put
-  std::uint64_t fill_ = 0;  // its first bytes
+  std::int64_t start_ = 0;  // offset of the source's element that goes first
+  bool empty_ = false;      // the source has no elements
+  std::uint64_t fill_ = 0;  // the fill value, in its first bytes
 };
 
 }  // namespace lockstep::kernels

@@ -11,13 +11,13 @@
 namespace lockstep::kernels {
 namespace {
 
-// What elements are compared and added as.
+// The type in which elements are compared and added.
 template <class T>
 using Compute = std::conditional_t<std::is_same_v<T, F16> || std::is_same_v<T, BF16>, float, T>;
 
 constexpr std::int64_t kChannels = 64;  // looked at together: loops over them become vector instructions
 
-// One window: its elements begin at these offsets, in elements of x, and lie inside of the image.
+// One window: the part of it that lies inside the image, and its offset in x, in elements.
 struct Place {
   const PoolShape& s;
   std::int64_t row, column;          // of the output

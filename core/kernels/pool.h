@@ -29,10 +29,12 @@ struct PoolShape {
 // The largest element of each window; a NaN is larger than anything. Every dtype but bool.
 LOCKSTEP_API void max_pool(DType dtype, const PoolShape& shape, const void* x, void* y,
                            std::int64_t begin_row, std::int64_t end_row);
-// The element of u, of the shape of x, where x has the first largest element of each window. Floating dtypes.
+// For each window, the element of u at the place of x's first largest element; u has the shape of x. Floating
+// dtypes.
 LOCKSTEP_API void max_pool_pick(DType dtype, const PoolShape& shape, const void* x, const void* u, void* y,
                                 std::int64_t begin_row, std::int64_t end_row);
-// The other way round: each element of g is added to dx where x has the first largest element of its window.
+// The other way round: each element of g is added to dx at the place of x's first largest element of its
+// window.
 LOCKSTEP_API void max_pool_backward(DType dtype, const PoolShape& shape, const void* x, const void* g,
                                     void* dx, std::int64_t begin_image, std::int64_t end_image);
 

@@ -78,7 +78,7 @@ void each_element(const RandomStream& stream, std::int64_t begin, std::int64_t e
     blocks.make(static_cast<std::uint64_t>(first) / kPerBlock, words);
     fill(words, group);
     const std::int64_t stop = std::min(end, first + kGroup);
-    if (stop - at == kGroup) {  // a number of turns that the compiler knows
+    if (stop - at == kGroup) {  // a number of iterations that the compiler knows
       for (std::int64_t i = 0; i < kGroup; ++i) store(first + i, group[static_cast<std::size_t>(i)]);
     } else {
       for (std::int64_t i = at; i < stop; ++i) store(i, group[static_cast<std::size_t>(i - first)]);
@@ -87,7 +87,7 @@ void each_element(const RandomStream& stream, std::int64_t begin, std::int64_t e
   }
 }
 
-// The next value of T below one that is not the lowest.
+// The next smaller value of T; `value` must not be the lowest.
 template <class T>
 T below(T value) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -144,7 +144,7 @@ void fill_uniform(const RandomStream& stream, double low, double high, T* out, s
 
 // --- normal
 
-// What the series below need: they are cut where the next term is below the rounding of C.
+// Constants of the series below, which stop where the next term is below the rounding error of C.
 template <class C>
 struct Terms;
 template <>
@@ -188,8 +188,8 @@ template <class C, std::size_t N>
   return sum;
 }
 
-// The logarithm of a normal number above 0: its exponent, and the series of what is left, from sqrt(1/2) to
-// sqrt(2).
+// The logarithm of a normal number above 0: its exponent, plus the series for the remaining factor, which
+// lies between sqrt(1/2) and sqrt(2).
 template <class C>
 [[gnu::always_inline]] inline C log_of(C x) {
   using Bits = typename Terms<C>::Bits;
@@ -215,8 +215,8 @@ template <class C>
   constexpr C kScale = std::is_same_v<C, float> ? static_cast<C>(0x1p-32) : static_cast<C>(0x1p-64);
   constexpr auto kSine = trigonometric_terms<C>(1), kCosine = trigonometric_terms<C>(0);
   const C radius = std::sqrt(-2 * log_of<C>(static_cast<C>(radius_word | 1U) * kScale));
-  // The angle in quarter turns: the nearest whole number of them, and a rest between -1/2 and 1/2 that is
-  // exact.
+  // The angle in quarter turns: the nearest whole number of them, and an exact remainder between -1/2 and
+  // 1/2.
   const Bits quarter = (angle_word + (Bits{1} << (kBits - 3))) >> (kBits - 2);
   const C rest = static_cast<C>(static_cast<Signed>(angle_word - (quarter << (kBits - 2)))) * (kScale * 4);
   const C x = rest * static_cast<C>(1.570796326794896619231321691639751442L);
@@ -391,7 +391,7 @@ void dropout(DType dtype, const RandomStream& stream, double rate, const void* x
         blocks.make(static_cast<std::uint64_t>(first) / 4, words);
         words_of(words, group);
         // Through a copy, since `out` may be `x`, and as a whole group, so that the loop has a fixed number
-        // of turns.
+        // of iterations.
         std::copy(from + at, from + stop, elements.begin() + (at - first));
         for (std::size_t i = 0; i < elements.size(); ++i) {
           const Bits kept = std::bit_cast<Bits>(T(static_cast<C>(elements[i]) * scale));

@@ -20,33 +20,34 @@ namespace lockstep::kernels {
 
 // Elements [begin, end) of a tensor that is uniform in [low, high); the bounds are rounded to dtype first,
 // and a value that rounds up to `high` becomes the one below it. Floating dtypes. Throws InvalidArgument for
-// another dtype, and where low < high does not hold after rounding or high - low is not finite.
+// another dtype, if low < high does not hold after rounding, and if high - low is not finite.
 LOCKSTEP_API void uniform(DType dtype, const RandomStream& stream, double low, double high, void* out,
                           std::int64_t begin, std::int64_t end);
 
-// Are these bounds that uniform() takes, and integers()? False for a dtype that they do not take.
+// Whether uniform(), or integers(), accepts these bounds. False for a dtype that the function does not
+// accept.
 LOCKSTEP_API bool is_uniform_range(DType dtype, double low, double high);
 LOCKSTEP_API bool is_integer_range(DType dtype, std::int64_t low, std::int64_t high);
 
 // Elements [begin, end) of a tensor that is normal with this mean and standard deviation, by Box and Muller's
-// method. Floating dtypes; an f32 is right to about 1e-6 standard deviations, and at most 6.7 of them from
-// the mean (f64: 8.6). Throws InvalidArgument for another dtype, and where mean or stddev is not finite or
+// method. Floating dtypes; an f32 is accurate to about 1e-6 standard deviations, and at most 6.7 of them from
+// the mean (f64: 8.6). Throws InvalidArgument for another dtype, and if mean or stddev is not finite or
 // stddev < 0.
 LOCKSTEP_API void normal(DType dtype, const RandomStream& stream, double mean, double stddev, void* out,
                          std::int64_t begin, std::int64_t end);
 
-// Elements [begin, end) of a tensor of integers from low to high - 1, equally likely up to 1 in 2^64 / (high - low).
-// i32, i64 and u8. Throws InvalidArgument for another dtype, where low < high does not hold, and for bounds
-// that dtype cannot hold (high - 1 must fit).
+// Elements [begin, end) of a tensor of integers from low to high - 1, equally likely up to 1 in 2^64 / (high
+// - low). i32, i64 and u8. Throws InvalidArgument for another dtype, if low < high does not hold, and for
+// bounds that dtype cannot hold (high - 1 must fit).
 LOCKSTEP_API void integers(DType dtype, const RandomStream& stream, std::int64_t low, std::int64_t high,
                            void* out, std::int64_t begin, std::int64_t end);
 
 // The numbers 0 to n-1 in random order (Fisher and Yates's shuffle); all at once.
 LOCKSTEP_API void permutation(const RandomStream& stream, std::int64_t n, std::int64_t* out);
 
-// Elements [begin, end) of x, each kept and divided by 1 - rate, or with probability `rate` 0. Element i is
-// kept or not by word i % 4 of block i / 4, whatever the dtype. Floating dtypes; `out` may be `x`. rate must
-// lie in [0, 1], and 1 gives zeros.
+// Elements [begin, end) of x, each kept and divided by 1 - rate or, with probability `rate`, set to 0. For
+// element i, word i % 4 of block i / 4 decides, whatever the dtype. Floating dtypes; `out` may be `x`. rate
+// must lie in [0, 1], and 1 gives zeros.
 LOCKSTEP_API void dropout(DType dtype, const RandomStream& stream, double rate, const void* x, void* out,
                           std::int64_t begin, std::int64_t end);
 

@@ -18,10 +18,10 @@ constexpr std::int64_t kBlock = 1024;         // elements of a row per block
 constexpr std::int64_t kSmallBlock = 64;      // elements one after another per block
 constexpr std::int64_t kChunk = 512;          // output elements side by side
 constexpr std::int64_t kGrain = 64 << 10;     // input elements a shard; about 20 us
-constexpr std::int64_t kExpGrain = 16 << 10;  // the same where each is an exponential
+constexpr std::int64_t kExpGrain = 16 << 10;  // the same if each needs an exponential
 constexpr std::int64_t kMinWidth = 64;        // columns that a shard has at least
 
-// What T is added and multiplied in: unsigned for integers, where overflow wraps.
+// The type in which T is added and multiplied: unsigned for integers, which wrap around on overflow.
 template <class T>
 using Sum = std::conditional_t<std::is_integral_v<T>, std::uint64_t, Wide<T>>;
 
@@ -45,15 +45,15 @@ T narrow(S value) {
   }
 }
 
-// Which outputs, and which part of what each is made of.
+// A range of outputs, and the part of each output's elements to reduce.
 struct Cut {
   std::int64_t out_begin, out_end;
   std::int64_t row_begin, row_end;
-  std::int64_t inner_begin, inner_end;  // where the inner axis is reduced
+  std::int64_t inner_begin, inner_end;  // if the inner axis is reduced
   std::int64_t elements() const { return (row_end - row_begin) * (inner_end - inner_begin); }
 };
 
-// --- what is read of an element: itself, or a function of it and of a number that belongs to the output
+// --- the value read for an element: itself, or a function of it and of a number that belongs to the output
 template <class T, class S>
 struct Itself {
   static constexpr bool kDirect = std::is_same_v<T, S>;
@@ -68,7 +68,7 @@ struct Itself {
   }
 };
 
-// in - from, where `from` is one number or as many as there are elements.
+// in - from; `from` is one number, or one per element.
 template <class T, class S>
 void subtract(const T* in, std::int64_t count, S* to, S from) {
   const S* values = wide_span(in, to, count);
@@ -175,14 +175,14 @@ void reduce_chunk(const T* in, const ReduceGeometry& geometry, const Cut& cut, s
   }
 }
 
-// --- the operations: what a part leaves of an output (one or two numbers), how parts are joined, what they
-// give
+// --- the operations: what a part keeps for an output (one or two numbers), how parts are joined, and the
+// result
 template <class Op, class T, class S>
 struct Plain {
   using Element = T;
   using State = S;
   static constexpr std::int64_t kStates = 1;
-  std::int64_t count = 1;  // elements of the whole; not 1: the result is divided by it
+  std::int64_t count = 1;  // elements per output; if not 1, the result is divided by it
 
   static void part(const T* in, const ReduceGeometry& geometry, const Cut& cut, std::int64_t at,
                    std::int64_t width, S* first, S*) {
@@ -221,7 +221,7 @@ struct LogSumExp {
   static void part(const T* in, const ReduceGeometry& geometry, const Cut& cut, std::int64_t at,
                    std::int64_t width, S* first, S* second) {
     reduce_chunk<MaxOp, Itself<T, S>>(in, geometry, cut, at, width, static_cast<const S*>(nullptr), first);
-    // Where the largest is not finite, the exponentials themselves say what the result is: inf, NaN or 0.
+    // If the largest is not finite, the exponentials themselves give the result: inf, NaN or 0.
     for (std::int64_t i = 0; i < width; ++i) first[i] = std::isfinite(first[i]) ? first[i] : S{0};
     reduce_chunk<AddOp, ExpOfDistance<T, S>>(in, geometry, cut, at, width, first, second);
   }
@@ -430,7 +430,7 @@ void Reduction::run(const void* in, void* out, void* scratch, std::int64_t shard
   const std::int64_t count = outputs_ == 0 ? 1 : geometry_->elements / outputs_;
   visit_reduction(op_, dtype_, count, [&]<class R>(const R& reduction) {
     using S = typename R::State;
-    if (geometry_->elements == 0) {  // an extent of zero: the geometry tells nothing
+    if (geometry_->elements == 0) {  // an extent of zero: the geometry has no meaning
       for (std::int64_t i = begin; i < end; ++i) {
         using T = typename R::Element;
         S first{}, other{};

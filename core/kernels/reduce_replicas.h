@@ -7,17 +7,17 @@
 //   reduce_replicas(ReplicaReduce::kSum, DType::kF32, in, out, 0, count);  // the same sum three times
 //
 //   in       inputs.size() >= 1 arrays of `dtype`; any dtype but bool, floating for kMean
-//   out      the elements [begin, end) of every output. An output may be one of the inputs, exactly; outputs and
-//            inputs overlap in no other way
-//   order    each element is combined in the order of the inputs: ((in[0] + in[1]) + in[2]) + ..., so that its bits do not
-//            depend on begin and end, nor on who else computes which range
+//   out      the elements [begin, end) of every output. An output may be exactly one of the inputs; outputs
+//            and inputs overlap in no other way
+//   order    each element is combined in the order of the inputs: ((in[0] + in[1]) + in[2]) + ..., so that
+//            its bits do not depend on begin and end, nor on who computes the other ranges
 //   failure  throws InvalidArgument before anything is written
 //
 // f16 and bf16 compute in f32 and round once at the end; integers wrap around. kMean is the sum and one
-// division by the number of inputs. NaN in gives NaN; kMin and kMax hold -0 for less than +0. One input is
-// copied, bit for bit.
+// division by the number of inputs. NaN in gives NaN; kMin and kMax treat -0 as less than +0. A single input
+// is copied, bit for bit.
 //
-// Cost: bytes * (inputs + outputs) of memory traffic, which is the least there can be; nothing is read twice.
+// Cost: bytes * (inputs + outputs) of memory traffic, which is the minimum; nothing is read twice.
 // Thread safety: any thread, any number at once, on ranges that do not overlap.
 #pragma once
 
@@ -41,7 +41,7 @@ inline constexpr std::size_t kNumReplicaReduces = std::size(kAllReplicaReduces);
 
 LOCKSTEP_API std::string_view to_string(ReplicaReduce op);  // "sum", "mean", ...
 
-// Whether the operation has a meaning for the dtype; the reason says which have.
+// Whether the operation has a meaning for the dtype; if not, the reason says what to do instead.
 LOCKSTEP_API Decision can_reduce(ReplicaReduce op, DType dtype);
 
 namespace kernels {

@@ -35,7 +35,7 @@ void check_all(const Indices& indices, std::int64_t rows) {
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, F16> || std::is_same_v<T, BF16>;
 
-// What a T is added up in.
+// The type in which T is added up.
 template <class T>
 using Sum = std::conditional_t<kIsHalf<T>, float, T>;
 

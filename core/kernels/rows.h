@@ -26,14 +26,14 @@ struct RowsShape {
   std::int64_t outer = 1, rows = 0, inner = 1;
 };
 
-// out[o, i, :] = in[o, indices[i], :] for elements of any dtype. Indices are checked where rows have no
-// elements, too.
+// out[o, i, :] = in[o, indices[i], :] for elements of any dtype. Indices are checked even if rows have no
+// elements.
 LOCKSTEP_API void gather_rows(std::size_t element_size, const void* in, const RowsShape& shape,
                               const Indices& indices, void* out, std::int64_t begin, std::int64_t end);
 
 // out = 0, then out[indices[i], :] += values[i, :] for i = 0, 1, ... in this order (shape.outer must be 1).
 // Every dtype but bool. f16 and bf16 add up in f32 and round once; they need `sums`, room for as many floats
-// as `out` has elements. Every index is checked by every call that has elements to compute, and where `out`
+// as `out` has elements. Every index is checked by every call that has elements to compute, and also if `out`
 // has none.
 LOCKSTEP_API void scatter_add_rows(DType dtype, const Indices& indices, const void* values,
                                    const RowsShape& shape, void* out, float* sums, std::int64_t begin,

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kChunk = 256;  // columns side by side
 
-// Unsigned for integers, where overflow wraps.
+// Unsigned for integers, so that overflow wraps.
 template <class T>
 struct SumOf {
   using Type = Wide<T>;
@@ -79,7 +79,7 @@ void prod_of_others(DType dtype, const void* in, void* out, float* products, std
       using S = Wide<T>;
       const auto* from = static_cast<const T*>(in);
       auto* to = static_cast<T*>(out);
-      S* others = nullptr;  // the products of those before, then of all others
+      S* others = nullptr;  // the products of the elements before, then of all others
       if constexpr (std::is_same_v<T, S>) {
         others = to;
       } else {

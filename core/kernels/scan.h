@@ -16,12 +16,12 @@
 
 namespace lockstep::kernels {
 
-// out[j] = the sum of all elements up to j: with it, or where `exclusive` without it; `reverse` counts from
-// the end. `out` may be `in`. Every dtype but bool, for which it throws InvalidArgument.
+// out[j] = the sum of all elements up to j, j included unless `exclusive`; `reverse` counts from the end.
+// `out` may be `in`. Every dtype but bool, for which it throws InvalidArgument.
 LOCKSTEP_API void cumsum(DType dtype, const void* in, void* out, std::int64_t n, std::int64_t inner,
                          bool exclusive, bool reverse, std::int64_t begin, std::int64_t end);
 
-// out[j] = the product of all elements but j: of those before it, one after another, times those behind it,
+// out[j] = the product of all elements but j: of those before it, one after another, times those after it,
 // likewise. Floating dtypes; `out` must not be `in`. f16 and bf16 multiply in f32 and round once; they need
 // `products`, room for as many floats as `out` has elements.
 LOCKSTEP_API void prod_of_others(DType dtype, const void* in, void* out, float* products, std::int64_t n,

@@ -1,4 +1,4 @@
-// core/kernels/select.cpp - where the largest elements are, on plain memory.
+// core/kernels/select.cpp - the positions of the largest and smallest elements, on plain memory.
 #include "lockstep/core/kernels/select.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ void visit_numeric(const char* what, DType dtype, F&& f) {
   });
 }
 
-// The index of the first that Op prefers over all others: the extreme is found first, then where it stands.
+// The index of the first element that Op prefers over all others: finds the extreme value, then its position.
 template <class Op, class T>
 std::int64_t find_extreme(const T* in, std::int64_t n) {
   using S = Wide<T>;
@@ -96,7 +96,7 @@ bool before(const T* row, std::int64_t a, std::int64_t b) {
   return a < b;
 }
 
-// Lets heap[at] sink among the first `size`: the last in the order of before() is on top.
+// Sifts heap[at] down among the first `size`: the element that before() puts last is on top.
 template <class T>
 void sink(const T* row, std::int64_t* heap, std::int64_t at, std::int64_t size) {
   const std::int64_t item = heap[at];

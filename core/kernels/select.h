@@ -1,9 +1,9 @@
-// core/kernels/select.h - where the largest elements are, on plain memory.
+// core/kernels/select.h - the positions of the largest and smallest elements, on plain memory.
 //
 // A tensor [..., n, ...] is seen as items of n elements, `inner` of them side by side: element j of item i
 // lies at (i / inner) * n * inner + j * inner + i % inner. Each function computes the items [begin, end); the
-// result does not depend on the cuts. NaN counts as the most extreme, as in NumPy; of equals the one with the
-// lowest index is taken. Every dtype but bool, for which they throw InvalidArgument.
+// result does not depend on the cuts. NaN counts as the most extreme, as in NumPy; among equal elements the
+// one with the lowest index is taken. Every dtype but bool, for which they throw InvalidArgument.
 //
 // Thread safety: any thread, any number at once, on ranges of items that do not overlap.
 #pragma once

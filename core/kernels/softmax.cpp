@@ -47,8 +47,9 @@ S sum_products(const S* a, const S* b, std::int64_t count) {
 
 // --- rows of one block of memory each
 
-// For rows that fit the buffer, as many at a time as do, or for any row where T computes in T. `start(row, x - max)` sees
-// a row before its exponentials are taken, `end(row, x - max or its exponentials, sum)` afterwards.
+// For rows that fit the buffer, as many at a time as fit, or for rows of any length if T computes in T.
+// `start(row, x - max)` sees a row before its exponentials are taken, `finish(row, exponentials, sum)`
+// afterwards.
 template <class T, class Start, class End>
 void exponential_rows(const T* in, T* out, std::int64_t n, std::int64_t begin, std::int64_t end,
                       Start&& start, End&& finish) {
@@ -90,8 +91,8 @@ void take_distances(const T* x, std::int64_t count, Wide<T> largest, Wide<T>* bu
   map_span(values, values, buffer, count, [largest](auto v, auto) { return v - largest; });
 }
 
-// Rows of f16 and bf16 that do not fit: `finish(row, first, values, count, sum)` sees the exponentials piece
-// by piece, computed a second time; start as above, by pieces.
+// For rows of f16 and bf16 that do not fit: `start(row, first, x - max, count)` sees a row piece by piece,
+// and then `finish(row, first, x - max, count, sum)`, which takes the exponentials a second time.
 template <class T, class Start, class End>
 void exponential_long_rows(const T* in, std::int64_t n, std::int64_t begin, std::int64_t end, Start&& start,
                            End&& finish) {
@@ -249,7 +250,7 @@ std::int64_t check_class(std::int64_t label, std::int64_t row, std::int64_t n) {
   return label;
 }
 
-// sum(weights * distances), where a weight of zero counts nothing, whatever the distance.
+// sum(weights * distances); a weight of zero contributes nothing, whatever the distance.
 template <class S>
 S weighted(const S* weights, const S* distances, std::int64_t count) {
   S total{0};

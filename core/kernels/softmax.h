@@ -20,20 +20,20 @@ namespace lockstep::kernels {
 LOCKSTEP_API void softmax(DType dtype, bool log, const void* in, void* out, std::int64_t n,
                           std::int64_t inner, std::int64_t begin, std::int64_t end);
 
-// What flows back through y = softmax(x): out = y * (g - sum(y * g)). `out` may be `y` or `g`.
+// The gradient of y = softmax(x) with respect to x: out = y * (g - sum(y * g)). `out` may be `y` or `g`.
 LOCKSTEP_API void softmax_grad(DType dtype, const void* y, const void* g, void* out, std::int64_t n,
                                std::int64_t inner, std::int64_t begin, std::int64_t end);
 
 // loss[i] = -sum(labels * log(softmax(row i of x))) and probabilities = softmax(x), for rows of n classes.
-// The labels are either class numbers (i32 or i64, one a row), or weights of every class (x's dtype, n a
-// row), of which a zero counts nothing. A class number outside [0, n) throws InvalidArgument naming row and
+// The labels are either class numbers (i32 or i64, one per row), or weights of every class (x's dtype, n per
+// row), where a zero contributes nothing. A class number outside [0, n) throws InvalidArgument naming row and
 // number. `probabilities` may be `x`.
 LOCKSTEP_API void softmax_cross_entropy(DType dtype, const void* x, DType label_dtype, const void* labels,
                                         std::int64_t n, void* loss, void* probabilities, std::int64_t begin,
                                         std::int64_t end);
 
-// out = (probabilities * sum(labels) - labels) * g[i]: what flows back into x where g flows into the losses.
-// `out` may be `probabilities`, or labels that are weights.
+// out = (probabilities * sum(labels) - labels) * g[i]: the gradient with respect to x, given the gradient g
+// with respect to the losses. `out` may be `probabilities`, or labels that are weights.
 LOCKSTEP_API void softmax_cross_entropy_grad(DType dtype, const void* probabilities, DType label_dtype,
                                              const void* labels, const void* g, std::int64_t n, void* out,
                                              std::int64_t begin, std::int64_t end);

@@ -1,4 +1,4 @@
-// core/kernels/strided.cpp - moves elements between two places that lie differently in memory.
+// core/kernels/strided.cpp - copies elements between two memory layouts.
 #include "lockstep/core/kernels/strided.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ void copy_row(const T* in, std::int64_t in_step, T* out, std::int64_t out_step, 
 
 // Bytes of a cache line; the side of the square that is transposed at once.
 constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kTile = 4 * kLine;  // the side of a unit, which keeps to few pages of either side
+constexpr std::int64_t kTile = 4 * kLine;  // the side of a unit, which touches few pages of either side
 
 // The N x N block whose rows are at in, in + in_step, ...: its columns go to out, out + out_step, ...
 // Interleaving the first half of the rows with the second, as often as N can be halved, transposes them.
@@ -82,8 +82,8 @@ void transpose_square(const T* in, std::int64_t in_step, T* out, std::int64_t ou
   constexpr auto kN = static_cast<std::int64_t>(16 / sizeof(T));
   constexpr auto kSide = kLine / static_cast<std::int64_t>(sizeof(T));
   if (rows == kSide && columns == kSide) {
-    // By way of a tile of its own, so that each line of either side is touched once: where strides are powers
-    // of two, few lines stay in the cache together.
+    // Through a separate tile, so that each line of source and destination is touched once: if strides are
+    // powers of two, few lines stay in the cache together.
     T tile[kSide * kSide];
     for (std::int64_t r = 0; r < kSide; r += kN) {
       for (std::int64_t c = 0; c < kSide; c += kN)
@@ -138,7 +138,7 @@ StridedCopy::StridedCopy(std::size_t element_size, std::span<const std::int64_t>
     units_ *= extents[i];
     if (extents[i] == 1) continue;
     const Axis axis{extents[i], in_strides[i], out_strides[i]};
-    // An axis that both sides walk as one with the axis around it is merged into that.
+    // An axis that source and destination both walk as one with the axis around it is merged into that axis.
     if (!axes_.empty() && axes_.back().in_step == axis.in_step * axis.extent &&
         axes_.back().out_step == axis.out_step * axis.extent) {
       axes_.back() = {axes_.back().extent * axis.extent, axis.in_step, axis.out_step};

@@ -1,4 +1,4 @@
-// core/kernels/strided.h - moves elements between two places that lie differently in memory.
+// core/kernels/strided.h - copies elements between two memory layouts.
 //
 // A StridedCopy is the common shape of a source and a destination, with a stride for each axis of each, in
 // elements. A source stride of 0 repeats (broadcast), a negative one walks backwards (flip), a permutation of
@@ -31,7 +31,7 @@ class LOCKSTEP_API StridedCopy {
   StridedCopy(std::size_t element_size, std::span<const std::int64_t> extents,
               std::span<const std::int64_t> in_strides, std::span<const std::int64_t> out_strides);
 
-  // Pieces of work of about equal size that do not touch each other's elements: 0 where there is nothing to
+  // Pieces of work of about equal size that do not touch each other's elements: 0 if there is nothing to
   // copy.
   std::int64_t units() const { return units_; }
   // Copies the units [begin, end). `in` and `out` point at the element of index 0 on every axis.
@@ -45,8 +45,8 @@ class LOCKSTEP_API StridedCopy {
   void run_tiles(const void* in, void* out, std::int64_t begin, std::int64_t end) const;
   void choose_tiles();
 
-  // Outermost first; at least one. Where tiles are transposed, the last two are those between which: along
-  // the first of them the source is dense, along the other the destination.
+  // Outermost first; at least one. If tiles are transposed, the last two axes are the ones that are
+  // exchanged: the source is dense along the first of them, the destination along the other.
   std::vector<Axis> axes_;
   std::size_t size_;
   std::int64_t units_ = 1;  // elements, or tiles

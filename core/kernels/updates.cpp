@@ -1,4 +1,4 @@
-// core/kernels/updates.cpp - what optimizers do to a variable and its slots, on plain memory.
+// core/kernels/updates.cpp - the updates of a variable and its slots by optimizers, on plain memory.
 #include "lockstep/core/kernels/updates.h"
 
 #include <algorithm>
@@ -126,7 +126,7 @@ void with_formula(const UpdateRule& rule, F&& f) {
 template <class T>
 using Arithmetic = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// Calls f with an element of the variable's type; others than floating ones do not get here.
+// Calls f with an element of the variable's type; only floating dtypes get here.
 template <class F>
 void with_dtype(DType dtype, F&& f) {
   switch (dtype) {
@@ -196,7 +196,7 @@ class Ownership {
         shards_(shards) {}
   std::int64_t owner(std::int64_t row) const { return row / block_ % shards_; }
 
-  // Old rows become new ones where they lie elsewhere.
+  // Copies the old rows to the new ones, if these lie elsewhere.
   template <class T>
   void copy(const T* from, T* to, std::int64_t rows, std::int64_t columns) const {
     if (from == to || columns == 0) return;

@@ -1,4 +1,4 @@
-// core/kernels/updates.h - what optimizers do to a variable and its slots, on plain memory.
+// core/kernels/updates.h - the updates of a variable and its slots by optimizers, on plain memory.
 //
 // w is the variable, g its gradient, lr the learning rate; the slots of each kind stand in the order in which
 // they are passed. Every formula is applied element by element:
@@ -15,9 +15,9 @@
 //                     w -= lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)     slots m, v
 //   kAdamW            w -= lr * weight_decay * w first, then kAdam
 //
-// Variables and gradients are f16, bf16, f32 or f64; slots are of slot_dtype(): f32 beside the 16-bit dtypes,
-// whose arithmetic is f32 and which are rounded once, since their own precision would swallow a decay close
-// to one. Nothing here throws or allocates.
+// Variables and gradients are f16, bf16, f32 or f64; slots have slot_dtype(). With the 16-bit dtypes, slots
+// and arithmetic are f32 and the variable is rounded once: their own precision would swallow a decay close to
+// one. Nothing here throws or allocates.
 //
 // Thread safety: any thread, any number at once, on ranges or shards of one update.
 #pragma once
@@ -41,7 +41,7 @@ enum class UpdateKind : std::uint8_t {
   kAdamW
 };
 
-// The numbers of the formulas above; those that a kind does not name are not read.
+// The parameters of the formulas above; those that are not in the formula of a kind are not read.
 struct UpdateRule {
   UpdateKind kind = UpdateKind::kSgd;
   double learning_rate = 0;
@@ -76,7 +76,7 @@ LOCKSTEP_API void update(const UpdateRule& rule, DType dtype, const UpdateArgs& 
 // Some rows of a variable of shape [rows, columns]: row i of the gradient, of `count` rows, belongs to row
 // indices[i]. Rows named several times are summed first, in the order of i and in the arithmetic type, and
 // updated once; rows that are not named keep their value and their slots. An index outside of [0, rows) is
-// passed over.
+// skipped.
 struct SparseRows {
   const std::int64_t* indices = nullptr;
   std::int64_t count = 0;

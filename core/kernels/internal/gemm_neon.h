@@ -1,8 +1,8 @@
 // core/kernels/internal/gemm_neon.h - products of f32 matrices on 64-bit Arm.
 //
-// A core with 128-bit vectors multiplies at 0.95 to 1.0 of its arithmetic peak here, where OpenBLAS 0.3.21
-// reaches 0.8 to 0.9 (the table is in gemm_neon.cpp). Elsewhere, and where the core has wider (SVE) vectors,
-// BLAS is the better choice.
+// A core with 128-bit vectors multiplies at 0.95 to 1.0 of its arithmetic peak here; OpenBLAS 0.3.21 reaches
+// 0.8 to 0.9 (the table is in gemm_neon.cpp). On other machines, and on cores with wider (SVE) vectors, BLAS
+// is the better choice.
 #pragma once
 
 #include <cstdint>

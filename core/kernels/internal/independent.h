@@ -3,8 +3,8 @@
 //   LOCKSTEP_INDEPENDENT
 //   for (std::int64_t i = 0; i < count; ++i) out[i] = f(in[i]);
 //
-// An output may lie in an input, element on element, and then an iteration reads and writes the same one.
-// Compilers cannot know that nothing else overlaps; told so, they vectorise in place. For sources: with clang
+// An output may be exactly an input; an iteration then reads and writes the same element. Compilers cannot
+// know that nothing else overlaps; told so, they vectorise such loops. For sources, not headers: with clang
 // it silences the warning about loops that stay scalar, up to the end of the file.
 #pragma once
 

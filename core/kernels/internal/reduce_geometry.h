@@ -78,7 +78,7 @@ class Walker {
   // How many positions, this one included, lie stride() apart.
   std::int64_t run() const { return axes_.empty() ? 1 : axes_[0].extent - index_[0]; }
   std::int64_t stride() const { return axes_.empty() ? 0 : axes_[0].stride; }
-  // By at most run() positions; back to the start after the last.
+  // Moves on by at most run() positions; goes back to the start after the last.
   void advance(std::int64_t steps) {
     if (axes_.empty()) return;
     offset_ += steps * axes_[0].stride;

@@ -1,5 +1,5 @@
-// core/kernels/simd/internal/half_floats.h - whole runs of 16-bit floats to f32 and back, through the vector
-// table.
+// core/kernels/simd/internal/half_floats.h - converts runs of 16-bit floats to f32 and back, through the
+// vector table.
 #pragma once
 
 #include <algorithm>

@@ -2,8 +2,8 @@
 //
 // reduce_span() sends element i of a span to partial result i % 16 and joins the sixteen by a fixed tree
 // (fewer than sixteen elements are taken one after another), so that the order of the arithmetic is the same
-// on every machine, whatever its registers hold. The loops are written with the
-// compilers' 16-byte vectors and unrolled by hand, because g++ vectorises no such loop at -O2.
+// on every machine, however wide its registers are. The loops are written with the compilers' 16-byte vectors
+// and unrolled by hand, because g++ vectorises no such loop at -O2.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ namespace lockstep::kernels {
 
 inline constexpr std::int64_t kLanes = 16;
 
-// What an element of a T is computed in.
+// The type in which a T is computed.
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, F16> || std::is_same_v<T, BF16>, float, T>;
 
@@ -69,7 +69,7 @@ struct MinOp {
   }
 };
 
-// The smallest of zeros and ones.
+// The minimum of zeros and ones.
 struct AllOp : MinOp {
   template <class S>
   static constexpr S identity() {
@@ -114,8 +114,8 @@ inline S join_lanes(const S* lanes) {
   return level[0];
 }
 
-// Partial results of terms made from one or two spans: term(vector of a, vector of b), which works on
-// numbers, too.
+// Reduces terms made from one or two spans: term(vector of a, vector of b), which has to work on numbers,
+// too.
 template <class Op, class S, class Term>
 inline S reduce_terms(const S* a, const S* b, std::int64_t count, Term&& term) {
   if (count < kLanes) {
@@ -144,7 +144,7 @@ inline S reduce_span(const S* in, std::int64_t count) {
   return reduce_terms<Op>(in, in, count, [](auto x, auto) { return x; });
 }
 
-// to[i] = f(in[i]...) where f works on numbers and on vectors. `to` may be one of those.
+// to[i] = f(in[i]...); f works on numbers and on vectors. `to` may be one of the inputs.
 template <class S, class F, class... In>
 inline void map_spans(S* to, std::int64_t count, F&& f, const In*... in) {
   constexpr std::int64_t kWidth = VectorOf<S>::kWidth;

@@ -1,5 +1,5 @@
-// core/kernels/simd/internal/span_math.h - what kernels of rows do with whole spans: conversions and
-// exponentials.
+// core/kernels/simd/internal/span_math.h - conversions and exponentials of whole spans, for kernels that work
+// on rows.
 //
 // An element's bits do not depend on where in the span it stands.
 #pragma once
@@ -13,13 +13,13 @@
 
 namespace lockstep::kernels {
 
-// out[i] = e to the in[i]; `out` may be `in`. f32 and f64.
+// out[i] = exp(in[i]); `out` may be `in`. f32 and f64.
 template <class S>
 inline void exp_span(const S* in, S* out, std::int64_t count) {
   unary_loop(UnaryOp::kExp, dtype_of<S>)(in, out, count);
 }
 
-// The elements as numbers to compute with: where they lie, or converted into the buffer.
+// The elements as numbers to compute with: in place, or converted into the buffer.
 template <class T, class S>
 inline const S* wide_span(const T* in, S* buffer, std::int64_t count) {
   if constexpr (std::is_same_v<T, S>) {

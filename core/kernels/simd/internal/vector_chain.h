@@ -4,15 +4,15 @@
 // Included there, inside the namespace of each instruction set: no guard, and nothing of its own to include.
 //
 // A block of vectors goes through all steps in registers. A step of 16 vectors takes as little as eight
-// cycles, so that what leads from one to the next decides. For arrays of several blocks steps are therefore
-// made ready once per call:
-//   - each knows the address of its instructions, and jumps to those of the next by itself: an interpreter whose steps
-//     return to one switch waits for the instructions, not for the arithmetic;
-//   - an element that all share lies in memory as a whole vector, which is cheaper to load than to make;
+// cycles, so that the way from one step to the next decides the speed. For arrays of several blocks, steps
+// are therefore prepared once per call:
+//   - each step holds the address of its instructions, and jumps directly to those of the next: an
+//     interpreter whose steps return to one switch waits for the instructions, not for the arithmetic;
+//   - a scalar operand lies in memory as a whole vector, which is cheaper to load than to make;
 //   - pointers to arrays move along with the blocks, so that loads are at constant distances from them.
-// Of short arrays, and at the ends of others, a switch is the cheaper one.
+// For short arrays, and at the ends of others, a switch is cheaper.
 
-// All steps in their order, and what they are made of.
+// All steps in the order of ChainOp, and the structs that compute them.
 #define LOCKSTEP_CHAIN_STEPS(UNARY, STORE, BINARY) \
   UNARY(kNeg, Neg)                                 \
   UNARY(kAbs, Abs)                                 \
@@ -33,9 +33,9 @@ constexpr std::size_t step_index(ChainOp op, ChainForm form) {
   return static_cast<std::size_t>(op) * 4 + static_cast<std::size_t>(form);
 }
 
-// One block through all steps. The vectors are arguments, so that each is a variable of its own: compilers
-// keep those in registers, and arrays often not. `whole`: all lanes of all vectors count. Otherwise there is
-// one vector, of which the first `count` lanes do.
+// Takes one block through all steps. The vectors are arguments, so that each is a variable of its own:
+// compilers keep those in registers, but often not arrays. `whole`: all lanes of all vectors count. Otherwise
+// there is one vector, and only its first `count` lanes count.
 template <class T, bool whole, class D, class... V>
 HWY_INLINE void chain_block(D d, const T* in, const ChainLink* step, const ChainLink* end, T* out,
                             std::int64_t at, [[maybe_unused]] std::int64_t count, V... v) {
@@ -121,7 +121,7 @@ struct SpreadElement {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic"  // labels as values, which GCC and clang have
 
-// `ready` has the operands of all steps and, behind them, where the result goes.
+// `ready` has the operands of all steps and, after them, the destination of the result.
 template <class T, class D, class... V>
 HWY_NOINLINE void chain_blocks(D d, const T* in, const ChainLink* steps, std::size_t num_steps,
                                ReadyStep<T>* ready, std::int64_t blocks, V... v) {
@@ -151,7 +151,7 @@ HWY_NOINLINE void chain_blocks(D d, const T* in, const ChainLink* steps, std::si
     ++next;                              \
     goto* code;                          \
   }
-// What a step with an array begins with: the next block finds the array moved on.
+// Begins a step that has an array: the next block finds the array moved on.
 #define LOCKSTEP_AT_ARRAY k = 0, next[-1].operand = operand + block
 #define LOCKSTEP_UNARY_STEP(name, Op)        \
   unary_##name : ((v = Op::run(d, v)), ...); \
@@ -179,7 +179,7 @@ HWY_NOINLINE void chain_blocks(D d, const T* in, const ChainLink* steps, std::si
   }
 
 next_block:
-  // The result is stored in one go: its lines had better be there by then.
+  // The result is stored in one go: its cache lines should be there by then.
   constexpr std::int64_t kLine = 64 / sizeof(T);
   for (std::int64_t i = 0; i < block; i += kLine) __builtin_prefetch(ready[num_steps].operand + i, 1);
   k = 0;
@@ -219,7 +219,7 @@ void chain_many(D d, const T* in, const ChainLink* steps, std::size_t num_steps,
   }
   const T none = 0;
   for (std::size_t i = 0; i < num_steps; ++i) {
-    // Without a branch, which processors cannot foresee in chains that are new to them.
+    // Without a branch, which processors cannot predict in chains that are new to them.
     auto* const operand = static_cast<T*>(steps[i].operand);
     const bool is_scalar = (static_cast<unsigned>(steps[i].form) & 1U) != 0;
     hn::StoreU(hn::Set(d, *(is_scalar ? operand : &none)), d, elements[i].lanes);

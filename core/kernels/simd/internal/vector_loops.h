@@ -37,9 +37,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // --- loops
 
-// The last vector overlaps the one before it. It is computed first, since in place its inputs would be gone
-// by then. Two vectors at a time keep the processor busy. Fewer elements than a vector has lanes are computed
-// in a copy.
+// The last vector overlaps the one before it. It is computed first, since a loop in place would have
+// overwritten its inputs by then. Two vectors at a time keep the processor busy. Fewer elements than a vector
+// has lanes are computed in a copy.
 template <class Op, class T>
 void unary(const void* in, void* out, std::int64_t count) {
   const hn::ScalableTag<T> d;
@@ -139,7 +139,8 @@ struct F16ToF32 {
     const auto wide = hn::PromoteTo(du, bits);
     const auto sign = hn::ShiftLeft<16>(hn::And(wide, hn::Set(du, 0x8000U)));
     const auto size = hn::ShiftLeft<13>(hn::And(wide, hn::Set(du, 0x7FFFU)));
-    // As a float of the same digits, which is too small by 2^112; also for subnormal ones.
+    // The same digits read as a float give a value that is too small by 2^112; this holds for subnormals,
+    // too.
     const auto scaled = hn::BitCast(du, hn::Mul(hn::BitCast(d, size), hn::Set(d, 0x1p112F)));
     const auto special = hn::Gt(size, hn::Set(du, 0x0F7FFFFFU));
     const auto nan = hn::Gt(size, hn::Set(du, 0x0F800000U));

@@ -25,7 +25,7 @@ HWY_INLINE hn::Vec<D> infinity(D d) {
 }
 template <class D, class V>
 HWY_INLINE hn::Mask<D> is_nan(D, V x) {
-  return hn::IsNaN(x);  // not Ne(x, x), which some instruction sets answer with no
+  return hn::IsNaN(x);  // not Ne(x, x), which is false for NaN on some instruction sets
 }
 template <class D, class V>
 HWY_INLINE V keep_nan(D d, V x, V y) {
@@ -58,9 +58,9 @@ struct Sign {
     return keep_nan(d, x, hn::IfThenElse(hn::Lt(x, zero), constant(d, -1), up));
   }
 };
-// What 64-bit Arm has instructions for, and Highway has not: the larger and the smaller of two where NaN wins
-// and +0 is above -0, and x or, where it is below zero, 0. Compilers must not see that there it is a
-// comparison that decides: some make a maximum of it, which loses the sign of -0.
+// Operations that 64-bit Arm has instructions for and Highway does not have: the larger and the smaller of
+// two numbers, where NaN wins and +0 is above -0; and x, or 0 if x is below zero. Compilers must not see that
+// the latter is decided by a comparison: some turn it into a maximum, which loses the sign of -0.
 #if HWY_ARCH_ARM_A64 && \
     (HWY_TARGET == HWY_NEON || (defined(HWY_NEON_WITHOUT_AES) && HWY_TARGET == HWY_NEON_WITHOUT_AES))
 #define LOCKSTEP_NEON 1
@@ -83,8 +83,8 @@ HWY_INLINE F64s zero_if_below(F64s x) {
 #else
 #define LOCKSTEP_NEON 0
 #endif
-// By bits, for the same reason. As integers, numbers below zero lie above -0, which is the smallest, and up
-// to minus infinity.
+// On bits, for the same reason. Read as integers, the numbers below zero lie above -0, which is the smallest
+// integer, and go up to minus infinity.
 struct Relu {
   template <class D, class V>
   static HWY_INLINE V run(D d, V x) {
@@ -119,7 +119,7 @@ struct Reciprocal {
     return hn::Div(constant(d, 1), x);
   }
 };
-// Where there is no instruction for it, Highway loses the sign of zero.
+// Without an instruction for it, Highway loses the sign of zero.
 struct Floor {
   template <class D, class V>
   static HWY_INLINE V run(D, V x) {
@@ -139,7 +139,7 @@ struct Round {
   }
 };
 
-// Highway's exp is right up to where the result overflows by a few binades, and does not know NaN.
+// Highway's exp is correct until the result overflows by a few binades, and does not handle NaN.
 struct Exp {
   template <class D, class V>
   static HWY_INLINE V run(D d, V x) {
@@ -148,7 +148,7 @@ struct Exp {
   }
 };
 
-// Of x > 0; what Highway's log leaves out.
+// Adds to `log`, which Highway computes for x > 0 only, the cases that Highway leaves out.
 template <class D, class V>
 HWY_INLINE V log_or_special(D d, V x, V log) {
   const V zero = hn::Zero(d);
@@ -172,7 +172,7 @@ struct Log1p {
   }
 };
 
-// Highway reduces angles up to here; beyond, and for what is no number, the C library does it, lane by lane.
+// Highway reduces angles up to here; beyond, and for NaN, the C library does it, lane by lane.
 constexpr double kLargestAngle = 39000;
 template <class D, class V>
 HWY_INLINE V with_large_angles(D d, V x, V y, Lane<D> (*scalar)(Lane<D>)) {
@@ -190,7 +190,7 @@ HWY_INLINE V with_large_angles(D d, V x, V y, Lane<D> (*scalar)(Lane<D>)) {
 struct Sin {
   template <class D, class V>
   static HWY_INLINE V run(D d, V x) {
-    const V sine = hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, hn::Sin(d, x));  // of -0 it is -0
+    const V sine = hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, hn::Sin(d, x));  // sin(-0) is -0
     return with_large_angles(d, x, sine, static_cast<Lane<D> (*)(Lane<D>)>(std::sin));
   }
 };
@@ -206,7 +206,7 @@ struct Tanh {
     return keep_nan(d, x, hn::Tanh(d, x));
   }
 };
-// With exp of what is not above zero, nothing overflows, and small results keep their digits.
+// exp is only taken of numbers <= 0: nothing overflows, and small results keep their digits.
 struct Sigmoid {
   template <class D, class V>
   static HWY_INLINE V run(D d, V x) {
@@ -311,7 +311,7 @@ struct DivOf {
     return hn::Div(a, b);
   }
 };
-// The larger zero is +0, so that the order of operands does not matter; NaN where either is.
+// The larger zero is +0, so that the order of operands does not matter; NaN if either is.
 struct Maximum {
   template <class D, class V>
   static HWY_INLINE V run(D d, V a, V b) {

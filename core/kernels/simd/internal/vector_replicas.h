@@ -1,4 +1,4 @@
-// core/kernels/simd/internal/vector_replicas.h - N arrays of floats into one
+// core/kernels/simd/internal/vector_replicas.h - reduces N arrays of floats into one
 // (core/kernels/reduce_replicas.h): a part of vector_loops.h.
 //
 // Included there, inside the namespace of each instruction set: no guard, and nothing of its own to include.
@@ -6,7 +6,7 @@
 // Four vectors of each array at a time: the partial results stay in registers, and every array is read as one
 // stream. Wider steps, and blocks in the first-level cache, were measured and are slower from memory.
 
-// How elements lie in memory, and how they become what is computed in.
+// How elements are stored in memory, and how they are converted to the type of the arithmetic.
 template <class T>
 struct Stored {
   using Memory = T;
@@ -44,9 +44,9 @@ HWY_INLINE V divided(D, V x, V divisor, bool scales) {
   return scales ? hn::Mul(x, divisor) : hn::Div(x, divisor);
 }
 
-// The address, in a register of its own: what is read from there on is then read in order and in pairs, which
-// a compiler that counts addresses up as it goes does not do. On a Neoverse N1 worth a tenth with two arrays,
-// a third with eight in the cache.
+// Puts the address into a register of its own: what is read relative to it is then read in order and in
+// pairs; a compiler that increments addresses as it goes does not do that. On a Neoverse N1 this gains a
+// tenth with two arrays, and a third with eight in the cache.
 template <class T>
 HWY_INLINE T* in_register(T* address) {
 #if defined(__GNUC__)
@@ -55,17 +55,17 @@ HWY_INLINE T* in_register(T* address) {
   return address;
 }
 
-// Whatever the compiler has read before, it reads again.
+// Makes the compiler read again whatever it has read before.
 HWY_INLINE void forget_memory() {
 #if defined(__GNUC__)
   asm volatile("" ::: "memory");
 #endif
 }
 
-// kFew, kOut: the numbers of inputs and outputs where they are small and known to the compiler, or 0. kPaced:
-// every step reads the inputs' addresses again, so that loads do not run far ahead. From memory, where four
-// or more are read and one is written, that is faster: by a fifth on a Neoverse N1, whose prefetchers then
-// keep the streams, and by nothing on a Sapphire Rapids. In the cache it is slower.
+// kFew, kOut: the numbers of inputs and outputs if they are small and known to the compiler, or 0. kPaced:
+// every step reads the inputs' addresses again, so that loads do not run far ahead. For arrays in memory,
+// with four or more inputs and one output, that is faster: by a fifth on a Neoverse N1, whose prefetchers
+// then keep track of the streams, and by nothing on a Sapphire Rapids. For arrays in the cache it is slower.
 template <class Op, class S, std::size_t kFew, std::size_t kOut, bool kPaced = false>
 HWY_INLINE void replicas_of(const ReplicaArrays& arrays, std::int64_t begin, std::int64_t end) {
   using Memory = typename S::Memory;
@@ -132,12 +132,12 @@ HWY_INLINE void replicas_of(const ReplicaArrays& arrays, std::int64_t begin, std
 
 template <class Op, class S>
 void replicas(const ReplicaArrays& arrays, std::int64_t begin, std::int64_t end) {
-  // Sums are what most all-reduces are made of: a result for one, or for every input.
+  // Most all-reduces are sums, with one output or with one per input.
   if constexpr (std::is_same_v<Op, AddOf>) {
     if (arrays.num_outputs == 1) {
       if (arrays.num_inputs == 2) return replicas_of<Op, S, 2, 1>(arrays, begin, end);
-      // The arrays are at least so long (the first shards of long ones pass for short): do they fit into a
-      // core's cache?
+      // Do the arrays fit into a core's cache? They have at least `end` elements; the first shards of long
+      // arrays therefore count as short.
       constexpr std::size_t kCache = std::size_t{2} << 20U;
       const bool fits =
           static_cast<std::size_t>(end) * arrays.num_inputs * sizeof(typename S::Memory) <= kCache;

@@ -1,8 +1,9 @@
 // core/kernels/simd/internal/vector_table.h - the loops that exist once for every instruction set.
 //
-// vector_table() gives those of the best instruction set that this machine has; it is the only door to
-// Highway. A loop computes every element in a full vector, the last ones too, so that its bits do not depend
-// on where the work is cut. Outputs may be inputs, exactly.
+// vector_table() gives the loops of the best instruction set that this machine has; nothing else in the
+// library uses Highway. A loop computes every element in a full vector, the last ones too, so that its bits
+// do not depend on where the work is cut. An output may be exactly an input, but must not overlap one
+// partially.
 //
 // Thread safety: any thread; the table never changes.
 #pragma once
@@ -22,13 +23,13 @@ struct ReplicaArrays {
   std::size_t num_inputs;  // at least 1
   void* const* outputs;
   std::size_t num_outputs;
-  double divisor;  // of the result: num_inputs, or 1 for none
+  double divisor;  // divides the result: num_inputs, or 1 for none
 };
 using ReplicasLoop = void (*)(const ReplicaArrays& arrays, std::int64_t begin, std::int64_t end);
 
 struct VectorTable {
-  const char* target = nullptr;  // of Highway: "NEON", "AVX2", ...
-  // By op, and by f32 or f64; null where a plain loop does it.
+  const char* target = nullptr;  // Highway's name for it: "NEON", "AVX2", ...
+  // By op, and by f32 or f64; null if a plain loop does it.
   UnaryLoop unary[kNumUnaryOps][2] = {};
   BinaryLoop binary[kNumBinaryOps][2] = {};
   ChainLoop chain[2] = {};                            // f32, f64
