@@ -16,9 +16,9 @@ namespace lockstep {
 
 namespace internal {
 
-// What Values know a builder by, which they may outlive. Tickets are never freed, only given to later
-// builders, and no number is given twice: one that differs from a Value's says that its graph is no longer
-// being built.
+// Values refer to their builder through a ticket, since they may outlive it. Tickets are never freed, only
+// given to later builders, and no number is used twice: if the ticket's number differs from a Value's, the
+// graph of the Value is no longer being built.
 struct BuilderTicket {
   std::atomic<std::uint64_t> number{0};
   GraphBuilder* builder = nullptr;
@@ -55,7 +55,7 @@ class Tickets {
     ticket->builder = nullptr;
     free_.push_back(ticket);
   }
-  // Odd for regions, so that a Value can say what it is used after.
+  // Odd for regions, so that the error about a stale Value can tell a finished region from a finished graph.
   static std::uint64_t next_number(bool of_region) {
     static std::atomic<std::uint64_t> last{0};
     return last.fetch_add(2, std::memory_order_relaxed) + (of_region ? 3 : 2);
@@ -146,8 +146,8 @@ Value GraphBuilder::import(const Value& value) {
   return parameter;
 }
 
-// What a captured value holds is not known inside. A shape operand is made anew there, from the captured
-// values whose shape it follows from.
+// The contents of a captured value are not known inside a region. A shape operand is therefore made anew
+// there, from the captured values whose shapes it follows from.
 Value GraphBuilder::import_shape(const Value& value) {
   GraphBuilder& home = value.builder();
   if (&home == this || parent_ == nullptr) return import(value);
@@ -182,7 +182,7 @@ Value GraphBuilder::add_parameter(std::string_view name, const TensorSpec& spec,
 
 namespace {
 
-// " made at model.cpp:7"; of what reads a variable, the line of the variable.
+// " made at model.cpp:7"; for a node that reads a variable, the line of the variable.
 std::string origin_of(const Node& node, const Graph& outermost) {
   if (const auto& attribute = node.op().traits.reads_variable) {
     const auto* read = node.find<VariableRef>(*attribute);
@@ -310,7 +310,7 @@ void GraphBuilder::order_effects(NodeId id) {
       order.reads.push_back(id);
     }
   }
-  // Each once, and none that an input orders anyway.
+  // Each control once, and none that a data input orders anyway.
   std::ranges::sort(controls);
   controls.erase(std::unique(controls.begin(), controls.end()), controls.end());
   for (const ValueId input : node.inputs()) {
@@ -452,8 +452,8 @@ VariableRef GraphBuilder::find_or_declare(VariableDecl decl, SourceSite site) {
 
 namespace {
 
-// What a node that uses the variable is called inside of a scope: a variable made there carries the scope in
-// its name already.
+// The name, inside a scope, of a node that uses the variable: a variable made there already has the scope in
+// its name.
 std::string name_inside(std::string_view scope, std::string_view variable, const char* use) {
   if (variable.starts_with(scope)) variable.remove_prefix(scope.size());
   return std::string(variable).append("/").append(use);
@@ -563,7 +563,7 @@ Graph GraphBuilder::finish() {
   barrier_ = NodeId();
   since_barrier_.clear();
   next_key_ = -1;
-  // Its values are good no longer.
+  // Invalidates the values of the finished graph.
   ticket_->number.store(Tickets::next_number(false), std::memory_order_release);
   return std::move(graph_);
 }

@@ -61,9 +61,9 @@ class LOCKSTEP_API GraphBuilder {
   GraphBuilder& operator=(const GraphBuilder&) = delete;
 
   // --- sources
-  // Fed by its name, which must be free.
+  // Fed by its name, which must not be taken.
   Value placeholder(std::string_view name, DType dtype, Shape shape, SourceSite site = SourceSite::current());
-  // Copies the tensor: what happens to it later does not change the graph.
+  // Copies the tensor: later changes to it do not change the graph.
   Value constant(const Tensor& value, std::string_view name = "constant",
                  SourceSite site = SourceSite::current());
   template <class T>
@@ -89,7 +89,7 @@ class LOCKSTEP_API GraphBuilder {
   std::vector<Value> call(std::string_view name, std::span<const Value> inputs,
                           std::span<const TensorSpec> outputs, KernelFn function, CallOptions options = {},
                           SourceSite site = SourceSite::current());
-  // Without data; returns the node for `after`.
+  // Without inputs and outputs; returns the node, to be passed as `after`.
   NodeId call(std::string_view name, std::function<void()> function, CallOptions options = {},
               std::span<const NodeId> after = {}, SourceSite site = SourceSite::current());
 
@@ -130,7 +130,7 @@ class LOCKSTEP_API GraphBuilder {
   const Graph& graph() const { return graph_; }
 
  private:
-  friend class internal::BuilderAccess;  // documents what is private and yet called from elsewhere
+  friend class internal::BuilderAccess;  // documents the private functions that other rooms call
   friend struct internal::RegionTrace;
   friend class Value;
   struct Maker {
@@ -153,9 +153,9 @@ class LOCKSTEP_API GraphBuilder {
                   KernelFn function, const CallOptions& options, SourceSite site);
 
   Graph graph_;
-  internal::BuilderTicket* ticket_ = nullptr;  // what its values know it by
+  internal::BuilderTicket* ticket_ = nullptr;  // identifies this builder to its values
   GraphBuilder* parent_ = nullptr;
-  bool in_replicas_ = false;  // one replica stands here for several
+  bool in_replicas_ = false;  // builds the code of one replica, which stands for several
   GraphBuilder* child_ = nullptr;
   std::string scope_;
   std::string device_;

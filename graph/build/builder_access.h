@@ -1,7 +1,6 @@
-// graph/build/builder_access.h - what gradients, optimizers and strategies do with a builder, and users do
-// not.
+// graph/build/builder_access.h - access to a builder for gradients, optimizers and strategies, not for users.
 //
-//   const auto made_at = internal::BuilderAccess(builder).made_at(site);     // nodes made below carry the caller's line
+//   const auto made_at = internal::BuilderAccess(builder).made_at(site);  // nodes get the caller's line
 //
 // Not installed. A user's op or function needs none of it: the methods of GraphBuilder work on the region
 // that is being built. Thread safety: as the builder.
@@ -24,13 +23,13 @@ class BuilderAccess {
  public:
   explicit BuilderAccess(GraphBuilder& builder) : builder_(builder) {}
 
-  // The region that is being built: this, or the innermost of the functions under way.
+  // The region that is being built: this builder's graph, or the innermost function being traced.
   GraphBuilder& innermost() const { return builder_.innermost(); }
   GraphBuilder& outermost() const { return builder_.outermost(); }
 
-  // What is open of scopes where nodes are made: "layer/", or nothing.
+  // The open scopes where nodes are made: "layer/", or empty.
   const std::string& scope() const { return builder_.innermost().scope_; }
-  // Is the code of one replica being built, which stands for several?
+  // Is the code of one replica, which stands for several, being built?
   bool in_replicas() const { return builder_.innermost().in_replicas_; }
   void set_in_replicas(bool inside) const { builder_.in_replicas_ = inside; }
 
@@ -58,17 +57,16 @@ class BuilderAccess {
     return {outermost(), {node.site(), std::string(by), node.provenance().origin}};
   }
 
-  // The variable of that name if its spec is the same, else a new one: for state that belongs to other state,
-  // which code inside a region may be the first to need. The name is taken as it is; the initial value is
-  // copied.
+  // The variable of that name if its spec is the same, else a new one: for state that belongs to other state
+  // and may first be needed by code inside a region. The name is taken as it is; the initial value is copied.
   VariableRef find_or_declare(VariableDecl decl, SourceSite site = SourceSite::current()) const {
     return builder_.find_or_declare(std::move(decl), site);
   }
-  // A key for a random op that no other call of this builder gets, and nobody who counts from 0 or 1: -1, -2,
-  // ...
+  // A key for a random op that differs from those of all other calls of this builder, and from keys that
+  // count up from 0 or 1: -1, -2, ...
   std::int64_t new_key() const { return builder_.new_key(); }
-  // Lets a while_loop with a bound keep its trips: it gets further outputs, one [max_trips, ...] per carried
-  // value and the number of trips. What was an output before still is. (For the gradient rule of loops.)
+  // Makes a while_loop with a bound keep its trips: it gains outputs, one [max_trips, ...] per carried value
+  // and the number of trips. Its earlier outputs stay. (For the gradient rule of loops.)
   void keep_trips(NodeId loop) const { builder_.keep_trips(loop); }
   // A value of an enclosing graph becomes a captured parameter of this one; own values stay themselves.
   Value import(const Value& value) const { return builder_.import(value); }

@@ -109,7 +109,7 @@ std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, std::int6
   trace.finish(body(parameters), site);
   std::vector<Value> captured;
   trace.add_captures_to(captured);
-  // Captured values are shared by all replicas: they stand behind the shared inputs.
+  // Captured values are shared by all replicas: they come after the shared inputs.
   const std::size_t own_shared = shared.size();
   inputs.insert(inputs.end(), captured.begin(), captured.end());
   for (const std::vector<Value>& values : per_replica)

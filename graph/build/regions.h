@@ -47,8 +47,8 @@ LOCKSTEP_API std::vector<std::vector<Value>> replicated(GraphBuilder& builder, s
                                                         std::span<const std::vector<Value>> per_replica,
                                                         const LoopBodyFn& body,
                                                         SourceSite site = SourceSite::current());
-// As replicated(), but what goes in is final: the same update for every copy of a variable. Strategies
-// combine nothing that such a region writes, gradients included. The node carries the attribute `update`.
+// As replicated(), but its inputs are final: the same update for every copy of a variable. Strategies combine
+// nothing that such a region writes, not even gradients. The node carries the attribute `update`.
 LOCKSTEP_API std::vector<std::vector<Value>> replicated_update(
     GraphBuilder& builder, std::int64_t replicas, std::span<const Value> shared,
     std::span<const std::vector<Value>> per_replica, const LoopBodyFn& body,

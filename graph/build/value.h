@@ -2,14 +2,14 @@
 //
 // A Value is a cheap handle: the builder and a ValueId. It can be used until its graph is finished; one made
 // inside a branch or loop body until that function returns (its results come back as values of the node
-// around it). Using it later is an error that says so, also where its builder is gone. Operators and op
+// around it). Using it later is an error that says so, even if its builder is gone. Operators and op
 // functions add nodes to the builder's innermost open region and remember the caller's source line, which is
 // why they take Operand: a Value, or a number that becomes a constant of the other operand's dtype.
 //
 //   Value y = relu(matmul(x, w) + 1.0F);
 //
-// Thread safety: handles may be copied and compared anywhere; what asks or extends the graph is as safe as
-// its builder.
+// Thread safety: handles may be copied and compared anywhere; functions that query or extend the graph are as
+// safe as its builder.
 #pragma once
 
 #include <concepts>
@@ -39,7 +39,7 @@ class LOCKSTEP_API Value {
   Value() = default;  // no value
   Value(GraphBuilder* builder, ValueId id);
   bool valid() const { return ticket_ != nullptr; }
-  GraphBuilder& builder() const;  // throws InvalidArgument where there is none, or its graph is finished
+  GraphBuilder& builder() const;  // throws InvalidArgument if there is none, or its graph is finished
   ValueId id() const { return id_; }
   const TensorSpec& spec() const;
   DType dtype() const { return spec().dtype; }
@@ -48,7 +48,7 @@ class LOCKSTEP_API Value {
   friend bool operator==(const Value&, const Value&) = default;
 
  private:
-  const internal::BuilderTicket* ticket_ = nullptr;  // of its builder, which it outlives
+  const internal::BuilderTicket* ticket_ = nullptr;  // of its builder; outlives the builder
   ValueId id_;
   std::uint64_t number_ = 0;  // of the ticket while its graph is being built
 };
@@ -69,7 +69,7 @@ class Operand {
         integer_ = static_cast<std::int64_t>(number);
     }
   }
-  // Whatever reads as a value where it stands: a Variable (strategies/trace/variable.h).
+  // Anything with a read() that gives a Value, such as a Variable (strategies/trace/variable.h).
   template <class T>
   requires requires(const T& readable, SourceSite where) {
     { readable.read(where) } -> std::same_as<Value>;
@@ -78,10 +78,11 @@ class Operand {
       : value_(readable.read(site)), site_(site) {}
 
   const Value& value() const { return value_; }
-  // The value; throws InvalidArgument naming the op and the line where this is a number, or no value in use.
+  // The value; throws InvalidArgument, naming the op and the line, if this is a number or a Value that cannot
+  // be used.
   LOCKSTEP_API const Value& value_for(std::string_view op) const;
   const std::optional<double>& number() const { return number_; }
-  // The number, exactly, where it was given as an integer.
+  // The number, exactly, if it was given as an integer.
   const std::optional<std::int64_t>& integer() const { return integer_; }
   const SourceSite& site() const { return site_; }
 

@@ -1,4 +1,4 @@
-// graph/check/structure.cpp - comparing and hashing graphs by what they are.
+// graph/check/structure.cpp - compares and hashes graphs by structure.
 #include "lockstep/graph/check/structure.h"
 
 #include <algorithm>
@@ -27,12 +27,12 @@ std::string shortened(std::string text) {
   return text;
 }
 
-// Compares two graphs and says the first difference. Names lead from one graph's nodes to the other's.
+// Compares two graphs and describes the first difference. Nodes are matched by name.
 class Comparison {
  public:
   Comparison(const Graph& a, const Graph& b, std::string path) : a_(a), b_(b), path_(std::move(path)) {}
 
-  // Empty where there is none.
+  // Empty if there is none.
   std::string difference() {
     if (same_variables() && same_nodes() && same_interface()) return {};
     return std::move(difference_);
@@ -54,7 +54,7 @@ class Comparison {
     return value.output == 0 ? str("'", text, "'") : str("'", text, "':", value.output);
   }
 
-  // The node of b that has the name of this node of a; a node that is not there has none.
+  // Is in_b the node of b that has the name of in_a? A missing node matches only a missing one.
   bool same_node(NodeId in_a, NodeId in_b) const {
     if (!a_.contains(in_a)) return !b_.contains(in_b);
     return twins_[in_a.index()] == in_b;
@@ -235,8 +235,8 @@ class GraphHash {
   }
 
  private:
-  // 0 for a node that is not there. Asking the graph would touch the node, which far away in memory costs
-  // most.
+  // 0 for a missing node. Asking the graph would touch the node, and reaching distant memory is the main
+  // cost.
   std::uint64_t name_hash(NodeId id) const { return id.index() < names_.size() ? names_[id.index()] : 0; }
 
   std::uint64_t node_hash(const Node& node) {

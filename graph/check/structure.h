@@ -2,9 +2,9 @@
 //
 // Two graphs have the same structure when they agree in everything that decides what they compute and how it
 // reads: names, ops, inputs, controls (as sets), attributes (bit by bit), output specs, devices, regions,
-// parameters, results, variables. Ids, creation sites and provenance do not count. Lambda nodes are equal
-// only to themselves by position and name: their code cannot be compared, so two graphs with lambdas agree
-// where everything else does. All linear in the number of nodes.
+// parameters, results, variables. Ids, creation sites and provenance do not count. The code of lambda nodes
+// cannot be compared: lambdas are matched by position and name, so two graphs with lambdas agree if
+// everything else does. All linear in the number of nodes.
 // Thread safety: any thread; the graphs are only read.
 #pragma once
 
@@ -17,7 +17,7 @@
 namespace lockstep {
 
 LOCKSTEP_API bool same_structure(const Graph& a, const Graph& b);
-// Empty where they agree; else the first difference in words.
+// Empty if they agree; else the first difference in words.
 LOCKSTEP_API std::string structural_difference(const Graph& a, const Graph& b);
 // Equal for graphs of the same structure; the same in every process and on every platform of equal
 // endianness.

@@ -1,4 +1,4 @@
-// graph/check/verifier.cpp - is this a graph that can run?
+// graph/check/verifier.cpp - checks that a graph can run.
 #include "lockstep/graph/check/verifier.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ void report(Run& run, std::size_t rule, const std::string& path, const std::stri
   run.found.push_back({rule, std::move(violation)});
 }
 
-// The place of a node, its name told with the regions around it.
+// The place of a node; its name is prefixed with the regions around it.
 ErrorPlace place_in(const std::string& path, const Node& node) {
   ErrorPlace place = place_of(node);
   if (!path.empty()) place.node = str(path, ": ", place.node);
@@ -53,14 +53,14 @@ ErrorPlace place_in(const std::string& path, const Node& node) {
 
 void check_graph(GraphCheck& check);
 
-// Checks the regions of a node, and keeps what they do to variables.
+// Checks the regions of a node, and records their accesses to variables.
 void check_regions(NodeCheck& check) {
   const Node& node = check.node;
   std::vector<VariableAccess> accesses;
   for (std::size_t i = 0; i < node.regions().size(); ++i) {
     std::string path = check.graph_check.path;
     if (!path.empty()) path += '/';
-    // Of names without end the beginning: each region below has the path again.
+    // Only the beginning of very long names: every nested region repeats the path.
     path.append(node.name(), 0, 200).append("/").append(region_label(node.op().region_kind, i));
     GraphCheck region{check.run, node.regions()[i], &node, std::move(path)};
     check_graph(region);

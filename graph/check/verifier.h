@@ -1,4 +1,4 @@
-// graph/check/verifier.h - is this a graph that can run?
+// graph/check/verifier.h - checks that a graph can run.
 //
 // A list of small named rules; docs/graph_rules.md has a paragraph for each. verify() throws at the first
 // graph that breaks one, naming rule, node and source line; find_violations() collects them all. Linear in

@@ -10,7 +10,7 @@ namespace {
 
 std::string in_quotes(std::string_view text) { return str("'", text, "'"); }
 
-// Is something in the list twice? The position of a second, or the size.
+// The position of an id that is in the list a second time; the size if there is none.
 std::size_t find_repeated(std::span<const NodeId> ids, std::vector<NodeId>& scratch) {
   constexpr std::size_t kFew = 8;
   if (ids.size() < 2) return ids.size();
@@ -150,15 +150,15 @@ void infer(NodeCheck& check) {
   try {
     check.inferred =
         infer_outputs(check.node, specs, check.run.variables, shape_values ? &shape_values : nullptr);
-    // Also where the rule did not ask: the kernel will.
+    // Also if the rule did not ask for them: the kernel will.
     for (const std::size_t operand : check.node.op().shape_operands) {
       if (operand < specs.size()) shape_values(operand);
     }
   } catch (const Error& error) {
     check.fail(str(in_quotes(check.node.name()), ": ", error.message()));
   } catch (const std::bad_alloc&) {
-    throw;                                 // says nothing of the graph
-  } catch (const std::exception& error) {  // a user's rule may throw what it likes
+    throw;                                 // says nothing about the graph
+  } catch (const std::exception& error) {  // a user's rule may throw anything
     check.fail(str(in_quotes(check.node.name()), ": ", check.node.op().name, ": ", error.what()));
   }
 }
@@ -230,7 +230,7 @@ void acyclic(GraphCheck& check) {
   check.order = check.graph.topological_order(&check.run.node_ids);
   std::vector<NodeId>& cycle = check.run.node_ids;
   if (cycle.empty()) return;
-  // So that it reads the same however it was found.
+  // Begin at the lowest id, so that the message does not depend on how the cycle was found.
   std::rotate(cycle.begin(), std::ranges::min_element(cycle), cycle.end());
   constexpr std::size_t kShown = 20;
   std::string path;

@@ -1,4 +1,4 @@
-// graph/check/verifier_rules_regions.cpp - what nodes with regions must look like, by kind.
+// graph/check/verifier_rules_regions.cpp - the rules for nodes with regions, by kind.
 #include "lockstep/graph/check/internal/verifier_rules.h"
 #include "lockstep/graph/ir/internal/region_shapes.h"
 #include "lockstep/graph/ir/replica_nodes.h"
@@ -119,7 +119,7 @@ class Signature {
     return region.spec({region.parameters()[i], 0});
   }
 
-  // Does the region take `count` values, of which the i-th is the node's input input_of(i)?
+  // Does the region take `count` values, the i-th being the node's input input_of(i)?
   template <class InputOf>
   bool takes(std::size_t index, std::size_t count, InputOf input_of) {
     const Graph& region = node_.regions()[index];

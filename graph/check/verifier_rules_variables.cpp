@@ -1,10 +1,10 @@
 // graph/check/verifier_rules_variables.cpp - are reads and writes of one variable in a fixed order?
 //
-// Along one topological order every access must be ordered behind the accesses it conflicts with since the
-// last write: a read behind the last write, a write behind the last write and the reads since. Together these
-// give a path between any two accesses of which one writes, whatever order was chosen. A direct edge answers
-// at once; for the rest one backward search per node looks for paths. All searches of a verification share a
-// budget that is a multiple of the number of nodes, so that the check stays linear; where it is spent, only
+// Along one topological order, every access must be ordered after the accesses it conflicts with since the
+// last write: a read after the last write, a write after the last write and the reads since. Together these
+// give a path between any two accesses one of which writes, whatever order was chosen. A direct edge answers
+// at once; for the rest, one backward search per node looks for paths. All searches of a verification share a
+// budget that is a multiple of the number of nodes, so that the check stays linear; once it is spent, only
 // direct edges count.
 #include <algorithm>
 
@@ -61,7 +61,7 @@ class OrderCheck {
     bool read = false;
     bool written = false;
   };
-  // What must come before the node at hand, and for which variable.
+  // A node that must come before the node at hand, and the variable that requires it.
   struct Wanted {
     NodeId before;
     std::string_view variable;
@@ -97,7 +97,7 @@ class OrderCheck {
     }
   }
 
-  // Drops from wanted_ what a direct edge or a path orders before the node.
+  // Drops from wanted_ the nodes that a direct edge or a path orders before the node.
   void keep_unordered(const Node& node) {
     if (stamps_.empty()) stamps_.resize(graph_.id_bound());
     ++stamp_;

@@ -21,7 +21,7 @@
 namespace lockstep {
 
 class KernelContext;
-// What runs a node, or one shard of it: see graph/ir/kernel.h.
+// The function that runs a node or one shard of it: see graph/ir/kernel.h.
 using KernelFn = std::function<void(KernelContext&)>;
 
 // A variable, by the name it is declared under in the outermost graph.
@@ -66,7 +66,7 @@ struct Attribute {
   AttributeValue value;
 };
 
-// The attribute of that name in a sorted list, or null.
+// The attribute of that name in a sorted list; null if there is none.
 LOCKSTEP_API const AttributeValue* find_attribute(const std::vector<Attribute>& attributes,
                                                   std::string_view name);
 

@@ -3,7 +3,7 @@
 //   Hasher hasher;
 //   add_value(hasher, attribute.value);
 //
-// Values that are same_value() have one hash. All Lambdas have one too, though none equals another.
+// Values equal by same_value() have equal hashes. All Lambdas share one hash, although no two compare equal.
 #pragma once
 
 #include <bit>
@@ -18,7 +18,7 @@
 
 namespace lockstep::internal {
 
-// With another rule for tensors and for variables: each takes the hasher and the value.
+// With the caller's rules for tensors and for variables: each takes the hasher and the value.
 template <class AddTensor, class AddVariable>
 void add_value(Hasher& hasher, const AttributeValue& value, AddTensor&& add_tensor,
                AddVariable&& add_variable) {

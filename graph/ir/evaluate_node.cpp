@@ -1,4 +1,4 @@
-// graph/ir/evaluate_node.cpp - one node on tensors that are there.
+// graph/ir/evaluate_node.cpp - evaluates one node on tensors.
 #include "lockstep/graph/ir/internal/evaluate_node.h"
 
 #include <algorithm>
@@ -62,7 +62,7 @@ std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, c
   const KernelFn kernel = maker->second(view, outputs);
   const Split split = op.split ? op.split(view, outputs) : Split{};
 
-  std::vector<TensorArg> args;  // kernels read their inputs only
+  std::vector<TensorArg> args;  // const_cast is safe here: kernels only read their inputs
   args.reserve(inputs.size() + context.state.size());
   for (const Tensor& value : context.state) args.push_back({const_cast<void*>(value.raw()), &value.spec()});
   for (const Tensor& input : inputs) args.push_back({const_cast<void*>(input.raw()), &input.spec()});

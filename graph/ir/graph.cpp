@@ -42,13 +42,13 @@ NodeId Graph::find(std::string_view name) const {
   return found == internal::NumberTable::kNone ? NodeId() : NodeId(found);
 }
 
-// For at least as many names as there are.
+// `capacity` must be at least the number of live names.
 void Graph::rebuild_name_index(std::size_t capacity) {
   parts_.names.reset(capacity);
   for (const Node& node : nodes()) parts_.names.insert(hash_name(node.name_), node.id_.index());
 }
 
-// For one name more; the only step of indexing that can fail.
+// Makes room for one more name; the only step of indexing that can fail.
 void Graph::reserve_name() {
   if (!parts_.names.has_room()) rebuild_name_index((parts_.live + 1) * 2);
 }
@@ -83,7 +83,7 @@ void Graph::rename(NodeId id, std::string name) {
   parts_.names.insert(hash_name(node.name_), id.index());
 }
 
-// An op that nobody registered lives as long as a graph that has had a node of it.
+// Keeps an unregistered op alive as long as any graph that has, or had, a node of it.
 void Graph::keep_op(const OpDef& op) {
   auto& kept = parts_.unknown_ops;
   if (!kept.contains(&op)) kept.emplace(&op, OpRegistry::global().find_or_unknown(op.name));
@@ -96,7 +96,7 @@ NodeId Graph::add(NodeInit init) {
   if (init.name.empty()) throw InvalidArgument(str("a node of op '", init.op->name, "' needs a name"));
   if (find(init.name).valid()) throw InvalidArgument(str("a node named '", init.name, "' exists already"));
   LOCKSTEP_CHECK(id_bound() < internal::NumberTable::kMaxNumber, "too many nodes");
-  // First whatever may fail for want of memory, so that no node is half there.
+  // First every step that may run out of memory, so that no node is left half added.
   if (!init.op->known) [[unlikely]]
     keep_op(*init.op);
   const StringId device = init.device.empty() ? StringId() : intern(init.device);
@@ -207,7 +207,7 @@ void Graph::set_device(NodeId id, std::string_view device) {
 void Graph::set_provenance(NodeId id, const Provenance& provenance) { at(id).provenance_ = provenance; }
 
 std::vector<NodeId> Graph::region_owners() const {
-  if (parts_.live == id_bound()) return parts_.region_owners;  // none was erased
+  if (parts_.live == id_bound()) return parts_.region_owners;  // no node was erased
   std::vector<NodeId> owners;
   owners.reserve(parts_.region_owners.size());
   std::ranges::copy_if(parts_.region_owners, std::back_inserter(owners),
@@ -234,7 +234,7 @@ std::vector<NodeId> Graph::topological_order(std::vector<NodeId>* cycle) const {
   std::vector<NodeId> order;
   order.reserve(parts_.live);
   if (parts_.in_order || std::ranges::all_of(nodes(), names_earlier)) {
-    if (parts_.live == id_bound()) {  // no need to look at them again
+    if (parts_.live == id_bound()) {  // no node was erased: the order is 0, 1, 2, ...
       for (std::size_t i = 0; i < id_bound(); ++i) order.emplace_back(i);
     } else {
       for (const Node& node : nodes()) order.push_back(node.id_);
@@ -260,7 +260,7 @@ std::vector<NodeId> Graph::topological_order(std::vector<NodeId>* cycle) const {
       while (top.next < inputs + node.controls_.size()) {
         const std::uint32_t at = top.next++;
         const NodeId before = at < inputs ? node.inputs_[at].node : node.controls_[at - inputs];
-        if (!contains(before)) continue;  // the verifier's business
+        if (!contains(before)) continue;  // left to the verifier
         if (state[before.index()] == kNew) {
           state[before.index()] = kOpen;
           stack.push_back({before, 0});
@@ -286,7 +286,7 @@ std::vector<NodeId> Graph::topological_order(std::vector<NodeId>* cycle) const {
 std::vector<NodeId> Graph::compact() {
   parts_.in_order = parts_.in_order || std::ranges::all_of(nodes(), names_earlier);
   std::vector<NodeId> order = topological_order();
-  if (parts_.in_order && order.size() == id_bound()) return order;  // each keeps its id
+  if (parts_.in_order && order.size() == id_bound()) return order;  // every node keeps its id
 
   std::vector<NodeId> moved(id_bound());
   for (std::size_t i = 0; i < order.size(); ++i) moved[order[i].index()] = NodeId(i);
@@ -297,12 +297,12 @@ std::vector<NodeId> Graph::compact() {
     for (ValueId& input : target.inputs_) input.node = follow(input.node);
     for (NodeId& control : target.controls_) control = follow(control);
   };
-  if (parts_.in_order) {  // they close up where they are, which touches the least memory
+  if (parts_.in_order) {  // move the nodes down in place, which touches the least memory
     for (const NodeId from : order) move_node(slot(from), slot(moved[from.index()]), moved[from.index()]);
     parts_.nodes.truncate(order.size());
   } else {
     internal::ChunkedVector<Node> old = std::exchange(parts_.nodes, {});
-    parts_.in_order = true;  // but for cycles
+    parts_.in_order = true;  // unless there are cycles, see below
     for (const NodeId from : order) {
       Node& target = append_slot();
       move_node(old[from.index()], target, target.id_);
@@ -316,7 +316,7 @@ std::vector<NodeId> Graph::compact() {
   std::erase_if(parts_.parameters, [](NodeId id) { return !id.valid(); });
   for (ValueId& result : parts_.results) result.node = follow(result.node);
   if (parts_.live * 8 < parts_.names.capacity()) {
-    rebuild_name_index(parts_.live);  // mostly erased ones, or far too large
+    rebuild_name_index(parts_.live);  // mostly erased names, or far too large
   } else {
     parts_.names.renumber([&](std::uint32_t id) { return moved[id].index(); });
   }

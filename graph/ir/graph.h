@@ -9,8 +9,8 @@
 // of n nodes uses ids 0..n-1. erase() leaves a gap that compact() closes. A reference to a node stays valid
 // until the node is erased or the graph compacted; no pointer to a node should outlive a call.
 //
-// Editing keeps names unique and says no to nothing else: verify() (graph/check/verifier.h) judges the
-// result. To build graphs by hand use GraphBuilder; to edit them in a pass use Rewriter.
+// Editing keeps names unique and refuses nothing else: verify() (graph/check/verifier.h) judges the result.
+// To build graphs by hand use GraphBuilder; to edit them in a pass use Rewriter.
 //
 // Thread safety: any number of readers, or one writer. unique_name() counts as writing: it remembers the
 // numbers it has tried.
@@ -51,8 +51,8 @@ struct Provenance {
   std::uint64_t identity = 0;  // of this node
   std::uint64_t origin = 0;    // identity of the user's node it stems from; its own for a user's node
   StringId made_by;            // the pass that made it; invalid: the user
-  StringId why;                // in a few words, where the pass said
-  std::int32_t replica = -1;   // for which replica; -1: for none in particular
+  StringId why;                // the pass's reason in a few words, if it gave one
+  std::int32_t replica = -1;   // the replica it is for; -1: none in particular
 };
 
 class Graph;
@@ -60,7 +60,7 @@ class Graph;
 class LOCKSTEP_API Node {
  public:
   NodeId id() const { return id_; }
-  const Graph& graph() const { return *graph_; }  // that holds it
+  const Graph& graph() const { return *graph_; }  // the graph that holds it
   const std::string& name() const { return name_; }
   const OpDef& op() const { return *op_; }
   std::span<const ValueId> inputs() const { return {inputs_.data(), inputs_.size()}; }
@@ -87,8 +87,8 @@ class LOCKSTEP_API Node {
   bool alive() const { return op_ != nullptr; }
   static const std::vector<Attribute>& no_attributes();
 
-  // Walks over large graphs wait for memory: a node begins with a cache line, and what most of them look at
-  // comes first.
+  // Walks over large graphs are bound by memory: a node begins on a cache line, and the fields that most
+  // walks read come first.
   alignas(64) const OpDef* op_ = nullptr;  // null: erased
   const Graph* graph_ = nullptr;
   Provenance provenance_;
@@ -98,7 +98,7 @@ class LOCKSTEP_API Node {
   SmallVector<ValueId, 2> inputs_;
   SmallVector<NodeId, 2> controls_;
   std::vector<Graph> regions_;
-  // Null: none; shared by copies, so never changed.
+  // Null: no attributes. Shared by copies of the node, so never changed in place.
   std::shared_ptr<const std::vector<Attribute>> attributes_;
   SmallVector<TensorSpec, 1> outputs_;
   std::string name_;
@@ -112,13 +112,13 @@ struct NodeInit {
   SmallVector<NodeId, 2> controls;
   SmallVector<TensorSpec, 1> outputs;
   std::vector<Attribute> attributes;    // any order
-  const Node* attributes_of = nullptr;  // where it is given: those of that node instead, without a copy
+  const Node* attributes_of = nullptr;  // if set, that node's attributes are used instead, without a copy
   std::vector<Graph> regions;
   std::string_view device;
   SourceSite site;
   std::optional<Provenance> provenance;  // absent: a new identity, which is its own origin
 
-  // `attributes`, with a copy of those of `attributes_of` where that was given: to change them.
+  // `attributes`, for the caller to change; if `attributes_of` is set, its attributes are copied here first.
   LOCKSTEP_API std::vector<Attribute>& own_attributes();
 };
 
@@ -141,14 +141,14 @@ class LOCKSTEP_API Graph {
 
   // --- reading
   std::size_t size() const { return parts_.live; }              // live nodes
-  std::size_t id_bound() const { return parts_.nodes.size(); }  // every id is below
+  std::size_t id_bound() const { return parts_.nodes.size(); }  // every id is below this
   bool contains(NodeId id) const { return id.index() < id_bound() && slot(id).alive(); }
-  const Node& node(NodeId id) const {  // Internal error where it is not there
+  const Node& node(NodeId id) const {  // internal error if there is none
     if (!contains(id)) [[unlikely]]
       throw_missing(id);
     return slot(id);
   }
-  NodeId find(std::string_view name) const;  // invalid where there is none
+  NodeId find(std::string_view name) const;  // invalid if there is none
   bool has_output(ValueId value) const {
     return contains(value.node) && value.output < node(value.node).outputs().size();
   }
@@ -198,12 +198,12 @@ class LOCKSTEP_API Graph {
     NodeIterator end() const { return {graph, graph->id_bound()}; }
   };
   NodeRange nodes() const { return {this}; }
-  // Those of them that have regions, in order of id, without a look at the others.
+  // The nodes that have regions, by id; costs nothing for the others.
   std::vector<NodeId> region_owners() const;
 
-  // Inputs before users (controls count), otherwise in order of id: a graph whose ids are in such an order
-  // already keeps it. Nodes on a cycle come in some order; `cycle`, where given, receives one cycle as a path
-  // whose last node feeds its first, and stays empty where there is none. Linear.
+  // Inputs before users (controls count), otherwise in order of id: a graph whose ids already are in such an
+  // order keeps it. Nodes on a cycle come in some order; `cycle`, if given, receives one cycle as a path
+  // whose last node feeds its first, and stays empty if there is none. Linear.
   std::vector<NodeId> topological_order(std::vector<NodeId>* cycle = nullptr) const;
 
   // --- editing
@@ -215,7 +215,7 @@ class LOCKSTEP_API Graph {
   void set_op(NodeId id, const OpDef& op);
   void set_input(NodeId id, std::size_t index, ValueId value);
   void set_inputs(NodeId id, std::span<const ValueId> inputs);
-  void add_control(NodeId id, NodeId before);  // once, however often it is called
+  void add_control(NodeId id, NodeId before);  // adds the edge once, however often it is called
   void set_controls(NodeId id, std::span<const NodeId> controls);
   void set_outputs(NodeId id, std::span<const TensorSpec> outputs);
   void set_attribute(NodeId id, std::string_view name, AttributeValue value);
@@ -230,19 +230,19 @@ class LOCKSTEP_API Graph {
   void set_results(std::vector<ValueId> results);
   // Throws InvalidArgument for a taken name, an unknown shape, or an initial value of another spec.
   void declare_variable(VariableDecl decl) { parts_.variables.declare(std::move(decl)); }
-  // Replaces the declaration of that name; what it is a copy of stays. Where the spec is another one, copies
-  // get it too, and start with what the variable starts with; nodes that use it are the caller's to change.
-  // Throws InvalidArgument for a copy of another spec than its original's, and as declare_variable().
+  // Replaces the declaration of that name; its `copy_of` must stay the same. If the spec changes, copies get
+  // the new spec too and start with the variable's initial value; the caller must change the nodes that use
+  // it. Throws InvalidArgument for a copy whose spec differs from its original's, and as declare_variable().
   void redeclare_variable(VariableDecl decl) { parts_.variables.redeclare(std::move(decl)); }
-  // Its copies go with it; nodes that use it are the caller's to change. Throws InvalidArgument where there is
-  // none.
+  // Removes its copies too; the caller must change the nodes that use it. Throws InvalidArgument if there is
+  // no such variable.
   void remove_variable(std::string_view name) { parts_.variables.remove(name); }
   // Renumbers in topological order without gaps. Returns the new id of each old one (invalid: erased).
   std::vector<NodeId> compact();
   StringId intern(std::string_view text) { return parts_.strings.add(text); }
   void reserve(std::size_t nodes);
 
-  // The first of so many that nobody has.
+  // Reserves `count` identities that no node has, and returns the first.
   static std::uint64_t new_identity(std::uint64_t count = 1);
 
  private:
@@ -264,12 +264,13 @@ class LOCKSTEP_API Graph {
   }
   static bool names_earlier(const Node& node);
 
-  // All there is of a graph; copied and moved as it is, but for the nodes' way back to their graph.
+  // Everything a graph holds. Copied and moved member by member, except that adopt() points the nodes at
+  // their new graph.
   struct Parts {
     internal::ChunkedVector<Node> nodes;  // by id
     std::size_t live = 0;
-    bool in_order = true;               // nodes come after those they name that are there; false: not known
-    std::vector<NodeId> region_owners;  // in order of id; erased ones among them, until compaction
+    bool in_order = true;               // nodes come after the existing nodes they name; false: not known
+    std::vector<NodeId> region_owners;  // by id; includes erased nodes until compaction
     internal::NumberTable names;        // ids of live nodes, by name
     std::vector<NodeId> parameters;
     std::vector<ValueId> results;
@@ -277,7 +278,7 @@ class LOCKSTEP_API Graph {
     internal::InternedStrings strings;
     internal::InternedSites sites;
     mutable NameMap<std::uint32_t> next_suffix;  // for unique_name
-    // Ops that nobody registered, of nodes that are or were here.
+    // Unregistered ops of nodes that are, or were, in this graph.
     std::unordered_map<const OpDef*, std::shared_ptr<const OpDef>> unknown_ops;
   };
   Parts parts_;
@@ -285,7 +286,7 @@ class LOCKSTEP_API Graph {
 
 inline std::span<const Graph> Node::regions() const { return {regions_.data(), regions_.size()}; }
 
-// Everything a node does, its regions' nodes included.
+// All effects of a node, those of its regions' nodes included.
 LOCKSTEP_API Effect effects_of(const Node& node);
 // Variables that a node reads or writes, its regions' nodes included; sorted, each name once.
 struct VariableUse {
@@ -294,8 +295,8 @@ struct VariableUse {
   bool writes = false;
 };
 LOCKSTEP_API std::vector<VariableUse> variable_uses(const Node& node);
-// What the node itself updates: the variable, then its slots, as OpTraits::Update lists them. Empty for other
-// nodes.
+// The variables that the node itself updates: the variable, then its slots, as OpTraits::Update lists them.
+// Empty for other nodes.
 LOCKSTEP_API SmallVector<std::string, 1> updated_variables(const Node& node);
 // The place of a node, for errors.
 LOCKSTEP_API ErrorPlace place_of(const Node& node);
@@ -305,12 +306,12 @@ LOCKSTEP_API std::vector<TensorSpec> input_specs(const Graph& graph, const Node&
 LOCKSTEP_API NodeView view_of(const Node& node, std::span<const TensorSpec> inputs,
                               const NodeView::VariableSpecs& variables,
                               const NodeView::ShapeValues* shape_values = nullptr);
-// What the op's inference rule says of the outputs. Throws InvalidArgument with the node's place. Where
-// `shape_values` is null, shape operands are what the node's graph alone says of them.
+// The outputs that the op's inference rule gives. Throws InvalidArgument with the node's place. If
+// `shape_values` is null, only the node's graph tells what shape operands hold.
 LOCKSTEP_API SmallVector<TensorSpec, 1> infer_outputs(const Node& node, std::span<const TensorSpec> inputs,
                                                       const NodeView::VariableSpecs& variables,
                                                       const NodeView::ShapeValues* shape_values = nullptr);
-// The specs of the variables that a graph declares, as rules ask for them. The graph must outlive it.
+// A lookup, for rules, of the specs of the variables that a graph declares. The graph must outlive it.
 LOCKSTEP_API NodeView::VariableSpecs variable_specs(const Graph& outermost);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// graph/ir/graph_parts.cpp - parts of a Graph: strings and source lines that are kept once, and declared variables.
+// graph/ir/graph_parts.cpp - parts of a Graph: interned strings and source lines, declared variables.
 #include "lockstep/graph/ir/graph_parts.h"
 
 #include <algorithm>
@@ -9,15 +9,15 @@
 
 namespace lockstep::internal {
 
-// --- lists whose elements are there once
+// --- lists that hold each element once
 
 namespace {
 
-// Lists up to this length are searched from one end to the other: most regions are small, and many, and then
-// there is no index to be copied with them.
+// Lists up to this length are searched linearly and have no index: most regions are small, and there are many
+// of them, and an index would have to be copied with each.
 constexpr std::size_t kShortList = 8;
 
-// The element for which is_it(number) holds; NumberTable::kNone: there is none.
+// The number for which is_it(number) holds; NumberTable::kNone if there is none.
 template <class Hash, class IsIt>
 std::uint32_t find_in(std::size_t size, const NumberTable& index, Hash hash, IsIt is_it) {
   if (size > kShortList) return index.find(hash(), is_it);
@@ -27,7 +27,7 @@ std::uint32_t find_in(std::size_t size, const NumberTable& index, Hash hash, IsI
   return NumberTable::kNone;
 }
 
-// Room in the index for one element more.
+// Makes room in the index for one more element.
 template <class HashOf>
 void make_room(std::size_t size, NumberTable& index, HashOf hash_of) {
   if (size < kShortList || index.has_room()) return;
@@ -92,7 +92,7 @@ void VariableTable::index_all(std::size_t room) {
 
 namespace {
 
-// What a declaration says about its copies, by itself.
+// Checks what a declaration says about its copies, without looking at other declarations.
 void check_copies(const VariableDecl& decl) {
   const bool sliced = decl.aggregation == Aggregation::kSlices;
   if (!sliced && (decl.slice_axis != 0 || decl.slice_extent != 0))

@@ -1,4 +1,4 @@
-// graph/ir/graph_parts.h - parts of a Graph: strings and source lines that are kept once, and declared variables.
+// graph/ir/graph_parts.h - parts of a Graph: interned strings and source lines, declared variables.
 //
 // For Graph alone. Thread safety: any number of readers, or one writer.
 #pragma once
@@ -25,13 +25,13 @@ class LOCKSTEP_API InternedStrings {
   const std::string& operator[](StringId id) const { return *list_[id.index()]; }
 
  private:
-  // A SourceSite points into them, and must survive growth. Copies of a graph, which are many if regions are copied,
-  // share them.
+  // Shared pointers, because a SourceSite points into the strings and must survive growth of the list, and
+  // because copies of a graph (many, if regions are copied) share them.
   std::vector<std::shared_ptr<const std::string>> list_;
   NumberTable index_;
 };
 
-// Source lines, each once. They are numbered from 1 on; 0 is a line that is not known.
+// Source lines, each once, numbered from 1; 0 is an unknown line.
 class LOCKSTEP_API InternedSites {
  public:
   std::uint32_t add(const SourceSite& site, InternedStrings& strings);

@@ -1,4 +1,4 @@
-// graph/ir/kernel.cpp - the checks of a kernel's context that are no part of its fast path.
+// graph/ir/kernel.cpp - checks of a kernel's context that are not on its fast path.
 #include "lockstep/graph/ir/kernel.h"
 
 #include "lockstep/core/error.h"

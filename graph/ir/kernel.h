@@ -1,14 +1,14 @@
-// graph/ir/kernel.h - what a kernel sees when it runs, and how it says that its work can be cut.
+// graph/ir/kernel.h - the context in which a kernel runs, and how it declares that its work can be split.
 //
 // A kernel computes all outputs of one node, or one shard of them. It reads inputs and writes outputs in
-// place: the memory is planned, aligned and already there. It never allocates per call where that can be
-// avoided, keeps no state between calls, and reports a failure by throwing (an infallible kernel never
+// place: the memory is planned, aligned and allocated before the call. It does not allocate per call if that
+// can be avoided, keeps no state between calls, and reports a failure by throwing (an infallible kernel never
 // throws).
 //
-// Splitting: a Split says into how many independent shards the work of one node falls, from shapes alone and
-// never from the number of threads, so that results do not depend on it. Shard i of n computes its part;
-// where `finish` is set, one more call with is_finish() follows after all shards (to combine partial results
-// kept in scratch()). Thread safety: one kernel is called from several threads at once, each call with a
+// Splitting: a Split says how many independent shards the work of one node has. It follows from shapes alone,
+// never from the number of threads, so that results do not depend on that number. Shard i of n computes its
+// part; if `finish` is set, one more call with is_finish() follows after all shards (to combine partial
+// results kept in scratch()). Thread safety: several threads call one kernel at once, each with a
 // KernelContext of its own.
 #pragma once
 
@@ -35,24 +35,24 @@ struct Split {
   bool finish = false;
 };
 
-// A place where a tensor lies, of known spec.
+// The memory of a tensor, and its known spec.
 struct TensorArg {
   void* data = nullptr;
   const TensorSpec* spec = nullptr;
 };
 
-// What one run of a program lends to all its kernels.
+// Shared by all kernels during one run of a program.
 struct RunInfo {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
-  // What may end the run early; null: nothing.
+  // These may end the run early; null: nothing does.
   const std::stop_token* cancel = nullptr;
   const SteadyTime* deadline = nullptr;
-  // Told of the nodes that run; null: nobody.
+  // Told of the nodes that run; null: no observer.
   Observer* observer = nullptr;
 
-  // For kernels that take long, between two pieces of work: throws Error (kCancelled, kDeadlineExceeded)
-  // where the run is to end early.
+  // Long-running kernels call this between two pieces of work: throws Error (kCancelled, kDeadlineExceeded)
+  // if the run is to end early.
   LOCKSTEP_API void check_stop() const;
 };
 
@@ -68,7 +68,7 @@ class LOCKSTEP_API KernelContext {
   const TensorSpec& output_spec(std::size_t i) const { return *outputs_[i].spec; }
   const void* input(std::size_t i) const { return inputs_[i].data; }
   void* output(std::size_t i) const { return outputs_[i].data; }
-  // Typed contents; throw InvalidArgument where T is not the dtype.
+  // Typed contents; throw InvalidArgument if T is not the dtype.
   template <class T>
   std::span<const T> input(std::size_t i) const {
     check_dtype(inputs_[i], dtype_of<T>);
@@ -87,8 +87,8 @@ class LOCKSTEP_API KernelContext {
   bool is_finish() const { return shard_ == shards_; }
   void* scratch() const { return scratch_; }
   // This shard's part [begin, end) of `total` items cut as evenly as possible. Long parts begin at multiples
-  // of kUnit items, so that no two shards share a line of an array that begins with one, and vectors do not
-  // straddle lines.
+  // of kUnit items, so that in an array that begins on a cache line no two shards share a line and vectors do
+  // not straddle lines.
   static constexpr std::int64_t kUnit = 64;
   std::pair<std::int64_t, std::int64_t> range(std::int64_t total) const {
     if (shards_ == 1) return {0, total};  // saves divisions, which small tensors would notice
@@ -100,7 +100,7 @@ class LOCKSTEP_API KernelContext {
     return {start(shard_), start(shard_ + 1)};
   }
 
-  int replica() const { return replica_; }  // 0 where nothing is replicated
+  int replica() const { return replica_; }  // 0 if nothing is replicated
   const RunInfo& run() const { return *run_; }
   RandomStream random(std::uint64_t key) const {
     return {run_->seed, key, static_cast<std::uint32_t>(replica_), run_->step};

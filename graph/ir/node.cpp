@@ -1,4 +1,4 @@
-// graph/ir/node.cpp - what is asked of single nodes.
+// graph/ir/node.cpp - queries about single nodes.
 #include <algorithm>
 
 #include "lockstep/graph/ir/graph.h"
@@ -106,7 +106,8 @@ SmallVector<TensorSpec, 1> infer_outputs(const Node& node, std::span<const Tenso
   }
   InferContext context(node.name(), inputs, node.attributes(), node.regions(), &variables, node.outputs(),
                        shape_values);
-  // A loop that is to keep its trips gives more than it states; what is read from a file may give anything.
+  // A loop that keeps its trips gives more outputs than it states; a node read from a file may give any
+  // number.
   context.limit_outputs(4 * node.outputs().size() + 256);
   try {
     node.op().infer(context);

@@ -82,7 +82,7 @@ struct OpRegistry::State {
   mutable std::shared_mutex mutex;
   std::deque<OpDef> defs;  // addresses never change
   NameMap<const OpDef*> known;
-  NameMap<std::weak_ptr<const OpDef>> unknown;  // each as long as a graph holds it
+  NameMap<std::weak_ptr<const OpDef>> unknown;  // each lives as long as a graph holds it
 };
 
 OpRegistry::OpRegistry() : state_(std::make_unique<State>()) {}
@@ -133,7 +133,7 @@ std::shared_ptr<const OpDef> OpRegistry::find_or_unknown(std::string_view name) 
   def.effects = Effect::kOpaque;
   def.open_attributes = true;
   def.known = false;
-  // The last graph that holds it takes it out of the table.
+  // Runs when the last graph that holds the op lets it go: removes it from the table.
   const auto forget = [state = state_.get()](const OpDef* gone) {
     {
       const std::unique_lock lock(state->mutex);
@@ -142,7 +142,7 @@ std::shared_ptr<const OpDef> OpRegistry::find_or_unknown(std::string_view name) 
     }
     delete gone;  // NOLINT(cppcoreguidelines-owning-memory): the deleter of its shared pointer
   };
-  // Before the lock, which its end takes.
+  // Made before locking, because its deleter takes the lock.
   std::shared_ptr<const OpDef> made(new OpDef(std::move(def)), forget);
   const std::unique_lock lock(state_->mutex);
   std::weak_ptr<const OpDef>& slot = state_->unknown[made->name];

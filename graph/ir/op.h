@@ -13,8 +13,9 @@
 //   };
 //   OpRegistry::global().add(std::move(def));           // a taken name is an error
 //
-// Thread safety: the registry may be used from any thread; an OpDef never changes once added, and never goes.
-// Registering allocates: a failed first use of global() throws std::bad_alloc, and the next one tries again.
+// Thread safety: the registry may be used from any thread; an OpDef never changes once added, and is never
+// removed. Registering allocates: if the first use of global() throws std::bad_alloc, the next one tries
+// again.
 #pragma once
 
 #include <array>
@@ -53,7 +54,7 @@ enum class Effect : std::uint8_t {
   kCollective = 4,  // takes part in a communicator's order
   kRandom = 8,      // draws from the run's random stream: equal nodes with equal keys are equal
   kHost = 16,       // touches the world outside: never erased, merged or repeated
-  kOpaque = 32,     // nobody knows: a barrier that nothing is moved across
+  kOpaque = 32,     // unknown effects: a barrier that nothing is moved across
 };
 constexpr Effect operator|(Effect a, Effect b) {
   return static_cast<Effect>(static_cast<std::uint8_t>(a) | static_cast<std::uint8_t>(b));
@@ -113,10 +114,10 @@ class LOCKSTEP_API NodeView {
   std::span<const TensorSpec> inputs() const { return inputs_; }
   const std::vector<Attribute>& attributes() const { return attributes_; }
   std::span<const Graph> regions() const { return regions_; }
-  // The output specs that the node's maker stated: the word of ops whose outputs follow from nothing else
-  // (placeholders, lambdas).
+  // The output specs stated when the node was made: the only source for ops whose outputs follow from nothing
+  // else (placeholders, lambdas).
   std::span<const TensorSpec> declared() const { return declared_; }
-  // The attribute, or null; or throws InvalidArgument where it is missing or has another type.
+  // find() gives the attribute or null; get() throws InvalidArgument if it is missing or has another type.
   template <class T>
   const T* find(std::string_view attribute) const {
     const AttributeValue* value = find_attribute(attributes_, attribute);
@@ -133,7 +134,7 @@ class LOCKSTEP_API NodeView {
     const T* value = find<T>(attribute);
     return value == nullptr ? fallback : *value;
   }
-  // Spec of a declared variable; throws InvalidArgument where it is not declared.
+  // Spec of a declared variable; throws InvalidArgument if it is not declared.
   const TensorSpec& variable(std::string_view name) const;
   // The elements of input i, one of OpDef::shape_operands, as far as they are known: all of them once feeds
   // have arrived, before that perhaps only their number (elements not known yet are kUnknownElement).
@@ -154,8 +155,8 @@ class LOCKSTEP_API NodeView {
   const ShapeValues* shape_values_;
 };
 
-// What an inference rule sees and says. It is called when a node is made (dimensions may be unknown), when it
-// is verified, and when feeds arrive (all dimensions known).
+// The node that an inference rule looks at, and the outputs that the rule gives. Rules are called when a node
+// is made (dimensions may be unknown), when it is verified, and when feeds arrive (all dimensions known).
 class LOCKSTEP_API InferContext : public NodeView {
  public:
   using Outputs = SmallVector<TensorSpec, 1>;
@@ -163,12 +164,13 @@ class LOCKSTEP_API InferContext : public NodeView {
   void add_output(TensorSpec spec);
   void add_output(DType dtype, Shape shape);
   Outputs& outputs() { return outputs_; }
-  // A rule that gives more outputs than this is refused at the first of them: a node that states its outputs,
-  // as one from a file does, is not worth more work than that.
+  // A rule that gives more outputs than this fails at the first one too many: a node that already states its
+  // outputs, such as one from a file, is not worth more work.
   void limit_outputs(std::size_t most) { most_ = most; }
-  // Of rules that make a list as long as their outputs first: throws where so many are too many.
+  // For rules that first build a list as long as their outputs: throws if `count` outputs are more than the
+  // limit.
   void expect_outputs(std::int64_t count) const;
-  // Throws where the inputs' dtypes differ, or are not among those allowed; returns the common one.
+  // Throws if the inputs' dtypes differ; returns the common one.
   DType same_dtype() const;
   void require(bool condition, const char* message) const {
     if (!condition) fail(message);
@@ -183,24 +185,26 @@ class LOCKSTEP_API InferContext : public NodeView {
 struct Cost {
   double flops = 0;
   double bytes = 0;    // read and written
-  double seconds = 0;  // where > 0 it is used as it is: a measured time or a user's hint
+  double seconds = 0;  // if > 0, used as it is: a measured time or a user's hint
 };
 
-// What a gradient rule sees: a node of the graph being built and what flows back into its outputs. It makes
-// the nodes of the backward pass with the ordinary op functions and returns one Gradient per input, an empty
-// one where nothing flows back (an integer input, say). See graph/train/gradients.h.
+// The input of a gradient rule: a node of the graph being built and what flows back into its outputs. The
+// rule makes the nodes of the backward pass with the ordinary op functions and returns one Gradient per
+// input, an empty one if nothing flows back (into an integer input, for example). See
+// graph/train/gradients.h.
 class GradientContext;
 using GradientFn = std::function<std::vector<Gradient>(GradientContext&)>;
 
-// How an op stands to replicas: what strategies do with its nodes in the code of a replica.
+// How strategies treat the nodes of an op in the code of a replica.
 enum class ReplicaRole : std::uint8_t {
-  kNone,             // one per replica, which follows its inputs
+  kNone,             // one node per replica; its value follows from its inputs
   kOwnSource,        // its value differs between replicas, whatever its inputs
   kReplicaNumber,    // output 0 is the number of the replica: a constant once it is known
-  kShare,            // its value is a share: those of all replicas add up to the value
-  kSumOverReplicas,  // a replica computes its part: the value is the sum over all of them
-  // Its copies for replicas become one node, which takes the inputs of all of them, replica by replica, gives
-  // their outputs in the same order, and says in its int attribute `replicas` how many there are.
+  kShare,            // its value is a share: the shares of all replicas add up to the value
+  kSumOverReplicas,  // each replica computes a part: the value is the sum over all replicas
+  // The copies of the node for all replicas become one node, which takes the inputs of all of them, replica
+  // by replica, gives their outputs in the same order, and states their number in its int attribute
+  // `replicas`.
   kCollective,
   kLoweredCollective,  // combines values of several replicas: a collective is lowered to it
   kAgree,              // all its inputs are equal: prove-sync proves it
@@ -209,26 +213,26 @@ enum class ReplicaRole : std::uint8_t {
 struct OpTraits {
   bool elementwise = false;    // output element i depends on element i of the (broadcast) inputs alone
   bool commutative = false;    // the first two inputs may be swapped
-  bool in_place = false;       // the output may lie in an input of equal spec; of several, i in input i
+  bool in_place = false;       // output may lie in an input of equal spec; of several outputs, i in input i
   bool alias = false;          // output 0 is input 0 under another name or shape: nothing runs
-  bool alias_if_same = false;  // as alias, where input 0 and output 0 turn out to have one spec
+  bool alias_if_same = false;  // as alias, if input 0 and output 0 turn out to have one spec
   bool infallible = false;     // its kernel never throws: allowed in the commit stage
   ReplicaRole role = ReplicaRole::kNone;
   bool is(ReplicaRole asked) const { return role == asked; }
   bool same_on_all = false;       // of a collective: each of its outputs is equal on all replicas
   bool transfers = false;         // brings input 0 to the node's device, whatever memory it lies in
-  bool declares_effects = false;  // its int attribute `effects` stands in place of OpDef::effects
-  bool checkpoint = false;        // kept for gradients; what leads to it may be computed again for them
+  bool declares_effects = false;  // its int attribute `effects` replaces OpDef::effects
+  bool checkpoint = false;        // its output is kept for gradients; nodes leading to it may be recomputed
   bool gives_shape = false;       // output 0 is the shape of input 0, whose contents are not looked at
-  // Each element of output 0 is one of input 0, or of any input where their number is open; other inputs only
-  // say which.
+  // Each element of output 0 is an element of input 0 (of any input, if the op takes any number of them);
+  // other inputs only say which.
   bool moves_elements = false;
-  // Output 0 is all zeros where input 0 is. Only ops that spread or negate an assigned number need to say so:
-  // strategies see by it that replicas add nothing.
+  // Output 0 is all zeros if input 0 is. Only ops that spread or negate an assigned number need to set this:
+  // it tells strategies that replicas add nothing.
   bool keeps_zeros = false;
-  // Its kernel may run while a graph is built, read or verified, to find what a shape operand holds. For ops
-  // that are quick, whose outputs are the only memory they take, and whose kernel is safe for all that their
-  // rule accepts: a graph from a file may hold anything.
+  // Its kernel may run while a graph is built, read or verified, to compute the contents of a shape operand.
+  // Only for ops that are quick, take no memory but their outputs, and whose kernel is safe for everything
+  // that their rule accepts: a graph from a file may hold anything.
   bool shape_math = false;
   // Output 0 is the tensor in this attribute: nothing runs.
   std::optional<std::string> gives_attribute;
@@ -244,7 +248,7 @@ struct OpTraits {
     bool uses_old_value = true;  // of the variable
     std::vector<std::string> slots = {};  // attributes that name slot variables, which are read and written
     bool gradient = false;  // the operand is a gradient: replicas sum it, whatever the aggregation
-    // The input with the rows' numbers, where the operand holds some rows only.
+    // The input with the row numbers, if the operand holds only some rows.
     std::optional<std::size_t> indices = {};
   };
   std::optional<Update> updates_variable;
@@ -254,7 +258,7 @@ struct OpTraits {
 using KernelMaker = std::function<KernelFn(const NodeView&, std::span<const TensorSpec> outputs)>;
 
 // Computes `count` consecutive elements of an output from as many consecutive elements of each input;
-// `output` may be one of the inputs. Stateless; never throws where the op is infallible.
+// `output` may be one of the inputs. Stateless; never throws if the op is infallible.
 using TileFn = std::function<void(const void* const* inputs, void* output, std::int64_t count)>;
 using TileMaker = std::function<TileFn(const NodeView&, std::span<const TensorSpec> outputs)>;
 
@@ -286,9 +290,9 @@ struct OpDef {
   // For an element-wise op with one output, on the CPU: the pass fuse-elementwise joins only ops that have
   // it. It gives the same bits as the kernel.
   TileMaker tile;
-  // Refuses attributes not declared above unless set.
+  // Unless set, attributes not declared above are refused.
   bool open_attributes = false;
-  bool known = true;  // false: a name that the text form brought in and nobody registered
+  bool known = true;  // false: an unregistered name that came from the text form
 };
 
 // "takes 2 inputs, got 3".
@@ -306,12 +310,12 @@ class LOCKSTEP_API OpRegistry {
 
   // Throws InvalidArgument for a taken or malformed name, or an OpDef without an inference rule.
   const OpDef& add(OpDef def);
-  // Null where nobody registered it.
+  // Null if the op is not registered.
   const OpDef* find(std::string_view name) const;
   // Throws NotFound, naming the closest registered names.
   const OpDef& get(std::string_view name) const;
-  // As find, but an unregistered name gets an OpDef with known == false, so that a graph can hold it. That one
-  // lives as long as this pointer, or a graph with a node of it.
+  // As find, but an unregistered name gets an OpDef with known == false, so that a graph can hold it. Such an
+  // OpDef lives as long as the returned pointer, or as a graph with a node of it.
   std::shared_ptr<const OpDef> find_or_unknown(std::string_view name);
   std::vector<std::string> names() const;  // sorted
 

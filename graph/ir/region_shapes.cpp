@@ -10,7 +10,7 @@ namespace lockstep::internal {
 
 namespace {
 
-// What is inferred for: a graph that passes may still change, or one that runs as it is.
+// The purpose of inference: a graph that passes may still change, or one that runs as it is.
 enum class Purpose : std::uint8_t { kPass, kRun };
 
 SmallVector<TensorSpec, 1> infer_node(const Node& node, std::span<const TensorSpec> inputs,

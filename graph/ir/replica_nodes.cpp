@@ -1,4 +1,4 @@
-// graph/ir/replica_nodes.cpp - nodes about replicas, with names for what their attributes and inputs mean.
+// graph/ir/replica_nodes.cpp - views of nodes about replicas, with names for their attributes and inputs.
 #include "lockstep/graph/ir/replica_nodes.h"
 
 #include <algorithm>

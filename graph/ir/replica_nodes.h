@@ -1,11 +1,12 @@
-// graph/ir/replica_nodes.h - nodes about replicas, with names for what their attributes and inputs mean.
+// graph/ir/replica_nodes.h - views of nodes about replicas, with names for their attributes and inputs.
 //
 //   if (const auto replicated = ReplicatedNode::of(node)) {
-//     for (std::size_t r = 0; r < replicated->replicas(); ++r) visit(replicated->arguments(node.inputs(), r));
+//     for (std::size_t r = 0; r < replicated->replicas(); ++r)
+//       visit(replicated->arguments(node.inputs(), r));
 //   }
 //
-// A view holds a reference to its node and is as good as that: it ends with the node, and after a change of the
-// node it has to be made anew. Views are values; threads may share them as they share the graph.
+// A view holds a reference to its node: it is valid as long as the node, and has to be made anew after a
+// change of the node. Views are values; threads may share them as they share the graph.
 #pragma once
 
 #include <cstddef>
@@ -22,13 +23,14 @@ inline constexpr std::int64_t kMaxReplicas = 1 << 20;
 
 // A `replicated` node: its region is the code of one replica, and runs once for each.
 //
-// The region's first parameters are shared: all replicas see one input of the node. Each further parameter takes
-// one input per replica. The node has one output per replica for each result of the region.
+// The region's first parameters are shared: each takes one input of the node, which all replicas see. Each
+// further parameter takes one input per replica. The node has one output per replica for each result of the
+// region.
 class LOCKSTEP_API ReplicatedNode {
  public:
-  // Nothing where it is another node, or one that verify() would refuse.
+  // Empty for any other node, and for one that verify() would refuse.
   static std::optional<ReplicatedNode> of(const Node& node);
-  // Throws InternalError where of() gives nothing.
+  // Throws InternalError if of() is empty.
   explicit ReplicatedNode(const Node& node);
 
   const Node& node() const { return *node_; }
@@ -37,7 +39,7 @@ class LOCKSTEP_API ReplicatedNode {
   std::size_t shared() const { return shared_; }  // parameters that all replicas see
   bool is_update() const { return update_; }      // made by Extended::update
 
-  // The input of the node that a parameter is on a replica.
+  // The number of the node's input that a parameter takes on a replica.
   std::size_t input(std::size_t parameter, std::size_t replica) const {
     return parameter < shared_ ? parameter : shared_ + (parameter - shared_) * replicas_ + replica;
   }
@@ -45,7 +47,7 @@ class LOCKSTEP_API ReplicatedNode {
   std::span<const ValueId> inputs(std::size_t parameter) const {
     return node_->inputs().subspan(input(parameter, 0), parameter < shared_ ? 1 : replicas_);
   }
-  // What a replica's parameters are, out of something for each input.
+  // Picks the items of a replica's parameters, given one item for each input of the node.
   template <class T>
   std::vector<T> arguments(std::span<const T> inputs, std::size_t replica) const {
     std::vector<T> mine;
@@ -53,7 +55,7 @@ class LOCKSTEP_API ReplicatedNode {
     for (std::size_t i = 0; i < region().parameters().size(); ++i) mine.push_back(inputs[input(i, replica)]);
     return mine;
   }
-  // The output that a result of the region is on a replica, and the result that an output is.
+  // The output that holds a result of the region on a replica, and the result that an output holds.
   std::size_t output(std::size_t result, std::size_t replica) const { return result * replicas_ + replica; }
   std::size_t result(std::size_t output) const { return output / replicas_; }
 
@@ -69,8 +71,8 @@ class LOCKSTEP_API ReplicatedNode {
 
 // A `merge_call` node: replicas leave their code together, for a region over the arguments of all of them.
 //
-// The region takes the inputs of replica 0, then those of replica 1, and so on. An output is single, one result of
-// the region, or it has one result per replica.
+// The region takes the inputs of replica 0, then those of replica 1, and so on. An output is either single
+// (one result of the region) or has one result per replica.
 class LOCKSTEP_API MergeCall {
  public:
   // As ReplicatedNode::of.
@@ -83,11 +85,11 @@ class LOCKSTEP_API MergeCall {
   std::size_t outputs() const { return single_.size(); }
   bool is_single(std::size_t output) const { return single_[output] != 0; }
 
-  // The parameter of the region that an input is on a replica.
+  // The parameter of the region that takes an input of a replica.
   std::size_t parameter(std::size_t input, std::size_t replica) const {
     return replica * node_->inputs().size() + input;
   }
-  // The first result of the region for each output, and how many results there are behind the last.
+  // For each output the number of its first result of the region; then the number of all results.
   std::vector<std::size_t> first_results() const;
 
  private:
@@ -101,7 +103,7 @@ class LOCKSTEP_API MergeCall {
 
 // How many replicas' inputs a collective has: 1 until passes join those of several.
 LOCKSTEP_API std::size_t joined_replicas(const Node& collective);
-// Is it a collective whose shape says that it is still to be joined (`replicas` is 0)?
+// Is it a collective that is still to be joined (its attribute `replicas` is 0)?
 LOCKSTEP_API bool awaits_joining(const Node& node);
 
 }  // namespace lockstep

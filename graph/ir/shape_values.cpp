@@ -1,4 +1,4 @@
-// graph/ir/shape_values.cpp - what shape operands hold.
+// graph/ir/shape_values.cpp - the contents of shape operands.
 #include "lockstep/graph/ir/internal/shape_values.h"
 
 #include <algorithm>
@@ -42,8 +42,8 @@ std::vector<Tensor> run(const Node& node, std::span<const Tensor> inputs) {
 }
 
 constexpr int kMaxDepth = 256;
-constexpr std::int64_t kMaxElements = 1 << 16;  // of what is computed while a graph is built
-// What may be computed for all values of a graph, in elements that are read or made.
+constexpr std::int64_t kMaxElements = 1 << 16;  // of a value computed while a graph is built
+// The budget for all values of a graph, in elements that are read or made.
 constexpr std::int64_t kBaseBudget = 1 << 21;
 constexpr std::int64_t kNodeBudget = 16;
 
@@ -113,7 +113,7 @@ class StaticElements::Impl {
     bool shapes_known = true;
     std::int64_t largest = 0;
     for (const ValueId input : node.inputs()) {
-      inputs.push_back(of(input, depth + 1));  // all of them: one may have to be refused
+      inputs.push_back(of(input, depth + 1));  // every input, since any of them may have to be refused
       spend(node, inputs.back().size());
       shapes_known = shapes_known && graph_.spec(input).shape.is_known();
     }
@@ -149,7 +149,7 @@ class StaticElements::Impl {
                           place_of(node));
   }
 
-  // Ops that move elements carry the mark of unknown ones along like any number.
+  // Ops that move elements carry kUnknownElement along like any other number.
   bool may_hold_unknown(const Node& node, const std::vector<std::vector<std::int64_t>>& inputs) const {
     const OpDef& op = node.op();
     if (!op.traits.moves_elements || node.outputs()[0].dtype != DType::kI64) return false;
@@ -178,7 +178,7 @@ class StaticElements::Impl {
     return outputs;
   }
 
-  // With any number in place of unknown elements; what depends on one of them is unknown.
+  // Runs the node with 1 in place of unknown elements; output elements that depend on one are unknown.
   std::vector<std::vector<std::int64_t>> run_masked(const Node& node,
                                                     std::vector<std::vector<std::int64_t>> inputs) const {
     const Shape& out = node.outputs()[0].shape;
@@ -198,7 +198,7 @@ class StaticElements::Impl {
     return outputs;
   }
 
-  // Takes so many elements out of the budget.
+  // Takes `elements` out of the budget.
   void spend(const Node& node, std::size_t elements) {
     budget_ -= static_cast<std::int64_t>(elements);
     if (budget_ >= 0) return;

@@ -1,4 +1,4 @@
-// graph/ir/variable_decl.cpp - names of what a declaration says.
+// graph/ir/variable_decl.cpp - names of the options of a declaration.
 #include "lockstep/graph/ir/variable_decl.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-// graph/ir/variable_decl.h - what a graph says of a variable.
+// graph/ir/variable_decl.h - the declaration of a variable in a graph.
 //
 // Thread safety: plain values; copies of a Tensor share its data.
 #pragma once
@@ -33,14 +33,15 @@ struct VariableDecl {
   Aggregation aggregation = Aggregation::kNone;
   bool trainable = true;
   std::string device = {};  // canonical name of where it lives; empty: not placed
-  // A copy of another variable, which is declared before it: it is what replica `replica` uses in its place,
-  // and starts with that one's value, or with an initial value of its own where the variable is synchronized
-  // on read. Copies that `share` lie in the other one's memory: one variable under two names.
+  // Set for a copy of another variable, which must be declared before it: replica `replica` uses the copy in
+  // its place. It starts with the original's value, or with an initial value of its own if the variable is
+  // synchronized on read. A copy that `shares` lies in the original's memory: one variable under two names.
   std::string copy_of = {};
   std::int32_t replica = -1;
   bool shares = false;
-  // Of Aggregation::kSlices: `spec` is one slice, dims[slice_axis] long; together, in the order of the replicas,
-  // they are a value that is `slice_extent` long there. What the last slices hold beyond that does not count.
+  // For Aggregation::kSlices: `spec` is one slice, dims[slice_axis] long. In the order of the replicas, the
+  // slices make up a value that is `slice_extent` long along that axis; elements of the last slices beyond it
+  // do not count.
   std::int32_t slice_axis = 0;
   std::int64_t slice_extent = 0;
   std::string made_at = {};  // "train.cpp:12", for messages; empty: not known

@@ -5,7 +5,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr double kUnknownSeconds = 1e-6;  // where the caller gave no hint
+constexpr double kUnknownSeconds = 1e-6;  // if the caller gave no hint
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// graph/ops/collectives.cpp - values that replicas make together.
+// graph/ops/collectives.cpp - collectives: values that replicas compute together.
 #include "lockstep/graph/ops/collectives.h"
 
 #include <algorithm>
@@ -88,7 +88,7 @@ OpDef all_reduce_op() {
   return def;
 }
 
-// Collectives that are joined already belong to a graph that is distributed: gradients are taken before.
+// A joined collective belongs to a graph that is already distributed; gradients must be taken before that.
 void require_one_replica(const GradientContext& c) {
   if (c.view().get_or<std::int64_t>("replicas", 0) > 1)
     throw InvalidArgument(
@@ -128,7 +128,7 @@ OpDef all_gather_op() {
                              "; they may differ along axis ", axis, " only"));
         }
       }
-      // What the others add is not known.
+      // How much the other replicas add is not known.
       if (c.get_or<std::int64_t>("replicas", 1) == 0) dims[axis] = kUnknown;
       specs.push_back({spec.dtype, Shape(std::span<const std::int64_t>(dims))});
     }
@@ -136,7 +136,7 @@ OpDef all_gather_op() {
       for (const TensorSpec& spec : specs) c.add_output(spec);
     }
   };
-  // What flows back to all copies of a replica's part, added up: its piece of the sum.
+  // The sum of what flows back to all copies of a replica's part: its piece of the sum over the replicas.
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
     require_one_replica(c);
     std::vector<Gradient> back;
@@ -209,7 +209,7 @@ OpDef reduce_scatter_op() {
     const std::size_t replicas = replicas_of(c), tensors = c.num_inputs() / replicas;
     check_reducible(c, reduce_of(c));
     const auto joined = static_cast<std::int64_t>(replicas);
-    // In a region one replica stands for all: how many there are is said, or not known yet.
+    // In a region one replica stands for all: their number is stated (`pieces`), or not known yet.
     const std::int64_t said = c.get_or<std::int64_t>("pieces", joined > 1 ? joined : 0);
     if (said < 0 || (joined > 1 && said != joined))
       NodeView::fail(str("it is cut into ", said, " pieces for ", joined, " replicas"));
@@ -240,7 +240,7 @@ OpDef reduce_scatter_op() {
     std::vector<Gradient> back;
     for (std::size_t i = 0; i < c.num_outputs(); ++i) {
       Value whole = all_gather(c.grad(i), axis);
-      // Each replica's part of the mean is its value over their number, which the extents tell.
+      // In a mean over n replicas each value counts 1/n, which is the ratio of the extents.
       if (op == ReduceOp::kMean) {
         const auto extent = [&](const Value& value) {
           const std::int64_t at = internal::normal_axis(axis, value.shape().rank());
@@ -262,7 +262,7 @@ OpDef reduce_scatter_op() {
       NodeView::fail("one replica runs what is to be cut for several: let a strategy distribute the graph");
     struct Piece {
       DType dtype;
-      std::int64_t row, elements;  // of a piece: those that lie together, and all
+      std::int64_t row, elements;  // of a piece: contiguous elements, and all elements
     };
     std::vector<Piece> pieces;
     for (std::size_t t = 0; t < tensors; ++t) {
@@ -283,7 +283,7 @@ OpDef reduce_scatter_op() {
         const auto [begin, end] = c.range(elements);
         for (std::int64_t i = begin; i < end;) {
           const std::int64_t stop = std::min(end, (i / row + 1) * row);
-          // Element i of the piece is this many further on in the whole.
+          // Element i of the piece lies this many elements further on in the whole.
           const std::int64_t ahead = (i / row * static_cast<std::int64_t>(replicas - 1) + replica) * row;
           for (std::size_t r = 0; r < replicas; ++r) {
             inputs[r] = static_cast<const char*>(c.input(r * tensors + t)) +
@@ -351,7 +351,7 @@ OpDef agree_op() {
   def.name = "agree";
   def.summary = "the first input; the others must be equal to it, which prove-sync proves";
   def.inputs = Arity::at_least(1);
-  // What wants them equal, for messages.
+  // Why they must be equal, for messages.
   def.attributes = {{"because", AttributeType::kString, false}};
   def.traits.alias = true;
   def.traits.infallible = true;
@@ -379,7 +379,7 @@ OpDef group_op() {
   return def;
 }
 
-// The region's results are, one after another, 1 value (attribute `single` is 1) or one for each replica.
+// For each output in turn the region has 1 result (attribute `single` is 1) or one for each replica.
 OpDef merge_call_op() {
   OpDef def;
   def.name = "merge_call";
@@ -469,7 +469,7 @@ IndexedSlices internal::all_reduce_slices(ReduceOp op, const IndexedSlices& slic
   return all;
 }
 
-// How much there will be is not known before `replicate`, which says how many replicas there are.
+// The extent along the axis is not known before `replicate`, which says how many replicas there are.
 Value internal::gather_replicas(const Operand& value, std::int64_t axis) {
   const Value& v = value.value_for("all_gather");
   std::vector<Attribute> attributes;

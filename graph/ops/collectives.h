@@ -1,12 +1,12 @@
-// graph/ops/collectives.h - values that replicas make together.
+// graph/ops/collectives.h - collectives: values that replicas compute together.
 //
-//   Value total = all_reduce(ReduceOp::kSum, local);        // inside a replicated region: the same on every replica
+//   Value total = all_reduce(ReduceOp::kSum, local);  // in a replicated region: the same on every replica
 //
 // Inside a replicated region these take and give the values of one replica. The pass `replicate` joins the
 // copies of such a node into one, which takes the values of all replicas, replica by replica, and gives
 // theirs: no replica ever waits for another, since the joined node simply runs when its inputs are there.
-// With one replica, or outside of replicated regions, they are what they are for a group of one: the value
-// itself. All but those of min, max and prod have gradients.
+// With one replica, or outside of replicated regions, they act on a group of one and give the value itself.
+// All except reductions by min, max and prod have gradients.
 //
 // Sums are taken in the order of the replicas, element by element, so that bits depend on nothing else.
 //
@@ -41,23 +41,25 @@ LOCKSTEP_API Value all_reduce(ReduceOp op, const Operand& value);
 // Several at once: one node.
 LOCKSTEP_API std::vector<Value> all_reduce(ReduceOp op, std::span<const Value> values,
                                            SourceSite site = SourceSite::current());
-// The rows of all replicas, which stand for their sum, or for their mean: rows divided by the number of replicas.
+// The rows of all replicas together. They stand for the sum; for a mean the rows are divided by the number of
+// replicas.
 template <class Slices>
-requires std::is_same_v<Slices, IndexedSlices>  // and never a list in braces
+requires std::is_same_v<Slices, IndexedSlices>  // so that a list in braces never matches
     IndexedSlices all_reduce(ReduceOp op, const Slices& slices, SourceSite site = SourceSite::current()) {
   return internal::all_reduce_slices(op, slices, site);
 }
-// The values of all replicas one behind the other along an axis, on every replica. Sizes along it may differ.
+// The values of all replicas one after the other along an axis, on every replica. Sizes along it may differ.
 LOCKSTEP_API Value all_gather(const Operand& value, std::int64_t axis = 0);
-// The values of all replicas combined and cut into `pieces` along an axis, as many as there are replicas: replica
-// r gets piece r, the same bits that all_reduce gives there. The extent must be a multiple: pad() it.
+// The values of all replicas combined and cut into `pieces` along an axis, as many as there are replicas:
+// replica r gets piece r, with the same bits that all_reduce gives there. The extent must be a multiple of
+// `pieces`: pad() it.
 LOCKSTEP_API Value reduce_scatter(ReduceOp op, const Operand& value, std::int64_t pieces,
                                   std::int64_t axis = 0);
 // The value of replica `root`, on every replica.
 LOCKSTEP_API Value broadcast_replica(const Operand& value, std::int64_t root = 0);
 
 namespace internal {
-// all_gather where replicas are traced: what it gives along the axis is not known yet.
+// all_gather while replicas are traced: the extent of the result along the axis is not known yet.
 LOCKSTEP_API Value gather_replicas(const Operand& value, std::int64_t axis);
 }  // namespace internal
 
@@ -65,12 +67,12 @@ LOCKSTEP_API Value gather_replicas(const Operand& value, std::int64_t axis);
 LOCKSTEP_API Value reduce_replicas(ReduceOp op, std::span<const Value> values,
                                    SourceSite site = SourceSite::current());
 
-// What a merge function gives for one result: one value for all replicas, or one for each.
+// One result of a merge function: one value for all replicas, or one for each.
 using MergedResult = std::vector<Value>;  // 1 or `replicas` values
 using MergeFn = std::function<std::vector<MergedResult>(std::span<const std::vector<Value>> arguments)>;
 // Inside a replicated region of `replicas` replicas: leaves it for the function, which is traced once and
-// sees the values of all replicas ([argument][replica]), and hands each replica its part of what the function
-// gives. The function may use no value of the region but its arguments.
+// sees the values of all replicas ([argument][replica]), and hands each replica its part of the function's
+// results. Of the region's values, the function may use only its arguments.
 LOCKSTEP_API std::vector<Value> merge_call(GraphBuilder& builder, std::int64_t replicas,
                                            std::span<const Value> arguments, const MergeFn& function,
                                            SourceSite site = SourceSite::current());

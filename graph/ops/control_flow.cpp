@@ -97,14 +97,14 @@ OpDef while_op() {
       const TensorSpec result = result_spec(body, i);
       const TensorSpec& parameter = parameter_spec(body, i);
       const Shape& given = c.input(i).shape;
-      // A body may know more of what it gives than of what it gets.
+      // A body may know more about its results than about its parameters.
       if (result.dtype != parameter.dtype || !parameter.shape.admits(result.shape) ||
           !given.may_equal(result.shape)) {
         NodeView::fail(str("carried value ", i, " goes in as ",
                            parameter.shape.admits(given) ? c.input(i) : parameter, " and comes out as ",
                            result, "; a loop must keep dtype and shape"));
       }
-      // The loop keeps what it was given, which may be more than its body knows.
+      // The loop keeps the shape it was given, which may be more precise than its body's.
       c.add_output(parameter.dtype, parameter.shape.admits(given) ? given : parameter.shape);
     }
     const std::int64_t max_trips = c.get_or<std::int64_t>("max_trips", -1);

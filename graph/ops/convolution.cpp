@@ -12,7 +12,7 @@ namespace lockstep {
 
 namespace {
 
-// The convolution that a node belongs to, from the shapes of its three tensors; those not known yet are
+// The convolution that a node belongs to, from the shapes of its three tensors; extents not known yet stay
 // unknown.
 kernels::ConvShape conv_shape(const NodeView& node, const Shape& x, const Shape& w) {
   if (x.rank() != 4) NodeView::fail(str("takes images [n, rows, columns, channels], got ", x));
@@ -83,7 +83,8 @@ Cost cost_of(const kernels::ConvShape& shape, const NodeView& node, std::span<co
   return {2 * shape.multiplications(), bytes, 1e-6 + shape.seconds(outputs[0].dtype)};
 }
 
-// The same for all three: split, cost and kernel from what computes it and the shapes it is made of.
+// Common to all three ops: split, cost and kernel, from the function that computes the op and the shapes of
+// its convolution.
 template <class Compute>
 void compute_with(OpDef& def, kernels::ConvShape (*shape_of_node)(const NodeView&, const TensorSpec&)) {
   def.cost = [=](const NodeView& node, std::span<const TensorSpec> outputs) {
@@ -127,8 +128,8 @@ OpDef conv2d_op() {
   return def;
 }
 
-// A derivative of conv2d: its third input says the shape of its output, which is the images' or the filter's;
-// `shape_of_node` is the convolution, and input `flow` what flows back into its result.
+// A derivative of conv2d: its third input gives the shape of its output, that of the images or of the filter.
+// `shape_of_node` gives the convolution; input `flow` is what flows back into the convolution's result.
 template <class Compute>
 OpDef backward_op(std::string name, std::string summary, std::size_t flow,
                   kernels::ConvShape (*shape_of_node)(const NodeView&, const TensorSpec&)) {

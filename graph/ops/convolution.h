@@ -27,7 +27,8 @@ struct Padding {
 
   // None: windows lie inside.
   static constexpr Padding valid() { return {}; }
-  // As much as an output of ceil(input / stride) needs; what is odd goes to the bottom and right.
+  // As much as an output of ceil(input / stride) needs; if it is odd, the extra one goes to the bottom and
+  // right.
   static constexpr Padding same() { return {Kind::kSame, {}}; }
   static constexpr Padding of(std::int64_t top, std::int64_t bottom, std::int64_t left, std::int64_t right) {
     return {Kind::kExplicit, {top, bottom, left, right}};
@@ -45,8 +46,8 @@ struct Conv2dOptions {
 
 // x [n, h, w, c] with the filter w [kh, kw, c / groups, out]: [n, h', w', out]. Floating.
 LOCKSTEP_API Value conv2d(const Operand& x, const Operand& w, const Conv2dOptions& options = {});
-// Its derivatives, which are ops of their own: with respect to x of that shape, and to w of that shape, where
-// g flows back into the output.
+// Its derivatives, as ops of their own: with respect to x of shape x_shape, and to w of shape w_shape; g
+// flows back into the output.
 LOCKSTEP_API Value conv2d_backward_input(const Value& g, const Value& w, const Value& x_shape,
                                          const Conv2dOptions& options = {},
                                          SourceSite site = SourceSite::current());
@@ -55,7 +56,7 @@ LOCKSTEP_API Value conv2d_backward_filter(const Value& x, const Value& g, const 
                                           SourceSite site = SourceSite::current());
 
 struct PoolOptions {
-  Extents2d strides = {0, 0};  // {0, 0}: those of the window, which then do not overlap
+  Extents2d strides = {0, 0};  // {0, 0}: the extents of the window, so that windows do not overlap
   Padding padding = Padding::valid();
 };
 

@@ -34,7 +34,7 @@ double flops_of(Weight weight) {
   return 100;
 }
 
-// Elements a shard: 20 to 100 us.
+// Elements per shard: 20 to 100 us of work.
 std::int64_t grain_of(Weight weight) {
   switch (weight) {
     case Weight::kLight: return 64 << 10;
@@ -102,7 +102,8 @@ KernelFn internal::binary_kernel(kernels::BinaryLoop loop, const NodeView& node,
   };
 }
 
-// Up to rounding. Infinities and NaN are floating numbers too, and a finite number must not become one.
+// Can the dtype hold the number, up to rounding? Floating dtypes hold infinities and NaN too, but a finite
+// number must not become one.
 bool holds(DType dtype, double number) {
   if (is_integer(dtype) && number != std::trunc(number)) return false;
   try {
@@ -203,7 +204,7 @@ OpDef where_op() {
   return def;
 }
 
-// One bound of clip, as an element; absent where it bounds nothing.
+// One bound of clip, as an element; not given if it bounds nothing.
 struct Bound {
   bool given = false;
   alignas(8) std::array<std::byte, 8> element = {};

@@ -26,7 +26,7 @@ LOCKSTEP_API Value mod(const Operand& a, const Operand& b);      // a - floor_di
 LOCKSTEP_API Value pow(const Operand& a, const Operand& b);      // integers: a negative exponent fails
 LOCKSTEP_API Value maximum(const Operand& a, const Operand& b);  // NaN where either is
 LOCKSTEP_API Value minimum(const Operand& a, const Operand& b);  // NaN where either is
-// Give bool; false beside NaN, but for not_equal. Also as operators < <= > >= (== compares handles).
+// Give bool: false if either is NaN, except not_equal. Also as operators < <= > >= (== compares handles).
 LOCKSTEP_API Value less(const Operand& a, const Operand& b);
 LOCKSTEP_API Value less_equal(const Operand& a, const Operand& b);
 LOCKSTEP_API Value greater(const Operand& a, const Operand& b);
@@ -72,7 +72,7 @@ LOCKSTEP_API Value isfinite(const Operand& x);  // bool
 
 // --- dtypes
 // x as another dtype (core/kernels/cast.h has the rules): to integers it truncates and saturates, NaN becomes
-// 0; to bool it asks != 0. x itself where it has the dtype.
+// 0; to bool it asks != 0. x itself if it already has the dtype.
 LOCKSTEP_API Value cast(const Operand& x, DType dtype);
 
 // --- for gradient rules

@@ -25,8 +25,8 @@ void infer_binary(BinaryOp op, InferContext& c) {
   c.add_output(kernels::result_dtype(op, dtype), broadcast_shapes(c.input(0).shape, c.input(1).shape));
 }
 
-// Has input i the output's shape, whatever its unknown extents turn out to be? Where the other input has an
-// unknown one, input i may be the one that was repeated.
+// Does input i have the output's shape, whatever unknown extents turn out to be? If the other input has an
+// unknown extent, input i may be the one that is repeated.
 bool has_output_shape(const GradientContext& c, std::size_t i) {
   if (c.input(0).id() == c.input(1).id()) return true;
   const Shape& shape = c.input(i).shape();
@@ -40,8 +40,8 @@ bool has_output_shape(const GradientContext& c, std::size_t i) {
   return true;
 }
 
-// What flows to input i, out of a flow of the output's shape: its sum over what broadcasting repeated, if
-// anything.
+// What flows to input i, from a flow of the output's shape: summed over the elements that broadcasting
+// repeated, if any.
 Value to_input(const GradientContext& c, std::size_t i, const Value& flow) {
   const bool same = has_output_shape(c, i) && flow.shape() == c.input(i).shape();
   return same ? flow : sum_to_like(flow, c.input(i));
@@ -74,8 +74,8 @@ Gradients back_mod(GradientContext& c) {
   const Value b = neg(c.grad() * floor_div(c.input(0), c.input(1)));
   return to_both(c, c.grad(), b);
 }
-// Where the exponent is 0 nothing flows to the base (and not 0 * infinity), and where the base is not above 0
-// nothing flows to the exponent.
+// Nothing flows to the base where the exponent is 0 (rather than 0 * infinity), nor to the exponent where the
+// base is not above 0.
 Gradients back_pow(GradientContext& c) {
   const Value& base = c.input(0);
   const Value& exponent = c.input(1);
@@ -87,7 +87,7 @@ Gradients back_pow(GradientContext& c) {
   const Value b = c.grad() * growth;
   return to_both(c, a, b);
 }
-// The flow goes to one operand, where they are equal to the first.
+// The flow goes to one operand; to the first where they are equal.
 Gradients back_choice(GradientContext& c, const Value& first) {
   const Value a = where(first, c.grad(), 0);
   const Value b = where(first, 0, c.grad());
@@ -104,7 +104,7 @@ struct BinaryDef {
   Weight weight;
   bool commutative;
   bool infallible;
-  Gradients (*gradient)(GradientContext&);  // null: its result is no number
+  Gradients (*gradient)(GradientContext&);  // null: the result is bool
   const char* summary;
 };
 

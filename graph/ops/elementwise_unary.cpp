@@ -40,7 +40,7 @@ Gradient back_erf(const Value& g, const Value& x, const Value&) {
   return g * (bell * (2 * std::numbers::inv_sqrtpi));
 }
 Gradient back_exp(const Value& g, const Value&, const Value& y) { return g * y; }
-// The distribution function of the normal distribution, and x times its density.
+// The derivative is the distribution function of the normal distribution plus x times its density.
 Gradient back_gelu(const Value& g, const Value& x, const Value&) {
   const Value below = erf(x * (1 / std::numbers::sqrt2)) * 0.5 + 0.5;
   const Value bell = exp(square(x) * -0.5);
@@ -66,7 +66,7 @@ Gradient back_tanh(const Value& g, const Value&, const Value& y) { return g * (1
 struct UnaryDef {
   UnaryOp op;
   Weight weight;
-  Derivative derivative;  // null: its result is no number
+  Derivative derivative;  // null: the result is bool
   const char* summary;
 };
 

@@ -62,7 +62,7 @@ OpDef global_sum_op() {
   return def;
 }
 
-// The mean of the part, which fits the dtype where its sum might not, becomes the share.
+// Turns the mean of the part into the share. Starts from the mean, since the sum might not fit the dtype.
 void weigh(DType dtype, void* mean, std::int64_t own, std::int64_t all) {
   visit_dtype(dtype, [&]<class T>(T) {
     if constexpr (!std::is_integral_v<T>) {
@@ -128,7 +128,7 @@ OpDef global_count_op() {
   def.traits.infallible = true;
   def.infer = [](InferContext& c) {
     c.require(c.get<DType>("dtype") != DType::kBool, "a number does not fit into bool");
-    c.shape_operand(0);  // throws where it does not follow from shapes
+    c.shape_operand(0);  // throws if it does not follow from shapes
     c.add_output(c.get<DType>("dtype"), Shape{});
   };
   def.gradient = [](GradientContext&) -> std::vector<Gradient> { return {Gradient()}; };

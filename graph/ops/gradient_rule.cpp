@@ -33,7 +33,7 @@ Value to_dense(const Gradient& gradient) {
 Value GradientContext::grad(std::size_t i) const {
   if (has_grad(i)) return output_gradients_[i];
   const Value& output = outputs_[i];
-  // From the shape alone where it is known: the same on all replicas.
+  // Made from the shape alone if it is known: then it is the same on all replicas.
   if (output.shape().is_known()) return full(output.builder(), output.dtype(), output.shape(), 0);
   return zeros_like(output);
 }

@@ -1,7 +1,8 @@
-// graph/ops/gradient_rule.h - what an op's gradient rule sees, makes and gives back.
+// graph/ops/gradient_rule.h - the input, the tools and the result of an op's gradient rule.
 //
 //   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
-//     return {sum_to_like(c.grad() * c.input(1), c.input(0)), sum_to_like(c.grad() * c.input(0), c.input(1))};
+//     return {sum_to_like(c.grad() * c.input(1), c.input(0)),
+//             sum_to_like(c.grad() * c.input(0), c.input(1))};
 //   };
 //
 // A rule gives one Gradient per input, an empty one if nothing flows back. gradients() calls it
@@ -42,7 +43,7 @@ class LOCKSTEP_API Gradient {
 
   bool valid() const { return value_.valid(); }
   bool is_sparse() const { return indices_.valid(); }
-  // Throw FailedPrecondition where there is none, or it is of the other kind.
+  // Throw FailedPrecondition if there is no gradient, or it is of the other kind.
   const Value& dense() const;
   IndexedSlices slices() const;
   operator Value() const { return dense(); }  // NOLINT(google-explicit-constructor)
@@ -69,9 +70,9 @@ class LOCKSTEP_API GradientContext {
   const Value& input(std::size_t i = 0) const { return inputs_[i]; }
   const Value& output(std::size_t i = 0) const { return outputs_[i]; }
   std::span<const Value> inputs() const { return inputs_; }
-  // Does anything flow back into output i? (Always, where there is but one.)
+  // Does anything flow back into output i? (Always, if there is only one output.)
   bool has_grad(std::size_t i = 0) const { return output_gradients_[i].valid(); }
-  // What flows back into output i; zeros of its shape where nothing does.
+  // What flows back into output i; zeros of its shape if nothing does.
   Value grad(std::size_t i = 0) const;
 
  private:
@@ -82,8 +83,8 @@ class LOCKSTEP_API GradientContext {
   std::span<const Value> output_gradients_;
 };
 
-// The sum of `value` over what broadcasting `like` to its shape repeated: the gradient of a broadcast
-// operand.
+// The sum of `value` over the elements that broadcasting `like` to its shape repeats: the gradient of a
+// broadcast operand.
 LOCKSTEP_API Value sum_to_like(const Value& value, const Value& like);
 
 }  // namespace lockstep

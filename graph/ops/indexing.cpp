@@ -35,7 +35,7 @@ kernels::RowsShape rows_of(const Shape& shape, std::size_t axis) {
   return rows;
 }
 
-// The dimensions of x but one, behind `first` (i64[1]).
+// `first` (i64[1]), then the dimensions of x except that of axis `without`.
 Value shape_with_first(const Value& first, const Value& x, std::size_t without) {
   Tensor others = Tensor::empty(DType::kI64, Shape{static_cast<std::int64_t>(x.shape().rank()) - 1});
   std::int64_t axis = 0;
@@ -50,7 +50,8 @@ Value shape_with_first(const Value& first, const Value& x, std::size_t without) 
   return concat({first, rest}, 0);
 }
 
-// The axes [begin, begin + count) of a value of that rank in front, the others behind them; and the way back.
+// The permutation that puts the axes [begin, begin + count) of a value of that rank first; and the inverse of
+// one.
 std::vector<std::int64_t> axes_to_front(std::size_t begin, std::size_t count, std::size_t rank) {
   std::vector<std::int64_t> perm;
   for (std::size_t i = begin; i < begin + count; ++i) perm.push_back(static_cast<std::int64_t>(i));
@@ -133,7 +134,7 @@ OpDef gather_op() {
 
 // --- scatter_add
 
-constexpr std::int64_t kMaxScatterShards = 128;  // each looks at all indices
+constexpr std::int64_t kMaxScatterShards = 128;  // each reads all indices
 
 OpDef scatter_add_op() {
   OpDef def;

@@ -15,8 +15,8 @@ namespace lockstep {
 // An index outside of [0, extent) is an error when the step runs: negative ones do not count from the end.
 // The gradient along axis 0 is IndexedSlices.
 LOCKSTEP_API Value gather(const Operand& x, const Value& indices, std::int64_t axis = 0);
-// A tensor of that shape, zero but for rows: row i of `values` is added at row indices[i] (i64[k]) along axis
-// 0, in order of i. Indices outside of the shape are an error when the step runs.
+// A tensor of that shape, zero except for some rows: row i of `values` is added at row indices[i] (i64[k])
+// along axis 0, in order of i. Indices outside of the shape are an error when the step runs.
 LOCKSTEP_API Value scatter_add(const Value& indices, const Value& values, const Value& shape,
                                SourceSite site = SourceSite::current());
 

@@ -44,7 +44,7 @@ constexpr std::int64_t kMaxChunks = 1 << 20;
 
 struct Chunk {
   std::int64_t index, count;
-  // elements * i / count, without the product, which may not fit.
+  // elements * i / count, without computing the product, which may overflow.
   std::int64_t begin(std::int64_t elements, std::int64_t i) const {
     return elements / count * i + elements % count * i / count;
   }

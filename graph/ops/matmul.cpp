@@ -64,7 +64,7 @@ struct Product {
   kernels::GemmTiles tiles;
   std::int64_t batch = 1;                  // matrices in the result
   std::int64_t a_bytes, b_bytes, c_bytes;  // of one matrix
-  std::int64_t per_shard = 1;              // matrices, where one is a single tile
+  std::int64_t per_shard = 1;              // matrices, if one is a single tile
   bool empty;
 
   std::int64_t shards() const {
@@ -81,7 +81,7 @@ Product product_of(const NodeView& node, const TensorSpec& output) {
   const std::int64_t n = output.shape.dim(-1), k = a.dim(ta ? -2 : -1);
   std::int64_t batch = batch_of(output.shape).num_elements();
   const bool empty = output.shape.num_elements() == 0;
-  // One right matrix for all: the rows of all left ones are the rows of one product.
+  // One right matrix for all: the rows of all left matrices are the rows of one product.
   if (!ta && batch > 1 && batch_of(b).num_elements() == 1) {
     m *= batch;
     batch = 1;
@@ -137,9 +137,9 @@ std::vector<Gradient> matmul_gradient(GradientContext& c) {
   const Value &a = c.input(0), &b = c.input(1);
   const Value g = c.grad();
   const Value da = ta ? matmul(b, g, tb, true) : matmul(g, b, false, !tb);
-  // A single matrix on the other side repeats nothing here.
+  // If b is a single matrix, it repeats no part of a: there is nothing to sum.
   const Value left = b.shape().rank() == 2 ? da : sum_to_like(da, a);
-  // Where the batch was folded into rows, the sum over it is a sum over rows too.
+  // If the batch was folded into rows, the sum over the batch is a sum over rows too.
   const std::int64_t k = a.shape().dim(-1), n = g.shape().dim(-1);
   if (!ta && b.shape().rank() == 2 && a.shape().rank() > 2 && k > 0 && n > 0) {
     const Value rows = reshape(a, Shape{kUnknown, k});

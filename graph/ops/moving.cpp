@@ -35,7 +35,7 @@ KernelFn strided_kernel(DType dtype, const Ints& extents, const Ints& in_strides
   return [copy = kernels::StridedCopy(size, extents, in_strides, out_strides),
           offset = start * static_cast<std::int64_t>(size)](KernelContext& c) {
     const auto [begin, end] = c.range(copy.units());
-    // Of nothing there is no element to start at.
+    // An empty tensor has no element to start at.
     if (begin < end) copy.run(static_cast<const char*>(c.input(0)) + offset, c.output(0), begin, end);
   };
 }
@@ -57,7 +57,7 @@ Ints permutation(const NodeView& node) {
         str("perm names ", perm.size(), " axes of a value of rank ", rank, "; it must name each once"));
   }
   for (std::int64_t& axis : perm) axis = internal::normal_axis(axis, rank);
-  internal::normal_axes(perm, rank);  // none twice
+  internal::normal_axes(perm, rank);  // fails if an axis is there twice
   return perm;
 }
 
@@ -119,7 +119,7 @@ OpDef flip_op() {
 
 // --- tile
 
-// How often along each axis; an element not known yet is kUnknownElement.
+// How often the input is repeated along each axis; an element not known yet is kUnknownElement.
 Ints repeats(const NodeView& node) {
   const std::size_t rank = node.input(0).shape.rank();
   const Ints* attribute = node.find<Ints>("reps");
@@ -144,7 +144,7 @@ Ints repeats(const NodeView& node) {
 }
 
 std::vector<Gradient> tile_gradient(GradientContext& c) {
-  // [r0, d0, r1, d1, ...] summed over the repeats.
+  // Reshaped to [r0, d0, r1, d1, ...] and summed over the repeats.
   std::vector<Gradient> result(c.num_inputs());
   const Value& x = c.input();
   const auto rank = static_cast<std::int64_t>(x.shape().rank());
@@ -208,8 +208,8 @@ class Pieces {
     }
   }
 
-  // Calls f(i, offset of piece i in the whole in bytes, copy, its units [begin, end)) for what this shard is
-  // to copy.
+  // Calls f(i, offset of piece i in the whole in bytes, copy, its units [begin, end)) for the part that this
+  // shard copies.
   template <class F>
   void for_shard(const KernelContext& c, F&& f) const {
     const auto [begin, end] = c.range(units_);
@@ -225,7 +225,7 @@ class Pieces {
   struct Piece {
     kernels::StridedCopy copy;
     std::int64_t offset;
-    std::int64_t before;  // units of the pieces in front
+    std::int64_t before;  // units of the pieces before it
   };
   std::vector<Piece> pieces_;
   std::int64_t units_ = 0;
@@ -376,7 +376,7 @@ GraphBuilder& builder_of(std::string_view op, const std::vector<Value>& values, 
   return values[0].builder();
 }
 
-// Before expand_dims and concat would speak of shapes that nobody wrote.
+// Checked first, since errors of expand_dims and concat would name shapes that the caller never wrote.
 void check_stack(const std::vector<Value>& values, std::int64_t axis, const SourceSite& site) {
   const ErrorPlace place{{}, "stack", {}, site.file, site.line, -1};
   const TensorSpec& first = values[0].spec();

@@ -81,9 +81,9 @@ OpDef moments_op() {
 
 // --- layer_norm
 
-constexpr std::int64_t kNormGrain = 32 << 10;  // elements a shard; about 30 us
+constexpr std::int64_t kNormGrain = 32 << 10;  // elements per shard; about 30 us
 
-// x as rows over the last axes, those that gamma has.
+// x as rows: each spans the last axes, those that gamma has.
 struct Rows {
   std::int64_t count = 1, d = 1;
 };
@@ -96,7 +96,7 @@ Rows rows_of(const NodeView& node) {
   return rows;
 }
 
-// Checks x and gamma; the shape of the rows.
+// Checks x and gamma; returns the dimensions of x before those of gamma.
 Shape infer_rows(const InferContext& c) {
   internal::require_floating(c);
   const TensorSpec &x = c.input(0), &gamma = c.input(1);

@@ -13,8 +13,8 @@
 
 namespace lockstep {
 
-// The mean over the axes (all where empty), and the variance: the mean of the squared distances from it,
-// computed in a second pass over the elements, in parts that are joined without loss where there are many
+// The mean over the axes (all if empty), and the variance: the mean of the squared distances from it,
+// computed in a second pass over the elements; if there are many, in parts that are joined without loss
 // (core/kernels/reduce.h).
 struct Moments {
   Value mean, variance;

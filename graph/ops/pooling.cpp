@@ -119,7 +119,7 @@ OpDef max_pool_backward_op() {
     check_flow(c.input(1).shape, pool_shape(c, c.input(0).shape));
     c.add_output(c.input(0));
   };
-  // Which elements are largest does not change where x changes a little.
+  // Nothing flows to x: a small change of x does not change which elements are largest.
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
     return {Gradient(), like(c.view(), "max_pool_pick", {c.input(0), c.grad()})};
   };

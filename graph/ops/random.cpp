@@ -15,7 +15,7 @@ namespace {
 
 using internal::shards_for;
 
-constexpr std::int64_t kRandomGrain = 32 << 10;  // elements a shard; 20 to 80 us
+constexpr std::int64_t kRandomGrain = 32 << 10;  // elements per shard; 20 to 80 us
 
 std::uint64_t key_of(const NodeView& node) {
   return static_cast<std::uint64_t>(node.get<std::int64_t>("key"));
@@ -39,7 +39,7 @@ struct Draw {
   const char* second;
   bool floating;
   double nanoseconds;                             // of an element
-  void (*check)(DType dtype, T first, T second);  // fails where the kernel would throw
+  void (*check)(DType dtype, T first, T second);  // fails if the kernel would throw
   void (*fill)(DType, const RandomStream&, T, T, void*, std::int64_t, std::int64_t);
 };
 
@@ -138,7 +138,7 @@ OpDef dropout_op() {
   return def;
 }
 
-// With the spec's shape as an attribute, or with a shape operand.
+// Makes the node with `shape` as an attribute, or with `operand` as a shape operand.
 Value draw(GraphBuilder& builder, const char* op, DType dtype, const Shape* shape, const Value* operand,
            std::vector<Attribute> attributes, RandomKey key, SourceSite site) {
   attributes.push_back({"dtype", dtype});

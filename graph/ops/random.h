@@ -1,8 +1,8 @@
 // graph/ops/random.h - random draws.
 //
 // What a random op draws follows from the run's seed and step, the replica that runs it and its key, and from
-// nothing else. Two ops with one key draw the same numbers. Where no key is given, the builder gives each
-// call its own, a negative one: keys of yours from 0 on never meet those.
+// nothing else. Two ops with one key draw the same numbers. If no key is given, the builder gives each call
+// its own, a negative one: your own keys from 0 up never collide with it.
 // The body of a loop has one key and runs in one step: every trip draws the same numbers. Draw the numbers of
 // all trips before the loop, and let each trip gather() its own.
 //

@@ -42,7 +42,7 @@ void check_dtype(const InferContext& c, AxisReduce op) {
   }
 }
 
-// Where the reduced axes are known to hold nothing.
+// Is a reduced axis known to be empty?
 bool of_nothing(const Shape& shape, const std::vector<std::int64_t>& axes) {
   return std::ranges::any_of(axes,
                              [&](std::int64_t axis) { return shape[static_cast<std::size_t>(axis)] == 0; });
@@ -89,7 +89,7 @@ OpDef reduce_op(std::string name, std::string summary, AxisReduce op, GradientFn
 
 // --- gradients
 
-// A value of the output's shape, with the reduced axes back, as extents of one.
+// A value of the output's shape with the reduced axes put back, with extent 1.
 Value kept(const GradientContext& c, const Value& value) {
   if (c.view().get<bool>("keepdims")) return value;
   const std::vector<std::int64_t> axes = reduced_axes(c.view());
@@ -107,7 +107,7 @@ std::vector<Gradient> mean_gradient(GradientContext& c) {
   return {broadcast_to(kept(c, share), shape_of(c.input()))};
 }
 
-// Equal elements share.
+// Elements equal to the extreme share the gradient equally.
 std::vector<Gradient> extreme_gradient(GradientContext& c) {
   const DType dtype = c.input().dtype();
   const Value extreme = kept(c, c.output());
@@ -120,7 +120,7 @@ std::vector<Gradient> extreme_gradient(GradientContext& c) {
 }
 
 std::vector<Gradient> logsumexp_gradient(GradientContext& c) {
-  // Where all elements are -inf so is the result: a finite number in its place leaves exp(-inf), which is 0.
+  // If all elements are -inf, so is the result; a finite number in its place gives exp(-inf), which is 0.
   const double lowest = c.input().dtype() == DType::kF64 ? std::numeric_limits<double>::lowest()
                         : c.input().dtype() == DType::kF16
                             ? -65504
@@ -130,7 +130,7 @@ std::vector<Gradient> logsumexp_gradient(GradientContext& c) {
   return {weight * kept(c, c.grad())};
 }
 
-// One axis after another, each by the product of the others along it, so that zeros do no harm.
+// Axis by axis, each time by the product of the other elements along it, so that zeros do no harm.
 std::vector<Gradient> prod_gradient(GradientContext& c) {
   const std::vector<std::int64_t> axes = reduced_axes(c.view());
   std::vector<Value> products = {c.input()};
@@ -240,7 +240,7 @@ Value logsumexp(const Operand& x, Axes axes, bool keep) {
   return reduce("logsumexp", x, std::move(axes), keep);
 }
 
-// A node also where the number is known: of replicas it is each one's own, which a constant would not be.
+// A node even if the number is known: in replicas it is each replica's own, which a constant would not be.
 Value num_elements(const Operand& x, std::vector<std::int64_t> axes, DType dtype) {
   const Value& value = x.value_for("num_elements");
   const Value dims = shape_of(Operand(value, x.site()));
@@ -263,7 +263,7 @@ Value with_kept_dims(const Value& reduced, const Value& x, std::span<const std::
   const std::vector<std::int64_t> normal = reduced_axes({axes.begin(), axes.end()}, x.shape().rank());
   const Shape shape = reduced_shape(x.shape(), normal, true);
   if (std::ranges::count(shape.dims(), kUnknown) <= 1) return reshape(reduced, shape);
-  // Extents that several unknown dimensions leave open: those of x, with ones in place of the reduced.
+  // Several dimensions are unknown: takes the extents of x, with 1 in place of the reduced ones.
   std::vector<std::int64_t> keep(shape.rank(), 1), add(shape.rank(), 0);
   for (const std::int64_t axis : normal) {
     keep[static_cast<std::size_t>(axis)] = 0;

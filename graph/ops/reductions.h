@@ -1,8 +1,8 @@
 // graph/ops/reductions.h - reductions over axes.
 //
-// Over the given axes (all where empty), which may count from the end; keepdims leaves them with extent 1.
-// The order of the arithmetic is fixed by the shape alone (core/kernels/reduce.h); f16 and bf16 compute in
-// f32 and round once. Thread safety: as the builder.
+// Over the given axes (all if empty), which may count from the end; keepdims leaves them with extent 1. The
+// order of the arithmetic is fixed by the shape alone (core/kernels/reduce.h); f16 and bf16 compute in f32
+// and round once. Thread safety: as the builder.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,18 @@
 namespace lockstep {
 
 LOCKSTEP_API Value sum(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
-// Of floating values; of nothing: NaN.
+// Floating values only; the mean of no elements is NaN.
 LOCKSTEP_API Value mean(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
-// NaN where there is one; of nothing they are refused. The gradient is shared equally by equal elements.
+// NaN if an element is NaN; an empty reduction is refused. The gradient is shared equally by equal elements.
 LOCKSTEP_API Value max(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
 LOCKSTEP_API Value min(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
-// Of nothing: 1. The gradient is right where elements are zero, too; differentiating it a second time takes
-// memory for the square of an axis.
+// The product of no elements is 1. The gradient is right even if elements are zero; differentiating it a
+// second time takes memory for the square of an axis.
 LOCKSTEP_API Value prod(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
 // Of bool.
 LOCKSTEP_API Value any_of(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
 LOCKSTEP_API Value all(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
-// log(sum(exp(x))) without overflow; -inf alone, or nothing, gives -inf.
+// log(sum(exp(x))) without overflow; no elements, or only -inf, give -inf.
 LOCKSTEP_API Value logsumexp(const Operand& x, std::vector<std::int64_t> axes = {}, bool keepdims = false);
 
 // How many elements of x lie along the axes: a scalar that follows from the shape alone, whose contents are

@@ -17,7 +17,7 @@ using internal::items_along;
 using internal::items_of;
 using internal::split_items;
 
-constexpr std::int64_t kScanGrain = 32 << 10;  // elements a shard; about 30 us
+constexpr std::int64_t kScanGrain = 32 << 10;  // elements per shard; about 30 us
 
 void require_numeric(const InferContext& c) {
   if (c.input(0).dtype == DType::kBool) NodeView::fail("has no meaning for bool; cast first");
@@ -91,7 +91,7 @@ OpDef arg_op(bool largest) {
   return def;
 }
 
-// Puts g at the places that were taken of x: a scatter into x as one long row.
+// Puts g at the places of x that were taken: a scatter into x as one long row.
 Value put_back(const Value& g, const Value& indices, const Value& x) {
   const Value length = num_elements(x, {-1});
   const Value per_row = sum(ones_like(indices), {-1}, true);       // [..., 1]; its contents do not matter

@@ -14,18 +14,19 @@
 
 namespace lockstep {
 
-// The sum of all elements up to each: with it, or where `exclusive` without it; `reverse` counts from the
-// end.
+// For each element the sum of all elements up to it, including it unless `exclusive`; `reverse` counts from
+// the end.
 LOCKSTEP_API Value cumsum(const Operand& x, std::int64_t axis = -1, bool exclusive = false,
                           bool reverse = false);
 
-// The index (i64) of the first of the largest, or smallest, along an axis, which goes, or keeps extent 1. NaN
-// counts as the most extreme, as in NumPy. An axis without elements is refused.
+// The index (i64) of the largest, or smallest, element along an axis; of several, the first. The axis is
+// dropped, or kept with extent 1. NaN counts as the most extreme, as in NumPy. An axis without elements is
+// refused.
 LOCKSTEP_API Value argmax(const Operand& x, std::int64_t axis = -1, bool keepdims = false);
 LOCKSTEP_API Value argmin(const Operand& x, std::int64_t axis = -1, bool keepdims = false);
 
-// The k largest along the last axis, largest first, and their indices (i64). NaN counts as the largest; of
-// equals the one with the lower index comes first. Gradients flow into the elements that were taken.
+// The k largest along the last axis, largest first, and their indices (i64). NaN counts as the largest; among
+// equals the lower index comes first. Gradients flow into the elements that were taken.
 struct TopKResult {
   Value values, indices;
 };

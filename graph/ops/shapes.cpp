@@ -20,7 +20,7 @@ namespace {
 using internal::target_of;
 using internal::target_shape_of;
 
-// For ops whose output is their input's memory; it runs where somebody insists.
+// For ops whose output is their input's memory: normally nothing runs, but a caller may insist on a kernel.
 KernelFn copy_kernel(const NodeView&, std::span<const TensorSpec> outputs) {
   return [bytes = static_cast<std::size_t>(num_bytes(outputs[0]))](KernelContext& c) {
     if (bytes > 0) std::memcpy(c.output(0), c.input(0), bytes);
@@ -49,7 +49,7 @@ OpDef shape_of_op() {
 
 // --- reshape
 
-// The wanted dimensions with -1 computed, as far as the input's shape says it.
+// The wanted dimensions with -1 computed, as far as the input's shape determines it.
 Shape reshaped(const Shape& from, std::vector<std::int64_t> wanted) {
   std::int64_t product = 1;
   std::size_t open = 0, at = 0;  // dimensions that are -1 or not known yet, and the last of them
@@ -144,7 +144,7 @@ OpDef broadcast_to_op() {
     if (!broadcasts(from, to)) {
       NodeView::fail(str("a value of shape ", from, " does not broadcast to ", to));
     }
-    // Where the target is not known yet, an extent above 1 says it.
+    // A target extent that is not known yet follows from an input extent other than 1.
     for (std::size_t back = 1; back <= from.rank(); ++back) {
       const std::int64_t have = from[from.rank() - back];
       if (to[to.rank() - back] == kUnknown && have != 1) to = to.with_dim(to.rank() - back, have);
@@ -237,7 +237,7 @@ OpDef sum_to_op() {
 
 // --- axes of extent 1
 
-// Which axes of the shape with them are those of extent 1 that are new, or go?
+// The axes of extent 1 that are added or removed, numbered in the shape that has them.
 std::vector<std::int64_t> unit_axes(const NodeView& node, std::size_t rank) {
   return internal::normal_axes(node.get<std::vector<std::int64_t>>("axes"), rank);
 }
@@ -308,8 +308,8 @@ Value filled_like(std::string_view op, const Operand& x, double number) {
   const Value& like = x.value_for(op);
   GraphBuilder& builder = like.builder();
   const TensorSpec& spec = like.spec();
-  // Of a value that differs between replicas the result is each replica's own, whether or not their shapes turn
-  // out alike: sum(ones_like(x)) counts rows, and those of all replicas add up.
+  // If x differs between replicas, the result is each replica's own, even if their shapes turn out equal:
+  // sum(ones_like(x)) counts rows, and the counts of all replicas add up.
   if (spec.shape.is_known() && !internal::BuilderAccess(builder).in_replicas())
     return full(builder, spec.dtype, spec.shape, number, x.site());
   const Value shape = builder.op1("shape_of", {like}, {}, {}, x.site());

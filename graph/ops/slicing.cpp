@@ -17,7 +17,7 @@ namespace {
 
 using Ints = std::vector<std::int64_t>;
 
-// What is read along one axis: `count` elements from `first` on. kUnknown where it is not known yet.
+// The elements read along one axis: `count` of them from `first` on. kUnknown if not known yet.
 struct Cut {
   std::int64_t first = 0, step = 1, count = 0;
 };
@@ -34,14 +34,14 @@ Cut cut(std::int64_t extent, std::int64_t begin, std::int64_t end, std::int64_t 
   const std::int64_t span = forward ? last - first : first - last;
   const std::int64_t stride = forward ? step : -step;
   const std::int64_t count = span <= 0 ? 0 : (span - 1) / stride + 1;
-  // Where there is no second element a step of any size is meant as one: offsets in memory are multiples of
-  // it.
+  // Without a second element the step does not matter, and 1 keeps offsets in memory, which are multiples of
+  // it, small.
   return {first, count > 1 ? step : 1, count};
 }
 
 const Ints& ints(const NodeView& node, std::string_view attribute) { return node.get<Ints>(attribute); }
 
-// No steps: 1 each.
+// Without the attribute, each step is 1.
 Ints steps_of(const NodeView& node) {
   const Ints* steps = node.find<Ints>("steps");
   return steps != nullptr ? *steps : Ints(ints(node, "begin").size(), 1);
@@ -56,7 +56,7 @@ void check_steps(const NodeView& node, std::size_t rank) {
                        begin.size(), ", ", end.size(), " and ", steps.size()));
   }
   for (const std::int64_t step : steps) {
-    // The one that has no opposite would overflow.
+    // INT64_MIN has no positive counterpart: negating it would overflow.
     if (step == 0 || step == std::numeric_limits<std::int64_t>::min())
       NodeView::fail(str("a step is ", step, "; it must be above or below 0"));
   }
@@ -199,7 +199,7 @@ KernelFn place_kernel(const TensorSpec& in, const TensorSpec& out, const std::ve
   };
 }
 
-// x, shape; or x, shape, begins.
+// The inputs are x, shape; or x, shape, begins.
 std::vector<Cut> cuts_of_unslice(const NodeView& node, const Shape& shape) {
   check_form(node, node.num_inputs() == 2);
   if (node.num_inputs() == 2) return attribute_cuts(node, shape);
@@ -250,7 +250,7 @@ OpDef unslice_op() {
 
 // The rows of a tensor along an axis: the piece is `count` long there, the tensor `extent`.
 struct Rows {
-  std::int64_t extent = 0, count = 0, inner = 1;  // in elements: what lies behind the axis
+  std::int64_t extent = 0, count = 0, inner = 1;  // inner: elements per index of the axis
   std::size_t size = 0;                           // of an element
 };
 
@@ -279,7 +279,7 @@ void check_begin(const NodeView& node) {
     NodeView::fail(str("the place must be i64[], got ", node.input(1)));
 }
 
-// The attribute `size`, or what a third input says of the axis.
+// The attribute `size`, or the extent along the axis that the third input gives.
 std::int64_t size_of_piece(const NodeView& node, std::size_t axis) {
   const auto* given = node.find<std::int64_t>("size");
   if ((given != nullptr) == (node.num_inputs() == 3))

@@ -19,7 +19,7 @@ using internal::items_along;
 using internal::items_of;
 using internal::split_items;
 
-// Elements of a shard: where each is an exponential (about 20 us), and where none is.
+// Elements per shard: if each takes an exponential (about 20 us), and if none does.
 constexpr std::int64_t kSoftmaxGrain = 16 << 10;
 constexpr std::int64_t kCheapGrain = 64 << 10;
 
@@ -40,7 +40,7 @@ OpDef along_axis(std::string name, std::string summary, std::size_t inputs, doub
       if (!c.input(1).shape.may_equal(shape)) {
         NodeView::fail(str("takes two of one shape, got ", c.input(0), " and ", c.input(1)));
       }
-      shape = broadcast_shapes(shape, c.input(1).shape);  // what one of them knows
+      shape = broadcast_shapes(shape, c.input(1).shape);  // an extent that either one knows is known
     }
     c.add_output(c.input(0).dtype, shape);
   };
@@ -106,7 +106,7 @@ OpDef softmax_grad_op() {
 
 bool is_class_number(DType dtype) { return dtype == DType::kI32 || dtype == DType::kI64; }
 
-// Shape of the examples: of the logits without the last axis.
+// The shape of the examples: that of the logits without the last axis.
 Shape infer_examples(const InferContext& c, const TensorSpec& logits, const TensorSpec& labels) {
   internal::require_floating(c);
   const std::size_t rank = logits.shape.rank();
@@ -121,7 +121,7 @@ Shape infer_examples(const InferContext& c, const TensorSpec& logits, const Tens
   }
   if (examples.is_known()) return examples;
   const Shape of_labels = numbers ? labels.shape : labels.shape.without_dim(rank - 1);
-  return broadcast_shapes(examples, of_labels);  // what one of them knows
+  return broadcast_shapes(examples, of_labels);  // an extent that either one knows is known
 }
 
 Items rows_of(const TensorSpec& logits) {

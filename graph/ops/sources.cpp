@@ -108,7 +108,7 @@ void count_up(T* out, double start, double step, std::int64_t begin, std::int64_
   }
 }
 
-// The number of elements: kUnknownElement where it is not known yet.
+// The number of elements; kUnknownElement if it is not known yet.
 std::int64_t iota_count(const NodeView& node) {
   const auto* attribute = node.find<std::int64_t>("count");
   if ((attribute != nullptr) == (node.num_inputs() == 1))
@@ -138,7 +138,7 @@ OpDef iota_op() {
     if (dtype == DType::kBool) NodeView::fail("has no meaning for bool");
     for (const char* name : {"start", "step"}) {
       const double value = c.get<double>(name);
-      const bool counts = is_integer(dtype) && value == std::trunc(value);  // in 64 bits
+      const bool counts = is_integer(dtype) && value == std::trunc(value);  // such numbers count in 64 bits
       internal::check_number(value, counts ? DType::kI64 : dtype);
     }
     const std::int64_t count = iota_count(c);
@@ -160,7 +160,7 @@ OpDef iota_op() {
   return def;
 }
 
-constexpr std::int64_t kSmallConstant = 256;  // elements that are stored in the graph
+constexpr std::int64_t kSmallConstant = 256;  // at most this many elements are stored in the graph
 
 }  // namespace
 

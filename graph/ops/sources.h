@@ -12,11 +12,11 @@
 
 namespace lockstep {
 
-// The number of the replica that runs it, i32 scalar: 0 where nothing is replicated.
+// The number of the replica that runs it, i32 scalar: 0 if nothing is replicated.
 LOCKSTEP_API Value replica_id(GraphBuilder& builder, SourceSite site = SourceSite::current());
 
-// Every element `value`. A large one is made when the step runs and takes no room in the graph. A shape given
-// as a Value must follow from constants and from shapes: see OpDef::shape_operands.
+// Every element is `value`. A large tensor is made when the step runs and takes no room in the graph. A shape
+// given as a Value must follow from constants and from shapes: see OpDef::shape_operands.
 LOCKSTEP_API Value full(GraphBuilder& builder, DType dtype, const Shape& shape, double value,
                         SourceSite site = SourceSite::current());
 LOCKSTEP_API Value full(GraphBuilder& builder, DType dtype, const Value& shape, double value,

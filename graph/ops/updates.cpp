@@ -1,4 +1,4 @@
-// graph/ops/updates.cpp - what optimizers do to variables.
+// graph/ops/updates.cpp - the ops with which optimizers update variables.
 //
 // Each op names a variable and its slots; a dense form takes (gradient, learning_rate[, step]), a form by
 // rows takes (indices, rows, learning_rate[, step]). All of one kind share inference, split and kernel.
@@ -23,11 +23,11 @@ using kernels::UpdateArgs;
 using kernels::UpdateKind;
 using kernels::UpdateRule;
 
-// An attribute of an update and the number of the rule that it sets.
+// An attribute of an update and the field of the rule that it sets.
 struct Number {
   const char* attribute;
   double UpdateRule::*field;
-  // What the attribute may be: [low, high), or [low, high] where the end belongs to it.
+  // The range of the attribute: [low, high), or [low, high] if `closed`.
   double low, high;
   bool closed;
 };
@@ -46,7 +46,7 @@ struct Kind {
   UpdateKind kind;
   std::vector<std::string> slots;
   std::vector<Number> numbers;
-  bool nesterov = false;   // has the attribute
+  bool nesterov = false;   // has the attribute `nesterov`
   bool with_step = false;  // takes the number of the step
 };
 
@@ -194,7 +194,7 @@ UpdateRule rule_of(const NodeView& node, const Kind& kind) {
   return rule;
 }
 
-// The kernel's inputs are the variable, its slots, then the node's inputs, of which the scalars stand last.
+// The kernel's inputs are the variable, its slots, then the node's inputs; the scalars come last.
 UpdateRule with_scalars(UpdateRule rule, const KernelContext& c, std::size_t rate, bool with_step) {
   rule.learning_rate = c.input_spec(rate).dtype == DType::kF64
                            ? *static_cast<const double*>(c.input(rate))
@@ -215,7 +215,7 @@ UpdateArgs args_of(const KernelContext& c, std::size_t slots, std::size_t gradie
   return args;
 }
 
-// Elements a shard: the more slots there are, the more bytes an element has.
+// Elements per shard: with more slots, an element has more bytes.
 std::int64_t grain(const Kind& kind) {
   return (std::int64_t{64} << 10) / (1 + static_cast<std::int64_t>(kind.slots.size()));
 }
@@ -284,7 +284,7 @@ OpDef rows_op(const Kind& kind) {
   def.cost = [kind](const NodeView& node, std::span<const TensorSpec> outputs) {
     return update_cost(kind, outputs[0], node.input(1).shape.num_elements());
   };
-  // Every shard looks at all indices, so that many shards do not pay.
+  // Every shard reads all indices, so that a large number of shards does not pay off.
   def.split = [kind](const NodeView& node, std::span<const TensorSpec>) {
     const std::int64_t count = node.input(0).shape[0];
     const std::int64_t shards = shards_for(node.input(1).shape.num_elements(), grain(kind));

@@ -13,14 +13,13 @@
 
 namespace lockstep {
 
-// The indices (i32 or i64), unchanged; the step fails where one is outside of [0, limit). Updates by rows run
-// in the commit stage, where nothing may fail, and pass such indices over in silence: so they are checked
-// first.
+// The indices (i32 or i64), unchanged; the step fails if one is outside of [0, limit). Updates by rows run in
+// the commit stage, where nothing may fail, and silently skip such indices: so they are checked first.
 LOCKSTEP_API Value check_indices(const Operand& indices, std::int64_t limit);
-// The same, and where there are not as many of them as `rows` has: replica by replica, before their rows are put
-// together.
+// The same, and the step also fails if their number is not that of `rows`: checked replica by replica, before
+// the rows of all replicas are put together.
 LOCKSTEP_API Value check_indices(const Operand& indices, std::int64_t limit, const Value& rows);
-// Whole numbers to divide by: a step that has a 0 among them fails, before anything is committed.
+// Integers to divide by: a step in which one is 0 fails before anything is committed.
 LOCKSTEP_API Value check_divisors(const Operand& divisors);
 
 }  // namespace lockstep

@@ -145,10 +145,10 @@ OpDef assign_rows_op() {
       const std::size_t bytes = static_cast<std::size_t>(columns) * size_of(dtype);
       const Shape row{columns};
       for (std::int64_t i = 0; i < count; ++i) {
-        if (indices[i] < 0 || indices[i] >= rows) continue;  // check_indices has seen to that
+        if (indices[i] < 0 || indices[i] >= rows) continue;  // check_indices fails such a step
         auto* to = static_cast<char*>(c.output(0)) + static_cast<std::size_t>(indices[i]) * bytes;
         const auto* from = static_cast<const char*>(c.input(2)) + static_cast<std::size_t>(i) * bytes;
-        if (op == BinaryOp::kDiv && has_zero(dtype, from, columns)) continue;  // check_divisors has
+        if (op == BinaryOp::kDiv && has_zero(dtype, from, columns)) continue;  // check_divisors too
         if (op) {
           kernels::binary(*op, dtype, row, to, row, from, row, to, 0, columns);
         } else {

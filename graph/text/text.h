@@ -7,7 +7,7 @@
 //   return %y
 //
 // print(parse(t)) is t for text that print wrote, and parse(print(g)) has the structure of g. Nodes print in
-// topological order, parameters first, so a copy of a graph prints equally. Lambda nodes print as opaque and
+// topological order, parameters first, so a copy of a graph prints the same. Lambda nodes print as opaque and
 // do not parse. Thread safety: any thread; a graph that is printed is only read.
 #pragma once
 
@@ -23,7 +23,7 @@
 namespace lockstep {
 
 struct PrintOptions {
-  bool sites = false;       // "// model.cpp:42" behind each node
+  bool sites = false;       // "// model.cpp:42" after each node
   bool provenance = false;  // "// from <origin name>, by <pass>, replica 1: why"
 };
 LOCKSTEP_API std::string print(const Graph& graph, const PrintOptions& options = {});
@@ -50,7 +50,7 @@ LOCKSTEP_API Graph parse(std::string_view text, std::string_view source = "<text
                          const ReadLimits& limits = {});
 // One attribute's value, as print() writes it: parse_value(print(v)) is v, bit by bit. Throws ParseError.
 LOCKSTEP_API AttributeValue parse_value(std::string_view text, const ReadLimits& limits = {});
-// One of many in a file: what it takes comes out of the file's budget.
+// For one of many values in a file: its memory comes out of the file's budget.
 LOCKSTEP_API AttributeValue parse_value(std::string_view text, ReadBudget& budget);
 
 }  // namespace lockstep

@@ -1,5 +1,4 @@
-// graph/text/text_lexer.cpp - characters of the text form become names, numbers and strings, with their
-// places.
+// graph/text/text_lexer.cpp - splits the text form into names, numbers and strings, with their places.
 #include "lockstep/graph/text/internal/text_lexer.h"
 
 #include <cstring>

@@ -19,7 +19,7 @@ using internal::TextPlace;
 using internal::TextValues;
 using internal::to_integer;
 
-// What things take in memory, in the graph and in what verifying it needs.
+// Memory per item, in the graph and while it is verified.
 constexpr std::uint64_t kNodeBytes = sizeof(Node) + 128;
 constexpr std::uint64_t kVariableBytes = 2 * sizeof(VariableDecl) + 64;
 constexpr std::uint64_t kUnknownOpBytes = sizeof(OpDef) + 256;
@@ -29,7 +29,7 @@ class Parser {
  public:
   Parser(std::string_view text, std::string_view source, ReadBudget& budget)
       : lexer_(text), values_(lexer_, budget), source_(source) {
-    // As many as the text can hold when it reads like most do; a guess that costs nothing when it is wrong.
+    // As many nodes as a text of the usual form can hold; a wrong guess costs nothing.
     constexpr std::size_t kShortLine = 24;
     expected_nodes_ = std::min<std::size_t>(static_cast<std::size_t>(std::ranges::count(text, '\n')),
                                             text.size() / kShortLine);
@@ -48,10 +48,10 @@ class Parser {
   }
 
  private:
-  // A reference to a node that has not come yet.
+  // A reference to a node that is defined further on.
   struct Forward {
     NodeId user;
-    std::uint32_t slot;  // of the inputs, or of the controls; of the results for an invalid user
+    std::uint32_t slot;  // among the inputs or controls; among the results if the user is invalid
     bool control;
     TextPlace place;
     std::string name;
@@ -246,7 +246,7 @@ class Parser {
     }
   }
 
-  // Behind the '{' of a node.
+  // After the '{' of a node.
   std::vector<Graph> parse_regions(int depth) {
     std::vector<Graph> regions;
     while (true) {
@@ -286,7 +286,7 @@ class Parser {
     return value;
   }
 
-  // Gives the references that came before their nodes their ids.
+  // Fills in the ids of references that came before their nodes.
   static void resolve(Graph& graph, const std::vector<Forward>& forwards) {
     std::vector<NodeId> controls;
     std::vector<ValueId> results = graph.results();
@@ -302,7 +302,7 @@ class Parser {
       } else if (!forward.control) {
         const ValueId before = graph.node(forward.user).inputs()[forward.slot];
         graph.set_input(forward.user, forward.slot, {id, before.output});
-      } else {  // those of one node lie together: set them at once
+      } else {  // the controls of one node are adjacent: set them at once
         if (controls.empty()) {
           const auto old = graph.node(forward.user).controls();
           controls.assign(old.begin(), old.end());

@@ -47,7 +47,7 @@ void append_half(std::string& out, Half value) {
     float back = 0;
     std::from_chars(buffer, end, back);
     if (Half(back).bits != value.bits) continue;
-    // Few digits survive a double: printing it gives them back, in the nicer notation.
+    // So few digits survive the way through a double, which prints them in the nicer notation.
     double same_digits = 0;
     std::from_chars(buffer, end, same_digits);
     return append_number(out, same_digits);
@@ -211,7 +211,7 @@ void append_value(std::string& out, const AttributeValue& attribute) {
           append_name(out, value.name);
         } else if constexpr (std::is_same_v<T, Lambda>) {
           out += "<lambda>";
-        } else {  // a list; an empty one says what it would hold
+        } else {  // a list; an empty one names its type
           if (value.empty()) out += to_string(type_of(attribute));
           out += '[';
           append_list(out, value, [&](const auto& element) {
@@ -247,7 +247,7 @@ class Printer {
     constexpr std::size_t kTypicalLine = 40;
     out_.reserve(out_.size() + graph.size() * kTypicalLine);
     for (const VariableDecl& variable : graph.variables()) print_variable(variable);
-    // Reading takes the placeholders as parameters in the order in which they stand.
+    // Parameters first: the parser takes placeholders as parameters in the order of the text.
     std::vector<bool> printed(graph.id_bound());
     for (const NodeId id : graph.parameters()) {
       if (!graph.contains(id) || printed[id.index()]) continue;
@@ -308,7 +308,7 @@ class Printer {
     out_ += '\n';
   }
 
-  // A reference to a node that is gone prints so that it is seen, and does not parse: %?7.
+  // A reference to a missing node prints so that it is noticed, and does not parse: %?7.
   void print_use(const Graph& graph, NodeId id, std::uint32_t output) {
     out_ += '%';
     if (graph.contains(id)) {

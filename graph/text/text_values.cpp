@@ -76,7 +76,7 @@ void TextValues::take(std::uint64_t bytes, const char* what, TextPlace place) {
   }
 }
 
-// Appends to a list that grows as a vector does.
+// Appends to a list, and takes its memory out of the budget whenever the vector grows.
 template <class T>
 void TextValues::push(std::vector<T>& list, T value, TextPlace place) {
   if (list.size() == list.capacity()) take(2 * sizeof(T) * (list.size() + 1), "a list", place);
@@ -97,7 +97,7 @@ std::int64_t TextValues::parse_dim() {
   return to_integer<std::int64_t>(number, place, "a dimension");
 }
 
-// Behind the opening bracket, to the closing one.
+// From after the opening bracket to the closing one.
 Shape TextValues::parse_dims(TextPlace place, char close, std::string_view what) {
   SmallVector<std::int64_t, 8> dims;
   if (!lexer_.take_close(close)) {
@@ -129,7 +129,7 @@ TensorSpec TextValues::parse_spec_behind(DType dtype, TextPlace place) {
 
 // --- attributes
 
-// Behind the opening bracket.
+// After the opening bracket.
 std::vector<Attribute> TextValues::parse_attributes(TextPlace place, const std::string& node) {
   std::vector<Attribute> attributes;
   if (lexer_.take_close(']')) return attributes;
@@ -201,7 +201,7 @@ AttributeValue TextValues::parse_empty_list() {
   return std::vector<T>();
 }
 
-// Behind the opening bracket; the first element decides the type.
+// After the opening bracket; the first element decides the type.
 AttributeValue TextValues::parse_list(TextPlace place) {
   if (lexer_.take_close(']'))
     TextLexer::fail(place, "an empty list is written ints[], floats[] or strings[]");
@@ -294,7 +294,7 @@ auto TextValues::parse_element() {
   }
 }
 
-// Behind the '{'. No memory is taken before it is known that the text and the budget allow for it.
+// After the '{'. Allocates nothing before it is known that the text and the budget allow for it.
 template <class T>
 Tensor TextValues::parse_elements(const TensorSpec& spec, TextPlace place) {
   const auto count = static_cast<std::uint64_t>(spec.shape.num_elements());

@@ -6,16 +6,15 @@
 //   b.result(clipped.norm);                     // to watch it
 //
 // Each function takes dense gradients and IndexedSlices, and gives what it was given: slices stay slices.
-// They are clipped by their rows as they stand: where a row is named twice, its two parts count as two rows,
-// and the norm is that of the list of rows, not of the sum (make it dense first where that matters:
-// to_dense()).
+// They are clipped by their rows as they stand: if a row is named twice, its two parts count as two rows, and
+// the norm is that of the list of rows, not of the sum (call to_dense() first if that matters).
 //
-// Norms are Euclidean, computed in f32, or in f64 where a gradient is f64. Gradients within the bound keep
-// their bits. Where a norm is NaN so are all gradients; where it is infinite they are NaN or 0.
+// Norms are Euclidean, computed in f32, or in f64 if a gradient is f64. Gradients within the bound keep their
+// bits. If a norm is NaN so are all gradients; if it is infinite they are NaN or 0.
 //
-// In the code of a replica a gradient of global_mean or global_sum is that replica's share: clipped there, it
-// is the shares that are bounded, not their sum. Add them up first (replica_context().all_reduce), or clip
-// with the pass clip-by-global-norm, which a strategy takes among its step_passes and which sees the sums.
+// In the code of a replica a gradient of global_mean or global_sum is that replica's share: clipping there
+// bounds the shares, not their sum. Add them up first (replica_context().all_reduce), or clip with the pass
+// clip-by-global-norm, which a strategy takes among its step_passes and which sees the sums.
 //
 // Errors (InvalidArgument): a bound that is not above 0, no gradients, gradients that are empty or not
 // floating. Thread safety: as the builder.

@@ -23,7 +23,7 @@ namespace {
 using internal::kGradients;  // Provenance::made_by of what is made here
 using internal::RegionTrace;
 
-// One list of values is one thing to differentiate by: a value, or all reads of a variable.
+// Each list is one thing to differentiate by: a value, or all reads of a variable.
 using Sources = std::vector<std::vector<Value>>;
 // Nodes through which nothing may flow back, and the variable that each of them reads inside a region.
 using Refused = std::unordered_map<NodeId, std::string>;
@@ -50,8 +50,8 @@ std::string with_site(const Node& node) {
                       : str("'", node.name(), "'");
 }
 
-// Which of the first `end` nodes depend on a source? None does through a stop_gradient: what stands behind
-// one needs no rule.
+// Which of the first `end` nodes depend on a source? A stop_gradient ends the dependence: nodes after it need
+// no rule.
 std::vector<bool> dependents(const Graph& graph, const Sources& sources, const Refused& refused,
                              std::size_t end) {
   static const OpDef& stop = OpRegistry::global().get("stop_gradient");
@@ -77,8 +77,8 @@ class Backward {
   Backward(GraphBuilder& builder, const Sources& sources, const Refused& refused, SourceSite site)
       : builder_(builder), sources_(sources), refused_(refused), site_(site) {}
 
-  // What flows back into each source from targets with these seeds. Targets that nothing flows into have an
-  // empty one.
+  // What flows back into each source, given a seed for each target; a target that nothing flows into has an
+  // empty seed.
   std::vector<Gradient> run(std::span<const Value> targets, std::span<const Gradient> seeds) {
     const Graph& graph = builder_.graph();
     std::size_t end = 0;
@@ -192,7 +192,7 @@ class Backward {
   std::vector<std::vector<std::vector<Gradient>>> flows_;  // by node and output
 };
 
-// What flows into the target itself.
+// The seed: what flows into the target itself.
 Value seed_of(const Value& target, const GradientOptions& options, SourceSite site) {
   const ErrorPlace place{target.name(), "gradients", {}, site.file, site.line, -1};
   if (!is_floating(target.dtype())) {
@@ -212,12 +212,13 @@ Value seed_of(const Value& target, const GradientOptions& options, SourceSite si
   }
   if (options.seed.valid()) return options.seed;
   const auto made_at = internal::BuilderAccess(target.builder()).made_at(site);
-  // From the shape alone where it is known: the seed is the same on all replicas, also if the target is not.
+  // Made from the shape alone if it is known: the seed is then the same on all replicas, even if the target
+  // is not.
   if (target.shape().is_known()) return full(target.builder(), target.dtype(), target.shape(), 1, site);
   return ones_like(target);
 }
 
-// As Value::builder(), saying who asks.
+// As Value::builder(), but errors name `what` and the caller's line.
 GraphBuilder& builder_of(const Value& value, const char* what, const SourceSite& site) {
   try {
     return value.builder();
@@ -235,15 +236,15 @@ std::vector<GraphBuilder*> levels_of(const Value& value) {
   return levels;
 }
 
-// What is differentiated by in one graph, and what of it the graph around gave.
+// The sources in one graph: its own, and values captured from the graph around it.
 struct Level {
   GraphBuilder* builder;
-  // Those of all levels, with their values in this graph, then a list for each captured value.
+  // A list for each source of the call, with its values in this graph, then a list for each captured value.
   Sources sources;
   std::vector<Value> captured;  // values of the graph around that depend on a source there
 };
 
-// By level of the target, its own first.
+// One for each level of the target, its own first.
 std::vector<Level> split_by_level(std::span<GraphBuilder* const> levels, const Sources& sources,
                                   std::span<const Refused> refused) {
   std::vector<Level> result;
@@ -338,14 +339,14 @@ std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef
   struct Wanted {
     std::vector<std::size_t> places;  // in `of`: a variable may be named twice
     bool written = false;
-    bool outdated = false;            // its sources are: the graph around has written it since
-    std::string writer, late_reader;  // the first that writes it, and one that reads it behind
+    bool outdated = false;            // sources found so far are stale: the graph around has written it since
+    std::string writer, late_reader;  // the first that writes it, and one that reads it after that
   };
   NameMap<Wanted> wanted;
   for (std::size_t i = 0; i < of.size(); ++i) wanted[of[i].name].places.push_back(i);
   Sources sources(of.size());
   std::vector<Refused> refused(levels.size());
-  for (std::size_t level = levels.size(); level-- > 0;) {  // in program order: what is around comes first
+  for (std::size_t level = levels.size(); level-- > 0;) {  // in program order: outermost first
     for (auto& [name, one] : wanted) one.outdated = std::exchange(one.written, false) || one.outdated;
     for (const Node& node : levels[level]->graph().nodes()) {
       if (level == 0 && node.id().index() > target.id().node.index()) break;

@@ -7,23 +7,22 @@
 //
 // gradients() walks back from the target and asks each op's gradient rule (OpDef::gradient) for nodes that
 // compute what flows into its inputs. The new nodes are named "gradients/<node>/..." and carry the source
-// line of the node they belong to; Provenance::made_by says "gradients", and the origin is that node. Where
+// line of the node they belong to; Provenance::made_by says "gradients", and the origin is that node. If
 // several flows meet they are added in a fixed order.
 //
 // Inside a region (the functions of cond, while_loop, ...) the target may depend on values of enclosing
-// graphs, and these or the variables read there may be what is asked for: flows pass on through what the
-// region captured. The carried values of a loop are where they end.
+// graphs, and gradients by these, or by the variables read there, may be asked for: flows continue outwards
+// through captured values. They end at the carried values of a loop.
 //
 // A Gradient is a dense Value or IndexedSlices: rows of the gradient of gather(), which optimizers apply
-// without making them dense. It converts to a Value where it is dense; to_dense() is the explicit way for the
-// other kind. Where slices flow on into an op that is not a gather, they are made dense by a visible to_dense
-// node.
+// without making them dense. A dense one converts to a Value; for the other kind call to_dense(). If slices
+// flow on into an op that is not a gather, a visible to_dense node makes them dense.
 //
-// A rule of one's own: an op's OpDef::gradient, or custom_gradient() around any function. A rule for y = f(a,
-// b):
+// Custom rules: an op's OpDef::gradient, or custom_gradient() around any function. A rule for y = f(a, b):
 //
 //   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
-//     return {sum_to_like(c.grad() * c.input(1), c.input(0)), sum_to_like(c.grad() * c.input(0), c.input(1))};
+//     return {sum_to_like(c.grad() * c.input(1), c.input(0)),
+//             sum_to_like(c.grad() * c.input(0), c.input(1))};
 //   };
 //
 // Errors (InvalidArgument, naming node and line): the target is not a floating scalar and no seed is given;
@@ -61,8 +60,8 @@ LOCKSTEP_API std::vector<Gradient> gradients(const Value& target, std::span<cons
 LOCKSTEP_API std::vector<Gradient> gradients(const Value& target, std::initializer_list<Value> of,
                                              const GradientOptions& options = {},
                                              SourceSite site = SourceSite::current());
-// Of variables: of what the step reads of each before it first writes it. A region that reads one which the
-// graph around it has written begins anew, with the value it finds: so does each step of a loop, or of
+// By variables: by every read of a variable before the step first writes it. If the graph around a region has
+// written a variable, the region starts anew with the value it finds; so does each step of a loop, or of
 // several in one graph.
 LOCKSTEP_API std::vector<Gradient> gradients(const Value& target, std::span<const VariableRef> of,
                                              const GradientOptions& options = {},
@@ -74,9 +73,9 @@ LOCKSTEP_API std::vector<Gradient> gradients(const Value& target, std::initializ
 // x, through which nothing flows back.
 LOCKSTEP_API Value stop_gradient(const Operand& x);
 
-// forward(inputs), with a rule of one's own in place of those of the ops it is made of. The rule sees the
-// inputs, the output and what flows into it, and gives one value per input, empty where nothing flows back;
-// it is traced here, once.
+// forward(inputs), with a custom rule in place of the rules of its ops. The rule sees the inputs, the output
+// and what flows into it, and gives one value per input, empty if nothing flows back; it is traced here,
+// once.
 //
 //   Value y = custom_gradient({x}, [](auto in) { return round(in[0]); },          // straight through
 //                             [](auto, Value, Value flow) -> std::vector<Value> { return {flow}; });
@@ -88,9 +87,9 @@ LOCKSTEP_API Value custom_gradient(std::span<const Value> inputs, const CustomFo
 LOCKSTEP_API Value custom_gradient(std::initializer_list<Value> inputs, const CustomForwardFn& forward,
                                    const CustomBackwardFn& backward, SourceSite site = SourceSite::current());
 
-// x, to be kept for the way back. What was computed on the way to it, since the last kept values, need not
-// be: the pass recompute-checkpoints (graph/passes/recompute_checkpoints.h) lets gradients compute it again
-// instead.
+// x, to be kept for the way back. Values computed on the way to it, since the last kept ones, need not be
+// kept: the pass recompute-checkpoints (graph/passes/recompute_checkpoints.h) lets gradients compute them
+// again instead.
 LOCKSTEP_API Value checkpoint(const Operand& x);
 
 }  // namespace lockstep

@@ -1,12 +1,13 @@
 // graph/train/gradients_regions.cpp - gradients through cond and while_loop.
 //
-//   cond        a cond on the same predicate, whose branches compute the forward branch again and go back through it
-//   while_loop  a loop over the trips in reverse: it takes up the carried values that the loop kept (keep_trips),
+//   cond        a cond on the same predicate, whose branches compute the forward branch again and go back
+//               through it
+//   while_loop  a loop over the trips in reverse: it takes the carried values the loop kept (keep_trips),
 //               computes the body again and goes back through it, adding up what flows into captured values
 //
-// What a region computes is computed again rather than kept: only carried values cross from one trip to the
-// next. A second order of a loop adds to what flows into all kept rows in each trip: its work grows with the
-// square of the trips.
+// Values inside a region are computed again rather than kept: only carried values cross from one trip to the
+// next. A second derivative of a loop adds, in each trip, to what flows into all kept rows: its work grows
+// with the square of the number of trips.
 #include <algorithm>
 
 #include "lockstep/graph/build/builder_access.h"
@@ -135,8 +136,8 @@ std::vector<Gradient> while_gradient(GradientContext& c) {
   const std::vector<Value> outputs = builder.outputs_of(id);  // carried, kept rows, number of trips
   const auto kept = [&](std::size_t i) { return outputs[loop.carried + i]; };
 
-  // Carried on the way back: the trip, what flows into each floating carried value, and into each captured
-  // one.
+  // Carried on the way back: the trip, the flow into each floating carried value, and the flow into each
+  // captured one.
   std::vector<std::size_t> carried, captured;
   for (std::size_t i = 0; i < c.num_inputs(); ++i) {
     if (is_floating(c.input(i).dtype())) (i < loop.carried ? carried : captured).push_back(i);
@@ -144,7 +145,7 @@ std::vector<Gradient> while_gradient(GradientContext& c) {
   std::vector<Value> initial = {outputs[2 * loop.carried] - 1};
   for (const std::size_t i : carried) initial.push_back(c.grad(i));
   for (const std::size_t i : captured) initial.push_back(zeros_like(c.input(i)));
-  // A gradient of second order flows into the kept rows as well.
+  // A second-order gradient flows into the kept rows as well.
   const auto flows_into_rows = [&](std::size_t i) {
     return c.num_outputs() > loop.carried && c.has_grad(loop.carried + i);
   };
@@ -173,7 +174,7 @@ std::vector<Gradient> while_gradient(GradientContext& c) {
       } else {
         flow = now[1 + k] + flow;
       }
-      // The same spec as came in: a loop must keep it.
+      // Keeps the spec that came in, as a loop must.
       next.push_back(flow.spec() == now[1 + k].spec() ? flow : reshape(flow, shape_of(now[1 + k])));
     }
     return next;

@@ -14,7 +14,7 @@ namespace lockstep::initializers {
 
 namespace {
 
-// The deviation of a standard normal that is cut at two.
+// The standard deviation of a standard normal distribution that is cut at two.
 constexpr double kTruncatedDeviation = 0.87962566103423978;
 
 void check(std::string_view what, const Shape& shape, DType dtype) {
@@ -65,7 +65,7 @@ double gauss(const RandomStream& stream, std::uint64_t block) {
   return radius * std::cos(2 * std::numbers::pi * unit(stream, 2 * block + 1));
 }
 
-// Standard normal below two: one in 22 draws is too large, so that 32 attempts suffice for anyone.
+// Standard normal, cut at two: one in 22 draws is too large, so 32 attempts always suffice in practice.
 double truncated_gauss(const RandomStream& stream, std::uint64_t index) {
   for (std::uint64_t attempt = 0; attempt < 32; ++attempt) {
     const double value = gauss(stream, index * 32 + attempt);
@@ -86,8 +86,8 @@ Tensor scaled_normal(std::string_view what, const Shape& shape, std::uint64_t se
   return truncated_normal(shape, seed, {0, std::sqrt(2 / std::max(fan, 1.0)) / kTruncatedDeviation}, dtype);
 }
 
-// Rows of a matrix, each orthogonal to those before it and of length one (Gram and Schmidt, twice over, which
-// leaves errors of rounding only). Taking the rows in order with a positive factor makes the result uniform.
+// Makes each row of a matrix orthogonal to those before it and of length one (Gram-Schmidt, done twice, which
+// leaves only rounding errors). Taking the rows in order with a positive factor makes the result uniform.
 void orthonormalise(std::vector<double>& matrix, std::size_t rows, std::size_t length) {
   const auto row = [&](std::size_t i) { return matrix.data() + i * length; };
   const auto dot = [&](const double* a, const double* b) {

@@ -4,8 +4,8 @@
 //   VariableRef table = b.variable(initializers::declare("table", initializers::normal({1000, 64}, 2)));
 //
 // Tensors made on the host, at once. The bits follow from the seed, the shape and the dtype alone: not from
-// threads, nor from what else is drawn. Equal seeds give equal numbers, so that each variable wants a seed of
-// its own.
+// threads, nor from what else is drawn. Equal seeds give equal numbers, so give each variable a seed of its
+// own.
 //
 // Fans: a dense kernel [in, out] has fan_in = in and fan_out = out; a kernel of a convolution [..., in, out]
 // has both times the extent of its window. A vector has both equal to its length, a scalar 1.
@@ -40,8 +40,8 @@ struct Spread {
 };
 LOCKSTEP_API Tensor normal(const Shape& shape, std::uint64_t seed, Spread spread = {},
                            DType dtype = DType::kF32);
-// Normal, drawn again where it is two deviations or more from the mean; `stddev` is that of the normal before
-// it is cut.
+// Normal, drawn again if it is two deviations or more from the mean; `stddev` is that of the normal
+// distribution before it is cut.
 LOCKSTEP_API Tensor truncated_normal(const Shape& shape, std::uint64_t seed, Spread spread = {},
                                      DType dtype = DType::kF32);
 
@@ -53,7 +53,7 @@ LOCKSTEP_API Tensor glorot_normal(const Shape& shape, std::uint64_t seed, DType 
 LOCKSTEP_API Tensor he_uniform(const Shape& shape, std::uint64_t seed, DType dtype = DType::kF32);
 LOCKSTEP_API Tensor he_normal(const Shape& shape, std::uint64_t seed, DType dtype = DType::kF32);
 
-// The axes but the last merged, a matrix with orthonormal columns (rows where it is wider than high), times
+// With all axes but the last merged: a matrix with orthonormal columns (rows if it is wider than high), times
 // `gain`; uniform over all such matrices. Rank 2 or more. Takes rows * columns * min(rows, columns) steps, in
 // f64.
 LOCKSTEP_API Tensor orthogonal(const Shape& shape, std::uint64_t seed, double gain = 1,
@@ -65,7 +65,7 @@ struct Fans {
 };
 LOCKSTEP_API Fans fans_of(const Shape& shape);
 
-// A trainable variable with that initial value; change what else it needs.
+// A trainable variable with that initial value; change its other fields as needed.
 LOCKSTEP_API VariableDecl declare(std::string name, Tensor initial);
 
 }  // namespace lockstep::initializers

@@ -30,7 +30,7 @@ struct VariableUpdate::Common {
   const std::string& optimizer;
   VariableRef iterations;
   Value learning_rate;
-  SourceSite site;  // of who asked for the update
+  SourceSite site;  // where the update was asked for
   Value step = {};  // made when asked for
 };
 
@@ -56,7 +56,7 @@ VariableRef VariableUpdate::slot(const Slot& slot) const {
   decl.spec = {kernels::slot_dtype(spec_.dtype), spec_.shape};
   if (slot.initial != 0) decl.initial = Tensor::full(decl.spec.dtype, decl.spec.shape, slot.initial);
   decl.trainable = false;
-  // What each replica has of its own is updated with slots of its own.
+  // A variable synchronized on read is each replica's own, and so are its slots.
   const VariableDecl* owner =
       internal::BuilderAccess(builder()).outermost().graph().find_variable(variable().name);
   if (owner != nullptr && owner->synchronization == Synchronization::kOnRead) {
@@ -121,7 +121,7 @@ GradientsAndVariables Optimizer::compute_gradients(const Value& loss, std::span<
 
 namespace {
 
-// Is the gradient one of that variable? The place is the caller's.
+// Fails unless the gradient fits the variable; `place` is the caller's.
 void check_gradient(const GradientAndVariable& one, const TensorSpec& variable, const ErrorPlace& place) {
   const bool sparse = one.gradient.is_sparse();
   const TensorSpec spec = sparse ? one.gradient.slices().values.spec() : one.gradient.dense().spec();
@@ -136,7 +136,7 @@ void check_gradient(const GradientAndVariable& one, const TensorSpec& variable, 
                         place);
 }
 
-// The specs of the variables, in the order of the list.
+// Checks the list; returns the specs of the variables in its order.
 std::vector<TensorSpec> check_list(std::span<const GradientAndVariable> list, const std::string& optimizer,
                                    const SourceSite& site) {
   const auto place = [&](const std::string& node) {
@@ -186,7 +186,7 @@ std::vector<NodeId> Optimizer::apply_gradients(std::span<const GradientAndVariab
   const Value rate = learning_rate_.at(builder, counter, site);
   VariableUpdate::Common common{builder, name_, counter, rate, site};
   std::vector<NodeId> nodes;
-  // What a rule makes by itself carries the rule's lines.
+  // Nodes that a rule makes by itself carry the rule's source lines.
   for (std::size_t i = 0; i < list.size(); ++i)
     nodes.push_back(rule_->update(VariableUpdate(common, list[i], specs[i])));
   const auto made_at = internal::BuilderAccess(builder).made_at(site);
@@ -199,7 +199,7 @@ std::vector<NodeId> Optimizer::minimize(const Value& loss, std::span<const Varia
   return apply_gradients(compute_gradients(loss, variables, site), site);
 }
 
-// --- the ones that come along
+// --- built-in optimizers
 
 namespace {
 

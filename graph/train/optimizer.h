@@ -7,20 +7,20 @@
 //
 // An Optimizer is a cheap handle that never changes: copy it, capture it in [=], use it for several graphs.
 // Its state lies in variables of the graph that is built: slots "<variable>/<optimizer>/<slot>", not
-// trainable and made when first needed, and "<optimizer>/iterations", an i64 scalar that counts calls of
-// apply_gradients per step and from which schedules and Adam's bias correction follow. Two optimizers of one
-// kind in one graph share them unless they have different names. Under a strategy slots are like their
-// variable: mirrored beside a mirrored one, each replica's own beside one synchronized on read.
+// trainable and made when first needed, and "<optimizer>/iterations", an i64 scalar that each apply_gradients
+// of a step raises by 1; schedules and Adam's bias correction follow from it. Two optimizers of one kind in
+// one graph share them unless they have different names. Under a strategy slots follow their variable:
+// mirrored for a mirrored one, each replica's own for one synchronized on read.
 //
-// Slices (the gradient of a gather) are applied to the named rows alone, whose slots alone change ("lazy"): a
-// row that is not named does not decay. A row that is named twice counts with the sum. Indices out of range
-// fail the step.
+// Slices (the gradient of a gather) are applied only to the named rows, and only the slots of these change
+// ("lazy"): a row that is not named does not decay. A row that is named twice counts with the sum. Indices
+// out of range fail the step.
 //
-// An optimizer of one's own is an OptimizerRule, see below.
+// A custom optimizer is an OptimizerRule, see below.
 //
 // Errors (InvalidArgument, with the caller's line): a variable that the loss does not depend on, a gradient
-// of another spec than its variable, an empty list, a slot whose name another variable has. Where the rule of
-// a later variable throws, updates of earlier ones are in the graph already: give the builder up. Thread
+// of another spec than its variable, an empty list, a slot whose name another variable has. If the rule of a
+// later variable throws, the updates of earlier ones are already in the graph: give the builder up. Thread
 // safety: as the builder; the optimizer itself may be shared.
 #pragma once
 
@@ -66,12 +66,12 @@ class LOCKSTEP_API VariableUpdate {
   const Gradient& gradient() const { return what_.gradient; }
   const Value& learning_rate() const;  // f32 or f64 scalar
   const Value& step() const;           // i64 scalar, 1 in the first step
-  // The variable of the slot: of the variable's shape, and f32 (f64 beside f64).
+  // The variable of the slot: of the variable's shape, and f32 (f64 for an f64 variable).
   VariableRef slot(const Slot& slot) const;
 
   // A node of an update op: attributes `variable`, one per slot, and those given; inputs (gradient,
-  // learning_rate), then the step where it is wanted. For slices the op is <op>_sparse with inputs (indices,
-  // rows, learning_rate...), the indices checked; where nobody registered it, the gradient is made dense.
+  // learning_rate), then the step if `with_step`. For slices the op is <op>_sparse with inputs (indices,
+  // rows, learning_rate...), the indices checked; if that op is not registered, the gradient is made dense.
   NodeId make(std::string_view op, std::span<const Slot> slots, std::vector<Attribute> attributes = {},
               bool with_step = false) const;
 
@@ -81,9 +81,9 @@ class LOCKSTEP_API VariableUpdate {
   TensorSpec spec_;
 };
 
-// How one variable is updated. An optimizer of one's own:
+// How one variable is updated. A custom optimizer:
 //
-//   struct SignRule : OptimizerRule {                       // w -= lr * sign(g), by an op registered as sign_descent
+//   struct SignRule : OptimizerRule {  // w -= lr * sign(g), by an op registered as sign_descent
 //     NodeId update(const VariableUpdate& u) const override { return u.make("sign_descent", {}); }
 //   };
 //   const Optimizer sign("sign", 0.01, std::make_shared<SignRule>());
@@ -107,20 +107,20 @@ class LOCKSTEP_API Optimizer {
   Optimizer(std::string name, LearningRate learning_rate, std::shared_ptr<const OptimizerRule> rule);
 
   const std::string& name() const { return name_; }
-  // The variable that counts the steps; declared where the builder does not have it yet.
+  // The variable that counts the steps; declared if the builder does not have it yet.
   VariableRef iterations(GraphBuilder& builder, SourceSite site = SourceSite::current()) const;
 
   GradientsAndVariables compute_gradients(const Value& loss, std::span<const VariableRef> variables,
                                           SourceSite site = SourceSite::current()) const;
   GradientsAndVariables compute_gradients(const Value& loss, std::initializer_list<VariableRef> variables,
                                           SourceSite site = SourceSite::current()) const;
-  // The updating nodes, in the order of the list. Whatever uses them or reads the variables afterwards sees
-  // the new values, and keeps the update from running in place.
+  // The updating nodes, in the order of the list. Nodes that use them or read the variables afterwards see
+  // the new values, and keep the update from running in place.
   std::vector<NodeId> apply_gradients(std::span<const GradientAndVariable> gradients,
                                       SourceSite site = SourceSite::current()) const;
   std::vector<NodeId> apply_gradients(std::initializer_list<GradientAndVariable> gradients,
                                       SourceSite site = SourceSite::current()) const;
-  // Both.
+  // compute_gradients(), then apply_gradients().
   std::vector<NodeId> minimize(const Value& loss, std::span<const VariableRef> variables,
                                SourceSite site = SourceSite::current()) const;
   std::vector<NodeId> minimize(const Value& loss, std::initializer_list<VariableRef> variables,
@@ -132,7 +132,7 @@ class LOCKSTEP_API Optimizer {
   std::shared_ptr<const OptimizerRule> rule_;
 };
 
-// --- the ones that come along; their formulas are in core/kernels/updates.h
+// --- built-in optimizers; their formulas are in core/kernels/updates.h
 
 // Plain gradient descent. No slots.
 class LOCKSTEP_API Sgd : public Optimizer {
@@ -174,7 +174,7 @@ class LOCKSTEP_API RmsProp : public Optimizer {
 struct AdamOptions {
   double beta1 = 0.9;    // of the mean of gradients; below 1
   double beta2 = 0.999;  // of the mean of squares; below 1
-  // Outside of the root, after the bias correction; larger (1e-4) where gradients are tiny.
+  // Outside of the root, after the bias correction; larger (1e-4) if gradients are tiny.
   double epsilon = 1e-8;
   std::string name = "adam";
 };
@@ -185,7 +185,7 @@ class LOCKSTEP_API Adam : public Optimizer {
 };
 
 struct AdamWOptions {
-  double weight_decay = 0.01;  // per step and unit of learning rate; leave biases and scales to an Adam
+  double weight_decay = 0.01;  // per step and unit of learning rate; update biases and scales with an Adam
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;

@@ -2,10 +2,10 @@
 //
 //   const Adam adam(schedules::cosine_decay({.initial = 1e-3, .steps = 10'000, .warmup = 500}));
 //
-// A Schedule makes nodes: from the number of steps taken before this one (an i64 scalar, 0 in the first step)
-// to the learning rate, an f64 scalar. It follows from the optimizer's `iterations` variable alone, so that a
-// step that did not commit does not count, and a restored checkpoint goes on where it was. t below is that
-// number.
+// A Schedule makes the nodes that compute the learning rate, an f64 scalar, from t, the number of steps taken
+// before this one (an i64 scalar, 0 in the first step). The rate follows from the optimizer's `iterations`
+// variable alone, so that a step that did not commit does not count, and a restored checkpoint goes on where
+// it was.
 //
 // Thread safety: as the builder; schedules themselves never change.
 #pragma once
@@ -27,7 +27,7 @@ namespace lockstep {
 using Schedule = std::function<Value(const Value& iterations)>;
 
 // A number (0 or more), a Schedule, or a function GraphBuilder& -> Value, which may read a variable that the
-// host sets. The value is a scalar of f32 or f64. An empty function is refused where the rate is asked for
+// host sets. The value is a scalar of f32 or f64. An empty function is refused when the rate is asked for
 // (InvalidArgument).
 class LOCKSTEP_API LearningRate {
  public:
@@ -44,15 +44,15 @@ class LOCKSTEP_API LearningRate {
       LearningRate(F make)  // NOLINT(google-explicit-constructor)
       : make_(std::move(make)) {}
 
-  // The node that gives it, for an optimizer that counts its steps in `iterations`. What is not a user's own code
-  // carries the given line.
+  // The value of the rate, for an optimizer that counts its steps in `iterations`. Nodes that the user's own
+  // code does not make carry the given line.
   Value at(GraphBuilder& builder, const VariableRef& iterations,
            SourceSite site = SourceSite::current()) const;
 
  private:
   LearningRate(double number, int);
 
-  double number_ = std::numeric_limits<double>::quiet_NaN();  // where it is a function
+  double number_ = std::numeric_limits<double>::quiet_NaN();  // NaN if it is a function
   Schedule schedule_;
   std::function<Value(GraphBuilder&)> make_;
 };
@@ -64,7 +64,7 @@ LOCKSTEP_API Schedule constant(double rate);
 
 struct ExponentialDecay {
   double initial = 0;
-  std::int64_t steps = 1;  // how often the factor is applied: once per so many steps
+  std::int64_t steps = 1;  // the factor is applied once per this many steps
   double factor = 0.96;
   bool staircase = false;  // at once at the end of each period, rather than gradually
 };
@@ -73,7 +73,7 @@ LOCKSTEP_API Schedule exponential_decay(const ExponentialDecay& options);
 
 struct PolynomialDecay {
   double initial = 0;
-  std::int64_t steps = 1;  // after so many it stays at `final`
+  std::int64_t steps = 1;  // after this many it stays at `final`
   double final = 0;
   double power = 1;  // 1: a straight line
 };
@@ -82,12 +82,12 @@ LOCKSTEP_API Schedule polynomial_decay(const PolynomialDecay& options);
 
 struct CosineDecay {
   double initial = 0;      // after the warm-up
-  std::int64_t steps = 1;  // from the end of the warm-up; after so many it stays at `final`
+  std::int64_t steps = 1;  // from the end of the warm-up; after this many it stays at `final`
   double final = 0;
   std::int64_t warmup = 0;  // steps of a straight line from 0 up to `initial`
 };
-// final + (initial - final) * (1 + cos(pi * min(t - warmup, steps) / steps)) / 2; initial * (t + 1) / (warmup
-// + 1) before.
+// final + (initial - final) * (1 + cos(pi * min(t - warmup, steps) / steps)) / 2; during the warm-up initial
+// * (t + 1) / (warmup + 1).
 LOCKSTEP_API Schedule cosine_decay(const CosineDecay& options);
 
 // values[i] where i is the number of boundaries that t has reached: values[0] for t < boundaries[0], and so

@@ -11,9 +11,9 @@
 namespace lockstep {
 namespace {
 
-// The second derivative goes through the same formulas as ordinary ops, of which mean and rstd are functions
-// of x. Copies of the inputs keep apart what flows through this op from what flows through whatever else
-// joins them.
+// The second derivative goes through the same formulas, written with ordinary ops, in which mean and rstd are
+// functions of x. Copies of the inputs separate what flows through this op from what flows through any other
+// connection between them.
 std::vector<Gradient> layer_norm_grad_gradient(GradientContext& c) {
   const Value x = identity(c.input(0));
   const Value gamma = identity(c.input(1));
@@ -37,7 +37,8 @@ std::vector<Gradient> layer_norm_grad_gradient(GradientContext& c) {
   return {flows[0], flows[1], Gradient(), Gradient(), flows[2]};
 }
 
-// Once more differentiated, element i is the product along a matrix in which row i has 1 in place of x[i].
+// To differentiate it again, element i is written as the product along row i of a matrix whose row i has 1 in
+// place of x[i].
 std::vector<Gradient> prod_of_others_gradient(GradientContext& c) {
   const Value x = identity(c.input());
   const auto axis = static_cast<std::size_t>(internal::normal_axis(c.view()));
@@ -50,7 +51,7 @@ std::vector<Gradient> prod_of_others_gradient(GradientContext& c) {
     after.push_back(static_cast<std::int64_t>(i));
     if (i == axis) after.push_back(-1);
   }
-  // The dimensions of x with a 1 put in at the place of -1.
+  // The dimensions of x with a 1 inserted at the place of -1.
   const auto with_one = [&](std::vector<std::int64_t> places) {
     for (std::int64_t& p : places) p = p < 0 ? static_cast<std::int64_t>(x.shape().rank()) : p;
     const Value one = c.builder().constant(Tensor::from<std::int64_t>({1}, {1}));

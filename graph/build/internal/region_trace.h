@@ -1,5 +1,5 @@
-// graph/build/internal/region_trace.h - a function of the user's becomes a region: what is built while it
-// lives belongs there.
+// graph/build/internal/region_trace.h - traces a function of the user into a region: nodes built while it
+// lives belong there.
 #pragma once
 
 #include <algorithm>
@@ -22,14 +22,15 @@ struct RegionTrace {
   RegionTrace(GraphBuilder& outer, bool in_replicas) : RegionTrace(outer) {
     inner_.in_replicas_ = in_replicas;
   }
-  // Its nodes become nodes of the graph around it, under their own names: they lie in the scope that is open
-  // there.
+  // For a region whose nodes become nodes of the graph around it under their own names: they take over the
+  // scope that is open there.
   void keep_scope() { inner_.scope_ = outer_.scope_; }
   ~RegionTrace() { outer_.child_ = nullptr; }
   RegionTrace(const RegionTrace&) = delete;
   RegionTrace& operator=(const RegionTrace&) = delete;
 
-  // What a builder took from the graph around it: (value there, parameter here). The outermost has no parent.
+  // The values that a builder captured from the graph around it: (value there, parameter here). The outermost
+  // has no parent.
   static const std::vector<std::pair<Value, NodeId>>& captures_of(const GraphBuilder& builder) {
     return builder.captures_;
   }

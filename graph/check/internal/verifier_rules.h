@@ -1,4 +1,4 @@
-// graph/check/internal/verifier_rules.h - the rules of the verifier, and what they see.
+// graph/check/internal/verifier_rules.h - the rules of the verifier, and the data they work on.
 //
 // A rule is a small function over one node or over one graph (the outermost one or a region). The driver in
 // graph/check/verifier.cpp walks all nodes once and asks every node rule about each, in the order of kRules;
@@ -23,7 +23,7 @@
 
 namespace lockstep::internal::verifier {
 
-// What was found, and what all rules share.
+// The violations found, and the data that all rules share.
 struct Run {
   const Graph& outermost;
   const Runtime* runtime;
@@ -63,15 +63,15 @@ struct GraphCheck {
   std::size_t rule = 0;
   bool sound = true;  // no graph rule broken so far
 
-  // What shape operands hold, for the rule infer; none until a node has one.
+  // The contents of shape operands, for the rule infer; null until a node has one.
   std::unique_ptr<StaticElements> elements = nullptr;
 
-  // The rule acyclic fills these in for the rules behind it.
+  // The rule acyclic fills these in for the rules after it.
   std::vector<NodeId> order = {};
   bool cyclic = false;
-  // What the regions of a node do to variables, by node; only for nodes with regions.
+  // Accesses to variables by the regions of a node, by node; only for nodes with regions.
   std::unordered_map<NodeId, std::vector<VariableAccess>> region_accesses = {};
-  // What the whole graph does to variables, each name once; the rule variable-order fills it in.
+  // Accesses to variables by the whole graph, each name once; the rule variable-order fills it in.
   std::vector<VariableAccess> accesses = {};
 
   void fail(const std::string& message);                       // at the graph
@@ -83,7 +83,7 @@ struct NodeCheck {
   GraphCheck& graph_check;
   const Graph& graph;
   const Node& node;
-  bool sound = true;  // no rule broken so far: the next ones may rely on what those before have checked
+  bool sound = true;          // no rule broken so far: later rules may rely on what earlier ones have checked
   bool regions_sound = true;  // parameters and results of all regions are what they should be
   std::size_t rule = 0;
   SmallVector<TensorSpec, 1> inferred = {};
@@ -98,7 +98,7 @@ struct Rule {
 };
 std::span<const Rule> rules();
 
-// What happens to variables in a node itself, without its regions.
+// Appends the accesses to variables of a node itself, without those of its regions.
 void add_own_accesses(const Node& node, std::vector<VariableAccess>& accesses);
 // "then", "body", ...: what the regions of each kind are called.
 std::string region_label(RegionKind kind, std::size_t index);

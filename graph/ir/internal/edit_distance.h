@@ -10,7 +10,7 @@
 
 namespace lockstep::internal {
 
-// How many letters must be put in, taken out or changed to get from one to the other.
+// How many letters must be inserted, removed or changed to get from one to the other.
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -25,8 +25,8 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// Up to three of the names, closest first: "'a', 'b', 'c'". Empty where there are none. Of a name that is
-// longer than any sensible one the beginning counts.
+// Up to three of the names, closest first: "'a', 'b', 'c'". Empty if there are none. Only the beginning of
+// `wanted` counts if it is longer than any sensible name.
 inline std::string closest_names(std::string_view wanted, std::vector<std::string> names) {
   wanted = wanted.substr(0, 64);
   std::ranges::stable_sort(names, {}, [&](const std::string& name) { return edit_distance(wanted, name); });

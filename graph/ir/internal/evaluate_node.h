@@ -17,8 +17,8 @@
 
 namespace lockstep::internal {
 
-// What an op's rule says of the outputs of a node that is about to be made; `declared` are those its maker
-// states. Throws InvalidArgument for a wrong number of inputs, and what the rule throws.
+// The outputs that an op's rule gives for a node about to be made; `declared` are the specs that its maker
+// states. Throws InvalidArgument for a wrong number of inputs, and whatever the rule throws.
 LOCKSTEP_API SmallVector<TensorSpec, 1> infer_new(const OpDef& op, std::string_view name,
                                                   std::span<const TensorSpec> inputs,
                                                   const std::vector<Attribute>& attributes,
@@ -35,13 +35,13 @@ struct EvalContext {
   std::span<const Tensor> state = {};
 };
 
-// A pure node all of whose outputs are empty has nothing to compute, and its kernel is not called: of f32[n,0] it
-// might walk n rows to find nothing in each.
+// Is this a pure node whose outputs are all empty? It has nothing to compute, and its kernel is not called:
+// for f32[n,0] it might walk n rows to find nothing in each.
 bool gives_nothing(const Node& node, std::span<const TensorSpec> outputs);
 
 // The node's outputs for these inputs. For a node without regions; placeholders have no value of their own.
-// Throws what the op's rule or kernel throws, and Error(kUnimplemented) where there is no CPU kernel; the
-// caller adds the place.
+// Throws what the op's rule or kernel throws, and Error(kUnimplemented) if there is no CPU kernel; the caller
+// adds the place.
 LOCKSTEP_API std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs,
                                           const EvalContext& context);
 

@@ -1,4 +1,4 @@
-// graph/ir/internal/region_shapes.h - what a node with regions says of its outputs and its trips.
+// graph/ir/internal/region_shapes.h - output specs of nodes with regions, and the attributes of loops.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@ namespace lockstep::internal {
 // The specs of a region node's outputs for inputs of known specs, inferred through the regions.
 SmallVector<TensorSpec, 1> infer_region_outputs(const Node& node, std::span<const TensorSpec> inputs,
                                                 const NodeView::VariableSpecs& variables);
-// Of any node, in a graph that runs as it is: a collective that no pass has joined is one of a group of one there,
-// also inside of regions.
+// The same for any node, in a graph that runs as it is: there, and inside its regions, a collective that no
+// pass has joined is a group of one.
 SmallVector<TensorSpec, 1> infer_running(const Node& node, std::span<const TensorSpec> inputs,
                                          const NodeView::VariableSpecs& variables,
                                          const NodeView::ShapeValues& shape_values);
 
-// An all_gather in the code of several replicas, branches and loops included, whose shape claims to be known: what
-// replicas gather is longer than what each of them has. nullptr: there is none.
+// Finds an all_gather in the code of several replicas, branches and loops included, whose shape claims to be
+// known although replicas gather more than each of them has. Null if there is none.
 const Node* gather_of_known_extent(const Graph& replica);
 
 // A while_loop's attributes.

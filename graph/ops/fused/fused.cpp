@@ -1,4 +1,4 @@
-// graph/ops/fused/fused.cpp - element-wise nodes that run as one: what the pass fuse-elementwise makes.
+// graph/ops/fused/fused.cpp - element-wise nodes that run as one, made by the pass fuse-elementwise.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -12,7 +12,7 @@ namespace {
 
 using internal::shards_for;
 
-// The results by shape. Those of output 0's shape come first: it may lie where an input lies.
+// The results by shape. Those of output 0's shape come first, since output 0 may lie in an input's memory.
 std::vector<std::vector<std::size_t>> by_shape(std::span<const TensorSpec> outputs) {
   std::vector<std::vector<std::size_t>> groups;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -74,7 +74,8 @@ KernelFn fused_kernel(const NodeView& view, std::span<const TensorSpec> outputs)
       program.run(c, begin, end);
     };
   }
-  // Output 0 may lie where an input lies, which programs of other shapes read everywhere: it is written last.
+  // Output 0 may lie in the memory of an input, which programs of other shapes read everywhere: it is written
+  // last.
   return [programs](KernelContext& c) {
     if (c.is_finish()) return programs->front().run(c, 0, programs->front().num_elements());
     for (std::size_t i = 1; i < programs->size(); ++i) {

@@ -167,7 +167,7 @@ void TileProgram::run(const KernelContext& c, std::int64_t begin, std::int64_t e
   }
 }
 
-// What the instructions read and write, for the tile [at, at + count).
+// Sets the addresses that instructions read and write, for the tile [at, at + count).
 void TileProgram::enter(Call& call, std::int64_t at, std::int64_t count, bool first) const {
   for (const Source& source : sources_) {
     auto* const base = const_cast<std::byte*>(call.base(source));  // an input is only read
@@ -208,7 +208,7 @@ void TileProgram::execute(Call& call, const Instruction& instruction, std::int64
   kernels::ChainLink steps[2 * kMaxChain];  // each may be followed by a store
   const Link* const chain = links_.data() + instruction.first;
   for (std::uint32_t i = 0; i < instruction.count; ++i) {
-    // A step without another operand has no cell.
+    // A step without a second operand has no cell.
     steps[i] = {chain[i].op, chain[i].form, chain[i].cell < cells_ ? call.cells[chain[i].cell] : nullptr};
   }
   instruction.chain(call.cells[instruction.source], steps, instruction.count, call.cells[instruction.target],

@@ -1,9 +1,9 @@
 // graph/ops/fused/tile_program_maker.cpp - from a region of element-wise nodes to a tile program.
 //
 //   select          which nodes the results need, in which order they run
-//   choose_chains   which neighbours in that order become one chain, and what of it others read
-//   choose_modes    how each input comes to its readers
-//   plan_outputs    which results are written where they lie
+//   choose_chains   which neighbours in that order form a chain, and which of its values others read
+//   choose_modes    how each input reaches its readers
+//   plan_outputs    which results are written directly to their output
 //   add_...         instructions, with a register for each value that has to be kept
 //   choose_tile     as many elements as the registers have room for
 #include <algorithm>
@@ -18,11 +18,11 @@ namespace lockstep::internal {
 namespace {
 
 constexpr std::int64_t kMaxTile = 1024;             // elements
-constexpr std::int64_t kMinTile = 64;               // below that calls cost more than elements
-constexpr std::size_t kRegisterBudget = 24 * 1024;  // bytes: what streams by fits into the cache as well
+constexpr std::int64_t kMinTile = 64;               // below this, calls cost more than elements
+constexpr std::size_t kRegisterBudget = 24 * 1024;  // bytes: leaves room in the cache for streamed data
 constexpr std::int64_t kLongRow = 256;              // elements: rows worth a tile of their own
 constexpr std::uint32_t kNoCell = 0xFFFFFFFFU;
-constexpr std::uint32_t kMemory = 0x80000000U;  // while registers are being counted: a cell that is none
+constexpr std::uint32_t kMemory = 0x80000000U;  // while registers are counted: not a register
 constexpr std::size_t kNoInstruction = std::numeric_limits<std::size_t>::max();
 constexpr std::size_t kEnd = std::numeric_limits<std::size_t>::max();
 
@@ -63,7 +63,7 @@ class TileProgram::Maker {
     std::uint32_t cell = kNoCell;
     std::uint32_t element = kNoCell;  // of an input with one element, or one a row: the cell of that element
     bool is_result = false;
-    bool is_kept = false;  // others than the next step of its chain read it
+    bool is_kept = false;  // read by others than the next step of its chain
   };
   // How an instruction runs.
   struct Plan {
@@ -78,7 +78,7 @@ class TileProgram::Maker {
 
   // --- what runs
 
-  // Depth first, so that a node comes right behind one that it reads.
+  // Depth first, so that a node comes right after one that it reads.
   void select() {
     for (std::size_t i = 0; i < region_.parameters().size(); ++i)
       at(region_.parameters()[i]).parameter = static_cast<std::int32_t>(i);
@@ -124,8 +124,8 @@ class TileProgram::Maker {
     }
   }
 
-  // The axes of the program's shape for one or several inputs, outermost first: those over which all of them
-  // behave alike are one axis, and extents of one are none.
+  // The axes of the program's shape for one or several inputs, outermost first: neighbouring axes along which
+  // all of them step alike are merged, and axes of extent 1 are left out.
   std::vector<std::vector<Axis>> axes_of(std::span<const std::size_t> sources) const {
     std::vector<std::vector<Axis>> axes(sources.size());
     std::vector<std::int64_t> strides(sources.size(), 1);
@@ -210,7 +210,7 @@ class TileProgram::Maker {
                        spec_of(nodes_[i - 1]).dtype == spec.dtype;
       length = plan.continues ? length + 1 : 1;
       if (i == 0) continue;
-      // The value before is needed in memory unless this step alone takes it, once.
+      // The previous value is needed in memory unless this step is its only reader and reads it once.
       Value& before = at(nodes_[i - 1]);
       before.is_kept = !plan.continues || before.last_use > i || before.is_result || reads(i - 1) > 1;
     }
@@ -229,7 +229,7 @@ class TileProgram::Maker {
     return taken;
   }
 
-  // Inputs that steps of chains alone read need no register for their one element.
+  // One-element inputs that only steps of chains read need no register.
   void place_sources() {
     std::vector<bool> is_spread(program_.sources_.size(), false);
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
@@ -253,8 +253,8 @@ class TileProgram::Maker {
     }
   }
 
-  // May output 0 be written as soon as the node has run? It may lie where an input of its spec lies: not
-  // while somebody still reads that.
+  // May output 0 be written as soon as the node has run? It may lie in the memory of an input of its spec:
+  // not while that input is still to be read.
   bool may_write_early(NodeId node) const {
     for (std::size_t i = 0; i < program_.sources_.size(); ++i) {
       const NodeId source = sources_[i];
@@ -281,12 +281,12 @@ class TileProgram::Maker {
       }
       program_.outputs_.push_back(output);
     }
-    // What is copied to output 0 comes last, for the same reason.
+    // The copy to output 0 comes last, for the same reason.
     std::ranges::sort(program_.outputs_, std::ranges::greater(), &Output::output);
   }
 
-  // A register for the value of an instruction, where it needs one; those that nobody reads afterwards become
-  // free.
+  // Gives the value of an instruction a register if it needs one; registers of inputs that are not read
+  // afterwards become free.
   void place_value(std::size_t index) {
     const NodeId id = nodes_[index];
     std::vector<NodeId> dying;
@@ -297,7 +297,7 @@ class TileProgram::Maker {
       if (dies && std::ranges::find(dying, input.node) == dying.end()) dying.push_back(input.node);
     }
     if (at(id).cell == kNoCell && at(id).is_kept) {
-      // In place where that is allowed: one dtype, so that element i overwrites element i.
+      // In place if that is allowed: one dtype, so that element i overwrites element i.
       const auto reused =
           std::ranges::find_if(dying, [&](NodeId from) { return spec_of(from).dtype == spec_of(id).dtype; });
       if (reused != dying.end()) {
@@ -331,7 +331,8 @@ class TileProgram::Maker {
     const NodeId id = nodes_[index];
     const std::span<const ValueId> inputs = region_.node(id).inputs();
     const Plan& plan = plans_[index];
-    // The input that the step takes on: the value of the chain, or the first that is no single element.
+    // The input that the step continues: the value of the chain, or the first input that is not a single
+    // element.
     const auto is_taken = [&](ValueId input) {
       return plan.continues ? input.node == nodes_[index - 1] : !is_fixed(input.node);
     };
@@ -394,7 +395,7 @@ class TileProgram::Maker {
       const std::int64_t pieces = (program_.row_ + tile - 1) / tile;
       tile = (program_.row_ + pieces - 1) / pieces;
     }
-    // Inputs that repeat themselves are spread once where a tile is a multiple of what they repeat.
+    // A repeating input is spread only once if a tile is a multiple of its period.
     std::int64_t period = 1;
     for (Source& source : program_.sources_) {
       if (source.mode != Mode::kTile || source.axes[0].step != 0) continue;

@@ -29,7 +29,7 @@ void register_gradient_ops(OpRegistry& registry);
 void register_control_flow_ops(OpRegistry& registry);  // cond, while_loop, replicated
 void register_call_ops(OpRegistry& registry);          // call
 
-// Rules that differentiate in their turn, or go through regions: the room `train` defines them.
+// Rules that call gradients() themselves, or go through regions: the room `train` defines them.
 GradientFn gradient_of_cond();
 GradientFn gradient_of_while();
 GradientFn gradient_of_layer_norm_grad();

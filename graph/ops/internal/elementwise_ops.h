@@ -19,7 +19,7 @@ enum class Weight : std::uint8_t {
   kHeavy,   // pow, mod: hundreds of cycles at worst
 };
 
-// An op of so many inputs and one output, with cost, split and the traits all of them have.
+// An op with `inputs` inputs and one output, with cost, split and the traits that all element-wise ops have.
 OpDef elementwise_op(std::string name, std::string summary, std::size_t inputs,
                      Weight weight = Weight::kLight);
 

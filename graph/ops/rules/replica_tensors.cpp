@@ -118,9 +118,8 @@ void ReplicaReduction::operator()(KernelContext& c) const {
 
 Split ReplicaReduction::split(const NodeView& node, std::span<const TensorSpec> outputs) {
   const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
-  // One sum of many reads more for each element than one of two does, so that shards can be shorter. With a
-  // result for every replica they stay long: a core then finds more of what it wrote the last time in its
-  // cache.
+  // A sum over many replicas reads more per element than a sum of two, so shards can be shorter. With a
+  // result for every replica they stay long: a core then finds more of its previous writes in its cache.
   const bool is_shared = outputs.size() == tensors;
   const auto streams = is_shared ? static_cast<std::int64_t>(replicas) + 1 : std::int64_t{3};
   return {shards_for(FlatTensors(outputs.first(tensors)).total() * streams, 3 * kReduceGrain), 0, false};

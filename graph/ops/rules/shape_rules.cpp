@@ -1,4 +1,4 @@
-// graph/ops/rules/shape_rules.cpp - what inference rules of ops that change shapes share.
+// graph/ops/rules/shape_rules.cpp - shared by the inference rules of ops that change shapes.
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 
 #include <cmath>

@@ -1,5 +1,4 @@
-// graph/text/internal/text_lexer.h - characters of the text form become names, numbers and strings, with
-// their places.
+// graph/text/internal/text_lexer.h - splits the text form into names, numbers and strings, with their places.
 //
 // A cursor over the text. Blanks and comments are skipped before each question; line ends too, inside
 // brackets. Every expectation that is not met throws ParseError: what was expected, what came, and where.
@@ -61,7 +60,7 @@ class TextLexer {
     --open_;
     return true;
   }
-  // Behind an element of a list: true where a comma promises another one, false where the list is closed.
+  // After an element of a list: true if a comma promises another one, false if the list is closed.
   bool take_comma_or_close(char close, std::string_view what) {
     if (take(',')) return true;
     if (!take_close(close)) expected(what);
@@ -80,23 +79,23 @@ class TextLexer {
     at_ += word.size();
     return word;
   }
-  // The next character without skipping blanks.
+  // Is c the next character, without skipping blanks?
   bool adjacent(char c) const { return at_ != end_ && *at_ == c; }
 
   // "-inf" and nothing else.
   bool at_minus_inf() const;
 
   // --- longer things
-  // A bare word, or a quoted string; the view is valid until the next call or into the text.
+  // A bare word, or a quoted string; the view points into the text, or is valid until the next call.
   std::string_view take_name(std::string_view what);
   std::string take_string();  // at its opening quote
-  // Digits and what numbers are made of, as they stand; empty where no digit or '-' comes.
+  // The characters of a number as they stand; empty if no digit or '-' comes next.
   std::string_view take_number();
 
   // --- lines
-  // To the next statement. False at the end of the text.
+  // Skips to the next statement. False at the end of the text.
   bool skip_lines();
-  // Nothing more on this line.
+  // Is there nothing more on this line?
   bool at_line_end() { return peek() == '\0' && (at_ == end_ || *at_ == '\n'); }
 
  private:

@@ -1,4 +1,4 @@
-// graph/text/internal/text_syntax.h - what the printer and the parser of the text form must agree on.
+// graph/text/internal/text_syntax.h - definitions that the printer and the parser of the text form share.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace lockstep::internal::text_syntax {
 
-// Regions in regions in regions ...: the parser recurses once per level.
+// The deepest nesting of regions: the parser recurses once per level.
 inline constexpr int kMaxRegionDepth = 256;
 
 inline constexpr std::uint8_t kNameStart = 1;

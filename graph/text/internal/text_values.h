@@ -1,7 +1,7 @@
 // graph/text/internal/text_values.h - the values of the text form: types, attributes, tensors.
 //
 // Each function reads one construct from the lexer, as docs/text_format.md describes it, and throws
-// ParseError where something else comes.
+// ParseError if something else comes.
 #pragma once
 
 #include <charconv>
@@ -18,7 +18,7 @@
 
 namespace lockstep::internal {
 
-// `what` it is for, in errors: "a dimension".
+// `what` names the number in errors: "a dimension".
 template <class Integer>
 Integer to_integer(std::string_view number, TextPlace place, std::string_view what) {
   Integer value{};
@@ -37,13 +37,14 @@ class TextValues {
  public:
   TextValues(TextLexer& lexer, ReadBudget& budget) : lexer_(lexer), budget_(budget) {}
 
-  // Takes memory out of the budget for what stands at `place`.
+  // Takes memory out of the budget for the construct at `place`.
   void take(std::uint64_t bytes, const char* what, TextPlace place);
 
   TensorSpec parse_spec();  // f32[2,?]
   Tensor parse_tensor();    // f32[2]{1.0, 2.0}
   bool parse_bool();
-  // Behind the opening bracket, which stands at `place`; `node` has them. Sorted by name.
+  // After the opening bracket, which is at `place`; `node` is the node that has the attributes. Sorted by
+  // name.
   std::vector<Attribute> parse_attributes(TextPlace place, const std::string& node);
   AttributeValue parse_value(const std::string& node);
 

@@ -13,7 +13,7 @@ namespace lockstep::internal {
 
 struct StepTile {
   std::optional<kernels::ChainOp> step;  // none: only the loop
-  kernels::UnaryLoop unary = nullptr;    // one of the two
+  kernels::UnaryLoop unary = nullptr;    // one of the two is set
   kernels::BinaryLoop binary = nullptr;
 
   void operator()(const void* const* inputs, void* output, std::int64_t count) const {

@@ -6,13 +6,14 @@
 // An instruction is a chain of cheap nodes, each of which takes the value of the one before it
 // (core/kernels/chain.h), or the TileFn of a single node. Between instructions values live in registers:
 // pieces of a block on the stack that is small enough for the first-level cache, shared by values that are
-// not needed at the same time. Inputs of the program's shape are read, and outputs written, where they lie.
-// An input with one element is read as such by chains, and spread over a register once per call for others;
-// other inputs that are broadcast are read row by row where rows are long, else spread over a register tile
-// by tile, or once where every tile sees the same of them.
+// not needed at the same time. Inputs of the program's shape are read, and outputs written, in place. An
+// input with one element is read as such by chains, and spread over a register once per call for others.
+// Other broadcast inputs are read row by row if rows are long; else they are spread over a register for each
+// tile, or once if they are the same for every tile.
 //
-// Every node is computed in the program's shape, also one whose own shape is smaller: element by element, to
-// broadcast first and to compute first are the same. Results of several shapes therefore need a program each.
+// Every node is computed in the program's shape, even one whose own shape is smaller: element by element,
+// broadcasting first and computing first give the same. Results of several shapes therefore need a program
+// each.
 //
 // Thread safety: run() from any number of threads, on ranges that do not overlap.
 #pragma once
@@ -33,22 +34,22 @@ namespace lockstep::internal {
 
 inline constexpr std::size_t kMaxTileOperands = 8;
 
-// The tensor that the node gives, where it is a constant; else null.
+// The node's tensor if it is a constant; else null.
 const Tensor* constant_of(const Node& node);
 // For rules of ops that have nothing to do with variables.
 const NodeView::VariableSpecs& no_variables();
-// May the node stand in a program?
+// Can the node be part of a program?
 bool computes_tiles(const Node& node);
 
-// The output specs of each node of a region, by id, where the parameters have the given specs.
+// The output specs of each node of a region, by id, if the parameters have the given specs.
 LOCKSTEP_API std::vector<TensorSpec> infer_elementwise(const Graph& region,
                                                        std::span<const TensorSpec> inputs);
 
 class LOCKSTEP_API TileProgram {
  public:
-  // Computes those results of the region (by number), all of one shape. `specs` are what infer_elementwise
-  // says, all known. Output 0 of the kernel may lie where an input of its spec lies. The region must outlive
-  // the program.
+  // Computes those results of the region (by number), all of one shape. `specs` are those of
+  // infer_elementwise, all known. Output 0 of the kernel may lie in the memory of an input of its spec. The
+  // region must outlive the program.
   TileProgram(const Graph& region, std::span<const TensorSpec> specs, std::span<const std::size_t> results);
 
   std::int64_t num_elements() const { return elements_; }
@@ -70,22 +71,22 @@ class LOCKSTEP_API TileProgram {
   };
   // How the elements of an input come to its readers.
   enum class Mode : std::uint8_t {
-    kFlat,      // where they lie: element i is element i
-    kScalar,    // there is one
+    kFlat,      // read in place: element i is element i
+    kScalar,    // a single element
     kPeriodic,  // a register, filled at the start: the same for every tile
     kTile,      // a register, filled for each tile
-    kRow,       // where they lie: consecutive within a row
-    kRowScalar  // there is one for each row
+    kRow,       // read in place: consecutive within a row
+    kRowScalar  // one element for each row
   };
   struct Source {
     std::uint32_t cell = 0;     // in the table of addresses
-    std::uint32_t element = 0;  // the same, of the one element
+    std::uint32_t element = 0;  // the same, for the one element
     bool is_spread = false;     // the one element is spread over the register `cell`
     Mode mode = Mode::kFlat;
     std::uint32_t size = 0;  // of an element, in bytes
     std::int32_t input = -1;
-    Tensor constant;         // where input is -1
-    std::vector<Axis> axes;  // outermost first; in the modes of rows those that all inputs share
+    Tensor constant;         // if input is -1
+    std::vector<Axis> axes;  // outermost first; in the row modes, the axes that all inputs share
   };
   static constexpr std::size_t kMaxChain = 64;  // nodes
   struct Link {
@@ -103,7 +104,7 @@ class LOCKSTEP_API TileProgram {
     std::uint32_t target = 0;  // cell
     NodeId node;               // for errors
   };
-  // A result that is written where it lies, or copied from a register or an input at the end of each tile.
+  // A result that is written in place, or copied from a register or an input at the end of each tile.
   struct Output {
     std::uint32_t cell = 0;
     std::uint32_t output = 0;
@@ -130,7 +131,7 @@ class LOCKSTEP_API TileProgram {
   std::size_t register_bytes_ = 0;
   std::int64_t elements_ = 0;
   std::int64_t tile_ = 0;
-  std::int64_t row_ = 0;  // elements of a row where inputs are read by rows, else 0
+  std::int64_t row_ = 0;  // elements of a row if inputs are read by rows, else 0
 };
 
 }  // namespace lockstep::internal

@@ -14,17 +14,17 @@ std::int64_t normal_axis(std::int64_t axis, std::size_t rank);
 // The attribute `axis` of a node, for its input 0.
 std::int64_t normal_axis(const NodeView& node);
 inline std::size_t axis_of(const NodeView& node) { return static_cast<std::size_t>(normal_axis(node)); }
-// Several, sorted; fails where one is named twice.
+// Several, sorted; fails if one is named twice.
 std::vector<std::int64_t> normal_axes(std::vector<std::int64_t> axes, std::size_t rank);
 
 // The last `count` axes, counted from the end: -count, ..., -1.
 std::vector<std::int64_t> last_axes(std::size_t count);
 
-// As normal_axes for a reduction: all axes where none is named.
+// As normal_axes for a reduction: all axes if none is named.
 std::vector<std::int64_t> reduced_axes(std::vector<std::int64_t> axes, std::size_t rank);
 // The attribute `axes` of a node, for its input 0.
 std::vector<std::int64_t> reduced_axes(const NodeView& node);
-// The shape that is left once these axes (as of reduced_axes) are reduced.
+// The shape that is left once these axes (from reduced_axes) are reduced.
 Shape reduced_shape(const Shape& shape, const std::vector<std::int64_t>& axes, bool keepdims);
 
 }  // namespace lockstep::internal

@@ -1,5 +1,5 @@
-// graph/ops/rules/internal/floating.h - what ops on floating values share: the refusal of others, and a cost
-// by elements.
+// graph/ops/rules/internal/floating.h - shared by ops on floating values: the refusal of other dtypes, and a
+// cost by elements.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// graph/ops/rules/internal/items.h - a tensor as items along one axis: of n elements each, `inner` of them
-// side by side.
+// graph/ops/rules/internal/items.h - a tensor as items along one axis: each has n elements, and `inner` items
+// lie side by side.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ inline Items items_along(const Shape& shape, std::int64_t axis) {
   return items;
 }
 
-// Of input 0, along the attribute `axis`.
+// The items of input 0 along the attribute `axis`.
 inline Items items_of(const NodeView& node) { return items_along(node.input(0).shape, normal_axis(node)); }
 
 // Shards of whole items, about `grain` elements each.

@@ -1,7 +1,7 @@
 // graph/ops/rules/internal/replica_tensors.h - the tensors of several replicas as one list of inputs.
 //
-// Collectives and what they are lowered to take the tensors of several replicas, replica by replica: tensor t
-// of replica r is input r * tensors + t.
+// Collectives, and the ops they are lowered to, take the tensors of several replicas, replica by replica:
+// tensor t of replica r is input r * tensors + t.
 #pragma once
 
 #include <cstddef>
@@ -18,19 +18,19 @@ namespace lockstep::internal {
 
 inline constexpr std::int64_t kReduceGrain = 32 << 10;  // elements a shard
 
-// The attribute `replicas`. replicas=0: before `replicate`, where their number is not known; one replica's
-// value stands for all.
+// The attribute `replicas`. 0 counts as 1: before `replicate` the number of replicas is not known, and one
+// replica's value stands for all.
 std::size_t replicas_of(const NodeView& node);
 ReduceOp reduce_of(const NodeView& node);  // the attribute `reduce`
 // The common spec of tensor t on all replicas.
 TensorSpec joined_spec(const NodeView& node, std::size_t t, std::size_t tensors);
-// Fails where an input cannot be reduced so.
+// Fails if an input cannot be reduced by `op`.
 void check_reducible(const NodeView& node, ReduceOp op);
-// Of ops that read and write each element once.
+// The cost of ops that read and write each element once.
 Cost moving_cost(const NodeView& node, std::span<const TensorSpec> outputs);
 
-// Elements of several tensors, counted through: a shard takes a range of all of them. Each tensor begins
-// where a long shard may, so that these begin with a cache line of whichever tensor they begin in.
+// The elements of several tensors under one numbering: a shard takes a range of it. Each tensor begins at a
+// number where a long shard may begin, so that a long shard begins on a cache line of its first tensor.
 class FlatTensors {
  public:
   explicit FlatTensors(std::span<const TensorSpec> tensors);
@@ -48,12 +48,12 @@ class FlatTensors {
   std::int64_t total_ = 0;
 };
 
-// A kernel: the values of replicas combined, tensor by tensor, in one pass over memory; each result is written
-// to all of its outputs.
+// A kernel: the values of replicas combined, tensor by tensor, in one pass over memory; each result is
+// written to all of its outputs.
 class ReplicaReduction {
  public:
   ReplicaReduction(const NodeView& node, std::span<const TensorSpec> outputs);
-  // Of tensor t, reads inputs from so many bytes on.
+  // Inputs of tensor t are read from byte offsets[t] on.
   void set_offsets(std::vector<std::int64_t> offsets);
   void operator()(KernelContext& c) const;
   static Split split(const NodeView& node, std::span<const TensorSpec> outputs);

@@ -1,4 +1,4 @@
-// graph/ops/rules/internal/shape_rules.h - what inference rules of ops that change shapes share.
+// graph/ops/rules/internal/shape_rules.h - shared by the inference rules of ops that change shapes.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace lockstep::internal {
 
-// Written by a shard of an op that moves elements; about 25 us.
+// Bytes written by one shard of an op that moves elements; about 25 us.
 constexpr std::int64_t kCopyGrainBytes = 256 << 10;
 
 // The elements of input i, a shape operand that must be a vector; `what` names it in errors ("the sizes").
 std::vector<std::int64_t> elements_of(const NodeView& node, std::size_t i, std::string_view what);
-// The shape that a node is told to make: its attribute `shape`, or input `operand` where it has that many
-// inputs. An element not known yet is kUnknownElement; -1 stands as it came.
+// The shape that a node is told to make: input `operand` if it has that input, else its attribute `shape`. An
+// element not known yet is kUnknownElement; -1 is kept as it is.
 std::vector<std::int64_t> target_of(const NodeView& node, std::size_t operand);
 // As a Shape: elements not known yet become kUnknown, negative ones fail.
 Shape target_shape_of(const NodeView& node, std::size_t operand);
 
-// Fails where an element of that dtype cannot be this number: a fraction among integers, or out of range.
+// Fails if an element of that dtype cannot be this number: a fraction among integers, or out of range.
 void check_number(double value, DType dtype);
 
 // Shards of an op that writes its outputs once, in any order.

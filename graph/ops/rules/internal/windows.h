@@ -18,7 +18,7 @@ Padding padding_of(const NodeView& node);
 Extents2d extents_of(const NodeView& node, std::string_view attribute, Extents2d fallback);
 
 // The windows along both axes of an image of these extents. Unknown extents (kUnknown) give unknown outputs.
-// Fails, with what to do, where no window fits or an attribute makes no sense.
+// Fails, saying what to do, if no window fits or an attribute makes no sense.
 std::array<kernels::WindowAxis, 2> windows_of(const NodeView& node, Extents2d in, Extents2d size,
                                               Extents2d dilations);
 
