@@ -8,7 +8,7 @@ namespace lockstep {
 
 namespace {
 
-// Shared, and with a runtime that has the parameter device.
+// Options with share_mirrored on, and with a runtime that has the parameter device.
 MirroredOptions with_one_place(MirroredOptions options, const std::string& parameter_device) {
   if (!options.share_mirrored) {
     throw InvalidArgument(

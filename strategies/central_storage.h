@@ -3,7 +3,7 @@
 //   CentralStorageStrategy strategy({.devices = {"cpu:0", "cpu:1"}}, "cpu:0");
 //
 // Variables, and the nodes that update them, are placed on the parameter device, which need not be a
-// replica's.
+// replica's device.
 //
 //   cost     every replica reads the variables from one device; gradients are summed there and applied once
 //   needs    replicas and the parameter device in one memory for now: this process's CPUs

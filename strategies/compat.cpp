@@ -1,4 +1,4 @@
-// strategies/compat.cpp - the counting of GPUs under its older name.
+// strategies/compat.cpp - counting GPUs, under the option's older name.
 #include "lockstep/strategies/compat.h"
 
 #include <utility>

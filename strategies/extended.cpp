@@ -17,7 +17,7 @@ PerReplica<Value> everywhere(const Strategy& strategy, const Value& value) {
   return mirrored(std::vector<Value>(static_cast<std::size_t>(strategy.num_replicas_in_sync()), value));
 }
 
-// Said so, or listed one by one.
+// True if the destinations are every replica, or list the devices of all replicas.
 bool on_every_replica(const Strategy& strategy, const Destinations& destinations) {
   return destinations.every_replica() ||
          (strategy.num_replicas_in_sync() > 1 && destinations.devices() == strategy.worker_devices());
@@ -80,7 +80,8 @@ PerReplica<Value> reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<Va
     return everywhere(strategy, strategy.reduce(op, value, std::nullopt, site));
   const auto device = builder.device(destinations.devices()[0]);
   const Value reduced = strategy.reduce(op, value, std::nullopt, site);
-  // Combined on the first device; copies go to the others, and to the one where nothing had to be combined.
+  // Combined on the first device. Copies go to the other devices, and also to the first if nothing had to be
+  // combined.
   const bool is_there = reduced.id() != value[0].id() && destinations.devices().size() == 1;
   return is_there ? PerReplica<Value>(reduced) : broadcast_to(strategy, reduced, destinations, site);
 }
@@ -110,7 +111,7 @@ std::vector<PerReplica<Value>> batch_reduce_to(
   std::vector<bool> done(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (done[i]) continue;
-    // All of one kind become one node: the values of each replica in turn.
+    // All values of one kind become one node, replica by replica.
     const auto alike = [&](std::size_t j) {
       const auto& [value, to] = values[j];
       return !done[j] && on_every_replica(strategy, to) && value.size() == replicas && replicas > 1 &&
@@ -168,7 +169,7 @@ ReplicaSlices reduce_to(Strategy& strategy, ReduceOp op, const ReplicaSlices& sl
   const Value indices = strategy.gather(slices.indices, 0, site);
   Value rows = strategy.gather(slices.values, 0, site);
   if (op == ReduceOp::kMean) {
-    if (is_integer(rows.dtype())) rows = cast(rows, DType::kF64);  // as the mean of dense values
+    if (is_integer(rows.dtype())) rows = cast(rows, DType::kF64);  // as for dense values
     rows = rows / static_cast<double>(replicas);
   }
   return {put(indices), put(rows), put(slices.dense_shape[0])};
@@ -272,7 +273,7 @@ Value reduce_mapped(Strategy& strategy, ReduceOp op, const Mapped& mapped, Sourc
   require_builder(strategy, "reduce_mapped()", site);
   std::size_t longest = 0;
   for (const auto& [device, values] : mapped) longest = std::max(longest, values.size());
-  // Item i is the (i / devices)-th of its device: the order of the items, as map() saw them.
+  // Item i is the (i / devices)-th of its device; this restores the order in which map() saw the items.
   std::vector<Value> items;
   for (std::size_t i = 0; i < longest; ++i) {
     for (const std::string& device : strategy.worker_devices()) {

@@ -4,8 +4,9 @@
 //   make_strategy("one-device(device=cpu:0)");
 //   make_strategy("central-storage(devices=[cpu:0,cpu:1],parameter_device=cpu:0)");
 //
-// Options read as those of passes do (graph/transform/pass_options.h), and are those of the strategies' own
-// options. Strategies of one's own are added in strategies/strategy_registry.h. Thread safety: any thread.
+// Options are written as those of passes (graph/transform/pass_options.h), and have the names of the
+// strategies' own options. To add strategies of your own, see strategies/strategy_registry.h. Thread safety:
+// any thread.
 #pragma once
 
 #include <memory>
@@ -19,7 +20,7 @@
 namespace lockstep {
 
 // Throws NotFound for an unknown name, InvalidArgument (UnknownOption, BadOptionValue, PipelineSyntaxError)
-// for the rest. `base` is what no text says: runtime, store and checks.
+// for the rest. `base` holds what the text cannot express: runtime, store and checks.
 LOCKSTEP_API std::unique_ptr<Strategy> make_strategy(std::string_view text, const StrategyOptions& base = {});
 LOCKSTEP_API std::vector<std::string> strategy_names();  // by name
 

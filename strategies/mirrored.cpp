@@ -36,11 +36,11 @@ std::optional<std::vector<std::string>> counted_devices(const MirroredOptions& o
 
 std::vector<std::string> replica_devices(const MirroredOptions& options) {
   if (const auto counted = counted_devices(options)) return *counted;
-  // There are no GPU devices yet: a runtime without any gives the CPU.
+  // There are no GPU devices yet: a runtime without GPUs uses the CPU.
   return options.devices.names().value_or(std::vector<std::string>{"cpu:0"});
 }
 
-// With a runtime that has the device to reduce on, if none is given.
+// With a runtime that has the reduce device, if no runtime is given.
 StrategyOptions base_options(const MirroredOptions& options) {
   StrategyOptions base = options.base;
   if (!base.runtime && !options.reduce_device.empty()) {
@@ -106,11 +106,11 @@ CrossDeviceChoice MirroredStrategy::cross_device_choice(std::int64_t bytes) cons
 
 PassPipeline MirroredStrategy::pipeline() const {
   const bool central = parameter_devices() != worker_devices();
-  const std::string home = central ? parameter_devices()[0] : "";  // of all variables; empty: by replica
+  const std::string home = central ? parameter_devices()[0] : "";  // for all variables; empty: by replica
   const std::vector<std::string> homes =
       central ? std::vector<std::string>(worker_devices().size(), home) : worker_devices();
 
-  // While there is one copy of the step: what is inserted here is cloned along with the rest.
+  // While there is one copy of the step: nodes inserted here are cloned along with the rest.
   PassPipeline passes =
       PassRegistry::global().parse_pipeline(options_.step_passes);  // first: may declare variables
   if (const std::vector<std::string> drifting = drifting_variables(options_, num_replicas_in_sync());
@@ -123,7 +123,7 @@ PassPipeline MirroredStrategy::pipeline() const {
         make_bucket_all_reduce({.bytes_per_pack = options_.bytes_per_pack, .num_packs = options_.num_packs}));
   if (options_.optimize) passes.append(standard_passes());
 
-  // From here on the nodes of all replicas.
+  // From here on the graph has the nodes of all replicas.
   passes.add(make_replicate());
   passes.add(make_place({.devices = worker_devices(), .variables = home}));
   passes.add(make_prove_sync());  // after everything that could break it, before anything relies on it
@@ -133,8 +133,8 @@ PassPipeline MirroredStrategy::pipeline() const {
                                      .device = options_.reduce_device,
                                      .custom = options_.custom_cross_device_ops}));
   if (options_.custom_cross_device_ops != nullptr)
-    passes.add(make_prove_sync());   // do they give all replicas the same?
-  passes.add(make_insert_copies());  // last: it looks at where everything is
+    passes.add(make_prove_sync());   // do the custom ops give all replicas the same?
+  passes.add(make_insert_copies());  // last: it needs to know where every value is
   return passes;
 }
 

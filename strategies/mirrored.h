@@ -26,7 +26,7 @@
 
 namespace lockstep {
 
-// Devices by name, {"cpu:0", "cpu:1"}, or none said ({}), which is not the same as an empty list.
+// Devices by name, {"cpu:0", "cpu:1"}, or unspecified ({}), which is not the same as an empty list.
 class LOCKSTEP_API DeviceList {
  public:
   DeviceList() = default;
@@ -40,40 +40,42 @@ class LOCKSTEP_API DeviceList {
 };
 
 struct MirroredOptions {
-  // One per replica, in their order. None said: every GPU, else the CPU. An empty list is an error.
+  // One per replica, in their order. Unspecified: every GPU, or the CPU if there is none. An empty list is an
+  // error.
   DeviceList devices = {};
-  // In place of devices: this many GPUs, gpu:0 and on; 0: cpu:0. Giving both is an error.
+  // Instead of devices: this many GPUs, gpu:0 and on; 0: cpu:0. Giving both is an error.
   std::optional<std::int64_t> num_gpus = std::nullopt;
   // How values become one across devices: "auto", "shared_memory", "reduction_to_one_device",
   // "hierarchical_copy", "ring".
   std::string cross_device_ops = "auto";
-  // Where reduction_to_one_device reduces, a replica's device or another of the runtime; empty: replica 0's.
-  // For the other ops an error.
+  // Where reduction_to_one_device reduces: a replica's device or another of the runtime; empty: replica 0's.
+  // An error with other cross-device ops.
   std::string reduce_device = {};
-  // Instead of a name: cross-device ops of your own (strategies/passes/cross_device_ops.h); prove-sync runs
-  // once more behind them.
+  // Instead of a name: your own cross-device ops (strategies/passes/cross_device_ops.h); prove-sync runs once
+  // more after them.
   CrossDeviceOpsPtr custom_cross_device_ops = nullptr;
-  // Gradients are packed into buckets of about so many bytes, in the order in which they become ready; 0: one
-  // bucket for all.
+  // Gradients are packed into buckets of about this many bytes, in the order in which they become ready; 0:
+  // one bucket for all.
   std::int64_t bytes_per_pack = 4 << 20;
-  // Instead: so many buckets of about equal size; 0: by bytes. Giving both is an error.
+  // Instead: this many buckets of about equal size; 0: by bytes. Giving both is an error.
   std::int64_t num_packs = 0;
-  // Compute and store once what is proven equal on all replicas and lies in one memory. Off: every replica
-  // has its own.
+  // Compute and store values once if they are proven equal on all replicas and lie in one memory. Off: every
+  // replica has its own.
   bool share_mirrored = true;
-  // Variables whose copies may drift apart: a replica reads and changes its own, whatever the aggregation
-  // says, by its own gradients too; an optimizer's slots follow (name those that a given graph brings). Steps
-  // declare them as synchronized on read, and the pipeline's text names them. A name that is no variable is
-  // an error when a function is made. Prefer Synchronization::kOnRead for what is each replica's own.
+  // Variables whose copies may drift apart: a replica reads and changes its own copy, whatever the
+  // aggregation says, and by its own gradients too. An optimizer's slots follow (but name the slots of a step
+  // that is given as a graph). Steps declare these variables as synchronized on read, and the pipeline's text
+  // names them. A name that is not a variable is an error when a function is made. Prefer
+  // Synchronization::kOnRead for variables that belong to each replica.
   std::set<std::string> may_drift = {};
   // Passes on one replica's step before it is distributed:
   // "accumulate-gradients(steps=4),clip-by-global-norm(norm=1)".
   std::string step_passes = {};
-  // Join all-reduces into packs; false: each stays by itself.
+  // Join all-reduces into packs; false: each stays a node of its own.
   bool pack = true;
-  // Run the general passes too (folding, fusing): off for graphs that are to be looked at.
+  // Run the general passes too (folding, fusing): turn it off for graphs that people will read.
   bool optimize = true;
-  // What every strategy takes: .base = {.runtime = runtime}.
+  // The options that every strategy takes: .base = {.runtime = runtime}.
   StrategyOptions base = {};
 };
 
@@ -85,8 +87,8 @@ class LOCKSTEP_API MirroredStrategy : public Strategy {
   PassPipeline pipeline() const override;
   const MirroredOptions& options() const { return options_; }
   bool may_drift(std::string_view variable) const override;
-  // What lower-collectives takes for an all-reduce of so many bytes (-1: not known), and why: "ring: each of
-  // 4 devices ...".
+  // The cross-device ops that lower-collectives chooses for an all-reduce of this many bytes (-1: not known),
+  // and why: "ring: each of 4 devices ...".
   CrossDeviceChoice cross_device_choice(std::int64_t bytes = -1) const;
 
  protected:

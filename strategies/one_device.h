@@ -1,5 +1,5 @@
-// strategies/one_device.h - everything on one device: a strategy to write code against, and to compare others
-// with.
+// strategies/one_device.h - everything on one device: a strategy to write code against, and a baseline for
+// others.
 //
 //   cost     nothing
 //   needs    one device

@@ -82,7 +82,7 @@ class MultiStepRunner {
  private:
   ErrorPlace place() const { return internal::place_of_call("run_steps()", site_); }
 
-  // What the traced function has set, held against the initial values while the graph is there.
+  // The outputs that the traced function has set, checked against the initial values while the graph exists.
   const std::map<std::string, PerReplica<Value>>& outputs() const {
     for (const auto& [name, value] : initial_) {
       const auto found = context_.outputs_.find(name);

@@ -7,15 +7,15 @@
 //   });
 //   last.last_step_outputs().at("loss");
 //
-// The function is traced once, in cross-replica context. A source is any callable that gives the next batch
-// (any nest of PerReplica<Tensor>: strategies/trace/nest.h), or nothing when it has ended; strategies know no
-// datasets. A source is C++ code of the caller that may block, throw or be tied to its thread; in a task of
-// the executor it would hold a thread that the step needs. So with one the loop is here, on the caller's
-// thread: every iteration is a run of the one compiled program on the next batch. Without one the loop is the
-// program's own (Program::run_n), and nothing of the caller runs in between.
+// The function is traced once, in cross-replica context. A source is any callable that returns the next batch
+// (any nest of PerReplica<Tensor>: strategies/trace/nest.h), or nothing when it has ended; strategies do not
+// know datasets. A source is C++ code of the caller that may block, throw or be tied to its thread; in a task
+// of the executor it would hold a thread that the step needs. So with a source the loop is here, on the
+// caller's thread: every iteration is a run of the one compiled program on the next batch. Without one the
+// loop is the program's own (Program::run_n), and no code of the caller runs in between.
 //
-// Either way each iteration commits by itself, the next begins when it has ended, and an error says how many
-// committed. A while_loop in a cross-replica function is the other thing: all its iterations commit with the
+// Either way each iteration commits separately, the next begins when it has ended, and an error says how many
+// committed. A while_loop in a cross-replica function differs: all its iterations commit together, with the
 // step they belong to.
 //
 // Thread safety: run_steps as Strategy::run; source and fn are called on the caller's thread. A
@@ -42,25 +42,25 @@ namespace lockstep {
 
 // The next batch, one value per input.
 using BatchSource = std::function<std::optional<std::vector<PerReplica<Tensor>>>()>;
-// Values of outputs before the first iteration. Where there are any, they name the outputs that the function
-// sets, and are of their dtypes, shapes and kinds: a slot for each replica where the output differs between
-// them (broadcast() gives such), one value where it does not.
+// Values of outputs before the first iteration. If there are any, they must name exactly the outputs that the
+// function sets, with their dtypes, shapes and kinds: a slot for each replica if the output differs between
+// replicas (broadcast() gives such values), one value if it does not.
 using StepOutputs = std::map<std::string, PerReplica<Tensor>>;
 
 class LOCKSTEP_API MultiStepContext {
  public:
   using Fn = std::function<void(MultiStepContext&, std::span<const PerReplica<Value>>)>;
 
-  // While the function is traced. The last call for a name counts. In cross-replica context: the value as it
-  // is, or with `reduce` combined over replicas. In replica context it is combined, and `reduce` must be
-  // given (InvalidArgument).
+  // Called while the function is traced. The last call for a name counts. In cross-replica context: the value
+  // as it is, or with `reduce` combined over replicas. In replica context it is combined, and `reduce` must
+  // be given (InvalidArgument).
   void set_last_step_output(const std::string& name, const PerReplica<Value>& value,
                             std::optional<ReduceOp> reduce = std::nullopt,
                             SourceSite site = SourceSite::current());
-  // Whatever it is, kept as it was given while tracing: once, since the function is traced once.
+  // Any object, kept as given while tracing: set once, since the function is traced once.
   void set_non_tensor_output(const std::string& name, std::any value);
 
-  // Afterwards: of the last iteration; the initial values where there was none.
+  // After the run: the outputs of the last iteration; the initial values if there was none.
   const StepOutputs& last_step_outputs() const { return last_; }
   const std::map<std::string, std::any>& non_tensor_outputs() const { return non_tensor_outputs_; }
   std::int64_t iterations() const { return iterations_; }
@@ -79,8 +79,8 @@ LOCKSTEP_API MultiStepContext run_steps(Strategy& strategy, std::int64_t iterati
                                         const std::function<void(MultiStepContext&)>& fn,
                                         StepOutputs initial = {}, SourceSite site = SourceSite::current());
 
-// Batches as a list of values with the specs named. Throws RunError (kFailedPrecondition) saying how many
-// iterations committed where the source ends before `iterations`, and what a run throws.
+// The batches are lists of values with the given specs. Throws what a run throws, and RunError
+// (kFailedPrecondition), saying how many iterations committed, if the source ends before `iterations`.
 LOCKSTEP_API MultiStepContext run_steps(Strategy& strategy, const BatchSource& source,
                                         std::int64_t iterations, std::vector<InputSpec> inputs,
                                         const MultiStepContext::Fn& fn, StepOutputs initial = {},
@@ -88,16 +88,16 @@ LOCKSTEP_API MultiStepContext run_steps(Strategy& strategy, const BatchSource& s
 
 namespace internal {
 
-// What run_steps gives where there is nothing to run.
+// What run_steps returns if there is nothing to run.
 LOCKSTEP_API MultiStepContext no_steps(Strategy& strategy, StepOutputs initial, SourceSite site);
 [[noreturn]] LOCKSTEP_API void source_ended(std::int64_t committed, std::int64_t iterations, SourceSite site);
 [[noreturn]] LOCKSTEP_API void source_is_empty(SourceSite site);  // for compat::experimental_run
 
 }  // namespace internal
 
-// Batches in a nest: fn(MultiStepContext&, the nest with PerReplica<Value> in place of PerReplica<Tensor>).
-// The first batch says what inputs there are (element_spec); without iterations nothing is taken from the
-// source and fn is not called.
+// The batches are nests: fn(MultiStepContext&, the nest with PerReplica<Value> in place of
+// PerReplica<Tensor>). The first batch determines the inputs (element_spec); with 0 iterations nothing is
+// taken from the source and fn is not called.
 template <class Source, class F>
 requires requires(Source& source) {
   { source().has_value() } -> std::convertible_to<bool>;

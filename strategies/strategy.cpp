@@ -46,7 +46,7 @@ Runtime runtime_for(const StrategyOptions& options, const std::vector<std::strin
   return runtime;
 }
 
-// The store that the options name; they get one of the strategy's own if they name none.
+// The store that the options name; if they name none, they get one that belongs to the strategy.
 std::shared_ptr<VariableStore> store_of(StrategyOptions& options) {
   if (options.compile.variables == nullptr) options.compile.variables = std::make_shared<VariableStore>();
   return options.compile.variables;
@@ -102,9 +102,9 @@ Step Strategy::finish_step(Step::Parts parts) {
   Analyses records;
   PassContext context{.runtime = &runtime_, .records = &records};
   parts.report = passes.run(graph, context, {.verify = checks_});
-  // Of order-collectives: once the order is fixed, and before collectives become other nodes.
+  // Recorded by order-collectives: once the order is fixed, and before collectives become other nodes.
   if (const auto schedule = records.find<CollectiveSchedule>()) parts.schedule = *schedule;
-  // What the pipeline has verified is not verified again.
+  // A graph that the pipeline has verified is not verified again.
   CompileOptions options = compile_;
   options.verify = compile_.verify && checks_ == PipelineChecks::kNever;
   parts.program = compile(std::move(graph), runtime_, options);
@@ -139,7 +139,7 @@ Step Strategy::distribute(Graph step, const std::vector<std::string>& shared, So
       add_input(region, region.parameters()[i], single);
       kinds.push_back(single ? ReplicaKind::kSingle : ReplicaKind::kPerReplica);
     }
-    // Of equal values one is enough.
+    // One of several equal values is enough.
     const std::vector<ValueId> all = step.results();
     std::vector<ValueId> kept;
     kinds = internal::result_kinds(region, kinds, step);

@@ -7,17 +7,17 @@
 //   PerReplica<Tensor> y = step(PerReplica<Tensor>({x0, x1}));
 //   Tensor total = strategy.reduce(ReduceOp::kSum, y, 0);       // over replicas and rows
 //
-// A function is traced once, when it is made; what it does outside of the graph (printing, counting) happens
-// then and never again. The traced step goes through pipeline(), which a strategy of one's own overrides, and
-// is compiled for the strategy's runtime:
+// A function is traced once, when it is made; side effects outside of the graph (printing, counting) happen
+// then and never again. The traced step goes through pipeline(), which your own strategy overrides, and is
+// compiled for the strategy's runtime:
 //
 //   class Compressed : public Strategy { ... PassPipeline pipeline() const override { ... } };
 //
-// Cross-replica methods (reduce, run, update, ...) work in a scope, outside of all, and inside merge and
-// cross-replica functions, where they make nodes; in the code of a replica they are errors. See
+// Cross-replica methods (reduce, run, update, ...) work in a scope, outside of all scopes, and inside merge
+// and cross-replica functions, where they make nodes; in the code of a replica they are errors. See
 // strategies/trace/context.h.
 //
-// A Strategy stays where it is (handles point at it) and outlives what was made with it. Thread safety:
+// A Strategy does not move (handles point at it) and must outlive everything made with it. Thread safety:
 // methods may be called from any thread; scopes and tracing belong to their thread.
 #pragma once
 
@@ -52,13 +52,12 @@
 
 namespace lockstep {
 
-// What every strategy takes beside its devices.
+// The options that every strategy takes besides its devices.
 struct StrategyOptions {
-  // Absent: one of its own, with as many logical CPUs as it needs.
+  // Absent: the strategy makes its own, with as many logical CPUs as it needs.
   std::optional<Runtime> runtime = std::nullopt;
   CompileOptions compile = {};  // `variables` absent: a store of the strategy's own
-  // How passes are checked: see graph/transform/pipeline.h, and bench/README.md (pipeline_scale) for what it
-  // costs.
+  // How passes are checked: see graph/transform/pipeline.h; bench/README.md (pipeline_scale) has the cost.
   PipelineChecks checks = default_checks();
 };
 
@@ -68,17 +67,17 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
 
-  // From Tracer: name(), which a strategy of one's own gives; num_replicas_in_sync(), worker_devices(),
+  // From Tracer: name(), which your own strategy defines; num_replicas_in_sync(), worker_devices(),
   // variables(), may_drift().
-  // The passes that make of a traced step what runs.
+  // The passes that turn a traced step into the graph that runs.
   virtual PassPipeline pipeline() const = 0;
 
   // --- properties
   virtual const std::vector<std::string>& parameter_devices() const { return worker_devices(); }
   const Runtime& runtime() const { return runtime_; }
 
-  // Makes this strategy the active one of the thread, in cross-replica context, while the guard lives. The
-  // same strategy may be entered again, which changes nothing (an update stays one); another one is an error,
+  // Makes this strategy the active one of the thread, in cross-replica context, while the guard lives.
+  // Entering the same strategy again changes nothing (an update stays one); entering another one is an error,
   // and so is entering it inside a replica.
   class [[nodiscard]] Scope {
    public:
@@ -91,9 +90,9 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
 
   // --- functions
   // Traces `fn`, a function of Values (one per input, those of one replica), once, and clones it per replica.
-  // A parameter may be a nest, which takes an input for each of its leaves: strategies/trace/nest.h. What it
-  // gives (nothing, a Value, a Variable, which is read, or any nest of them) comes back with
-  // PerReplica<Tensor> in place of Value.
+  // A parameter may be a nest, which takes one input for each of its leaves: strategies/trace/nest.h. Calling
+  // the returned function gives the same structure as `fn` (nothing, a Value, a Variable, which is read, or
+  // any nest of them), with PerReplica<Tensor> in place of Value.
   template <class F>
   auto function(std::vector<InputSpec> inputs, F fn, SourceSite site = SourceSite::current()) {
     return named_function(std::move(inputs), std::move(fn), "function()", site);
@@ -109,18 +108,18 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
         });
   }
 
-  // Distributes a step that comes as a graph, from a file or a builder: the plain step of one replica, which
-  // every replica gets its own placeholders of, except for those in `shared` (they come first among the
-  // inputs). A graph that has replicated regions already, for as many replicas as this strategy has, is taken
-  // as it is: each placeholder is an input of its own, each result single. Throws PassError.
+  // Distributes a step that comes as a graph, from a file or a builder. If it is the plain step of one
+  // replica, every replica gets its own placeholders, except for those in `shared` (they come first among the
+  // inputs). If it already has replicated regions, for as many replicas as this strategy has, it is taken as
+  // it is: each placeholder is an input of its own, each result single. Throws PassError.
   Step distribute(Graph step, const std::vector<std::string>& shared = {},
                   SourceSite site = SourceSite::current());
 
-  // Runs `fn` once per replica on its slots of the arguments, which may be nests of them: run(fn,
-  // std::pair(x, y)) calls fn(std::pair<Value, Value>). Inside a cross-replica function or a merge
-  // function this makes nodes, takes PerReplica<Value> and gives nests of them. Elsewhere it takes
-  // PerReplica<Tensor>, traces, compiles and runs `fn` at once, every time it is called: for what runs often
-  // make a function(). Without arguments it does what the place calls for, and gives a nest of RunResults
+  // Runs `fn` once per replica on its slots of the arguments, which may be nests: run(fn, std::pair(x, y))
+  // calls fn(std::pair<Value, Value>). Inside a cross-replica function or a merge function this makes nodes;
+  // it takes PerReplica<Value> and returns nests of them. Elsewhere it takes PerReplica<Tensor>, and traces,
+  // compiles and runs `fn` at once, on every call: make a function() of code that runs often. Without
+  // arguments the context decides between the two, and the result is a nest of RunResults
   // (strategies/trace/values.h).
   template <class F>
   auto run(const F& fn, SourceSite site = SourceSite::current()) {
@@ -151,7 +150,7 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
            SourceSite site = SourceSite::current()) {
     return run_at(site, fn, a, b, c, d);
   }
-  // Any number of arguments, behind the line that run() is called from.
+  // Any number of arguments, after the line that run() is called from.
   template <class F, class... Arguments>
   auto run_at(SourceSite site, const F& fn, const Arguments&... arguments) {
     constexpr bool kTraced = (nest::kLeavesAre<Arguments, PerReplica<Value>> && ...);
@@ -175,8 +174,8 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
     }
   }
 
-  // At once, with a list of arguments; fn takes one Value for each, or a std::span<const Value>. The options
-  // are those of the one run: its deadline, who may cancel and who watches it.
+  // Runs at once, with a list of arguments; fn takes one Value for each, or a std::span<const Value>. The
+  // options apply to this one run: its deadline, cancellation and observer.
   template <class F>
   auto run_list(const F& fn, std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {},
                 SourceSite site = SourceSite::current()) {
@@ -184,10 +183,10 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   }
 
   // --- across replicas
-  // The slots combined; with an axis, each replica's value is reduced over that axis first, and a mean is the
+  // Combines the slots. With an axis, each replica's value is reduced over that axis first, and a mean is the
   // total sum over the total count, however unevenly rows are spread. The sum or product of a value that is
-  // the same on all replicas is an error where there are several (divide first); its mean is the value. The
-  // mean of integers is f64 (not of one value without an axis).
+  // the same on all replicas is an error if there are several replicas (divide first); its mean is the value.
+  // The mean of integers is f64 (except for one value without an axis).
   Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<std::int64_t> axis = std::nullopt,
                 SourceSite site = SourceSite::current());
   Value reduce(ReduceOp op, const PerReplica<Value>& value, std::optional<std::int64_t> axis = std::nullopt,
@@ -200,12 +199,12 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
               SourceSite site = SourceSite::current()) {
     return reduce(internal::parse_op(op, "reduce()", site), value, axis, site);
   }
-  // The slots of all replicas one behind the other along an axis, along which alone they may differ. Of a value
-  // that is the same on all replicas there are as many as replicas.
+  // Concatenates the slots of all replicas along an axis, the only one in which they may differ. A value that
+  // is the same on all replicas is repeated once per replica.
   Tensor gather(const PerReplica<Tensor>& value, std::int64_t axis, SourceSite site = SourceSite::current());
   Value gather(const PerReplica<Value>& value, std::int64_t axis, SourceSite site = SourceSite::current());
   ReduceResult gather(const RunResult& value, std::int64_t axis, SourceSite site = SourceSite::current());
-  // The slots of this process's replicas; of a single value the one there is.
+  // The slots of this process's replicas; for a single value, its only slot.
   template <class T>
   static std::vector<T> local_results(const PerReplica<T>& value) {
     return value.values();
@@ -213,21 +212,21 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   static PlaceResult<std::vector<Value>, std::vector<Tensor>> local_results(const RunResult& value);
   static std::vector<Tensor> local_results(const Tensor& value) { return {value}; }
   static std::vector<Value> local_results(const Value& value) { return {value}; }
-  // A value for every replica: one copy of the caller's tensor, which all slots share.
+  // A value for every replica: one copy of the caller's tensor, shared by all slots.
   PerReplica<Tensor> broadcast(const Tensor& value, SourceSite site = SourceSite::current());
   // f(replica id, number of replicas) for each replica; never single. An empty tensor is an error.
   PerReplica<Tensor> distribute_values_from_function(
       const std::function<Tensor(std::int64_t replica, std::int64_t replicas)>& f,
       SourceSite site = SourceSite::current());
-  // For each copy of the variable: fn(the copy, this copy's slots of the arguments), in update context.
-  // Arguments are single or mirrored. Inside cross-replica and merge functions; the value is that of fn:
-  // mirrored, or single where no replica has a part in it.
+  // Calls fn(the copy, this copy's slots of the arguments) for each copy of the variable, in update context.
+  // Arguments are single or mirrored. Only inside cross-replica and merge functions. Returns fn's value:
+  // mirrored, or single if it depends on no replica.
   PerReplica<Value> update(const Variable& variable,
                            const std::function<Value(const Variable&, std::span<const Value>)>& fn,
                            std::span<const PerReplica<Value>> arguments,
                            SourceSite site = SourceSite::current());
-  // The same with the arguments one by one: fn(the copy, a Value for each). A function that gives nothing
-  // gives the variable's new value.
+  // The same with the arguments one by one: fn(the copy, a Value for each). If fn returns nothing, the result
+  // is the variable's new value.
   //
   //   strategy.update(w, [](const Variable& copy, Value by) { copy.assign_add(by); }, by);
   template <class F>
@@ -246,7 +245,7 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
       SourceSite site = SourceSite::current()) {
     return update_at(site, variable, fn, a, b);
   }
-  // Any number of arguments, behind the line that update() is called from.
+  // Any number of arguments, after the line that update() is called from.
   template <class F, class... Arguments>
   PerReplica<Value> update_at(SourceSite site, const Variable& variable, const F& fn,
                               const Arguments&... arguments) {
@@ -259,20 +258,20 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
         std::span<const PerReplica<Value>>(list), site);
   }
 
-  // The same without a variable: fn once per replica's device, in update context.
+  // The same without a variable: calls fn once per replica's device, in update context.
   PerReplica<Value> update_each(const std::function<Value(std::span<const Value>)>& fn,
                                 std::span<const PerReplica<Value>> arguments, std::string_view method,
                                 SourceSite site = SourceSite::current());
 
  protected:
-  // Devices: one per replica, in their order; any spelling. Throws InvalidArgument for none, one that is
-  // listed twice, and one that the runtime does not have.
+  // Devices: one per replica, in their order; any spelling. Throws InvalidArgument for an empty list, a
+  // device that is listed twice, and one that the runtime does not have.
   explicit Strategy(const std::vector<std::string>& devices, StrategyOptions options = {});
-  // Throws where a traced step does not suit the strategy, before its passes run.
+  // Throws if a traced step does not suit the strategy; called before its passes run.
   virtual void check_step(const Graph& step) const;
 
  private:
-  // Runs the strategy's passes on the step graph and compiles what they make of it.
+  // Runs the strategy's passes on the step graph and compiles the result.
   Step finish_step(Step::Parts parts);
   template <class F>
   auto named_function(std::vector<InputSpec> inputs, F fn, std::string_view method, SourceSite site) {
@@ -310,7 +309,7 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   PipelineChecks checks_;
 };
 
-// What is active where no scope was entered: one replica on the CPU.
+// The active strategy if no scope was entered: one replica on the CPU.
 LOCKSTEP_API Strategy& default_strategy();
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// strategies/strategy_registry.cpp - strategies by name, so that they can be asked for in text.
+// strategies/strategy_registry.cpp - strategies by name, so that they can be named in text.
 #include "lockstep/strategies/strategy_registry.h"
 
 #include <utility>

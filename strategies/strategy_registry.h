@@ -1,11 +1,11 @@
-// strategies/strategy_registry.h - strategies by name, so that they can be asked for in text.
+// strategies/strategy_registry.h - strategies by name, so that they can be named in text.
 //
 //   StrategyRegistry::global().add({.name = "compressed", .summary = "...", .options = {devices_option()}},
 //                                  [](const PassOptions& given, const StrategyOptions& base) { ... });
 //   std::unique_ptr<Strategy> s = StrategyRegistry::global().make("compressed(devices=[cpu:0,cpu:1])");
 //
-// Names and options read as those of passes do (graph/transform/pass_options.h). A factory is also handed
-// what no text says: runtime, store and checks, as StrategyOptions.
+// Names and options are written as those of passes (graph/transform/pass_options.h). A factory also gets what
+// the text cannot express: runtime, store and checks, as StrategyOptions.
 //
 // Thread safety: all methods may be called from any thread.
 #pragma once
@@ -31,7 +31,7 @@ using StrategyFactory =
 
 class LOCKSTEP_API StrategyRegistry {
  public:
-  // The one registry that make_strategy and tools use, with the strategies of this folder in it.
+  // The registry that make_strategy and tools use; it contains the strategies of this folder.
   static StrategyRegistry& global();
 
   StrategyRegistry();  // an empty one
@@ -40,7 +40,7 @@ class LOCKSTEP_API StrategyRegistry {
   StrategyRegistry& operator=(const StrategyRegistry&) = delete;
 
   // Throws InvalidArgument for a taken or malformed name, no factory, two options of one name, or a default
-  // of another type.
+  // of the wrong type.
   void add(StrategyInfo info, StrategyFactory factory);
   bool contains(std::string_view name) const;
   std::vector<StrategyInfo> strategies() const;  // by name
@@ -58,8 +58,8 @@ class LOCKSTEP_API StrategyRegistry {
   NamedFactories<Strategy, NotFound, const StrategyOptions&> factories_{"strategy"};
 };
 
-// The option that most strategies have: a list, empty by default. Where the text gives an empty one
-// (PassOptions::is_given), that is for the factory to refuse, as Strategy's constructor does.
+// The option that most strategies have: a list, empty by default. If the text gives an empty list
+// (PassOptions::is_given), the factory must refuse it, as Strategy's constructor does.
 LOCKSTEP_API OptionSpec devices_option();
 
 // Called once by StrategyRegistry::global(); adds the strategies of this folder to any registry.

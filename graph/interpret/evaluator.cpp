@@ -71,7 +71,8 @@ std::vector<Tensor> Evaluator::run_graph(const Graph& graph, std::span<const Ten
 std::vector<Tensor> Evaluator::run_node(const Node& node, std::span<const Tensor> inputs, int replica) {
   try {
     const OpTraits& traits = node.op().traits;
-    // Inside a replicated region the replica that runs; elsewhere the one the node was made for, if any.
+    // Inside a replicated region: the replica that is running. Elsewhere: the replica the node was made for,
+    // if any.
     const int draws_as = std::max(replica >= 0 ? replica : node.provenance().replica, 0);
     EvalContext context{info_, draws_as, &specs_, {}};
     SmallVector<std::string, 1> names = updated_variables(node);
@@ -99,7 +100,7 @@ std::vector<Tensor> Evaluator::run_node(const Node& node, std::span<const Tensor
   }
 }
 
-// Errors inside regions carry the place of the node inside.
+// Errors inside regions carry the place of the inner node.
 std::vector<Tensor> Evaluator::run_regions(const Node& node, std::span<const Tensor> inputs, int replica) {
   switch (node.op().region_kind) {
     case RegionKind::kCond: {

@@ -42,11 +42,11 @@ std::string expectations(const Graph& graph) {
 struct Interpreter::State {
   State(Graph made, InterpreterOptions given) : graph(std::move(made)), options(given) { verify(graph); }
   std::vector<Tensor> run(const std::vector<Tensor>& feeds);
-  void update_shared();  // variables that lie in another's memory
+  void update_shared();  // variables that share another variable's memory
 
   const Graph graph;
   const InterpreterOptions options;
-  std::optional<const internal::GraphOrders> orders;  // of a graph that is verified
+  std::optional<const internal::GraphOrders> orders;  // of the graph, if it has been verified
   std::map<std::string, Tensor> variables;
   std::uint64_t step = 0;
   bool advances_step = false;
@@ -136,7 +136,8 @@ std::vector<Tensor> Interpreter::State::run(const std::vector<Tensor>& feeds) {
   internal::Evaluator evaluator({options.seed, step}, variable_specs(graph), variables, options.max_trips,
                                 *orders);
   std::vector<Tensor> results = evaluator.run_graph(graph, feeds, -1);
-  // What is left with one owner is the caller's alone; the rest is shared with feeds, variables or constants.
+  // A tensor with one owner belongs to the caller alone; the others are shared with feeds, variables or
+  // constants.
   std::vector<Tensor> own;
   own.reserve(results.size());
   for (const Tensor& result : results) own.push_back(result.use_count() > 1 ? result.clone() : result);

@@ -10,8 +10,8 @@
 // programs, a node that no result and no effect depends on does not run. It is the oracle of the tests and of
 // bisect() (graph/transform/bisect.h).
 //
-// A step commits or did not happen: where something throws, variables and the step counter are as before the
-// run. Errors name node, op and source line, with the original exception nested.
+// A step either commits or has no effect: if something throws, variables and the step counter are as before
+// the run. Errors name node, op and source line, with the original exception nested.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -32,9 +32,9 @@
 namespace lockstep {
 
 struct InterpreterOptions {
-  // Of every random op's stream.
+  // Seeds the stream of every random op.
   std::uint64_t seed = 0;
-  // A while_loop that runs longer is an error.
+  // A while_loop that makes more trips than this is an error.
   std::int64_t max_trips = 10'000'000;
 };
 
@@ -42,7 +42,7 @@ class LOCKSTEP_API Interpreter {
  public:
   using Feeds = std::map<std::string, Tensor, std::less<>>;  // by name of the placeholder
 
-  // Keeps the graph. Throws VerifyError where it cannot run.
+  // Keeps the graph. Throws VerifyError if it cannot run.
   explicit Interpreter(Graph graph, InterpreterOptions options = {});
   ~Interpreter();
   Interpreter(Interpreter&&) noexcept;

@@ -29,14 +29,14 @@ struct Item {
   NodeId node;
   std::size_t depth = 0;  // how many others it waits for, one after another
   // Of an update by a gradient:
-  std::string sum = {};   // the variable that gathers it
-  std::string rows = {};  // the one that counts which rows were named
+  std::string sum = {};   // the variable that accumulates the gradient
+  std::string rows = {};  // the variable that counts how often each row was named
 };
 
-// Values that a region takes from around it.
+// Values that a region takes from the graph around it.
 class Branch {
  public:
-  // The parameter for a value, one for each.
+  // The parameter that stands for a value; one parameter per value.
   ValueId take(const Graph& level, ValueId value) {
     const auto [found, is_new] = places_.emplace(value, taken_.size());
     if (is_new) {
@@ -60,7 +60,7 @@ class Branch {
   std::vector<ValueId> taken_;
 };
 
-// Nodes that a function makes of values, as a graph to be inlined.
+// The nodes that a function makes from values, as a graph to be inlined.
 template <class Make>
 Graph traced(std::span<const TensorSpec> inputs, SourceSite site, const Make& make) {
   GraphBuilder builder;
@@ -74,7 +74,7 @@ Graph traced(std::span<const TensorSpec> inputs, SourceSite site, const Make& ma
 
 class Level {
  public:
-  // `sync` is of the graph before the pass.
+  // `sync` describes the graph before the pass.
   Level(Graph& outermost, const SyncAnalysis& sync, Graph& level, std::int64_t steps)
       : outermost_(outermost), sync_(sync), graph_(level), steps_(steps) {}
 
@@ -95,7 +95,7 @@ class Level {
   }
 
  private:
-  // --- what moves
+  // --- which nodes move
 
   static const OpTraits::Update& update_of(const Node& node) { return *node.op().traits.updates_variable; }
 
@@ -130,7 +130,7 @@ class Level {
     std::ranges::stable_sort(items_, {}, &Item::depth);
   }
 
-  // Variables that the updates' inputs other than gradients depend on.
+  // Variables that the updates' other inputs (neither gradient nor row numbers) depend on.
   NameSet asked_variables(const std::vector<NodeId>& order, const std::vector<NodeId>& updates) const {
     std::vector<bool> asked(graph_.id_bound());
     for (const NodeId id : updates) {
@@ -180,9 +180,9 @@ class Level {
     return taken;
   }
 
-  // Which variables change together, and how seldom: the name of what gathers for them, so that other
-  // functions with the same store (those of a generator and of its critic) count and gather by themselves.
-  // FNV-1a, the same in every process.
+  // Identifies k and the variables that are updated together. It is part of the names of the accumulators, so
+  // that other functions on the same store (of a generator and its critic, say) count and accumulate
+  // separately. FNV-1a, the same in every process.
   std::string tag() const {
     std::vector<std::string> served = {str(steps_)};
     for (const Item& item : items_) {
@@ -206,7 +206,7 @@ class Level {
       const Node& node = graph_.node(item.node);
       const OpTraits::Update& update = update_of(node);
       if (!update.gradient) continue;
-      const VariableDecl variable = *variable_of(node);  // a copy: declaring moves them
+      const VariableDecl variable = *variable_of(node);  // a copy: declaring moves the declarations
       const ValueId operand = node.inputs()[update.operand];
       const bool whole = sync_.covers(graph_) && sync_.level_of(graph_).replicas > 1 &&
                          sync_.is_summed(graph_, operand) &&
@@ -260,7 +260,7 @@ class Level {
             0};
   }
 
-  // What has been gathered with this step: the sum, and for rows how often each was named.
+  // What has been accumulated up to and including this step: the sum, and for rows how often each was named.
   std::vector<ValueId> gather(const Item& item) {
     const Node& node = graph_.node(item.node);
     const OpTraits::Update& update = update_of(node);
@@ -291,8 +291,8 @@ class Level {
 
   // --- in every k-th step
 
-  // The gradient to apply, and for rows their numbers. A row that was not named is given as one that was,
-  // with zeros: a row named twice counts with the sum.
+  // The gradient to apply, and for rows their numbers. A row that no step named gets the number of one that
+  // was named. That is harmless: its gradient is zero, and rows named twice are added up.
   std::vector<ValueId> mean_of(Rewriter& edit, const Node& node, std::span<const ValueId> gathered) {
     const OpTraits::Update& update = update_of(node);
     std::vector<TensorSpec> specs;
@@ -381,7 +381,7 @@ class Level {
     }
     std::vector<Rewriter::Replacement> replaced;
     std::vector<NodeId> controls;
-    std::vector<ValueId> kept;  // what stands for the results in other steps
+    std::vector<ValueId> kept;  // what the results are in the other steps
     {
       Rewriter edit(else_branch.graph, kAccumulateGradients, &outermost_);
       for (std::size_t i = 0; i < items.size(); ++i) {

@@ -6,27 +6,27 @@
 //                               steps % k == k - 1 ---------------+        the sum starts again from 0
 //
 // For all updates by gradients (OpTraits::Update::gradient) of one level, a graph or a region. k steps with
-// small batches of one size then do what one step with the joined batch does, for a loss that is a mean.
-// Inside a replicated region what is gathered stays with its replica (synchronization on read);
-// insert-all-reduce then puts the reduction into the branch, so that replicas talk once in k steps. Gradients
-// that replicas have reduced before are gathered in variables that stay equal.
+// small batches of one size then do what one step with the joined batch does, if the loss is a mean. Inside a
+// replicated region each replica accumulates for itself (synchronization on read); insert-all-reduce then
+// puts the reduction into the branch, so that replicas communicate once in k steps. Gradients that replicas
+// have already reduced are accumulated in variables that stay equal.
 //
 // New variables, none trainable: "<variable>/accumulated_<tag>" for each update (f32 for 16-bit gradients),
 // for rows also "<variable>/accumulated_rows_<tag>", and one counter of steps for each level,
 // "accumulate_gradients/steps_<tag>". The tag stands for k and the names of the variables that are updated
-// there: functions with one store that train different variables gather and count by themselves, and those
-// that train the same ones do it together.
+// there: functions on one store that train different variables accumulate and count separately, and functions
+// that train the same variables do so together.
 //
-// What else the branch holds, so that it happens once for each time the variables change: counters, that is
-// additions of a constant to an integer scalar which the other inputs of an update (learning rate, number of
-// the step) depend on, or which is declared as optimizers declare `iterations` (not trainable, aggregation
+// The branch also holds counters, so that they advance once each time the variables change. A counter is the
+// addition of a constant to an integer scalar that the other inputs of an update (learning rate, step number)
+// depend on, or that is declared as optimizers declare `iterations` (not trainable, aggregation
 // only_first_replica). Those other inputs are computed in every step, and used in every k-th.
 //
-// Whoever reads the new value of a variable reads the current one in steps that do not change it. Rows are
-// summed in a variable as large as the table; those that no step of the k named stay as they are, slots
-// included, as with the joined batch. Updates that wait for others (their gradients depend on them) get a
-// branch of their own. To clip what is applied, run clip-by-global-norm after this pass. k = 1 changes
-// nothing; a second run accumulates again. Linear. Thread safety: as any Pass.
+// A reader of a variable's new value gets the current one in steps that do not change it. Rows are summed in
+// a variable as large as the table; rows that none of the k steps named stay as they are, slots included, as
+// with the joined batch. Updates whose gradients depend on other updates get a branch of their own. To clip
+// what is applied, run clip-by-global-norm after this pass. k = 1 changes nothing; a second run accumulates
+// again. Linear. Thread safety: as any Pass.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ struct AccumulateGradientsOptions {
   std::int64_t steps = 1;  // k, 1 or more
 };
 
-// Throws BadOptionValue for less than one step.
+// Throws BadOptionValue if steps is below 1.
 LOCKSTEP_API std::unique_ptr<Pass> make_accumulate_gradients(AccumulateGradientsOptions options);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// graph/passes/clip_by_global_norm.cpp - all gradients of a step scaled down together where their norm is too
+// graph/passes/clip_by_global_norm.cpp - scales all gradients of a step down together if their norm is too
 // large.
 #include "lockstep/graph/passes/clip_by_global_norm.h"
 
@@ -50,7 +50,7 @@ class Clipper {
     }
   }
 
-  // Those whose gradients are but a replica's share.
+  // The updates whose gradients are only one replica's share.
   std::vector<NodeId> unsummed(const Graph& level, std::span<const NodeId> updates) const {
     std::vector<NodeId> shares;
     for (const NodeId id : updates) {
@@ -71,7 +71,7 @@ class Clipper {
       if (&made == &summed) {
         node.attributes = {{"reduce", std::string("sum")}};
       } else {
-        node.attributes = {{"replicas", std::int64_t{0}}};  // what the others add is not known yet
+        node.attributes = {{"replicas", std::int64_t{0}}};  // what other replicas add is not known yet
       }
       return made.emplace(value, ValueId{edit.insert(std::move(node)), 0}).first->second;
     };

@@ -19,9 +19,10 @@ namespace {
 using internal::Hasher;
 using internal::NumberTable;
 
-// What decides whether two nodes are equal, with merged inputs replaced by what they were merged into.
+// Two nodes are equal if their keys are. Inputs that were merged are replaced by the values they were merged
+// into.
 struct NodeKey {
-  std::vector<ValueId> inputs;   // the two of a commutative op sorted
+  std::vector<ValueId> inputs;   // sorted if the op is commutative
   std::vector<NodeId> controls;  // sorted
 };
 

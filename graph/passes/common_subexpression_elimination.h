@@ -5,10 +5,10 @@
 //   w --+--> add' --> z                              +--> z
 //   x --+
 //
-// Two nodes are equal when op, inputs, controls, attributes (bit by bit), output specs and device agree;
-// inputs of a commutative op may be swapped. They must be pure, or draw random numbers by equal keys for the
-// same replica: whatever reads or writes state stays. The node that comes first stays. Nodes with regions are
-// left alone; inside a region its own nodes are compared. Linear.
+// Two nodes are equal if op, inputs, controls, attributes (bit by bit), output specs and device agree; inputs
+// of a commutative op may be swapped. They must be pure, or draw random numbers by equal keys for the same
+// replica: nodes that read or write state stay. Of equal nodes the first stays. Nodes with regions are left
+// alone; the nodes inside a region are compared with each other. Linear.
 // Thread safety: as any Pass.
 #pragma once
 

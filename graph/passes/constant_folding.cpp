@@ -22,7 +22,7 @@ const OptionTable<ConstantFoldingOptions>& constant_folding_options() {
   return table;
 }
 
-// Is its value that of all replicas, if its inputs are constants?
+// Do all replicas compute the same value, if the inputs are constants?
 bool folds(ReplicaRole role) {
   return role == ReplicaRole::kNone || role == ReplicaRole::kLoweredCollective || role == ReplicaRole::kAgree;
 }
@@ -71,8 +71,8 @@ class ConstantFolding final : public Pass {
     return true;
   }
 
-  // By id: nodes that shape operands follow from. Where their values were not known, shapes behind them are
-  // stated as unknown; as constants they would say more than the graph states.
+  // By id: the nodes that shape operands are computed from. If their values are unknown, the graph states the
+  // resulting shapes as unknown; constants in their place would say more than the graph states.
   static std::vector<bool> deciding_shapes(const Graph& graph, const std::vector<NodeId>& order) {
     std::vector<bool> decides(graph.id_bound(), false);
     for (auto id = order.rbegin(); id != order.rend(); ++id) {
@@ -94,7 +94,7 @@ class ConstantFolding final : public Pass {
           return false;
       }
       return true;
-    } catch (const InvalidArgument&) {  // it is none that a shape may follow from
+    } catch (const InvalidArgument&) {  // no shape may follow from this value
       return false;
     }
   }
@@ -112,13 +112,13 @@ class ConstantFolding final : public Pass {
     return true;
   }
 
-  // A size that no number holds is the run's to refuse, if the node runs at all.
+  // If the size overflows, it is up to the run to refuse it, if the node runs at all.
   static bool fits(const TensorSpec& spec, std::int64_t bytes) {
     const auto size = static_cast<std::int64_t>(size_of(spec.dtype));
     return spec.shape.num_elements() <= bytes / size;
   }
 
-  // None where the kernel throws: the run will report it, with the node's place.
+  // Empty if the kernel throws: the run will report it, with the node's place.
   static std::vector<Tensor> values_of(const Node& node, std::span<const Tensor> inputs) {
     std::vector<Tensor> values;
     try {
@@ -145,7 +145,7 @@ class ConstantFolding final : public Pass {
       }
       return false;
     };
-    // Readers first, so that each is asked while those that read it still tell who they are.
+    // Readers first: is_needed() must see a node's readers before they are replaced.
     for (std::size_t i = folded.size(); i-- > 0;) {
       const NodeId id = folded[i];
       const std::vector<Tensor>& values = known[id.index()];

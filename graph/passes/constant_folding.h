@@ -6,11 +6,11 @@
 //                      x ------+                           x ------+
 //
 // A pure node whose inputs are all constants becomes the constant that its CPU kernel computes, shard by
-// shard as it would run, under the node's name, on its device. One that is read by folded nodes alone is
-// gone. A node stays that has control inputs, regions or values that differ between replicas, whose outputs
-// would take more than max_bytes, that shapes follow from although they are not known yet, or whose kernel throws:
-// that error belongs to the run. Constants that lost their readers are left to dead-node-elimination. Regions are
-// included. Linear, plus what the kernels cost.
+// shard as it would run, under the node's name, on its device. A node that only folded nodes read is erased.
+// A node stays if it has control inputs, regions or values that differ between replicas, if its outputs would
+// take more than max_bytes, if shapes that are still unknown follow from it, or if its kernel throws: that
+// error belongs to the run. Constants that lost their readers are left to dead-node-elimination. Regions are
+// included. Linear, plus the cost of the kernels.
 // Thread safety: as any Pass.
 #pragma once
 
@@ -23,7 +23,7 @@
 namespace lockstep {
 
 struct ConstantFoldingOptions {
-  // A node whose outputs are larger together is computed at run time.
+  // A node whose outputs together are larger than this is computed at run time.
   std::int64_t max_bytes = std::int64_t{1} << 20;
 };
 

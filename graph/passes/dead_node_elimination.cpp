@@ -1,4 +1,4 @@
-// graph/passes/dead_node_elimination.cpp - erases what nobody needs.
+// graph/passes/dead_node_elimination.cpp - erases nodes that nothing needs.
 #include "lockstep/graph/passes/dead_node_elimination.h"
 
 #include <vector>

@@ -1,11 +1,11 @@
-// graph/passes/dead_node_elimination.h - erases what nobody needs.
+// graph/passes/dead_node_elimination.h - erases nodes that nothing needs.
 //
 //   x --> a --> b        (nobody reads b)             x
 //   x --> c --> result                          -->   x --> c --> result
 //
-// Needed are the results, the parameters, every node that must run for its effects (must_run), and whatever
-// those read. A node that ran after an erased one runs after what that one ran after. Regions are cleaned
-// too; their parameters stay. Linear.
+// Needed nodes are the results, the parameters, every node that must run for its effects (must_run), and
+// everything these read. A node that ran after an erased node now runs after that node's predecessors.
+// Regions are cleaned too; their parameters stay. Linear.
 // Thread safety: as any Pass.
 #pragma once
 

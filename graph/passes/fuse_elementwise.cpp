@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::uint32_t kNone = 0xFFFFFFFFU;
 
-// The shape of every value, with numbers in place of unknown dimensions.
+// The shape of every value, with a number in place of each unknown dimension.
 class ProbedShapes {
  public:
   ProbedShapes(const Graph& graph, const Graph& outermost, std::span<const NodeId> order)
@@ -41,7 +41,7 @@ class ProbedShapes {
   const Shape& of(NodeId id) const { return specs_[id.index()][0].shape; }
 
  private:
-  // Unlikely as an extent, and with many divisors, so that what cuts it in pieces goes well.
+  // Unlikely as a real extent, and with many divisors, so that ops that cut it into equal pieces accept it.
   static std::int64_t parameter_extent(std::size_t axis) {
     constexpr std::int64_t kPrimes[] = {7, 11, 13, 17, 19, 23};
     return 360 * kPrimes[std::min<std::size_t>(axis, 5)];
@@ -53,7 +53,7 @@ class ProbedShapes {
       for (std::size_t axis = 0; axis < shape.rank(); ++axis) {
         if (shape[axis] == kUnknown) shape = shape.with_dim(axis, extent_of(axis));
       }
-    } catch (const InvalidArgument&) {  // too many elements: what is left stays unknown
+    } catch (const InvalidArgument&) {  // too many elements: the remaining shapes stay unknown
     }
   }
 
@@ -68,7 +68,7 @@ class ProbedShapes {
       outputs = node.op().region_kind == RegionKind::kNone
                     ? infer_outputs(node, inputs, variables_, &shape_values)
                     : internal::infer_region_outputs(node, inputs, variables_);
-    } catch (const Error&) {  // the numbers do not fit together here: nothing is known of it
+    } catch (const Error&) {  // the numbers do not fit together here: the output shapes stay unknown
       outputs = SmallVector<TensorSpec, 1>(node.outputs());
     }
     for (TensorSpec& output : outputs) fill_in(output.shape, [this](std::size_t) { return ++last_fresh_; });
@@ -81,13 +81,13 @@ class ProbedShapes {
   internal::HostValues host_values_{graph_, [this](ValueId value) -> const TensorSpec& {
                                       return specs_[value.node.index()][value.output];
                                     }};
-  std::int64_t last_fresh_ = 10'000;  // hardly equal to anything else
+  std::int64_t last_fresh_ = 10'000;  // unlikely to equal any other extent
 };
 
-// Which nodes become one. Nodes of one kind (shape, device, replica, controls) may be joined where one reads
-// the other. Every node gets a stage: at least that of what it reads, and a higher one where the two may not
-// be joined. A group is what hangs together within one kind and stage. Every edge between groups leads to a
-// higher stage, so that no group depends on itself through others.
+// Which nodes become one. Nodes of one kind (shape, device, replica, controls) may be joined if one reads the
+// other. Every node gets a stage: at least that of each node it reads, and a higher one if the two may not be
+// joined. A group is a connected set of nodes of one kind and stage. Every edge between groups leads to a
+// higher stage, so no group depends on itself through others.
 class Groups {
  public:
   Groups(const Graph& graph, std::span<const NodeId> order, std::vector<std::uint32_t> kinds,
@@ -98,9 +98,9 @@ class Groups {
     join(max_nodes);
   }
 
-  // In an order in which they could run; the nodes of each too. Each has at least two.
+  // In an order in which they can run, and so are the nodes of each group. Each group has at least two nodes.
   std::span<const std::vector<NodeId>> groups() const { return groups_; }
-  std::uint32_t group_of(NodeId id) const { return group_of_[id.index()]; }  // kNone: in none
+  std::uint32_t group_of(NodeId id) const { return group_of_[id.index()]; }  // kNone: in no group
 
  private:
   bool may_join(NodeId a, NodeId b) const {
@@ -120,10 +120,10 @@ class Groups {
     }
   }
 
-  // A node whose first reader of its kind is in a later stage goes there, where nobody else needs it before:
-  // relu(x) in relu(x) + matmul(y, w) has no reason to run on its own, ahead of the product.
+  // A node whose first reader of its kind is in a later stage moves to that stage, unless another node needs
+  // it earlier: relu(x) in relu(x) + matmul(y, w) has no reason to run on its own, ahead of the product.
   void wait_for_readers() {
-    std::vector<std::uint32_t> latest(graph_.id_bound(), kNone);    // by the readers of a node
+    std::vector<std::uint32_t> latest(graph_.id_bound(), kNone);    // the latest that the readers allow
     std::vector<std::uint32_t> joinable(graph_.id_bound(), kNone);  // the first stage of a reader of its kind
     for (std::size_t i = order_.size(); i-- > 0;) {
       const NodeId id = order_[i];
@@ -144,7 +144,8 @@ class Groups {
     }
   }
 
-  // A node that waits keeps its inputs instead of its output. Sums of many gradients would keep all of them.
+  // A node that waits keeps its inputs alive instead of its output. A sum of many gradients would keep all of
+  // them alive.
   bool keeps_no_more(NodeId id) const {
     const Node& node = graph_.node(id);
     std::size_t large = 0;
@@ -201,8 +202,8 @@ class Groups {
     }
   }
 
-  // Components that are too large are cut along an order in which they could run, so that no slice needs what
-  // a later one makes. Depth first: neighbours in that order are mostly neighbours in the graph.
+  // Components that are too large are cut along an order in which they can run, so that no slice needs the
+  // output of a later one. Depth first: neighbours in that order are mostly neighbours in the graph.
   std::vector<std::uint32_t> slices_of(const std::vector<std::uint32_t>& whole, std::size_t max_nodes) const {
     std::vector<std::uint32_t> sizes(graph_.id_bound(), 0);
     for (const NodeId id : order_) ++sizes[whole[id.index()]];
@@ -260,7 +261,7 @@ class FuseElementwise final : public Pass {
     return outcome_of(visit(graph, graph));
   }
 
-  // As for_each_level, but for the regions that this pass makes.
+  // Like for_each_level, but skips the regions that this pass makes.
   bool visit(Graph& graph, const Graph& outermost) const {
     bool changed = false;
     for (const NodeId id : graph.region_owners()) {
@@ -287,7 +288,7 @@ class FuseElementwise final : public Pass {
       replace(edit, groups, i, gone, names, constants);
     edit.replace_and_erase(gone);
     for (const auto& [id, wanted] : names) edit.rename(id, wanted);
-    // Constants that were read inside groups alone.
+    // Erases constants that only groups read.
     std::ranges::sort(constants);
     constants.erase(std::unique(constants.begin(), constants.end()), constants.end());
     for (const NodeId id : constants) {
@@ -301,8 +302,8 @@ class FuseElementwise final : public Pass {
     return node.device().empty() ? unplaced_on_cpu_ : Device::parse(node.device()).kind == DeviceKind::kCpu;
   }
 
-  // Which nodes shape operands are computed from, by id. They stay what they are: shapes are worked out
-  // before the step runs, from nodes without regions, and cost nothing when it does.
+  // By id: the nodes that shape operands are computed from. They are not fused: shapes are worked out before
+  // the step runs, from nodes without regions, and these nodes then cost nothing at run time.
   static std::vector<bool> make_shapes(const Graph& graph, std::span<const NodeId> order) {
     std::vector<bool> marked(graph.id_bound());
     for (auto it = order.rbegin(); it != order.rend(); ++it) {
@@ -316,7 +317,7 @@ class FuseElementwise final : public Pass {
     return marked;
   }
 
-  // A number for each node that can be fused, equal where two of them may be joined.
+  // A number for each node that can be fused; nodes with equal numbers may be joined.
   std::vector<std::uint32_t> kinds(const Graph& graph, const Graph& outermost,
                                    std::span<const NodeId> order) const {
     const ProbedShapes shapes(graph, outermost, order);
@@ -342,14 +343,14 @@ class FuseElementwise final : public Pass {
     return constant != nullptr && node.controls().empty() && constant->spec().shape.num_elements() == 1;
   }
 
-  // One group: its region, the node that holds it, and what the nodes of the group are replaced by.
+  // One group: its region, the node that holds it, and the replacements for the group's nodes.
   void replace(Rewriter& edit, const Groups& groups, std::uint32_t number,
                std::vector<Rewriter::Replacement>& gone, std::vector<std::pair<NodeId, std::string>>& names,
                std::vector<NodeId>& constants) const {
     const Graph& graph = edit.graph();
     const std::vector<NodeId>& nodes = groups.groups()[number];
     Graph region;
-    std::map<ValueId, ValueId> inside;  // what stands in the region for a value of the graph
+    std::map<ValueId, ValueId> inside;  // the region's value for a value of the graph
     std::vector<ValueId> inputs;
     const auto add_to_region = [&](const Node& node, SmallVector<ValueId, 2> arguments) {
       NodeInit init;
@@ -380,7 +381,7 @@ class FuseElementwise final : public Pass {
       inputs.push_back(value);
       return found->second;
     };
-    for (const NodeId id : nodes) {  // parameters first, as they print
+    for (const NodeId id : nodes) {  // parameters first, in the order in which they print
       for (const ValueId input : graph.node(id).inputs()) {
         if (groups.group_of(input.node) != number) enter(input);
       }
@@ -396,7 +397,7 @@ class FuseElementwise final : public Pass {
       }));
       if (is_result.back()) region.add_result(made);
     }
-    if (region.results().empty()) return;  // nobody needs any of it
+    if (region.results().empty()) return;  // nothing reads any of it
 
     const Node& last = graph.node(nodes.back());
     const std::span<const NodeId> controls = last.controls();

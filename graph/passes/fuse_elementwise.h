@@ -4,20 +4,21 @@
 //          |       |                          -->          |
 //          2       b --------------+                b -----+
 //
-// Joined are nodes that read one another, are pure, compute tiles (OpDef::tile), have one shape (their dtypes
-// may differ), one device, one replica and the same control inputs, and between which no path leads through
-// other nodes. What is broadcast into such a group is an input of it; scalar constants are copied into it. A
-// value that others read too is one more output: it is written once and its readers inside need not load it,
-// which is never worse than a node of its own. Nodes that a shape operand follows from (a size that is
-// computed from another's) stay by themselves: shapes are worked out from them before anything runs.
+// Nodes are joined if they read one another, are pure, compute tiles (OpDef::tile), have one shape (their
+// dtypes may differ), one device, one replica and the same control inputs, and if no path leads from one to
+// another through other nodes. A value that is broadcast into such a group is an input of it; scalar
+// constants are copied into it. A value that other nodes read too becomes one more output: it is written once
+// and its readers inside need not load it, which is never worse than a node of its own. Nodes that a shape
+// operand follows from (a size that is computed from another's) are not joined: shapes are worked out from
+// them before anything runs.
 //
-// Unknown dimensions: shapes are inferred once more with a number in place of each, the same one for all
-// parameters' unknown dimensions of one position (the batch, most often). Two dimensions that differ when it
-// runs after all cost time and nothing else: `fused` infers its region again from the shapes that arrive, and
-// every result gets its own.
+// Unknown dimensions: shapes are inferred once more with a number in place of each. Unknown dimensions of
+// parameters get the same number if they are at the same position (the batch, most often). If two dimensions
+// turn out to differ at run time, this costs time and nothing else: `fused` infers its region again from the
+// shapes that arrive, and every result gets its own shape.
 //
-// Results keep their bits. A node takes the name of the last one it replaces, its region theirs. Regions are
-// included. Linear.
+// Results keep their bits. The fused node takes the name of the last one it replaces; the nodes in its region
+// keep theirs. Regions are included. Linear.
 // Thread safety: as any Pass.
 #pragma once
 
@@ -30,7 +31,7 @@
 namespace lockstep {
 
 struct FuseElementwiseOptions {
-  // Nodes in one group at most, 2 or more. With many more, registers no longer fit into the cache.
+  // The most nodes in one group; 2 or more. With many more, registers no longer fit into the cache.
   std::int64_t max_nodes = 64;
 };
 

@@ -36,7 +36,7 @@ class IdentityRemoval final : public Pass {
     }
     if (found.empty()) return false;
 
-    // What each removed node stands for: the first value up its chain that stays.
+    // By removed node: the first value up its chain that stays.
     std::vector<ValueId> stands_for(graph.id_bound());
     for (const NodeId id : found) stands_for[id.index()] = graph.node(id).inputs()[0];
     std::vector<Rewriter::Replacement> removed;

@@ -4,9 +4,9 @@
 //            |                 -->   |
 //            +---> result            +---> result
 //
-// An op with the trait `alias` whose output has the spec of its input is such a node. It stays where it does
-// more: where it has control inputs, since its readers wait for them, and where it is placed on another
-// device than its input. A result that was a removed node is now that node's input. Regions are included.
+// An op with the trait `alias` whose output has the spec of its input is such a node. It stays if it does
+// more: if it has control inputs, since its readers wait for them, or if it is placed on another device than
+// its input. A result that was a removed node becomes that node's input. Regions are included.
 // Linear. Thread safety: as any Pass.
 #pragma once
 

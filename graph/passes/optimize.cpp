@@ -10,14 +10,16 @@ namespace lockstep {
 
 PassPipeline standard_passes(const OptimizeOptions& options) {
   PassPipeline passes;
-  // While markers are still there, and before equal things are looked for.
+  // While checkpoint markers are still there, and before equal nodes are merged.
   passes.add(make_recompute_checkpoints());
-  // Identities go next: to all that follows, what they hide would look like something else.
+  // Identities go next: they make a value look like another one to all passes that follow.
   passes.add(make_identity_removal());
-  // Folding makes constants, some of them equal, which the next pass merges along with all that reads them.
+  // Folding makes constants, some of them equal, which the next pass merges together with the nodes that read
+  // them.
   passes.add(make_constant_folding(options.folding));
   passes.add(make_common_subexpression_elimination());
-  // Both leave nodes that nobody reads. A dead reader would turn a value inside a group into an output of it.
+  // Both leave nodes that nothing reads. A dead reader would turn a value inside a group into an output of
+  // it.
   passes.add(make_dead_node_elimination());
   // Last: the passes above do not look into what it makes.
   if (options.fuse) passes.add(make_fuse_elementwise(options.fusion));

@@ -2,12 +2,12 @@
 //
 //   Program program = compile(optimize(b.finish()), runtime);
 //
-// The result computes the same bits from fewer and larger nodes: what never changes is computed now, what is
-// equal once, what nobody needs not at all, and element-wise neighbours go over memory once. A NaN stays a NaN,
-// but its sign and payload may change: which of two NaNs an operation gives is the processor's choice. Gradients
-// come first: they are built with the graph, and see the user's nodes.
+// The result computes the same bits from fewer and larger nodes: constant values are computed now, equal
+// values once, unused values not at all, and element-wise neighbours go over memory once. A NaN stays a NaN,
+// but its sign and payload may change: the processor chooses which of two NaNs an operation returns. Take
+// gradients first: they are built with the graph, and need to see the user's nodes.
 //
-// Throws VerifyError where the graph is broken to begin with. Thread safety: as any function on values.
+// Throws VerifyError if the graph is invalid to begin with. Thread safety: as any function on values.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct OptimizeOptions {
   // false: every node stays visible to observers and in profiles.
   bool fuse = true;
   FuseElementwiseOptions fusion = {};
-  // Where the graph will run; null: on CPUs.
+  // The runtime the graph will run on; null: CPUs.
   const Runtime* runtime = nullptr;
   // How the passes are checked: see graph/transform/pipeline.h.
   PipelineChecks checks = default_checks();

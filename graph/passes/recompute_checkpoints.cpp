@@ -34,7 +34,7 @@ class Recompute {
  private:
   static bool is_gradient(const Node& node) { return internal::made_by_gradients(node); }
 
-  // Forward nodes that lead to a checkpoint, and that may run twice.
+  // Forward nodes that a checkpoint depends on and that may run twice.
   void find_candidates(const std::vector<NodeId>& order) {
     std::vector<bool> before(graph_.id_bound(), false);  // some checkpoint depends on it
     again_.assign(graph_.id_bound(), false);
@@ -50,14 +50,15 @@ class Recompute {
       again_[id->index()] =
           before[id->index()] && !marks && repeatable && !node.inputs().empty() && !is_gradient(node);
     }
-    // A checkpoint keeps its input: they are one value.
+    // A checkpoint keeps its input alive: the two are one value.
     for (const NodeId id : order) {
       const Node& node = graph_.node(id);
       if (node.op().traits.checkpoint) again_[node.inputs()[0].node.index()] = false;
     }
   }
 
-  // Between which checkpoints forward nodes lie: the last one that leads to them, the first one they lead to.
+  // The checkpoints around each forward node: the last one it depends on, and the first one that depends on
+  // it.
   void find_segments(const std::vector<NodeId>& order) {
     behind_.assign(graph_.id_bound(), kNone);
     ahead_.assign(graph_.id_bound(), kNone);
@@ -97,9 +98,9 @@ class Recompute {
     }
   }
 
-  // The copy of a node and of all that it needs; made for the reader that first needs it, and waiting for
-  // what that reader waits for, and for those who read what lies behind the next checkpoint. No gradient node
-  // that comes before the reader needs the copy: it is new. So nobody waits in a circle.
+  // The copy of a node and of everything it needs. It is made for the first reader that needs it. It waits
+  // for the gradients that this reader waits for, and for the gradient nodes that read values after the next
+  // checkpoint. There is no cycle: no gradient node before the reader can need the copy, because it is new.
   NodeId copy_of(NodeId wanted, NodeId reader) {
     std::vector<NodeId> stack = {wanted};
     while (!stack.empty()) {
@@ -118,7 +119,7 @@ class Recompute {
       if (!ready) continue;
       stack.pop_back();
       std::vector<ValueId> inputs;
-      bool starts = true;  // from values that are there already
+      bool starts = true;  // all inputs are values that exist already
       for (const ValueId input : node.inputs()) {
         const bool copied = again_[input.node.index()];
         inputs.push_back(copied ? ValueId{copies_[input.node.index()], input.output} : input);
@@ -138,7 +139,8 @@ class Recompute {
       const Node& node = graph_.node(input.node);
       if (is_gradient(node) && !node.inputs().empty()) before.push_back(input.node);
     }
-    // One that reads forward values alone (a mask, say) is due when the gradient before it is done.
+    // A reader of forward values alone (a mask, say) waits for no gradient: order its copy after the gradient
+    // node before it.
     if (before.empty() && last_.valid()) before.push_back(last_);
     if (ahead_[original.index()] != kNone) {
       Segment& done = segments_[static_cast<std::size_t>(ahead_[original.index()])];
@@ -153,9 +155,9 @@ class Recompute {
   }
 
   static constexpr std::int32_t kNone = -1;
-  // What lies behind a checkpoint, up to the next.
+  // The nodes after a checkpoint, up to the next one.
   struct Segment {
-    std::vector<NodeId> readers;  // gradient nodes that read it, or copies of it
+    std::vector<NodeId> readers;  // gradient nodes that read the segment, or copies of it
     NodeId followed_by;           // the first copy that waits for all of them; other copies wait for it
   };
 
@@ -165,7 +167,7 @@ class Recompute {
   std::vector<NodeId> copies_;                // by id
   std::vector<std::int32_t> behind_, ahead_;  // by id: checkpoints, numbered in topological order
   std::vector<Segment> segments_;             // by checkpoint
-  NodeId last_;                               // the gradient node before the one at hand
+  NodeId last_;                               // the previous gradient node
 };
 
 class RecomputeCheckpoints final : public Pass {

@@ -4,17 +4,17 @@
 //         |     |                            |                                               |
 //         +-----+----> gradients <-----------+    -->    x --> a' --> b' --> gradients <-----+
 //
-// A value that lies before a checkpoint() and that gradient nodes (Provenance::made_by "gradients") read is
-// computed once more for them, from the nearest checkpoints, feeds, variables and constants. So its memory is
-// free from the end of the forward pass until then; the price is the forward work between checkpoints, once.
-// The copies wait (control edges) for the gradient that needs them, and for all gradient nodes that read what
-// lies behind the next checkpoint: those of weights, which nothing else waits for, would otherwise keep what
-// they read to the end wherever several threads run. That also keeps common-subexpression-elimination from
-// merging copies back. Values behind the last checkpoint are needed at once and stay. Nodes with effects
-// other than random draws are never repeated; a random op draws the same numbers again. Linear, but for
-// control edges: each copy waits for every reader behind the next checkpoint.
+// A value before a checkpoint() that gradient nodes (Provenance::made_by "gradients") read is computed once
+// more for them, from the nearest checkpoints, feeds, variables and constants. So its memory is free from the
+// end of the forward pass until then; the price is the forward work between checkpoints, once. The copies
+// wait (control edges) for the gradient that needs them, and for all gradient nodes that read values after
+// the next checkpoint: nothing else waits for the gradients of weights, so with several threads they would
+// otherwise keep their inputs alive to the end. The control edges also keep common-subexpression-elimination
+// from merging copies back. Values after the last checkpoint are needed at once and stay. Nodes with effects
+// other than random draws are never repeated; a random op draws the same numbers again. Linear, except for
+// control edges: each copy waits for every reader after the next checkpoint.
 //
-// Order: after gradients are taken and before fuse-elementwise. It leaves graphs without checkpoints alone.
+// Run it after gradients are taken and before fuse-elementwise. It leaves graphs without checkpoints alone.
 // Thread safety: as any Pass.
 #pragma once
 

@@ -12,12 +12,12 @@ namespace {
 
 constexpr double kSmallest = 4e-6;             // seconds: a group below this is not worth a task ...
 constexpr double kWorthCutting = 1e-6;         // ... unless every lane gets at least this much
-constexpr double kWorthKeepingApart = 0.5e-6;  // calls of other heights below this go with their neighbours
-constexpr double kLargest = 50e-6;  // above this a group is cut for balance, whatever the level holds
+constexpr double kWorthKeepingApart = 0.5e-6;  // cheaper sets are joined with calls of other heights
+constexpr double kLargest = 50e-6;  // above this a group is cut for balance, whatever the level costs
 constexpr double kChain = 16e-6;    // chains grow up to this
 constexpr std::size_t kGroupsPerLane = 8;
 constexpr std::size_t kManyPredecessors = 4;
-constexpr std::size_t kManyDrafts = 16;  // a phase cut into more gets a join of its own
+constexpr std::size_t kManyDrafts = 16;  // a phase cut into more drafts gets a join of its own
 
 // A cluster while it grows.
 struct Draft {
@@ -59,7 +59,7 @@ class Clusterer {
         level[i] = std::max(level[i], level[before] + 1);
       deepest = std::max(deepest, level[i] + 1);
     }
-    gate_level_ = deepest;  // commit phases come behind every other
+    gate_level_ = deepest;  // commit phases come after all others
     for (std::size_t i = 0; i < phases_.size(); ++i) {
       if (!phases_[i].commit) continue;
       level[i] = gate_level_;
@@ -97,8 +97,8 @@ class Clusterer {
       return;
     }
     single_ = kNone;
-    // The most urgent first; calls whose predecessors ran together stay together, so that chains find their
-    // own cluster.
+    // The most urgent calls first. Calls whose predecessors ran together stay together, so that a chain
+    // continues in its own cluster.
     std::vector<Ranked> order;
     order.reserve(phases.size());
     for (const std::uint32_t phase : phases) {
@@ -120,7 +120,7 @@ class Clusterer {
       cut(level, std::span(order).subspan(begin, end - begin), set);
       begin = end;
     }
-    const std::size_t own = drafts_.size();  // joins come behind
+    const std::size_t own = drafts_.size();  // joins come after these
     for (std::size_t draft = first; draft < own; ++draft) connect(static_cast<std::uint32_t>(draft));
     if (options_.by_cost) {
       join_many(first);
@@ -135,7 +135,7 @@ class Clusterer {
 
   double cost_of(std::uint32_t phase) const { return phases_[phase].seconds * phases_[phase].shards; }
 
-  // Equally urgent calls, `total` seconds of them, into groups of about one size.
+  // Cuts equally urgent calls, `total` seconds of them, into groups of about one size.
   void cut(std::uint32_t level, std::span<const Ranked> order, double total) {
     const std::size_t groups = how_many(total);
     double spent = 0;
@@ -158,7 +158,7 @@ class Clusterer {
   }
 
   std::size_t how_many(double total) const {
-    if (!options_.by_cost) return 2;  // any number above one: every call is cut off anyway
+    if (!options_.by_cost) return 2;  // any number above one: every call becomes a group anyway
     const auto lanes = static_cast<double>(options_.lanes);
     if (options_.lanes < 2 || total < kWorthCutting * lanes) return 1;
     const double size = std::clamp(total / (lanes * kGroupsPerLane), kSmallest, kLargest);
@@ -166,7 +166,8 @@ class Clusterer {
     return rounds * options_.lanes;
   }
 
-  // A level not worth cutting: behind another such level it simply goes on.
+  // A level that is not worth cutting continues the cluster of the level before, if that was not worth
+  // cutting either.
   void add_single(std::uint32_t level, const std::vector<std::uint32_t>& phases) {
     if (single_ == kNone) {
       single_ = static_cast<std::uint32_t>(drafts_.size());
@@ -202,8 +203,8 @@ class Clusterer {
 
   void link(std::uint32_t draft, std::uint32_t before) {
     if (before == draft || mark_[before] == draft) return;
-    // The mark is good while one draft is being connected; a single cluster grows over several levels and
-    // asks again.
+    // The mark is only valid while one draft is being connected. A single cluster grows over several levels
+    // and checks the mark again at each.
     mark_[before] = draft;
     drafts_[draft].predecessors.push_back(before);
   }
@@ -229,14 +230,14 @@ class Clusterer {
     }
   }
 
-  // An empty cluster behind all of a phase, so that neither edges nor whoever asks whether it has ended
-  // multiply.
+  // An empty cluster after all calls of a phase. Waiting for the phase then takes one edge, and asking
+  // whether it has ended one question, instead of one per draft.
   std::uint32_t join_of(std::uint32_t phase) {
     if (joins_[phase] == kNone) {
       joins_[phase] = static_cast<std::uint32_t>(drafts_.size());
       Draft join;
       join.predecessors = drafts_of_[phase];
-      join.commit = gate_ != kNone;  // made for calls behind the gate, it stands there too
+      join.commit = gate_ != kNone;  // made for calls after the gate, so it comes after the gate too
       if (join.commit) join.predecessors.push_back(gate_);
       drafts_.push_back(std::move(join));
       mark_.resize(drafts_.size(), kNone);
@@ -244,7 +245,8 @@ class Clusterer {
     return joins_[phase];
   }
 
-  // Many groups behind the same many others: an empty cluster in between takes a + b edges instead of a * b.
+  // Many groups that wait for the same many others: an empty cluster in between takes a + b edges instead of
+  // a * b.
   void join_many(std::size_t first) {
     std::vector<std::uint32_t> behind;
     std::size_t edges = 0;
@@ -267,8 +269,8 @@ class Clusterer {
     mark_.resize(drafts_.size(), kNone);
   }
 
-  // A new draft that waits for one other alone, and that is the main thing the other leads to, goes on behind
-  // it.
+  // Appends a new draft to its predecessor, if it has only one and is most of the work that waits for that
+  // predecessor.
   void append_to_chains(std::size_t first) {
     waiting_.resize(drafts_.size(), 0);
     for (std::size_t i = first; i < drafts_.size(); ++i) {
@@ -308,7 +310,7 @@ class Clusterer {
 
   bool dropped(std::uint32_t draft) const { return draft < moved_.size() && moved_[draft] != kNone; }
 
-  // Those that nobody waits for.
+  // The drafts that no other waits for.
   std::vector<std::uint32_t> ends() const {
     std::vector<bool> has_successor(drafts_.size(), false);
     for (const Draft& draft : drafts_) {
@@ -348,7 +350,7 @@ class Clusterer {
         if (--waits[after] == 0) order.push_back(after);
       }
     }
-    // The commit stage stays behind everything else.
+    // The commit stage comes after everything else.
     std::stable_partition(order.begin(), order.end(),
                           [&](std::uint32_t i) { return !drafts_[i].gate && !drafts_[i].commit; });
     std::stable_partition(order.begin(), order.end(), [&](std::uint32_t i) { return !drafts_[i].commit; });
@@ -403,20 +405,19 @@ class Clusterer {
   bool has_commit_ = false;
   std::uint32_t gate_level_ = 0;
   std::uint32_t gate_ = kNone;
-  std::uint32_t single_ = kNone;                    // the cluster that uncut levels go on in
+  std::uint32_t single_ = kNone;                    // the cluster that uncut levels continue
   std::vector<std::vector<std::uint32_t>> levels_;  // phases by level
   std::vector<Draft> drafts_;
   std::vector<std::vector<std::uint32_t>> drafts_of_;  // by phase
-  std::vector<std::uint32_t> joins_;                   // by phase: its join, where it has one
+  std::vector<std::uint32_t> joins_;                   // by phase: its join, if it has one
   std::vector<std::uint32_t> height_;                  // by phase: the longest path from it
   std::vector<std::uint32_t> mark_;                    // by draft: who linked it last
-  // By draft: seconds behind it in the level that is being added; 0 between levels.
+  // By draft: seconds of the drafts that wait for it in the level being added; 0 between levels.
   std::vector<double> waiting_;
-  std::vector<std::uint32_t> moved_;  // by draft: which one took its calls
+  std::vector<std::uint32_t> moved_;  // by draft: the draft that took its calls
 };
 
-// Everything in the order it came, the commit stage last: the order of the program keeps values alive
-// shortest.
+// Everything in program order, the commit stage last: program order keeps values alive for the shortest time.
 Clusters one_after_another(std::span<const Phase> phases) {
   Clusters result;
   result.sequential = true;

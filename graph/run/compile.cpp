@@ -1,5 +1,4 @@
-// graph/run/compile.cpp - what happens to a graph and its variables before there are plans; program.cpp makes
-// those.
+// graph/run/compile.cpp - prepares a graph and its variables for planning; program.cpp makes the plans.
 #include "lockstep/graph/run/compile.h"
 
 #include <utility>
@@ -14,8 +13,8 @@ namespace lockstep {
 
 namespace {
 
-// Makes the variables of the graph that the store does not have yet, and the names that share memory with
-// others.
+// Creates the graph's variables that the store does not have yet, and aliases for those that share another's
+// memory.
 void bind_variables(const Graph& graph, VariableStore& store, SameStart same_start) {
   for (const VariableDecl& decl : graph.variables()) {
     if (decl.shares) {
@@ -37,8 +36,8 @@ void bind_variables(const Graph& graph, VariableStore& store, SameStart same_sta
   }
 }
 
-// A node in the code of a replica whose value depends on the other replicas, branches and loops included; nullptr:
-// there is none.
+// A node in a replica's code whose value depends on the other replicas, branches and loops included; nullptr
+// if there is none.
 const Node* combining_node(const Graph& replica) {
   for (const Node& node : replica.nodes()) {
     const OpTraits& traits = node.op().traits;
@@ -55,8 +54,9 @@ constexpr const char* kRemedy =
     "by name "
     "(CompileOptions::replicas_in_turn)";
 
-// Replicas that change one variable in turn change it several times a step, and each sees what the last one
-// left; and what they combine each of them combines with nothing. Seldom is that what was meant.
+// If replicas run in turn and change one variable, it changes several times a step, and each replica sees
+// what the previous one left. And a value that they would combine is combined with nothing. Users rarely mean
+// that.
 void check_replicas(const Graph& graph) {
   for (const NodeId id : graph.region_owners()) {
     const Node& node = graph.node(id);

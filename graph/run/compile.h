@@ -2,12 +2,12 @@
 //
 // compile() verifies the graph against the runtime, binds its variables to a store (creating those that are
 // missing, with their initial values) and returns a Program that owns the graph. Plans are made when feeds
-// arrive, since shapes are known only then; a graph whose parameters all have known shapes is planned here,
-// so that its errors come here.
+// arrive, since shapes are known only then. A graph whose parameters all have known shapes is planned here,
+// so that its errors are reported here.
 //
-// What a plan decides: which nodes run (aliases and constants do not), how large nodes are cut into shards
-// (by shape alone), which cheap neighbours form one cluster and run one after another on one thread, where
-// each value lies in memory, and which variable updates wait for the commit. See docs/architecture.md.
+// A plan decides: which nodes run (aliases and constants do not), how large nodes are cut into shards (by
+// shape alone), which cheap neighbours form one cluster and run one after another on one thread, where each
+// value lies in memory, and which variable updates wait for the commit. See docs/architecture.md.
 // Thread safety: compile() may be called from any thread, also for one runtime and one store at once.
 #pragma once
 
@@ -31,26 +31,25 @@ struct CompileOptions {
   // Where variables live; null: the runtime's store.
   std::shared_ptr<VariableStore> variables = nullptr;
   Clustering clustering = Clustering::kByCost;
-  // A run estimated to take less stays on the calling thread: waking a worker costs about as much as it
+  // A run estimated to take less time stays on the calling thread: waking a worker costs about as much as it
   // gains.
   double inline_seconds = 250e-6;
-  // What happens where the store has a variable of the graph already. Its value is kept, so that several
-  // programs work on one state: a graph that starts it with another value does not change it. kRequired refuses
-  // such a graph.
+  // Applies if the store already has a variable of the graph. Its value is kept, so that several programs
+  // work on one state: a graph with another initial value does not change it. kRequired refuses such a graph.
   SameStart same_start = SameStart::kAny;
-  // A region of several replicas runs replica after replica, as in the interpreter: variables without copies change
-  // several times a step, and collectives see one replica alone. A region with either is refused unless it is asked
-  // for here.
+  // A region of several replicas runs replica after replica, as in the interpreter: variables without copies
+  // change several times a step, and collectives see one replica alone. A region with either is refused
+  // unless this is true.
   bool replicas_in_turn = false;
-  // Plans kept, one per combination of feed shapes; at least 1.
+  // The most plans kept, one per combination of feed shapes; at least 1.
   std::size_t max_plans = 16;
   // false: the caller vouches for the graph.
   bool verify = true;
 };
 
-// Throws VerifyError, InvalidArgument (a variable of the store has another spec or, where that is asked for,
-// another start; an op has no kernel for its device), FailedPrecondition (replicas that no strategy gave copies
-// of their variables).
+// Throws VerifyError, InvalidArgument (a variable of the store has another spec or, if same_start is
+// kRequired, another initial value; an op has no kernel for its device), FailedPrecondition (replicas whose
+// variables no strategy gave copies).
 LOCKSTEP_API Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options = {});
 
 }  // namespace lockstep

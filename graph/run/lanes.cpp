@@ -1,8 +1,8 @@
 // graph/run/lanes.cpp - runs clusters on the calling thread and on helpers.
 //
-// Why no push is missed: a lane that pushes writes the entry and then reads `away_`; a helper that leaves adds itself
-// to `away_` and then looks for entries. All four are sequentially consistent, so that at least one of the two sees
-// the other: the pusher calls the helper, or the helper comes back by itself.
+// Why no push is missed: a lane that pushes writes the entry and then reads `away_`; a helper that leaves
+// adds itself to `away_` and then looks for entries. All four operations are sequentially consistent, so at
+// least one of the two sees the other: the pusher calls the helper, or the helper comes back by itself.
 #include "lockstep/graph/run/internal/lanes.h"
 
 #include <algorithm>
@@ -20,9 +20,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint32_t kNone = 0xFFFFFFFFU;
-constexpr float kAsUrgent = 0.95F;                          // of another's urgency counts as the same
-constexpr int kSpinsBeforeStealing = 8;                     // a lane's own cluster may be just about to come
-constexpr std::size_t kMaxEntries = std::size_t{1} << 22U;  // of all queues together
+constexpr float kAsUrgent = 0.95F;                          // this share of another's urgency counts as equal
+constexpr int kSpinsBeforeStealing = 8;                     // a lane's own cluster may be about to arrive
+constexpr std::size_t kMaxEntries = std::size_t{1} << 22U;  // all queues together
 constexpr int kSpins = 256;                                 // before giving up the core for a moment
 constexpr auto kPatience = std::chrono::microseconds(200);  // of a helper with nothing to do during a run ...
 constexpr auto kLinger = std::chrono::microseconds(50);     // ... and between runs
@@ -65,7 +65,7 @@ Lanes::~Lanes() {
   helpers_.reset();
 }
 
-// Until a run has shown who takes what, each lane begins with a stretch of a phase's shards.
+// Until a run has shown which lane takes what, each lane starts with a contiguous part of a phase's shards.
 void Lanes::spread_homes() {
   const auto count = static_cast<std::uint32_t>(clusters_.clusters.size());
   const std::size_t queues = queues_.size();
@@ -86,9 +86,9 @@ void Lanes::run() noexcept {
     queue.tail.store(0, std::memory_order_relaxed);
     queue.head.store(tagged(number_, 0), std::memory_order_relaxed);
   }
-  // All that was written for this run comes with the entries.
+  // Pushing the entries publishes everything written for this run.
   for (const std::uint32_t source : sources_) push(source);
-  // One helper is needed soon in any case: the clusters are worth it.
+  // One helper is needed soon in any case: the clusters are enough work for it.
   call_helpers(std::max<std::size_t>(sources_.size(), 2) - 1);
   int idle = 0;
   while (ended_.load(std::memory_order_acquire) != number_) {
@@ -111,7 +111,8 @@ void Lanes::run_chain(std::uint32_t cluster, std::size_t lane) noexcept {
   while (cluster != kNone) cluster = run_one(cluster, lane, follows);
 }
 
-// Runs a cluster and counts it off its successors; returns one that became ready, for this lane to go on with.
+// Runs a cluster and counts it as ended for its successors; returns one that became ready, for this lane to
+// run next.
 std::uint32_t Lanes::run_one(std::uint32_t index, std::size_t lane, bool& follows) noexcept {
   const std::vector<Cluster>& clusters = clusters_.clusters;
   const Cluster& cluster = clusters[index];
@@ -130,8 +131,9 @@ std::uint32_t Lanes::run_one(std::uint32_t index, std::size_t lane, bool& follow
     const std::uint32_t successor = clusters_.successors[at];
     std::atomic<std::uint32_t>& ended = counters_[successor].ended;
     if (ended.fetch_add(1, std::memory_order_acq_rel) + 1 != clusters[successor].predecessors) continue;
-    ended.store(0, std::memory_order_relaxed);  // for the next run: nobody else counts it in this one
-    // This lane goes on with the most urgent, which comes first; of equals, with one that it ran last time.
+    ended.store(0, std::memory_order_relaxed);  // for the next run: this run's count is complete
+    // This lane continues with the most urgent successor, which comes first; among equals, with one that it
+    // ran last time.
     std::uint32_t other = successor;
     if (next == kNone || (clusters[successor].urgency > kAsUrgent * clusters[next].urgency &&
                           counters_[successor].home.load(std::memory_order_relaxed) == home &&
@@ -143,7 +145,8 @@ std::uint32_t Lanes::run_one(std::uint32_t index, std::size_t lane, bool& follow
     ++pushed;
   }
   if (pushed > 0) call_helpers(pushed);
-  // Calling helpers may take its time, and what others ran before a join may have ended since.
+  // Not if time may have passed: calling helpers may take a while, and before a join other lanes may have
+  // ended later than this one.
   follows = pushed == 0 && next != kNone && clusters[next].predecessors == 1 &&
             (follows || cluster.begin < cluster.end);
   return next;
@@ -189,7 +192,7 @@ bool Lanes::has_entry() const noexcept {
 
 // --- helpers
 
-// Up to `wanted` of those that are away.
+// Calls up to `wanted` of the helpers that are away.
 void Lanes::call_helpers(std::size_t wanted) noexcept {
   if (away_.load(std::memory_order_seq_cst) == 0) return;
   for (std::size_t helper = 0; helper < is_away_.size() && wanted > 0; ++helper) {
@@ -197,7 +200,7 @@ void Lanes::call_helpers(std::size_t wanted) noexcept {
     --wanted;
     try {
       helpers_->start(helper);
-    } catch (const std::bad_alloc&) {  // the lanes that are here go on alone
+    } catch (const std::bad_alloc&) {  // the lanes that are running go on alone
       go_away(helper);
     }
   }
@@ -208,7 +211,7 @@ void Lanes::go_away(std::size_t helper) noexcept {
   away_.fetch_add(1, std::memory_order_seq_cst);
 }
 
-// False: it was not away.
+// False if the helper was not away.
 bool Lanes::come_back(std::size_t helper) noexcept {
   if (!is_away_[helper].exchange(false, std::memory_order_acq_rel)) return false;
   away_.fetch_sub(1, std::memory_order_relaxed);
@@ -234,7 +237,7 @@ void Lanes::help(std::size_t helper) noexcept {
     if (idle == kSpins + 1) since = Clock::now();
     const bool between_runs =
         ended_.load(std::memory_order_relaxed) == number_of(queues_[0].head.load(std::memory_order_relaxed));
-    // Tired, or somebody else needs the worker.
+    // Idle for too long, or another task needs the worker.
     if (tired || (between_runs && scheduler_.waiting_starts() != 0)) {
       go_away(helper);
       if (!has_entry() || !come_back(helper)) return;
@@ -243,7 +246,8 @@ void Lanes::help(std::size_t helper) noexcept {
       continue;
     }
     std::this_thread::yield();
-    // Others may have had the processor for long: whoever waited for this lane then has left something for it.
+    // Other threads may have had the processor for long, and lanes that waited may have left work here. So
+    // being tired takes effect only after another look into the queues.
     tired = idle % 8 == 0 && Clock::now() - since > (between_runs ? kLinger : kPatience);
   }
   go_away(helper);

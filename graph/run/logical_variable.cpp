@@ -1,5 +1,5 @@
-// graph/run/logical_variable.cpp - a variable of a store as the program knows it: with its copies, as one
-// value where they are one.
+// graph/run/logical_variable.cpp - a variable of a store as the program sees it: with its copies, which count
+// as one value if they are one.
 #include "lockstep/graph/run/logical_variable.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace lockstep::internal {
 namespace {
 
-// What copy `i` of so many gets of `value`, so that in their order they sum up to it.
+// Copy `i`'s share of `value`; the shares, added in order, give `value`.
 template <class T>
 T share(T value, std::size_t i, std::size_t copies) {
   if constexpr (std::is_integral_v<T>) {
@@ -27,9 +27,9 @@ T share(T value, std::size_t i, std::size_t copies) {
     const auto whole = static_cast<Exact>(value);
     const T equal(whole / static_cast<Exact>(copies));
     if (i + 1 < copies || whole == 0 || !std::isfinite(whole)) return equal;
-    // The others sum up to at least half of it and hardly more than all of it: no digit is lost in what is
-    // left for the last. Half floats lose some in their share, less than the sum, which is made in f32, keeps
-    // when it is rounded.
+    // The other shares sum up to at least half of the value and hardly more than all of it, so the difference
+    // that is left for the last share loses no digit. Half floats lose some digits in the share, but less
+    // than is kept when the sum, which is made in f32, is rounded.
     Exact before = 0;
     for (std::size_t other = 0; other + 1 < copies; ++other) before += static_cast<Exact>(equal);
     return T(whole - before);
@@ -95,8 +95,8 @@ void LogicalVariable::read(Tensor& into) const noexcept {
     return;
   }
   const bool all = role_.copies == CopyRule::kSum || role_.copies == CopyRule::kMean;
-  // The mean of equal values is that value, which adding up and dividing may miss: what was restored is saved
-  // as it was.
+  // The mean of equal values is that value, but adding up and dividing may round: return the value itself, so
+  // that what was restored is saved as it was.
   const bool equal =
       role_.copies == CopyRule::kMean && std::ranges::all_of(copies_, [&](StoredVariable* copy) {
         return copy->storage().bit_equal(copies_[0]->storage());

@@ -1,8 +1,8 @@
-// graph/run/logical_variable.h - a variable of a store as the program knows it: with its copies, as one value
-// where they are one.
+// graph/run/logical_variable.h - a variable of a store as the program sees it: with its copies, which count
+// as one value if they are one.
 //
-// What the copies are together is the role that the store holds (core/variable_store.h); nobody else decides
-// it. Thread safety: the caller holds the locks of all copies, exclusively to write.
+// The role in the store (core/variable_store.h) says how the copies form a value; nothing else decides it.
+// Thread safety: the caller holds the locks of all copies, exclusively to write.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +23,18 @@ class LOCKSTEP_API LogicalVariable {
 
   const std::vector<StoredVariable*>& copies() const { return copies_; }
   const std::string& name() const { return copies_[0]->name(); }
-  const TensorSpec& spec() const { return spec_; }  // of the value: what slices come to together
+  const TensorSpec& spec() const { return spec_; }  // of the value: for slices, of all of them joined
   const TensorSpec& copy_spec() const { return copies_[0]->spec(); }
-  // Whether the copies are one value; the reason says what to do.
+  // Whether the copies form one value; if not, the reason says what to do.
   Decision has_value() const;
-  // Each copy stands for itself, and all are there. (Of slices that are not all there nothing can be said.)
+  // Each copy stands for itself, and all copies exist. (Nothing can be said about slices if some are
+  // missing.)
   bool is_apart() const { return role_.copies != CopyRule::kSlices && !has_value(); }
-  // The value into a tensor of spec(), and back, where there is one. They allocate nothing: of several
-  // variables either none is read or written, or all are.
+  // Copy the value into a tensor of spec(), and back, if there is a value. They allocate nothing and cannot
+  // fail: either all of several variables are read or written, or none is.
   void read(Tensor& into) const noexcept;
   void write(const Tensor& value) const noexcept;
-  // What copy `i` holds of `value` once that is written, into a tensor of copy_spec().
+  // The part of `value` that copy `i` holds once `value` is written, into a tensor of copy_spec().
   void part(const Tensor& value, std::size_t i, Tensor& into) const noexcept;
 
  private:

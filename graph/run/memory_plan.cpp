@@ -14,17 +14,17 @@ namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kChains = 64;  // how many chains of clusters are tracked
-// A block touched by more clusters is not used again (in parallel plans).
+// A block used by more clusters than this is not reused (in parallel plans).
 constexpr std::size_t kMaxUsers = 64;
 constexpr std::size_t kMaxPairs = 65'536;  // of clusters looked at per block
 constexpr std::size_t kCandidates = 32;    // free blocks looked at per value
 constexpr std::size_t kMaxBySize = 4096;   // values of a plan that is laid out largest first
 
-// Does cluster a end before cluster b starts, whatever the schedule? Clusters are laid out in chains, in
-// which each member leads to the next (not always by an edge); for each cluster and chain the table has the
-// last member of that chain that leads to it. A cluster goes on with a chain whose last member leads to it,
-// so that a fan-out behind a join takes up again the chains that came together there. What finds none when
-// all are begun has no chain, and counts as never over.
+// Does cluster a end before cluster b starts, whatever the schedule? Clusters are put into chains; each
+// member of a chain leads to the next (not always by an edge). For each cluster and chain the table holds the
+// last member of that chain that leads to the cluster. A cluster continues a chain whose last member leads to
+// it, so that a fan-out after a join continues the chains that met there. If no chain fits and no new one can
+// be started, the cluster has none and counts as never ended.
 class Reachability {
  public:
   explicit Reachability(const Clusters& clusters) {
@@ -39,8 +39,8 @@ class Reachability {
       const Cluster& cluster = clusters.clusters[i];
       const std::uint32_t* own = &before_[std::size_t{i} * kChains];
       if (is_asked_about(clusters, cluster)) {
-        // The chain that was added to last: others may go on with those that ended further back, and not with
-        // this one.
+        // The chain with the most recent last member: other clusters may still continue chains that ended
+        // earlier, but not this one.
         std::uint32_t chain = kNone;
         for (std::uint32_t c = 0; c < begun; ++c) {
           if (own[c] == length[c] && (chain == kNone || last[c] > last[chain])) chain = c;
@@ -60,7 +60,7 @@ class Reachability {
     }
   }
 
-  // true for a == b: the caller has compared the calls' places in it.
+  // true for a == b: the caller has compared the positions of the calls inside the cluster.
   bool precedes(std::uint32_t a, std::uint32_t b) const {
     if (a == b) return true;
     return !chain_.empty() && chain_[a] != kNone &&
@@ -70,8 +70,8 @@ class Reachability {
  private:
   static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
 
-  // Whether what it leaves behind can be of use: not where a join is asked instead of it, and not where
-  // nothing comes after it before the gate.
+  // Whether anyone will ask if this cluster has ended: not if a join is asked instead, and not if nothing
+  // comes after it before the gate.
   static bool is_asked_about(const Clusters& clusters, const Cluster& cluster) {
     const auto calls = std::span(clusters.calls).subspan(cluster.begin, cluster.end - cluster.begin);
     const bool joined = !calls.empty() && std::ranges::all_of(calls, [&](const Call& call) {
@@ -128,7 +128,7 @@ class Planner {
     std::int64_t live = 0;
     for (const Event& start : starts) {
       for (; next_end < ends.size() && ends[next_end].at < start.at; ++next_end) {
-        if (taken_over_[ends[next_end].interval]) continue;  // its bytes live on under another name
+        if (taken_over_[ends[next_end].interval]) continue;  // another interval has taken its bytes over
         live -= rounded(intervals_[ends[next_end].interval]);
         release(ends[next_end].interval);
       }
@@ -157,8 +157,8 @@ class Planner {
     std::set<std::pair<std::int64_t, std::int64_t>> by_size;  // bytes, offset
   };
 
-  // Large blocks of equal size would begin at addresses that caches cannot tell apart well: they get a few
-  // lines more, so that streams over several of them do not drive each other out.
+  // Large blocks of equal size would start at addresses that map to the same cache sets. They get a few extra
+  // lines, so that streams over several blocks do not evict each other.
   static std::int64_t rounded(const Interval& interval) {
     constexpr auto kLine = static_cast<std::int64_t>(kAlignment);
     const std::int64_t lines = std::max<std::int64_t>((interval.bytes + kLine - 1) / kLine, 1);
@@ -172,9 +172,9 @@ class Planner {
     return end;
   }
 
-  // Once more, the largest first, each at the lowest place that is free while it is needed: often closer to
-  // the live set than first come, first served, which leaves gaps. Looks at all pairs. Keeps the better of
-  // the two.
+  // A second layout: the largest first, each at the lowest offset that is free while it is needed. It is
+  // often closer to the live set than first come, first served, which leaves gaps. Looks at all pairs. Keeps
+  // the better layout.
   void place_by_size() {
     struct Placed {
       std::uint32_t interval, begin, end;
@@ -187,7 +187,7 @@ class Planner {
       block_of[i] = static_cast<std::uint32_t>(blocks.size());
       blocks.push_back({i, first_[intervals_[i].writer], ends_[i], rounded(intervals_[i])});
     }
-    for (std::uint32_t i = 0; i < intervals_.size(); ++i) {  // a block lasts as long as whoever took it over
+    for (std::uint32_t i = 0; i < intervals_.size(); ++i) {  // a block lives until its last interval ends
       Placed& block = blocks[block_of[first_of_[i]]];
       block.end = std::max(block.end, ends_[i]);
     }
@@ -227,7 +227,7 @@ class Planner {
     if (sequential_) return users;
     const auto add = [&](std::uint32_t phase) {
       if (join_of_[phase] != Clusters::kNoJoin) {
-        users.push_back(join_of_[phase]);  // ends after all of them
+        users.push_back(join_of_[phase]);  // the join ends after all calls of the phase
       } else {
         users.insert(users.end(), clusters_of_[phase].begin(), clusters_of_[phase].end());
       }
@@ -261,11 +261,12 @@ class Planner {
       for (const std::uint32_t reader : old.readers) {
         if (reader != interval.writer) rest.readers.push_back(reader);
       }
-      // Whoever wrote it has ended: the one that takes over reads it.
+      // The writer of the old value has ended: the phase that takes over reads that value.
       if (!rest.readers.empty()) others = users_of(rest);
       if (!all_precede(others, interval.writer)) return false;
     }
-    // In one cluster the order of the calls decides: nobody else may read it after the new value is begun.
+    // Inside one cluster the order of the calls decides: no other phase may read the old value once the new
+    // one is begun.
     for (const std::uint32_t reader : old.readers) {
       if (reader != interval.writer && last_[reader] > first_[interval.writer]) return false;
     }
@@ -293,8 +294,8 @@ class Planner {
       return offset;
     }
     std::int64_t& end = plan_.arena_bytes[interval.arena];
-    // A free block at the very end can grow. (One that is large enough stood too far back among the
-    // candidates.)
+    // A free block at the very end can grow. (A free block that is large enough, if there is one, was too far
+    // back among the candidates.)
     if (!list.by_offset.empty()) {
       const auto last = std::prev(list.by_offset.end());
       if (last->second.bytes < bytes && last->first + last->second.bytes == end &&
@@ -317,7 +318,7 @@ class Planner {
     if (block.users.size() > kMaxUsers) return;
     FreeList& list = free_[interval.arena];
     std::int64_t offset = interval.offset;
-    // Joins with its neighbours where they wait for the same clusters.
+    // Merges with neighbours that wait for the same clusters.
     const auto after = list.by_offset.lower_bound(offset);
     if (after != list.by_offset.end() && after->first == offset + block.bytes &&
         after->second.users == block.users) {
@@ -348,7 +349,7 @@ class Planner {
   std::vector<std::uint32_t> join_of_;  // by phase
   std::vector<std::uint32_t> ends_;     // by interval: the last call that touches it
   std::vector<bool> taken_over_;
-  std::vector<std::uint32_t> first_of_;  // by interval: whose memory it took over, from the first on
+  std::vector<std::uint32_t> first_of_;  // by interval: the first one in its chain of take-overs
   MemoryPlan plan_;
 };
 

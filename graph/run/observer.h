@@ -1,14 +1,15 @@
 // graph/run/observer.h - sees what runs when.
 //
-// An Observer is handed to a run (RunOptions::observer) and told of every kernel call, shard by shard:
-// constants, aliases and reads of variables make none; the nodes of a region come between begin and end of
-// the node around them. On each thread begins and ends nest: what began last ends first. Implementations stay
-// short, since they stand in the path of the run. Without an observer nothing is called and nothing is paid.
+// An Observer is handed to a run (RunOptions::observer) and told about every kernel call, shard by shard.
+// Constants, aliases and reads of variables make no calls; the nodes of a region come between begin and end
+// of the node around them. On each thread begins and ends nest: the call that began last ends first.
+// Implementations must be fast, since the run waits for them. Without an observer nothing is called and
+// nothing is paid.
 //
 // Thread safety: calls come from the threads that run the nodes, concurrently; implementations synchronise
 // themselves.
 //
-// What an event refers to (nodes, graphs, names) lives at least until on_run_end returns.
+// The objects an event refers to (nodes, graphs, names) live at least until on_run_end returns.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,12 @@ namespace lockstep {
 // One run of one step: the same object in all events of the run.
 struct RunEvent {
   std::uint64_t run = 0;           // unique in the process
-  std::uint64_t program = 0;       // that runs, unique in the process; its graph never changes
-  const Graph& graph;              // of the program; nodes of regions lie inside of it
+  std::uint64_t program = 0;       // the program that runs, unique in the process; its graph never changes
+  const Graph& graph;              // of the program; nodes of regions are inside it
   std::uint64_t step = 0;          // the store's step counter when the run asked for its variables
-  std::int64_t planned_bytes = 0;  // memory that the plan has for intermediate values
-  int worker = -1;                 // of the scheduler, that called run; -1: another thread
-  int workers = 0;                 // that the scheduler has
+  std::int64_t planned_bytes = 0;  // memory the plan reserves for intermediate values
+  int worker = -1;                 // the scheduler's worker that called run; -1: another thread
+  int workers = 0;                 // how many workers the scheduler has
 };
 
 struct NodeEvent {
@@ -36,12 +37,12 @@ struct NodeEvent {
   std::int64_t shard = 0;  // of `shards`; shard == shards is the finishing call
   std::int64_t shards = 1;
   int worker = -1;   // the scheduler's worker; -1: the thread that called run
-  int replica = -1;  // for which it runs; -1: for none in particular
-  // Of all inputs and outputs of the node, variables included; what all shards read and write together.
+  int replica = -1;  // the replica it runs for; -1: none in particular
+  // Bytes of all inputs and outputs of the node, variables included: what all shards read and write together.
   std::int64_t bytes_read = 0;
   std::int64_t bytes_written = 0;
-  // The call before it on this thread ended just now, and what else it needs before that: its end is this
-  // one's begin.
+  // The previous call on this thread has ended just now, and everything else this call needs ended before
+  // that: the end of that call can serve as the begin of this one.
   bool follows = false;
 };
 

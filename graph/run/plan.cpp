@@ -18,16 +18,16 @@ namespace lockstep::internal {
 
 namespace {
 
-constexpr double kFlops = 16e9;               // a core's, roughly: costs decide only what runs together
+constexpr double kFlops = 16e9;               // of one core, roughly: costs only decide what runs together
 constexpr double kBandwidth = 8e9;            // bytes a second
-constexpr double kCallSeconds = 20e-9;        // of any kernel call that does not say what it costs
+constexpr double kCallSeconds = 20e-9;        // of any kernel call that states no cost
 constexpr std::int64_t kCopyGrain = 1 << 20;  // bytes a shard of a copy
 
 // One memory of a value; several values may share it (aliases).
 struct Storage {
   Location location;
   std::int64_t bytes = 0;
-  std::int64_t interval = -1;  // where it lies in the arena: the number of its Interval
+  std::int64_t interval = -1;  // the number of its Interval, if it lies in the arena; else -1
 };
 
 class PlanMaker {
@@ -127,11 +127,11 @@ class PlanMaker {
     std::vector<std::uint32_t> after;  // phases
     Split split;
     double seconds = 0;   // of the whole
-    bool hinted = false;  // by whoever knows
+    bool hinted = false;  // given by the op, not estimated
     bool commit = false;
   };
 
-  // Adds the phases of one piece of work; returns the last, behind which it is done.
+  // Adds the phases of one piece of work; returns the last one, after which the work is done.
   std::uint32_t add_work(Work work) {
     const auto shards = static_cast<std::uint32_t>(work.split.shards);
     const auto phase = static_cast<std::uint32_t>(plan_->phases.size());
@@ -161,7 +161,7 @@ class PlanMaker {
       if (readers.empty() || readers.back() != phase) readers.push_back(phase);
       if (last != phase) readers.push_back(last);
     }
-    if (work.split.finish) {  // the shards write, the finishing call writes once more
+    if (work.split.finish) {  // the shards write the outputs, and the finishing call writes them again
       for (const Argument& output : work.outputs) {
         const std::int64_t interval = storages_[output.storage].interval;
         if (interval >= 0) intervals_[static_cast<std::size_t>(interval)].readers.push_back(last);
@@ -226,7 +226,7 @@ class PlanMaker {
       if (ResolvedGraph::reads_contents(node, i)) add(node.inputs()[i].node);
     }
     for (const NodeId control : node.controls()) add(control);
-    // Each once: a node that is no call of its own hands the list on.
+    // Each phase once: a node without a call of its own passes its list on.
     std::ranges::sort(after);
     after.erase(std::unique(after.begin(), after.end()), after.end());
     return after;
@@ -235,7 +235,7 @@ class PlanMaker {
   void add_node(const Node& node) {
     const OpDef& op = node.op();
     std::vector<std::uint32_t>& values = values_[node.id().index()];
-    if (!resolved_.runs(node.id())) return;  // and nobody that runs waits for it
+    if (!resolved_.runs(node.id())) return;  // and no running node waits for it
     if (const std::vector<Tensor>* known = resolved_.host_values().find(node.id())) {
       for (const Tensor& value : *known) values.push_back(add_constant(value));
       done_[node.id().index()] = predecessors(node);
@@ -300,8 +300,8 @@ class PlanMaker {
     const NodeView view = view_of(node, specs, variable_specs_, &shape_values);
     const std::span<const TensorSpec> outputs = resolved_.outputs_of(node);
 
-    // Variables: an update takes the current value first; a node with regions takes and gives those they use
-    // last.
+    // Variables: an update takes the current value as its first input. A node with regions takes the
+    // variables that they use after its other inputs, and returns them after its other outputs.
     const SmallVector<std::string, 1> updated = updated_variables(node);
     std::vector<VariableUse> uses;
     if (has_regions) uses = variable_uses(node);
@@ -418,12 +418,12 @@ class PlanMaker {
     return bytes;
   }
 
-  // Which inputs may be written over: see OpTraits::in_place. Kernels over a region take care of output 0,
+  // Which inputs may be written over: see OpTraits::in_place. Kernels of nodes with regions allow output 0
   // over any input.
   void offer_in_place(const Work& work) {
     if (work.outputs.size() > 1 && work.node->regions().empty()) return offer_pairs(work);
-    // An update by rows reads its rows in another order than it writes them: it may write over the variable
-    // alone.
+    // An update by rows reads its rows in another order than it writes them: it may only write over the
+    // variable.
     const auto& update = work.node->op().traits.updates_variable;
     const std::size_t count = update && update->indices ? 1 : work.inputs.size();
     for (std::size_t i = 0; i < count; ++i) {
@@ -431,7 +431,8 @@ class PlanMaker {
     }
   }
 
-  // Output i over input i, where no other input is the same memory: it may be read after output i is written.
+  // Output i over input i, if no other input has the same memory: that input might be read after output i is
+  // written.
   void offer_pairs(const Work& work) {
     std::unordered_map<std::uint32_t, std::size_t> uses;
     for (const Argument& input : work.inputs) ++uses[input.storage];
@@ -440,7 +441,7 @@ class PlanMaker {
     }
   }
 
-  // Only memory of its own can be taken over.
+  // Only memory in the arena can be taken over.
   bool offer(const Argument& input, const Argument& output) {
     const std::int64_t interval = storages_[input.storage].interval;
     if (interval < 0 || !(*input.spec == *output.spec)) return false;
@@ -489,7 +490,7 @@ class PlanMaker {
       const std::uint32_t from = storage_of(value);
       const Location result{Location::Kind::kResult, i, 0};
       Storage& storage = storages_[from];
-      if (storage.interval >= 0 && !given[from]) {  // computed right where it is wanted
+      if (storage.interval >= 0 && !given[from]) {  // computed directly into the result
         storage.location = result;
         given[from] = true;
         continue;
@@ -510,12 +511,12 @@ class PlanMaker {
     plan_->clusters = make_clusters(phases_, {lanes, options_.clustering == Clustering::kByCost});
     const std::size_t too_few = options_.clustering == Clustering::kByCost ? 2 : 1;
     if (plan_->clusters.clusters.size() <= too_few && lanes > 1) {
-      plan_->clusters = make_clusters(phases_, {1, true});  // nothing to do side by side
+      plan_->clusters = make_clusters(phases_, {1, true});  // nothing can run in parallel
     }
     plan_->lanes = plan_->clusters.sequential ? 1 : lanes;
     line_up_plain_calls();
 
-    // Values that lie in results need no memory of the plan's.
+    // Values that lie in results need no memory of the plan.
     std::vector<std::int64_t> used(intervals_.size(), -1);
     std::vector<Interval> needed;
     const auto need = [&](std::int64_t interval) {
@@ -553,7 +554,7 @@ class PlanMaker {
     }
   }
 
-  // In the order in which they will be called: neighbours in time are neighbours in memory.
+  // In the order in which they are called: neighbours in time become neighbours in memory.
   void line_up_plain_calls() {
     std::vector<std::function<void()>> ordered;
     ordered.reserve(plan_->plain_calls.size());
@@ -570,12 +571,12 @@ class PlanMaker {
   const Runtime& runtime_;
   const CompileOptions& options_;
   NodeView::VariableSpecs variable_specs_;
-  int replica_;  // that a region runs for; -1: each node says
+  int replica_;  // the replica that a region runs for; -1: each node states its own
   std::unique_ptr<Plan> plan_;
   ResolvedGraph resolved_;
   std::unordered_map<NodeId, std::uint32_t> parameters_;
   std::vector<std::vector<std::uint32_t>> values_;  // by node and output: storage
-  std::vector<std::vector<std::uint32_t>> done_;    // by node: the phases behind which it is done
+  std::vector<std::vector<std::uint32_t>> done_;    // by node: the phases after which it is done
   std::map<std::string, VariableState> variables_;
   std::vector<Storage> storages_;
   std::vector<Interval> intervals_;

@@ -40,10 +40,10 @@ class PlannedProgram {
 
   const Plan& plan() const { return *plan_; }
   std::span<StoredVariable* const> variables() const { return variables_; }
-  // Of the variables, in their order, and of the random step where the plan draws from it.
+  // The locks of the variables, in their order, and of the random step if the plan draws from it.
   const RunLockSet& locks() const { return locks_; }
 
-  // A context that no run is using, or null. Like give_back and adopt, under the program's mutex.
+  // A context that no run is using, or null. Like give_back and adopt, called under the program's mutex.
   RunContext* take_free() {
     if (free_.empty()) return nullptr;
     RunContext* context = free_.back();
@@ -62,7 +62,7 @@ class PlannedProgram {
     return context;
   }
 
-  // The variable of a lock; empty: the random step.
+  // The name of the variable that lock i guards; empty: the random step.
   std::string_view name_of(std::size_t i) const {
     return i < variables_.size() ? std::string_view(variables_[i]->name()) : std::string_view();
   }
@@ -72,7 +72,7 @@ class PlannedProgram {
   CommitGate& gate_;
   std::unique_ptr<const Plan> plan_;
   std::vector<StoredVariable*> variables_;
-  std::vector<StoredVariable*> written_;  // those of them that it writes
+  std::vector<StoredVariable*> written_;  // the ones it writes
   RunLockSet locks_;
   std::vector<RunContext*> free_;
   std::vector<std::unique_ptr<RunContext>> contexts_;
@@ -106,7 +106,7 @@ bool overlap(const Tensor& a, const Tensor& b) {
 
 class Program::Impl {
  public:
-  // Its variables are in options.variables, the store.
+  // The graph's variables are in options.variables, the store.
   Impl(Graph graph, const Runtime& runtime, const CompileOptions& options)
       : graph_(std::move(graph)), runtime_(runtime), options_(options), store_(options_.variables) {
     std::vector<TensorSpec> specs;
@@ -247,8 +247,8 @@ class Program::Impl {
     return results;
   }
 
-  // One step. Throws RunError; `committed` steps of the same call came before. `awaited`: may a run that holds
-  // locks be waiting for it?
+  // One step. Throws RunError; `committed` is the number of earlier steps of the same call. `awaited`: may a
+  // run that holds locks be waiting for this one?
   void run_step(const Lease& lease, std::span<const Tensor> feeds, std::span<Tensor> results,
                 const RunOptions& options, std::uint64_t committed, bool awaited) {
     PlannedProgram& planned = lease.planned();
@@ -325,7 +325,7 @@ class Program::Impl {
   }
 
   // The plan for these specs, moved to the front of the cache. Two threads may both make one; the first to
-  // come stays.
+  // finish is kept.
   std::shared_ptr<PlannedProgram> find_plan(std::span<const TensorSpec> specs) {
     const auto find = [&]() -> std::shared_ptr<PlannedProgram> {
       for (auto entry = plans_.begin(); entry != plans_.end(); ++entry) {
@@ -354,7 +354,7 @@ class Program::Impl {
     return fresh;
   }
 
-  // Tells the run's observer of one wait, from the first time it is told to wait until it goes.
+  // Tells the run's observer about one wait, from the first lock it waits for until the run goes ahead.
   class Wait {
    public:
     Wait(Observer* observer, const RunEvent* run) : observer_(observer), run_(run) {}
@@ -388,7 +388,7 @@ class Program::Impl {
       for (std::size_t i = 0; i < locks.all().size(); ++i) {
         const bool taken = locks.is_blocked_by(i);
         if (taken || (!awaited && locks.is_reserved(i))) wait.wait_for(planned.name_of(i));
-        // A lock that this thread holds and that is in the way: nobody else can ever give it back.
+        // A lock that is in the way and that this thread holds itself: nobody else can ever release it.
         if (taken && RunContext::held_by_this_thread(locks.all()[i])) {
           throw FailedPrecondition(
               "a program was run inside a node of a run that holds a variable (or the random step) it needs; "
@@ -400,7 +400,7 @@ class Program::Impl {
       if (options.deadline && std::chrono::steady_clock::now() >= *options.deadline) {
         stopped(ErrorCode::kDeadlineExceeded, committed);
       }
-      // A stop request does not wake a waiter: look for it now and then.
+      // A stop request does not wake a waiter: poll for it.
       std::optional<std::chrono::steady_clock::time_point> until = options.deadline;
       if (options.cancel.stop_possible()) {
         const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
@@ -434,7 +434,7 @@ class Program::Impl {
     } catch (const Error& error) {
       code = error.code();
       message = error.message();
-      if (!error.place().node.empty()) {  // inside a region: the node there, and what it threw
+      if (!error.place().node.empty()) {  // inside a region: the inner node, and its error
         const std::string device = place.device;
         place = error.place();
         if (place.device.empty()) place.device = device;

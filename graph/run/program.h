@@ -5,26 +5,27 @@
 //   program.run_into(feeds, results);                            // by position, into the caller's memory
 //   std::future<std::vector<Tensor>> later = program.run_async({x});
 //
-// A step commits or did not happen: variables change at the very end, together, or (on an exception, a
+// A step either commits or has no effect: variables change at the very end, together, or (on an exception, a
 // cancellation or a deadline before that) not at all, and the program can run again. The same inputs, seed
 // and step give the same bits, whatever the number of threads and however nodes are clustered.
 //
 // Thread safety: a Program is a cheap handle and may run from any number of threads at once, tasks of its own
 // executor included. Runs that write one variable take turns, and exclude those that read it; runs that draw
-// random numbers take turns too (each has its own step). Those who wait get their turn in the order in which
-// they came (core/variable_store.h has the promises). The calling thread works on the run itself and workers
-// help: neither a run, nor a plan that goes, nor the end of a Program waits for a worker to be free, so that
-// runs inside tasks cannot deadlock. A small program runs on the calling thread alone. Where a lambda node
-// runs a program that needs a variable its own run holds, that is an error; both may read it. Two runs whose
-// lambdas each run a program that needs the other's variable wait for each other: give such runs a deadline,
-// or the variables one order.
+// random numbers take turns too (each has its own step). Waiting runs get their turn in the order in which
+// they came (core/variable_store.h states the guarantees). The calling thread works on the run itself and
+// workers help: neither a run, nor the end of a plan or a Program, waits for a worker to be free, so runs
+// inside tasks cannot deadlock. A small program runs on the calling thread alone. If a lambda node runs a
+// program that needs a variable that the lambda's own run holds, that is an error; both may read it. Two runs
+// whose lambdas each run a program that needs the other's variable wait for each other: give such runs a
+// deadline, or use the variables in one order.
 //
-// No memory: a run that cannot get any throws std::bad_alloc and has changed nothing; without memory to call
-// workers it goes on alone.
+// Out of memory: a run that cannot get memory throws std::bad_alloc and has changed nothing; a run that has
+// no memory to call workers continues alone.
 //
-// fork(): the child has the programs of its parent and none of the threads. There run() works on the calling
-// thread alone, run_async() throws FailedPrecondition, and programs and runtimes end without waiting. Variables
-// that a run of the parent held at that moment stay locked in the child: fork between runs.
+// fork(): the child has the programs of its parent but none of the threads. In the child run() works on the
+// calling thread alone, run_async() throws FailedPrecondition, and programs and runtimes end without waiting.
+// Variables that a run of the parent held at the time of the fork stay locked in the child: fork between
+// runs.
 //
 // Plans: the first run with given feed shapes makes a plan for them (memory, clusters); later runs find it.
 // The CompileOptions::max_plans most recently used ones are kept.
@@ -60,15 +61,15 @@ struct Feed {
 };
 
 struct RunOptions {
-  // The run fails with kDeadlineExceeded where it has not reached its commit by then. Checked between nodes.
+  // The run fails with kDeadlineExceeded if it has not reached its commit by then. Checked between nodes.
   std::optional<SteadyTime> deadline = std::nullopt;
-  // The run fails with kCancelled where a stop is requested before its commit. Checked between nodes.
+  // The run fails with kCancelled if a stop is requested before its commit. Checked between nodes.
   std::stop_token cancel = {};
-  // Told of every node; must outlive the run.
+  // Told about every node; must outlive the run.
   Observer* observer = nullptr;
 };
 
-// What went wrong in a run: node, op, device, replica and source line in place(); the original exception
+// An error in a run: node, op, device, replica and source line are in place(); the original exception is
 // nested.
 class LOCKSTEP_API RunError : public Error {
  public:
@@ -84,11 +85,11 @@ class LOCKSTEP_API RunError : public Error {
 // What the plan for some feed shapes looks like.
 struct PlanSummary {
   std::size_t nodes = 0;
-  std::size_t calls = 0;           // kernel calls a run: nodes that run, times their shards
-  std::size_t clusters = 0;        // units of scheduling; 1 where the program runs inline
+  std::size_t calls = 0;           // kernel calls per run: nodes that run, times their shards
+  std::size_t clusters = 0;        // units of scheduling; 1 if the program runs inline
   std::size_t lanes = 1;           // threads that can work on one run
   std::int64_t planned_bytes = 0;  // memory for intermediate values
-  // No plan can need less: the most that is alive at one time, in the plan's order.
+  // The most that is alive at one time, in the plan's order: no plan can need less.
   std::int64_t live_set_bytes = 0;
   double estimated_seconds = 0;  // of one run on one thread
 };
@@ -116,16 +117,16 @@ class LOCKSTEP_API Program {
   // with feeds or with each other. After an error their contents are unspecified.
   void run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
                 const RunOptions& options = {}) const;
-  // On the executor. The future throws what run would have thrown. Called inside a node of a run, it goes ahead
-  // of others that wait for variables, since the node may wait for it.
+  // Runs on the executor. The future throws what run would have thrown. If called inside a node of a run, it
+  // goes ahead of other runs that wait for variables, since the node may wait for it.
   std::future<std::vector<Tensor>> run_async(std::vector<Tensor> feeds = {},
                                              const RunOptions& options = {}) const;
-  // `steps` runs on the same feeds, each committing by itself; the results of the last. RunError says how
-  // many committed.
+  // `steps` runs on the same feeds, each committing separately; returns the results of the last. RunError
+  // says how many committed.
   std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds = {},
                             const RunOptions& options = {}) const;
-  // The same; `prepare` is given the results before the first step, when they hold nothing yet. Whatever else
-  // a caller makes of them, it makes there: after the last commit nothing is left that could fail, and a step
+  // The same; `prepare` is given the results before the first step, when they hold nothing yet. Callers that
+  // build something from the results do so there: after the last commit nothing can fail any more, and a step
   // that threw can be run again.
   using PrepareResults = std::function<void(const std::vector<Tensor>& results)>;
   std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds, const RunOptions& options,
@@ -134,17 +135,17 @@ class LOCKSTEP_API Program {
   const Graph& graph() const;
   const Runtime& runtime() const;
   VariableStore& variables() const;
-  // The plan for feeds of these specs (made now if need be).
+  // The plan for feeds of these specs (made now if necessary).
   PlanSummary plan(std::span<const TensorSpec> feeds) const;
   PlanSummary plan(std::span<const Tensor> feeds = {}) const;
-  // Plans kept at the moment.
+  // Plans currently kept.
   std::size_t cached_plans() const;
 
-  class Impl;  // of the library alone
+  class Impl;  // for the library only
 
  private:
   friend LOCKSTEP_API Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options);
-  // Of a verified graph whose variables are in options.variables.
+  // Takes a verified graph whose variables are in options.variables.
   Program(Graph graph, const Runtime& runtime, const CompileOptions& options);
   Impl& impl() const;
   std::shared_ptr<Impl> impl_;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kTripsGuess = 8;
 
-// A region with its plan, and contexts for as many runs of it as there ever were at one time.
+// A region with its plan, and as many contexts as the region ever had concurrent runs.
 class RegionProgram {
  public:
   RegionProgram(const Graph& region, std::unique_ptr<const Plan> plan, const Runtime& runtime,
@@ -34,8 +34,8 @@ class RegionProgram {
 
   const Plan& plan() const { return *plan_; }
 
-  // `variables` are the addresses of all that the node uses. Throws what a node threw, with its place around
-  // it.
+  // `variables` are the addresses of all variables that the node uses. Throws what a node threw, with the
+  // node's place around it.
   void run(std::span<void* const> feeds, std::span<void* const> results, std::span<void* const> variables,
            const RunInfo& info) {
     RunContext* context = take();
@@ -80,7 +80,7 @@ class RegionProgram {
     try {
       std::rethrow_exception(outcome.error);
     } catch (const Error& error) {
-      if (!error.place().node.empty()) throw;  // from a region further in
+      if (!error.place().node.empty()) throw;  // from an inner region
       std::throw_with_nested(Error(error.code(), error.message(), std::move(place)));
     } catch (const std::exception& error) {
       std::throw_with_nested(Error(code_of(error, ErrorCode::kFailedPrecondition),
@@ -95,8 +95,8 @@ class RegionProgram {
   const Graph& region_;
   const Runtime& runtime_;
   std::unique_ptr<const Plan> plan_;
-  int replica_;                    // that it runs for; -1: each node says
-  std::vector<std::size_t> uses_;  // by variable of the plan: which of the node's
+  int replica_;                    // the replica it runs for; -1: each node states its own
+  std::vector<std::size_t> uses_;  // by variable of the plan: its index among the node's
   std::mutex mutex_;
   std::vector<RunContext*> free_;
   std::vector<std::unique_ptr<RunContext>> contexts_;
@@ -104,21 +104,21 @@ class RegionProgram {
 
 using Pointers = SmallVector<void*, 16>;
 
-// Copies `bytes` where there are any.
+// Copies `bytes`, which may be 0.
 void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// What all kinds share: the programs of the regions, and where variables lie.
+// What all kinds of region nodes share: the programs of the regions, and where variables lie.
 struct RegionNode {
   const Node* node;
   std::size_t outputs;  // of the node; the new values of variables follow
   std::vector<VariableUse> uses;
   std::vector<std::unique_ptr<RegionProgram>> programs;
 
-  // What is written starts as a copy, so that the regions work on the new value.
+  // A written variable starts as a copy of the current value, so that the regions work on the new value.
   Pointers variables(KernelContext& c) const {
     Pointers pointers;
     std::size_t next = outputs;
@@ -153,7 +153,7 @@ void run_cond(const RegionNode& self, KernelContext& c) {
 void run_while(const RegionNode& self, const LoopShape& loop, KernelContext& c) {
   const Pointers variables = self.variables(c);
   Pointers values = RegionNode::inputs(c, 0, self.node->inputs().size());
-  // The carried values go back and forth between the outputs and the scratch memory.
+  // The carried values alternate between the outputs and the scratch memory.
   Pointers here, there;
   auto* scratch = static_cast<char*>(c.scratch());
   for (std::size_t i = 0; i < loop.carried; ++i) {
@@ -180,7 +180,7 @@ void run_while(const RegionNode& self, const LoopShape& loop, KernelContext& c) 
     if (values[i] != c.output(i)) copy_bytes(c.output(i), values[i], bytes(i));
   }
   if (!loop.stash) return;
-  for (std::size_t i = 0; i < loop.carried; ++i) {  // rows that no trip came to
+  for (std::size_t i = 0; i < loop.carried; ++i) {  // rows that no trip reached
     auto* rows = static_cast<char*>(c.output(loop.carried + i));
     const auto done = static_cast<std::size_t>(trip) * bytes(i);
     const auto all = static_cast<std::size_t>(loop.max_trips) * bytes(i);
@@ -222,7 +222,7 @@ RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> in
         std::make_unique<RegionProgram>(region, std::move(plan), runtime, self->uses, which));
     return self->programs.back()->plan().seconds;
   };
-  // Results come out in the shapes that the outputs were planned for.
+  // The regions' results must have the shapes that the outputs were planned with.
   const auto check_results = [&](std::size_t program, std::size_t first, std::size_t step) {
     const std::vector<TensorSpec>& results = self->programs[program]->plan().results;
     for (std::size_t i = 0; i < results.size(); ++i) {

@@ -1,4 +1,4 @@
-// graph/run/resolved_graph.cpp - what of a graph runs, and on which shapes, once the feeds' shapes are known.
+// graph/run/resolved_graph.cpp - which nodes run, and on which shapes, once the feeds' shapes are known.
 #include "lockstep/graph/run/internal/resolved_graph.h"
 
 #include <algorithm>
@@ -63,8 +63,8 @@ void ResolvedGraph::resolve_shapes(std::span<const TensorSpec> feeds,
     const Node& node = graph_.node(id);
     if (!live_[id.index()] || specs_[id.index()] != nullptr) continue;
     const auto known = [](const TensorSpec& spec) { return spec.shape.is_known(); };
-    // What was known when the graph was made was checked then. An output may have been known although an
-    // input was not (a sum with a matrix of known shape): only now can it be seen whether they fit.
+    // Shapes that were known when the graph was made were checked then. An output may have been known
+    // although an input was not (a sum with a matrix of known shape): only now can their fit be checked.
     const bool inputs_known =
         std::ranges::all_of(node.inputs(), [&](ValueId input) { return known(graph_.spec(input)); });
     if (inputs_known && std::ranges::all_of(node.outputs(), known) && node.op().shape_operands.empty()) {

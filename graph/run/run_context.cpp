@@ -28,7 +28,7 @@ bool RunContext::is_held(const RunLock* lock, const Active* active) {
   for (; active != nullptr; active = active->outer_) {
     const RunContext& context = active->context_;
     if (std::ranges::find(context.locks_, lock) != context.locks_.end()) return true;
-    // A helper works for a thread that may itself be inside runs, and waits for this one.
+    // A helper works for a calling thread, which waits for this run and may itself be inside other runs.
     if (context.caller_ != active->outer_ && is_held(lock, context.caller_)) return true;
   }
   return false;
@@ -44,7 +44,7 @@ bool RunContext::held_by_this_thread(const RunLock* lock) { return is_held(lock,
 
 namespace {
 
-// Names the largest value that was to lie there.
+// Names the largest value that was planned for the arena.
 [[noreturn]] void explain_shortage(const Plan& plan, std::uint32_t arena, const Error& error) {
   const PlannedPhase* maker = nullptr;
   const TensorSpec* largest = nullptr;
@@ -150,7 +150,7 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
     const Active active(*this);
     if (lanes_ != nullptr) {
       lanes_->run();
-      // Without a gate nothing but the end decides.
+      // Without a gate the run commits when all clusters have ended.
       if (!outcome_.committed && state_.load(std::memory_order_acquire) != State::kFailed) pass_gate();
     } else {
       run_inline();
@@ -177,7 +177,7 @@ void RunContext::stop(ErrorCode why) {
 }
 
 bool RunContext::should_stop() {
-  // What a lane that failed left behind is read when the run has ended, not here.
+  // Relaxed is enough: what the failed lane wrote is read after the run has ended, not here.
   const State state = state_.load(std::memory_order_relaxed);
   if (state == State::kFailed) return true;
   if (!watched_ || state == State::kCommitting) return false;  // nothing interrupts the commit

@@ -1,5 +1,5 @@
-// graph/run/variable_role.cpp - what a declared variable is in a store: by itself or a copy, and what its
-// copies are together.
+// graph/run/variable_role.cpp - the role of a declared variable in a store: on its own or a copy, and how its
+// copies form a value.
 #include "lockstep/graph/run/variable_role.h"
 
 namespace lockstep {

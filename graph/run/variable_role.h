@@ -1,5 +1,5 @@
-// graph/run/variable_role.h - what a declared variable is in a store: by itself or a copy, and what its
-// copies are together.
+// graph/run/variable_role.h - the role of a declared variable in a store: on its own or a copy, and how its
+// copies form a value.
 //
 // Thread safety: a pure function.
 #pragma once
@@ -10,11 +10,11 @@
 
 namespace lockstep {
 
-// Copies of what is synchronized on read are summed, averaged, represented by the first, joined or left apart,
-// as the aggregation says; all others are equal.
+// Copies of a variable that is synchronized on read are summed, averaged, represented by the first, joined or
+// left apart, according to its aggregation; all other copies are equal.
 LOCKSTEP_API VariableRole role_of(const VariableDecl& decl);
-// The other way round: a declaration that says what the role says of the copies. Of copies that are equal it
-// says what it said.
+// The reverse: makes the declaration state what the role says about the copies. If the copies are equal, the
+// declaration is left as it was.
 LOCKSTEP_API void declare_as(const VariableRole& role, VariableDecl& decl);
 
 }  // namespace lockstep

@@ -44,13 +44,13 @@ class StageFinder {
     found_.commits = found_.commits || found_.draws_random;
   }
 
-  // Written once, and not looked at any more.
+  // Written once, and not used after that.
   bool may_wait(const std::string& name) const {
     const Accesses& accesses = accesses_.at(name);
     return accesses.writes == 1 && accesses.after_write == 0;
   }
 
-  // Which single updates may really wait for the commit? (None that are written inside a region.)
+  // Which single updates can really wait for the commit? (Not those inside a region.)
   void decide() {
     std::vector<bool> read(graph_.id_bound(), false);
     for (const NodeId id : resolved_.order()) {
@@ -62,11 +62,11 @@ class StageFinder {
       const Node& node = graph_.node(id);
       if (!resolved_.is_live(id) || !node.op().traits.updates_variable) continue;
       const SmallVector<std::string, 1> names = updated_variables(node);
-      // Others look at a new value or must run after it, or an operand is memory that the commit stage
-      // changes: shadow.
+      // The update needs a shadow if others read the new value or must run after it, or if an operand is
+      // memory that the commit stage changes.
       bool fits = node.op().traits.infallible && node.op().traits.in_place && !read[id.index()];
       fits = fits && std::ranges::all_of(names, [&](const std::string& name) { return may_wait(name); });
-      // Element by element an operand may be the updated variable itself.
+      // An element-wise update may have the updated variable itself as an operand.
       const bool plain = names.size() == 1 && !node.op().traits.updates_variable->indices;
       for (const ValueId input : node.inputs()) {
         fits = fits && !is_written_variable(input, plain ? std::string_view(names[0]) : std::string_view());
@@ -76,7 +76,7 @@ class StageFinder {
     }
   }
 
-  // Is the value the memory of another variable that this step writes, under whatever alias?
+  // Is the value the memory of another variable that this step writes, possibly through aliases?
   bool is_written_variable(ValueId value, std::string_view except) const {
     const Node* node = &graph_.node(value.node);
     while (resolved_.is_alias(*node)) node = &graph_.node(node->inputs()[0].node);

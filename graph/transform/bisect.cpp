@@ -48,7 +48,7 @@ std::optional<Difference> compare(const Behaviour& before, const Behaviour& afte
       if (auto found = first_difference(a.results[i], b.results[i], tolerance))
         return named(*found, str("result ", i));
     }
-    // Variables that only one side has are the passes' business.
+    // Variables that only one side has are added or removed by the passes: not a difference.
     for (const auto& [name, value] : a.variables) {
       const auto other = b.variables.find(name);
       if (other == b.variables.end()) continue;
@@ -72,7 +72,7 @@ class Bisector final : public PassInstrumentation {
     try {
       difference = compare(expected_, observe(graph, options_), options_.tolerance);
     } catch (const std::bad_alloc&) {
-      throw;  // says nothing of the graph
+      throw;  // says nothing about the graph
     } catch (const std::exception& error) {
       difference = Difference{"the run", -1, "succeeds", describe(error), 0};
     }

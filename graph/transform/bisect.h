@@ -5,8 +5,8 @@
 //   // fuse-scales: result 0 differs in element 5: 3.25 before, 3.5 after (step 0)
 //
 // The graph is interpreted before the first pass and after each, on the same feeds, from the same state and
-// seed; the first pass after which a result or a variable differs is named. A pass after which the graph
-// cannot run any more counts too. Everything that the pipeline itself checks is checked as well.
+// seed; the report names the first pass after which a result or a variable differs. A pass after which the
+// graph can no longer run counts too. Everything that the pipeline itself checks is checked as well.
 // Thread safety: one thread at a time per pipeline; the graph is only read.
 #pragma once
 
@@ -26,15 +26,16 @@ namespace lockstep {
 struct BisectOptions {
   Interpreter::Feeds feeds = {};
   std::uint64_t seed = 0;
-  // Runs of the graph, each from the state that the last one left.
+  // Runs of the graph, each from the state that the previous one left.
   int steps = 1;
-  // 0: bits must agree. Else elements a and b agree where |a - b| <= tolerance * max(1, |a|, |b|), or both are NaN.
+  // 0: bits must agree. Else elements a and b agree if |a - b| <= tolerance * max(1, |a|, |b|), or if both
+  // are NaN.
   double tolerance = 0;
 };
 
 struct Difference {
   std::string what;           // "result 0", "variable 'w'"
-  std::int64_t element = -1;  // the first that differs; -1: specs differ, or the run failed
+  std::int64_t element = -1;  // the first one that differs; -1: specs differ, or the run failed
   std::string before;         // that element, or the spec
   std::string after;          // that element, or the spec, or the error
   int step = 0;
@@ -42,7 +43,7 @@ struct Difference {
 
 struct BisectFinding {
   std::string pass;
-  std::size_t index = 0;  // which pass of the pipeline
+  std::size_t index = 0;  // position of the pass in the pipeline
   Difference difference;
   LOCKSTEP_API std::string to_string() const;
 };
@@ -52,8 +53,8 @@ struct BisectReport {
   PipelineReport pipeline;
 };
 
-// The caller's graph is not changed. Throws what the pipeline throws, and what running the graph throws
-// before any pass.
+// The caller's graph is not changed. Throws what the pipeline throws, and what running the original graph
+// throws.
 LOCKSTEP_API BisectReport bisect(const Graph& graph, PassPipeline& pipeline,
                                  const BisectOptions& options = {});
 // The first difference between two tensors, or none.

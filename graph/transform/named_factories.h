@@ -4,10 +4,11 @@
 //   strategies.add({.name = "mirrored", .summary = "...", .options = {...}}, factory);
 //   std::unique_ptr<Strategy> s = strategies.make(strategies.read("mirrored(devices=[cpu:0])"), options);
 //
-// What registries are built of (graph/transform/pass_registry.h, strategies/strategy_registry.h): names in
-// kebab-case, declared options (graph/transform/pass_options.h), and errors that say what kind of thing is
-// meant. Unknown is the error for a name that nobody has; its message has the closest ones. Factories get the
-// options, then Arguments as make() is given them. Thread safety: all methods may be called from any thread.
+// The base of registries (graph/transform/pass_registry.h, strategies/strategy_registry.h): names in
+// kebab-case, declared options (graph/transform/pass_options.h), and errors that name the kind of thing.
+// Unknown is the error type for a name that is not registered; its message lists the closest names. Factories
+// get the options, followed by the Arguments given to make(). Thread safety: all methods may be called from
+// any thread.
 #pragma once
 
 #include <functional>
@@ -27,12 +28,12 @@ namespace lockstep {
 
 namespace internal {
 
-// Throws InvalidArgument for a malformed name, two options of one name, or a default of another type.
+// Throws InvalidArgument for a malformed name, two options of one name, or a default of the wrong type.
 LOCKSTEP_API void check_info(std::string_view noun, const FactoryInfo& info);
 // "no pass named 'x' is registered; did you mean 'y'?"
 LOCKSTEP_API std::string unknown_name(std::string_view noun, std::string_view name,
                                       std::vector<std::string> known);
-// The one in the text; throws PipelineSyntaxError for none or several.
+// The only one in the text; throws PipelineSyntaxError for none or several.
 LOCKSTEP_API PassText read_one(std::string_view noun, std::string_view text);
 
 }  // namespace internal
@@ -45,7 +46,7 @@ class NamedFactories {
   explicit NamedFactories(std::string_view noun) : noun_(noun) {}
 
   // Throws InvalidArgument for a taken or malformed name, no factory, two options of one name, or a default
-  // of another type.
+  // of the wrong type.
   void add(FactoryInfo info, Factory factory) {
     internal::check_info(noun_, info);
     if (!factory) throw InvalidArgument(str(noun_, " '", info.name, "' is registered without a factory"));
@@ -68,7 +69,7 @@ class NamedFactories {
     return infos;
   }
 
-  // One of them: "name" or "name(option=value,...)".
+  // Reads one of them: "name" or "name(option=value,...)".
   PassText read(std::string_view text) const { return internal::read_one(noun_, text); }
 
   std::unique_ptr<Made> make(const PassText& text, Arguments... arguments) const {
@@ -86,7 +87,7 @@ class NamedFactories {
     Factory factory;
   };
 
-  // Entries stay where they are, and are never taken out.
+  // Entries have stable addresses, and are never removed.
   const Entry& find(const std::string& name) const {
     const std::shared_lock lock(mutex_);
     const auto found = entries_.find(name);

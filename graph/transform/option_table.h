@@ -8,9 +8,10 @@
 //   std::string to_string() const override { return table().print(options_); }      // in the pass
 //   add_pass(PassRegistry::global(), table(), make_fuse);                           // by name
 //
-// The struct has the defaults. A member is a std::int64_t, double, bool, std::string or a list of strings; other
-// members get functions of their own. Numbers are always printed, so that a text keeps its meaning when a
-// default changes; other options only if they differ from the default. Thread safety: constant once made.
+// The struct has the defaults. A member is a std::int64_t, double, bool, std::string or a list of strings;
+// members of other types are read by a function. Numbers are always printed, so that a text keeps its meaning
+// when a default changes; other options only if they differ from the default. Thread safety: constant once
+// made.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +39,7 @@ class OptionTable {
   OptionTable option(std::string name, T Options::*member, std::string summary) && {
     return std::move(*this).add(std::move(name), member, OptionValue(Options().*member), std::move(summary));
   }
-  // Without a default: the text has to give it.
+  // Without a default: the text must give it.
   template <class T>
   OptionTable required(std::string name, T Options::*member, std::string summary) && {
     return std::move(*this).add(std::move(name), member, std::nullopt, std::move(summary));
@@ -90,7 +91,7 @@ class OptionTable {
   std::vector<Field> fields_;  // by option
 };
 
-// What `make` throws for a value that it refuses becomes BadOptionValue.
+// If `make` refuses a value, its error becomes BadOptionValue.
 template <class Make>
 auto refuse_bad_values(const Make& make) {
   try {
@@ -107,7 +108,7 @@ inline void add_pass(PassRegistry& registry, std::string name, std::string summa
                      std::unique_ptr<Pass> (*make)()) {
   registry.add({std::move(name), std::move(summary)}, [make](const PassOptions&) { return make(); });
 }
-// make(Options) gives the pass.
+// make(Options) returns the pass.
 template <class Options, class Make>
 void add_pass(PassRegistry& registry, const OptionTable<Options>& table, Make make) {
   registry.add(table.info(), [table, make](const PassOptions& given) -> std::unique_ptr<Pass> {

@@ -4,7 +4,7 @@
 //   in       the graph passes verify()
 //   out      the graph passes verify(); the pipeline checks, and names the pass that broke it
 //   result   kChanged iff the graph differs; the pipeline checks that too
-//   failure  throws PassError naming a node; the caller throws the half-rewritten graph away
+//   failure  throws PassError naming a node; the caller discards the half-rewritten graph
 //
 // To write one: docs/writing_a_pass.md. Thread safety: one thread at a time per Pass; no global state.
 #pragma once
@@ -31,9 +31,9 @@ constexpr PassOutcome outcome_of(bool changed) {
   return changed ? PassOutcome::kChanged : PassOutcome::kUnchanged;
 }
 
-// What a pass throws, and what a pipeline makes of anything that goes wrong in one. The message starts with
-// the pass: "insert-all-reduce: ..." where the pass refused, "after insert-all-reduce: ..." where it broke
-// its contract.
+// The error that a pass throws, and that a pipeline turns any other failure of a pass into. The message
+// starts with the pass: "insert-all-reduce: ..." if the pass refused, "after insert-all-reduce: ..." if it
+// broke its contract.
 class LOCKSTEP_API PassError : public Error {
  public:
   PassError(std::string_view pass, const std::string& message, ErrorPlace place = {},
@@ -49,8 +49,8 @@ class LOCKSTEP_API PassError : public Error {
   std::string pass_;
 };
 
-// What passes found out about a graph and a later one may ask, one of a type. A pipeline keeps them as long
-// as passes leave the graph as it is.
+// Results of analyses of a graph, for later passes; one per type. A pipeline keeps them as long as passes
+// leave the graph unchanged.
 class LOCKSTEP_API Analyses {
  public:
   template <class T>
@@ -72,8 +72,8 @@ class LOCKSTEP_API Analyses {
 struct PassContext {
   const Runtime* runtime = nullptr;  // where the graph will run, if that is known
   Analyses* analyses = nullptr;      // of the graph; null: nobody keeps them
-  // What a pass saw at its place in the pipeline, for the caller: it stays when later passes change the
-  // graph. Null: nobody asks.
+  // What a pass recorded at its place in the pipeline, for the caller: unlike analyses, it is kept when later
+  // passes change the graph. Null: nobody asks.
   Analyses* records = nullptr;
 };
 
@@ -85,9 +85,9 @@ class LOCKSTEP_API Pass {
   Pass& operator=(const Pass&) = delete;
 
   virtual std::string_view name() const = 0;  // "bucket-all-reduce"
-  // As the text that makes it again: "bucket-all-reduce(bytes=4194304)". By default what the registry made it
-  // from, or its name; a pass with options that is also made by a function of its own prints them here
-  // (print_pass).
+  // The text that makes the pass again: "bucket-all-reduce(bytes=4194304)". By default the text that the
+  // registry made it from, or its name; a pass with options that is also made by a function of its own prints
+  // them here (print_pass).
   virtual std::string to_string() const;
   // Runs and closes the gaps that erased nodes left (Graph::compact).
   PassOutcome run(Graph& graph, PassContext& context);
@@ -96,7 +96,7 @@ class LOCKSTEP_API Pass {
   friend class PassRegistry;
   virtual PassOutcome run_on(Graph& graph, PassContext& context) = 0;
 
-  std::string text_;  // what the registry made it from
+  std::string text_;  // the text that the registry made it from
 };
 
 }  // namespace lockstep

@@ -2,9 +2,9 @@
 //
 //   bucket-all-reduce(bytes=4MiB, overlap=true, order="by size", devices=[cpu:0,cpu:1])
 //
-// An int takes a suffix KiB, MiB or GiB; a string needs quotes where it holds one of , ( ) [ ] = " or white
-// space; a list holds strings. What is not given has the declared default; an option without one must be
-// given. Thread safety: plain values and pure functions.
+// An int takes a suffix KiB, MiB or GiB; a string needs quotes if it contains one of , ( ) [ ] = " or white
+// space; a list holds strings. An option that is not given has the declared default; an option without a
+// default must be given. Thread safety: plain values and pure functions.
 #pragma once
 
 #include <cstddef>
@@ -35,14 +35,14 @@ struct OptionSpec {
   std::string summary = {};                            // one line
 };
 
-// What a registry knows of one pass, or of another thing made by name.
+// What a registry knows about one pass, or about another thing that is made by name.
 struct FactoryInfo {
   std::string name;     // kebab-case
   std::string summary;  // one line
   std::vector<OptionSpec> options = {};
 };
 
-// No pass of that name; the message has the closest ones.
+// No pass has that name; the message lists the closest names.
 class LOCKSTEP_API UnknownPass : public NotFound {
  public:
   using NotFound::NotFound;
@@ -60,7 +60,7 @@ class LOCKSTEP_API BadOptionValue : public InvalidArgument {
   using InvalidArgument::InvalidArgument;
   ~BadOptionValue() override;
 };
-// The text is no list of passes: "at 14: expected ',' or ')', got '('".
+// The text is not a list of passes: "at 14: expected ',' or ')', got '('".
 class LOCKSTEP_API PipelineSyntaxError : public InvalidArgument {
  public:
   PipelineSyntaxError(std::size_t position, const std::string& message);
@@ -71,17 +71,18 @@ class LOCKSTEP_API PipelineSyntaxError : public InvalidArgument {
   std::size_t position_;
 };
 
-// What a factory gets: a value for every declared option.
+// The options that a factory gets: a value for every declared option.
 class LOCKSTEP_API PassOptions {
  public:
   PassOptions() = default;
-  // `given` are the options that the text has; the others have their defaults.
+  // `given` are the options in the text; the others have their defaults.
   explicit PassOptions(std::map<std::string, OptionValue, std::less<>> values,
                        std::set<std::string, std::less<>> given = {});
 
-  // Does the text say it? Where it does not, the value is the default.
+  // Is the option in the text? If not, its value is the default.
   bool is_given(std::string_view name) const;
-  // Asking for an option that was not declared, or by another type, is a bug in the pass: Error(kInternal).
+  // Asking for an option that was not declared, or for the wrong type, is a bug in the pass:
+  // Error(kInternal).
   std::int64_t get_int(std::string_view name) const;
   double get_float(std::string_view name) const;
   bool get_bool(std::string_view name) const;
@@ -96,16 +97,16 @@ class LOCKSTEP_API PassOptions {
   std::set<std::string, std::less<>> given_;
 };
 
-// "name(option=value,...)", or the name alone where there are no options: text that makes the pass again.
+// "name(option=value,...)", or the name alone if there are no options: text that makes the pass again.
 LOCKSTEP_API std::string print_pass(std::string_view name,
                                     const std::vector<std::pair<std::string, OptionValue>>& options);
 LOCKSTEP_API std::string print_option(const OptionValue& value);
 
-// --- the text before anyone knows what the words mean
+// --- the text, before names are resolved
 
 struct OptionText {
   std::string name;
-  std::vector<std::string> values;  // one, or those of a list
+  std::vector<std::string> values;  // one value, or the elements of a list
   bool is_list = false;
   std::size_t position = 0;
 };
@@ -114,7 +115,7 @@ struct PassText {
   std::vector<OptionText> options;
   std::size_t position = 0;
 };
-// Throws PipelineSyntaxError. Empty text is no passes. `noun` is what errors call them.
+// Throws PipelineSyntaxError. Empty text means no passes. `noun` is what errors call them.
 LOCKSTEP_API std::vector<PassText> parse_passes(std::string_view text, std::string_view noun = "pass");
 // Throws UnknownOption or BadOptionValue.
 LOCKSTEP_API PassOptions resolve_options(const PassText& pass, const std::vector<OptionSpec>& specs,

@@ -4,8 +4,8 @@
 //                              [](const PassOptions&) { return std::make_unique<RemoveDoubleRelu>(); });
 //   PassPipeline pipeline = PassRegistry::global().parse_pipeline("remove-double-relu,constant-folding(max_bytes=4KiB)");
 //
-// How options read is in graph/transform/pass_options.h; its error types are what make() and parse_pipeline()
-// throw. Thread safety: all methods may be called from any thread.
+// graph/transform/pass_options.h describes the text of options, and the errors that make() and
+// parse_pipeline() throw. Thread safety: all methods may be called from any thread.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@ using PassFactory = std::function<std::unique_ptr<Pass>(const PassOptions&)>;
 
 class LOCKSTEP_API PassRegistry {
  public:
-  // The one registry that tools use, with the general passes in it.
+  // The registry that tools use; it contains the general passes.
   static PassRegistry& global();
 
   PassRegistry();  // an empty one
@@ -34,7 +34,7 @@ class LOCKSTEP_API PassRegistry {
   PassRegistry(const PassRegistry&) = delete;
   PassRegistry& operator=(const PassRegistry&) = delete;
 
-  // Throws InvalidArgument for a taken or malformed name, two options of one name, or a default of another
+  // Throws InvalidArgument for a taken or malformed name, two options of one name, or a default of the wrong
   // type.
   void add(PassInfo info, PassFactory factory);
   bool contains(std::string_view name) const;

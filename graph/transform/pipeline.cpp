@@ -31,7 +31,7 @@ bool holds_lambda(const Graph& graph) {
   return false;
 }
 
-// Runs one pass; whatever it throws becomes a PassError that names it.
+// Runs one pass; anything it throws becomes a PassError that names it.
 PassOutcome run_pass(Pass& pass, Graph& graph, PassContext& context) {
   try {
     return pass.run(graph, context);
@@ -49,7 +49,8 @@ PassOutcome run_pass(Pass& pass, Graph& graph, PassContext& context) {
   }
 }
 
-// Holds the pass to its contract; `hash` is that of the graph before, and then of the graph after.
+// Checks the pass's contract; `hash` is that of the graph before the pass, and is set to that of the graph
+// after it.
 void check_contract(const Pass& pass, const Graph& graph, const PassContext& context, PassOutcome claimed,
                     std::uint64_t& hash) {
   try {
@@ -62,7 +63,7 @@ void check_contract(const Pass& pass, const Graph& graph, const PassContext& con
     throw PassError::after(pass.name(),
                            "claims to have changed nothing, but the graph differs; return kChanged");
   }
-  // Code inside lambda nodes cannot be compared: where there is some, a pass may have changed just that.
+  // The code inside lambda nodes cannot be compared: if there are any, a pass may have changed only that.
   if (claimed == PassOutcome::kChanged && hash == before && !holds_lambda(graph)) {
     throw PassError::after(pass.name(),
                            "claims to have changed the graph, but nothing differs; return kUnchanged");
@@ -160,7 +161,7 @@ void PassPipeline::check_end(const Graph& made, const Graph& original, PassConte
   } catch (const VerifyError& error) {
     Graph again = original;
     run(again, context, {.verify = PipelineChecks::kAlways, .instrumentation = instrumentation});
-    // The second run went well: some pass does not do the same twice.
+    // The second run went well: some pass is not deterministic.
     const PassError blamed = PassError::after(passes_.back()->name(), error.message(), error.place());
     for (PassInstrumentation* observer : instrumentation)
       observer->pass_failed(*passes_.back(), made, passes_.size() - 1, blamed);

@@ -5,10 +5,11 @@
 //   PipelineReport report = pipeline.run(graph, context);
 //
 // The graph is verified before the first pass and after each; the outcome that a pass claims is compared with
-// what happened to the graph's structure. What goes wrong in a pass surfaces as a PassError that names it:
-// "after insert-all-reduce: ..." where it broke its contract. Passes work on a copy, which moves into place
-// at the end: on failure the caller's graph is as it was (the copy costs about as much as one cheap pass).
-// PipelineChecks::kEnds looks at the ends alone, and still names the pass at fault.
+// what happened to the graph's structure. A failure in a pass surfaces as a PassError that names the pass:
+// "after insert-all-reduce: ..." if it broke its contract. Passes work on a copy, which moves into place at
+// the end: on failure the caller's graph is unchanged (the copy costs about as much as one cheap pass).
+// PipelineChecks::kEnds checks only before the first and after the last pass, and still names the pass at
+// fault.
 //
 // Thread safety: one thread at a time per pipeline.
 #pragma once
@@ -36,32 +37,32 @@ struct PassReport {
 };
 
 struct PipelineReport {
-  PassOutcome outcome = PassOutcome::kUnchanged;  // kChanged where some pass changed the graph
+  PassOutcome outcome = PassOutcome::kUnchanged;  // kChanged if any pass changed the graph
   double seconds = 0;                             // of everything, checks and the copy included
   std::vector<PassReport> passes;
 };
 
-// Sees every pass come and go: dumps, timings, bisection. Hooks may throw, which ends the run.
+// Sees each pass before and after it runs: dumps, timings, bisection. Hooks may throw, which ends the run.
 class LOCKSTEP_API PassInstrumentation {
  public:
   virtual ~PassInstrumentation();
   virtual void before_pass(const Pass& pass, const Graph& graph, std::size_t index);
   virtual void after_pass(const Pass& pass, const Graph& graph, std::size_t index, const PassReport& report);
-  // The graph as the pass left it, which may break any rule.
+  // Gets the graph as the pass left it, which may break any rule.
   virtual void pass_failed(const Pass& pass, const Graph& graph, std::size_t index,
                            const std::exception& error);
 };
 
 enum class PipelineChecks : std::uint8_t {
-  kAlways,  // verify before and after each pass, and check claimed outcomes: as much again as most passes cost
-  // Verify before the first pass and after the last. Where that fails, the passes run again on the graph as
-  // it was, each of them checked, so that the error names the one at fault (instrumentation sees the second
-  // run too, from index 0 on). What a pass claims to have changed is taken from it.
+  kAlways,  // verify before and after each pass, and check claimed outcomes: about doubles the cost
+  // Verify before the first pass and after the last. If that fails, the passes run again on the original
+  // graph, each of them checked, so that the error names the one at fault (instrumentation sees the second
+  // run too, from index 0 on). The outcome that a pass claims is trusted.
   kEnds,
   kNever,  // trust the passes
 };
-// What strategies and optimize() do where nothing was said: kAlways in a library built without NDEBUG, as for
-// tests, and kEnds in a release.
+// What strategies and optimize() do by default: kAlways in a library built without NDEBUG, as for tests, and
+// kEnds in a release.
 LOCKSTEP_API PipelineChecks default_checks() noexcept;
 
 struct PipelineOptions {
@@ -77,12 +78,12 @@ class LOCKSTEP_API PassPipeline {
   PassPipeline(PassPipeline&&) noexcept;
   PassPipeline& operator=(PassPipeline&&) noexcept;
 
-  PassPipeline& add(std::unique_ptr<Pass> pass);  // throws InvalidArgument for none
+  PassPipeline& add(std::unique_ptr<Pass> pass);  // throws InvalidArgument for null
   PassPipeline& append(PassPipeline other);       // all passes of another pipeline
   std::size_t size() const;
   const Pass& pass(std::size_t index) const;
 
-  // Throws VerifyError where the graph is broken to begin with, PassError for everything after that.
+  // Throws VerifyError if the graph is invalid to begin with, PassError for every later failure.
   PipelineReport run(Graph& graph, PassContext& context, const PipelineOptions& options = {});
   PipelineReport run(Graph& graph, const PipelineOptions& options = {});
 
@@ -90,7 +91,7 @@ class LOCKSTEP_API PassPipeline {
   std::string to_string() const;
 
  private:
-  // Verifies what the passes made; throws what names the pass at fault.
+  // Verifies the graph that the passes made; throws an error that names the pass at fault.
   void check_end(const Graph& made, const Graph& original, PassContext& context,
                  const std::vector<PassInstrumentation*>& instrumentation);
 

@@ -25,7 +25,7 @@ Library open_library(const std::filesystem::path& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
     throw NotFound(str("there is no plugin '", path.string(), "'; give the path of a shared library"));
-  // With a slash in it, so that the loader takes this file and does not go looking for the name.
+  // An absolute path contains a slash, so the loader takes this file and does not search for the name.
   const std::filesystem::path file = std::filesystem::absolute(path);
   Library library(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL));
   if (library == nullptr) {
@@ -70,8 +70,8 @@ PluginInfo load_plugin(const std::filesystem::path& path) {
   const std::lock_guard<std::mutex> lock(mutex);
   Library library = open_library(path);
   const LockstepPlugin& plugin = plugin_in(library.get(), path);
-  if (loaded.contains(library.get())) return {plugin.name, true};  // one reference less, and it stays
-  // From here on registries may point into it: it stays, also where it fails.
+  if (loaded.contains(library.get())) return {plugin.name, true};  // drops one reference; it stays loaded
+  // From here on registries may point into the library: keep it loaded, even if registering fails.
   void* const handle = library.release();
   try {
     plugin.add_all();

@@ -8,14 +8,14 @@
 //     lockstep::PassRegistry::global().add({.name = "remove-double-relu", ...}, ...);
 //   }
 //
-// Who loads it:
+// The program that loads it:
 //
 //   PluginInfo info = load_plugin("./libdouble_relu.so");     // lockstep opt --load ./libdouble_relu.so
 //
 // A plugin is C++ code: its version of Lockstep and its C++ library must be those of the program, and it must
-// use the program's registries instead of bringing a Lockstep of its own. All of that is checked before the
-// plugin is asked to register anything, and a refusal says what differs and what to do. Loading runs the
-// plugin's code: load what you trust.
+// use the program's registries instead of bringing its own copy of Lockstep. All of that is checked before
+// the plugin is asked to register anything, and a refusal says what differs and what to do. Loading runs the
+// plugin's code: load only plugins you trust.
 //
 // A plugin stays loaded until the process ends: what it registered points into it. Loading it again changes
 // nothing. Thread safety: load_plugin may be called from any thread.
@@ -30,13 +30,13 @@
 #include "lockstep/graph/ir/op.h"
 #include "lockstep/graph/transform/pass_registry.h"
 
-// What the entry point returns: plain C, and the same in every version, so that it can be read before
-// anything is known.
+// What the entry point returns: plain C, and the same in every version, so that it can be read before the
+// versions have been compared.
 extern "C" struct LockstepPlugin {
   std::uint32_t format;          // of this struct: 1
-  const char* build;             // what must agree with the program: lockstep::kPluginBuild
+  const char* build;             // must agree with the program's: lockstep::kPluginBuild
   const char* name;              // for people
-  const void* (*op_registry)();  // the one the plugin would add to
+  const void* (*op_registry)();  // the registry the plugin would add to
   void (*add_all)();             // registers everything; may throw
 };
 
@@ -56,8 +56,8 @@ struct PluginInfo {
   std::string name;
   bool loaded_before = false;
 };
-// Throws NotFound where there is no such file, InvalidArgument where it is no plugin of this program, and
-// FailedPrecondition with the cause nested where the plugin failed to register.
+// Throws NotFound if there is no such file, InvalidArgument if it is not a plugin for this program, and
+// FailedPrecondition with the cause nested if the plugin failed to register.
 LOCKSTEP_API PluginInfo load_plugin(const std::filesystem::path& path);
 
 }  // namespace lockstep

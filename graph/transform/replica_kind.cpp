@@ -5,7 +5,7 @@ namespace lockstep {
 
 namespace {
 
-// What the node itself does, its regions aside.
+// The node's own effects, without those of its regions.
 Effect own_effects(const Node& node) {
   if (node.op().traits.declares_effects) {
     if (const auto* declared = node.find<std::int64_t>("effects")) return static_cast<Effect>(*declared);
@@ -13,7 +13,7 @@ Effect own_effects(const Node& node) {
   return node.op().effects;
 }
 
-// The variable that the node uses the value of, if each replica has its own; else nullptr.
+// The variable whose value the node uses, if each replica has its own value of it; else nullptr.
 const VariableRef* own_variable(const Node& node, const Graph& outermost) {
   const auto own = [&](const std::string& attribute) -> const VariableRef* {
     const auto* variable = node.find<VariableRef>(attribute);

@@ -6,10 +6,11 @@
 //
 // The kinds are ordered: what is computed from several values is at least the largest of their kinds.
 //
-// Every analysis asks difference_of() where a difference begins: SyncAnalysis (graph/transform/sync.h) for one
-// copy of a step inside replicated nodes, Congruence (strategies/proof/congruence.h) for the nodes of all
-// replicas, and strategies for values while a step is traced. They differ in which answers count: a share is
-// the same on all replicas if it happens to be, yet summed; flat nodes that draw random numbers are compared by
+// Every analysis calls difference_of() to find where a difference begins: SyncAnalysis
+// (graph/transform/sync.h) for one copy of a step inside replicated nodes, Congruence
+// (strategies/proof/congruence.h) for the nodes of all replicas, and strategies for values while a step is
+// traced. They differ in which answers count: SyncAnalysis does not count a share, which may happen to be the
+// same on all replicas and yet must be summed; Congruence compares flat nodes that draw random numbers by
 // their replica.
 //
 // Thread safety: functions of their arguments.
@@ -33,13 +34,13 @@ enum class DifferenceSource : std::uint8_t {
   kReplicaNumber,  // it is the number of the replica
   kOwnVariable,    // it uses a variable that is synchronized on read
   kRandom,         // it draws random numbers
-  kOpaque,         // nobody knows what it gives: the host, or opaque code
+  kOpaque,         // its value cannot be predicted: host or opaque code
   kOwnSource,      // its op says so
   kShare,          // a replica's share of a value, which may be the same on all of them
 };
-// Do nodes of the op differ between replicas, whatever their inputs and effects?
+// Do nodes of this op differ between replicas, whatever their inputs and effects?
 LOCKSTEP_API bool differs_by_itself(const OpTraits& traits);
-// Of the node itself, not of its regions. `outermost` declares the variables.
+// For the node itself, not its regions. `outermost` declares the variables.
 LOCKSTEP_API DifferenceSource difference_of(const Node& node, const Graph& outermost);
 // "random numbers, drawn by each replica"; empty for kNone.
 LOCKSTEP_API std::string describe_difference(const Node& node, const Graph& outermost);

@@ -16,7 +16,8 @@
 namespace lockstep {
 namespace {
 
-// What the graph says of the shape operands of a node that is about to be made; both must outlive it.
+// The known contents of the shape operands of a node that is about to be made; both arguments must outlive
+// the result.
 NodeView::ShapeValues shape_values_of(const Graph& graph, const NodeInit& init) {
   return [&graph, &init](std::size_t i) { return internal::static_elements(graph, init.inputs[i]); };
 }
@@ -40,7 +41,7 @@ void renew_identities(Graph& graph, std::string_view pass, std::int32_t replica,
   }
 }
 
-// Running after such a node means nothing: it has nothing to wait for and does nothing.
+// Waiting for such a node has no effect: it has nothing to wait for and no effects.
 bool is_source(const Node& node) {
   return node.inputs().empty() && node.controls().empty() && effects_of(node) == Effect::kPure;
 }
@@ -215,7 +216,7 @@ bool is_in_replicas(const Graph& graph, const Graph& level, bool inside) {
     const Node& node = graph.node(id);
     const RegionKind kind = node.op().region_kind;
     const auto replicated = ReplicatedNode::of(node);
-    // One that does not hold together is being changed: of several, say.
+    // A node that ReplicatedNode::of() does not accept is being rewritten: assume several replicas.
     const bool here = kind == RegionKind::kReplicated ? !replicated || replicated->replicas() > 1
                                                       : inside && kind != RegionKind::kNone;
     for (const Graph& region : node.regions()) {
@@ -287,7 +288,7 @@ NodeId Rewriter::add_node(NodeInit init, const Node* origin, std::int32_t replic
   return id;
 }
 
-// Op, inputs, attributes and inferred outputs of a node that is about to be; throws PassError with the
+// Op, inputs, attributes and inferred outputs of a node that is about to be made; throws PassError with the
 // origin's place.
 NodeInit Rewriter::infer(NewNode& node, const Node* origin) const {
   NodeInit init;
@@ -394,7 +395,7 @@ std::vector<ValueId> Rewriter::inline_region(const Graph& region, std::span<cons
       specs.push_back(graph_.spec(init.inputs.back()));
     }
     for (const NodeId before : node.controls()) {
-      // A node without outputs is known by its id alone: kept as output 0 of it.
+      // A node without outputs is only known by its id: stored as its output 0.
       const NodeId mapped = values[before.index()].at(0).node;
       if (std::ranges::find(init.controls, mapped) == init.controls.end()) init.controls.push_back(mapped);
     }
@@ -426,7 +427,7 @@ std::vector<ValueId> Rewriter::inline_region(const Graph& region, std::span<cons
   return results;
 }
 
-// --- changing what is there
+// --- changing existing nodes
 
 void Rewriter::replace_uses(ValueId from, ValueId to) { replace_uses({{from, to}}); }
 
@@ -485,8 +486,8 @@ void Rewriter::rewire(std::span<const Replacement> nodes, bool erasing) {
   changed_ = changed_ || !nodes.empty();
 }
 
-// Readers follow the replacements; those that are erased as well stay as they are. Returns who runs after the
-// nodes.
+// Readers move to the replacements; readers that are erased as well stay as they are. Returns the nodes that
+// run after the given ones.
 std::vector<NodeId> Rewriter::redirect_readers(std::span<const Replacement> nodes, bool erasing) {
   std::vector<NodeId> followers;
   std::vector<std::pair<std::uint32_t, ValueId>> results;
@@ -522,11 +523,12 @@ std::vector<NodeId> Rewriter::redirect_readers(std::span<const Replacement> node
   return followers;
 }
 
-// The user runs after the replacements, and after what the nodes ran after, through any number of them.
+// The user runs after the replacements, and after the predecessors of the replaced nodes, through any number
+// of replaced nodes.
 void Rewriter::redirect_order(NodeId user, std::span<const Replacement> nodes, bool erasing) {
   ++epoch_;
   std::vector<NodeId> controls;
-  std::vector<NodeId> through;  // nodes of the list still to be gone through
+  std::vector<NodeId> through;  // nodes of the list still to be visited
   const auto first_time = [&](NodeId id) { return std::exchange(seen_[id.index()], epoch_) != epoch_; };
   const auto follow = [&](NodeId before) {
     if (before == user || !first_time(before)) return;
@@ -538,7 +540,7 @@ void Rewriter::redirect_order(NodeId user, std::span<const Replacement> nodes, b
       const Replacement& replacement = nodes[mark_[through.back().index()]];
       through.pop_back();
       for (const ValueId to : replacement.to) {
-        if (to.node == user && !erasing) controls.push_back(replacement.node);  // it wraps the node
+        if (to.node == user && !erasing) controls.push_back(replacement.node);  // the user wraps the node
         follow(to.node);
       }
       const Node& node = graph_.node(replacement.node);

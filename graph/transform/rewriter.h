@@ -3,11 +3,11 @@
 //
 //   Rewriter edit(graph, name());
 //   edit.replace_uses({node, 0}, input);       // immediate: every reader and result follows
-//   edit.erase(node);                          // whoever ran after it runs after what it ran after
+//   edit.erase(node);                          // its successors now run after its predecessors
 //
-// Nodes made here carry provenance: the pass, the replica and the reason given, and as origin that of the
-// node they stem from. Use lists are kept up to date by every edit. Building a Rewriter is linear; each edit
-// costs what it touches. A Rewriter edits one level: for the regions inside a node make another one over
+// Nodes made here carry provenance: the pass, the replica and the reason given, and the origin of the node
+// they stem from. Every edit keeps the use lists up to date. Building a Rewriter is linear; each edit costs
+// what it touches. A Rewriter edits one level: for the regions inside a node make another one over
 // graph.region(id, i), or let for_each_level() visit them all.
 //
 // While a Rewriter lives, edit that graph only through it. Thread safety: one thread.
@@ -37,7 +37,7 @@ struct Use {
 
 class LOCKSTEP_API Rewriter {
  public:
-  // `outermost` is the graph that declares the variables, where `graph` is a region inside it.
+  // `outermost` is the graph that declares the variables, if `graph` is a region inside it.
   Rewriter(Graph& graph, std::string_view pass, const Graph* outermost = nullptr);
   ~Rewriter();
   Rewriter(const Rewriter&) = delete;
@@ -62,59 +62,60 @@ class LOCKSTEP_API Rewriter {
     std::vector<Attribute> attributes = {};
     std::vector<NodeId> controls = {};
     std::vector<Graph> regions = {};
-    std::vector<TensorSpec> outputs = {};  // for ops whose outputs follow from nothing else
+    std::vector<TensorSpec> outputs = {};  // for ops whose outputs cannot be inferred
     NodeId origin = {};
     std::int32_t replica = -1;
     std::string_view device = {};
     std::string_view why = {};
   };
-  NodeId insert(NewNode node);  // throws PassError naming the pass and origin where inference refuses
-  // Nodes made as graphs are built: `make` is given a builder and the values of `inputs`, uses the functions of
-  // ops (matmul, cast, cond, ...) and the graph's variables, and gives the results, which are values of this
-  // graph then. The nodes stem from at.origin and lie in the scope at.scope. Among themselves they use variables
-  // in the order in which they are made; what comes before or after them elsewhere in the graph is said with
-  // at.after and add_control(). Variables are declared before, with Graph::declare_variable. Throws PassError.
+  NodeId insert(NewNode node);  // throws PassError naming the pass and the origin if inference refuses
+  // Makes nodes as graph-building code does: `make` is given a builder and the values of `inputs`, uses the
+  // functions of ops (matmul, cast, cond, ...) and the graph's variables, and returns the results, which
+  // become values of this graph. The nodes stem from at.origin and lie in the scope at.scope. Among
+  // themselves they use variables in the order in which they are made; order them relative to other nodes of
+  // the graph with at.after and add_control(). Declare variables before, with Graph::declare_variable. Throws
+  // PassError.
   using BuildFn = std::function<std::vector<Value>(GraphBuilder& builder, std::span<const Value> inputs)>;
   struct BuildAt {
     NodeId origin = {};
     std::string_view scope = {};  // empty: none
     std::string_view why = {};
-    std::span<const NodeId> after = {};  // run before each new node that has no inputs, a read say
+    std::span<const NodeId> after = {};  // run before each new node that has no inputs, such as a read
   };
   std::vector<ValueId> build(std::span<const ValueId> inputs, const BuildFn& make, const BuildAt& at);
-  // A copy of a node of this graph with other inputs and name; the specs are inferred anew where the inputs'
-  // differ.
+  // A copy of a node of this graph with other inputs and name; the specs are inferred again if the specs of
+  // the inputs differ.
   NodeId clone(NodeId node, std::string_view name, std::span<const ValueId> inputs, std::int32_t replica = -1,
                std::string_view why = {});
-  // Copies the nodes of a region graph into this one under the scope `prefix`, arguments in place of
+  // Copies the nodes of a region graph into this one under the scope `prefix`, with arguments in place of
   // parameters; returns the values of the region's results. `controls` run before each copied node that has
-  // no inputs of its own.
+  // no inputs.
   std::vector<ValueId> inline_region(const Graph& region, std::span<const ValueId> arguments,
                                      std::string_view prefix, std::int32_t replica = -1,
                                      std::string_view why = {}, std::span<const NodeId> controls = {});
 
-  // --- changing what is there
-  // The node becomes another one in place: op, inputs and attributes are those given, output specs are
-  // inferred, and name, device, controls and readers stay. It gets a new identity and keeps its origin. For
-  // nodes without regions.
+  // --- changing existing nodes
+  // Turns the node into another one in place: op, inputs and attributes are those given, output specs are
+  // inferred, and name, device, controls and readers stay. It gets a new identity and keeps its origin. Only
+  // for nodes without regions.
   void become(NodeId node, NewNode what);
-  // Readers and results follow, except that `to`'s own node keeps reading `from` (so that a value can be
-  // wrapped).
+  // Readers and results move to `to`, except that `to`'s own node keeps reading `from` (so that a value can
+  // be wrapped).
   void replace_uses(ValueId from, ValueId to);
-  // The same for many values, first to second, linear in the uses of their nodes. No second value is among
-  // the first.
+  // The same for many values, from the first of each pair to the second; linear in the uses of their nodes.
+  // No second value may be among the first ones.
   void replace_uses(std::vector<std::pair<ValueId, ValueId>> moves);
-  // Data uses of every output follow `to`; whoever ran after `from` runs after `to`'s nodes and what `from`
-  // was told to run after. A reader no longer waits for `from`'s controls: put them on the replacement where
-  // they matter.
+  // Data uses of every output move to `to`; nodes that ran after `from` now run after `to`'s nodes and after
+  // `from`'s controls. A reader no longer waits for `from`'s controls: put them on the replacement if they
+  // matter.
   void replace_node(NodeId from, std::span<const ValueId> to);
   void set_input(NodeId node, std::size_t index, ValueId value);
   void add_control(NodeId node, NodeId before);
-  // Whoever ran after the node runs after what it ran after (its inputs and controls). Throws PassError where
-  // an output is still read.
+  // Nodes that ran after this one now run after its predecessors (its inputs and controls). Throws PassError
+  // if an output is still read.
   void erase(NodeId node);
-  // replace_node and erase for many nodes at once: linear in everything they touch, also where one node runs
-  // after all of them. `to` names no node of the list; it is empty where nobody outside the list reads the
+  // replace_node and erase for many nodes at once: linear in everything they touch, even if one node runs
+  // after all of them. `to` names no node of the list; it is empty if nothing outside the list reads the
   // node.
   struct Replacement {
     NodeId node;
@@ -127,8 +128,8 @@ class LOCKSTEP_API Rewriter {
   void rename(NodeId node, std::string_view name);  // made unique
 
  private:
-  // One edge: a place where `user` names a node. Data edges (kind by user: a node or a result) and control
-  // edges hang in two lists of the node they name; the control edges of one user also form a chain of their
+  // One edge: a place where `user` names a node. Data edges (whose user is a node or a result) and control
+  // edges are in two lists of the node they name; the control edges of one user also form a chain of their
   // own.
   struct Record {
     NodeId user;

@@ -1,4 +1,4 @@
-// graph/transform/slices.cpp - variables of which each replica holds a slice, made by a pass.
+// graph/transform/slices.cpp - lets each replica hold one slice of a variable.
 #include "lockstep/graph/transform/slices.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// Rows `first` and on of a tensor, as many as the spec has, with zeros behind the last.
+// Rows of a tensor from `first` on, as many as the spec has, with zeros after the last.
 Tensor rows_from(const Tensor& whole, std::int64_t first, const TensorSpec& spec) {
   Tensor rows = Tensor::zeros(spec.dtype, spec.shape);
   const std::int64_t kept = std::clamp<std::int64_t>(whole.shape()[0] - first, 0, spec.shape[0]);

@@ -1,12 +1,12 @@
-// graph/transform/slices.h - variables of which each replica holds a slice, made by a pass.
+// graph/transform/slices.h - lets each replica hold one slice of a variable.
 //
 //   declare_slices(graph, "w/adam/m", replicas);           // [10, 4] becomes [4, 4] on each of 3 replicas
 //
-// The variable becomes synchronized on read with Aggregation::kSlices: replica r holds rows r * n to (r + 1) * n
-// along axis 0, with n the extent over the replicas, rounded up; the last slices are filled up with zeros. What
-// it starts with is cut in the same way. Checkpoints join the slices, so that they fit the variable as it was
-// before, and any number of replicas. Nodes that use the variable are the caller's to change. Thread safety:
-// one writer of the graph.
+// The variable becomes synchronized on read with Aggregation::kSlices: replica r holds rows r * n to (r + 1)
+// * n along axis 0, with n the extent divided by the number of replicas, rounded up; the last slices are
+// padded with zeros. The initial value is cut in the same way. Checkpoints join the slices, so they fit the
+// variable as it was before, and any number of replicas. The caller must change the nodes that use the
+// variable. Thread safety: one writer of the graph.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-// `graph` is the outermost one. Throws InvalidArgument for a variable that is not there, has copies already or
+// `graph` is the outermost one. Throws InvalidArgument if the variable does not exist, has copies already or
 // is a scalar.
 LOCKSTEP_API void declare_slices(Graph& graph, std::string_view variable, std::int64_t replicas);
 

@@ -26,13 +26,13 @@ struct SyncAnalysis::Edges {
   std::vector<std::uint32_t> begin;      // by cell: its first entry in `ends`; set by arrange()
   std::vector<std::uint32_t> ends;
 
-  // Marks an edge along which nothing becomes per replica, while what replicas made together goes on.
+  // Marks an edge that does not carry "per replica", but does carry "depends on what replicas made together".
   static constexpr std::uint32_t kTogetherOnly = 0x80000000U;
 
   void add(std::uint32_t start, std::uint32_t end) { list.emplace_back(start, end); }
   void add_together(std::uint32_t start, std::uint32_t end) { list.emplace_back(start, end | kTogetherOnly); }
 
-  // Sorts the edges by where they start.
+  // Sorts the edges by their start.
   void arrange(std::size_t cells) {
     begin.assign(cells + 1, 0);
     ends.resize(list.size());
@@ -42,8 +42,8 @@ struct SyncAnalysis::Edges {
     for (const Edge& edge : list) ends[next[edge.first]++] = edge.second;
   }
 
-  // Cells that can be reached from some, along all edges or without those for what replicas made together;
-  // and, where it is asked for, whence each was reached.
+  // The cells that can be reached from `starts`, along all edges (kAll) or without the kTogetherOnly ones
+  // (kOwn). Sets `from`, if given, to the cell that each was reached from.
   enum class Along : std::uint8_t { kAll, kOwn };
   std::vector<bool> reach(const std::vector<std::uint32_t>& starts, Along along,
                           std::vector<std::uint32_t>* from = nullptr) const {
@@ -104,7 +104,7 @@ void SyncAnalysis::add_level(const Graph& graph, std::int64_t replicas, bool fin
     first[node.id().index()] = static_cast<std::uint32_t>(cells_.size());
     const auto outputs = static_cast<std::uint32_t>(node.outputs().size());
     for (std::uint32_t i = 0; i < outputs; ++i) cells_.push_back({level, node.id().value, i});
-    // Many inputs to many outputs would be too many edges.
+    // A hub: connecting many inputs to many outputs directly would take too many edges.
     if (outputs > 1 && node.inputs().size() > 1) cells_.push_back({level, node.id().value, kHub});
   }
   first_.push_back(std::move(first));
@@ -127,7 +127,7 @@ std::uint32_t SyncAnalysis::cell(const Graph& level, ValueId value) const {
   return first_[found->second][value.node.index()] + value.output;
 }
 
-// --- edges: what is per replica makes others so
+// --- edges: what a per-replica value makes per replica
 
 void SyncAnalysis::connect_cross(const Graph& graph, const MergeCall* merge, Edges& edges) {
   for (const Node& node : graph.nodes()) {
@@ -141,7 +141,7 @@ void SyncAnalysis::connect_cross(const Graph& graph, const MergeCall* merge, Edg
 
 namespace {
 
-// The result of another replicated node that these are, one per replica in order.
+// The result of another replicated node whose slots, one per replica in order, these values are.
 std::optional<std::pair<const Graph*, ValueId>> result_of_replicas(const Graph& graph,
                                                                    std::span<const ValueId> values) {
   const auto maker = ReplicatedNode::of(graph.node(values[0].node));
@@ -154,7 +154,7 @@ std::optional<std::pair<const Graph*, ValueId>> result_of_replicas(const Graph& 
   return std::pair(&maker->region(), maker->region().results()[result]);
 }
 
-// The input of a merge call that these are inside of it, one per replica in order.
+// The input of a merge call whose slots, one per replica in order, these parameters are.
 std::optional<ValueId> argument_of_merge(const MergeCall& merge, std::span<const ValueId> values) {
   if (merge.replicas() != values.size()) return std::nullopt;
   const std::vector<NodeId>& taken = merge.region().parameters();
@@ -226,7 +226,7 @@ void SyncAnalysis::connect_node(const Level& level, const Node& node, Edges& edg
     return;
   }
   if (traits.is(ReplicaRole::kSumOverReplicas)) return;
-  // A share is mirrored if its inputs are; that it is to be summed is is_summed()'s matter.
+  // A share is mirrored if its inputs are; whether it must be summed is for is_summed() to say.
   const DifferenceSource difference = difference_of(node, outermost_);
   if (level.replicas > 1 && difference != DifferenceSource::kNone && difference != DifferenceSource::kShare)
     all_outputs(edges.sources);
@@ -278,8 +278,8 @@ void SyncAnalysis::connect_regions(const Node& node, Edges& edges) {
         edges.add(result(body, i), parameter(condition, i));
         edges.add(result(body, i), parameter(body, i));
       }
-      // Behind the carried values stand, where it keeps its trips, what each of them was, and the number of
-      // trips.
+      // If the loop keeps its trips, the carried values are followed by their values in each trip, and then
+      // by the number of trips.
       for (std::uint32_t i = 0; i < outputs; ++i) {
         edges.add(result(condition, 0), output(i));
         if (i >= 2 * carried) continue;
@@ -291,8 +291,8 @@ void SyncAnalysis::connect_regions(const Node& node, Edges& edges) {
     case RegionKind::kNone:
     case RegionKind::kReplicated: break;
   }
-  // A form that is not known: everything outside concerns everything inside, and everything inside what comes
-  // out.
+  // An unknown kind of region: everything outside may affect everything inside, and everything inside may
+  // affect every output.
   if (outputs == 0 || node.regions().empty()) return;
   const bool has_hub = outputs > 1 && node.inputs().size() > 1;
   const std::uint32_t meet = has_hub ? output(outputs - 1) + 1 : output(0);
@@ -346,7 +346,7 @@ std::string SyncAnalysis::explain(const Graph& level, ValueId value) const {
   const std::vector<Link> links = chain(level, value);
   if (links.empty())
     return str("'", level.node(value.node).name(), "' is the same on all replicas: nothing to explain");
-  constexpr std::size_t kShown = 12;  // of a long chain, the ends
+  constexpr std::size_t kShown = 12;  // a long chain is shortened to its ends
   std::string text;
   for (std::size_t i = 0; i < links.size(); ++i) {
     const bool cut = links.size() > kShown && i >= kShown / 2 && i + kShown / 2 < links.size();

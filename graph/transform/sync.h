@@ -19,20 +19,21 @@
 //                            loop its condition, its first value and its body.
 //
 // An update of a variable that replicas keep equal counts as if its operand were mirrored: insert-all-reduce
-// sees to that. With one replica everything is mirrored.
+// makes it so. With one replica everything is mirrored.
 //
-// A gradient is a share of the whole, also where it is the same on all replicas: that of a bias under a
-// linear loss is, and those behind a forward pass that replicas made together are. So what gradients() makes
-// is a share until a collective or a merge function takes it that gradients() did not make: the all_reduce of
-// a forward pass, and the way back through it, reduce no gradient. What a user computes without gradients()
-// has been summed where it is mirrored and depends on anything that replicas made together. In a region that
-// carries `update`, and those inside it, everything is final.
+// A gradient is a share of the whole, even if it is the same on all replicas, as the gradient of a bias under
+// a linear loss is, or gradients after a forward pass that replicas made together. So a value made by
+// gradients() is a share until a collective or a merge function takes it that gradients() did not make: the
+// all_reduce of a forward pass, and the way back through it, reduce no gradient. A value that a user computes
+// without gradients() has been summed if it is mirrored and depends on anything that replicas made together.
+// In a region that carries `update`, and in those inside it, everything is final.
 //
 // All rules only ever add to what is per replica, so the analysis is one walk from the sources along the
 // edges: linear, loops included, and the first way to reach a value is the shortest chain that explains it.
 //
-// The graph must outlive the analysis and stay as it is; but a pass may edit a level that it has nothing more
-// to ask about, as for_each_level() visits them. Thread safety: constant after construction.
+// The graph must outlive the analysis and stay unchanged; but a pass may edit a level once it has nothing
+// more to ask about it, in the order in which for_each_level() visits levels. Thread safety: constant after
+// construction.
 #pragma once
 
 #include <cstdint>
@@ -52,30 +53,30 @@ class LOCKSTEP_API SyncAnalysis {
  public:
   explicit SyncAnalysis(const Graph& outermost);
 
-  // A replicated region, or a region inside one, as it is seen by one replica.
+  // A replicated region, or a region inside one, as one replica sees it.
   struct Level {
     const Graph* graph = nullptr;
     std::int64_t replicas = 1;
-    bool final = false;  // inside a region that carries `update`: nothing is left to be combined
+    bool final = false;  // inside a region that carries `update`: nothing is left to combine
   };
   const std::vector<Level>& levels() const { return levels_; }  // outer ones before inner ones
   bool covers(const Graph& level) const;
-  // Of a level that is covered.
+  // `level` must be covered.
   const Level& level_of(const Graph& level) const;
 
-  // `level` is one of levels(). Mirrored or per replica.
+  // `level` is one of levels(). Returns kMirrored or kPerReplica.
   ReplicaKind at(const Graph& level, ValueId value) const;
-  // Of the gradient of a variable that replicas keep equal: is it that of all replicas together, so that it
-  // is not to be summed again?
+  // For the gradient of a variable that replicas keep equal: is it already the sum over all replicas, so that
+  // it must not be summed again?
   bool is_summed(const Graph& level, ValueId gradient) const;
-  // Has each replica a value of its own in this variable: is it synchronized on read?
+  // Does each replica have its own value of this variable, because it is synchronized on read?
   bool is_own(const std::string& variable) const;
-  // From the value back to what makes it per replica, outermost regions included.
+  // From the value back to the cause of its being per replica, outermost regions included.
   struct Link {
     const Node* node = nullptr;
     ValueId value;
   };
-  std::vector<Link> chain(const Graph& level, ValueId value) const;  // empty where it is mirrored
+  std::vector<Link> chain(const Graph& level, ValueId value) const;  // empty if it is mirrored
   // The chain in one line, with source lines.
   std::string explain(const Graph& level, ValueId value) const;
 
@@ -105,9 +106,9 @@ class LOCKSTEP_API SyncAnalysis {
   std::unordered_map<const Graph*, std::uint32_t> index_;
   std::vector<Cell> cells_;
   std::vector<bool> per_replica_;
-  std::vector<bool> share_;          // per replica, or made by gradients(), and since then by no collective
+  std::vector<bool> share_;          // per replica or made by gradients(), with no collective since
   std::vector<bool> together_;       // depends on what replicas made together
-  std::vector<std::uint32_t> from_;  // by cell: whence per replica; kNone: from nowhere else
+  std::vector<std::uint32_t> from_;  // by cell: the cell that made it per replica; kNone: itself
 };
 
 }  // namespace lockstep

@@ -2,13 +2,13 @@
 //
 //   var @w        -->     var @w [synchronization=on_read]
 //
-// A variable that may drift is one that is synchronized on read and has no aggregation: each replica has its
-// own, changes it by its own gradient, and nothing is concluded from copies being equal. All analyses and passes
-// know such variables, so the declaration is all there is to drifting (docs/decisions/0008). Run it before
+// A variable that may drift is synchronized on read and has no aggregation: each replica has its own copy and
+// changes it by its own gradient, and nothing is concluded from copies being equal. All analyses and passes
+// know such variables, so the declaration is all that drifting needs (docs/decisions/0008). Run it before
 // insert-all-reduce.
 //
-// Options: variables, by name, whose copies are declared along with them. A name that the graph does not declare
-// is an error, unless strict=false: it may belong to another step. Changes declarations alone. Linear.
+// Options: variables, by name; their copies are declared along with them. A name that the graph does not
+// declare is an error, unless strict=false: it may belong to another step. Changes only declarations. Linear.
 // Thread safety: as any Pass.
 #pragma once
 

@@ -38,9 +38,9 @@ bool same_attributes(const Node& a, const Node& b) {
 // A reduction that may go into a pack.
 struct Item {
   NodeId node;
-  std::uint32_t depth = 0;  // reductions before it, at most
-  std::uint32_t level = 0;  // how deep its deepest input lies
-  std::size_t ready = 0;    // when its last input is there
+  std::uint32_t depth = 0;  // reductions on the longest path to it
+  std::uint32_t level = 0;  // depth of its deepest input
+  std::size_t ready = 0;    // when its last input is ready
   std::int64_t bytes = 0;
 };
 
@@ -51,9 +51,9 @@ class BucketLevel {
 
   bool run() {
     const std::vector<Item> items = find_items();
-    // Groups of items that may be joined with one another, in the order of their first ones.
+    // Groups of items that may be joined with one another, ordered by their first items.
     std::vector<std::vector<Item>> groups;
-    std::size_t first = 0;  // of those of one depth, which are few: one for each kind of reduction
+    std::size_t first = 0;  // first group of this depth; few groups per depth: one for each kind of reduction
     for (const Item& item : items) {
       if (!groups.empty() && groups.back()[0].depth != item.depth) first = groups.size();
       std::size_t at = first;
@@ -72,7 +72,7 @@ class BucketLevel {
   }
 
  private:
-  // By depth, then by when they are ready.
+  // Sorted by depth, then by readiness.
   std::vector<Item> find_items() const {
     std::vector<Item> items;
     for (const Node& node : graph_.nodes()) {
@@ -135,13 +135,13 @@ class BucketLevel {
     return packs;
   }
 
-  // A pack is closed when what is packed reaches its part of the whole, or when each pack to come needs one
-  // of what is left.
+  // Closes a pack when the packed bytes reach its part of the total, or when the items left are just enough
+  // to give each later pack one.
   Packs by_number(const std::vector<Item>& group) const {
     const auto wanted = static_cast<std::size_t>(options_.num_packs);
     double total = 0;
     for (const Item& item : group) total += static_cast<double>(item.bytes);
-    const bool sizes = total > 0;  // none is known: they count the same
+    const bool sizes = total > 0;  // no size is known: all items count the same
     if (!sizes) total = static_cast<double>(group.size());
     Packs packs(1);
     double packed = 0;

@@ -106,7 +106,7 @@ ValueId LowerContext::copy_to(const std::string& device, ValueId value, std::int
 }
 
 void LowerContext::give_all(std::size_t tensor, ValueId value, const std::string& device) {
-  // In place of a copy, the value itself goes to whoever reads it where it is.
+  // The first reader on the value's own device gets the value itself instead of a copy.
   bool taken = false;
   const std::vector<std::size_t> all = readers(tensor);
   const auto here =
@@ -218,7 +218,7 @@ class HierarchicalCopy final : public CrossDeviceOps {
             0};
   }
 
-  // Over the first device of each group to the others of it.
+  // Sends the sum by way of the first device of each group to the others of the group.
   static void scatter(LowerContext& c, std::size_t tensor, ValueId sum, std::size_t middle) {
     ValueId from[2] = {sum, sum};
     bool taken[2] = {false, false};
@@ -280,7 +280,8 @@ class Ring final : public CrossDeviceOps {
     return outputs;
   }
 
-  // Between memories a part is cut out where it lies (the chunk of one replica), so that only parts travel.
+  // Between memories a part is cut out where the value lies (the chunk of one replica), so that only parts
+  // are copied.
   static std::vector<ValueId> gathered_chunk(LowerContext& c, std::size_t owner,
                                              std::span<const std::size_t> tensors) {
     std::vector<ValueId> slices;  // replica by replica

@@ -5,9 +5,9 @@
 //   class MyOps : public CrossDeviceOps { ... lower(LowerContext& c) const override { ... } };
 //   MirroredStrategy s({.custom_cross_device_ops = std::make_shared<MyOps>()});      // or make_lower_collectives({.custom = ...})
 //
-// lower() gets one all-reduce of P replicas and T tensors and says, with nodes that it makes, what each
-// replica reads in its place. All of it is ordinary nodes: seen in dumps, placed, copied between memories by
-// insert-copies, planned like others.
+// lower() gets one all-reduce of P replicas and T tensors and makes nodes that say what each replica reads
+// instead. All of them are ordinary nodes: seen in dumps, placed, copied between memories by insert-copies,
+// planned like others.
 //
 //   name                      nodes, for each all-reduce                                    bytes read and written, of N each
 //   shared_memory             one reduce_replicas; a copy for each further replica that     P N read, N written; 2 N per copy
@@ -20,10 +20,10 @@
 //                             memories parts are cut first, so that nothing else travels
 //
 // All give the bits of the all-reduce: elements are combined in the order of the replicas; a mean is their
-// sum and one division. Except hierarchical_copy from three replicas on, whose sums are those of the groups'
-// sums: ((0 + 1) + (2 + 3)); the same on every replica and in every run, but rounded elsewhere.
+// sum and one division. The exception is hierarchical_copy with three or more replicas, which sums the
+// groups' sums: ((0 + 1) + (2 + 3)); the same on every replica and in every run, but rounded at other places.
 //
-// Thread safety: none of them has state; any thread.
+// Thread safety: stateless; any thread.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ namespace lockstep {
 // One joined all-reduce. Valid during lower().
 class LOCKSTEP_API LowerContext {
  public:
-  // `is_read` says of each output of the node whether anybody reads it.
+  // `is_read` says for each output of the node whether anything reads it.
   LowerContext(Rewriter& edit, NodeId node, std::vector<bool> is_read);
 
   Rewriter& edit() const { return edit_; }
@@ -52,26 +52,27 @@ class LOCKSTEP_API LowerContext {
   std::size_t replicas() const { return replicas_; }
   std::size_t tensors() const { return tensors_; }  // of each replica
   ReduceOp reduce() const { return reduce_; }
-  // A replica or tensor that is not there is InvalidArgument here and below.
+  // Here and below a replica or tensor that does not exist is InvalidArgument.
   const std::string& device(std::size_t replica) const;  // empty: not placed
   ValueId input(std::size_t replica, std::size_t tensor) const;
-  // Does anybody read what the all-reduce gives this replica? Where not, give() need not be called.
+  // Does anything read what the all-reduce gives this replica? If not, give() need not be called.
   bool is_read(std::size_t replica, std::size_t tensor) const;
   std::vector<std::size_t> readers(std::size_t tensor) const;  // replicas
-  std::vector<std::size_t> read_tensors() const;               // by anybody
+  std::vector<std::size_t> read_tensors() const;               // tensors that any replica reads
 
   // --- nodes that stem from the all-reduce
-  // The values combined, one output for each tensor; values are replica by replica. `replica` is whose node
-  // it is; -1: nobody's.
+  // Combines the values, which are listed replica by replica; one output for each tensor. `replica` is the
+  // one the node belongs to; -1: none.
   std::vector<ValueId> reduce_on(const std::string& device, ReduceOp op, std::span<const ValueId> values,
                                  std::size_t replicas, std::int32_t replica = -1) const;
-  // The value on another device; itself where it is there already.
+  // The value on another device; the value itself if it is there already.
   ValueId copy_to(const std::string& device, ValueId value, std::int32_t replica = -1) const;
   ValueId copy(const std::string& device, ValueId value, std::int32_t replica) const;  // in any case
 
-  // What the replica reads from now on.
+  // Sets what the replica reads from now on.
   void give(std::size_t replica, std::size_t tensor, ValueId value);
-  // The one value goes to the first replica that reads it, copies go to the others, on their devices.
+  // The value itself goes to the first replica on `device` that reads it; the others get copies on their
+  // devices.
   void give_all(std::size_t tensor, ValueId value, const std::string& device);
   std::span<const ValueId> given() const;  // replica by replica
 
@@ -94,8 +95,8 @@ class LOCKSTEP_API CrossDeviceOps {
   CrossDeviceOps(const CrossDeviceOps&) = delete;
   CrossDeviceOps& operator=(const CrossDeviceOps&) = delete;
   virtual std::string_view name() const = 0;
-  // Makes the nodes and gives each replica that reads a tensor its value. Bits must be equal for all
-  // replicas: prove-sync, run again, checks.
+  // Makes the nodes and gives each replica that reads a tensor its value. All replicas must get equal bits: a
+  // second prove-sync checks that.
   virtual void lower(LowerContext& context) const = 0;
 };
 
@@ -105,10 +106,10 @@ LOCKSTEP_API CrossDeviceOpsPtr
 reduction_to_one_device(std::string_view device = {});  // empty: that of replica 0
 LOCKSTEP_API CrossDeviceOpsPtr hierarchical_copy();
 LOCKSTEP_API CrossDeviceOpsPtr ring();
-// By the name above; throws InvalidArgument that lists them. `device` is for reduction_to_one_device.
+// By one of the names above; throws InvalidArgument that lists them. `device` is for reduction_to_one_device.
 LOCKSTEP_API CrossDeviceOpsPtr cross_device_ops(std::string_view name, std::string_view device = {});
 
-// What "auto" takes, and why. A function of the devices and the size alone. `bytes` of all tensors; -1: not
+// What "auto" chooses, and why. Depends on the devices and the size alone. `bytes`: of all tensors; -1: not
 // known.
 struct CrossDeviceChoice {
   std::string name;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kEnterReplicas = "enter-replicas";
 
-// The same nodes, with these as parameters; a region declares no variables.
+// The same nodes, with the given parameters; a region declares no variables.
 Graph without_declarations(const Graph& graph, const std::vector<NodeId>& parameters) {
   Graph region;
   region.reserve(graph.size());

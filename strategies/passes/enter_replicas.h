@@ -3,12 +3,12 @@
 //   x --> square --> y          x, x/replica_1 --> replicated[replicas=2] { x --> square --> y } --> y of 0, y of 1
 //
 // For steps that come as a graph (from a file, from a builder) instead of being traced by a strategy, whose
-// passes expect this form. Each placeholder becomes one per replica: x, x/replica_1, ...; those listed in
-// `shared` stay single and come first. Results come as one per replica, result by result. Variables stay
-// declared outside.
+// passes expect the form on the right. Each placeholder becomes one per replica: x, x/replica_1, ...; those
+// listed in `shared` stay single and come first. Each result becomes one per replica; they are listed result
+// by result. Variables stay declared outside.
 //
-// A graph that has replicated regions already is left as it is where they are for as many replicas. Refused:
-// a graph with regions for another number, and one whose nodes belong to replicas (replicate has been there).
+// A graph that already has replicated regions for this number of replicas is left as it is. Refused: a graph
+// with regions for another number, and one whose nodes belong to replicas (replicate has already run).
 // Linear. Thread safety: as any Pass.
 #pragma once
 

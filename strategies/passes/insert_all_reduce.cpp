@@ -1,4 +1,4 @@
-// strategies/passes/insert_all_reduce.cpp - what replicas write into the variables they share becomes the
+// strategies/passes/insert_all_reduce.cpp - makes the values that replicas write into shared variables the
 // same on all of them.
 #include "lockstep/strategies/passes/insert_all_reduce.h"
 
@@ -37,7 +37,7 @@ class SumLevel {
     for (const Node& node : graph_.nodes()) {
       if (const std::optional<Combine> combine = needs(node)) plans.push_back({node.id(), *combine});
     }
-    if (plans.empty()) return false;  // no Rewriter for nothing
+    if (plans.empty()) return false;  // avoids building a Rewriter
     edit_.emplace(graph_, kInsertAllReduce, &outermost_);
     for (const Plan& plan : plans) apply(plan);
     return true;
@@ -92,7 +92,7 @@ class SumLevel {
     edit_->set_input(plan.update, update.operand, rows);
   }
 
-  // The value of all replicas: made once, however many updates take it.
+  // The combined value of all replicas: made once, however many updates take it.
   ValueId combined(ValueId value, Combine combine, NodeId update) {
     const auto key = std::make_pair(value, combine);
     if (const auto found = made_.find(key); found != made_.end()) return found->second;
@@ -108,7 +108,7 @@ class SumLevel {
       case Combine::kFirst: node.op = "broadcast_replica"; break;
       case Combine::kGather:
         node.op = "all_gather";
-        node.attributes = {{"replicas", std::int64_t{0}}};  // what the others add is not known yet
+        node.attributes = {{"replicas", std::int64_t{0}}};  // what other replicas add is not known yet
         break;
     }
     const std::string base = str(name, "/", node.op);
@@ -121,7 +121,7 @@ class SumLevel {
     return made;
   }
 
-  // The rows over the number of replicas: the mean of sums of rows.
+  // The rows divided by the number of replicas: a mean over replicas of sums of rows.
   ValueId divided(ValueId rows, NodeId update) {
     const auto found = divided_.find(rows);
     if (found != divided_.end()) return found->second;

@@ -47,7 +47,7 @@ class InsertCopies final : public Pass {
     return !memories_.same(from, to);
   }
 
-  // Does the node look at what this input holds, where the node is?
+  // Does the node read the contents of this input on its own device?
   static bool looks_at(const Node& node, std::size_t input) {
     const OpTraits& traits = node.op().traits;
     if (traits.transfers || traits.is(ReplicaRole::kCollective) || traits.gives_shape) return false;

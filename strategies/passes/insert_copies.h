@@ -4,12 +4,12 @@
 //   %b = relu(%a) on "gpu:1"       -->   %"a/copy" = copy(%a) on "gpu:1"
 //                                        %b = relu(%"a/copy") on "gpu:1"
 //
-// One copy for each value and device that wants it. CPUs of one process share one memory, so that among them
-// nothing is inserted; the option `all` makes every crossing between devices visible, in one memory too. Left
-// alone: what is not placed (with `all`; else it counts as the CPU), the inputs and outputs of collectives,
-// which bring values together themselves, and inputs whose contents nobody reads at run time (shapes). What
-// enters a region is copied to where the region has its parameter. Runs last, after place and
-// lower-collectives. Linear.
+// One copy for each value and each device that needs it. CPUs of one process share one memory, so nothing is
+// inserted between them; the option `all` makes every crossing between devices visible, even in one memory.
+// Left alone: nodes that are not placed (with `all`; otherwise they count as on the CPU), the inputs and
+// outputs of collectives, which bring values together themselves, and inputs whose contents nothing reads at
+// run time (shapes). A value that enters a region is copied to the device of the region's parameter. Run it
+// last, after place and lower-collectives. Linear.
 // Thread safety: as any Pass.
 #pragma once
 

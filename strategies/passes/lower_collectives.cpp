@@ -34,7 +34,7 @@ class LowerCollectives final : public Pass {
   std::string_view name() const override { return "lower-collectives"; }
   std::string to_string() const override {
     LowerCollectivesOptions printed = options_;
-    if (options_.custom != nullptr) printed.ops = options_.custom->name();  // which no registry knows
+    if (options_.custom != nullptr) printed.ops = options_.custom->name();  // a name that no registry knows
     return lower_collectives_options().print(printed);
   }
 
@@ -46,7 +46,8 @@ class LowerCollectives final : public Pass {
   }
 
   bool lower(Graph& level, const Graph& outermost) const {
-    // The op that this pass knows how to compute. Other collectives, a user's too, keep their kernels.
+    // The op that this pass knows how to compute. Other collectives, user-defined ones too, keep their
+    // kernels.
     static const OpDef& all_reduce = OpRegistry::global().get("all_reduce");
     std::vector<NodeId> found;
     for (const Node& node : level.nodes()) {
@@ -54,7 +55,7 @@ class LowerCollectives final : public Pass {
     }
     if (found.empty()) return false;
     drop_order(level, found);
-    // Among a million nodes there are few that go: what is kept for each is found by its place among them.
+    // Only few of a million nodes are all-reduces: data about them is indexed by their place in `found`.
     constexpr std::size_t kNone = ~std::size_t{0};
     std::vector<std::size_t> place(level.id_bound(), kNone);
     std::vector<std::vector<bool>> is_read;  // by place and output
@@ -74,7 +75,7 @@ class LowerCollectives final : public Pass {
     std::vector<std::vector<ValueId>> given;  // by place
     for (std::size_t i = 0; i < found.size(); ++i)
       given.push_back(values_for(edit, found[i], std::move(is_read[i])));
-    // What is given may be an output of another one that goes.
+    // The value given may be an output of another node that is replaced.
     const auto follow = [&](ValueId value) {
       while (value.node.index() < place.size() && place[value.node.index()] != kNone)
         value = given[place[value.node.index()]][value.output];
@@ -89,7 +90,7 @@ class LowerCollectives final : public Pass {
     return true;
   }
 
-  // Edges between collectives that wait for nobody.
+  // Drops the order between collectives that wait for nobody.
   static void drop_order(Graph& level, std::span<const NodeId> found) {
     std::vector<bool> goes(level.id_bound());
     for (const NodeId id : found) goes[id.index()] = true;
@@ -102,7 +103,7 @@ class LowerCollectives final : public Pass {
     }
   }
 
-  // What stands in for each output.
+  // The replacement for each output.
   std::vector<ValueId> values_for(Rewriter& edit, NodeId id, std::vector<bool> is_read) const {
     LowerContext context(edit, id, std::move(is_read));
     std::vector<ValueId> values;
@@ -121,7 +122,7 @@ class LowerCollectives final : public Pass {
                                 " no value for tensor ", t, ", which it reads"),
                             place_of(edit.graph().node(id)));
           }
-          value = context.input(r, t);  // which nobody looks at
+          value = context.input(r, t);  // nothing reads it
         }
         values.push_back(value);
       }
@@ -142,7 +143,7 @@ class LowerCollectives final : public Pass {
   }
 
   LowerCollectivesOptions options_;
-  CrossDeviceOpsPtr ops_;  // null: chosen for each collective
+  CrossDeviceOpsPtr ops_;  // null: chosen per collective
 };
 
 }  // namespace

@@ -2,15 +2,15 @@
 //
 //   a0 --+                                    a0 --+
 //        all_reduce[2] --> b0, b1      -->         reduce_replicas --> b0
-//   a1 --+                                    a1 --+              `--> copy --> b1     (where b1 is read)
+//   a1 --+                                    a1 --+              `--> copy --> b1     (if b1 is read)
 //
-// For every joined all-reduce, in regions too, by the cross-device ops named
-// (strategies/passes/cross_device_ops.h): `auto` asks choose_cross_device_ops for each. One over a single
-// replica is the value itself. Where no replica reads a tensor, nothing is computed. Edges that
-// order-collectives made between them go: nobody waits for anybody here. all_gather and broadcast_replica
-// stay, as do collectives of other ops: they have kernels that do the work of all replicas.
+// Handles every joined all-reduce, in regions too, with the cross-device ops named
+// (strategies/passes/cross_device_ops.h): `auto` asks choose_cross_device_ops for each. An all-reduce over a
+// single replica becomes the value itself. If no replica reads a tensor, it is not computed. Edges that
+// order-collectives made between the all-reduces are removed: nobody waits for anybody here. all_gather and
+// broadcast_replica stay, as do collectives of other ops: their kernels do the work of all replicas.
 //
-// Keeps every bit, but for hierarchical_copy, whose sums are grouped. Linear.
+// Keeps every bit, except with hierarchical_copy, whose sums are grouped. Linear.
 // Thread safety: as any Pass.
 #pragma once
 
@@ -26,7 +26,7 @@ namespace lockstep {
 struct LowerCollectivesOptions {
   std::string ops = "auto";            // by name: see strategies/passes/cross_device_ops.h
   std::string device = {};             // where reduction_to_one_device reduces; empty: replica 0's
-  CrossDeviceOpsPtr custom = nullptr;  // in place of a name: the user's own
+  CrossDeviceOpsPtr custom = nullptr;  // instead of a name: the user's own
 };
 
 LOCKSTEP_API std::unique_ptr<Pass> make_lower_collectives(LowerCollectivesOptions options = {});

@@ -4,12 +4,12 @@
 //   replicated[replicas=2] {        -->     var @"w/replica_1"    [device="cpu:1", copy_of=@w, replica=1]
 //     read @w ... }                         replicated[replicas=2] { read @w ... }
 //
-// Every variable that a replicated region uses gets a copy for each replica but the first, whose copy is the
-// variable itself. A copy starts with the value of the first when a program is compiled, whatever its initial
-// value says: a broadcast, not a second initialisation. Nodes still name the variable; `replicate` gives each
-// replica its own. Slots of optimizers are variables like others, so they follow. Synchronization and
-// aggregation are copied: a copy that is synchronized on write is kept equal to the others (prove-sync proves
-// it), one that is synchronized on read belongs to its replica.
+// Every variable that a replicated region uses gets a copy for each replica except the first, whose copy is
+// the variable itself. When a program is compiled, a copy starts with the value of the variable, whatever its
+// initial value says: a broadcast, not a second initialisation. Nodes still name the variable; `replicate`
+// gives each replica its own. Slots of optimizers are ordinary variables, so they get copies too.
+// Synchronization and aggregation are copied: a copy that is synchronized on write is kept equal to the
+// others (prove-sync proves it), one that is synchronized on read belongs to its replica.
 //
 // Option: devices, one per replica (none: copies are not placed). Linear. Changes nothing if every copy is there
 // already, or there are no replicated regions. Thread safety: as any Pass.

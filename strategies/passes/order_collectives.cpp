@@ -1,4 +1,4 @@
-// strategies/passes/order_collectives.cpp - collectives run in one order that is known beforehand.
+// strategies/passes/order_collectives.cpp - collectives run in one fixed order.
 #include "lockstep/strategies/passes/order_collectives.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ class OrderCollectives final : public Pass {
       if (has(effects_of(level.node(id)), Effect::kCollective)) collectives.push_back(id);
     }
     if (collectives.size() < 2) return false;
-    // Those that can begin first come first, whatever order they were made in.
+    // Collectives that can start earlier come first, whatever order they were made in.
     const std::vector<std::uint32_t> depths = internal::depths_of(level);
     std::ranges::stable_sort(collectives, {}, [&](NodeId id) { return depths[id.index()]; });
     bool changed = false;

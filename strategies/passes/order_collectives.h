@@ -1,14 +1,14 @@
-// strategies/passes/order_collectives.h - collectives run in one order that is known beforehand.
+// strategies/passes/order_collectives.h - collectives run in one fixed order.
 //
 //   a -> all_reduce -> x                 a -> all_reduce -> x
 //                                  -->          |  (runs before)
 //   b -> all_reduce_1 -> y               b -> all_reduce_1 -> y
 //
-// Participants that enter collectives in different orders wait for each other for ever. So the collectives of
+// Participants that enter collectives in different orders wait for each other forever. So the collectives of
 // each level (Effect::kCollective; a branch or loop that holds some counts as one) get control edges along
-// their topological order, ties broken by id. It follows from the graph alone: workers that build the same
-// graph have the same order, which they compare by digest: a CollectiveSchedule in PassContext::records
-// (strategies/proof/collective_schedule.h). lower-collectives drops the edges where nobody waits for anybody.
+// their topological order, ties broken by id. The order follows from the graph alone: workers that build the
+// same graph have the same order, and compare it by digest: a CollectiveSchedule in PassContext::records
+// (strategies/proof/collective_schedule.h). lower-collectives drops the edges if nobody waits for anybody.
 // Linear.
 // Thread safety: as any Pass.
 #pragma once

@@ -40,7 +40,7 @@ class Place final : public Pass {
     return outcome_of(changed);
   }
 
-  // The device for a replica; null where there is none.
+  // The device for a replica; null if there is none.
   const std::string* device(std::int64_t replica) const {
     if (replica < 0) return options_.fallback.empty() ? &options_.devices[0] : &options_.fallback;
     const auto at = static_cast<std::size_t>(replica);
@@ -71,7 +71,7 @@ class Place final : public Pass {
     return !placed.empty();
   }
 
-  // Where the variable lives that the node updates; empty: it updates none.
+  // The device of the variable that the node updates; empty: it updates none.
   static const std::string& home_of(const Node& node, const Graph& outermost) {
     static const std::string none;
     const auto& update = node.op().traits.updates_variable;

@@ -3,12 +3,12 @@
 //   %a = neg(%x) replica 0       -->   %a = neg(%x) on "cpu:0" replica 0
 //   %b = neg(%y) replica 1             %b = neg(%y) on "cpu:1" replica 1
 //
-// A node made for replica r goes to devices[r]; what belongs to no replica (joined nodes, what stands outside
-// of replicated regions) to `default`, which is devices[0] unless given. Variables likewise: a copy goes to
+// A node made for replica r goes to devices[r]; a node of no replica (a joined node, or one outside of
+// replicated regions) goes to `default`, which is devices[0] unless given. Variables likewise: a copy goes to
 // the device of its replica, the first copy (the variable itself) to devices[0], a variable without copies to
-// `default`; or all of them to one device, where `variables` names it (CentralStorageStrategy). A node that
-// updates a variable goes where the variable is. What is placed already stays. Nodes of regions are placed
-// like others. Linear. Thread safety: as any Pass.
+// `default`; or all of them to one device, if `variables` names it (CentralStorageStrategy). A node that
+// updates a variable goes to the variable's device. Nodes that are placed already stay. Nodes in regions are
+// placed like others. Linear. Thread safety: as any Pass.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ struct PlaceOptions {
   std::string variables = {};             // where all variables go; empty: by replica
 };
 
-// Throws InvalidArgument for a list without devices, or for what is no device.
+// Throws InvalidArgument for an empty list of devices, or for a name that is not a device.
 LOCKSTEP_API std::unique_ptr<Pass> make_place(PlaceOptions options);
 
 }  // namespace lockstep

@@ -33,7 +33,7 @@ class ProveSync final : public Pass {
     return PassOutcome::kUnchanged;
   }
 
-  // What says that its inputs are equal.
+  // Checks the nodes that state that their inputs are equal.
   void check_agreement(const Congruence& proof, const Graph& level, const LevelClasses& classes,
                        std::vector<std::pair<const Node*, std::size_t>>& path) const {
     for (const Node& node : level.nodes()) {

@@ -7,11 +7,11 @@
 //                                              all_reduce the value, ...
 //
 // Every variable with copies that are not synchronized on read must end the step with the same bits on all
-// replicas, given that it began so; slots of optimizers are variables like others, and what happens inside
-// branches and loops counts. The inputs of nodes that say their inputs agree (predicates of branches and
-// loops that all replicas enter together) must be equal as well. See strategies/proof/congruence.h for what
-// is proven equal. Runs on a flat graph, after `replicate`; again after lower-collectives, where cross-device
-// ops of one's own are not to be trusted.
+// replicas, given that it began so. Slots of optimizers are ordinary variables, and updates inside branches
+// and loops count. The inputs of nodes that state that their inputs agree (predicates of branches and loops
+// that all replicas enter together) must be equal as well. See strategies/proof/congruence.h for what is
+// proven equal. Runs on a flat graph, after `replicate`; run it again after lower-collectives if cross-device
+// ops of your own are not to be trusted.
 //
 // Variables that may drift apart are synchronized on read: allow-drift declares them so. Changes nothing. Linear.
 // Thread safety: as any Pass.

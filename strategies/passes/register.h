@@ -8,7 +8,8 @@
 
 namespace lockstep {
 
-// Adds them to the registry, once: a second call changes nothing. Strategies call it for the global one.
+// Adds the passes to the registry, once: a second call changes nothing. Strategies call it for the global
+// registry.
 LOCKSTEP_API void register_strategy_passes(PassRegistry& registry = PassRegistry::global());
 
 }  // namespace lockstep

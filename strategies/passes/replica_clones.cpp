@@ -1,4 +1,4 @@
-// strategies/passes/replica_clones.cpp - in which order clones and joins are made, and what a clone is.
+// strategies/passes/replica_clones.cpp - makes clones and joins in order, and single clones.
 #include "lockstep/strategies/passes/internal/replica_clones.h"
 
 #include <algorithm>
@@ -33,9 +33,9 @@ const Node* joining_in(const Graph& region, const VariableCopies& copies) {
   return nullptr;
 }
 
-// Must it be one node for all replicas? Where it joins them itself, or what runs inside it does, or writes a
-// variable that they keep equal. Regions that do not run by themselves (a gradient rule, fused nodes) do not
-// count.
+// Must it be one node for all replicas? Yes if it joins replicas itself, or if a node inside it does or
+// writes a variable that they keep equal. Regions that do not run by themselves (a gradient rule, fused
+// nodes) do not count.
 bool joins(const Node& node, const VariableCopies& copies) {
   return joins_by_itself(node) || joining_node(node, copies) != nullptr;
 }
@@ -124,7 +124,7 @@ void Clones::arrange() {
   }
 }
 
-// Once, not once for each replica: in a large graph looking up a name takes longer than making a node.
+// Done once, not once per replica: in a large graph looking up a name takes longer than making a node.
 void Clones::find_variables() {
   const std::vector<VariableDecl>& variables = owner_.made().variables();
   for (std::size_t at = 0; at < body_.id_bound(); ++at) {
@@ -155,7 +155,7 @@ NodeId Clones::last(std::size_t replica, NodeId id) {
   return at.output == kListed ? lists_after_[at.node.index()] : at.node;
 }
 
-// Outputs that come from several nodes.
+// For outputs that come from several nodes.
 void Clones::list(std::size_t replica, NodeId id, std::span<const ValueId> values, NodeId after) {
   base(replica, id) = {NodeId(lists_.size()), kListed};
   lists_.insert(lists_.end(), values.begin(), values.end());
@@ -228,7 +228,7 @@ void Clones::make_constant(NodeInit& init, std::int64_t replica) {
       {"value", Tensor::full(init.outputs[0].dtype, init.outputs[0].shape, static_cast<double>(replica))}};
 }
 
-// A copy of a region becomes one that the replica runs by itself.
+// Turns a copy of a region into one that the replica runs on its own.
 void Clones::make_own(Graph& region, std::int64_t replica) {
   const StringId made_by = region.intern(kReplicate);
   for (std::size_t at = 0; at < region.id_bound(); ++at) {

@@ -93,7 +93,7 @@ void Joins::merge(const MergeCall& call) {
   const std::size_t first = target_.graph.id_bound();
   const std::vector<ValueId> results = owner_.cross(target_, node.regions()[0], arguments, node.name());
   const std::vector<std::size_t> firsts = call.first_results();
-  // What has effects in there runs after what the call runs after, and before what runs after the call.
+  // Inner nodes with effects run after the call's predecessors, and before its successors.
   SmallVector<NodeId, 2> before;
   for (std::size_t r = 0; r < replicas_; ++r) clones_.add_controls(node, r, before);
   std::vector<NodeId> acting;
@@ -120,7 +120,7 @@ void Joins::join_regions(const Node& node) {
   const std::size_t carried =
       loop ? static_cast<std::size_t>(*node.find<std::int64_t>("carried")) : node.inputs().size() - 1;
   NodeInit init = joined(node);
-  // Inputs, and for each replica which of the region's parameters are its own.
+  // Inputs, and for each replica the positions of its own parameters among those of the region.
   std::vector<std::vector<std::size_t>> places(replicas_);
   std::vector<std::size_t> originals;  // by new parameter: the old one
   const auto take = [&](std::size_t first, std::size_t last, std::size_t skip) {
@@ -141,7 +141,7 @@ void Joins::join_regions(const Node& node) {
   }
   for (std::size_t i = 0; i < node.regions().size(); ++i)
     init.regions.push_back(joined_region(node, node.regions()[i], originals, places, loop && i == 0));
-  // Outputs: replica by replica; behind them, for a loop that keeps its trips, the kept values and the number
+  // Outputs: replica by replica; for a loop that keeps its trips, followed by the kept values and the number
   // of trips.
   const std::size_t outputs = node.outputs().size();
   const std::size_t own = loop ? carried : outputs;

@@ -11,16 +11,16 @@
 //   kCollective                one node for all, which takes the values of all replicas
 //   kSumOverReplicas           one per replica and an all-reduce of them
 //   merge_call                 its region, once, over the values of all replicas
-//   cond, while_loop           one per replica; but one node for all, with all replicas inside, where it holds a collective or
+//   cond, while_loop           one per replica; but one node for all, with all replicas inside, if it holds a collective or
 //                              writes a variable that replicas keep equal. Its predicates go through `agree`, which prove-sync
 //                              checks
-// What stands outside of replicated regions stays single. Variables that have no copies yet get them
-// (mirror-variables). Lambdas are copied with what they captured, and told their replica.
+// Nodes outside of replicated regions stay single. Variables that have no copies yet get them
+// (mirror-variables). Lambdas are copied with their captures, and told their replica.
 //
 // Order: replica by replica between two collectives, each node as late as its readers allow, so that one
-// thread runs one replica's step through before the next and needs the memory of one.
+// thread completes one replica's step before the next and needs the memory of only one.
 //
-// A graph without replicated regions stays as it is: enter-replicas makes one of a plain step. Linear in the size
+// A graph without replicated regions stays as it is; enter-replicas makes such regions. Linear in the size
 // of the result. Thread safety: as any Pass.
 #pragma once
 

@@ -39,7 +39,7 @@ NodeInit Replicator::copied(const Node& node) {
   return init;
 }
 
-// The node as it is, in another graph.
+// The same node, in another graph.
 NodeId Replicator::keep(Target& target, const Node& node, std::span<const ValueId> inputs,
                         std::span<const NodeId> controls, std::vector<Graph> regions) {
   NodeInit init = copied(node);
@@ -63,8 +63,8 @@ Provenance Replicator::made_from(const Target& target, const Node& node, std::in
   return made;
 }
 
-// Specs are inferred anew where inputs turn out to be known better, or differently, than they were, and of
-// collectives, which now have all their replicas.
+// Specs are inferred again if inputs are now better known, or different, and always for collectives, which
+// now have all their replicas.
 NodeId Replicator::add(Target& target, NodeInit&& init, const Node& origin, bool same_regions) {
   bool same = init.op == &origin.op() && init.inputs.size() == origin.inputs().size() &&
               (init.regions.empty() || same_regions) && (init.op->shape_operands.empty() || knows_as_much_) &&
@@ -94,8 +94,8 @@ void Replicator::infer(Target& target, const Node& made, const Node& origin) {
   }
 }
 
-// Contents of a parameter are not known; those of what is given for it may be, and then shapes that follow
-// from them are.
+// The contents of a parameter are not known, but those of its argument may be; then the shapes that follow
+// from them are known too.
 void Replicator::take_arguments(const Target& target, std::span<const ValueId> arguments) {
   static const OpDef& placeholder = OpRegistry::global().get("placeholder");
   for (const ValueId value : arguments)
@@ -104,18 +104,18 @@ void Replicator::take_arguments(const Target& target, std::span<const ValueId> a
 
 // --- outside of replicated regions
 
-// Makes the nodes of a graph that is no replica's; gives the values of its results. `enter` run before what
-// has effects.
+// Makes the nodes of a graph that belongs to no replica; returns the values of its results. `enter` run
+// before nodes with effects.
 std::vector<ValueId> Replicator::cross(Target& target, const Graph& body, std::span<const ValueId> arguments,
                                        std::string_view scope) {
   take_arguments(target, arguments);
   std::vector<std::vector<ValueId>> values(body.id_bound());
-  std::vector<NodeId> last(body.id_bound());  // who runs after a node runs after this one
+  std::vector<NodeId> last(body.id_bound());  // nodes that run after a node run after this one
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     values[body.parameters()[i].index()] = {arguments[i]};
     last[body.parameters()[i].index()] = arguments[i].node;
   }
-  std::vector<bool> followed(body.id_bound());  // somebody runs after it
+  std::vector<bool> followed(body.id_bound());  // some node runs after it
   for (const Node& node : body.nodes()) {
     for (const NodeId before : node.controls()) followed[before.index()] = true;
   }
@@ -159,7 +159,7 @@ NodeId Replicator::merged(Target& target, const Node& node, std::span<const Valu
   return add(target, std::move(init), node);
 }
 
-// A region that belongs to no replica, with the replicated regions in it made flat.
+// A region that belongs to no replica, with its replicated regions flattened.
 Graph Replicator::cross_region(const Graph& region) {
   Graph made;
   Target target{made};
@@ -176,7 +176,7 @@ Graph Replicator::cross_region(const Graph& region) {
 
 // --- replicated regions
 
-// The values of a replicated node's outputs. `effects` are those of its nodes that have some.
+// The values of a replicated node's outputs. `effects` receives those of its nodes that have effects.
 std::vector<ValueId> Replicator::expand(Target& target, const Node& node, std::span<const ValueId> inputs,
                                         std::span<const NodeId> controls, std::vector<NodeId>& effects) {
   const ReplicatedNode replicated(node);
@@ -208,7 +208,7 @@ NodeId Replicator::group(Target& target, const Node& node, std::span<const NodeI
   return target.graph.add(std::move(init));
 }
 
-// One value for all of them, which prove-sync proves equal.
+// One value for all of them; prove-sync proves that they are equal.
 ValueId Replicator::agreement(Target& target, const Node& node, std::span<const ValueId> values) const {
   if (std::ranges::all_of(values, [&](ValueId value) { return value == values[0]; })) return values[0];
   static const OpDef& op = OpRegistry::global().get("agree");

@@ -1,4 +1,4 @@
-// strategies/passes/share_mirrored.cpp - what is equal on all replicas is computed once, and kept once.
+// strategies/passes/share_mirrored.cpp - values that are equal on all replicas are computed and kept once.
 #include "lockstep/strategies/passes/share_mirrored.h"
 
 #include <algorithm>
@@ -62,7 +62,8 @@ class ShareMirrored final : public Pass {
       apply(graph, plan, copies);
       return PassOutcome::kChanged;
     }
-    // Updates of copies wait for nodes that come later than the variable's own: see whether that can be.
+    // Updates of copies wait for nodes that come later than the variable's own update: check whether that
+    // makes a cycle.
     Graph tried = graph;
     apply(tried, plan, copies);
     std::vector<NodeId> cycle;
@@ -79,7 +80,7 @@ class ShareMirrored final : public Pass {
     return PassOutcome::kChanged;
   }
 
-  // Copies that stay equal to their variable, in one memory with it.
+  // Copies that stay equal to their variable and lie in the same memory.
   static Copies candidates(const Congruence& proof) {
     const std::vector<VariableDecl>& variables = proof.graph().variables();
     Copies copies(variables.size());
@@ -117,10 +118,10 @@ class ShareMirrored final : public Pass {
       graph.redeclare_variable(std::move(decl));
       any = true;
     }
-    if (any) rename(graph, graph);  // last: most of those that used copies are gone by now
+    if (any) rename(graph, graph);  // last: most nodes that used copies are gone by now
   }
 
-  // Whoever uses a copy that shares now uses the variable.
+  // Nodes that use a copy that now shares memory use the variable instead.
   static void rename(Graph& level, const Graph& outermost) {
     std::vector<std::tuple<NodeId, std::string, std::string>> changes;
     for (const Node& node : level.nodes()) {
@@ -140,7 +141,7 @@ class ShareMirrored final : public Pass {
 
   static void make_common(Graph& level, NodeId id) {
     Provenance provenance = level.node(id).provenance();
-    if (!has(level.node(id).op().effects, Effect::kRandom)) provenance.replica = -1;  // which draws depend on
+    if (!has(level.node(id).op().effects, Effect::kRandom)) provenance.replica = -1;  // draws need it
     level.set_provenance(id, provenance);
     for (std::size_t i = 0; i < level.node(id).regions().size(); ++i) {
       Graph& region = level.region(id, i);

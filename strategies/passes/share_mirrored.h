@@ -1,19 +1,19 @@
-// strategies/passes/share_mirrored.h - what is equal on all replicas is computed once, and kept once.
+// strategies/passes/share_mirrored.h - values that are equal on all replicas are computed and kept once.
 //
 //   x0 -+             +-> t0 -> neg   -> assign @w                x0 -+
 //       all_reduce[2]-+                                     -->       all_reduce[2] -> t0 -> neg -> assign @w
 //   x1 -+             +-> t1 -> neg_1 -> assign @"w/replica_1"    x1 -+
 //                                                                 var @"w/replica_1" [copy_of=@w, shares=true]
 //
-// Where the values of several replicas are proven equal (strategies/proof/congruence.h) and lie in one memory
-// (all CPUs of this process are one), readers go to the first of them, which is now for no replica in
-// particular; the nodes of the others are erased. That holds for pure nodes, for reads, and for updates of
-// variables whose copies stay equal: each update of a copy goes into the update of the variable at the same
-// point of its history, the copy lies in the variable's memory from then on, and nodes name the variable.
-// Collectives keep their inputs; their outputs for other replicas are not read any more, which
-// lower-collectives makes use of. Regions that hold all replicas are treated alike.
+// If the values of several replicas are proven equal (strategies/proof/congruence.h) and lie in one memory
+// (all CPUs of this process are one), readers move to the first of them, which then belongs to no replica in
+// particular; the nodes of the others are erased. This applies to pure nodes, to reads, and to updates of
+// variables whose copies stay equal: each update of a copy is merged into the update of the variable at the
+// same point of its history, the copy then lies in the variable's memory, and nodes name the variable.
+// Collectives keep their inputs; their outputs for other replicas are no longer read, which lower-collectives
+// exploits. Regions that hold all replicas are treated alike.
 //
-// Bits of results and of variables stay. Copies that cannot be shared (another memory, copies that drift
+// Results and variables keep their bits. Copies that cannot be shared (another memory, copies that drift
 // apart or belong to their replica, updates that do not pair up) stay as they are. Needs no proof before it:
 // variables that drift apart (allow-drift) are found and left alone.
 //

@@ -22,7 +22,7 @@ class Planner {
  private:
   using Updates = std::span<const LevelClasses::Update>;
 
-  // For nodes that update copies, by id: the node that updates the variable at the same point.
+  // By id, for nodes that update copies: the node that updates the variable at the same point.
   std::vector<NodeId> pair_updates(const Graph& graph, const LevelClasses& classes) {
     std::vector<NodeId> targets(graph.id_bound());
     std::vector<LevelClasses::Update> updates = classes.updates();
@@ -47,7 +47,7 @@ class Planner {
       if (!pairs) refused_.insert(variable);
       for (std::size_t p = 0; p < history.size(); ++p) {
         const NodeId node = history[p].node;
-        if (pairs && first[p].node == node) continue;  // one node for both
+        if (pairs && first[p].node == node) continue;  // one node updates both
         NodeId& target = targets[node.index()];
         if (!pairs || (target.valid() && target != first[p].node)) {
           unpaired.insert(node);
@@ -56,7 +56,7 @@ class Planner {
         }
       }
     }
-    // A node that also updates what is no copy stays.
+    // A node that also updates a variable that is not a copy stays.
     for (const LevelClasses::Update& update : updates) {
       if (proof_.original(update.variable) == update.variable && targets[update.node.index()].valid())
         unpaired.insert(update.node);
@@ -78,7 +78,7 @@ class Planner {
   SharingPlan plan(const Graph& graph, const LevelClasses& classes) {
     SharingPlan made;
     const std::vector<NodeId> targets = pair_updates(graph, classes);
-    std::vector<NodeId> merged(graph.id_bound());  // into which node
+    std::vector<NodeId> merged(graph.id_bound());  // the node it is merged into
     std::vector<std::uint32_t> position(graph.id_bound());
     std::vector<bool> is_common(graph.id_bound()), is_parameter(graph.id_bound());
     for (const NodeId id : graph.parameters()) is_parameter[id.index()] = true;
@@ -127,7 +127,7 @@ class Planner {
       make_common(target);
     };
     std::uint32_t at = 0;
-    std::vector<NodeId> owners;  // of regions, which come last: members_ is this level's
+    std::vector<NodeId> owners;  // of regions; visited last, because members_ holds this level's
     for (const NodeId id : graph.topological_order()) {
       const Node& node = graph.node(id);
       position[id.index()] = ++at;
@@ -154,7 +154,8 @@ class Planner {
         erase_for(node, to[0].node);
         continue;
       }
-      // Nodes that stay: what they give to other replicas, where they are one for all; parameters of regions.
+      // The node stays. If it is one for all replicas, readers of its outputs for other replicas move; so do
+      // readers of parameters of regions.
       const bool joined =
           replica < 0 && (node.op().traits.is(ReplicaRole::kCollective) || classes.has_regions(id));
       if (joined || is_parameter[id.index()]) {
@@ -184,7 +185,7 @@ class Planner {
     if (decl != nullptr) refused_.insert(static_cast<std::size_t>(decl - proof_.graph().variables().data()));
   }
 
-  // Whoever had to run before the copy's update now has to run before the variable's.
+  // Nodes that had to run before the copy's update must now run before the variable's.
   template <class Follow>
   bool merge_update(const Graph& graph, const Node& node, const Node& target,
                     std::span<const std::uint32_t> position, SharingPlan& made, const Follow& follow) {
@@ -210,10 +211,10 @@ class Planner {
   const Congruence& proof_;
   const std::vector<bool>& copies_;
   struct Members {
-    SmallVector<ValueId, 1> standing;  // that others may be merged into: one for each op, memory and spec
-    std::uint32_t level = 0;           // for which this holds
+    SmallVector<ValueId, 1> standing;  // others may be merged into these: one for each op, memory and spec
+    std::uint32_t level = 0;           // the level that these entries belong to
     std::int32_t replica = -1;         // of the first
-    bool mixed = false;                // of several replicas
+    bool mixed = false;                // the class has values of several replicas
   };
   std::vector<Members> members_;  // by class
   std::uint32_t level_ = 0;

@@ -11,7 +11,7 @@
 namespace lockstep::internal {
 namespace {
 
-// Variables aside.
+// Are the values equal, apart from which variable they name?
 bool same(const AttributeValue& a, const AttributeValue& b) {
   if (std::holds_alternative<VariableRef>(a)) return std::holds_alternative<VariableRef>(b);
   const auto* x = std::get_if<Tensor>(&a);
@@ -26,8 +26,8 @@ bool same(const AttributeValue& a, const AttributeValue& b) {
 std::uint32_t AttributeNumbers::of(const std::vector<Attribute>& list) {
   if (list.empty()) return 0;
   const auto names_variable = [](const Attribute& a) { return std::holds_alternative<VariableRef>(a.value); };
-  if (std::ranges::any_of(list, names_variable)) return number_of(list);  // each replica has one of its own
-  const auto [found, added] = numbers_.try_emplace(&list, 0);             // clones share the others
+  if (std::ranges::any_of(list, names_variable)) return number_of(list);  // each replica names its own
+  const auto [found, added] = numbers_.try_emplace(&list, 0);             // clones share all other lists
   if (added) found->second = number_of(list);
   return found->second;
 }

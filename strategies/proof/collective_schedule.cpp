@@ -1,4 +1,4 @@
-// strategies/proof/collective_schedule.cpp - in which order a graph communicates, to be compared between
+// strategies/proof/collective_schedule.cpp - the order in which a graph communicates, to be compared between
 // workers.
 #include "lockstep/strategies/proof/collective_schedule.h"
 

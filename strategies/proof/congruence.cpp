@@ -20,9 +20,9 @@ using internal::AttributeNumbers;
 using internal::KeyTable;
 using Class = std::uint32_t;
 constexpr Class kNoClass = 0xFFFFFFFFU;
-constexpr int kMaxRounds = 64;  // of one loop; then its carried values are all told apart
+constexpr int kMaxRounds = 64;  // per loop; after that all carried values are told apart
 
-// What a class was made of; the first word of its key.
+// What a class was made from; the first word of its key.
 enum Tag : std::uint32_t {
   kNode,
   kOutput,
@@ -117,11 +117,11 @@ class CongruenceMaker {
     log_.emplace_back(variable, states_[variable]);
     states_[variable] = after;
   }
-  // Variables written since, and what they hold; takes it back.
+  // Variables written since, and the classes they hold; restores the state before.
   std::map<std::size_t, Class> rewind(std::size_t since) {
     std::map<std::size_t, Class> changed;
     for (std::size_t i = log_.size(); i-- > since;) {
-      changed.emplace(log_[i].first, states_[log_[i].first]);  // the last state only
+      changed.emplace(log_[i].first, states_[log_[i].first]);  // only the last state
     }
     for (std::size_t i = log_.size(); i-- > since;) states_[log_[i].first] = log_[i].second;
     log_.resize(since);
@@ -153,7 +153,7 @@ class CongruenceMaker {
   }
 
   static bool equals_only_itself(const Node& node, Effect effects) {
-    // Variables and random numbers of replicas are told apart by what they are.
+    // Variables and random numbers of replicas are told apart by their own rules.
     if (differs_by_itself(node.op().traits) || has(effects, Effect::kHost | Effect::kOpaque)) return true;
     if (node.op().region_kind == RegionKind::kReplicated) return true;
     if (!node.regions().empty() && effects != Effect::kPure) return true;
@@ -188,12 +188,12 @@ class CongruenceMaker {
     }
     start_key(node, kNode);
     if (traits.gives_shape && node.graph().spec(node.inputs()[0]).shape.is_known()) {
-      key_[0] = kShapeOf;  // contents do not matter
+      key_[0] = kShapeOf;  // its contents do not matter
       add_dims(node.graph().spec(node.inputs()[0]).shape);
     } else {
       for (const ValueId input : node.inputs()) key_.push_back(level.of(input));
     }
-    if (node.inputs().empty()) {  // so that what its maker declared may be all that decides its outputs
+    if (node.inputs().empty()) {  // without inputs, the declared outputs may be all that tells nodes apart
       for (const TensorSpec& spec : node.outputs()) {
         key_.push_back(static_cast<std::uint32_t>(spec.dtype));
         for (const std::int64_t dim : spec.shape.dims()) key_.push_back(static_cast<std::uint32_t>(dim));
@@ -211,7 +211,8 @@ class CongruenceMaker {
       if (!overwritten) key_.push_back(states_[place(variable->name)]);
     }
     for (const Graph& region : node.regions()) {
-      // Pure, so that only what it gives matters. Numbered over the inputs, or over parameters of its own.
+      // The region is pure, so only its results matter. It is numbered over the node's inputs, or over
+      // parameters of its own.
       const std::vector<std::uint32_t> key = key_;
       std::vector<Class> arguments;
       for (std::size_t i = 0; i < region.parameters().size(); ++i) {
@@ -246,14 +247,15 @@ class CongruenceMaker {
     }
   }
 
-  // --- tensors out of their chunks
+  // --- tensors joined from their chunks
 
   static bool is_join(const Node& node) {
     static const OpDef& join_chunks = OpRegistry::global().get("join_chunks");
     return &node.op() == &join_chunks;
   }
 
-  // A value of the shape of `like`, which is one of those that this chunk is of: they all have one shape.
+  // A value with the shape of `like`: of the values that this chunk was made from, which all have one shape,
+  // the first.
   static ValueId first_alike(const Graph& graph, ValueId chunk, ValueId like) {
     static const OpDef& reduce_chunk = OpRegistry::global().get("reduce_chunk");
     const Node& made = graph.node(chunk.node);
@@ -265,8 +267,8 @@ class CongruenceMaker {
     return like;
   }
 
-  // Each tensor by itself: replicas need not read the same ones. Of the last inputs only the shapes count,
-  // and the length of the chunks settles one open dimension.
+  // Each tensor separately: replicas need not read the same ones. Of the last inputs only the shapes count,
+  // and the length of the chunks determines one unknown dimension.
   void join(const Node& node, LevelClasses& level) {
     const std::size_t tensors = node.outputs().size();
     const std::span<const ValueId> inputs = node.inputs();
@@ -282,8 +284,8 @@ class CongruenceMaker {
     }
   }
 
-  // Output 0 is input 0, perhaps in another memory. An alias may have another shape, which then decides what
-  // readers compute.
+  // Output 0 is input 0, perhaps in another memory. An alias may have another shape, which would affect what
+  // readers compute; such an alias does not count.
   static bool is_input(const Node& node) {
     const OpTraits& traits = node.op().traits;
     if (node.outputs().size() != 1 || node.inputs().empty()) return false;
@@ -336,8 +338,8 @@ class CongruenceMaker {
     for (const VariableUse& use : variable_uses(node)) {
       if (use.writes) variables.push_back(place(use.name));
     }
-    // Carried values, then written variables; each has a colour beside what it starts with, which tells it
-    // from others.
+    // Carried values, then written variables. Each has a colour besides its initial class, which tells it
+    // apart from others.
     std::vector<Class> initial, arguments;
     for (std::size_t i = 0; i < carried; ++i) initial.push_back(level.of(node.inputs()[i]));
     for (const std::size_t variable : variables) initial.push_back(states_[variable]);
@@ -391,10 +393,10 @@ class CongruenceMaker {
     level.regions_[node.id()] = std::move(inner);
   }
 
-  // Gives new colours to what entered equal and came out different. True where there is such a thing.
+  // Gives new colours to values that entered equal and came out different. True if there are any.
   static bool split(std::span<const Class> entry, std::span<const Class> next,
                     std::span<std::uint32_t> colours) {
-    // Entry: the results, numbered.
+    // By entry class: the result classes, with their colours.
     std::unordered_map<Class, std::vector<std::pair<Class, std::uint32_t>>> groups;
     bool any = false;
     std::vector<std::uint32_t> old(colours.begin(), colours.end());
@@ -418,11 +420,11 @@ class CongruenceMaker {
   Congruence& made_;
   KeyTable table_;
   AttributeNumbers attributes_;
-  std::vector<Class> states_;                       // of variables, now
-  std::vector<std::pair<std::size_t, Class>> log_;  // what they were before
+  std::vector<Class> states_;                       // current class of each variable
+  std::vector<std::pair<std::size_t, Class>> log_;  // earlier classes of variables
   NameMap<std::uint32_t> kinds_;
   std::vector<std::uint32_t> key_;
-  std::uint32_t depth_ = 0;  // loops around
+  std::uint32_t depth_ = 0;  // number of loops around
 };
 
 Congruence::Congruence(const Graph& outermost, const NameSet& drifting) : graph_(&outermost) {

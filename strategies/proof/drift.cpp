@@ -1,4 +1,4 @@
-// strategies/proof/drift.cpp - from two values that replicas do not share back to where they begin to differ.
+// strategies/proof/drift.cpp - traces two differing values back to where they begin to differ.
 #include "lockstep/strategies/proof/internal/drift.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ std::ptrdiff_t parameter_of(const Graph& graph, NodeId id) {
   return found == graph.parameters().end() ? -1 : found - graph.parameters().begin();
 }
 
-// A copy is what it was made of.
+// The value that a chain of copies was made from.
 ValueId source_of(const Graph& graph, ValueId value) {
   while (graph.node(value.node).op().traits.transfers) value = graph.node(value.node).inputs()[0];
   return value;
@@ -51,7 +51,7 @@ void Drift::enter(const Node& owner, std::size_t region) {
   levels_.push_back({&owner.regions()[region], &level().classes->region(owner.id(), region), &owner, region});
 }
 
-// From parameters of a region to what they stand for.
+// Replaces parameters of a region by their arguments; in a loop, possibly by the body's results.
 bool Drift::leave(ValueId& a, ValueId& b) {
   const std::ptrdiff_t first = parameter_of(*level().graph, a.node),
                        second = parameter_of(*level().graph, b.node);
@@ -68,7 +68,7 @@ bool Drift::leave(ValueId& a, ValueId& b) {
     b = outer_b;
     return true;
   }
-  // They begin equal: a trip tells them apart.
+  // They enter the loop equal: a trip makes them differ.
   enter(owner, 1);
   const std::vector<ValueId>& results = level().graph->results();
   if (i >= results.size() || j >= results.size()) {
@@ -80,7 +80,7 @@ bool Drift::leave(ValueId& a, ValueId& b) {
   return true;
 }
 
-// Do they enter a loop equal, so that it is a trip that tells them apart?
+// Do they enter a loop equal, so that a trip makes them differ?
 bool Drift::goes_round(ValueId a, ValueId b) const {
   const std::ptrdiff_t i = parameter_of(*level().graph, a.node), j = parameter_of(*level().graph, b.node);
   if (i < 0 || j < 0 || levels_.size() < 2 || level().owner->op().region_kind != RegionKind::kWhile)
@@ -90,7 +90,7 @@ bool Drift::goes_round(ValueId a, ValueId b) const {
   return outside.of(inputs[static_cast<std::size_t>(i)]) == outside.of(inputs[static_cast<std::size_t>(j)]);
 }
 
-// From two outputs of one node to what its regions give for them.
+// Replaces two outputs of one node by the results of its regions for them.
 bool Drift::descend(const Node& node, ValueId& a, ValueId& b) {
   if (!level().classes->has_regions(node.id())) return false;
   const bool loop = node.op().region_kind == RegionKind::kWhile;
@@ -147,7 +147,7 @@ void Drift::follow(ValueId a, ValueId b) {
       reason_ = "they are computed in different ways";
       return;
     }
-    // The first input that differs; rather one that leads out of a loop than round it.
+    // The first input that differs; preferably one that leads out of a loop, not round it.
     const std::size_t none = first.inputs().size();
     std::size_t i = none;
     for (std::size_t j = 0; j < none; ++j) {
@@ -165,7 +165,7 @@ void Drift::follow(ValueId a, ValueId b) {
   }
 }
 
-// Why nodes of one op with equal inputs are not equal.
+// Why two nodes of one op with equal inputs are not equal.
 std::string Drift::why(const Node& a, const Node& b) {
   const OpTraits& traits = a.op().traits;
   const Effect effects = effects_of(a);

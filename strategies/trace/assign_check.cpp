@@ -1,4 +1,4 @@
-// strategies/trace/assign_check.cpp - what replicas assign, looked at when the whole step is traced.
+// strategies/trace/assign_check.cpp - checks what replicas assign, once the whole step is traced.
 #include "lockstep/strategies/trace/assign_check.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ bool is_zero(const Graph& level, ValueId value) {
          constant->item() == 0;
 }
 
-// Variables of which it matters whether the values that replicas assign differ.
+// Variables for which it matters whether the values that replicas assign differ.
 bool is_aggregated(const VariableDecl& decl) {
   const bool sums = decl.aggregation == Aggregation::kSum || decl.aggregation == Aggregation::kMean;
   return sums && decl.synchronization != Synchronization::kOnRead;

@@ -5,10 +5,10 @@
 //     return matmul(x, w) + constant(Tensor::from({2}, {1.F, 2.F}));
 //   });
 //
-// The nodes go where the function's other nodes go: into the step, or the branch, loop body or replica that
-// is being traced. Numbers need no constant(): `x + 1.F` makes one. Everything else that a builder does is
-// current_builder()'s (strategies/trace/context.h). Outside of a traced function each is an error
-// (FailedPrecondition). Thread safety: tracing belongs to its thread.
+// The nodes go to the same place as the function's other nodes: into the step, or the branch, loop body or
+// replica that is being traced. Numbers need no constant(): `x + 1.F` makes one. For everything else that a
+// builder does use current_builder() (strategies/trace/context.h). Outside of a traced function each call is
+// an error (FailedPrecondition). Thread safety: tracing belongs to its thread.
 #pragma once
 
 #include <string_view>
@@ -22,7 +22,7 @@
 
 namespace lockstep {
 
-// Copies the tensor: what happens to it later does not change the step.
+// Copies the tensor: later changes to it do not change the step.
 LOCKSTEP_API Value constant(const Tensor& value, std::string_view name = "constant",
                             SourceSite site = SourceSite::current());
 template <class T>
@@ -30,8 +30,8 @@ requires std::is_arithmetic_v<T> Value constant(T value, SourceSite site = Sourc
   return constant(Tensor::scalar(value), "constant", site);
 }
 
-// Prefixes the names of nodes that are made while the guard lives with "name/". It ends with the function
-// that made it.
+// Prefixes the names of nodes that are made while the guard lives with "name/". The guard must not outlive
+// the function that made it.
 [[nodiscard]] LOCKSTEP_API GraphBuilder::Guard name_scope(std::string_view name);
 
 }  // namespace lockstep

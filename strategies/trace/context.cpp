@@ -48,7 +48,7 @@ ContextFrame::~ContextFrame() {
     top_frame = outer_;
     return;
   }
-  // Left before a context that was entered later: that one stays.
+  // This frame ends before one that was entered later: the later one stays active.
   const ContextFrame* later = top_frame;
   while (later != nullptr && later->outer_ != this) later = later->outer_;
   if (later != nullptr) later->outer_ = outer_;

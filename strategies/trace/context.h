@@ -15,7 +15,7 @@
 //   a replica method outside of a replica        "requires replica context" (a collective in an update, too)
 //   a ReplicaContext of another function         "this ReplicaContext belongs to another ..."
 //
-// While a function is traced, current_builder() is where its nodes go.
+// While a function is traced, its nodes go into current_builder().
 //
 // Thread safety: contexts belong to the thread that entered them; every question here is about the calling
 // thread.
@@ -38,25 +38,25 @@ class Strategy;
 enum class ContextKind : std::uint8_t { kDefault, kCrossReplica, kReplica, kUpdate };
 LOCKSTEP_API std::string_view to_string(ContextKind kind);  // "default", "cross-replica", "replica", "update"
 
-// What is active on this thread.
+// The active strategy and context of this thread.
 LOCKSTEP_API bool has_strategy();
 LOCKSTEP_API Strategy* current_strategy();  // null: none
 LOCKSTEP_API ContextKind current_context();
 LOCKSTEP_API bool in_cross_replica_context();  // cross-replica or update
 LOCKSTEP_API bool in_replica_context();
-// The graph being traced; null where none is.
+// The graph being traced; null if there is none.
 LOCKSTEP_API GraphBuilder* current_builder();
 
 namespace internal {
 
-// What a scope that is entered here is: cross-replica, but an update stays one.
+// The context that a scope entered here gets: cross-replica, except that an update stays one.
 LOCKSTEP_API ContextKind kind_of_scope();
 
 class Tracer;       // strategies/trace/tracer.h
 class RegionKinds;  // strategies/trace/internal/result_kinds.h
 
-// One entered context; leaves it when it goes, on the thread that made it. Contexts nest like blocks; one
-// that goes before a later one leaves that one active.
+// One entered context; the destructor leaves it, on the thread that made it. Contexts nest like blocks; if
+// one ends before a later one, the later one stays active.
 class LOCKSTEP_API ContextFrame {
  public:
   ContextFrame(Tracer* tracer, ContextKind kind, GraphBuilder* builder);
@@ -71,12 +71,13 @@ class LOCKSTEP_API ContextFrame {
   std::uint64_t serial() const { return serial_; }  // unique in the process
   static const ContextFrame* current();
 
-  // --- of the code of a replica
-  // How a value of it differs between replicas, as far as it is traced; per replica for one of a region
+  // --- for the code of a replica
+  // How a value differs between replicas, as far as the code is traced; kPerReplica for a value of a region
   // inside it.
   void set_kinds(RegionKinds* kinds) { kinds_ = kinds; }
   ReplicaKind kind_of(const Value& value) const;
-  // A value that leaves the region beside what the function gives: `then` hears what it is outside.
+  // A value that leaves the region besides the function's results: `then` is called with the value it becomes
+  // outside.
   using Leaves = std::pair<Value, std::function<void(const PerReplica<Value>&)>>;
   void leave(const Value& value, std::function<void(const PerReplica<Value>&)> then) const;
   const std::vector<Leaves>& leaving() const { return leaving_; }
@@ -91,15 +92,15 @@ class LOCKSTEP_API ContextFrame {
   mutable std::vector<Leaves> leaving_;
 };
 
-// The call of a user, for errors: "reduce()" at a line.
+// The place of a user's call, for errors: "reduce()" at a line.
 LOCKSTEP_API ErrorPlace place_of_call(std::string_view method, const SourceSite& site);
 // "1 slot", "2 slots".
 LOCKSTEP_API std::string counted(std::size_t number, std::string_view noun);
 
-// Throw FailedPrecondition where the context is another one; `method` is what was called, and where.
+// Throw FailedPrecondition if the context is another one; `method` and `site` say what was called, and where.
 LOCKSTEP_API void require_cross_replica(const Tracer* tracer, std::string_view method,
                                         const SourceSite& site);
-// Of what makes nodes for all replicas.
+// For methods that make nodes for all replicas.
 LOCKSTEP_API void require_no_update(std::string_view method, const SourceSite& site);
 LOCKSTEP_API void require_replica(std::string_view method, const SourceSite& site);
 

@@ -2,10 +2,10 @@
 //
 //   auto step = strategy.function(element_spec(batch), fn);      // batch: a PerReplica<Tensor>, or any nest of them
 //
-// One InputSpec for each leaf, in the order of nest::flatten: its dtype and shape, with the dimensions
-// unknown in which slots differ, and the first one, which is the batch's, so that a partial last batch fits.
-// A single value is an input that all replicas share, and keeps its shape. Throws InvalidArgument where the
-// slots of a leaf differ in dtype or rank. Thread safety: any thread.
+// One InputSpec for each leaf, in the order of nest::flatten: its dtype and shape. Dimensions in which slots
+// differ become unknown, and so does the first, which is the batch's, so that a partial last batch fits. A
+// single value is an input that all replicas share, and keeps its shape. Throws InvalidArgument if the slots
+// of a leaf differ in dtype or rank. Thread safety: any thread.
 #pragma once
 
 #include <span>

@@ -1,9 +1,9 @@
-// strategies/trace/function.h - functions of Values as functions of flat lists, and what a strategy makes of
-// them.
+// strategies/trace/function.h - functions of Values as functions of flat lists, and the handles that
+// strategies return.
 //
-// Function<Out> is what Strategy::function() gives. The rest is machinery: it finds out what a function
-// takes, calls it with a list, and remembers the nest that it gave. Thread safety: a Function may be called
-// from any thread.
+// Strategy::function() returns a Function<Out>. The rest is machinery: it finds out what a function takes,
+// calls it with a list, and remembers the nest that it returned. Thread safety: a Function may be called from
+// any thread.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +39,8 @@ class Function : public Step {
   Function(Step step, std::function<Out(std::span<const PerReplica<Tensor>>)> rebuild)
       : Step(std::move(step)), rebuild_(std::move(rebuild)) {}
 
-  // One argument per input: PerReplica<Tensor>, or a Tensor that all replicas are given. Where the function
-  // takes nests, nests of them.
+  // One argument per input: PerReplica<Tensor>, or a Tensor that all replicas get. If the function takes
+  // nests, nests of these.
   Out operator()(SourceSite site = SourceSite::current()) const { return call_with(site); }
   template <internal::FunctionArgument A>
   Out operator()(const A& a, SourceSite site = SourceSite::current()) const {
@@ -54,7 +54,7 @@ class Function : public Step {
   Out operator()(const A& a, const B& b, const C& c, SourceSite site = SourceSite::current()) const {
     return call_with(site, a, b, c);
   }
-  // Of so many arguments errors know the place of the function alone, not of the call.
+  // With this many arguments errors show the place of the function, not of the call.
   template <internal::FunctionArgument A, internal::FunctionArgument B, internal::FunctionArgument C,
             internal::FunctionArgument D, internal::FunctionArgument... More>
   Out operator()(const A& a, const B& b, const C& c, const D& d, const More&... more) const {
@@ -69,7 +69,7 @@ class Function : public Step {
              const RunOptions& options = {}, SourceSite site = SourceSite::current()) const {
     if constexpr (std::is_void_v<Out>) {
       run_n(steps, arguments, options, site);
-    } else {  // into their structure before they are computed: a step that has committed fails no more
+    } else {  // build the structure before the run: after a commit nothing may fail
       std::optional<Out> out;
       run_n(
           steps, arguments, options,
@@ -94,13 +94,14 @@ namespace internal {
 
 [[noreturn]] LOCKSTEP_API void wrong_arity(std::size_t takes, std::size_t got, const SourceSite& site);
 
-// Calls fn with the items of the list as its arguments, whose types say how many it takes: one for a leaf, as
-// many as it has leaves for a nest whose type says so, all for the one parameter that is a list.
+// Calls fn with the items of the list as its arguments. The parameter types say how many items each takes:
+// one for a leaf, as many as it has leaves for a nest of fixed size, all for a single parameter that is a
+// list.
 template <class Argument, class F, class R, class... As>
 R apply_list(const F& fn, std::span<const Argument> list, R (*)(As...), const SourceSite& site) {
   constexpr bool kOne = sizeof...(As) == 1;
   if constexpr (!std::is_invocable_v<const F&, As...>) {
-    wrong_arity(0, list.size(), site);  // signature_of() has refused it
+    wrong_arity(0, list.size(), site);  // signature_of() has already refused it
   } else if constexpr (kOne && (std::is_convertible_v<std::span<const Argument>, As> && ...)) {
     return fn(list);
   } else if constexpr (kOne && (std::is_same_v<std::vector<Argument>, std::remove_cvref_t<As>> && ...)) {
@@ -116,7 +117,7 @@ R apply_list(const F& fn, std::span<const Argument> list, R (*)(As...), const So
       if (list.size() != kTakes) wrong_arity(kTakes, list.size(), site);
       [[maybe_unused]] std::size_t next = 0;
       [[maybe_unused]] const auto take = [&](const auto&) { return list[next++]; };
-      // Braces keep the order.
+      // Braces guarantee the order of evaluation.
       const std::tuple<nest::Rebound<As, Argument>...> parts{
           nest::rebuild<Argument>(std::remove_cvref_t<As>(), take)...};
       return std::apply(fn, parts);
@@ -162,7 +163,7 @@ auto signature_of() {
   }
 }
 
-// fn, which takes nests, as a function of their leaves in one list; the arguments have the structure.
+// Turns fn, which takes nests, into a function of one list of their leaves; the arguments give the structure.
 template <class Leaf, class F, class... Arguments>
 auto function_of_leaves(const F& fn, const Arguments&... arguments) {
   using R = typename decltype(signature_of<F>())::Result;
@@ -174,7 +175,7 @@ auto function_of_leaves(const F& fn, const Arguments&... arguments) {
   };
 }
 
-// Traces fn into flat values and remembers the structure of what it gave.
+// Traces fn into flat values and remembers the structure of what it returned.
 template <class Leaf, class F>
 std::pair<std::vector<Leaf>, std::shared_ptr<const void>> flat_call(const F& fn,
                                                                     std::span<const Leaf> arguments,
@@ -196,7 +197,7 @@ auto rebuilt(const std::shared_ptr<const void>& structure, const List& flat) {
   }
 }
 
-// A Function of what `trace` makes of fn: trace(inputs, function of flat values, site) gives the Step.
+// Makes a Function from fn: trace(inputs, function of flat values, site) returns the Step.
 template <class Leaf, class F, class Trace>
 auto make_function(std::vector<InputSpec> inputs, const F& fn, SourceSite site, const Trace& trace) {
   using R = typename decltype(signature_of<F>())::Result;
@@ -215,7 +216,7 @@ auto make_function(std::vector<InputSpec> inputs, const F& fn, SourceSite site, 
   });
 }
 
-// Of Strategy::update().
+// For Strategy::update().
 template <class Copy, class F, std::size_t... kIndex>
 Value call_update(const Copy& copy, const F& fn, std::span<const Value> values, const SourceSite& site,
                   std::index_sequence<kIndex...>) {
@@ -233,8 +234,8 @@ Value call_update(const Copy& copy, const F& fn, std::span<const Value> values, 
   }
 }
 
-// What a function that is called with these arguments takes. Throws InvalidArgument if the slots of one
-// differ in kind.
+// The inputs of a function that is called with these arguments. Throws InvalidArgument if the slots of one
+// argument differ in kind.
 LOCKSTEP_API std::vector<InputSpec> specs_of(std::span<const PerReplica<Tensor>> arguments,
                                              const SourceSite& site);
 

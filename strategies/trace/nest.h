@@ -1,8 +1,8 @@
-// strategies/trace/nest.h - what functions of a step may take and give: values in any nest of standard
+// strategies/trace/nest.h - the parameters and results of step functions: values in any nest of standard
 // containers.
 //
 // A nest is a leaf, a std::vector, std::array, std::map<std::string, ...>, std::pair or std::tuple of nests,
-// or a struct of one's own that is a template over its leaves and lists its members:
+// or your own struct that is a template over its leaves and lists its members:
 //
 //   template <class T>
 //   struct Metrics {
@@ -11,7 +11,7 @@
 //     auto fields() const { return std::tie(loss, accuracy); }
 //   };
 //
-// A function that gives Metrics<Value> then comes back as Metrics<PerReplica<Tensor>>.
+// A function that returns Metrics<Value> then becomes one that returns Metrics<PerReplica<Tensor>>.
 //   nest::flatten(n, visit)      calls visit(leaf) for every leaf, in order
 //   nest::rebuild<To>(n, make)   the same structure with make(leaf), a To, in place of each leaf
 //   nest::leaves<To>(n)          all leaves, each as a To, in order
@@ -78,7 +78,7 @@ struct Rebind<void, To> {
 template <class N, class To>
 using Rebound = typename Rebind<std::remove_cvref_t<N>, To>::Type;
 
-// What is known of a nest by its type.
+// What the type of a nest says about its leaves.
 template <class N>
 struct Leaves {  // of a leaf
   template <class To>
@@ -229,7 +229,7 @@ struct Rebuild<To, std::pair<A, B>, Make> {
 template <class To, class... Ns, class Make>
 struct Rebuild<To, std::tuple<Ns...>, Make> {
   static Rebound<std::tuple<Ns...>, To> run(const std::tuple<Ns...>& n, const Make& make) {
-    // Braces keep the order.
+    // Braces guarantee the order of evaluation.
     return std::apply(
         [&](const auto&... items) { return Rebound<std::tuple<Ns...>, To>{rebuild<To>(items, make)...}; }, n);
   }
@@ -257,7 +257,7 @@ Rebound<N, To> refill(const N& n, const List& list) {
 
 namespace lockstep::internal {
 
-// What a function of a step gave, leaf by leaf: values, and variables, which are read.
+// What a function of a step returned, leaf by leaf: values, and variables, which are read.
 template <class Leaf, class R>
 std::vector<Leaf> given_leaves(const R& given, [[maybe_unused]] const SourceSite& site) {
   std::vector<Leaf> list;

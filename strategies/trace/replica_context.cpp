@@ -22,8 +22,8 @@ ReplicaContext replica_context(SourceSite site) {
   return {*frame->tracer(), frame->serial()};
 }
 
-// Regions (branches, loop bodies) of the function are part of it; another function, or a merge function
-// inside, is not.
+// Regions of the function (branches, loop bodies) are part of it; another function, or a merge function
+// inside it, is not.
 void ReplicaContext::check(std::string_view method, const SourceSite& site) const {
   internal::require_replica(method, site);
   if (internal::ContextFrame::current()->serial() == serial_) return;
@@ -56,7 +56,7 @@ Value ReplicaContext::all_reduce(ReduceOp op, const Operand& value) const {
 IndexedSlices ReplicaContext::all_reduce(ReduceOp op, const IndexedSlices& slices, SourceSite site) const {
   check("all_reduce()", site);
   if (op != ReduceOp::kMean) return lockstep::all_reduce(op, slices, site);
-  // Here it is known how many replicas there are.
+  // Here the number of replicas is known.
   const auto here = internal::BuilderAccess(*current_builder()).made_at(site);
   IndexedSlices shares = slices;
   if (is_integer(shares.values.dtype())) shares.values = cast(shares.values, DType::kF64);
@@ -116,7 +116,7 @@ std::vector<Value> ReplicaContext::merge_call_list(const MergeListFn& merge, std
         }
         std::vector<MergedResult> results;
         for (const PerReplica<Value>& result : merge(tracer_->strategy(), merged)) {
-          // Of equal values one is enough.
+          // One of several equal values is enough.
           if (result.kind() == ReplicaKind::kMirrored) {
             results.push_back({result[0]});
           } else {

@@ -10,11 +10,11 @@
 //     ...
 //   });
 //
-// A merge function is traced once, in cross-replica context, with the values of all replicas. What it gives
-// as a Value (or a single PerReplica) every replica gets; of a PerReplica with a slot for each, each gets its
-// own. It may use no value of the replica but its arguments. A ReplicaContext is good while its function is
-// being traced. Thread safety: for the thread that traces the function; on another one its methods throw
-// FailedPrecondition.
+// A merge function is traced once, in cross-replica context, with the values of all replicas. If it returns a
+// Value (or a single PerReplica), every replica gets it; if it returns a PerReplica with a slot for each
+// replica, each replica gets its own slot. It may use no value of the replica except its arguments. A
+// ReplicaContext is valid while its function is being traced. Thread safety: for the thread that traces the
+// function; on any other thread its methods throw FailedPrecondition.
 #pragma once
 
 #include <cstdint>
@@ -47,12 +47,14 @@ class LOCKSTEP_API ReplicaContext {
  public:
   Strategy& strategy(SourceSite site = SourceSite::current()) const;
   std::int64_t num_replicas_in_sync(SourceSite site = SourceSite::current()) const;
-  // i32: 0, 1, ... over all workers; the local one counts those of this process, which here are all.
+  // i32: 0, 1, ... over all workers; the local id counts the replicas of this process, which here are all
+  // replicas.
   Value replica_id(SourceSite site = SourceSite::current()) const;
   Value local_replica_id(SourceSite site = SourceSite::current()) const { return replica_id(site); }
 
-  // The values of all replicas combined, the same on each; of a nest, leaf by leaf in one node per dtype. The
-  // mean of integers is f64. Of slices the rows of all replicas, one behind the other: their sum, or the mean.
+  // Combines the values of all replicas; the result is the same on each. A nest is combined leaf by leaf, in
+  // one node per dtype. The mean of integers is f64. For slices, the rows of all replicas concatenated: their
+  // sum, or the mean.
   Value all_reduce(ReduceOp op, const Operand& value) const;
   IndexedSlices all_reduce(ReduceOp op, const IndexedSlices& slices,
                            SourceSite site = SourceSite::current()) const;
@@ -66,15 +68,15 @@ class LOCKSTEP_API ReplicaContext {
     return nest::refill<Value>(nest_of_values,
                                all_reduce_list(op, nest::leaves<Value>(nest_of_values), site));
   }
-  // The values of all replicas one behind the other.
+  // The values of all replicas, concatenated.
   Value all_gather(const Operand& value, std::int64_t axis = 0) const;
-  // The values of all replicas combined, of which this replica gets its piece: the axis is cut into as many as
-  // there are replicas, evenly.
+  // Combines the values of all replicas and gives this replica its piece: the axis is cut evenly into as many
+  // pieces as there are replicas.
   Value reduce_scatter(ReduceOp op, const Operand& value, std::int64_t axis = 0) const;
 
-  // merge(Strategy&, PerReplica<Value>...) with the arguments of all replicas. An argument that is known to
-  // be the same on all of them comes as a single or mirrored value, whose sum over replicas is refused as it
-  // is everywhere. A nest of values comes as a nest of PerReplica<Value>.
+  // Calls merge(Strategy&, PerReplica<Value>...) with the arguments of all replicas. An argument that is
+  // known to be the same on all of them arrives as a single or mirrored value, whose sum over replicas is
+  // refused as everywhere. A nest of values arrives as a nest of PerReplica<Value>.
   template <class F>
   auto merge_call(const F& merge, SourceSite site = SourceSite::current()) const {
     return merge_nests(merge, site);
@@ -109,7 +111,8 @@ class LOCKSTEP_API ReplicaContext {
                                        SourceSite site = SourceSite::current()) const {
     return merge_nests(merge, site, a, b, c);
   }
-  // Any number of them: merge(Strategy&, std::span<const PerReplica<Value>>) gives one value for each result.
+  // Any number of arguments: merge(Strategy&, std::span<const PerReplica<Value>>) returns one value for each
+  // result.
   using MergeListFn =
       std::function<std::vector<PerReplica<Value>>(Strategy&, std::span<const PerReplica<Value>>)>;
   std::vector<Value> merge_call_list(const MergeListFn& merge, std::span<const Value> arguments,
@@ -137,7 +140,7 @@ class LOCKSTEP_API ReplicaContext {
       const auto call = [&](Strategy& strategy, [[maybe_unused]] std::span<const Slots> values) {
         [[maybe_unused]] std::size_t next = 0;
         [[maybe_unused]] const auto take = [&](const auto&) { return values[next++]; };
-        // Braces keep the order.
+        // Braces guarantee the order of evaluation.
         const std::tuple<nest::Rebound<Nests, Slots>...> parts{nest::rebuild<Slots>(nests, take)...};
         return std::apply([&](const auto&... each) { return merge(strategy, each...); }, parts);
       };
@@ -162,7 +165,7 @@ class LOCKSTEP_API ReplicaContext {
   }
 
   internal::Tracer* tracer_;
-  std::uint64_t serial_;  // of the context it was asked for in
+  std::uint64_t serial_;  // of the context in which it was made
 };
 
 // The context of the replica being traced; throws FailedPrecondition outside of one.

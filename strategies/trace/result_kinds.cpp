@@ -10,7 +10,7 @@ namespace lockstep::internal {
 
 namespace {
 
-// A share counts: it is this replica's, also where those of all replicas are equal, since they add up.
+// A share counts: it belongs to this replica even if the shares of all replicas are equal, since they add up.
 bool has_difference(const Node& node, const Graph& outermost) {
   if (difference_of(node, outermost) != DifferenceSource::kNone) return true;
   return std::ranges::any_of(node.regions(), [&](const Graph& region) {
@@ -34,7 +34,7 @@ ReplicaKind RegionKinds::known(ValueId value) const {
   return outputs.empty() ? kinds_[value.node.index()] : outputs[value.output];
 }
 
-// Nodes are made after their inputs, so that their numbers are an order to walk in.
+// Nodes are made after their inputs, so their ids are a valid order to walk in.
 void RegionKinds::extend() {
   const std::size_t end = region_.id_bound();
   kinds_.resize(std::max(kinds_.size(), end), ReplicaKind::kSingle);
@@ -56,7 +56,8 @@ void RegionKinds::extend() {
   }
 }
 
-// What a merge function gives one of is the same on all replicas, and single where it depends on none of them.
+// A value that a merge function returns once is the same on all replicas, and single if it depends on no
+// replica.
 std::vector<ReplicaKind> RegionKinds::merged_kinds(const MergeCall& merge) const {
   const Graph& region = merge.region();
   RegionKinds inside(region, outermost_);

@@ -1,8 +1,8 @@
 // strategies/trace/step.h - a traced function of a strategy, distributed and compiled.
 //
-// What Strategy::function() and cross_function() give back inside their typed handles. Its graphs can be
-// looked at: step_graph() is what was traced, replicated_graph() what the strategy's passes made of it and
-// what runs. A cheap handle. Thread safety: as Program.
+// Strategy::function() and cross_function() return it inside their typed handles. Its graphs can be
+// inspected: step_graph() is what was traced, replicated_graph() is what the strategy's passes made from it
+// and what runs. A cheap handle. Thread safety: as Program.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ class LOCKSTEP_API Step {
   // The slots that the program's results fill, by result of the function.
   struct Slots {
     ReplicaKind kind = ReplicaKind::kPerReplica;
-    std::size_t first = 0;  // of the program's results; as many as there are replicas, or one
+    std::size_t first = 0;  // among the program's results; one per replica, or a single one
   };
   struct Parts {
     Graph step_graph;
@@ -59,18 +59,19 @@ class LOCKSTEP_API Step {
   const Program& program() const { return parts().program; }
   const PipelineReport& report() const { return parts().report; }
   const std::vector<InputSpec>& inputs() const { return parts().inputs; }
-  // In which order it communicates, as order-collectives left it (strategies/proof/collective_schedule.h),
-  // and the digest that workers compare. Empty where the strategy's pipeline has no such pass.
+  // The order in which it communicates, as order-collectives left it
+  // (strategies/proof/collective_schedule.h), and the digest that workers compare. Empty if the strategy's
+  // pipeline does not run that pass.
   const std::vector<ScheduledCollective>& collective_schedule() const { return parts().schedule; }
   std::uint64_t collective_digest() const { return lockstep::collective_digest(parts().schedule); }
 
-  // One argument per input; a single value is given to every replica. Throws InvalidArgument for a wrong
-  // number of them or of their slots, and what Program::run throws.
+  // One argument per input; a single value goes to every replica. Throws InvalidArgument for a wrong number
+  // of arguments or slots, and what Program::run throws.
   std::vector<PerReplica<Tensor>> run(std::span<const PerReplica<Tensor>> arguments,
                                       const RunOptions& options = {},
                                       SourceSite site = SourceSite::current()) const;
-  // `steps` runs on the same arguments inside the program, each committing by itself; what the last gives.
-  // Throws InvalidArgument for none.
+  // `steps` runs on the same arguments inside the program, each committing separately; returns the results of
+  // the last. Throws InvalidArgument for 0 steps.
   std::vector<PerReplica<Tensor>> run_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
                                         const RunOptions& options = {},
                                         SourceSite site = SourceSite::current()) const;

@@ -17,8 +17,8 @@ namespace lockstep::internal {
 
 namespace {
 
-// In an update a region stands for each copy: what combines replicas would count every copy of a value that
-// is one.
+// In an update the region is run for each copy: a node that combines replicas would count every copy of what
+// is one value.
 void check_update(const Graph& region) {
   for (const Node& node : region.nodes()) {
     const OpTraits& traits = node.op().traits;
@@ -79,7 +79,7 @@ Tracer::~Tracer() = default;
 
 bool Tracer::may_drift(std::string_view) const { return false; }
 
-// As Variable declares them; for what a graph declares, or an optimizer for its slots.
+// Declares them as Variable does: for variables that a graph declares, or an optimizer for its slots.
 void Tracer::allow_drift(Graph& step) const {
   std::vector<std::string> names;
   for (const VariableDecl& decl : step.variables()) {
@@ -103,7 +103,7 @@ std::vector<PerReplica<Value>> Tracer::replicate(std::span<const PerReplica<Valu
   const std::int64_t replicas = num_replicas_in_sync();
   std::vector<Value> shared;
   std::vector<std::vector<Value>> own;
-  std::vector<std::size_t> place(arguments.size());  // in the region's parameters, those of one replica
+  std::vector<std::size_t> place(arguments.size());  // among the region's parameters of one replica
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const PerReplica<Value>& argument = arguments[i];
     if (argument.is_single()) {
@@ -218,7 +218,8 @@ Step::Parts Tracer::trace_cross(std::vector<InputSpec> inputs, const CrossTraceF
       slots.push_back(
           builder.placeholder(copy_name(input.name, r), input.spec.dtype, input.spec.shape, site));
     }
-    // One replica's own input is per replica still: what depends on it is not the same for all.
+    // Even with one replica its own input counts as per replica: values that depend on it are not the same
+    // for all.
     arguments.push_back(input.shared ? PerReplica<Value>(slots[0]) : PerReplica<Value>(slots));
   }
   Step::Parts parts;
@@ -234,7 +235,7 @@ Step::Parts Tracer::trace_cross(std::vector<InputSpec> inputs, const CrossTraceF
                 "; give one for each, or one for all"),
             place_of_call(method, site));
       }
-      // Of equal values one is enough.
+      // One of several equal values is enough.
       const ReplicaKind kind = devices_.size() == 1 ? ReplicaKind::kSingle : result.kind();
       const std::size_t slots = kind == ReplicaKind::kPerReplica ? result.size() : 1;
       parts.results.push_back({kind, next});
@@ -273,8 +274,8 @@ Value Tracer::reduce_values(ReduceOp op, const PerReplica<Value>& value, std::op
     return reduce_replicas(op, slots, site);
   }
   const auto here = BuilderAccess(value[0].builder()).made_at(site);
-  // Sum and count of each replica; a value that is the same everywhere counts once. Halves are added up in f32
-  // and rounded once, at the end: a sum over an axis may be more than they hold where the mean is not.
+  // Sum and count of each replica; a value that is the same everywhere counts once. Half floats are added up
+  // in f32 and rounded once, at the end: a sum over an axis may overflow them although the mean does not.
   const DType dtype = value[0].dtype();
   const DType wide = is_half(dtype)                                 ? DType::kF32
                      : op == ReduceOp::kMean && !is_floating(dtype) ? DType::kF64

@@ -1,8 +1,8 @@
-// strategies/trace/tracer.h - the part of a strategy that tracing stands on: its replicas, its variables, and
+// strategies/trace/tracer.h - the part of a strategy that tracing needs: its replicas, its variables, and
 // regions.
 //
-// Strategy derives from it. Contexts, variables and replica contexts know a strategy by this class alone, so
-// that nothing in this room needs to see what lies above it. Thread safety: as Strategy.
+// Strategy derives from it. Contexts, variables and replica contexts know a strategy only by this class, so
+// that nothing in this folder depends on the layers above it. Thread safety: as Strategy.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +46,7 @@ class LOCKSTEP_API Tracer {
   std::int64_t num_replicas_in_sync() const { return static_cast<std::int64_t>(devices_.size()); }
   const std::vector<std::string>& worker_devices() const { return devices_; }  // canonical, by replica
   VariableStore& variables() const { return *variables_; }
-  // May the copies of this variable drift apart? Its user says so (MirroredOptions::may_drift); never by
-  // itself.
+  // May the copies of this variable drift apart? Only if the user allows it (MirroredOptions::may_drift).
   virtual bool may_drift(std::string_view variable) const;
   Strategy& strategy() const { return *strategy_; }
 
@@ -56,8 +55,8 @@ class LOCKSTEP_API Tracer {
   Tracer(Strategy& strategy, std::vector<std::string> devices, std::shared_ptr<VariableStore> variables);
   virtual ~Tracer();
 
-  // `method` is what the user called, for errors about the context. The parts lack the program and its
-  // report.
+  // `method` is what the user called, for errors about the context. The program and its report are missing
+  // from the returned parts.
   Step::Parts trace_replicas(std::vector<InputSpec> inputs, const TraceFn& trace, std::string_view method,
                              SourceSite site);
   Step::Parts trace_cross(std::vector<InputSpec> inputs, const CrossTraceFn& trace, std::string_view method,
@@ -65,7 +64,7 @@ class LOCKSTEP_API Tracer {
   // A replicated region in the graph being traced.
   std::vector<PerReplica<Value>> replicate(std::span<const PerReplica<Value>> arguments, const TraceFn& trace,
                                            ContextKind kind, std::string_view method, SourceSite site);
-  // Declares the variables that may drift as what they are for replicas: each one's own.
+  // Declares the variables that may drift as what they are for replicas: each replica's own.
   void allow_drift(Graph& step) const;
   // See Strategy::reduce.
   Value reduce_values(ReduceOp op, const PerReplica<Value>& value, std::optional<std::int64_t> axis,
@@ -86,7 +85,7 @@ class LOCKSTEP_API Tracer {
   std::map<std::string, std::shared_ptr<const VariableState>, std::less<>> made_;
 };
 
-// Of default_strategy(), which defines it.
+// The tracer of default_strategy(), which defines it.
 Tracer& default_tracer();
 
 }  // namespace internal

@@ -4,22 +4,22 @@
 //   for (const Tensor& mine : loss) ...                  // in the order of the replicas
 //   Tensor total = strategy.reduce(ReduceOp::kSum, loss);
 //
-// T is Tensor (data) or Value (in a graph being traced). What kind of value it is follows from the step,
-// never from comparing contents:
+// T is Tensor (data) or Value (in a graph being traced). The kind of a value follows
+// from the step, never from comparing contents:
 //   kSingle      it depends on no replica: there is one slot, whatever the number of replicas
 //   kMirrored    one slot per replica, proven equal (an all-reduce made it)
 //   kPerReplica  one slot per replica, which may differ
 //
-// A method that makes nodes while a function is being traced and computes elsewhere gives a PlaceResult:
-// either of the two.
+// A method that makes nodes while a function is being traced, and computes elsewhere, returns a PlaceResult:
+// one of the two.
 //
-// Where a function is traced, outside of the replicas, + - * / and unary - work on PerReplica<Value> slot by slot,
-// with Values, numbers and variables (of which each replica's copy counts) beside them: it is as if the operator
-// stood in a function that is given to run(). What it gives is single where both are.
+// While a function is traced, outside of the replicas, + - * / and unary - work on PerReplica<Value> slot by
+// slot, together with Values, numbers and variables (each replica's own copy): as if the operator were in a
+// function given to run(). The result is single if both operands are.
 //
-// Slots are handles. Those of a mirrored Tensor, from a step or from Strategy::broadcast(), are one and the
-// same: equal values are stored once, and whoever writes into the data of one writes into all. clone() a slot
-// to change it.
+// Slots are handles. The slots of a mirrored Tensor, from a step or from Strategy::broadcast(), are one and
+// the same: equal values are stored once, and writing into the data of one slot writes into all. clone() a
+// slot to change it.
 //
 // Thread safety: values; const methods may be called from any thread. The data of a slot is as safe as a
 // Tensor's, a Value as its builder.
@@ -49,7 +49,7 @@ class PerReplica;
 
 namespace internal {
 
-// An operand of an operator on slots, and the line where it stands.
+// An operand of an operator on slots, and its source line.
 template <class T>
 struct SlotOperand {
   SlotOperand(const PerReplica<T>& value,
@@ -67,7 +67,7 @@ struct SlotOperand {
   }
 
   PerReplica<T> slots;            // or none
-  std::function<Operand()> read;  // a number, or what is read in each replica
+  std::function<Operand()> read;  // a number, or a value that each replica reads
   SourceSite site;
 };
 
@@ -81,8 +81,8 @@ template <class T>
 class PerReplica {
  public:
   PerReplica() = default;
-  // One value for all replicas. PerReplica<Tensor>({t}) is this one too: with a slot for each of one replica
-  // write PerReplica<Tensor>(std::vector{t}).
+  // One value for all replicas. PerReplica<Tensor>({t}) calls this constructor too: for one replica's own
+  // slot write PerReplica<Tensor>(std::vector{t}).
   PerReplica(T value) : values_{std::move(value)} {}  // NOLINT(google-explicit-constructor)
   // One per replica.
   explicit PerReplica(std::vector<T> values, ReplicaKind kind = ReplicaKind::kPerReplica)
@@ -96,8 +96,7 @@ class PerReplica {
   bool is_single() const { return kind_ == ReplicaKind::kSingle; }
   bool empty() const { return values_.empty(); }
   std::size_t size() const { return values_.size(); }  // slots
-  // What replica r sees: its slot, or the one there is. Throws InvalidArgument for a replica that is not
-  // there.
+  // What replica r sees: its slot, or the only one. Throws InvalidArgument for a replica that does not exist.
   const T& operator[](std::size_t replica) const {
     if (is_single() && !values_.empty()) return values_[0];
     if (replica >= values_.size())
@@ -108,7 +107,7 @@ class PerReplica {
   auto begin() const { return values_.begin(); }
   auto end() const { return values_.end(); }
 
-  // Found where one side is a PerReplica<Value>.
+  // Chosen if one side is a PerReplica<Value>.
   friend PerReplica operator+(const internal::SlotOperand<T>& a,
                               const internal::SlotOperand<T>& b) requires std::is_same_v<T, Value> {
     return internal::slot_by_slot([](const Operand& x, const Operand& y) { return x + y; }, a, b);
@@ -134,15 +133,15 @@ class PerReplica {
   ReplicaKind kind_ = ReplicaKind::kSingle;
 };
 
-// A value with a slot for each replica that are known to be equal.
+// A value with one slot per replica; the slots are known to be equal.
 template <class T>
 PerReplica<T> mirrored(std::vector<T> values) {
   return PerReplica<T>(std::move(values), ReplicaKind::kMirrored);
 }
 
-// What a method gives whose arguments do not say whether it is to make nodes or to compute (run() of a
-// function without arguments, and what is made of its result): `Traced` while a function is being traced,
-// `Computed` elsewhere. It converts to the one that it is:
+// The result of a method whose arguments do not say whether to make nodes or to compute (run() of a function
+// without arguments, and methods applied to its result): `Traced` while a function is being traced,
+// `Computed` elsewhere. It converts to the one that it holds:
 //
 //   PerReplica<Tensor> losses = strategy.run(step);
 //   Tensor total = strategy.reduce(ReduceOp::kSum, strategy.run(step));
@@ -169,7 +168,7 @@ class PlaceResult {
   operator const Traced&() const { return traced(); }      // NOLINT(google-explicit-constructor)
   operator const Computed&() const { return computed(); }  // NOLINT(google-explicit-constructor)
 
-  // As those of PerReplica, or of a list.
+  // Like those of PerReplica, or of a list.
   std::size_t size() const {
     return std::visit([](const auto& value) { return value.size(); }, result_);
   }
@@ -182,7 +181,7 @@ class PlaceResult {
  private:
   std::variant<Traced, Computed> result_;
 };
-// Of one value of a step, and of one for all replicas.
+// For one value of a step, and for one value for all replicas.
 using RunResult = PlaceResult<PerReplica<Value>, PerReplica<Tensor>>;
 using ReduceResult = PlaceResult<Value, Tensor>;
 
@@ -190,7 +189,7 @@ using ReduceResult = PlaceResult<Value, Tensor>;
 LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const PerReplica<Tensor>& value);
 // "per replica {0: x: f32[2], 1: x/replica_1: f32[2]}"
 LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const PerReplica<Value>& value);
-// As what it is.
+// Prints the one that it holds.
 LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const RunResult& result);
 LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const ReduceResult& result);
 

@@ -1,4 +1,4 @@
-// strategies/trace/variable.cpp - named state of a strategy: a handle that reads as a value where a step is
+// strategies/trace/variable.cpp - named state of a strategy: a handle that reads as a value while a step is
 // traced.
 #include "lockstep/strategies/trace/variable.h"
 
@@ -20,7 +20,8 @@ internal::Tracer& home() {
   return frame == nullptr ? internal::default_tracer() : *frame->tracer();
 }
 
-// A new variable may neither have the name of a copy of another, nor may others have the names of its copies.
+// A new variable must not have the name of another's copy, and no other may have the name of one of its
+// copies.
 void check_copy_names(const std::string& name, const internal::Tracer& strategy, const ErrorPlace& place) {
   for (std::int64_t r = 1; r < strategy.num_replicas_in_sync(); ++r) {
     const std::string suffix = copy_name("", r);
@@ -55,7 +56,7 @@ bool same_options(const VariableDecl& a, const VariableDecl& b) {
          without_auto(a.synchronization) == without_auto(b.synchronization);
 }
 
-// Slice `r` of so many of a value, filled up with zeros.
+// Slice `r` of a value cut into `replicas` slices, padded with zeros.
 Tensor slice_of(const Tensor& whole, std::int64_t axis, std::int64_t r, std::int64_t replicas,
                 const SourceSite& site) {
   const std::int64_t extent = whole.shape()[static_cast<std::size_t>(axis)];
@@ -71,7 +72,7 @@ Tensor slice_of(const Tensor& whole, std::int64_t axis, std::int64_t r, std::int
   });
 }
 
-// What the copies start with: one for all, or one for each replica.
+// The initial values of the copies: one for all, or one for each replica.
 std::vector<Tensor> initial_copies(const std::string& name, const PerReplica<Tensor>& initial,
                                    const VariableOptions& options, const internal::Tracer& strategy,
                                    const ErrorPlace& place) {
@@ -138,7 +139,7 @@ Variable::Variable(std::string name, const PerReplica<Tensor>& initial, const Va
     state->decl.slice_axis = static_cast<std::int32_t>(options.slice_axis);
     state->decl.slice_extent = initial[0].shape()[static_cast<std::size_t>(options.slice_axis)];
   }
-  // From looking whether the name is free until it is taken: two threads may want it.
+  // Held from the check whether the name is free until it is taken: two threads may want it.
   const std::lock_guard<std::mutex> lock(strategy.made_mutex_);
   const bool exists = strategy.variables().contains(state->decl.name);
   if (exists && current_builder() == nullptr) {
@@ -147,7 +148,7 @@ Variable::Variable(std::string name, const PerReplica<Tensor>& initial, const Va
         place);
   }
   if (!exists) {
-    strategy.made_.erase(state->decl.name);  // where it was erased from the store
+    strategy.made_.erase(state->decl.name);  // if it was erased from the store
     check_copy_names(state->decl.name, strategy, place);
   }
   const auto found = strategy.made_.find(state->decl.name);
@@ -254,7 +255,7 @@ VariableMeaning accepted(const VariableQuestion& question, const std::string& na
 
 using internal::accepted;
 
-// --- where a step is traced
+// --- while a step is traced
 
 ErrorPlace Variable::place(const SourceSite& site) const { return place_of_variable(name(), site); }
 
@@ -319,8 +320,8 @@ Value Variable::change(VariableAction action, const Operand& operand, bool negat
       site);
 }
 
-// In a replica it is known once the step is traced what is the same on all of them: check_assigns() decides
-// about what is right for the one and wrong for the other.
+// In a replica it is known only once the step is traced which values are the same on all replicas.
+// check_assigns() decides about actions that are right for such values and wrong for others, or the reverse.
 VariableMeaning Variable::allowed(VariableAction action, const SourceSite& site) const {
   const VariableQuestion same = question(action, ReplicaKind::kSingle, site);
   if (!in_replica_context()) return accepted(same, name(), site);
@@ -330,7 +331,8 @@ VariableMeaning Variable::allowed(VariableAction action, const SourceSite& site)
              : meaning;
 }
 
-// What this copy gets of a value that is the sum of all. Of integers the first copies get the remainder.
+// This copy's share of a value that is the sum of all copies. For integers the first copies get the
+// remainder.
 Value Variable::share_of(const Value& value) const {
   const std::int64_t replicas = state_->tracer->num_replicas_in_sync();
   GraphBuilder& builder = value.builder();
@@ -392,11 +394,12 @@ Value Variable::scatter(RowChange change, const Operand& indices, const Operand&
                           place(site));
   }
   const VariableRef ref = declare(builder, site);
-  const bool combines = change <= RowChange::kDiv;  // each row may be changed by several replicas
+  const bool combines = change <= RowChange::kDiv;  // several replicas may change the same row
   allowed(combines ? VariableAction::kScatter : VariableAction::kScatterSet, site);
   Value what = rows.value_for("scatter");
   const Value places = cast(indices.value_for("scatter"), DType::kI64);
-  // As many as there are rows: where that is known only when the step runs, each replica checks its own.
+  // There must be as many indices as rows: if the counts are known only when the step runs, each replica
+  // checks its own.
   const bool open = places.shape().rank() == 1 && what.shape().rank() > 0 &&
                     (places.shape()[0] == kUnknown || what.shape()[0] == kUnknown);
   const Value where =

@@ -1,5 +1,5 @@
-// strategies/trace/variable_now.cpp - variables outside of traced functions: their values, and changes at
-// once.
+// strategies/trace/variable_now.cpp - variables outside of traced functions: their values, and immediate
+// changes.
 #include <algorithm>
 
 #include "lockstep/graph/ops/ops.h"
@@ -19,7 +19,7 @@ CopyLocks::CopyLocks(VariableStore& store, const std::string& name, std::int64_t
     locks_.clear();
     for (StoredVariable* copy : copies_) locks_.add(*copy, use == Use::kWrite);
     LockTurn(store, locks_).lock();
-    // A function that was compiled in between may have made copies.
+    // A function that was compiled in the meantime may have made copies.
     if (find(store, name, replicas) == copies_) return;
     locks_.unlock();
   }
@@ -59,7 +59,7 @@ PerReplica<Tensor> Variable::copies(SourceSite site) const {
   check_strategy(site);
   const auto replicas = static_cast<std::size_t>(state_->tracer->num_replicas_in_sync());
   VariableStore& store = state_->tracer->variables();
-  static_cast<void>(store.role(name()));  // throws where it was erased
+  static_cast<void>(store.role(name()));  // throws if it was erased
   std::vector<Tensor> values;
   const CopyLocks held(store, name(), state_->tracer->num_replicas_in_sync(), CopyLocks::Use::kRead);
   for (std::size_t r = 0; r < replicas; ++r) {
@@ -112,7 +112,7 @@ void Variable::change_now(VariableAction action, const Tensor& value, bool negat
                               value.defined() ? to_string(value.spec()) : "an empty tensor"),
                           place(site));
   }
-  // All new values before the first is written: what fails leaves every copy as it was.
+  // Compute all new values before writing the first: a failure leaves every copy as it was.
   const bool parts = slices || meaning == VariableMeaning::kShareEach;
   std::vector<Tensor> changed;
   for (std::size_t i = 0; i < held.copies().size(); ++i) {

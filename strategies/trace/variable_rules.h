@@ -1,8 +1,8 @@
 // strategies/trace/variable_rules.h - what reading and assigning a distributed variable means: the whole
 // table, as one function.
 //
-// Rows are synchronization x aggregation, columns what is done, where, with what kind of value. An answer is
-// either what happens or why it is refused.
+// Rows are synchronization x aggregation; columns are the action, its context and the kind of value. An
+// answer is either what happens or why it is refused.
 //
 //                         replica read  replica assign           cross read   cross assign      cross assign_add
 //   ON_WRITE, none        own copy      refused                  copy 0       every copy        every copy
@@ -14,15 +14,16 @@
 //   ON_READ, mean         own copy      own copy                 mean         every copy        every copy
 //   ON_READ, only first   own copy      own copy                 copy 0       every copy        every copy
 //   ON_READ, slices       own copy      own copy                 joined       refused           refused
-//   NONE, any             refused when it is made, where there are several replicas
+//   NONE, any             refused when it is made, if there are several replicas
 //
-// kAuto is ON_WRITE, and with one replica so is kNone. A replica's assignment is aggregated over the
-// argument, not over the variable. A sum of values that are the same on all replicas is refused (who meant it
-// divides first; but the number 0 may be written), a mean of integers that differ too; with one replica
-// nothing is. Rows are assigned as wholes are, but setting rows knows no sum and no mean, and variables that
-// are synchronized on read have no rows. Inside Strategy::update() a variable is the copy that is being
-// updated, whatever its row says. What may_drift is each replica's own: it has no value outside of the
-// replicas. Slices are given a whole value at once, outside of functions (Variable::assign of a tensor).
+// kAuto is ON_WRITE, and with one replica so is kNone. A replica's assignment aggregates the argument, not
+// the variable. A sum of values that are the same on all replicas is refused (divide first if it is intended;
+// but the number 0 may be written), and so is a mean of integers that differ; with one replica nothing is
+// refused. Assigning rows follows the same rules as assigning the whole value, except that setting rows has
+// no sum and no mean, and variables that are synchronized on read have no rows. Inside Strategy::update() a
+// variable is the copy that is being updated, whatever its row says. A may_drift variable is each replica's
+// own: it has no value outside of the replicas. Slices can only be given a whole value at once, outside of
+// functions (Variable::assign of a tensor).
 //
 // Thread safety: functions of their arguments, from any thread.
 #pragma once
@@ -49,7 +50,7 @@ struct VariableQuestion {
   ReplicaKind value = ReplicaKind::kPerReplica;  // of the argument
   bool floating = true;                          // the variable's dtype
   std::int64_t replicas = 2;
-  bool may_drift = false;  // its user allows copies to differ: a replica then changes its own
+  bool may_drift = false;  // its user allows copies to differ: each replica then changes its own
 };
 
 enum class VariableMeaning : std::uint8_t {
@@ -69,11 +70,11 @@ LOCKSTEP_API std::string_view to_string(VariableMeaning meaning);
 
 struct VariableAnswer {
   VariableMeaning meaning = VariableMeaning::kRefused;
-  std::string reason = {};  // where it is refused
+  std::string reason = {};  // if it is refused
 };
 
 LOCKSTEP_API VariableAnswer variable_rule(const VariableQuestion& question);
-// Whether such a variable may be made at all.
+// Whether a variable of this kind may be made at all.
 LOCKSTEP_API Decision can_make_variable(Synchronization synchronization, Aggregation aggregation,
                                         std::int64_t replicas);
 

@@ -1,7 +1,7 @@
 // graph/interpret/internal/evaluator.h - runs graphs and regions node by node on tensors.
 //
-// One Evaluator is one step: it reads and writes its own map of variables, which the caller commits or throws
-// away. The interpreter is this and no more.
+// One Evaluator is one step: it reads and writes its own map of variables, which the caller commits or
+// discards. The interpreter consists of nothing else.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 
 namespace lockstep::internal {
 
-// By id: what the results, and the effects of nodes that must run, lead to. The rest changes nothing, the
-// step counter included.
+// By id: the nodes that the results, or the nodes that must run for their effects, depend on. All other nodes
+// change nothing, not even the step counter.
 std::vector<bool> live_nodes(const Graph& graph, std::span<const NodeId> topological_order);
 
-// The order of nodes in a graph and in all regions below it, found once.
+// The topological orders of a graph and of all regions below it, computed once.
 class GraphOrders {
  public:
   explicit GraphOrders(const Graph& graph);
@@ -37,7 +37,7 @@ class Evaluator {
  public:
   using Variables = std::map<std::string, Tensor>;
 
-  // `orders` must outlive it and know every graph that is run.
+  // `orders` must outlive the evaluator and know every graph that is run.
   Evaluator(RunInfo info, NodeView::VariableSpecs specs, Variables variables, std::int64_t max_trips,
             const GraphOrders& orders)
       : info_(info),
@@ -46,7 +46,7 @@ class Evaluator {
         max_trips_(max_trips),
         orders_(&orders) {}
 
-  // replica -1: nothing is replicated here. Errors carry the place of the node inside, with the original one
+  // replica -1: nothing is replicated here. Errors carry the place of the inner node, with the original error
   // nested.
   std::vector<Tensor> run_graph(const Graph& graph, std::span<const Tensor> arguments, int replica);
   std::vector<Tensor> run_regions(const Node& node, std::span<const Tensor> inputs, int replica);

@@ -6,12 +6,12 @@
 //
 // How: calls are sorted by level (the longest path to them) and, within a level, by height (the longest path
 // from them): calls of one level and height are equally urgent, and can wait for each other without harm.
-// Such a set is cut into as many groups as keep every lane busy and each group worth a task's overhead; what
-// is not worth cutting is one group, and a run of levels none of which is worth cutting is one cluster. A
-// group whose only predecessor has nothing better to do next is appended to it, so that chains become one
-// cluster. Where many groups wait for the same many others, one empty cluster joins those. Edges run from
-// lower to higher levels only, so that clusters cannot wait for each other in a circle. Results do not depend
-// on any of this.
+// Such a set is cut into as many groups as keep every lane busy and each group worth a task's overhead. A set
+// that is not worth cutting is one group, and consecutive levels that are not worth cutting form one cluster.
+// A group with one predecessor is appended to it if the group is most of the work that waits for that
+// predecessor, so that chains become one cluster. If many groups wait for the same many others, one empty
+// cluster joins the latter. Edges run from lower to higher levels only, so clusters cannot wait for each
+// other in a cycle. Results do not depend on any of this.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +41,8 @@ struct Cluster {
   std::uint32_t predecessors = 0;                        // how many clusters it waits for
   std::uint32_t first_successor = 0, end_successor = 0;  // the most urgent first
   float urgency = 0;    // seconds of the longest path from its start to the end
-  bool gate = false;    // the only one where the run decides to commit
-  bool commit = false;  // behind the gate
+  bool gate = false;    // the only one in which the run decides whether to commit
+  bool commit = false;  // after the gate
   bool last = false;    // the only one without successors: when it has ended, all have (in parallel plans)
 };
 
@@ -51,12 +51,11 @@ struct Clusters {
   std::vector<Cluster> clusters;          // in an order in which they may run
   std::vector<std::uint32_t> successors;  // of all clusters
   std::vector<std::uint32_t> cluster_of;  // by call position
-  // By phase: the empty cluster behind which all of its calls have ended, where there is one (in parallel
-  // plans).
+  // By phase: the empty cluster that runs after all of its calls, if there is one (in parallel plans).
   static constexpr std::uint32_t kNoJoin = 0xFFFFFFFFU;
   std::vector<std::uint32_t> join_of;
-  bool sequential = false;         // one thread runs all of it, in this order
-  std::uint32_t commit_begin = 0;  // calls from here on are behind the gate
+  bool sequential = false;         // one thread runs all calls, in this order
+  std::uint32_t commit_begin = 0;  // calls from here on come after the gate
 };
 
 struct ClusterOptions {

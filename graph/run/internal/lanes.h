@@ -1,10 +1,11 @@
 // graph/run/internal/lanes.h - runs clusters on the calling thread and on helpers, again and again.
 //
-// A lane is a thread that takes ready clusters from queues until none is left: the caller's, and one for each helper,
-// a task of a Scheduler. A lane looks into its own queue first. There lie the clusters that it ran last time, whose
-// data may still be in its cache. Then it looks into the others'. Any one lane can finish a run alone. A helper does
-// not know of runs: it looks for clusters until it has found none for a while, or until somebody else wants its
-// worker; so the next run often finds it still there.
+// A lane is a thread that takes ready clusters from queues until none is left: the caller's thread, and one
+// helper, a task of a Scheduler, for each further lane. A lane looks into its own queue first, which holds
+// the clusters that it ran last time, whose data may still be in its cache. Then it looks into the other
+// queues. Any one lane can finish a run alone. A helper does not know about runs: it looks for clusters until
+// it has found none for a while, or until another task needs its worker. So the next run often finds it still
+// there.
 //
 // Thread safety: run() from one thread at a time.
 #pragma once
@@ -26,26 +27,28 @@ class LOCKSTEP_API Lanes {
   class Work {
    public:
     virtual ~Work();
-    // On some lane; clusters that it waits for have run. `follows`: another cluster ended on this lane just before.
+    // Called on some lane, once the predecessors have run. `follows`: another cluster ended on this lane just
+    // before.
     virtual void run_cluster(std::uint32_t cluster, bool follows) noexcept = 0;
-    // On a helper's thread, when it comes: calls lanes.help(helper), which returns when the helper leaves.
+    // Called on a helper's thread when the helper starts: calls lanes.help(helper), which returns when the
+    // helper leaves.
     virtual void run_helper(Lanes& lanes, std::size_t helper) noexcept { lanes.help(helper); }
   };
 
-  // One cluster, and one alone, is `last`. The clusters and the scheduler must outlive the lanes.
+  // Exactly one cluster is `last`. The clusters and the scheduler must outlive the lanes.
   Lanes(const Clusters& clusters, std::size_t lanes, Scheduler& scheduler, Work& work);
-  ~Lanes();  // waits for helpers that are still here
+  ~Lanes();  // waits for helpers that have not left
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
-  // Runs all clusters once, each after those it waits for. What was written before is seen by every cluster, and what
-  // they wrote is seen after.
+  // Runs all clusters once, each after its predecessors. Every cluster sees what was written before the call,
+  // and the caller sees what the clusters wrote.
   void run() noexcept;
   void help(std::size_t helper) noexcept;
 
  private:
-  // An array that each run fills from the start. Entries and the head carry the run's number, so that a helper that
-  // was looking while one run ended and the next began cannot take an old entry for a new one.
+  // An array that each run fills from the start. Entries and the head carry the run's number, so that a
+  // helper that looks while one run ends and the next begins cannot take an old entry for a new one.
   struct alignas(64) Queue {
     std::atomic<std::uint64_t> head{0};  // number << 32 | place of the next entry
     alignas(64) std::atomic<std::uint32_t> tail{0};
@@ -54,7 +57,7 @@ class LOCKSTEP_API Lanes {
   // By cluster, each on its own cache line.
   struct alignas(64) Counter {
     std::atomic<std::uint32_t> ended{0};  // predecessors that have ended in this run
-    std::atomic<std::uint32_t> home{0};   // the queue of the lane that ran it last, or is to begin with it
+    std::atomic<std::uint32_t> home{0};   // the queue of the lane that ran it last, or that starts with it
   };
 
   void spread_homes();
@@ -76,7 +79,7 @@ class LOCKSTEP_API Lanes {
   std::vector<std::uint32_t> sources_;  // clusters without predecessors
   std::vector<Queue> queues_;           // the caller's first; as many as lanes, or fewer in very large plans
   alignas(64) std::atomic<std::uint32_t> ended_{0};  // the number of the last run that has ended
-  alignas(64) std::atomic<std::uint32_t> away_{0};   // helpers that are not here and not on their way
+  alignas(64) std::atomic<std::uint32_t> away_{0};   // helpers that have left and were not called back
   std::atomic<bool> quit_{false};
   std::vector<std::atomic<bool>> is_away_;       // by helper
   std::unique_ptr<Scheduler::TaskSet> helpers_;  // one task each

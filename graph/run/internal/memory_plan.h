@@ -1,9 +1,8 @@
 // graph/run/internal/memory_plan.h - where intermediate values lie.
 //
 // Every value that needs memory of its own is an Interval: it is written by one phase and read by others. Two
-// of them may share memory only where whoever touched the first is done before whoever writes the second
-// starts, in every order that the clusters allow: not merely in the one order that a single thread would
-// take.
+// of them may share memory only if every phase that uses the first is done before the writer of the second
+// starts, in every order that the clusters allow, not only in the order that a single thread would take.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@ struct Interval {
   std::uint32_t writer = 0;               // phase
   SmallVector<std::uint32_t, 2> readers;  // phases; phases of the writer's own node may be among them
   std::uint32_t arena = 0;                // which device's memory
-  // The interval that this one may take over in place, if it ends here; -1: none. `writer` is among its
+  // The interval that this one may take over in place, if that one ends here; -1: none. `writer` is among its
   // readers and waits for its writer.
   std::int64_t in_place_of = -1;
   std::int64_t offset = -1;  // out

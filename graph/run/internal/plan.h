@@ -41,7 +41,7 @@ struct PlannedArg {
   const TensorSpec* spec = nullptr;  // in Plan::specs
 };
 
-// What one phase calls: a node's kernel, or a copy that the plan put in.
+// What a phase calls: a node's kernel, or a copy that the plan inserted.
 struct PlannedPhase {
   NodeId node;
   const Node* source = nullptr;  // the node itself: what an observer is told of, without looking at it
@@ -63,10 +63,10 @@ struct PlannedVariable {
 };
 
 struct Plan {
-  std::vector<TensorSpec> feeds;                     // what it was made for
-  std::vector<std::unique_ptr<TensorSpec[]>> specs;  // of every value; addresses stay
+  std::vector<TensorSpec> feeds;                     // the feed specs it was made for
+  std::vector<std::unique_ptr<TensorSpec[]>> specs;  // of every value; addresses are stable
   std::vector<KernelFn> kernels;
-  std::vector<std::function<void()>> plain_calls;  // kernels that take nothing, called without a context
+  std::vector<std::function<void()>> plain_calls;  // kernels without arguments, called without a context
   std::vector<std::int32_t> plain_of;              // by kernel: which plain call it is, or -1
   std::vector<PlannedPhase> phases;
   std::vector<PlannedArg> args;
@@ -76,7 +76,7 @@ struct Plan {
   std::vector<Device> arenas;
   Clusters clusters;
   MemoryPlan memory;
-  std::int64_t region_planned_bytes = 0;  // of one context for each region below
+  std::int64_t region_planned_bytes = 0;  // of one context for each region of the plan
   std::int64_t region_live_bytes = 0;
   std::vector<std::int64_t> scratch_offsets;  // by phase
   std::size_t lanes = 1;
@@ -85,11 +85,12 @@ struct Plan {
   double seconds = 0;
 };
 
-// Throws InvalidArgument where shapes do not fit, stay unknown, or a kernel is missing.
+// Throws InvalidArgument if shapes do not fit, stay unknown, or a kernel is missing.
 LOCKSTEP_API std::unique_ptr<const Plan> make_plan(const Graph& graph, const Runtime& runtime,
                                                    std::span<const TensorSpec> feeds,
                                                    const CompileOptions& options);
-// Of a region: variables are declared further out, and `replica`, where it is not -1, is the one that runs.
+// The plan of a region: variables are declared in an outer graph, and `replica`, unless -1, is the one that
+// runs.
 std::unique_ptr<const Plan> make_region_plan(const Graph& region, const Runtime& runtime,
                                              std::span<const TensorSpec> arguments,
                                              const CompileOptions& options,

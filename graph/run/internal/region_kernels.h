@@ -1,8 +1,8 @@
 // graph/run/internal/region_kernels.h - nodes with regions as one kernel call of a compiled program.
 //
 // Each region is planned like a program of its own, once per plan of the graph around it: memory is laid out,
-// large nodes are cut, and a region that is worth it is run by several lanes. A loop goes round inside that
-// one call.
+// large nodes are cut, and several lanes run a region if that is worth it. All trips of a loop happen inside
+// that one call.
 #pragma once
 
 #include <span>
@@ -18,12 +18,13 @@ namespace lockstep::internal {
 struct RegionKernel {
   KernelFn kernel;
   std::size_t scratch_bytes = 0;
-  double seconds = 0;  // estimated; of a loop as if it went round a few times
+  double seconds = 0;  // estimated; for a loop, as if it made a few trips
   std::int64_t planned_bytes = 0, live_bytes = 0;
 };
 
-// Runs the node's regions. Inputs are the node's, then the current value of each variable in `uses`; outputs
-// are the node's, then the new value of each that is written. The node must outlive the kernel.
+// Runs the node's regions. The inputs are the node's, followed by the current value of each variable in
+// `uses`; the outputs are the node's, followed by the new value of each variable that is written. The node
+// must outlive the kernel.
 RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> inputs,
                                 std::span<const TensorSpec> outputs, std::vector<VariableUse> uses,
                                 const Runtime& runtime, const CompileOptions& options,

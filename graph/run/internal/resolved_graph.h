@@ -1,5 +1,5 @@
-// graph/run/internal/resolved_graph.h - what of a graph runs, and on which shapes, once the feeds' shapes are
-// known.
+// graph/run/internal/resolved_graph.h - which nodes of a graph run, and on which shapes, once the feeds'
+// shapes are known.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@ namespace lockstep::internal {
 
 class ResolvedGraph {
  public:
-  // Blocks of specs, whose addresses stay.
+  // Blocks of specs with stable addresses.
   using SpecBlocks = std::vector<std::unique_ptr<TensorSpec[]>>;
 
-  // Adds the specs of all live values to `kept`, which must outlive it as the other arguments must. Throws
-  // InvalidArgument where shapes do not fit, or stay unknown.
+  // Adds the specs of all live values to `kept`; `kept` and the other arguments must outlive this object.
+  // Throws InvalidArgument if shapes do not fit, or stay unknown.
   ResolvedGraph(const Graph& graph, std::span<const TensorSpec> feeds,
                 const NodeView::VariableSpecs& variables, SpecBlocks& kept);
   ResolvedGraph(const ResolvedGraph&) = delete;
@@ -27,15 +27,15 @@ class ResolvedGraph {
   const Graph& graph() const { return graph_; }
   const std::vector<NodeId>& order() const { return order_; }  // topological
   bool is_live(NodeId id) const { return live_[id.index()]; }
-  // Nodes that are looked at for their shape alone, or as shape operands, which the plan computes, need not
-  // run.
+  // False if nothing needs the node's contents: it is used only for its shape, or only as a shape operand,
+  // which the plan computes.
   bool runs(NodeId id) const { return runs_[id.index()]; }
 
   const TensorSpec& spec_of(ValueId value) const { return specs_[value.node.index()][value.output]; }
   std::span<const TensorSpec> outputs_of(const Node& node) const {
     return {specs_[node.id().index()], node.outputs().size()};
   }
-  // What shape operands hold.
+  // The contents of shape operands.
   HostValues& host_values() { return host_values_; }
 
   static bool is_shape_operand(const Node& node, std::size_t input);

@@ -39,22 +39,22 @@ class RunContext : private Lanes::Work {
   struct Outcome {
     bool committed = false;
     std::exception_ptr error;                  // of the first call that failed
-    std::optional<std::uint32_t> failed_call;  // which
-    ErrorCode stopped = ErrorCode::kInternal;  // kCancelled or kDeadlineExceeded, where no call failed
+    std::optional<std::uint32_t> failed_call;  // the call that failed
+    ErrorCode stopped = ErrorCode::kInternal;  // kCancelled or kDeadlineExceeded, if no call failed
   };
-  // What the next run works on, in the order of the plan. What is fed is only read.
+  // What the next run works on, in the order of the plan. Feeds are only read.
   std::span<void*> feeds() { return feeds_; }
   std::span<void*> results() { return results_; }
   std::span<void*> variables() { return variables_; }
-  // `locks` is what the caller holds for this run; they and what the others point at must outlive it.
-  // Observers are told of the run as `event`, where they are given. A run inside a node of another run (a
-  // region) has none: observers hear of its nodes alone, as part of that run. `awaited`: may a run that holds
-  // locks be waiting for this one? It is said of runs that such a run started on another thread; of those on
-  // its own threads it is known.
+  // `locks` are the locks that the caller holds for this run; they, and what the other arguments point at,
+  // must outlive it. Observers are told about the run as `event`, if it is given. A run inside a node of
+  // another run (a region) has no event: observers are told only about its nodes, as part of the outer run.
+  // `awaited`: a run that holds locks may be waiting for this one. Pass it for a run that such a run started
+  // on another thread; on its own threads the context knows by itself.
   Outcome run(std::span<RunLock* const> locks, const RunInfo& info, const RunEvent* event,
               bool awaited = false) noexcept;
-  // What commit stages of this context write, and the gate of their store; they must outlive it. Without it a
-  // run commits into memory that nobody else reads.
+  // The variables that this context's commits write, and the gate of their store; both must outlive it.
+  // Without this call a run commits into memory that nobody else reads.
   void set_commit(CommitGate& gate, std::span<StoredVariable* const> written) {
     gate_ = written.empty() ? nullptr : &gate;
     written_ = written;
@@ -69,7 +69,7 @@ class RunContext : private Lanes::Work {
 
  private:
   struct Instruction {
-    const void* target;  // a KernelFn, or a std::function<void()> where context is null
+    const void* target;  // a KernelFn, or a std::function<void()> if context is null
     KernelContext* context;
   };
   struct Active;  // marks the thread as working on this run
@@ -107,11 +107,11 @@ class RunContext : private Lanes::Work {
 
   // --- one run
   RunInfo info_;
-  const RunEvent* event_ = nullptr;  // null where nobody observes
+  const RunEvent* event_ = nullptr;  // null if nobody observes
   std::span<RunLock* const> locks_;
-  const Active* caller_ = nullptr;  // the runs that the calling thread was inside of
+  const Active* caller_ = nullptr;  // the runs that the calling thread was already inside
   bool awaited_ = false;            // a run that holds locks may be waiting for this one
-  bool watched_ = false;            // an observer, a deadline or a cancellation has to be looked at
+  bool watched_ = false;            // an observer, a deadline or a cancellation must be checked
   enum class State : std::uint8_t { kRunning, kFailed, kCommitting };
   std::atomic<State> state_{State::kRunning};
   std::atomic_flag failing_;

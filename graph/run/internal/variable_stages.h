@@ -1,7 +1,7 @@
 // graph/run/internal/variable_stages.h - when the variables of a step are written.
 //
-// An update that nothing in the step looks at afterwards runs in the commit stage, in place. Any other writes
-// a shadow, which later reads see and which the commit stage copies.
+// An update whose result nothing else in the step uses runs in the commit stage, in place. Any other update
+// writes a shadow, which later reads see and which the commit stage copies.
 #pragma once
 
 #include <map>
@@ -14,11 +14,11 @@ namespace lockstep::internal {
 
 struct VariableStage {
   bool written = false;
-  NodeId in_commit;  // the one update, where it waits for the commit stage; else invalid
+  NodeId in_commit;  // the only update, if it waits for the commit stage; else invalid
 };
 
 struct VariableStages {
-  std::map<std::string, VariableStage> variables;  // that the step uses
+  std::map<std::string, VariableStage> variables;  // the ones the step uses
   bool draws_random = false;
   bool commits = false;  // writes variables or draws random numbers
 };

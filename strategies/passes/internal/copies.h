@@ -14,21 +14,21 @@ namespace lockstep::internal {
 
 // Names of all variables that replicated regions use, regions of other nodes included.
 NameSet replicated_variables(const Graph& graph);
-// The largest number of replicas of a replicated region; 0 where there is none.
+// The largest number of replicas of a replicated region; 0 if there is none.
 std::int64_t max_replicas(const Graph& graph);
 
-// Declares copies 1 to replicas-1 of those variables that lack them. True where it declared any. Throws
-// InvalidArgument where another variable has the name of a copy.
+// Declares copies 1 to replicas-1 of the named variables that lack them. True if it declared any. Throws
+// InvalidArgument if another variable has the name of a copy.
 bool declare_copies(Graph& graph, const NameSet& names, std::int64_t replicas,
                     std::span<const std::string> devices);
 
-// The copies a graph declares. It declares no more variables while this is in use.
+// The copies that a graph declares. The graph must declare no more variables while this is in use.
 class VariableCopies {
  public:
   explicit VariableCopies(const Graph& outermost);
-  // What replica r calls the variable: its own name where there is no copy for r.
+  // The name of replica r's copy; the variable's own name if there is no copy for r.
   const std::string& name(const std::string& variable, std::int64_t replica) const;
-  // The copy for r of the variable at this place of the graph's list; null where there is none.
+  // The copy for r of the variable at this place of the graph's list; null if there is none.
   const VariableDecl* copy(std::size_t variable, std::int64_t replica) const;
   // Do replicas keep their copies equal? (Not those that are synchronized on read.)
   bool is_mirrored(const std::string& name) const;
@@ -40,7 +40,7 @@ class VariableCopies {
 
   const Graph& graph_;
   std::size_t replicas_ = 0;
-  // By place of the variable, then by replica: the place of the copy. 0: there is none; a copy comes after
+  // By place of the variable, then by replica: the place of the copy. 0: no copy; a copy always comes after
   // its variable.
   std::vector<std::uint32_t> copies_;
 };

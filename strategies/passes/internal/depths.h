@@ -8,8 +8,8 @@
 
 namespace lockstep::internal {
 
-// By id: how many nodes run before a node, one behind the other, on the longest way to it. A node that runs after
-// another is deeper.
+// By id: the number of nodes before a node on the longest path to it. A node that runs after another is
+// deeper.
 std::vector<std::uint32_t> depths_of(const Graph& level);
 
 }  // namespace lockstep::internal

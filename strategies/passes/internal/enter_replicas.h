@@ -8,7 +8,7 @@
 
 namespace lockstep::internal {
 
-// Throws PassError, in the name of `pass`, for a shared placeholder that is not there.
+// Throws PassError, in the name of `pass`, for a shared placeholder that does not exist.
 Graph enter_replicas(const Graph& graph, const EnterReplicasOptions& options, std::string_view pass);
 
 }  // namespace lockstep::internal

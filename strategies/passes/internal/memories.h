@@ -11,11 +11,11 @@
 
 namespace lockstep::internal {
 
-// The memory of a device by name: all CPUs of this process, and what is not placed, share one, whose name is
-// empty.
+// The name of a device's memory: all CPUs of this process, and values that are not placed, share one, whose
+// name is empty.
 std::string memory_of(std::string_view device);
 
-// The same question asked of many values: each name is parsed once.
+// The same for many values: each name is parsed once.
 class Memories {
  public:
   bool same(const std::string& a, const std::string& b) { return a == b || of(a) == of(b); }
@@ -25,17 +25,17 @@ class Memories {
   NameMap<std::string> known_;
 };
 
-// A runtime with as many logical CPUs as these devices need, in whatever spelling.
+// A runtime with as many logical CPUs as these devices need, in any spelling.
 Runtime runtime_with(std::span<const std::string> devices);
 
-// Throws InvalidArgument where the runtime has no such device, in whatever spelling.
+// Throws InvalidArgument if the runtime has no such device, in any spelling.
 void check_device(const Runtime& runtime, const std::string& name);
 
-// The device a value is made on. A collective leaves the values of each replica where it found them, a branch
-// or loop where its region made them.
+// The device a value is made on. A collective leaves each replica's values on their own device; a branch or
+// loop leaves values on the device where its region made them.
 const std::string& device_of(const Graph& level, ValueId value);
 
-// The device on which a node wants input i; a branch or loop where the parameter of its region is.
+// The device on which a node needs input i; for a branch or loop, the device of its region's parameter.
 const std::string& wanted_device(const Node& node, std::size_t input);
 
 }  // namespace lockstep::internal

@@ -1,8 +1,8 @@
 // strategies/passes/internal/replica_clones.h - the nodes of a replicated region, once per replica.
 //
-// Clones makes them in the order that strategies/passes/replicate.h describes, and knows what has become of
-// each value of the region on each replica. Nodes that are one for all replicas are made by Joins
-// (internal/replica_joins.h).
+// Clones makes them in the order that strategies/passes/replicate.h describes, and records what each value of
+// the region becomes on each replica. Joins (internal/replica_joins.h) makes the nodes that are one for all
+// replicas.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,9 @@
 
 namespace lockstep::internal {
 
-// What makes a branch or loop one node for all replicas: a node in its regions that joins them, or writes a
-// variable that they keep equal. nullptr: nothing does, or the node is no branch or loop.
+// The reason why a branch or loop must be one node for all replicas: a node in its regions that joins
+// replicas, or that writes a variable that they keep equal. nullptr: there is none, or the node is not a
+// branch or loop.
 const Node* joining_node(const Node& node, const VariableCopies& copies);
 
 // The nodes of one body, for all replicas.
@@ -26,8 +27,8 @@ class Clones {
  public:
   Clones(Replicator& owner, Target& target, const Graph& body, std::size_t replicas);
 
-  NodeId enter;                 // runs before what has effects
-  std::vector<NodeId> effects;  // the made nodes that have effects
+  NodeId enter;                 // runs before nodes with effects
+  std::vector<NodeId> effects;  // the nodes made that have effects
 
   // The results of each replica.
   std::vector<std::vector<ValueId>> make(std::span<const std::vector<ValueId>> arguments);
@@ -36,17 +37,17 @@ class Clones {
   Target& target() const { return target_; }
   std::size_t replicas() const { return replicas_; }
 
-  // --- what a node of the body has become on a replica
+  // --- what a node of the body became on a replica
   ValueId value(std::size_t replica, ValueId of);
   // Output i of the node is output first.output + i of what was made.
   void set_first_value(std::size_t replica, NodeId id, ValueId first) { base(replica, id) = first; }
-  // Outputs that come from several nodes; who runs after the node runs after `after`.
+  // For outputs that come from several nodes; nodes that run after the node run after `after`.
   void list(std::size_t replica, NodeId id, std::span<const ValueId> values, NodeId after);
   void add_controls(const Node& node, std::size_t replica, SmallVector<NodeId, 2>& controls);
   void note_effects(NodeId made);
   std::string name_for(const Node& node, std::size_t replica) const;
 
-  // Makes the replica's own.
+  // Makes the replica's own node.
   void clone(const Node& node, std::size_t replica);
 
  private:
@@ -68,7 +69,8 @@ class Clones {
   std::vector<ValueId> bases_;  // by replica and node: output i is base + i, or entry base.node + i of lists_
   std::vector<ValueId> lists_;
   std::vector<NodeId> lists_after_;
-  // What the body's nodes name, by node: entries first_named_[id] to first_named_[id + 1] of named_.
+  // The variables that the body's nodes name, by node: entries first_named_[id] to first_named_[id + 1] of
+  // named_.
   struct Named {
     std::uint32_t attribute;  // place in the node's list
     std::uint32_t variable;   // place in the graph's

@@ -13,8 +13,7 @@ namespace lockstep::internal {
 
 class Clones;
 
-// Makes such nodes out of the values of the clones before them, and tells the clones what has become of their
-// outputs.
+// Makes such nodes from the values of the clones before them, and tells the clones what their outputs became.
 class Joins {
  public:
   explicit Joins(Clones& clones);

@@ -1,8 +1,7 @@
 // strategies/passes/internal/replicator.h - what the pass replicate does to replicated regions.
 //
-// Replicator makes the nodes that stand outside of replicated regions; those inside are made by Clones
-// (internal/replica_clones.h), which come back here for single nodes and for what merge_call leaves the
-// replicas for.
+// Replicator makes the nodes outside of replicated regions. Clones (internal/replica_clones.h) makes the
+// nodes inside; it calls back here for single nodes and for merge_call, which leaves the replicas.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +14,9 @@
 
 namespace lockstep::internal {
 
-// Makes the graph one with the nodes of every replicated region once per replica; see
-// strategies/passes/replicate.h. All variables that replicas write have their copies declared. Throws
-// PassError; the graph is then of no use.
+// Rewrites the graph so that it has the nodes of every replicated region once per replica; see
+// strategies/passes/replicate.h. Copies of all variables that replicas write must be declared. Throws
+// PassError; the graph is then unusable.
 void flatten_replicas(Graph& graph);
 
 inline constexpr std::string_view kReplicate = "replicate";
@@ -26,7 +25,7 @@ inline constexpr std::string_view kReplicate = "replicate";
 struct Target {
   Graph& graph;
   StringId made_by = graph.intern(kReplicate);
-  bool has_groups = false;  // which order what was one node before
+  bool has_groups = false;  // some nodes are groups, which order what was one node before
 };
 
 // Copies a graph, with the nodes of each replicated region once per replica.
@@ -38,22 +37,23 @@ class Replicator {
   const Graph& made() const { return to_; }
   const VariableCopies& copies() const { return copies_; }  // of the variables of the new graph
 
-  // A node to be like another, without inputs.
+  // A node like the given one, without inputs.
   static NodeInit copied(const Node& node);
   static Provenance made_from(const Target& target, const Node& node, std::int64_t replica);
-  // `same_regions`: those of the node, if it has any, do what the origin's do.
+  // `same_regions`: the node's regions, if any, do the same as the origin's.
   NodeId add(Target& target, NodeInit&& init, const Node& origin, bool same_regions = false);
-  // Before a body is made whose parameters are these values.
+  // Called before a body is made, with the values of its parameters.
   void take_arguments(const Target& target, std::span<const ValueId> arguments);
-  // Makes the nodes of a graph that is no replica's; gives the values of its results.
+  // Makes the nodes of a graph that belongs to no replica; returns the values of its results.
   std::vector<ValueId> cross(Target& target, const Graph& body, std::span<const ValueId> arguments,
                              std::string_view scope);
-  // A node that runs after `controls`, or the one of them.
+  // A node that runs after `controls`; if there is only one control, that one.
   static NodeId group(Target& target, const Node& node, std::span<const NodeId> controls,
                       std::string_view what);
-  // One value for all of them, which prove-sync proves equal: the node is a branch or loop of all replicas.
+  // One value for all of them: the node is a branch or loop of all replicas. prove-sync proves that the
+  // values are equal.
   ValueId agreement(Target& target, const Node& node, std::span<const ValueId> values) const;
-  // Nodes that use a variable are told directly whom they follow, not through groups alone.
+  // Gives nodes that use a variable direct edges to their predecessors, besides those through groups.
   static void order(const Target& target);
 
  private:
@@ -71,7 +71,7 @@ class Replicator {
   const Graph& from_;
   Graph& to_;
   VariableCopies copies_;
-  // Nothing made so far is known better, or differently, than what it was made from.
+  // True while every spec made so far is the same as that of its origin: neither better known nor different.
   bool knows_as_much_ = true;
 };
 

@@ -12,19 +12,19 @@
 
 namespace lockstep::internal {
 
-// What is to be done to one level.
+// The changes to one level.
 struct SharingPlan {
   std::vector<Rewriter::Replacement> erased;
-  std::vector<std::pair<ValueId, ValueId>> moved;  // readers of the first go to the second
-  std::vector<NodeId> common;                      // now for all replicas
+  std::vector<std::pair<ValueId, ValueId>> moved;  // readers of the first value move to the second
+  std::vector<NodeId> common;                      // now belong to no replica in particular
   std::vector<std::pair<NodeId, NodeId>> order;    // the first runs after the second
   bool risky = false;                              // `order` may close a cycle
   std::map<NodeId, std::vector<SharingPlan>> regions;
 };
 
-// For a graph and all its regions. `copies` (by place of the variable) are to lie in the memory of the
-// variable they are copies of; those whose updates cannot be merged are added to `refused`, and the plan is
-// then to be made again without them.
+// For a graph and all its regions. `copies` (by place of the variable) are meant to share the memory of the
+// variable they copy. Copies whose updates cannot be merged are added to `refused`; make the plan again
+// without them.
 SharingPlan plan_sharing(const Congruence& proof, const std::vector<bool>& copies,
                          std::set<std::size_t>& refused);
 

@@ -5,9 +5,9 @@
 
 namespace lockstep::internal {
 
-// Along the order of one level, which must be acyclic and has every conflicting pair ordered: a read gets an
-// edge from the last write, a write from the last write and the reads since, as the builder makes them, where
-// there is none yet. Linear.
+// Follows the order of one level, which must be acyclic and must order every conflicting pair. Adds missing
+// edges as the builder makes them: a read gets an edge from the last write, a write from the last write and
+// the reads since. Linear.
 void order_variable_uses(Graph& level);
 
 }  // namespace lockstep::internal

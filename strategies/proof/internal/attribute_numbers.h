@@ -15,10 +15,10 @@
 
 namespace lockstep::internal {
 
-// The lists must outlive it, unchanged.
+// The lists must outlive this and stay unchanged.
 class AttributeNumbers {
  public:
-  // What stands for a variable: attributes that name several with one number are equal.
+  // The number that stands for a variable: attributes that name variables with the same number are equal.
   using VariableNumber = std::function<std::uint32_t(const std::string&)>;
   explicit AttributeNumbers(VariableNumber variable_number) : variable_number_(std::move(variable_number)) {}
 
@@ -28,7 +28,7 @@ class AttributeNumbers {
   struct Known {
     const std::vector<Attribute>* list;
     std::uint32_t number;
-    SmallVector<std::uint32_t, 1> variables;  // numbers of those that it names
+    SmallVector<std::uint32_t, 1> variables;  // numbers of the variables that it names
   };
 
   std::uint32_t number_of(const std::vector<Attribute>& list);
@@ -38,7 +38,7 @@ class AttributeNumbers {
   std::unordered_map<std::uint64_t, std::vector<Known>> known_;               // by hash
   std::unordered_map<const std::vector<Attribute>*, std::uint32_t> numbers_;  // of lists without variables
   std::unordered_map<const void*, std::uint64_t> tensor_hashes_;
-  std::vector<std::uint32_t> variables_;  // of the list at hand
+  std::vector<std::uint32_t> variables_;  // of the current list
   std::uint32_t last_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// strategies/proof/internal/drift.h - from two values that replicas do not share back to where they begin to
-// differ.
+// strategies/proof/internal/drift.h - traces two values that differ between replicas back to where they begin
+// to differ.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,20 @@
 
 namespace lockstep::internal {
 
-// Follows, from nodes to those of their inputs that are not proven equal, a pair of values or of copies of a
-// variable. A search of its own each; make one per explanation.
+// Follows a pair of values, or of copies of a variable, from nodes to those of their inputs that are not
+// proven equal. Keeps the state of one search: make one per explanation.
 class Drift {
  public:
   explicit Drift(const Congruence& proof) : proof_(proof), levels_{{&proof.graph(), &proof.top()}} {}
 
-  // Goes into a region of a node of the innermost level so far.
+  // Enters a region of a node of the current innermost level.
   void enter(const Node& owner, std::size_t region);
   void follow(ValueId a, ValueId b);
   void follow_variables(std::size_t a, std::size_t b);  // places of the copies
 
-  // One line a pair of nodes, and why they differ at the end.
+  // One line per pair of nodes, and the reason why the last pair differs.
   std::string text() const;
-  const Node* start() const { return steps_.empty() ? nullptr : steps_[0].second; }  // the second one's
+  const Node* start() const { return steps_.empty() ? nullptr : steps_[0].second; }  // of the second value
 
  private:
   struct Level {

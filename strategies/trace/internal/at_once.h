@@ -1,4 +1,4 @@
-// strategies/trace/internal/at_once.h - a few nodes on tensors, run where they stand.
+// strategies/trace/internal/at_once.h - a few nodes on tensors, run at once.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@
 
 namespace lockstep::internal {
 
-// What `make` makes of placeholders for the tensors, computed now: the ops' own rules and kernels, without a
-// program. Errors name the caller's line.
+// Computes now what `make` builds from placeholders for the tensors: with the ops' own rules and kernels,
+// without a program. Errors name the caller's line.
 template <class Make>
 Tensor at_once(std::span<const Tensor> tensors, SourceSite site, const Make& make) {
   GraphBuilder builder;

@@ -11,20 +11,20 @@
 
 namespace lockstep::internal {
 
-// The kinds of a region's values, also while it is being traced: every question looks at the nodes that came
-// since the last, so that any number of questions costs one walk. kSingle: depends on no replica, not even
+// The kinds of a region's values, also while it is being traced: every query looks only at the nodes added
+// since the last one, so that any number of queries costs one walk. kSingle: depends on no replica, not even
 // through a collective.
 class RegionKinds {
  public:
-  // `outermost` declares the variables. Parameters that are not named by set() are single: captured values
-  // are shared.
+  // `outermost` declares the variables. Parameters without a set() call are single: captured values are
+  // shared.
   RegionKinds(const Graph& region, const Graph& outermost) : region_(region), outermost_(outermost) {}
   RegionKinds(GraphBuilder& region, const Graph& outermost)
       : region_(region.graph()), outermost_(outermost), builder_(&region) {}
 
   void set(NodeId parameter, ReplicaKind kind);
   ReplicaKind of(ValueId value);
-  ReplicaKind of(const Value& value);  // one of another graph is per replica
+  ReplicaKind of(const Value& value);  // a value of another graph is per replica
 
  private:
   void extend();
@@ -37,10 +37,10 @@ class RegionKinds {
   std::vector<ReplicaKind> kinds_;  // by node
   std::vector<bool> is_set_;
   std::vector<std::vector<ReplicaKind>> merged_;  // of merge_call nodes, by output
-  std::size_t next_ = 0;                          // the first node that was not looked at
+  std::size_t next_ = 0;                          // the first node not yet looked at
 };
 
-// One per result of the region, given one per parameter.
+// The kind of each result of the region, given the kind of each parameter.
 std::vector<ReplicaKind> result_kinds(const Graph& region, const std::vector<ReplicaKind>& parameters,
                                       const Graph& outermost);
 

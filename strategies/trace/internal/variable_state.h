@@ -1,5 +1,5 @@
-// strategies/trace/internal/variable_state.h - what a Variable's handles share, and locking all copies of
-// one.
+// strategies/trace/internal/variable_state.h - the state that a Variable's handles share, and locks on all
+// its copies.
 #pragma once
 
 #include <cstdint>
@@ -25,22 +25,22 @@ struct VariableState {
   SourceSite site;  // where it was made first
 };
 
-// The declaration, with what the store says of the copies.
+// The declaration, with the store's role for the copies.
 VariableDecl as_store_has_it(VariableDecl decl, const Tracer& tracer);
 
-// The declaration in the graph of a step. What the copies are together is what the store says: a pass may have
-// declared it anew. A variable that the strategy lets drift apart is there what it is for replicas: each one's
-// own.
+// The declaration in the graph of a step. The store says how the copies form a value: a pass may have
+// declared it anew. A variable that the strategy lets drift apart is declared as what it is for replicas:
+// each replica's own.
 VariableDecl as_step_has_it(VariableDecl decl, const Tracer& tracer);
 
-// Has each replica a value of its own in it?
+// Does each replica have its own value of the variable?
 bool is_own(const Variable& variable);
 
-// Throws InvalidArgument where the table refuses.
+// Throws InvalidArgument if the table refuses.
 VariableMeaning accepted(const VariableQuestion& question, const std::string& name, const SourceSite& site);
 
-// All copies of a variable that have memory of their own, held together: no run comes in between. Runs that
-// use it are waited for; do not make one inside a node of such a run.
+// Locks on all copies of a variable that have memory of their own, held together: no run can come in between.
+// Waits for runs that use the variable; do not make one inside a node of such a run.
 class CopyLocks {
  public:
   enum class Use : std::uint8_t { kRead, kWrite };
@@ -49,7 +49,7 @@ class CopyLocks {
   CopyLocks(const CopyLocks&) = delete;
   CopyLocks& operator=(const CopyLocks&) = delete;
 
-  // In the order of the replicas; one for all where they share memory, or before there are copies.
+  // In the order of the replicas; a single one if they share memory, or before there are copies.
   const std::vector<StoredVariable*>& copies() const { return copies_; }
 
  private:
@@ -57,7 +57,7 @@ class CopyLocks {
                                            std::int64_t replicas);
 
   std::vector<StoredVariable*> copies_;
-  RunLockSet locks_;  // theirs
+  RunLockSet locks_;  // the locks of the copies
 };
 
 }  // namespace internal
