@@ -1,4 +1,4 @@
-// tools/command_line.cpp - what the user asked for, as plain structs: one per subcommand.
+// tools/command_line.cpp - the user's command as plain structs, one per subcommand.
 #include "command_line.h"
 
 #include <algorithm>
@@ -30,8 +30,8 @@ const char* const kExitCodes =
 // More steps, runs or levels than anybody waits for; sums of a few of them fit any counter.
 constexpr std::uint64_t kMany = 1'000'000'000;
 
-// Says what is wrong with the text of a whole number; nothing where it is one from `least` to `most`. The
-// library itself takes -1 for 2^64-1.
+// Says what is wrong with a text; empty if it is a whole number from `least` to `most`. The command-line
+// library itself reads -1 as 2^64-1.
 auto whole_number(std::uint64_t least, std::uint64_t most = kMany) {
   return [least, most](const std::string& text) -> std::string {
     std::uint64_t number = 0;
@@ -43,7 +43,7 @@ auto whole_number(std::uint64_t least, std::uint64_t most = kMany) {
   };
 }
 
-// The bytes that "64MiB" says; nothing where the text is no size.
+// The number of bytes in a text like "64MiB"; nothing if the text is not a size.
 std::optional<std::uint64_t> size_of_text(std::string_view text) {
   constexpr std::pair<std::string_view, unsigned> kUnits[] = {
       {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
@@ -176,8 +176,8 @@ class Parser {
   }
   static bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() != 0; }
 
-  // The library says that a command is missing where there is one, or an option before it, that it does not
-  // know.
+  // Refuses an unknown command, and an unknown option before it: the library would say that the command is
+  // missing.
   void check_command(int argc, const char* const* argv) const {
     const std::string first = argc > 1 ? argv[1] : "";
     if (first.empty()) return;

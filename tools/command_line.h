@@ -1,8 +1,7 @@
-// tools/command_line.h - what the user asked for, as plain structs: one per subcommand.
+// tools/command_line.h - the user's command as plain structs, one per subcommand.
 //
-// parse_command_line() is the one place that knows the command line's library. It prints help and version
-// itself, and says by throwing UsageError what is wrong with a command line. docs/cli.md has a row for each
-// option.
+// Only parse_command_line() knows the command-line library. It prints help and version itself, and throws
+// UsageError, which says what is wrong with a command line. docs/cli.md has a row for each option.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +21,7 @@ namespace lockstep::tools {
 struct OptCommand {
   std::string input;
   std::string output = "-";
-  std::string format;  // of the output: text, json or binary; empty: by the extension, without one text
+  std::string format;  // of the output: text, json or binary; empty: by the extension, text if there is none
   std::string passes;
   std::vector<std::string> print_after;  // "changed", "all", or names of passes
   bool verify_each = false;
@@ -35,7 +34,7 @@ struct OptCommand {
 struct DumpCommand {
   std::string input;
   std::string output = "-";
-  std::string format;  // dot, svg, html, json or text; empty: by the extension, without one text
+  std::string format;  // dot, svg, html, json or text; empty: by the extension, text if there is none
   std::string before;  // another graph; html only
   std::string passes;
   std::string color;        // device or replica; empty: device
@@ -99,7 +98,7 @@ struct CommandLine {
       command;
 };
 
-// Exits with status 2: the message, which names the subcommand's --help.
+// Ends the command with status 2. The message names the subcommand's --help.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -112,8 +111,8 @@ struct OptionDescription {
   std::vector<std::string> names;  // "-o", "--output"
   std::string summary;             // the first sentence of its help
   bool takes_value = false;
-  bool takes_file = false;          // its value is a file, or can be, or a name with one behind '='
-  std::vector<std::string> values;  // those it can have; empty: anything
+  bool takes_file = false;          // its value is or can be a file, or a name, '=' and a file
+  std::vector<std::string> values;  // the values it can have; empty: anything
   bool takes_list = false;          // several of these values, with commas between them
 };
 struct CommandDescription {

@@ -1,7 +1,6 @@
-// tools/commands.h - the subcommands: each takes what the user asked for and gives the exit status.
+// tools/commands.h - the subcommands: each takes the parsed command and returns the exit status.
 //
-// What they print goes to standard output; messages, timings and progress go to standard error. What goes
-// wrong is thrown.
+// Results go to standard output; messages, timings and progress go to standard error. Errors are thrown.
 #pragma once
 
 #include "command_line.h"

@@ -69,7 +69,7 @@ void print_bash(const std::vector<CommandDescription>& commands) {
   std::cout << "  esac\n}\ncomplete -o filenames -F _lockstep lockstep\n";
 }
 
-// What zsh's _arguments reads as an option: brackets and colons belong to its grammar.
+// Escapes a summary for zsh's _arguments: brackets and colons belong to its grammar.
 std::string zsh_summary(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
@@ -114,7 +114,7 @@ void print_zsh(const std::vector<CommandDescription>& commands) {
     for (const OptionDescription& option : command.options) {
       const std::string rest = str("[", zsh_summary(option.summary), "]", zsh_value(option));
       for (const std::string& name : option.names) {
-        // The value stands behind '=', or right behind a letter, or is the next word.
+        // The value follows '=', or directly follows a one-letter option, or is the next word.
         const char* const joint = !option.takes_value ? "" : name.starts_with("--") ? "=" : "+";
         std::cout << " \\\n        " << single_quoted(str("*", name, joint, rest));
       }
@@ -166,7 +166,7 @@ void print_fish(const std::vector<CommandDescription>& commands) {
   }
 }
 
-// What the registries hold, as values of the arguments and options that take them.
+// Adds the registered names as values of the arguments and options that take them.
 void add_registered(std::vector<CommandDescription>& commands) {
   std::vector<std::string> ops, strategies, passes;
   for (const std::string& name : OpRegistry::global().names()) {

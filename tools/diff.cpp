@@ -1,4 +1,4 @@
-// tools/diff.cpp - lockstep diff: what is different between two graphs.
+// tools/diff.cpp - lockstep diff: the differences between two graphs.
 #include <iostream>
 
 #include "commands.h"

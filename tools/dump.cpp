@@ -30,7 +30,7 @@ std::string format_of(const DumpCommand& command) {
                                               {"json", {"json"}}});
 }
 
-// An option that the format makes nothing of is a mistake.
+// An option that the format ignores is a mistake.
 void check_options(const DumpCommand& command, const std::string& format) {
   const auto needs = [&](const char* option, bool given, const std::vector<std::string>& formats) {
     if (!given || std::ranges::find(formats, format) != formats.end()) return;
@@ -70,8 +70,8 @@ HtmlOptions html_options(const DumpCommand& command) {
   return options;
 }
 
-// The stages up to the pass that failed are what helps to see why: its error is the one to report, whatever
-// happens here.
+// Writes the stages up to the pass that failed, which help to see why. The error of the pass is the one to
+// report, whatever happens here.
 void write_failed_passes(const DumpCommand& command, const std::string& format,
                          const PipelineRecording& recording) {
   if (format != "html" || recording.stages.empty()) return;

@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kStandardInput = "-";
 
-// Either of both kinds of files on standard input: all arrays of one, or the one of the other under `name`.
+// Reads standard input as .npz, with all of its arrays, or as .npy, with its one array under `name`.
 std::map<std::string, Tensor> read_standard_arrays(const std::string& name) {
   const std::string bytes = read_standard_input(input_limits());
   try {

@@ -17,8 +17,8 @@ using Feeds = std::map<std::string, Tensor, std::less<>>;
 // that is none of these, a name that comes twice or a second use of standard input, and what reading throws.
 Feeds read_feeds(const std::vector<std::string>& texts);
 
-// The rows of a batch, one slice for each replica: rows mod n slices have one more than the others, and come
-// first. A replica without rows gets a tensor of zero rows. They share the batch's memory. Throws
+// The rows of a batch, one slice for each replica: the first (rows mod n) slices have one row more than the
+// others. A replica without rows gets a tensor of zero rows. The slices share the batch's memory. Throws
 // InvalidArgument for a scalar.
 std::vector<Tensor> split_rows(const Tensor& batch, std::size_t replicas);
 

@@ -14,18 +14,18 @@
 
 namespace lockstep::tools {
 
-// What reading an input may cost: what --read-limit says, once main() has handed it over.
+// The limits for reading inputs: those of --read-limit, once main() has set them.
 ReadLimits input_limits();
 void set_input_limits(const ReadLimits& limits);
 
-// What lies in the file, or comes on standard input for "-", within input_limits(). Throws NotFound, or Error
+// The contents of the file, or of standard input for "-", within input_limits(). Throws NotFound, or Error
 // with the path.
 std::string read_input(const std::string& path);
 // The graph in a file or on standard input, whatever its format, verified; errors name the file.
 Graph read_graph_input(const std::string& path, UnknownOps unknown = UnknownOps::kRefuse);
 void write_output(const std::string& path, std::string_view bytes);
 
-// The format that an output asks for by its extension: the first of `formats` where it has none, as "-" has.
+// The format that an output asks for by its extension; the first of `formats` if it has none, like "-".
 // Throws UsageError for an extension that no format has.
 struct OutputFormat {
   std::string name;

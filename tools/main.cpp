@@ -17,7 +17,7 @@ namespace lockstep::tools {
 
 namespace {
 
-// The message, and those of nested exceptions where they say something new.
+// Prints the message, and those of nested exceptions that say something new.
 void print_error(const std::exception& error, const std::string& said = {}) {
   const auto* const ours = dynamic_cast<const Error*>(&error);
   const std::string message = ours != nullptr ? ours->message() : error.what();

@@ -1,4 +1,4 @@
-// tools/ops.cpp - lockstep ops: the ops there are, from the registry itself.
+// tools/ops.cpp - lockstep ops: the available ops, from the registry itself.
 #include <iomanip>
 #include <iostream>
 #include <limits>
@@ -29,7 +29,7 @@ std::string attributes_text(const OpDef& op, std::string_view quote) {
   return text;
 }
 
-// What passes and strategies read of an op, in words; not what only its own kernels are concerned with.
+// The traits of an op that passes and strategies read, in words; not those that concern only its own kernels.
 std::vector<std::string> traits_of(const OpDef& op) {
   const OpTraits& t = op.traits;
   std::vector<std::string> words;

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kPassesLine = "// passes: ";
 
-// Says where the work is, prints graphs, and keeps what a failing pass was given.
+// Shows progress, prints graphs, and keeps the graph that a failing pass was given.
 class Watch final : public PassInstrumentation {
  public:
   Watch(const OptCommand& command, const PassPipeline& pipeline)
@@ -41,10 +41,10 @@ class Watch final : public PassInstrumentation {
 
   struct Failure {
     Graph graph;         // before the pass
-    std::string passes;  // it alone
+    std::string passes;  // the failing pass alone
     std::string error;
   };
-  std::optional<Failure> failure;  // where it is to be kept
+  std::optional<Failure> failure;  // if it is to be kept
   bool failed = false;
 
   void before_pass(const Pass& pass, const Graph& graph, std::size_t index) override {
@@ -73,7 +73,7 @@ class Watch final : public PassInstrumentation {
   bool keep_;
   std::set<std::string> names_;
   Progress progress_;
-  std::size_t seen_ = 0;  // passes that were printed, where that was asked for
+  std::size_t seen_ = 0;  // passes seen so far, so that none is printed twice
   Graph before_;
 };
 

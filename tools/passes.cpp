@@ -1,4 +1,4 @@
-// tools/passes.cpp - lockstep passes: the passes and strategies there are, from the registries themselves.
+// tools/passes.cpp - lockstep passes: the available passes and strategies, from the registries themselves.
 #include <algorithm>
 #include <iomanip>
 #include <iostream>

@@ -50,7 +50,7 @@ int run_command(const ProfileCommand& command) {
   std::vector<double> seconds;
   TraceRecorder recorder;
   {
-    // Timed first without anybody looking on, then traced.
+    // Timed first without an observer, then traced.
     Progress progress("run", command.warmup + 2 * command.runs);
     for (std::uint64_t i = 0; i < command.warmup + command.runs; ++i) {
       progress.at(i + 1);

@@ -1,4 +1,4 @@
-// tools/progress.cpp - a line that says how far long work has come, where somebody watches.
+// tools/progress.cpp - a line that shows the progress of long work, if somebody watches.
 #include "progress.h"
 
 #include <ostream>
@@ -26,7 +26,7 @@ Progress::Progress(std::string what, std::size_t total, ProgressSink sink)
 }
 
 Progress::~Progress() {
-  waker_ = {};  // ends it
+  waker_ = {};  // ends the thread
   clear();
 }
 

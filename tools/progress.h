@@ -1,13 +1,13 @@
-// tools/progress.h - a line that says how far long work has come, where somebody watches.
+// tools/progress.h - a line that shows the progress of long work, if somebody watches.
 //
 //   Progress progress("pass", pipeline.size());
 //   progress.at(3, "fuse-elementwise");            // "pass 3 of 12: fuse-elementwise"
-//   Progress drawing("drawing");                   // of which nobody knows how far it is
+//   Progress drawing("drawing");                   // without a known total
 //   drawing.at(0, "20000 nodes");                  // "drawing: 20000 nodes"
 //
-// Only where standard error is a terminal, and only for work that takes a while: the line appears after 200
-// ms, also within one long piece of work. It goes when the Progress does, also by an exception, so that what
-// is printed next begins on an empty line. Thread safety: one thread.
+// Only if standard error is a terminal, and only for work that takes a while: the line appears after 200 ms,
+// even within one long piece of work. The destructor removes it, also after an exception, so that the next
+// output begins on an empty line. Thread safety: one thread.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ namespace lockstep::tools {
 struct ProgressSink {
   std::ostream* out;
   bool watched;                        // otherwise nothing is written
-  std::chrono::milliseconds patience;  // work that is over before that shows nothing
+  std::chrono::milliseconds patience;  // work that ends before that shows nothing
 };
 ProgressSink standard_error();
 
@@ -50,8 +50,8 @@ class Progress {
   std::condition_variable_any over_;
   std::string line_;
   bool shown_ = false;
-  Clock::time_point next_;  // not more often than people read
-  std::jthread waker_;      // shows the line where nobody calls at() for a while
+  Clock::time_point next_;  // when to show the line again: not more often than people read
+  std::jthread waker_;      // shows the line if nobody calls at() for a while
 };
 
 }  // namespace lockstep::tools

@@ -18,8 +18,8 @@ namespace lockstep::tools {
 
 namespace {
 
-// A replica's value is called as its copy of a variable would be; where another result has that name, by a
-// number behind it.
+// A replica's value is named like a replica's copy of a variable; if another result has that name, a number
+// is appended.
 std::map<std::string, Tensor> by_name(const std::vector<Runner::Result>& results) {
   std::map<std::string, Tensor> tensors;
   for (const Runner::Result& result : results) tensors.emplace(result.name, result.value[0]);
@@ -39,7 +39,7 @@ void write_results(const std::string& path, const std::vector<Runner::Result>& r
   write_output(path, extension_of(path) == "npy" ? write_npy(tensors.begin()->second) : write_npz(tensors));
 }
 
-// One value for each variable; its copies, where they are each replica's own.
+// One value for each variable, or its copies if they are each replica's own.
 void write_variables(const std::string& path, VariableStore& store) {
   Snapshot snapshot;
   snapshot.take(store);
@@ -58,7 +58,8 @@ void check_extension(const char* option, const std::string& path, bool npy) {
   throw UsageError(str(option, ": '", path, "' must end in .npz", npy ? " or .npy" : ""));
 }
 
-// Two things in one place: the second would replace the first, or follow it where nobody can part them.
+// Refuses two outputs in one place: the second would replace the first, or follow it with nothing to separate
+// them.
 void check_outputs(const RunCommand& command) {
   const std::pair<const char*, std::string> outputs[] = {
       {"the results", command.output.empty() ? "-" : command.output},
@@ -84,7 +85,7 @@ int run_command(const RunCommand& command) {
     throw InvalidArgument(str("an .npy file holds one tensor, and there are ", runner.num_tensors(),
                               "; write them to an .npz file"));
   }
-  // Variables that have no one value are refused now, not when the work is done.
+  // Variables that cannot be written are refused now, not when the work is done.
   if (!command.variables.empty()) Snapshot().take(runner.variables());
   std::vector<Runner::Result> results;
   const bool traced = !command.settings.trace.empty();

@@ -23,7 +23,7 @@ void note_cpu(const std::string& device, std::size_t& count) {
   if (parsed.kind == DeviceKind::kCpu) count = std::max(count, static_cast<std::size_t>(parsed.index) + 1);
 }
 
-// As many logical CPUs as the nodes of a graph are placed on.
+// Raises `count` to the number of logical CPUs that the nodes and variables of a graph are placed on.
 void note_devices(const Graph& graph, std::size_t& count) {
   for (const Node& node : graph.nodes()) {
     if (!node.device().empty()) note_cpu(node.device(), count);
@@ -39,7 +39,7 @@ Runtime make_runtime(const RunSettings& settings, std::size_t cpus) {
   return Runtime({.threads = settings.threads, .cpu_devices = cpus, .seed = settings.seed});
 }
 
-// What --strategy and --devices say together, as the text that makes the strategy.
+// Combines --strategy and --devices into the text that makes the strategy.
 std::string strategy_text(const RunSettings& settings, std::size_t& cpus) {
   const std::vector<PassText> parts = parse_passes(settings.strategy);
   if (parts.size() != 1)
@@ -60,7 +60,7 @@ std::string strategy_text(const RunSettings& settings, std::size_t& cpus) {
   if (settings.devices.empty()) return print_pass(parts[0].name, options);
   const std::vector<StrategyInfo> infos = StrategyRegistry::global().strategies();
   const auto info = std::ranges::find(infos, parts[0].name, &StrategyInfo::name);
-  if (info == infos.end()) return parts[0].name;  // making it says what there is
+  if (info == infos.end()) return parts[0].name;  // making it fails, and says what there is
   const auto takes = [&](std::string_view option) {
     return std::ranges::find(info->options, option, &OptionSpec::name) != info->options.end();
   };
@@ -76,8 +76,8 @@ std::string strategy_text(const RunSettings& settings, std::size_t& cpus) {
   return print_pass(info->name, options);
 }
 
-// Each is called as its node; one that is returned again has a number behind that, which is no other node's
-// name.
+// Each result is named after its node; one that is returned again gets a number at the end, which makes its
+// name unique.
 std::vector<std::string> result_names(const Graph& graph) {
   std::vector<std::string> names;
   std::set<std::string> taken;
@@ -95,7 +95,7 @@ std::vector<std::string> result_names(const Graph& graph) {
   return names;
 }
 
-// Every input has its feed, and every feed its input.
+// Throws unless every input has a feed, and every feed an input.
 void check_feeds(const Feeds& feeds, const std::vector<std::pair<std::string, TensorSpec>>& inputs) {
   std::string missing, known;
   std::set<std::string, std::less<>> names;
@@ -114,7 +114,8 @@ void check_feeds(const Feeds& feeds, const std::vector<std::pair<std::string, Te
   }
 }
 
-// Rows that belong together go to one replica: what is split has the same number of them.
+// Rows that belong together go to one replica, so all inputs that are split must have the same number of
+// rows.
 void check_rows(const std::vector<InputSpec>& inputs, const Feeds& feeds) {
   const InputSpec* first = nullptr;
   const auto rows = [&](const InputSpec& input) { return feeds.find(input.name)->second.shape()[0]; };

@@ -23,7 +23,7 @@ class Runner {
     PerReplica<Tensor> value;
   };
   std::vector<Result> run(Observer* observer = nullptr) const;
-  // Tensors that a run gives: one for each result, or one for each replica of it.
+  // The number of tensors that a run returns: one for each result, or one for each replica of it.
   std::size_t num_tensors() const { return program().graph().results().size(); }
 
   const Program& program() const { return step_ ? step_->program() : program_; }

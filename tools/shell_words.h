@@ -8,7 +8,7 @@ namespace lockstep::tools {
 
 // In single quotes, whatever it holds.
 std::string single_quoted(std::string_view text);
-// In quotes only where it needs them: "step.lks", "'my step.lks'".
+// In quotes only if it needs them: "step.lks", "'my step.lks'".
 std::string shell_word(std::string_view text);
 
 }  // namespace lockstep::tools

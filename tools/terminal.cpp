@@ -1,4 +1,4 @@
-// tools/terminal.cpp - what the command prints, without anything in it that a terminal obeys.
+// tools/terminal.cpp - the command's output, without anything in it that a terminal obeys.
 #include "terminal.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace lockstep::tools {
 
 namespace {
 
-// Bytes at the end that may begin a UTF-8 sequence of which the rest is still to come.
+// The number of bytes at the end that may begin a UTF-8 sequence whose rest is still to come.
 std::size_t unfinished(std::string_view text) {
   for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
@@ -63,7 +63,7 @@ class EscapingBuffer final : public std::streambuf {
   std::string begun_;
 };
 
-// What the stream writes to, without escapes.
+// The buffer that the stream writes to, without escaping.
 std::streambuf* plain_buffer(const std::ostream& stream) {
   auto* const escaping = dynamic_cast<EscapingBuffer*>(stream.rdbuf());
   return escaping == nullptr ? stream.rdbuf() : &escaping->plain();

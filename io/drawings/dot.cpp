@@ -40,7 +40,8 @@ class DotWriter {
   }
 
  private:
-  // Deep scopes, and what runs as one thing: fused nodes, say.
+  // Whether a scope is drawn as one box: if it lies deeper than max_depth, or runs as one thing, like fused
+  // nodes.
   bool is_box(std::uint32_t scope) const {
     const ViewScope& one = view_.scopes()[scope];
     if (scope == 0) return false;

@@ -1,4 +1,4 @@
-// io/drawings/drawing.cpp - what dot.cpp and the drawings of a page have in common: boxes, edges, colours as
+// io/drawings/drawing.cpp - the parts that dot.cpp and the drawings of a page share: boxes, edges, colours as
 // DOT text.
 #include "lockstep/io/drawings/internal/drawing.h"
 
@@ -40,7 +40,7 @@ bool comes_before(std::string_view a, std::string_view b) {
   return a.size() < b.size();
 }
 
-// Of a set of devices in order: the first few.
+// The first few of a sorted set of devices.
 std::string short_name(const std::string& whole) {
   constexpr std::size_t kShown = 3;
   std::size_t at = 0, shown = 0;
@@ -123,8 +123,8 @@ void add_edge(DrawnEdges& edges, Item from, Item to, const GraphView& view, std:
 
 std::string label_of(const GraphView& view, const DrawnEdge& edge, std::size_t stage) {
   constexpr std::size_t kShown = 3;
-  std::set<std::pair<std::uint32_t, std::uint32_t>> values;  // one that several read counts once
-  std::vector<std::pair<std::string, std::size_t>> specs;    // how many there are of each
+  std::set<std::pair<std::uint32_t, std::uint32_t>> values;  // a value that several nodes read counts once
+  std::vector<std::pair<std::string, std::size_t>> specs;    // each with the number of its values
   for (const std::uint32_t i : edge.edges) {
     const ViewEdge& one = view.edges()[i];
     std::string spec = view.spec_of(one, stage);
@@ -216,7 +216,7 @@ std::string Colours::fill(int colour) {
   if (colour < 0) return "#f7f7f7";
   if (static_cast<std::size_t>(colour) < kFills.size())
     return std::string(kFills[static_cast<std::size_t>(colour)]);
-  // Around the circle of hues by the golden section: no two are close for long.
+  // Hues step around the circle by the golden section: only colours many steps apart come close.
   constexpr double kGoldenSection = 0.618033988749895;
   const double turn = colour * kGoldenSection, hue = 6 * (turn - std::floor(turn));
   constexpr double kDark = 0.62, kLight = 0.95;
@@ -237,7 +237,7 @@ std::string box_label(const ViewNode& node, std::size_t stage) {
   const ViewAppearance& now = *node.at(stage);
   std::string out = node.label;
   if (!now.name.empty()) out = now.name.substr(now.name.rfind('/') + 1);
-  // "matmul_1" and "grad/matmul" say what they are.
+  // Names such as "matmul_1" and "grad/matmul" already say the op.
   const std::string_view last = std::string_view(out).substr(out.rfind('/') + 1);
   const bool says = last.starts_with(node.op->name) &&
                     last.find_first_not_of("_0123456789", node.op->name.size()) == std::string_view::npos;

@@ -121,7 +121,7 @@ class ViewMaker {
   // The outermost graph or a region.
   struct Level {
     const Graph* graph = nullptr;
-    std::string path = {};                  // of the scope that its nodes lie in, with a slash behind it
+    std::string path = {};                  // of the scope that its nodes lie in, with a slash at the end
     bool flat = false;                      // its names make no scopes
     std::uint64_t copies = 1;               // replicas that each of its nodes stands for
     std::vector<std::uint32_t> entry = {};  // by node; kNone: not drawn
@@ -140,7 +140,7 @@ class ViewMaker {
   };
   // The nodes of this stage that become one box.
   struct Class {
-    std::string name = {};  // no other class of this stage has it
+    std::string name = {};  // unique in this stage
     std::vector<std::uint32_t> entries = {};
     std::uint32_t box = kNone;
   };
@@ -152,12 +152,13 @@ class ViewMaker {
     return stems_from(*view_.stages_[stage_].graph, identities) ? DiffBy::kIdentity : DiffBy::kName;
   }
 
-  // Names of files may have any length; nobody reads one to its end, and each box has its scope's name too.
+  // Names from files may have any length; nobody reads a long one to its end, and each box has its scope's
+  // name, too.
   static constexpr std::size_t kMaxName = 500;
   static constexpr std::size_t kMaxPath = 1000;
   static std::string shortened(const std::string& name) {
     if (name.size() <= kMaxName) return name;
-    const auto inside = [&](std::size_t at) {  // of a character of UTF-8
+    const auto inside = [&](std::size_t at) {  // in the middle of a UTF-8 character
       return at > 0 && at < name.size() && (static_cast<unsigned char>(name[at]) & 0xC0U) == 0x80U;
     };
     std::size_t head = kMaxName / 2, tail = name.size() - kMaxName / 2;
@@ -190,7 +191,7 @@ class ViewMaker {
         inner.graph = &node.regions()[i];
         const std::string name = options_.fold_replicas ? without_replica(node.name()) : node.name();
         inner.path = region_path(level.path + shortened(name), node, i);
-        // Regions that lie deeper than anybody looks share the scope of those around them.
+        // Regions that lie deeper than anybody looks share the scope of the regions around them.
         if (inner.path.size() > kMaxPath) inner.path.resize(inner.path.rfind('/', kMaxPath - 1) + 1);
         inner.copies = level.copies;
         inner.flat = node.op().region_kind == RegionKind::kNone;
@@ -199,7 +200,7 @@ class ViewMaker {
     }
   }
 
-  // The region of a `replicated` node in place of the node.
+  // Collects the region of a `replicated` node in place of the node; false for any other node.
   bool inline_region(Level& level, const Node& node) {
     const auto replicated = ReplicatedNode::of(node);
     if (!replicated) return false;
@@ -219,7 +220,7 @@ class ViewMaker {
     return true;
   }
 
-  // The drawn outputs that a value is.
+  // Finds the drawn outputs that a value comes from.
   void find_sources(const Level& level, ValueId value, std::vector<Source>& out) const {
     if (!level.graph->contains(value.node)) return;
     if (const auto found = level.inlined.find(value.node); found != level.inlined.end()) {
@@ -235,7 +236,7 @@ class ViewMaker {
     }
     const std::uint32_t entry = level.entry[value.node.index()];
     if (entry == kNone) return;  // on a cycle, or not collected yet
-    // What a collective gives each of its replicas is one thing.
+    // The outputs that a collective gives to its replicas count as one.
     const Node& node = *entries_[entry].node;
     std::uint32_t output = value.output;
     if (options_.fold_replicas && node.op().traits.is(ReplicaRole::kCollective)) {
@@ -261,7 +262,7 @@ class ViewMaker {
     return h;
   }
 
-  // Nodes of one class become one box: one of an earlier stage, where that can be told, or a new one.
+  // Nodes of one class become one box: a box of an earlier stage, if one can be matched, or a new one.
   void make_boxes() {
     classes_.clear();
     std::unordered_map<std::uint64_t, std::size_t> class_of_group;
@@ -295,7 +296,7 @@ class ViewMaker {
 
   std::string name_for(const Entry& entry, NameSet& taken) const {
     std::string plain = options_.fold_replicas ? without_replica(entry.node->name()) : entry.node->name();
-    // What runs as one thing has no scopes inside: names there are made up.
+    // A node that runs as one thing has no scopes inside: the names in its region are made up.
     if (entry.level->flat) std::ranges::replace(plain, '/', '.');
     const std::string own = shortened(entry.node->name());
     plain = shortened(plain);
@@ -318,9 +319,9 @@ class ViewMaker {
 
   // --- boxes found again
 
-  // The boxes of classes that earlier stages had: by the identity of their nodes in the stage before, then by
-  // their origin, then by name; a box is found once. What moves into a region or out of one gets another box,
-  // since it is drawn elsewhere.
+  // Finds the boxes of classes that earlier stages had: by the identity of their nodes in the stage before,
+  // then by their origin, then by name. Each box is found once. A node that moves into a region or out of one
+  // gets another box, since it is drawn elsewhere.
   void find_boxes() {
     std::vector<bool> taken(view_.nodes_.size());
     const auto take = [&](Class& one, std::uint32_t box) {
@@ -349,8 +350,8 @@ class ViewMaker {
     }
   }
 
-  // Clones stem from what their model stems from. Of several with one origin and op (a node and its gradient,
-  // say) names tell which is which; where one is left on either side, that is it.
+  // A clone has the origin of its model. Among several with one origin and op (a node and its gradient, say)
+  // names tell which is which; if then one is left on each side, the two match.
   template <class Take>
   void find_by_origin(const std::vector<bool>& taken, const Take& take) {
     std::map<std::pair<std::uint64_t, std::string_view>, std::vector<Class*>> lost;  // by origin and op
@@ -406,7 +407,7 @@ class ViewMaker {
       for (const ValueId input : entry.node->inputs()) find_sources(*entry.level, input, sources);
       add(false);
       for (const NodeId control : entry.node->controls()) {
-        // After all of a replicated region: after what it gives.
+        // To run after a replicated region is to run after the nodes that give its results.
         if (const auto found = entry.level->inlined.find(control); found != entry.level->inlined.end()) {
           for (const ValueId result : found->second->graph->results())
             find_sources(*found->second, result, sources);
@@ -426,7 +427,7 @@ class ViewMaker {
 
   // --- what became of boxes
 
-  // What tells a node from the others of its graph.
+  // The key that tells a node from the others of its graph.
   std::uint64_t key_of(const Node& node) const {
     const bool by_identity = view_.compared_by_[stage_] == DiffBy::kIdentity;
     return by_identity ? node.provenance().identity : hash_text(node.name());
@@ -482,7 +483,7 @@ class ViewMaker {
   std::vector<Class> classes_;
   NameMap<std::uint32_t> boxes_;           // of all stages so far, by name and op
   std::vector<std::string> level_of_box_;  // by box: the path of its level in the last stage it was in
-  // Of the stage before: boxes by the identity of their nodes, and by what those stem from.
+  // Of the stage before: boxes by the identity of their nodes, and by the origin of their nodes.
   std::unordered_map<std::uint64_t, std::uint32_t> by_identity_;
   std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> by_origin_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, bool>, std::uint64_t> edges_;

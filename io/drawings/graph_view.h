@@ -6,15 +6,17 @@
 // What to_dot, to_html and to_model_explorer_json draw:
 //   scopes     the tree of name scopes ("encoder/layer_0/matmul" lies in encoder, layer_0). The nodes of a region lie in a
 //              scope named like the node that holds it. A scope with one thing in it is left out, its name kept.
-//   replicas   equal nodes of several replicas are one box. They are equal where op, specs, attributes and what they read are,
-//              replica by replica, and their names differ in nothing but the replica. A `replicated` node is its
-//              region's nodes, as many times as it says, so that a step looks alike before and after it is replicated.
+//   replicas   equal nodes of several replicas are one box. They are equal if op, specs, attributes and
+//              inputs are, replica by replica, and their names differ only in the replica. A `replicated`
+//              node is shown as its region's nodes, times its number of replicas, so that a step looks alike
+//              before and after it is replicated.
 //   layers     sibling scopes of one structure (layer_0 ... layer_11) are one scope.
 //   parts      a scope with very many things in it is cut into parts, in topological order.
-//   stages     of several states of one graph (before and after, one per pass) the view holds the union: each box says in which
-//              stages it is there, and what became of it. That follows from the identities that nodes keep
-//              (Provenance), renamed ones included, where two stages share an origin; else, as with graphs from text files,
-//              which keep none, from names: compared_by() says which.
+//   stages     for several states of one graph (before and after, one per pass) the view holds the union:
+//              each box says in which stages it is there, and how it changed. This follows from the
+//              identities that nodes keep (Provenance), renamed nodes included, if two stages share an
+//              origin; else from names, as with graphs from text files, which keep no identities.
+//              compared_by() says which.
 //
 // Linear in nodes and edges of all stages, but for sorting. Broken graphs (nodes that read erased ones) can
 // be viewed. The graphs must outlive the view, unchanged. Thread safety: constant after construction.
@@ -50,7 +52,7 @@ struct ViewStage {
   const Graph* graph = nullptr;
 };
 
-// What kind of thing a box is, for marking it.
+// The kind of a box, for marking it.
 enum class ViewKind : std::uint8_t {
   kCompute,
   kParameter,
@@ -63,7 +65,7 @@ enum class ViewKind : std::uint8_t {
 };
 LOCKSTEP_API std::string_view to_string(ViewKind kind);  // "compute", "parameter", ...
 
-// What became of a box, from the stage before to this one.
+// How a box changed from the stage before to this one.
 enum class ViewChange : std::uint8_t {
   kNone,     // nothing, or there is no stage before
   kAdded,    // it is new
@@ -79,12 +81,12 @@ struct ViewAppearance {
   ViewChange change = ViewChange::kNone;
   std::uint64_t copies = 1;        // replicas that it stands for
   std::vector<const Node*> nodes;  // one per replica; one for all replicas of a replicated region
-  std::string name = {};           // in this stage, where it is another than the box has
+  std::string name = {};           // in this stage, if it differs from the box's
 };
 
 struct LOCKSTEP_API ViewNode {
   std::string name;   // "encoder/layer_0/matmul": of the first replica and stage, regions' scopes included
-  std::string label;  // what is left of it inside its scope
+  std::string label;  // the part of the name inside its scope
   const OpDef* op = nullptr;
   ViewKind kind = ViewKind::kCompute;
   std::uint32_t scope = 0;
@@ -100,7 +102,7 @@ struct LOCKSTEP_API ViewNode {
 struct ViewScope {
   static constexpr std::uint32_t kNoHolder = 0xFFFFFFFFU;
   std::string name;   // "encoder/layer_0"; empty for the root
-  std::string label;  // what is left of it inside its parent
+  std::string label;  // the part of the name inside its parent
   std::uint32_t parent = 0;
   std::uint32_t depth = 0;            // 0 for the root
   std::vector<std::uint32_t> scopes;  // drawn in it, in order
@@ -127,25 +129,24 @@ class LOCKSTEP_API GraphView {
   static constexpr std::size_t kMaxStages = 48;
 
   explicit GraphView(const Graph& graph, const ViewOptions& options = {});
-  explicit GraphView(Graph&&, const ViewOptions& = {}) = delete;  // it would be gone
-  // Throws InvalidArgument where there is no stage, more than kMaxStages of them, or one without a graph.
+  explicit GraphView(Graph&&, const ViewOptions& = {}) = delete;  // the graph would be gone
+  // Throws InvalidArgument if there is no stage, if there are more than kMaxStages, or if one has no graph.
   GraphView(std::vector<ViewStage> stages, const ViewOptions& options = {});
 
   const std::vector<ViewStage>& stages() const { return stages_; }
-  // Those in scopes that are folded into others (drawn_as is another) are in no scope's list, and have no
-  // edges.
+  // Nodes in scopes that are folded into others (drawn_as is another node) are in no scope's list, and have
+  // no edges.
   const std::vector<ViewNode>& nodes() const { return nodes_; }
   const std::vector<ViewScope>& scopes() const {
     return scopes_;
   }                                                              // [0] is the root; parents before children
   const std::vector<ViewEdge>& edges() const { return edges_; }  // sorted
 
-  // How this stage and the one before were compared; the first one counts as compared by identity.
+  // How this stage and the one before were compared; the first stage counts as compared by identity.
   DiffBy compared_by(std::size_t stage) const { return compared_by_[stage]; }
   // "f32[?,784]": what flows along a data edge in this stage, or empty.
   std::string spec_of(const ViewEdge& edge, std::size_t stage) const;
-  // The child scope of `ancestor` that a box lies in, or kHere where it lies in `ancestor` itself, or
-  // kElsewhere.
+  // The child scope of `ancestor` that a box lies in; kHere if it lies in `ancestor` itself; else kElsewhere.
   static constexpr std::uint32_t kHere = 0xFFFFFFFFU, kElsewhere = 0xFFFFFFFEU;
   std::uint32_t child_of(std::uint32_t ancestor, std::uint32_t node) const;
 

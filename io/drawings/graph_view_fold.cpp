@@ -44,7 +44,8 @@ void ViewFolder::run() {
 
 namespace {
 
-// Drawings recurse into scopes. What lies deeper is in the deepest, with what is left of its path as its label.
+// Drawings recurse into scopes, so their depth is bounded. A deeper node is in the deepest scope, with the
+// rest of its path as its label.
 constexpr std::size_t kMaxScopes = 64;
 
 // The scope of a node of this name.
@@ -84,7 +85,7 @@ void ViewFolder::make_tree() {
     ViewNode& node = view_.nodes_[i];
     const std::string_view path = scope_path(node.name);
     node.label = path.empty() && !node.name.starts_with('/') ? node.name : node.name.substr(path.size() + 1);
-    // A node with regions lies in the scope that is named like it, beside what is in them.
+    // A node with regions lies in the scope that is named after it, beside the nodes of its regions.
     const bool holds = !node.appearances[0].nodes[0]->regions().empty() &&
                        scope_path(node.name + "/").size() == node.name.size();
     node.scope = scope_of(holds ? std::string_view(node.name) : path);
@@ -115,13 +116,13 @@ std::uint32_t ViewFolder::common_scope(std::uint32_t a, std::uint32_t b) const {
 
 // --- layers
 
-// The node that gave its scope the name has none in there.
+// The node that its scope is named after has no label in there.
 std::string_view ViewFolder::label_within(std::uint32_t node) const {
   const ViewNode& one = view_.nodes_[node];
   return view_.scopes_[tree_scope_[node]].name == one.name ? std::string_view() : std::string_view(one.label);
 }
 
-// Where a node lies inside a scope.
+// A hash of a node's label, op and path inside a scope.
 std::uint64_t ViewFolder::hash_within(std::uint32_t scope, std::uint32_t node) const {
   std::uint64_t h = mix(hash_text(label_within(node)), hash_text(view_.nodes_[node].op->name));
   for (std::uint32_t at = tree_scope_[node]; at != scope; at = tree_parent_[at])
@@ -133,7 +134,7 @@ void ViewFolder::hash_scopes() {
   hashes_.assign(view_.scopes_.size(), 0);
   for (const ViewEdge& edge : view_.edges_) {
     const std::uint32_t in = common_scope(tree_scope_[edge.from], tree_scope_[edge.to]);
-    if (in_region_[in]) continue;  // the node that holds it counts what is in there
+    if (in_region_[in]) continue;  // the node that holds the region counts its contents
     std::uint64_t h = mix(hash_within(in, edge.from), hash_within(in, edge.to));
     h = mix(mix(h, edge.output), edge.stages);
     hashes_[in] += mix(h, edge.control ? 1 : 0);  // a sum: edges come in any order
@@ -151,14 +152,15 @@ void ViewFolder::hash_scopes() {
     hashes_[node.scope] += h;
   }
   for (std::size_t s = hashes_.size(); --s > 0;) {
-    // What is a sum so far is this scope's own; only then does its parent count it.
+    // A scope's sum is final once its inner scopes are added, which come first here; then its parent counts
+    // it.
     if (in_region_[tree_parent_[s]]) continue;
     hashes_[s] = mix(hashes_[s], 5);
     hashes_[tree_parent_[s]] += mix(hash_text(view_.scopes_[s].label), hashes_[s]);
   }
 }
 
-// Nodes and scopes of equal scopes, one by one.
+// Pairs the nodes and scopes of two equal scopes, one by one.
 void ViewFolder::pair(std::uint32_t copy, std::uint32_t with) {
   if (in_region_[copy]) return pair_regions(copy, with);
   const auto nodes_of = [&](std::uint32_t scope) {
@@ -184,8 +186,7 @@ void ViewFolder::pair(std::uint32_t copy, std::uint32_t with) {
   for (std::size_t i = 0; i < scopes.size(); ++i) pair(scopes[i], their_scopes[i]);
 }
 
-// Names inside regions are made up (after what they stand for outside), so that nodes are told apart by their
-// order.
+// Names inside regions are made up (after what they stand for outside), so nodes are paired by their order.
 void ViewFolder::pair_regions(std::uint32_t copy, std::uint32_t with) {
   const std::vector<std::uint32_t> nodes = nodes_below(copy), others = nodes_below(with);
   LOCKSTEP_CHECK(nodes.size() == others.size(), "regions in '", view_.scopes_[copy].name, "' and '",
@@ -263,7 +264,7 @@ void ViewFolder::count() {
     ViewNode& node = view_.nodes_[i];
     node.drawn_as = twins_[i];
     node.scope = tree_scope_[node.drawn_as];
-    // Every scope around the one it is drawn in counts it.
+    // The scope it is drawn in, and every scope around that one, count it.
     for (std::uint32_t at = node.scope;; at = tree_parent_[at]) {
       add_size(view_.scopes_[at], node);
       view_.scopes_[at].stages |= node.stages;
@@ -316,7 +317,7 @@ void ViewFolder::cut_into_parts() {
     bool scope = false;
   };
   const std::size_t limit = options_.max_children;
-  for (std::uint32_t s = 0; s < view_.scopes_.size(); ++s) {  // parts that are made are looked at in turn
+  for (std::uint32_t s = 0; s < view_.scopes_.size(); ++s) {  // parts made here are visited in turn
     std::vector<Part> items;
     if (view_.scopes_[s].nodes.size() + view_.scopes_[s].scopes.size() <= limit) continue;
     for (const std::uint32_t node : view_.scopes_[s].nodes) items.push_back({node, node, false});
@@ -361,7 +362,7 @@ void ViewFolder::cut_into_parts() {
   }
 }
 
-// Those that are drawn, parents first.
+// Renumbers the scopes that are drawn, parents first.
 void ViewFolder::number() {
   std::vector<ViewScope>& scopes = view_.scopes_;
   std::vector<std::uint32_t> order{0}, place(scopes.size(), kNone);

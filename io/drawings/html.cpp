@@ -21,9 +21,9 @@ namespace {
 
 using internal::JsonWriter;
 
-// What the page says of a stage besides its graph.
+// The page's notes about a stage, besides its graph.
 struct StageNote {
-  std::string pass = {};  // or several
+  std::string pass = {};  // or several, if stages are joined
   std::string error = {};
   double seconds = 0;
 };
@@ -43,8 +43,8 @@ class PageData {
     }
   }
 
-  // Script elements: what is needed to find things, then for each scope its drawing and what is said of its
-  // nodes, which the page reads when it is looked at.
+  // Script elements: first the data for finding things, then for each scope its drawing and the facts about
+  // its nodes, which the page reads when the scope is looked at.
   std::string take(const HtmlOptions& options, const std::vector<std::string>& left_out) {
     out_ = "<script type=\"application/json\" id=\"data\">";
     json_.begin_object().key("title").text(options.title);
@@ -69,7 +69,7 @@ class PageData {
       for (const Graph& region : node.regions()) remember_names(region);
     }
   }
-  // Of the user's node that it stems from, where that is another one.
+  // The name of the user's node that it stems from; empty if that is the node itself, or unknown.
   std::string origin(const Node& node) const {
     const Provenance& provenance = node.provenance();
     const auto found = names_.find(provenance.origin);
@@ -137,7 +137,7 @@ class PageData {
     json_.end_list();
   }
 
-  // Its place among the facts of its scope; equal ones are there once.
+  // The index of its facts among those of its scope; equal facts are there once.
   std::size_t fact(const ViewNode& node, const ViewAppearance& one) {
     ScopeFacts& scope = facts_of_[node.scope];
     const auto [found, made] = scope.places.try_emplace(facts_text(node, one), scope.list.size());
@@ -179,7 +179,7 @@ class PageData {
       json.end_list();
     }
     const std::string_view replication = facts.replication(node);
-    // Feeds belong to no replica by themselves, but one of several is each replica's own.
+    // A feed belongs to no replica by itself, but if it has a node for each replica, each has its own.
     const bool own = replication.empty() && box.kind == ViewKind::kParameter && one.nodes.size() > 1;
     text("lat", own ? "per replica" : replication);
     text("site", internal::site_text(node));
@@ -195,7 +195,8 @@ class PageData {
     return out;
   }
 
-  // A text, or where it is not the same in all stages a list of from which stage on it is which.
+  // A text or, if it is not the same in all stages, a list of pairs: a stage, and the text from that stage
+  // on.
   void labels(const internal::StageLabels& list) {
     if (list.size() < 2) {
       json_.text(list.empty() ? std::string_view() : list[0].second);
@@ -270,7 +271,8 @@ std::string to_html(const Graph& before, const Graph& after, const HtmlOptions& 
 }
 
 std::string to_html(const PipelineRecording& recording, const HtmlOptions& options) {
-  // More stages than a view has are joined, about as many into each, but for the first and the last.
+  // If there are more stages than a view can have, neighbours are joined, about equally many into each; the
+  // first and the last stage are always shown.
   const std::size_t count = recording.stages.size(), shown = std::min(count, GraphView::kMaxStages);
   std::vector<ViewStage> views;
   std::vector<StageNote> notes;

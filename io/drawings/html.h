@@ -31,14 +31,14 @@ namespace lockstep {
 struct HtmlOptions {
   ViewOptions view = {};
   std::string title = "Lockstep graph";
-  GraphvizOptions graphviz = {};  // its limit is for the drawings of about a hundred scopes
+  GraphvizOptions graphviz = {};  // its limit is for one run: the drawings of about a hundred scopes
 };
 
 LOCKSTEP_API std::string to_html(const Graph& graph, const HtmlOptions& options = {});
-// Exact where `after` was made from `before` (or a copy of it) by passes: nodes are told apart by identity.
-// Else, as with graphs from text files, by name; the page says which.
+// Exact if `after` was made from `before` (or a copy of it) by passes: nodes are matched by identity. Else,
+// as with graphs from text files, they are matched by name; the page says which.
 LOCKSTEP_API std::string to_html(const Graph& before, const Graph& after, const HtmlOptions& options = {});
-// Of more stages than GraphView::kMaxStages, neighbours are joined.
+// If there are more stages than GraphView::kMaxStages, neighbours are joined.
 LOCKSTEP_API std::string to_html(const PipelineRecording& recording, const HtmlOptions& options = {});
 
 // The same into a file, which is replaced whole.

@@ -1,4 +1,4 @@
-// io/drawings/node_facts.cpp - what dumps say of a node besides its place in the graph.
+// io/drawings/node_facts.cpp - facts about a node that dumps show, besides its place in the graph.
 #include "lockstep/io/drawings/internal/node_facts.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ std::string site_text(const Node& node) {
 }
 
 NodeFacts::NodeFacts(const Graph& outermost) : variables_(variable_specs(outermost)) {
-  // A graph that breaks rules can still be looked at, without what needs them.
+  // A graph that breaks rules can still be looked at, without the facts that need those rules.
   try {
     sync_.emplace(outermost);
   } catch (const Error&) {

@@ -4,7 +4,7 @@
 //   pipeline.run(graph, {.instrumentation = {&recorder}});
 //   write_file_whole("passes.html", to_html(recorder.recording()));
 //
-// or, for what a strategy makes of a step:
+// or, for the passes that a strategy runs on a step:
 //
 //   write_html(record_pipeline(strategy, train.step_graph()), "passes.html");
 //
@@ -31,7 +31,7 @@ struct LOCKSTEP_API PipelineRecording {
     std::string pass;  // with its options; empty for the first stage
     Graph graph;
     PassReport report = {};
-    std::string error = {};  // of a pass that failed; the graph is as it left it
+    std::string error = {};  // of a pass that failed; `graph` is as that pass left it
   };
   std::vector<Stage> stages;             // the graph to begin with, then one for each pass that is kept
   std::vector<std::string> left_out;     // passes that changed nothing
@@ -60,8 +60,8 @@ class LOCKSTEP_API PipelineRecorder : public PassInstrumentation {
   PipelineRecording recording_;
 };
 
-// Runs the strategy's passes once more on a step that was traced for it, and keeps what each made of it.
-// (They give what they gave when the function was made.) Throws what the passes throw.
+// Runs the strategy's passes once more on a step that was traced for it, and keeps the graph after each. (The
+// passes give the same graphs as when the function was made.) Throws what the passes throw.
 LOCKSTEP_API PipelineRecording record_pipeline(const Strategy& strategy, const Graph& step_graph,
                                                PipelineRecorder::Options options = {});
 

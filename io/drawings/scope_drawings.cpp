@@ -11,7 +11,7 @@ namespace lockstep::internal {
 
 namespace {
 
-constexpr std::size_t kMaxOutside = 16;       // stubs in one drawing; what is more becomes one
+constexpr std::size_t kMaxOutside = 16;       // stubs in one drawing; any more are joined
 constexpr std::size_t kManyEdges = 150;       // with more, their shapes would push everything apart
 constexpr std::size_t kDrawingsAtOnce = 100;  // for one run of Graphviz
 
@@ -53,8 +53,8 @@ class ScopeWriter {
       : view_(view), scope_(view.scopes()[scope]), drawing_(drawing), edges_(join_outside(edges, drawing)) {}
 
   std::string dot() {
-    // Letters of the size that the style sheet gives them. Large drawings are laid out with less care, or
-    // take too long.
+    // Fonts have the size that the style sheet gives them. Large drawings are laid out with less care:
+    // otherwise they would take too long.
     out_ = str("digraph {\n  graph [nodesep=0.22, ranksep=0.2, bgcolor=transparent",
                is_large() ? ", nslimit=4, mclimit=0.7" : "", "]\n",
                "  node [fontname=\"Helvetica\", fontsize=14, height=0.3, margin=\"0.09,0.04\"]\n"
@@ -69,7 +69,7 @@ class ScopeWriter {
  private:
   bool is_large() const { return edges_.size() > kManyEdges; }
 
-  // Of very many things outside, the rest is one stub on either side.
+  // If there are very many things outside, the rest becomes one stub on each side.
   static DrawnEdges join_outside(const DrawnEdges& edges, ScopeDrawing& drawing) {
     std::set<Item> outside;
     for (const auto& [key, edge] : edges) {
@@ -166,12 +166,12 @@ class ScopeWriter {
   std::string out_;
 };
 
-// What Graphviz wrote for one drawing, without what the page does not use: comments, titles that would pop
-// up, what its style sheet says of colours and fonts, decimals of coordinates that nobody can see. It is more
-// than half of the whole.
+// Graphviz's output for one drawing, without the parts that the page does not use: comments, titles that
+// would pop up, colours and fonts that its style sheet sets, decimals of coordinates that nobody can see.
+// They are more than half of the whole.
 std::string trimmed(std::string_view svg) {
   struct Span {
-    std::string_view begin, end;  // what is between goes, too; no end: `begin` alone
+    std::string_view begin, end;  // removed with the text in between; no end: `begin` alone
   };
   constexpr Span kUnused[] = {{"<!--", "-->\n"},
                               {"<title>", "</title>\n"},

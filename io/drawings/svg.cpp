@@ -30,7 +30,7 @@ constexpr std::string_view kRemedy =
               str("cannot start Graphviz: ", what, ": ", std::generic_category().message(errno)));
 }
 
-// A file descriptor that is closed when it goes.
+// Owns a file descriptor and closes it.
 class Handle {
  public:
   Handle() = default;
@@ -52,11 +52,11 @@ class Handle {
   int fd_ = -1;
 };
 
-// A program with its standard streams in our hands.
+// A child process whose standard streams are connected to this one.
 class Child {
  public:
   Child(const std::string& program, const std::vector<std::string>& arguments) {
-    // A socket, since writing to one that nobody reads can be told not to raise a signal.
+    // A socket, since a write to a socket that nobody reads can be told not to raise a signal.
     std::array<int, 2> in{}, out{}, err{};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in.data()) != 0) fail("socketpair");
     input = Handle(in[0]);
@@ -95,7 +95,7 @@ class Child {
     wait();
   }
 
-  // Its exit status; 128 and the signal where one ended it.
+  // Its exit status; 128 plus the signal if one ended it.
   int wait() {
     int status = 0;
     while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
@@ -110,7 +110,7 @@ class Child {
   pid_t pid_ = -1;
 };
 
-// Reads what is there; closes at the end.
+// Reads what is available; closes at the end of the stream.
 void read_some(Handle& from, std::string& into) {
   std::array<char, 65536> buffer;
   const ssize_t count = ::read(from.get(), buffer.data(), buffer.size());
@@ -140,7 +140,7 @@ std::string run_graphviz(std::string_view dot, std::string_view format, const Gr
   while (child.output.is_open() || child.errors.is_open()) {
     std::array<pollfd, 3> polled = {
         pollfd{child.output.get(), POLLIN, 0}, pollfd{child.errors.get(), POLLIN, 0},
-        pollfd{child.input.get(), POLLOUT, 0}};  // closed ones are negative: passed over
+        pollfd{child.input.get(), POLLOUT, 0}};  // closed ones are negative: poll() skips them
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     const int ready = left <= 0 ? 0 : ::poll(polled.data(), polled.size(), static_cast<int>(left));
     if (ready < 0 && errno == EINTR) continue;

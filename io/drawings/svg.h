@@ -5,8 +5,8 @@
 // Layout is Graphviz's work: its program `dot` runs as a child process, fed and read through pipes, without a
 // shell and without files. It is needed only when this is called.
 //
-//   failure   NotFound where there is no such program, saying what to install; DeadlineExceeded where it takes longer than
-//             allowed, and is then ended; FailedPrecondition with what it said where it fails
+//   failure   NotFound if there is no such program, saying what to install; DeadlineExceeded if it takes
+//             longer than allowed, and it is ended then; FailedPrecondition with its messages if it fails
 //
 // Thread safety: any number of threads at once, each with a process of its own.
 #pragma once
@@ -25,13 +25,13 @@ namespace lockstep {
 struct GraphvizOptions {
   std::string program = "dot";  // looked for in PATH unless it has a slash in it
   std::chrono::milliseconds limit = std::chrono::seconds(60);
-  std::string* warnings = nullptr;  // receives what it says besides the drawing
+  std::string* warnings = nullptr;  // receives its messages besides the drawing
 };
 
-// Can it be run?
+// Can Graphviz be run?
 LOCKSTEP_API Decision has_graphviz(const GraphvizOptions& options = {});
 
-// What Graphviz makes of one or more drawings, in one of its formats: "svg", "png", "plain".
+// Graphviz's output for one or more drawings, in one of its formats: "svg", "png", "plain".
 LOCKSTEP_API std::string run_graphviz(std::string_view dot, std::string_view format = "svg",
                                       const GraphvizOptions& options = {});
 

@@ -10,8 +10,8 @@ namespace lockstep::internal {
 
 namespace {
 
-constexpr std::size_t kMaxHashed = 4096;    // bytes of a constant, between replicas
-constexpr std::size_t kMaxOfOneLayer = 64;  // bytes of a constant that tells layers apart
+constexpr std::size_t kMaxHashed = 4096;    // bytes of a constant that count between replicas
+constexpr std::size_t kMaxOfOneLayer = 64;  // bytes; larger constants do not tell layers apart
 
 void add_tensor(Hasher& hasher, const Tensor& tensor, SamePlace place) {
   if (!tensor.defined()) return;

@@ -1,5 +1,4 @@
-// io/files/bounded_json.cpp - reads JSON that Cereal's archive wrote, or a person, and that nobody has
-// checked yet.
+// io/files/bounded_json.cpp - reads unchecked JSON, written by Cereal's archive or by a person.
 #include "lockstep/io/files/internal/bounded_json.h"
 
 #include <algorithm>
@@ -9,11 +8,11 @@
 namespace lockstep::internal {
 namespace {
 
-// How deep objects and arrays lie inside each other, and how much there is. The parser recurses once per level along text that is
-// JSON so far, and there it and this count agree on what is inside a string.
+// How deeply objects and arrays nest, and how many values there are. The parser recurses once per level, as
+// long as the text is valid JSON; up to there it and this count agree on what is inside a string.
 struct JsonExtent {
   std::size_t depth = 0;   // the deepest
-  std::size_t values = 0;  // at most so many: each ends where an object or array does, or at a comma or colon
+  std::size_t values = 0;  // an upper bound: each value ends at a closing bracket, a comma or a colon
 };
 JsonExtent extent_of(std::string_view text) {
   std::size_t depth = 0;
@@ -50,15 +49,15 @@ BoundedJsonInput::BoundedJsonInput(std::string_view text, std::string_view what,
     fail(str("objects and arrays are nested ", extent.depth, " deep; at most ", limits.max_depth,
              " are allowed"));
   }
-  charge((extent.values + 1) * 2 * sizeof(Json));  // with what the parser's stack takes on the way
-  // With a length, not to the first zero byte; without the extensions that Cereal allows (NaN and
+  charge((extent.values + 1) * 2 * sizeof(Json));  // including the parser's stack
+  // Parsed by length, not up to the first zero byte, and without the extensions that Cereal allows (NaN and
   // infinities).
   json::MemoryStream stream(text.data(), text.size());
   document_.ParseStream<json::kParseValidateEncodingFlag, json::UTF8<>>(stream);
   if (document_.HasParseError()) {
     fail(str("it is not JSON, or not UTF-8, at byte ", document_.GetErrorOffset()));
   }
-  // A zero byte is the end to the parser, whatever follows.
+  // The parser stops at a zero byte, whatever follows.
   if (stream.Tell() != text.size())
     fail(str("it is not JSON at byte ", stream.Tell(), ": there is a zero byte"));
   if (!document_.IsObject()) fail("expected an object");
@@ -74,7 +73,7 @@ void BoundedJsonInput::fail(const std::string& message) const {
 
 void BoundedJsonInput::fail_range(std::string_view number) { fail(str(number, " is out of range")); }
 
-// The value that is to be read now: the field of the name that was set, or the next element.
+// The value to read now: the field whose name was set, or the next element.
 const BoundedJsonInput::Json& BoundedJsonInput::next() {
   Frame& frame = frames_.back();
   const char* name = std::exchange(next_name_, nullptr);
@@ -86,7 +85,7 @@ const BoundedJsonInput::Json& BoundedJsonInput::next() {
   LOCKSTEP_CHECK(name != nullptr, "a field of a record has no name");
   const auto begin = frame.value->MemberBegin();
   const std::size_t count = frame.value->MemberCount();
-  for (std::size_t step = 0; step < count; ++step) {  // in order they are found at once
+  for (std::size_t step = 0; step < count; ++step) {  // fields in the expected order are found at once
     const std::size_t index = (frame.next + step) % count;
     const auto& member = begin[static_cast<std::ptrdiff_t>(index)];
     if (std::string_view(member.name.GetString(), member.name.GetStringLength()) != name) continue;

@@ -30,7 +30,7 @@ constexpr std::uint32_t kPolynomial = 0x82F63B78;  // reflected
 
 using Tables = std::array<std::array<std::uint32_t, 256>, 8>;
 
-// tables[k][b] is the effect of byte b with k zero bytes behind it.
+// tables[k][b] is the effect of byte b followed by k zero bytes.
 constexpr Tables make_tables() {
   Tables tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -68,7 +68,7 @@ LOCKSTEP_CRC_TARGET std::uint32_t add_byte(std::uint32_t crc, unsigned char byte
 }
 #else
 bool has_instruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
-// The builtins rather than <arm_acle.h>, which hides them where the whole file is not compiled for CRC.
+// The builtins rather than <arm_acle.h>, which hides them unless the whole file is compiled for CRC.
 LOCKSTEP_CRC_TARGET std::uint32_t add_word(std::uint32_t crc, std::uint64_t word) {
 #if defined(__clang__)
   return __builtin_arm_crc32cd(crc, word);

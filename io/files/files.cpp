@@ -26,11 +26,11 @@ using internal::fail_at;
 using internal::Place;
 
 void sync(int descriptor, const std::filesystem::path& path) {
-  // Some file systems do not sync folders and say so; there is nothing more to do on them.
+  // Some file systems cannot sync folders and say so (EINVAL); nothing more can be done on them.
   if (::fsync(descriptor) != 0 && errno != EINVAL) fail_at("cannot sync", path, errno);
 }
 
-// `folder` may be one that was opened to find names in it, which cannot be synced itself.
+// `folder` may be open only for finding names in it (O_PATH), and such a descriptor cannot be synced itself.
 void sync_folder(int folder, const std::filesystem::path& path) {
   const Descriptor opened(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (opened.get() < 0) fail_at("cannot sync", path, errno);
@@ -42,20 +42,20 @@ std::string temporary_name(const std::string& name) {
   return str(".", name, kTemporary, ::getpid(), "-", number.fetch_add(1));
 }
 
-// What the file has that is about to be replaced. Where its owner or group cannot be kept, nobody gets more
-// than the others had before: the new group has the permissions of everybody.
+// Gives the new file the owner, group and mode of the file that it replaces. If the owner or group cannot be
+// kept, nobody gains access: a different group gets no more than everybody had.
 void keep_owner_and_mode(int descriptor, const struct stat& replaced, const std::filesystem::path& path) {
   struct stat own = {};
   if (::fstat(descriptor, &own) != 0) fail_at("cannot write", path, errno);
   mode_t mode = replaced.st_mode & 0777U;
-  // Each by itself: one who may not give a file away may still give it to a group of theirs.
+  // Owner and group separately: a user who may not give a file away may still give it to one of their groups.
   if (own.st_uid != replaced.st_uid) (void)::fchown(descriptor, replaced.st_uid, static_cast<gid_t>(-1));
   if (own.st_gid != replaced.st_gid && ::fchown(descriptor, static_cast<uid_t>(-1), replaced.st_gid) != 0)
     mode = (mode & 0707U) | ((mode & 0007U) << 3U & mode);
   if (::fchmod(descriptor, mode) != 0) fail_at("cannot write", path, errno);
 }
 
-// Is there something under this path, whatever it is?
+// Is there anything at this path?
 bool is_there(const std::filesystem::path& path, std::string_view action) {
   try {
     return internal::find_place(path, action).exists;
@@ -81,7 +81,7 @@ void make_folders(const std::filesystem::path& folder) {
     missing.push_back(at);
   for (; !missing.empty(); missing.pop_back()) {
     const Place place = internal::find_place(missing.back(), kAction);
-    // Another process may be quicker.
+    // Another process may make the folder first.
     if (::mkdirat(place.folder.get(), place.name.c_str(), 0777) != 0 && errno != EEXIST)
       fail_at(kAction, missing.back(), errno);
     sync_folder(place.folder.get(), place.path.parent_path());
@@ -101,9 +101,9 @@ WholeFile::WholeFile(const std::filesystem::path& path, NewFile kind) {
     if (descriptor_ < 0) fail_at("cannot write", path_, errno);
     return;
   }
-  // What replaces a file is for its writer alone until it has the permissions of that one.
+  // A file that replaces another is for its writer alone until it has the permissions of that file.
   const mode_t mode = place.exists || kind == NewFile::kPrivate ? 0600 : 0666;
-  // Process numbers come again: what a process that was killed left may have this name.
+  // Process numbers repeat: a file left by a killed process may have this name.
   do {
     temporary_ = temporary_name(place.name);
     descriptor_ =
@@ -138,7 +138,7 @@ void WholeFile::commit() {
   if (replaces) {
     struct stat old = {}, folder = {};
     if (::fstat(folder_, &folder) != 0) fail_at("cannot write", path_, errno);
-    // A stranger may have put a file there first, to have this one.
+    // A stranger may have put a file there first, in order to own the new one.
     if (::fstatat(folder_, name_.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(old.st_mode) &&
         internal::is_trusted(old, folder, ::geteuid()))
       keep_owner_and_mode(descriptor_, old, path_);
@@ -160,7 +160,7 @@ void write_file_whole(const std::filesystem::path& path, std::string_view bytes,
 namespace internal {
 
 InputFile::InputFile(std::filesystem::path path, Accepts accepts) : path_(std::move(path)) {
-  // Where pipes are refused, without waiting for somebody to write into one.
+  // If only plain files are accepted, opening a pipe must not wait for somebody to write into it.
   const Place place = find_place(path_, "cannot open");
   if (!place.exists) fail_at("cannot open", path_, ENOENT);
   descriptor_ = open_at(place, O_RDONLY | (accepts == Accepts::kPlainFiles ? O_NONBLOCK : 0));
@@ -190,7 +190,7 @@ void InputFile::look() {
   plain_ = S_ISREG(facts.st_mode);
   if (!plain_) return;
   size_ = static_cast<std::uint64_t>(facts.st_size);
-  // Somebody may have read from it before it came here.
+  // Somebody may have read from the descriptor before.
   position_ = static_cast<std::uint64_t>(std::max<off_t>(::lseek(descriptor_, 0, SEEK_CUR), 0));
 }
 
@@ -221,7 +221,7 @@ void InputFile::check_size(const ReadLimits& limits) const {
 std::string InputFile::read_rest(const ReadLimits& limits) {
   check_size(limits);
   const std::uint64_t known = plain_ && size_ > position_ ? size_ - position_ : 0;
-  // Pipes, devices and the files of /proc tell no size, and a file may grow while it is read.
+  // Pipes, devices and the files of /proc do not tell their size, and a file may grow while it is read.
   const std::uint64_t most = std::min(limits.file_bytes, std::max(known, limits.base_bytes));
   return read_up_to(known, most, limits.base_bytes < limits.file_bytes ? "base_bytes" : "file_bytes");
 }
@@ -229,7 +229,7 @@ std::string InputFile::read_rest(const ReadLimits& limits) {
 std::string InputFile::read_up_to(std::uint64_t known, std::uint64_t most, std::string_view limit) {
   std::string bytes;
   std::size_t size = 0;
-  // One byte more than is expected, so that the end shows without another round.
+  // One byte more than expected, so that the end shows without growing the buffer.
   bytes.resize(known > 0 ? static_cast<std::size_t>(known) + 1 : std::size_t{64} * 1024);
   while (true) {
     if (size == bytes.size())

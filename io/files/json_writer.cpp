@@ -51,7 +51,7 @@ JsonWriter& JsonWriter::end(char close) {
   if (std::exchange(needs_line_, false)) out_ += '\n';
   out_ += close;
   --depth_;
-  needs_comma_ = depth_ > 0;  // what follows the outermost is another text
+  needs_comma_ = depth_ > 0;  // after the outermost value another text begins
   return *this;
 }
 

@@ -42,7 +42,7 @@ constexpr std::array<Spelling, 8> kSpellings = {{{"f2", DType::kF16},
   throw Error(ErrorCode::kDataLoss, str("this is no whole .npy file: ", what));
 }
 
-// The header: a dictionary in Python's notation, of which exactly three entries are known.
+// The header: a dictionary in Python's notation with exactly three known entries.
 class HeaderReader {
  public:
   explicit HeaderReader(std::string_view text) : text_(text) {}
@@ -176,7 +176,7 @@ Encoding encoding_of(std::string_view descr) {
           "'; f2, f4, f8, i4, i8, u1, b1 and V2 (bf16) can be read: convert it with astype()"));
 }
 
-// From the order in which the first index runs fastest to the one in which the last does.
+// Converts Fortran order (the first index runs fastest) to C order (the last index does).
 void pull_fortran(const PullBytes& pull, char* to, const Shape& shape, std::size_t size) {
   const std::size_t rank = shape.rank();
   std::vector<std::int64_t> index(rank, 0);

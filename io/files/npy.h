@@ -7,11 +7,12 @@
 //            bytes, as NumPy itself writes arrays of ml_dtypes.bfloat16 (read them with .view(ml_dtypes.bfloat16)), and
 //            '<V2' and '|V2' are read as bf16.
 // order      big-endian data and Fortran order are converted.
-// refused    Python objects ('O': reading them would run code), structured and all other dtypes: InvalidArgument that
-//            names what came and how to convert it. Bytes that are no whole .npy file: Error(kDataLoss).
+// refused    Python objects ('O': reading them would run code), structured and all other dtypes:
+//            InvalidArgument that names the dtype and how to convert it. Bytes that are not a whole .npy
+//            file: Error(kDataLoss).
 //
-// What is read counts as hostile: the header is bounded, and the data must be there, and be within the limits
-// (core/read_limits.h), before memory is taken for it. Thread safety: plain functions.
+// Input counts as hostile: the header is bounded, and the data must be there, and be within the limits
+// (core/read_limits.h), before memory is allocated for it. Thread safety: plain functions.
 #pragma once
 
 #include <filesystem>
@@ -25,8 +26,8 @@
 namespace lockstep {
 
 LOCKSTEP_API Tensor read_npy(std::string_view bytes, const ReadLimits& limits = {});
-// The same of a file, straight into the tensor's memory. Errors name the path; those of files are in
-// io/files/files.h.
+// The same from a file, straight into the tensor's memory. Errors name the path; io/files/files.h lists those
+// of files.
 LOCKSTEP_API Tensor load_npy(const std::filesystem::path& path, const ReadLimits& limits = {});
 // Version 1.0, little-endian, C order, with the data aligned to 64 bytes: equal tensors give equal bytes.
 LOCKSTEP_API std::string write_npy(const Tensor& tensor);

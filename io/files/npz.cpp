@@ -33,7 +33,8 @@ constexpr std::uint64_t kSize32 = 0xFFFFFFFF;
 constexpr std::uint32_t kEncrypted = 1;
 constexpr std::uint32_t kStored = 0;
 constexpr std::uint32_t kDeflated = 8;
-// Memory of an entry beside its bytes: what the list says of it, the tensor's own record and its place by name.
+// Memory of an entry besides its bytes: its record in the list, the tensor's own record and its place in the
+// map by name.
 constexpr std::uint64_t kEntryMemory = 512;
 constexpr std::uint32_t kFirstDay = 0x0021;  // 1980-01-01: the time of writing is nobody's business
 
@@ -41,8 +42,8 @@ constexpr std::uint32_t kFirstDay = 0x0021;  // 1980-01-01: the time of writing 
   throw Error(ErrorCode::kDataLoss, str("this is no whole .npz file: ", what));
 }
 
-// Bytes and little-endian numbers at places that are checked. Small ones come from a window that follows
-// them, so that not each of them asks the file.
+// Bytes and little-endian numbers at checked offsets. Numbers come from a window that moves along with them,
+// so that not every number is a read of the file.
 class Reader {
  public:
   explicit Reader(const ByteSource& source) : source_(source) {}
@@ -118,7 +119,7 @@ Directory find_directory(const Reader& file) {
   damaged_npz("its list of entries is missing");
 }
 
-// Sizes that need more than 32 bits stand in an extra field, in a fixed order, those alone that do.
+// Sizes that need more than 32 bits, and only those, are in an extra field, in a fixed order.
 void read_wide_sizes(const Reader& file, std::uint64_t at, std::uint64_t end, Entry& entry) {
   while (at + 4 <= end) {
     const std::uint64_t next = at + 4 + file.u16(at + 2);
@@ -163,7 +164,7 @@ std::vector<Entry> read_directory(const Reader& file, const ReadLimits& limits) 
       damaged_npz(
           str("entry '", printable(entry.name), "' claims ", entry.unpacked, " bytes from ", entry.packed));
     }
-    // No overflow: what is packed is at most the file, and what is unpacked 1032 times that.
+    // No overflow: the packed bytes are at most those of the file, the unpacked ones at most 1032 times that.
     packed += entry.packed;
     if (packed > file.size()) damaged_npz("its entries overlap");
     memory += entry.unpacked + name + kEntryMemory;
@@ -190,7 +191,7 @@ class EntryBytes {
 
   void pull(char* to, std::size_t bytes) {
     failed_ = true;
-    // Piece by piece: zlib counts in 32 bits, and what was just written is summed while it is near.
+    // Piece by piece: zlib counts in 32 bits, and the checksum reads bytes that are still in the cache.
     for (left_ -= bytes; bytes > 0;) {
       const std::size_t piece = std::min(bytes, kPiece);
       if (entry_.method == kDeflated) {
@@ -205,9 +206,10 @@ class EntryBytes {
     }
     failed_ = false;
   }
-  bool failed() const { return failed_; }  // to give what was asked for
+  bool failed() const { return failed_; }  // the last pull() did not complete
 
-  // Whether all of it is what the list of entries says. What nobody asked for is read for that.
+  // Whether the whole entry is what the list of entries says. For that it reads the bytes that nobody has
+  // pulled.
   bool are_whole() {
     std::string rest(static_cast<std::size_t>(std::min<std::uint64_t>(left_, kPiece)), '\0');
     while (left_ > 0) pull(rest.data(), static_cast<std::size_t>(std::min<std::uint64_t>(left_, kPiece)));
@@ -221,7 +223,7 @@ class EntryBytes {
   [[noreturn]] void does_not_unpack() const {
     damaged_npz(str("entry '", printable(entry_.name), "' does not unpack to what it claims"));
   }
-  // One step of zlib's, with packed bytes to work on where there are any.
+  // One step of zlib; reads more packed bytes first if it has none left.
   int step() {
     if (stream_.avail_in == 0 && at_ < end_) {
       packed_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(end_ - at_, kPiece)));
@@ -239,7 +241,7 @@ class EntryBytes {
       if (step() != Z_OK && stream_.avail_out > 0) does_not_unpack();
     }
   }
-  // There is nothing left, neither packed nor unpacked.
+  // Throws if anything is left, packed or unpacked.
   void check_end() {
     Bytef more = 0;
     stream_.next_out = &more;
@@ -277,10 +279,10 @@ Tensor read_entry(const Reader& file, const Entry& entry) {
   try {
     const auto pull = [&](char* to, std::size_t count) { bytes.pull(to, count); };
     tensor = internal::pull_npy(entry.unpacked, pull,
-                                ReadLimits::unlimited());  // read_directory() has checked them all
+                                ReadLimits::unlimited());  // read_directory() has checked all entries
   } catch (const Error& error) {
     if (bytes.failed()) throw;
-    check_whole();  // damage explains more than what it makes of the header
+    check_whole();  // damage explains more than an error that it causes in the header
     throw_error(error.code(), str("entry '", printable(entry.name), "': ", error.message()), error.place());
   }
   check_whole();
@@ -320,7 +322,7 @@ std::string deflated(const std::string& bytes) {
   return packed;
 }
 
-// What both headers of an entry have in common.
+// The part that both headers of an entry share.
 void put_entry(std::string& bytes, const Entry& entry) {
   put_number(bytes, 20, 2);  // the version of the format that is needed
   put_number(bytes, 0, 2);   // flags

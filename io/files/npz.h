@@ -4,14 +4,14 @@
 //   write_file_whole("results.npz", write_npz({{"loss", loss}}));
 //
 // Entries may be stored (numpy.savez) or deflated (savez_compressed); each one's checksum is compared. The
-// entry "x.npy" is the tensor "x"; an entry that is no .npy file, is encrypted or comes twice is refused.
-// What the arrays may hold is in io/files/npy.h. Beside the tensors themselves, reading takes no memory that
+// entry "x.npy" is the tensor "x"; an entry that is not a .npy file, is encrypted or comes twice is refused.
+// io/files/npy.h says what the arrays may hold. Besides the tensors themselves, reading takes no memory that
 // grows with them.
 //
-// What is read counts as hostile. All entries together, unpacked, take no more memory than the limits allow for
-// a file of that size (core/read_limits.h): 64 MiB and 4 bytes for each of its own. Deflating can make 1000
-// bytes of one, so an honest file of zeros may need more: raise base_bytes for those. Entries that overlap are
-// refused: unpacking the same bytes again and again is work out of proportion to the file. Damaged files:
+// Input counts as hostile. All entries together, unpacked, take no more memory than the limits allow for a
+// file of that size (core/read_limits.h): 64 MiB, and 4 bytes for each byte of the file. One deflated byte
+// can unpack to 1000, so an honest file of zeros may need more: raise base_bytes for it. Entries that overlap
+// are refused: unpacking the same bytes again and again is work out of proportion to the file. Damaged files:
 // Error(kDataLoss); others that cannot be read: InvalidArgument. Thread safety: plain functions.
 #pragma once
 
@@ -28,8 +28,8 @@
 namespace lockstep {
 
 LOCKSTEP_API std::map<std::string, Tensor> read_npz(std::string_view bytes, const ReadLimits& limits = {});
-// The same of a file, which is never whole in memory. Errors name the path; those of files are in
-// io/files/files.h.
+// The same from a file, which is never whole in memory. Errors name the path; io/files/files.h lists those of
+// files.
 LOCKSTEP_API std::map<std::string, Tensor> load_npz(const std::filesystem::path& path,
                                                     const ReadLimits& limits = {});
 

@@ -25,8 +25,8 @@ int open_part(int folder, const char* name, int flags, mode_t mode = 0) {
   return descriptor;
 }
 
-// The parts of a path, the last first. "." and what lies between two slashes is left out, but for the end: "a/"
-// and "a/." are the folder a.
+// The parts of a path, last first. "." and empty parts are left out, except at the end: "a/" and "a/." are
+// the folder a.
 std::vector<std::string> parts_of(const std::string& path) {
   std::vector<std::string> parts;
   for (std::size_t begin = 0; begin <= path.size();) {

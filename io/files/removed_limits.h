@@ -1,6 +1,7 @@
-// io/files/removed_limits.h - types of limits that ReadLimits replaced, refused by the compiler with its name.
+// io/files/removed_limits.h - types of limits that ReadLimits replaced: using one is a compile error that
+// names ReadLimits.
 //
-// docs/migration.md lists all of them. None of them can be made.
+// docs/migration.md lists all of them. None of them can be instantiated.
 #pragma once
 
 #include <cstddef>

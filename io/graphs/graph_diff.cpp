@@ -1,4 +1,4 @@
-// io/graphs/graph_diff.cpp - what is different between two graphs, node by node.
+// io/graphs/graph_diff.cpp - the differences between two graphs, node by node.
 #include "lockstep/io/graphs/graph_diff.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class Census {
 
   struct Entry {
     const Node* node;
-    std::string name;  // with the way through the regions
+    std::string name;  // with the path through the regions
   };
   const std::vector<Entry>& entries() const { return entries_; }
   const Entry* by_identity(std::uint64_t identity) const { return entry_of(identities_, identity); }
@@ -62,7 +62,7 @@ std::string shortened(std::string text) {
   return text;
 }
 
-// Short, and without writing out a tensor that nobody reads.
+// Short: a large tensor is not written out, since nobody would read it.
 std::string attribute_text(const AttributeValue* value) {
   constexpr std::int64_t kFewElements = 32;
   if (value == nullptr) return "none";
@@ -90,7 +90,7 @@ std::string outputs_text(const Node& node) {
   return text;
 }
 
-// "[axes=[0], keepdims=false]"; nothing where there are none.
+// "[axes=[0], keepdims=false]"; empty if there are none.
 std::string attributes_text(const Node& node) {
   std::string text;
   for (const Attribute& attribute : node.attributes())
@@ -151,8 +151,8 @@ class Comparison {
   }
 
  private:
-  // The entry of `others` that is this one of `own`; where an identity comes twice in a graph, only its first
-  // is matched.
+  // The entry of `others` that matches `entry` of `own`. If an identity occurs twice in a graph, only its
+  // first node is matched.
   const Census::Entry* match(const Census::Entry& entry, const Census& others, const Census& own) const {
     if (diff_.by == DiffBy::kName) return others.by_name(entry.name);
     const std::uint64_t identity = entry.node->provenance().identity;
@@ -172,7 +172,7 @@ class Comparison {
     return made;
   }
 
-  // Is this the same source, in the two graphs?
+  // Are these the same node in the two graphs?
   bool same_node(const Node& old, const Node& now) const {
     if (diff_.by == DiffBy::kIdentity)
       return old.provenance().identity != 0 && old.provenance().identity == now.provenance().identity;
@@ -237,7 +237,7 @@ class Comparison {
                                    " -> ", has_now ? value_text(b, now.inputs()[i]) : "none"));
     }
     const auto controls = [this](const Node& node, const Census& census) {
-      std::map<std::string, std::string> names;  // what tells nodes apart -> name
+      std::map<std::string, std::string> names;  // identity or full name -> name
       for (const NodeId id : node.controls()) {
         if (!node.graph().contains(id)) continue;
         const Node& before = node.graph().node(id);
@@ -260,7 +260,7 @@ class Comparison {
     change.details.push_back(str("runs after: ", list_of(come), "; no longer after: ", list_of(gone)));
   }
 
-  // What goes in and out of each region; the nodes inside are compared as others are.
+  // Compares the parameters and results of each region; the nodes inside are compared like all others.
   void compare_regions(const Node& old, const Node& now, NodeChange& change) const {
     for (std::size_t r = 0; r < now.regions().size(); ++r) {
       const Graph& a = old.regions()[r];
@@ -298,7 +298,7 @@ class Comparison {
     return list;
   }
 
-  // "%a, %b -> %b"; empty where both lists are the same.
+  // "%a, %b -> %b"; empty if both lists are the same.
   std::string list_difference(const Graph& a, const std::vector<ValueId>& olds, const Graph& b,
                               const std::vector<ValueId>& nows) const {
     const bool same = std::ranges::equal(olds, nows, [&](ValueId x, ValueId y) {

@@ -1,13 +1,13 @@
-// io/graphs/graph_diff.h - what is different between two graphs, node by node.
+// io/graphs/graph_diff.h - the differences between two graphs, node by node.
 //
 //   GraphDiff diff = diff_graphs(before, after);
 //   if (!diff.same()) std::cerr << to_text(diff);
 //
-// Nodes are matched by identity where both graphs share an origin (one was made from the other, or both from
-// a third: by passes, or through files that keep identities), so that renamed and moved nodes are recognised
-// and nothing is guessed. Else they are matched by name, regions included. Identity 0 is none and matches
-// nothing. The diff says which. Nodes of all levels are compared; one inside a region is called "loop{1}/x":
-// node x in region 1 of the node loop.
+// Nodes are matched by identity if both graphs share an origin (one was made from the other, or both from a
+// third: by passes, or through files that keep identities), so that renamed and moved nodes are recognised
+// and nothing is guessed. Otherwise they are matched by name, regions included; GraphDiff::by says which.
+// Identity 0 means none and matches nothing. Nodes of all levels are compared; one inside a region is called
+// "loop{1}/x": node x in region 1 of the node loop.
 //
 // Ids, source lines and code inside lambdas do not count. Linear in the nodes of both. Thread safety: plain
 // functions.
@@ -38,11 +38,11 @@ struct NodeChange {
   std::vector<std::string> details = {};  // one line each: "input 0: %x -> %copy"
 };
 
-// A node that one graph has.
+// A node that only one of the graphs has.
 struct OneSidedNode {
   std::string name;
   std::string text;  // "clip[high=1.0](%x) : f32[4] on "cpu:0" after(%y)", long parts shortened
-  // "%x, by replicate, replica 1", where it stems from a node of the other graph; else empty.
+  // "%x, by replicate, replica 1", if it stems from a node of the other graph; else empty.
   std::string from;
 };
 

@@ -21,15 +21,15 @@ using namespace internal;  // NOLINT(google-build-using-namespace): the records 
 
 namespace {
 
-constexpr std::uint32_t kVersion = 2;  // the highest that is read; what older readers know is written as 1
+constexpr std::uint32_t kVersion = 2;  // highest version read; a graph that fits version 1 is written as 1
 
-// As PNG has it: a byte above 127, then a name, then line ends and an end-of-file byte that careless copying
+// As in PNG: a byte above 127, then a name, then line ends and an end-of-file byte, which careless copying
 // changes.
 constexpr std::string_view kMagic("\x89LKG\r\n\x1a\n", 8);
 constexpr std::size_t kHeaderBytes = 32;
 
 constexpr const char* kJsonVersion = "lockstep_graph";  // the first field of the outermost object
-// Of records in records; regions do not count, since graphs lie side by side.
+// Depth of records in records. Regions do not add to it, since graphs lie side by side.
 constexpr BoundedLimits kRecordLimits{.max_depth = 16};
 
 [[noreturn]] void refuse(std::string_view source, const std::string& message) {
@@ -78,8 +78,8 @@ void write_binary(const Graph& graph, Append append) {
   }
 }
 
-// Where a binary file is read from, front to back: memory, or a file whose blocks go straight to where they
-// belong.
+// The bytes of a binary file, read front to back: from memory, or from a file whose blocks go straight into
+// their tensors.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
@@ -114,8 +114,8 @@ class FileSource final : public ByteSource {
   InputFile& file_;
 };
 
-// Reads the table of tensors: what the records hold, and blocks, each behind the last on the next multiple of
-// 64.
+// Reads the table of tensors: those held in the records, and blocks, each after the last one at the next
+// multiple of 64 bytes.
 class BlockReader {
  public:
   BlockReader(ByteSource& bytes, std::string_view source) : bytes_(bytes), source_(source) {}
@@ -171,7 +171,8 @@ Graph read_binary(ByteSource& bytes, std::string_view source, ReadBudget& budget
     refuse(source, str("it ends early: ", bytes.size(), " bytes are no header"));
   std::string header(kHeaderBytes, '\0');
   bytes.read(header.data(), header.size());
-  // First, so that damage is not taken for a version: the header has this form in all of them.
+  // The checksum comes first, so that damage is not taken for an unknown version: the header has this form in
+  // all versions.
   if (number_at<std::uint32_t>(header, 28) != crc32c(std::string_view(header).substr(0, 28))) {
     refuse(source, "its header is damaged: the checksum does not match");
   }
@@ -206,8 +207,8 @@ std::string write_json(const Graph& graph) {
     (*archive)(cereal::make_nvp("origins", records.file.origins),
                cereal::make_nvp("graphs", records.file.graphs));
   } catch (...) {
-    // Its destructor writes the brackets that are open, which ends the process where they do not match: where
-    // memory ran out inside a record it is left as it is.
+    // The archive's destructor writes the brackets that are still open, and ends the process if they do not
+    // match, as when memory ran out inside a record. So the archive is leaked.
     static_cast<void>(archive.release());
     throw;
   }
@@ -256,7 +257,7 @@ void check_can_be_written(const Graph& graph) {
 
 // --- text
 
-// Of a graph without anything the text is empty, as that of a file which lost its contents is.
+// The text of an empty graph would be empty, like a file that lost its contents. This line tells them apart.
 constexpr std::string_view kEmptyGraph = "// an empty graph\n";
 
 std::string write_text(const Graph& graph) {
@@ -264,7 +265,7 @@ std::string write_text(const Graph& graph) {
   return text.empty() ? std::string(kEmptyGraph) : text;
 }
 
-// Text may name ops that nobody registered, for those who only look at it.
+// Refuses ops that are not registered. The parser accepts them, for callers that only look at the graph.
 void check_ops(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
     if (!node.op().known) {
@@ -292,14 +293,14 @@ Graph read_text(std::string_view text, std::string_view source, const ReadLimits
   return graph;
 }
 
-// Less than the magic bytes: what is left of a binary file, or nothing at all.
+// Refuses an empty file, and one that ends within the magic bytes of a binary file.
 void check_whole(std::string_view bytes, std::string_view source) {
   if (bytes.empty()) refuse(source, "it is empty, with not even a graph without nodes in it");
   if (kMagic.starts_with(bytes) && bytes.size() < kMagic.size())
     refuse(source, str("it ends early: ", bytes.size(), " bytes are no header"));
 }
 
-// The bytes behind the mark of UTF-8 that some editors put first.
+// The bytes after the UTF-8 byte order mark that some editors put first.
 std::string_view without_mark(std::string_view text) {
   constexpr std::string_view kMark = "\xef\xbb\xbf";
   return text.starts_with(kMark) ? text.substr(kMark.size()) : text;
@@ -310,7 +311,7 @@ bool is_json(std::string_view bytes) {
   return first != std::string_view::npos && bytes[first] == '{';
 }
 
-// Adds the file's name to what `read` refuses without it.
+// Adds the file's name to the errors of `read` that lack it.
 template <class Read>
 Graph with_source(std::string_view source, Read read) {
   try {

@@ -11,19 +11,20 @@
 //
 // Everything is: nodes with names, ops, inputs, control inputs, attributes, output specs, devices, regions,
 // creation sites, identity and provenance; parameters, results; variables with their declarations and initial
-// values. Identities survive: graphs that are loaded from files of one origin share those of the nodes they
-// share.
+// values. Identities survive: graphs that are loaded from files of one origin share the identities of their
+// common nodes.
 //
 //   keeps     same_structure(graph, read_graph(write_graph(graph, form))); also names, and for kBinary and kJson sites,
 //             identities and provenance. Files of this version are read by all later ones (docs/file_formats.md)
-//   hostile   whatever is read is taken for an attack: counts are compared with the bytes that are there before memory
-//             is taken, memory is bounded by the size of the file (core/read_limits.h), depth too, nothing in a file
-//             names code to run or another file, and the graph passes verify() before it is handed out
-//   failure   writing: InvalidArgument for a node that holds a lambda (it names the node and its source line), VerifyError
-//             for a graph that is not valid, which nobody could read back. Reading: Error, which names the file;
-//             InvalidArgument for a file above the limits, kDataLoss for what is damaged or empty, kUnimplemented for a later
-//             version, kNotFound for an op that nobody registered, ParseError for text. An existing file is replaced whole or
-//             not at all
+//   hostile   every file is taken for an attack: counts are compared with the bytes that are there before
+//             memory is allocated; memory is bounded by the size of the file (core/read_limits.h), and depth
+//             is bounded, too; nothing in a file names code to run or another file; the graph passes verify()
+//             before it is returned
+//   failure   writing: InvalidArgument for a node that holds a lambda (it names the node and its source
+//             line), VerifyError for a graph that is not valid, since nobody could read it back. Reading:
+//             Error, which names the file; InvalidArgument for a file above the limits, kDataLoss for a
+//             damaged or empty file, kUnimplemented for a later version, kNotFound for an op that is not
+//             registered, ParseError for text. An existing file is replaced whole or not at all
 //
 // Thread safety: any thread.
 #pragma once
@@ -45,8 +46,8 @@ LOCKSTEP_API std::string_view extension_of(GraphFormat format);
 // From the extension of a path; throws InvalidArgument that lists the three.
 LOCKSTEP_API GraphFormat graph_format_of(const std::filesystem::path& path);
 
-// Whether a graph in text may name ops that nobody registered: to look at it, not to run it. Everything else of
-// such a graph is verified.
+// Whether a graph in text may name ops that are not registered: enough to look at it, not to run it.
+// Everything else about such a graph is verified.
 enum class UnknownOps : std::uint8_t { kRefuse, kKeep };
 
 LOCKSTEP_API std::string write_graph(const Graph& graph, GraphFormat format);

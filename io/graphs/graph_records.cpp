@@ -1,5 +1,5 @@
-// io/graphs/graph_records.cpp - what a graph file holds, as plain records that Cereal writes and bounded
-// archives read.
+// io/graphs/graph_records.cpp - the contents of a graph file as plain records, which Cereal writes and
+// bounded archives read.
 #include "lockstep/io/graphs/internal/graph_records.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace lockstep::internal {
 namespace {
 
-// What files of every version rely on.
+// Files of every version rely on these numbers.
 static_assert(static_cast<int>(DType::kF16) == 0 && static_cast<int>(DType::kBF16) == 1 &&
               static_cast<int>(DType::kF32) == 2 && static_cast<int>(DType::kF64) == 3 &&
               static_cast<int>(DType::kI32) == 4 && static_cast<int>(DType::kI64) == 5 &&
@@ -32,11 +32,11 @@ static_assert(static_cast<int>(AttributeType::kBool) == 0 && static_cast<int>(At
 
 constexpr std::string_view kSlices = "slices ";
 
-// Tensors from here on are raw blocks: they can be read straight into their place.
+// Tensors of at least this size are raw blocks, which are read straight into their place.
 constexpr std::size_t kBlockBytes = 1024;
-// What a node takes in the graph, in its indexes and in what verifying needs.
+// The memory of a node in the graph, in its indexes and during verification.
 constexpr std::uint64_t kNodeBytes = sizeof(Node) + 128;
-// As the text form has it: graphs are copied, verified and destroyed by functions that recurse into regions.
+// As in the text form: graphs are copied, verified and destroyed by functions that recurse into regions.
 constexpr std::size_t kMaxRegionDepth = 256;
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::kDataLoss, message); }
@@ -227,7 +227,7 @@ class Rebuilder {
   }
 
  private:
-  // Each graph is a region once.
+  // A graph may be the region of one node only.
   Graph take_graph(std::size_t place) {
     if (!graphs_[place]) refuse(str("graph ", place, " is the region of two nodes"));
     Graph graph = std::move(*graphs_[place]);
@@ -308,9 +308,9 @@ class Rebuilder {
     return {origins_[record.origin], record.number};
   }
 
-  // The numbers of this process for those of the file: the last thing, since it is remembered. A node without
-  // one, or with one that another node of the file has already, gets a new one: within a graph an identity is
-  // one node's.
+  // Replaces the identities of the file by numbers of this process. This comes last, since the mapping is
+  // remembered. A node without an identity, or with one that another node of the file already has, gets a new
+  // one: within a graph an identity belongs to one node.
   void adopt_identities(Graph& graph) {
     for (std::size_t i = 0; i < graph.id_bound(); ++i) {
       const NodeId id(i);
@@ -419,9 +419,9 @@ class Rebuilder {
   const std::vector<Tensor>& tensors_;
   ReadBudget& budget_;
   std::vector<OriginId> origins_;
-  std::vector<std::optional<Graph>> graphs_;  // built, and no region yet
+  std::vector<std::optional<Graph>> graphs_;  // built, and not yet taken as a region
   std::vector<Identities> identities_;
-  std::unordered_set<std::uint64_t> taken_;  // identities that nodes have got
+  std::unordered_set<std::uint64_t> taken_;  // identities that are already given to nodes
   DeviceSpellings devices_;
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kDigits = 16;  // of one of the two halves
 
-// Numbers are remembered by blocks of 64: those of one file lie close together.
+// Numbers are remembered in blocks of 64, since those of one file lie close together.
 constexpr std::uint64_t kBlock = 64;
 constexpr std::size_t kMaxBlocks = std::size_t{1} << 18U;  // some 40 MB
 
@@ -34,8 +34,8 @@ class IdentityBook {
 
   std::uint64_t local(const LastingIdentity& identity) {
     const std::lock_guard lock(mutex_);
-    // A number that the counter has not reached is no identity of this process, whatever the file says. Those
-    // that were handed out to loaded nodes were never written under the own origin.
+    // A number that the counter has not reached is not an identity of this process, whatever the file says.
+    // Nor is a number that was given to a loaded node: it was never written under this process's origin.
     const bool own = identity.origin == own_ && identity.number <= newest_seen(identity.number) &&
                      block_of(identity.number) == loaded_.end();
     if (own) return identity.number;
@@ -51,8 +51,8 @@ class IdentityBook {
   }
 
  private:
-  // A pair whose number counts blocks.
-  using Blocks = std::map<std::uint64_t, LastingIdentity>;  // by the first number of the block here
+  // The pair of a block: its number counts blocks, not nodes.
+  using Blocks = std::map<std::uint64_t, LastingIdentity>;  // by the block's first number in this process
 
   Blocks::const_iterator block_of(std::uint64_t local) const {
     auto next = loaded_.upper_bound(local);
@@ -66,7 +66,7 @@ class IdentityBook {
     loaded_.erase(loaded_.begin());
   }
 
-  // The counter's value, looked at anew only where the last look does not settle the question.
+  // The counter's value at the last look; looks again only if `wanted` is above it.
   std::uint64_t newest_seen(std::uint64_t wanted) {
     if (wanted > newest_) newest_ = Graph::new_identity();
     return newest_;

@@ -18,8 +18,8 @@
 namespace lockstep {
 namespace {
 
-// Reads a checkpoint from front to back and checks each byte on the way. Gaps are checked with what stands
-// before them.
+// Reads a checkpoint from front to back and checks each byte on the way. A gap is checked together with the
+// part before it.
 class CheckpointReader {
  public:
   CheckpointReader(const std::filesystem::path& path, const ReadLimits& limits)
@@ -40,7 +40,7 @@ class CheckpointReader {
   const std::string& what() const { return what_; }
   std::uint64_t file_bytes() const { return file_.size(); }
 
-  // The tensors behind the index, but for those of the variables in `without`, which is sorted.
+  // The tensors after the index, except those of the variables in `without`, which is sorted.
   Snapshot read_rest(const std::vector<std::string>& without) {
     std::vector<Snapshot::Item> items;
     std::vector<Snapshot::State> states;
@@ -175,7 +175,7 @@ void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& pat
 Snapshot read_checkpoint(const std::filesystem::path& path, const ReadLimits& limits) {
   CheckpointReader reader(path, limits);
   std::uint64_t total = 0;
-  // The file has them all.
+  // The sum cannot overflow: the file has all of them.
   for (const CheckpointInfo::Entry& entry : reader.info().entries) total += entry.bytes;
   const std::uint64_t most = limits.memory_for(reader.file_bytes());
   if (total > most) {
@@ -198,7 +198,8 @@ void save_checkpoint(VariableStore& store, const std::filesystem::path& path, co
 RestoreReport restore_checkpoint(VariableStore& store, const std::filesystem::path& path,
                                  const RestoreOptions& options, const ReadLimits& limits) {
   CheckpointReader reader(path, limits);
-  // What does not fit is refused before memory is taken for it: the store bounds the bytes of the tensors.
+  // A checkpoint that does not fit is refused before memory is allocated for it: the store bounds the bytes
+  // of its tensors.
   RestoreReport report;
   {
     const StoreAtRest rest(store, StoreAtRest::Access::kRead);

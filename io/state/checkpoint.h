@@ -3,18 +3,19 @@
 //   save_checkpoint(strategy.variables(), "model.lkc");
 //   restore_checkpoint(other.variables(), "model.lkc");             // another strategy, any number of replicas
 //
-// A checkpoint holds what a Snapshot holds (io/state/snapshot.h): every variable, once where its copies are one
-// value, optimizer slots included, named states, and the step counter. A program's variables are program.variables(), a
-// strategy's strategy.variables(). To save beside training and keep the last few, use a CheckpointSeries
-// (io/state/checkpoint_series.h).
+// A checkpoint holds what a Snapshot holds (io/state/snapshot.h): every variable (once if its copies are one
+// value), optimizer slots included, named states, and the step counter. A program's variables are
+// program.variables(), a strategy's strategy.variables(). To save beside training and keep the last few, use
+// a CheckpointSeries (io/state/checkpoint_series.h).
 //
-//   writing   the file appears whole or not at all (io/files/files.h); a file of that name stays intact until then, and its
-//             permissions are kept; a new one is for its owner alone (0600). What the same limits would not read back is
-//             not written
-//   reading   every byte is checked: header, index and each tensor have a CRC-32C, gaps must be zero, sizes must add up to the
-//             file's, bools must be 0 or 1. A file that is damaged anywhere is refused whole (Error with kDataLoss), and so is
-//             one of an unknown version (kUnimplemented). Memory is taken only for what the file really has, and within the
-//             limits (core/read_limits.h); what is above them is refused with InvalidArgument before it is taken
+//   writing   the file appears whole or not at all (io/files/files.h); a file of that name stays intact until
+//             then, and its permissions are kept; a new one is for its owner alone (0600). A checkpoint that
+//             the same limits would not read back is not written
+//   reading   every byte is checked: header, index and each tensor have a CRC-32C, gaps must be zero, sizes
+//             must add up to the file's, bools must be 0 or 1. A file that is damaged anywhere is refused
+//             whole (Error with kDataLoss), and so is one of an unknown version (kUnimplemented). Memory is
+//             allocated only for bytes that the file really has, and within the limits (core/read_limits.h);
+//             a file above them is refused with InvalidArgument before that
 //   restoring compares names, dtypes and shapes before tensors are read, and sets variables only once all of them are
 //             there and checked: on any error nothing has changed
 //
@@ -36,16 +37,16 @@
 
 namespace lockstep {
 
-// For files that are restored into a store: of any size, since its tensors are only read if the store has the
-// same variables, and the names and shapes of them are in proportion to the file.
+// For files that are restored into a store. They may have any size: tensors are only read if the store has
+// the same variables, and the names and shapes of those are in proportion to the file.
 inline constexpr ReadLimits kCheckpointLimits{.file_bytes = ReadLimits::unlimited().file_bytes};
 
-// What a checkpoint says of itself.
+// The header and the index of a checkpoint.
 struct CheckpointInfo {
   enum class Kind : std::uint8_t {
     kValue,  // a variable's one value
-    kCopy,   // one of the copies of a variable, where they are each replica's own
-    kState,  // bytes that are no variable's
+    kCopy,   // a copy of a variable whose copies are each replica's own
+    kState,  // bytes that belong to no variable
   };
   struct Entry {
     std::string name;
@@ -61,8 +62,8 @@ struct CheckpointInfo {
   std::vector<Entry> entries;  // variables by name and replica, then states by name
 };
 
-// Throws FailedPrecondition for variables that cannot be saved (io/state/snapshot.h), and what
-// io/files/files.h says.
+// Throws FailedPrecondition for variables that cannot be saved (io/state/snapshot.h), and the errors of
+// io/files/files.h.
 LOCKSTEP_API void save_checkpoint(VariableStore& store, const std::filesystem::path& path,
                                   const ReadLimits& limits = kCheckpointLimits);
 
@@ -77,7 +78,7 @@ LOCKSTEP_API void write_checkpoint(const Snapshot& snapshot, const std::filesyst
                                    const ReadLimits& limits = kCheckpointLimits);
 LOCKSTEP_API Snapshot read_checkpoint(const std::filesystem::path& path, const ReadLimits& limits = {});
 
-// Header and index alone: cheap, and no word on whether the tensors are whole.
+// Header and index alone: cheap, but does not tell whether the tensors are whole.
 LOCKSTEP_API CheckpointInfo inspect_checkpoint(const std::filesystem::path& path,
                                                const ReadLimits& limits = kCheckpointLimits);
 

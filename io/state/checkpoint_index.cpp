@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kMaxName = 4096;
 
-// What stands in the file. Fields may be added behind the last of a later version, never moved.
+// The record in the file. A later version may add fields after the last one, and never moves any.
 struct EntryRecord {
   std::string name;
   std::string dtype;  // "f32"
@@ -64,14 +64,14 @@ TensorSpec spec_of(const EntryRecord& record, std::string_view what) {
   try {
     TensorSpec spec{*dtype, Shape(record.dims)};
     if (!spec.shape.is_known()) throw InvalidArgument("a dimension is negative");
-    num_bytes(spec);  // that it fits
+    num_bytes(spec);  // throws if it does not fit
     return spec;
   } catch (const InvalidArgument& error) {
     damaged(what, str("the shape of '", printable(record.name), "' is impossible: ", error.message()));
   }
 }
 
-// Is it where it belongs, behind the last one?
+// Throws unless the entry may follow those before it.
 void check_order(std::span<const CheckpointInfo::Entry> before, const CheckpointInfo::Entry& entry,
                  std::string_view what) {
   using Kind = CheckpointInfo::Kind;
@@ -167,7 +167,7 @@ CheckpointHeader parse_header(std::string_view bytes, std::uint64_t file_bytes, 
   }
   if (header.index_bytes > file_bytes - kCheckpointHeaderBytes)
     damaged(what, "its index is longer than the file");
-  check_limits(header.index_bytes, 0, file_bytes, limits, what);  // how many entries it has comes later
+  check_limits(header.index_bytes, 0, file_bytes, limits, what);  // the number of entries is checked later
   return header;
 }
 
@@ -188,7 +188,8 @@ std::string write_index(const CheckpointInfo& info) {
   return info.version == 1 ? to_portable_bytes(index) : to_portable_bytes(parts);
 }
 
-// As IndexRecord has it, but entry by entry: a list of records would take more memory than what is made of them.
+// The form of IndexRecord, read entry by entry: a list of records would take more memory than the entries
+// made of them.
 CheckpointInfo parse_index(std::string_view bytes, std::uint32_t version, std::uint64_t file_bytes,
                            const ReadLimits& limits, std::string_view what) {
   BoundedBinaryInput archive(bytes, what);
@@ -223,7 +224,7 @@ CheckpointInfo parse_index(std::string_view bytes, std::uint32_t version, std::u
     entry.bytes = static_cast<std::uint64_t>(num_bytes(entry.spec));
     entry.offset = end;
     entry.crc = record.crc;
-    // Before anything is added: what fits into the file cannot overflow.
+    // Checked before it is added: sizes that fit into the file cannot overflow.
     if (end > file_bytes || entry.bytes > file_bytes - end) {
       damaged(what, str("'", printable(record.name), "' is ", entry.spec, ", more than the file holds"));
     }

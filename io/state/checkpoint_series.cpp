@@ -1,5 +1,5 @@
-// io/state/checkpoint_series.cpp - checkpoints beside training: the last few in a folder, written by a thread
-// of its own.
+// io/state/checkpoint_series.cpp - checkpoints during training: the last few in a folder, written by a thread
+// of their own.
 #include "lockstep/io/state/checkpoint_series.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kExtension = ".lkc";
-// What is called by a larger number is not ours, so that there is always a next one.
+// A file with a larger number does not belong to a series, so that there is always a next number.
 constexpr std::uint64_t kLargestNumber = 999'999'999'999'999'999;
 
 bool is_plain_name(std::string_view name) {
@@ -49,19 +49,19 @@ class Folder {
     return path_ / str(name_, "-", digits, kExtension);
   }
 
-  // By number; files alone.
+  // By number; regular files only.
   std::vector<std::pair<std::uint64_t, fs::path>> list() const {
     std::vector<std::pair<std::uint64_t, fs::path>> found;
     visit([&](const fs::directory_entry& entry) {
       const auto number = number_of(entry.path().filename().string());
-      std::error_code ignored;  // it has just gone
+      std::error_code ignored;  // the file may have just gone
       if (number && entry.is_regular_file(ignored)) found.emplace_back(*number, entry.path());
     });
     std::ranges::sort(found);
     return found;
   }
 
-  // Above all that are taken, whatever by.
+  // Higher than every number in use, by a checkpoint or by anything else with such a name.
   std::uint64_t next_number() const {
     std::uint64_t highest = 0;
     visit([&](const fs::directory_entry& entry) {
@@ -111,7 +111,7 @@ class Folder {
 
 }  // namespace
 
-// The thread, and what passes between it and those who save.
+// The writing thread, and the state that it shares with the threads that save.
 struct CheckpointSeries::Writer {
   Writer(fs::path given_path, CheckpointSeriesOptions given)
       : path(std::move(given_path)), folder(path, given.name), options(std::move(given)) {}
@@ -139,13 +139,14 @@ struct CheckpointSeries::Writer {
     if (error) std::rethrow_exception(std::exchange(error, nullptr));
   }
 
-  // Memory for the next snapshot: that of one which is not written yet, else one that was used before.
+  // Memory for the next snapshot: that of one that waits to be written, else that of one used before, else
+  // new.
   struct Room {
     std::unique_ptr<Snapshot> snapshot;
-    bool pending = false;  // it holds one that is still to be written
+    bool pending = false;  // it holds a snapshot that is still to be written
   };
-  // Until submit() or give_back(), which cannot fail: all that they need is got here, the thread included. A
-  // failure here leaves everything as it was.
+  // Lends memory until submit() or give_back(), which cannot fail: all that they need is acquired here, the
+  // thread included. A failure here leaves everything as it was.
   Room room() {
     const std::lock_guard<std::mutex> lock(mutex);
     throw_error();
@@ -171,7 +172,7 @@ struct CheckpointSeries::Writer {
     put_in_line(std::move(taken.snapshot));
   }
 
-  // Nothing was taken: what it held is as it was.
+  // No snapshot was taken: the memory holds what it held before.
   void give_back(Room untouched) noexcept {
     const std::lock_guard<std::mutex> lock(mutex);
     if (untouched.pending) return put_in_line(std::move(untouched.snapshot));
@@ -216,7 +217,7 @@ struct CheckpointSeries::Writer {
     if (options.before_write) options.before_write(saved);
     write_checkpoint(snapshot, saved.path, options.limits);
     files.emplace_back(number, saved.path);
-    std::string kept;  // against our will
+    std::string kept;  // older files that could not be removed
     for (std::size_t i = 0; options.keep > 0 && i + options.keep < files.size(); ++i) {
       std::error_code failed;
       fs::remove(files[i].second, failed);
@@ -233,20 +234,20 @@ struct CheckpointSeries::Writer {
   const ProcessMark process;
   const Folder folder;
   const CheckpointSeriesOptions options;
-  std::optional<internal::SeriesLock> folder_lock;  // from the first save on; of those who hold `saving`
-  bool cleaned = false;                             // of the thread alone
+  std::optional<internal::SeriesLock> folder_lock;  // from the first save on; guarded by `saving`
+  bool cleaned = false;                             // used by the thread alone
 
-  // From room() to submit(): those who save take turns, so that a later one is a newer one.
+  // Held from room() to submit(): threads that save take turns, so that a later snapshot is a newer one.
   std::mutex saving;
-  std::mutex mutex;  // of everything below
+  std::mutex mutex;  // guards everything below
   std::condition_variable changed;
   std::unique_ptr<Snapshot> waiting;            // to be written next
-  std::vector<std::unique_ptr<Snapshot>> free;  // with room for all that were made
+  std::vector<std::unique_ptr<Snapshot>> free;  // with capacity for all that were made
   std::size_t made = 0;
   std::exception_ptr error;
   std::uint64_t superseded = 0;
   bool writing = false;
-  bool taking = false;  // a snapshot is under way, perhaps in the memory of one that waited
+  bool taking = false;  // a snapshot is being taken, perhaps in the memory of one that waited
   bool stop = false;
   std::thread thread;  // from the first save on
 };
@@ -260,8 +261,8 @@ CheckpointSeries::CheckpointSeries(fs::path folder, CheckpointSeriesOptions opti
   writer_ = std::make_unique<Writer>(std::move(folder), std::move(options));
 }
 
-// In a forked child it stays in memory: the end of the thread's condition waits for the thread, which is in the
-// parent.
+// In a forked child the writer is leaked: destroying its condition variable would wait for the thread, which
+// is in the parent.
 CheckpointSeries::~CheckpointSeries() {
   if (!writer_->process.is_of_this_process()) static_cast<void>(writer_.release());
 }
@@ -304,8 +305,8 @@ std::optional<SeriesRestore> CheckpointSeries::restore_latest(VariableStore& sto
   wait();
   SeriesRestore restored;
   std::set<fs::path> tried;
-  // Listed anew each time: the process that writes may remove one that was listed, and has then written a
-  // newer one.
+  // Listed anew each time: the writing process may remove a listed file, but only once it has written a newer
+  // one.
   for (;;) {
     std::vector<fs::path> paths = list();
     while (!paths.empty() && tried.contains(paths.back())) paths.pop_back();

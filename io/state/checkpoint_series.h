@@ -1,8 +1,8 @@
-// io/state/checkpoint_series.h - checkpoints beside training: the last few in a folder, written by a thread
-// of its own.
+// io/state/checkpoint_series.h - checkpoints during training: the last few in a folder, written by a thread
+// of their own.
 //
 //   CheckpointSeries series("run/checkpoints", {.keep = 3});
-//   series.restore_latest(strategy.variables());                       // where there is one
+//   series.restore_latest(strategy.variables());                       // if there is one
 //   for (std::uint64_t step = strategy.variables().step(); step < 10'000; ++step) {
 //     train(x, y);
 //     if (step % 100 == 99) series.save(strategy.variables());         // copies, and returns
@@ -12,7 +12,7 @@
 // The stall. save() waits for runs that have begun, copies the variables into memory, and returns: at most
 // the time to copy them, never the time to write them, however slow the disk. One thread writes, one
 // checkpoint at a time. A save while a write is under way waits its turn as a copy in memory; a further one
-// takes its place, so that what is written next is always the newest (superseded() counts those that were
+// takes its place, so that the newest is always written next (superseded() counts those that were
 // never written). So there are at most two copies in memory beside the variables, and their memory is used
 // again. Threads that save at once copy one after another.
 //
@@ -21,10 +21,10 @@
 // killed at any moment leaves the earlier ones as they were, and the one it was writing whole or not visible.
 // Older ones are removed once a newer one is on the disk.
 //
-// failure   an error of the writing thread is thrown once, by the next save() (which then saves nothing), wait() or
-//           restore_latest(). The destructor finishes what is to be written and cannot throw: call wait() first.
-//           A save() that finds no memory, or no thread can be started for it, throws and saves nothing: what was saved
-//           before is written all the same, and a later save may succeed.
+// failure   an error of the writing thread is thrown once, by the next save() (which then saves nothing),
+//           wait() or restore_latest(). The destructor finishes what is to be written and cannot throw: call
+//           wait() first. A save() that gets no memory, or cannot start the thread, throws and saves nothing:
+//           earlier saves are written all the same, and a later save may succeed.
 // fork()    the thread stays in the parent. In the child save(), wait() and restore_latest() throw FailedPrecondition, and
 //           the destructor does nothing.
 //
@@ -60,12 +60,12 @@ struct SavedCheckpoint {
 
 struct CheckpointSeriesOptions {
   std::size_t keep = 5;             // how many files to keep; 0: all
-  std::string name = "checkpoint";  // what files are called: letters, digits, '_', '-' and '.', no '.' first
+  std::string name = "checkpoint";  // of the files: letters, digits, '_', '-' and '.', no '.' first
   // For writing and restoring alike (io/state/checkpoint.h).
   ReadLimits limits = kCheckpointLimits;
-  // Called on the writing thread before a checkpoint is written and once it is on the disk (older ones are
-  // gone then, where they could be removed). They must not call the series; what they throw counts as an
-  // error of the writing.
+  // Called on the writing thread before a checkpoint is written, and once it is on the disk and older ones
+  // are removed, if they can be. They must not call the series; an exception from them counts as an error of
+  // the writing.
   std::function<void(const SavedCheckpoint&)> before_write = {};
   std::function<void(const SavedCheckpoint&)> after_write = {};
 };
@@ -74,29 +74,28 @@ struct CheckpointSeriesOptions {
 struct SeriesRestore {
   std::filesystem::path path;
   RestoreReport report;
-  // Newer ones that are damaged, with what is wrong with them.
+  // Newer checkpoints that are damaged, each with its fault.
   std::vector<std::pair<std::filesystem::path, std::string>> damaged;
 };
 
 class LOCKSTEP_API CheckpointSeries {
  public:
-  // Makes the folder where there is none. Throws InvalidArgument for a name that could leave the folder.
+  // Makes the folder if there is none. Throws InvalidArgument for a name that could leave the folder.
   explicit CheckpointSeries(std::filesystem::path folder, CheckpointSeriesOptions options = {});
   ~CheckpointSeries();
   CheckpointSeries(const CheckpointSeries&) = delete;
   CheckpointSeries& operator=(const CheckpointSeries&) = delete;
 
   void save(VariableStore& store);
-  // Until everything saved so far is on the disk, and what other threads are saving just now.
+  // Waits until everything saved so far is on the disk, saves that other threads have under way included.
   void wait();
 
   // The checkpoints that are there, oldest first, and the newest of them.
   std::vector<std::filesystem::path> list() const;
   std::optional<std::filesystem::path> latest() const;
 
-  // Restores the newest checkpoint that is whole; nothing where there are none at all. Waits for a write
-  // under way. Throws Error(kDataLoss) where all are damaged, and as restore_checkpoint where one does not
-  // fit.
+  // Restores the newest checkpoint that is whole; returns nothing if there are none at all. Waits for a write
+  // under way. Throws Error(kDataLoss) if all are damaged, and as restore_checkpoint if one does not fit.
   std::optional<SeriesRestore> restore_latest(VariableStore& store, const RestoreOptions& options = {});
 
   std::uint64_t superseded() const;

@@ -1,5 +1,5 @@
-// io/state/logical_variables.cpp - the variables of a store that is at rest, each with its copies, and what
-// fits them of what is about to be restored.
+// io/state/logical_variables.cpp - the variables of a store at rest, each with its copies, and whether saved
+// variables fit them.
 #include "lockstep/io/state/internal/logical_variables.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
-// Why what is offered does not go into the variable; empty where it does.
+// Why `offered` cannot be restored into the variable; empty if it can.
 std::string misfit(const LogicalVariable& variable, const Offered& offered, const RestoreOptions& options) {
   const std::string name = str("'", printable(variable.name()), "'");
   const std::size_t copies = variable.copies().size();

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kLockAction = "cannot lock";
 
-// "1234 (train)": what stands in the file.
+// The contents of the file: "1234 (train)".
 std::string this_process() {
   std::string command;
   std::getline(std::ifstream("/proc/self/comm"), command);
@@ -59,7 +59,7 @@ SeriesLock::SeriesLock(const std::filesystem::path& folder, const std::string& n
               " writes the checkpoints '", name,
               "' there; end it first, or write to another folder or under another name"));
     }
-    // Whoever had it may have removed the file in between: then another one bears the name.
+    // The previous holder may have removed the file in between: then another file has the name.
   } while (!is_same_file(file_.get(), place_));
   const std::string text = this_process();
   if (::ftruncate(file_.get(), 0) == 0) (void)!::pwrite(file_.get(), text.data(), text.size(), 0);

@@ -46,7 +46,7 @@ void check_item(const Snapshot::Item& item) {
   }
 }
 
-// A tensor of the spec: the one given, where it fits and nobody else has kept it.
+// A tensor of the spec: `old` if it fits and nobody else holds it, else a new one.
 Tensor used_again(const Tensor* old, const TensorSpec& spec) {
   const bool reuse = old != nullptr && old->defined() && old->spec() == spec && old->use_count() == 1;
   return reuse ? *old : Tensor::empty(spec.dtype, spec.shape);
@@ -98,7 +98,7 @@ void Snapshot::take(VariableStore& store) {
   }
   if (!refused.empty()) throw FailedPrecondition(str("variables that cannot be saved:", refused));
 
-  // Into the tensors of the last time.
+  // Into the tensors of the last snapshot, if they can be used again.
   std::vector<Item> taken;
   taken.reserve(variables.size());
   for (const internal::LogicalVariable& variable : variables) {

@@ -4,9 +4,9 @@
 //   snapshot.take(strategy.variables());                  // between two steps: the memory of the last one is used again
 //   snapshot.restore(other.variables());                  // any strategy, any number of replicas
 //
-// What is kept are variables as the program knows them, and the step counter, from which random ops draw. Where
-// the copies of a variable are one value, that is kept, so that a snapshot of eight replicas fits one, and the
-// other way round; where they are not, each copy is kept for its replica:
+// A snapshot keeps the variables as the program knows them, and the step counter, from which random ops draw.
+// If the copies of a variable are one value, that value is kept, so that a snapshot of eight replicas fits
+// one, and the other way round; if they are not, each copy is kept for its replica:
 //
 //   variable                              kept                       given back
 //   mirrored, or of one replica           the value                  to every copy
@@ -19,10 +19,10 @@
 //   without an aggregation; means of                                 it is refused by name
 //   integers, sums of truth values
 //
-// What the copies are together is the role of the variable in its store. Optimizer slots and counts of steps
+// The role of a variable in its store says what its copies are together. Optimizer slots and counts of steps
 // are variables like others.
 //
-// A snapshot can also hold named states that are no variables, such as how far an input was read: bytes that
+// A snapshot can also hold named states that are not variables, such as how far an input was read: bytes that
 // their owner puts in and takes out. Checkpoints keep them.
 //
 // take() and restore() wait until runs that have begun are over and hold new ones back meanwhile
@@ -44,20 +44,20 @@
 namespace lockstep {
 
 struct RestoreOptions {
-  // Variables of the program that are not there keep their values.
+  // Variables of the program that were not saved keep their values.
   bool allow_missing = false;
-  // What is there beyond the program's variables is left aside.
+  // Saved variables that the program does not have are ignored.
   bool allow_extra = false;
   // One value may go to every copy of a variable whose copies are each replica's own: from one replica to
-  // several, and from checkpoints of version 1, which kept the first copy of what may drift.
+  // several, and from checkpoints of version 1, which kept only the first copy of a variable that may drift.
   bool spread_values = false;
 };
 
 struct RestoreReport {
   std::uint64_t step = 0;            // the step counter that was restored
-  std::vector<std::string> missing;  // variables of the program that were not there, where that is allowed
-  std::vector<std::string> extra;    // what was there and is no variable of the program, likewise
-  // The named states that were there, with their bytes (u8[n]), for their owners to take.
+  std::vector<std::string> missing;  // variables of the program that were not saved, if that is allowed
+  std::vector<std::string> extra;    // saved variables that the program does not have, likewise
+  // The named states that were saved, with their bytes (u8[n]), for their owners to take.
   std::vector<std::pair<std::string, Tensor>> states;
 };
 
@@ -65,8 +65,8 @@ class LOCKSTEP_API Snapshot {
  public:
   struct Item {
     std::string name;
-    Tensor value;                     // empty where there are copies
-    std::vector<Tensor> copies = {};  // by replica, of one spec, where they are no one value
+    Tensor value;                     // empty if there are copies
+    std::vector<Tensor> copies = {};  // by replica, of one spec; none if they are one value
   };
   struct State {
     std::string name;
@@ -74,12 +74,12 @@ class LOCKSTEP_API Snapshot {
   };
 
   Snapshot() = default;
-  // Throws InvalidArgument where a name comes twice, a value is empty, copies differ in their spec, or a state
-  // is no list of bytes.
+  // Throws InvalidArgument if a name comes twice, a value is empty, copies differ in their spec, or a state
+  // is not a list of bytes.
   Snapshot(std::uint64_t step, std::vector<Item> items, std::vector<State> states = {});
 
-  // Of the variables; named states stay as they are. Throws FailedPrecondition naming every variable of whose
-  // slices some are missing; what throws leaves the snapshot as it was.
+  // Takes the variables; named states stay as they are. Throws FailedPrecondition naming every variable that
+  // lacks some of its slices; on any error the snapshot stays as it was.
   void take(VariableStore& store);
 
   // Throws FailedPrecondition naming all variables that are missing, extra, of another dtype or shape, or of
@@ -88,13 +88,13 @@ class LOCKSTEP_API Snapshot {
 
   std::uint64_t step() const { return step_; }
   std::span<const Item> variables() const;  // by name
-  // The value of a variable; null where there is none, or where its copies are each replica's own.
+  // The value of a variable; null if there is none, or if its copies are each replica's own.
   const Tensor* find(std::string_view name) const;
 
-  // Puts a named state in, in place of one of that name. Throws InvalidArgument where `bytes` is not u8[n].
+  // Adds a named state, or replaces the one of that name. Throws InvalidArgument if `bytes` is not u8[n].
   void set_state(std::string_view name, Tensor bytes);
   std::span<const State> states() const;                  // by name
-  const Tensor* find_state(std::string_view name) const;  // null where there is none
+  const Tensor* find_state(std::string_view name) const;  // null if there is none
 
  private:
   const Item* find_item(std::string_view name) const;

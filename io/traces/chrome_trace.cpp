@@ -100,7 +100,7 @@ class ChromeWriter {
       json_.key("planned_bytes").number(run.planned_bytes);
       json_.key("complete").raw(run.complete ? "true" : "false");
     });
-    // Lines through all tracks, where the run begins and ends.
+    // Lines across all tracks at the start and at the end of the run.
     for (const auto& [at, what] : {std::pair(run.begin, " begins"), std::pair(run.end, " ends")}) {
       const std::string line = name + what;
       event('i', run.track, at,
@@ -116,7 +116,7 @@ class ChromeWriter {
           [&] { json_.key("run").number(wait.run).key("variable").text(wait.variable); });
   }
 
-  // What a call or a wait for one says of its node.
+  // The fields that describe a node, for a call of it and for a wait for one.
   void describe(const TracedNode& node, int replica) {
     json_.key("op").text(node.op);
     if (replica >= 0) json_.key("replica").number(replica);
@@ -136,7 +136,7 @@ class ChromeWriter {
     });
   }
 
-  // Gaps on a track that ended when a value came which the next call there reads.
+  // Marks as waits the gaps on a track that end when a value arrives that the next call there reads.
   void write_gaps() {
     struct Slice {
       std::int64_t begin, end;
@@ -157,7 +157,7 @@ class ChromeWriter {
         free_since.resize(here.depth + 1, here.begin);
         if (here.call != nullptr) write_gap(*here.call, free_since[here.depth]);
         free_since[here.depth] = here.end;
-        free_since.push_back(here.begin);  // of what is inside
+        free_since.push_back(here.begin);  // for the slices inside this one
       }
     }
   }
@@ -179,8 +179,8 @@ class ChromeWriter {
     });
   }
 
-  // One arrow for each value that a turn of a node reads, from the last call of the turn that made it to the
-  // first.
+  // One arrow for each value that a turn of a node reads: from the last call of the turn that made the value
+  // to the first call of the turn that reads it.
   void write_flows() {
     std::uint64_t id = 0;
     for (const TraceEdges::Turn& turn : edges_.turns()) {
@@ -188,7 +188,8 @@ class ChromeWriter {
       edges_.each_before(to, [&](const TraceEdges::Turn& source, bool is_data) {
         if (!is_data) return;
         const TracedCall& from = trace_.calls[source.last];
-        // An arrow belongs to the slice that its end lies in: the last nanosecond still does.
+        // An arrow is attached to the slice that contains its endpoint: the last nanosecond of a call is
+        // still inside.
         ++id;
         const auto arrow = [&] {
           json_.key("id").number(id).key("name").text("data").key("cat").text("data");
@@ -221,7 +222,7 @@ class ChromeWriter {
     }
   }
 
-  // Nodes whose values may be results under another name, each with such a result.
+  // Maps each node whose value may be a result under another name to those results.
   std::unordered_multimap<std::uint32_t, std::uint32_t> aliases_of_results() const {
     std::unordered_multimap<std::uint32_t, std::uint32_t> aliases;
     for (std::uint32_t result = 0; result < trace_.nodes.size(); ++result) {
@@ -235,7 +236,8 @@ class ChromeWriter {
     return aliases;
   }
 
-  // Whether all from `alias` down to the node whose value it may be made no call: then it is that value.
+  // Whether none of the nodes from `alias` down to `node`, without `node` itself, made a call: then `alias`
+  // is the value of `node`.
   bool is_silent_between(std::uint64_t run, std::uint32_t alias, std::uint32_t node) const {
     for (; alias != node; alias = trace_.nodes[alias].inputs.front()) {
       if (edges_.made_calls(run, alias)) return false;
@@ -243,8 +245,7 @@ class ChromeWriter {
     return true;
   }
 
-  // For each turn of a node of a step's graph in a run that is all there: when the last reader of what it
-  // made had ended.
+  // For each turn of a node of a step's own graph, in complete runs: when the last reader of its value ended.
   std::vector<std::pair<const TraceEdges::Turn*, std::int64_t>> lives() const {
     std::vector<std::pair<const TraceEdges::Turn*, std::int64_t>> lives;
     std::unordered_map<const TraceEdges::Turn*, std::size_t> place;

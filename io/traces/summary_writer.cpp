@@ -224,7 +224,7 @@ struct SummaryWriter::State {
     if (buffer.size() > options.buffer_bytes) write_out();
   }
 
-  // `value` is what follows the tag in a Summary.Value.
+  // `value` holds the fields that follow the tag in a Summary.Value.
   void add_value(std::string_view tag, std::int64_t step, const Message& value) {
     if (tag.empty()) throw InvalidArgument("SummaryWriter: a value needs a tag; give it a name");
     const Message summary = Message().message(1, Message().bytes(1, tag).append(value));
@@ -253,7 +253,7 @@ SummaryWriter::~SummaryWriter() {
   try {
     flush();
   } catch (const Error&) {
-    // There is nobody to tell; flush() does while there is.
+    // A destructor has nobody to report to. Callers that want the error call flush() first.
   }
 }
 

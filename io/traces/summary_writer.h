@@ -5,14 +5,15 @@
 //   writer.histogram("layer_1/w", store.value("w1"), step);
 //   writer.flush();
 //
-// Makes one event file in the folder (which is made where it is missing): TFRecord frames with their
-// checksums, each holding an Event message of TensorFlow's event.proto. Tags with slashes group charts.
-// Values are kept in memory until flush(), until there are SummaryWriterOptions::buffer_bytes of them, or
-// until the writer goes; a reader sees whole frames, or a last one that is cut off, which TensorBoard waits
-// for.
+// Makes one event file in the folder, and the folder if it is missing: TFRecord frames with their checksums,
+// each holding an Event message of TensorFlow's event.proto. Tags with slashes group charts. Values are kept
+// in memory until flush(), until there are SummaryWriterOptions::buffer_bytes of them, or until the writer is
+// destroyed. A reader sees whole frames, and perhaps a last one that is cut off; TensorBoard waits for the
+// rest of it.
 //
-// failure   FailedPrecondition or Error(kUnavailable) naming the path, where the file cannot be made or written; InvalidArgument
-//           for an empty tag, and for a histogram of something that is not finite. The destructor cannot report: call flush().
+// failure   FailedPrecondition or Error(kUnavailable) naming the path, if the file cannot be made or written;
+//           InvalidArgument for an empty tag, and for a histogram of values that are not finite. The
+//           destructor cannot report: call flush().
 //
 // Thread safety: one writer may be used from any number of threads.
 #pragma once
@@ -38,17 +39,17 @@ namespace lockstep {
 class LOCKSTEP_API Histogram {
  public:
   Histogram();
-  void add(double value);  // InvalidArgument for what is not finite
+  void add(double value);  // InvalidArgument if it is not finite
   // Every element, converted to double.
   void add(const Tensor& values);
 
   std::int64_t count() const { return count_; }
-  double min() const { return min_; }  // of nothing: the largest double; max: the smallest
+  double min() const { return min_; }  // without values: the largest double; max(): the lowest
   double max() const { return max_; }
   double sum() const { return sum_; }
   double sum_of_squares() const { return sum_of_squares_; }
-  // Buckets that hold something, each with its upper limit (values below it, from the limit before on); those
-  // between that hold nothing are one.
+  // Buckets with their upper limits: each holds the values below its limit, from the limit of the bucket
+  // before on. Neighbouring buckets that hold nothing are joined into one.
   struct Bucket {
     double limit;
     double count;
@@ -79,7 +80,7 @@ class LOCKSTEP_API SummaryWriter {
   void scalar(std::string_view tag, double value, std::int64_t step);
   void histogram(std::string_view tag, const Tensor& values, std::int64_t step);
   void histogram(std::string_view tag, const Histogram& values, std::int64_t step);
-  // What was given so far is in the file when it returns.
+  // All values given so far are in the file when it returns.
   void flush();
 
   const std::filesystem::path& path() const;  // of the event file

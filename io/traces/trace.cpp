@@ -21,21 +21,21 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::uint32_t kMaxDepth = 64;  // of what nests on one thread; deeper calls are dropped
+constexpr std::uint32_t kMaxDepth = 64;  // levels of calls nested on one thread; deeper calls are dropped
 
-// Programs are counted from 1; half of their number is enough to tell them apart.
+// Programs are numbered from 1; the lower half of the number's bits is enough to tell them apart.
 using ProgramNumber = std::uint32_t;
 ProgramNumber program_of(const RunEvent& run) { return static_cast<ProgramNumber>(run.program); }
 
 // One cache line: a thread that records writes it whole and touches no other.
 struct alignas(64) Event {
   enum class Kind : std::uint8_t { kCall, kRun, kWait };
-  // Of a call: the address of its node. It names the node as long as the program is known, not longer.
+  // Of a call: the address of its node, which identifies the node only as long as the program is known.
   const void* node = nullptr;
   std::uint64_t begin = 0, end = 0;  // ticks
   std::uint64_t run = 0;
   std::int64_t read = 0;     // of a run: the step; of a wait: the variable, in State::variables
-  std::int64_t written = 0;  // of a run: what is planned
+  std::int64_t written = 0;  // of a run: the planned bytes
   ProgramNumber program = 0;
   std::uint32_t shard = 0, shards = 1;
   std::int16_t replica = -1;
@@ -44,7 +44,7 @@ struct alignas(64) Event {
 };
 static_assert(sizeof(Event) == 64);
 
-// What is remembered of a program's graph.
+// The nodes that are remembered of a program's graph.
 struct ProgramNodes {
   ProgramNumber program = 0;
   std::vector<TracedNode> nodes;
@@ -88,7 +88,7 @@ void add_nodes(const Graph& graph, bool in_region, ProgramNodes& to) {
 
 }  // namespace
 
-// What one thread records.
+// Records the events of one thread.
 class TraceRecorder::Track {
  public:
   Track(int worker, std::string name, std::size_t events)
@@ -137,9 +137,9 @@ struct TraceRecorder::State {
   TraceRecorderOptions options;
   internal::TickClock clock;
   std::atomic<std::uint64_t> forgotten{0};  // programs, so far
-  std::atomic<int> workers{0};              // of the largest scheduler that was seen
+  std::atomic<int> workers{0};              // of the largest scheduler seen
   std::atomic<std::uint64_t> lost{0};       // events there was no memory for
-  std::mutex mutex;                         // of all below
+  std::mutex mutex;                         // guards all members below
   std::map<std::thread::id, std::unique_ptr<Track>> tracks;
   std::vector<const Track*> in_order;
   std::deque<ProgramNodes> programs;  // the most recent last
@@ -160,11 +160,11 @@ struct LastTrack {
 };
 thread_local LastTrack last_track;
 
-// Programs that this thread knows a recorder to remember, so that it need not ask.
+// Programs that a recorder is known to remember, so that this thread need not ask it.
 struct KnownPrograms {
-  std::uint64_t recorder = 0, forgotten = 0;  // of which, and as of when
+  std::uint64_t recorder = 0, forgotten = 0;  // the recorder, and its `forgotten` when this was filled
   std::array<ProgramNumber, 8> programs{};
-  std::size_t next = 0;  // to be replaced
+  std::size_t next = 0;  // the entry to replace next
 
   bool contains(ProgramNumber program) const {
     return std::ranges::find(programs, program) != programs.end();
@@ -203,7 +203,7 @@ void TraceRecorder::end(int worker, const Fill& fill) noexcept {
   }
 }
 
-// In State::variables; -1 where there is no memory for the name.
+// The variable's index in State::variables; -1 if there is no memory for the name.
 std::int64_t TraceRecorder::number_of(std::string_view variable) noexcept {
   try {
     const std::lock_guard<std::mutex> lock(state_->mutex);
@@ -333,7 +333,7 @@ class TraceMaker {
         programs_(programs),
         variables_(variables) {}
 
-  // A track with what it keeps; `dropped` events came before.
+  // Adds a track with the events that it kept; `dropped` others are lost.
   void add_track(std::string name, int worker, const std::vector<Event>& events, std::uint64_t dropped) {
     const auto track = static_cast<std::uint32_t>(trace_.tracks.size());
     trace_.tracks.push_back({std::move(name), worker, dropped});
@@ -380,7 +380,8 @@ class TraceMaker {
     return std::ranges::find(programs_, program, &ProgramNodes::program) != programs_.end();
   }
 
-  // In the trace, which gets the nodes of a program with its first call.
+  // The index of the event's node in the trace. The first call of a program adds the program's nodes to the
+  // trace.
   std::optional<std::uint32_t> number_of(const Event& event) {
     if (last_ == nullptr || last_->program != event.program) {
       const auto found = std::ranges::find(programs_, event.program, &ProgramNodes::program);
@@ -412,7 +413,7 @@ class TraceMaker {
   std::unordered_map<ProgramNumber, std::uint32_t> first_node_;  // in the trace, by program
   const ProgramNodes* last_ = nullptr;
   std::uint32_t last_first_ = 0;
-  std::int64_t horizon_ = 0;  // runs that began before may miss calls
+  std::int64_t horizon_ = 0;  // runs that began earlier may lack calls
   Trace trace_;
 };
 

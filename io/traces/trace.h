@@ -6,13 +6,15 @@
 //   write_file_whole("step.trace.json", to_chrome_trace(trace));   // opens in ui.perfetto.dev and chrome://tracing
 //   std::cout << to_text(summarize(trace));                        // io/traces/trace_summary.h
 //
-// A TraceRecorder keeps the last events of every thread that worked on a run; older ones make room, and are
-// counted, so that a long run stays bounded. Recording hardly ever locks: each thread writes into memory of
-// its own, with stamps of the CPU's counter, and a call that follows another takes the other's last stamp as
-// its first. A Trace is a value: it owns its names and needs neither the recorder nor the programs any more.
+// A TraceRecorder keeps the last events of every thread that worked on a run; older ones are overwritten and
+// counted, so that memory stays bounded in a long run. Recording hardly ever locks: each thread writes into
+// memory of its own, with stamps of the CPU's counter, and a call that follows another takes the end stamp of
+// that call as its own start. A Trace is a value: it owns its names and needs neither the recorder nor the
+// programs any more.
 //
-// Thread safety: one recorder may observe any number of runs at once. trace() may be called at any time: what
-// has not ended by then is not in it, and threads that record may have to wait for a moment.
+// Thread safety: one recorder may observe any number of runs at once. trace() may be called at any time:
+// calls, runs and waits that have not ended by then are not in it, and threads that record may have to wait
+// for a moment.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +29,10 @@
 
 namespace lockstep {
 
-// What a node does for the step as a whole.
+// The role of a node in the step as a whole.
 enum class TracedWork : std::uint8_t {
   kCompute,
-  kCollective,  // brings values of replicas together: a collective, or what one was lowered to
+  kCollective,  // brings values of replicas together: a collective, or a node that one was lowered to
   kCopy,        // moves a value from one device to another
 };
 
@@ -48,8 +50,8 @@ struct TracedNode {
   bool in_region = false;  // of another node
 };
 
-// All times are nanoseconds since the recorder was made. What is traced on one track nests; `depth` says how
-// deep.
+// All times are nanoseconds since the recorder was made. Calls, runs and waits on one track nest; `depth`
+// says how deep.
 struct TracedCall {
   std::uint32_t node = 0;   // in Trace::nodes
   std::uint32_t track = 0;  // in Trace::tracks
@@ -69,7 +71,7 @@ struct TracedRun {
   std::int64_t begin = 0, end = 0;
   std::uint64_t step = 0;
   std::int64_t planned_bytes = 0;
-  bool complete = true;  // false: some of its calls may have made room for later ones
+  bool complete = true;  // false: some of its calls may have been dropped
 };
 
 // A run that waited: for a variable that other runs held, or for a checkpoint.
@@ -84,7 +86,7 @@ struct TracedWait {
 struct TraceTrack {
   std::string name;  // "worker 0" of a scheduler; "caller" for a thread of the application
   int worker = -1;
-  std::uint64_t dropped = 0;  // events that made room
+  std::uint64_t dropped = 0;  // events of this thread that are not in the trace
 };
 
 struct Trace {
@@ -93,21 +95,21 @@ struct Trace {
   std::vector<TracedCall> calls;
   std::vector<TracedRun> runs;
   std::vector<TracedWait> waits;
-  std::uint64_t dropped = 0;  // of all tracks, and what there was no memory for
+  std::uint64_t dropped = 0;  // of all tracks, and events there was no memory for
 };
 
 struct TraceRecorderOptions {
-  // Kept for each thread, at 64 bytes each; at least that many of the last ones survive. At least 1.
+  // Events kept for each thread, of 64 bytes each: at least that many of the last ones survive. At least 1.
   std::size_t events_per_thread = std::size_t{1} << 16U;
-  // Programs whose nodes are remembered; events of those forgotten (the least recent) count as dropped. At
-  // least 1.
+  // Programs whose nodes are remembered. The least recent are forgotten first; their events count as dropped.
+  // At least 1.
   std::size_t max_programs = 64;
 };
 
 class LOCKSTEP_API TraceRecorder final : public Observer {
  public:
   explicit TraceRecorder(TraceRecorderOptions options = {});  // throws InvalidArgument
-  ~TraceRecorder() override;                                  // when no run that it observes is under way
+  ~TraceRecorder() override;                                  // no run that it observes may be under way
 
   void on_run_begin(const RunEvent& event) noexcept override;
   void on_run_end(const RunEvent& event) noexcept override;
@@ -134,7 +136,7 @@ class LOCKSTEP_API TraceRecorder final : public Observer {
 
 struct ChromeTraceOptions {
   bool flows = true;  // arrows along data edges, from the call that made a value to the one that reads it
-  // Where a thread stood still at least this long until a value came that its next node reads, the gap is
+  // If a thread is idle for at least this long until a value arrives that its next node reads, the gap is
   // marked as a wait.
   std::int64_t min_wait_ns = 1000;
 };

@@ -53,7 +53,8 @@ const TracedCall* TraceEdges::shard_before(const TracedCall& call) const {
 
 const TraceEdges::Turn* TraceEdges::turn_before(std::uint64_t run, std::uint32_t node, int replica,
                                                 std::int64_t begin) const {
-  // Of one replica: turns come one after the other, so the last that began by then, or one shortly before it.
+  // The turns of one replica follow one another, so it is the last one that began by then, or one shortly
+  // before it.
   const auto of_replica = [&](std::span<const Turn> turns) -> const Turn* {
     auto at = std::ranges::upper_bound(turns, begin, {}, &Turn::begin);
     while (at != turns.begin()) {

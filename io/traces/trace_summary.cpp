@@ -40,7 +40,7 @@ class Moments {
     return sum;
   }
 
-  // How much of both there is at one time.
+  // The time that both sets have in common.
   std::int64_t length_with(const Moments& other) const {
     std::int64_t sum = 0;
     auto theirs = other.intervals_.begin();
@@ -101,15 +101,15 @@ class Summarizer {
     out_.runs_left_out = others.size();
   }
 
-  // Whether a call that began before another, in the order of calls_, is not around it.
+  // Whether `open`, which comes before `call` in the order of calls_, does not enclose it.
   static bool is_over(const TracedCall& open, const TracedCall& call) {
     return open.track != call.track || open.depth >= call.depth || open.end <= call.begin;
   }
 
-  // The time of each call (in the order of calls_) without those inside of it on its thread.
+  // The time of each call (in the order of calls_) without the calls inside it on its thread.
   std::vector<std::int64_t> own_times() const {
     std::vector<std::int64_t> own(calls_.size());
-    std::vector<std::size_t> around;  // calls that are open where we are
+    std::vector<std::size_t> around;  // the calls that enclose the current one
     for (std::size_t k = 0; k < calls_.size(); ++k) {
       const TracedCall& call = trace_.calls[calls_[k]];
       while (!around.empty() && is_over(trace_.calls[calls_[around.back()]], call)) around.pop_back();
@@ -130,7 +130,7 @@ class Summarizer {
       for (TraceSummary::Row* row : {&op, &replica}) {
         row->time += own[k];
         ++row->calls;
-        // Bytes are those of all shards: counted with the first.
+        // A call's bytes are those of all shards together: count them with the first shard.
         if (call.shard == 0) row->bytes += call.bytes_read + call.bytes_written;
       }
       out_.busy += own[k];
@@ -146,7 +146,7 @@ class Summarizer {
     }
   }
 
-  // What has nodes of its own inside says nothing by itself: those do.
+  // A compute node whose calls enclose others does not count by itself: the inner calls do.
   bool is_leaf(const TracedCall& call) const {
     return trace_.nodes[call.node].work != TracedWork::kCompute || !has_inner_.contains(call.node);
   }
@@ -165,7 +165,7 @@ class Summarizer {
     out_.overlapped = communication.length_with(Moments(std::move(computed)));
   }
 
-  // Nodes whose calls have others inside.
+  // Finds the nodes whose calls enclose other calls.
   void find_inner() {
     std::vector<std::uint32_t> around;
     for (const std::uint32_t i : calls_) {
@@ -196,8 +196,9 @@ class Summarizer {
     out_.path_run = run.run;
     out_.path_length = run.end - run.begin;
 
-    // Of the step's own graph: a call in a region is part of the one around it. By track, in order of begins.
-    std::unordered_map<std::uint32_t, std::uint32_t> before;  // the one before it on its thread
+    // Only calls of the step's own graph: a call in a region is part of the call around it. In calls_ they
+    // are ordered by track, then by begin.
+    std::unordered_map<std::uint32_t, std::uint32_t> before;  // call -> the call before it on its thread
     std::uint32_t previous = 0, at = 0;
     bool found = false;
     for (const std::uint32_t i : calls_) {
@@ -228,7 +229,7 @@ class Summarizer {
       out_.critical_path.push_back({call.node, node.name, node.op, node.site, call.replica, call.shard,
                                     call.shards, time,
                                     call.begin - (cause == nullptr ? run.begin : cause->end)});
-      // A call without length could be held up by one that it holds up.
+      // Calls without length could hold up each other: such a circle ends here.
       if (cause == nullptr || out_.critical_path.size() > calls_.size()) break;
       at = static_cast<std::uint32_t>(cause - trace_.calls.data());
     }
@@ -237,8 +238,8 @@ class Summarizer {
 
   const Trace& trace_;
   TraceEdges edges_;
-  std::unordered_map<std::uint64_t, const TracedRun*> runs_;  // that are all there
-  std::vector<std::uint32_t> calls_;                          // theirs: by track, then by begin
+  std::unordered_map<std::uint64_t, const TracedRun*> runs_;  // complete ones
+  std::vector<std::uint32_t> calls_;                          // of complete runs: by track, then by begin
   std::unordered_set<std::uint32_t> has_inner_;
   TraceSummary out_;
 };
@@ -256,7 +257,7 @@ std::string format(const char* pattern, Args... args) {
   return text;
 }
 
-// In the unit that shows digits.
+// In the largest unit that the duration reaches.
 std::string duration(std::int64_t ns) {
   const auto time = static_cast<double>(ns);
   if (ns < 1'000) return format("%10.0f ns", time);
@@ -283,7 +284,7 @@ std::string rows(const std::string& title, const std::vector<TraceSummary::Row>&
   return text;
 }
 
-// Of the calls that its node makes: " (replica 1, shard 2 of 4)"; empty where there is one.
+// Which one of its node's calls it is: " (replica 1, shard 2 of 4)"; empty if there is only one.
 std::string which_call(const TraceSummary::PathCall& call) {
   std::string text;
   if (call.replica >= 0) text = str("replica ", call.replica);

@@ -2,9 +2,9 @@
 //
 //   std::cout << to_text(summarize(recorder.trace()));
 //
-// Counts what belongs to runs that are all there: not yet ended ones and those whose calls partly made room
-// are left out. The time of a call does not contain that of the calls inside of it (a branch's, a loop's), so
-// that times add up. Thread safety: pure functions.
+// Counts complete runs only: runs that have not ended, and runs that lost some of their calls, are left
+// out. The time of a call does not contain that of the calls inside it (a branch's, a loop's), so that times
+// add up. Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct TraceSummary {
   std::int64_t busy = 0;  // of all calls, added up over threads
 
   struct Row {
-    std::string name;  // of the op, or the replica ("replica 0", "all replicas" for what belongs to none)
+    std::string name;        // of the op, or the replica ("replica 0", "all replicas" for calls of none)
     std::int64_t time = 0;   // nanoseconds
     std::int64_t bytes = 0;  // read and written
     std::size_t calls = 0;
@@ -33,25 +33,25 @@ struct TraceSummary {
   std::vector<Row> by_op;       // most time first
   std::vector<Row> by_replica;  // in order
 
-  // Of the run of median length: the chain of calls that ended last, each behind the one that held it up (a
-  // node whose value it reads or that it runs after, a shard that it finishes, or the call before it on its
-  // thread), up to the begin of the run.
+  // Of the run of median length: the chain of calls that leads to the call that ended last. Each call comes
+  // after the one that held it up (a node whose value it reads or that it runs after, a shard that it
+  // finishes, or the call before it on its thread), back to the start of the run.
   struct PathCall {
     std::uint32_t node = 0;  // in Trace::nodes
     std::string name, op, site;
     int replica = -1;
     std::int64_t shard = 0, shards = 1;  // as in NodeEvent
     std::int64_t time = 0;               // of the call
-    std::int64_t gap = 0;                // before it, since the end of what held it up
+    std::int64_t gap = 0;                // before it, since the end of the call that held it up
   };
   std::uint64_t path_run = 0;
   std::int64_t path_length = 0;  // of the run
-  std::int64_t path_time = 0;    // in calls; the rest lies between and around them
+  std::int64_t path_time = 0;    // in calls; the rest of path_length lies between and around them
   std::vector<PathCall> critical_path;
 
   std::int64_t communication = 0;  // nanoseconds during which a collective or a copy ran
-  std::int64_t overlapped = 0;     // of these: while something was computed, too
-  std::int64_t lock_wait = 0;      // of runs, for variables that others held
+  std::int64_t overlapped = 0;     // the part of it during which something was computed, too
+  std::int64_t lock_wait = 0;      // time that runs waited for variables that others held
 
   struct Worker {
     std::string name;
@@ -64,7 +64,7 @@ struct TraceSummary {
 LOCKSTEP_API TraceSummary summarize(const Trace& trace);
 
 struct TraceTextOptions {
-  std::size_t max_rows = 20;  // of ops; of calls on the critical path the longest, in its order
+  std::size_t max_rows = 20;  // of ops; also of calls on the critical path: the longest, in path order
 };
 LOCKSTEP_API std::string to_text(const TraceSummary& summary, const TraceTextOptions& options = {});
 

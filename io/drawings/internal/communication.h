@@ -9,7 +9,7 @@ namespace lockstep::internal {
 
 enum class Communication : std::uint8_t {
   kNone,
-  kJoinsReplicas,  // a collective, or what one was lowered to
+  kJoinsReplicas,  // a collective, or a node that one was lowered to
   kTransfers,      // from one device to another
 };
 

@@ -1,4 +1,4 @@
-// io/drawings/internal/drawing.h - what dot.cpp and the drawings of a page have in common: boxes, edges,
+// io/drawings/internal/drawing.h - the parts that dot.cpp and the drawings of a page share: boxes, edges,
 // colours as DOT text.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace lockstep::internal {
 std::string dot_quoted(std::string_view text);
 // Text for labels in the HTML-like form, and for HTML.
 std::string markup_escaped(std::string_view text);
-// The text with what is not UTF-8 replaced by '?'.
+// The text with bytes that are not UTF-8 replaced by '?'.
 std::string valid_utf8(std::string_view text);
 
 // Something drawn: a box, a scope as one box, or a stub for something outside of the drawing.
@@ -32,7 +32,7 @@ struct Item {
 };
 std::string id_of(Item item);  // "n12", "s3", ...
 
-// Edges of a view between the same two items are one.
+// Edges of a view between the same two items are drawn as one.
 struct DrawnEdge {
   std::uint64_t stages = 0;
   std::vector<std::uint32_t> edges;  // of the view
@@ -45,8 +45,8 @@ std::string label_of(const GraphView& view, const DrawnEdge& edge, std::size_t s
 // Graphviz puts the label of an edge right beside its line: with blanks on either side it stands clear.
 std::string clear_of_line(const std::string& label);
 
-// A label over all stages: from which stage on it reads how. Where the thing is not there it keeps what it
-// said last.
+// A label over all stages: pairs of a stage and the text from that stage on. In stages without the thing it
+// keeps its last text.
 using StageLabels = std::vector<std::pair<std::uint32_t, std::string>>;
 template <class LabelAt>
 StageLabels labels_over(const GraphView& view, std::uint64_t stages, const LabelAt& label_at) {
@@ -65,7 +65,7 @@ StageLabels labels_over(const GraphView& view, std::uint64_t stages, const Label
 // The longest of each line, so that there is room for all of them.
 std::string widest(const StageLabels& labels);
 
-// Which colour boxes have: one for each set of devices, and of replicas, that occurs. By stage, since both
+// The colours of boxes: one for each set of devices, and of replicas, that occurs. By stage, since both
 // change. In natural order: cpu:2 comes before cpu:10.
 class Colours {
  public:
@@ -84,10 +84,10 @@ class Colours {
   std::map<std::string, int> index_;  // by the whole name
 };
 
-// Lines of the label at a stage in which it is there: name, op where the name does not say it, "x 8".
+// The lines of the label at a stage that has the box: name, op if the name does not say it, "x 8".
 std::string box_label(const ViewNode& node, std::size_t stage);
 std::string scope_label(const GraphView& view, const ViewScope& scope, std::size_t stage);
-// shape="..." and what else marks a kind.
+// shape="..." and the other attributes that mark a kind.
 std::string_view outline_of(ViewKind kind);
 
 }  // namespace lockstep::internal

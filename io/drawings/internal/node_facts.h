@@ -1,4 +1,4 @@
-// io/drawings/internal/node_facts.h - what dumps say of a node besides its place in the graph.
+// io/drawings/internal/node_facts.h - facts about a node that dumps show, besides its place in the graph.
 #pragma once
 
 #include <optional>
@@ -14,20 +14,21 @@
 
 namespace lockstep::internal {
 
-// A value of an attribute, short: large tensors and long lists say what they are.
+// The value of an attribute as short text: a large tensor is described, a long text is cut off.
 std::string short_text(const AttributeValue& value);
 
-// Facts about the nodes of one graph, its regions included, that need the whole graph. It must outlive them.
+// Facts about the nodes of one graph, its regions included, that need the whole graph. The graph must outlive
+// this.
 class NodeFacts {
  public:
   explicit NodeFacts(const Graph& outermost);
 
-  // "mirrored", "per replica", "mixed" (several outputs), or "" where the node belongs to no replica.
+  // "mirrored", "per replica", "mixed" (several outputs), or "" if the node belongs to no replica.
   std::string_view replication(const Node& node) const;
-  // Estimated work of one run; absent for nodes with regions and where the op's model needs more than specs.
+  // Estimated work of one run; absent for nodes with regions, and if the op's model needs more than specs.
   struct Work {
     Cost cost;
-    bool unknown = false;  // dimensions that are not known counted as 1
+    bool unknown = false;  // unknown dimensions were counted as 1
   };
   std::optional<Work> work(const Node& node) const;
 

@@ -21,7 +21,7 @@ struct ScopeDrawing {
     std::string from, to;  // ids
     bool control = false;
     std::uint64_t stages = 0;
-    StageLabels labels;  // what flows; drawn where there are not too many edges
+    StageLabels labels;  // the values that flow; drawn unless there are too many edges
   };
   std::vector<Edge> edges;
   // Ids of boxes whose label is not the same in all stages.

@@ -1,4 +1,4 @@
-// io/drawings/internal/view_maker.h - the second step that makes a GraphView of boxes and edges
+// io/drawings/internal/view_maker.h - the second step of making a GraphView, after boxes and edges
 // (graph_view.cpp): scopes and folding.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace lockstep::internal {
 class ViewFolder {
  public:
   ViewFolder(GraphView& view, const ViewOptions& options) : view_(view), options_(options) {}
-  // Fills view.scopes(), and what nodes and edges say of them.
+  // Fills view.scopes(), and the parts of nodes and edges that depend on them.
   void run();
 
  private:
@@ -44,7 +44,7 @@ class ViewFolder {
   NameMap<std::uint32_t> by_name_;
   std::vector<bool> in_region_;             // by scope: it shows regions, or lies in one that does
   std::vector<std::uint64_t> hashes_;       // by scope: its structure
-  std::vector<std::uint32_t> twins_;        // by node: that of the scope it is folded into; itself otherwise
+  std::vector<std::uint32_t> twins_;        // by node: its twin if its scope is folded, else itself
   std::vector<std::uint32_t> tree_scope_;   // by node: before anything is folded
   std::vector<std::uint32_t> tree_parent_;  // by scope: likewise
   std::vector<std::vector<std::uint32_t>> tree_scopes_, tree_nodes_;  // by scope: likewise

@@ -1,8 +1,7 @@
-// io/files/internal/bounded_archive.h - reads Cereal's portable binary form from bytes that nobody has
-// checked yet.
+// io/files/internal/bounded_archive.h - reads Cereal's portable binary form from unchecked bytes.
 //
-// Cereal's stock input archives believe every size that they read. This one is an input archive on the same
-// interface that believes none:
+// Cereal's stock input archives trust every size that they read. This input archive has the same interface
+// and trusts none:
 //   sizes      every count is compared with the bytes that are left before memory is taken for it, and vectors grow
 //              with the elements that were really read: memory stays in proportion to the input
 //   depth      records inside records are counted; more than BoundedLimits::max_depth are refused
@@ -10,7 +9,7 @@
 //              Cereal `serialize` (or `load`). Pointers, polymorphic types, enums and raw memory do not compile: read
 //              an enum as an integer, and check it
 //   order      little endian, whatever the machine; input that says big endian is refused
-//   failure    throws Error(kDataLoss) with the name of what was read, the byte and what was wrong. Nothing else is
+//   failure    throws Error(kDataLoss) with the name of the input, the byte and the fault. Nothing else is
 //              thrown but std::bad_alloc, and what a record's own `serialize` throws
 //
 // Use: a record is a plain struct, written by Cereal's own archive and read back by this one.
@@ -25,8 +24,8 @@
 //   std::string bytes = to_portable_bytes(entries);                                    // std::vector<Entry>, or an Entry
 //   auto entries = from_portable_bytes<std::vector<Entry>>(bytes, "checkpoint index");  // all bytes must be used up
 //
-// It guards against sizes, not against lies: what the numbers mean is for the caller to check, and so are
-// versions (put one first) and checksums. Thread safety: one thread at a time per archive.
+// It guards against sizes, not against lies: the caller checks what the numbers mean, versions (put one
+// first) and checksums. Thread safety: one thread at a time per archive.
 #pragma once
 
 #include <algorithm>
@@ -69,7 +68,7 @@ struct IsSmartPointer<std::weak_ptr<T>> : std::true_type {};
 template <class T, class Deleter>
 struct IsSmartPointer<std::unique_ptr<T, Deleter>> : std::true_type {};
 
-// Cereal's own wrappers, which are no level of nesting.
+// Cereal's own wrappers, which do not count as a level of nesting.
 template <class T>
 struct IsWrapper : std::false_type {};
 template <class T>
@@ -85,7 +84,7 @@ constexpr void check_schema() {
   static_assert(!std::is_enum_v<T>, "read an integer, and check that it is one of the enumerators");
 }
 
-// Appends to a vector that grows by a half at a time, which keeps the memory that is not used small.
+// Appends to a vector that grows by a half at a time, which keeps unused memory small.
 template <class Archive, class T, class Allocator>
 void append(Archive& archive, std::vector<T, Allocator>& values, T value) {
   if (values.size() == values.capacity()) {
@@ -106,7 +105,7 @@ inline constexpr bool kIsLevel =
 class BoundedBinaryInput : public cereal::InputArchive<BoundedBinaryInput> {
  public:
   // `bytes` must outlive the archive; `what` names them in errors: "graph file 'step.lkg'".
-  // What is read comes out of the budget, where there is one.
+  // Memory for what is read is charged to the budget, if there is one.
   BoundedBinaryInput(std::string_view bytes, std::string_view what, BoundedLimits limits = {},
                      ReadBudget* budget = nullptr)
       : InputArchive(this), bytes_(bytes), what_(what), limits_(limits), budget_(budget) {
@@ -116,7 +115,7 @@ class BoundedBinaryInput : public cereal::InputArchive<BoundedBinaryInput> {
 
   std::size_t bytes_left() const { return bytes_.size() - at_; }
   std::size_t position() const { return at_; }
-  // Everything must have been read.
+  // Throws unless everything has been read.
   void finish() const {
     if (bytes_left() != 0) fail(str(bytes_left(), " bytes follow behind the last record"));
   }
@@ -131,7 +130,7 @@ class BoundedBinaryInput : public cereal::InputArchive<BoundedBinaryInput> {
     at_ += count;
     return data;
   }
-  // A count of things of at least `each` bytes.
+  // A count of elements that take at least `each` bytes each.
   std::size_t take_count(std::size_t each) {
     std::uint64_t count = 0;
     take_number(count);
@@ -154,7 +153,7 @@ class BoundedBinaryInput : public cereal::InputArchive<BoundedBinaryInput> {
     }
   }
 
-  // For memory that is to be allocated.
+  // Charges memory that is about to be allocated.
   void charge(std::uint64_t bytes) {
     if (budget_ != nullptr) budget_->take(bytes, "records");
   }
@@ -174,7 +173,7 @@ class BoundedBinaryInput : public cereal::InputArchive<BoundedBinaryInput> {
   std::size_t depth_ = 0;
 };
 
-// --- what Cereal looks up by name
+// --- functions that Cereal looks up by name
 
 template <class T>
 void prologue(BoundedBinaryInput& archive, const T& /*value*/) {
@@ -240,7 +239,7 @@ std::string to_portable_bytes(const Record& record) {
   return std::move(out).str();
 }
 
-// Throws Error(kDataLoss), also where bytes are left over.
+// Throws Error(kDataLoss), also if bytes are left over.
 template <class Record>
 Record from_portable_bytes(std::string_view bytes, std::string_view what, BoundedLimits limits = {},
                            ReadBudget* budget = nullptr) {

@@ -1,11 +1,10 @@
-// io/files/internal/bounded_json.h - reads JSON that Cereal's archive wrote, or a person, and that nobody has
-// checked yet.
+// io/files/internal/bounded_json.h - reads unchecked JSON, written by Cereal's archive or by a person.
 //
-// The counterpart of bounded_archive.h, on the same interface and for the same types but floating point
-// (files hold such numbers as text, which is exact). Depth is checked before the text is parsed; every field
-// must be there, once, with a value of its type that fits, and fields that the record does not have are
-// refused, so that a misspelt one is noticed. Fields may come in any order. The text must be UTF-8. Name
-// every field: CEREAL_NVP or cereal::make_nvp.
+// The counterpart of bounded_archive.h, on the same interface and for the same types except floating point
+// (files hold such numbers as text, which is exact). Depth is checked before the text is parsed. Every field
+// must be there exactly once, with a value of its type that is in range; unknown fields are refused, so that
+// a misspelt one is noticed. Fields may come in any order. The text must be UTF-8. Name every field:
+// CEREAL_NVP or cereal::make_nvp.
 //
 //   failure    throws Error(kDataLoss) with the path of the field: "graphs[0].nodes[3].op: expected a string"
 //
@@ -30,7 +29,7 @@
 
 namespace lockstep::internal {
 
-// RapidJSON, as Cereal brings it along, or as a distribution has Cereal use its own.
+// RapidJSON: the copy that comes with Cereal, or another if a distribution makes Cereal use its own.
 #ifdef CEREAL_RAPIDJSON_NAMESPACE
 namespace json = CEREAL_RAPIDJSON_NAMESPACE;
 #else
@@ -41,19 +40,19 @@ class BoundedJsonInput : public cereal::InputArchive<BoundedJsonInput>, public c
  public:
   using Json = json::Value;
 
-  // `what` names the text in errors. The text need not outlive the archive. What is read comes out of the
-  // budget, where there is one.
+  // `what` names the text in errors. The text need not outlive the archive. Memory for what is read is
+  // charged to the budget, if there is one.
   BoundedJsonInput(std::string_view text, std::string_view what, BoundedLimits limits = {},
                    ReadBudget* budget = nullptr);
 
-  // The outermost object must have been read whole.
+  // Throws unless the outermost object has been read whole.
   void finish();
   [[noreturn]] void fail(const std::string& message) const;
 
-  // --- what the functions below use
+  // --- for the functions below
   void set_next_name(const char* name) { next_name_ = name; }
   void enter();  // the next value: an object or an array
-  void leave();  // all of its fields must have been read
+  void leave();  // throws unless all of its fields have been read
   std::size_t array_size();
   void take(std::string& text);
   void take(bool& flag);
@@ -81,7 +80,7 @@ class BoundedJsonInput : public cereal::InputArchive<BoundedJsonInput>, public c
   const char* next_name_ = nullptr;
 };
 
-// --- what Cereal looks up by name
+// --- functions that Cereal looks up by name
 
 template <class T>
 void prologue(BoundedJsonInput& archive, const T& /*value*/) {

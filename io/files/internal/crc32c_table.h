@@ -1,4 +1,4 @@
-// io/files/internal/crc32c_table.h - CRC-32C without the processor's help, for processors that have none and
+// io/files/internal/crc32c_table.h - CRC-32C in software, for processors without an instruction for it and
 // for tests.
 #pragma once
 

@@ -25,7 +25,7 @@ class InputFile {
   bool is_plain() const { return plain_; }
   std::uint64_t size() const { return size_; }  // of a plain file, when it was opened
   std::uint64_t position() const { return position_; }
-  // Exactly so many bytes. Throws Error(kDataLoss) where the file has become shorter.
+  // Reads exactly `bytes` bytes. Throws Error(kDataLoss) if the file has become shorter.
   void read(char* to, std::uint64_t bytes);
   // The same from another place of a plain file; the position stays.
   void read_at(std::uint64_t at, char* to, std::uint64_t bytes) const;
@@ -33,7 +33,8 @@ class InputFile {
   std::string peek(std::size_t bytes) const;
   // Throws InvalidArgument for a plain file above limits.file_bytes.
   void check_size(const ReadLimits& limits) const;
-  // Until the end. Throws InvalidArgument above the limits; for a plain file before memory is taken.
+  // Reads until the end. Throws InvalidArgument above the limits; for a plain file before memory is
+  // allocated.
   std::string read_rest(const ReadLimits& limits);
 
  private:

@@ -8,9 +8,9 @@
 
 namespace lockstep::internal {
 
-// The text in quotes. What is not UTF-8 becomes U+FFFD, so that every reader takes it.
+// The text in quotes. Bytes that are not UTF-8 become U+FFFD, so that every reader accepts it.
 LOCKSTEP_API std::string json_quoted(std::string_view text);
-// Appends it. Safe inside a script element of HTML, too: no text can end it.
+// Appends the same. It is safe inside a script element of HTML, too: no text can end the element.
 void append_json(std::string& out, std::string_view text);
 
 }  // namespace lockstep::internal

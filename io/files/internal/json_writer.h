@@ -5,7 +5,7 @@
 //   json.begin_object().key("name").text("a \"b\"").key("sizes").begin_list().number(1).number(2).end_list().end_object();
 //   // {"name":"a \"b\"","sizes":[1,2]}
 //
-// Whoever calls closes what was begun, and gives each key one value. Thread safety: one thread at a time.
+// The caller closes everything it begins, and gives each key one value. Thread safety: one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -32,9 +32,9 @@ class LOCKSTEP_API JsonWriter {
   JsonWriter& end_object() { return end('}'); }
   JsonWriter& begin_list() { return begin('['); }
   JsonWriter& end_list() { return end(']'); }
-  JsonWriter& key(std::string_view name);  // one that needs no escapes
+  JsonWriter& key(std::string_view name);  // must need no escapes
   JsonWriter& text(std::string_view value);
-  JsonWriter& raw(std::string_view value);  // JSON already
+  JsonWriter& raw(std::string_view value);  // already JSON
   template <class Number>
   requires std::is_arithmetic_v<Number> &&(!std::is_same_v<Number, bool>)JsonWriter& number(Number value) {
     if constexpr (std::is_integral_v<Number>) {
@@ -43,7 +43,7 @@ class LOCKSTEP_API JsonWriter {
       return raw(str(value));
     }
   }
-  // Before the next element, or before what closes the list: a new line.
+  // Starts a new line before the next element, or before the bracket that closes the list.
   JsonWriter& new_line();
 
  private:

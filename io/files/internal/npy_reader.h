@@ -1,5 +1,4 @@
-// io/files/internal/npy_reader.h - .npy and .npz files from bytes that come on demand, straight into the
-// tensors that hold them.
+// io/files/internal/npy_reader.h - .npy and .npz files, read on demand straight into their tensors.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +13,11 @@
 
 namespace lockstep::internal {
 
-// Writes exactly so many next bytes there; never asked for more than there are.
+// Writes exactly the next `bytes` bytes to `to`; never asked for more than there are.
 using PullBytes = std::function<void(char* to, std::size_t bytes)>;
 
-// An .npy file of `size` bytes, pulled once from front to back; fails as read_npy (io/files/npy.h). Beside
-// the tensor it takes no memory that grows with it. Where it throws, the rest has not been pulled.
+// An .npy file of `size` bytes, pulled once from front to back; fails as read_npy (io/files/npy.h). Besides
+// the tensor it takes no memory that grows with it. If it throws, the rest has not been pulled.
 Tensor pull_npy(std::uint64_t size, const PullBytes& pull, const ReadLimits& limits);
 
 // Throw InvalidArgument for a file that is too large, and for one of `size` bytes that wants too much memory.
@@ -26,7 +25,7 @@ Tensor pull_npy(std::uint64_t size, const PullBytes& pull, const ReadLimits& lim
 void check_bytes(std::uint64_t size, std::string_view what, const ReadLimits& limits);
 void check_memory(std::uint64_t wanted, std::uint64_t size, std::string_view what, const ReadLimits& limits);
 
-// Bytes that can be read from any place on. Those asked for must be there.
+// Bytes that can be read from any offset. The bytes asked for must be there.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
@@ -56,7 +55,7 @@ class FileSource final : public ByteSource {
   const InputFile& file_;
 };
 
-// What `read` gives, with the file's name in whatever goes wrong.
+// The result of `read`; errors get the file's name.
 template <class Read>
 auto read_naming(const InputFile& file, const Read& read) {
   try {

@@ -1,11 +1,11 @@
 // io/files/internal/place.h - where a path leads, link by link.
 //
-// Anybody can put a symbolic link into a folder like /tmp, under a name that somebody else is about to read or
-// write. In such a folder (sticky, and writable by all) a link is followed only if it belongs to whoever
-// follows it or to the owner of the folder; Linux has the same rule (fs.protected_symlinks), but not every
-// machine has it switched on. It holds for every link on the way, not the last one alone.
+// Anybody can put a symbolic link into a folder like /tmp, under a name that somebody else is about to read
+// or write. In such a folder (sticky, and writable by all) a link is followed only if it belongs to the user
+// who follows it or to the owner of the folder. Linux has the same rule (fs.protected_symlinks), but not
+// every machine has it switched on. The rule holds for every link on the way, not only for the last one.
 //
-// What is found is an open folder and a name in it, so that nobody can change the way there between the check
+// The result is an open folder and a name in it, so that nobody can change the way there between the check
 // and the use: open it with openat() and O_NOFOLLOW.
 //
 // failure   as io/files/files.h; a link that is not followed is FailedPrecondition and is named.
@@ -24,7 +24,7 @@
 
 namespace lockstep::internal {
 
-// Closes what it holds.
+// Owns a file descriptor and closes it.
 class Descriptor {
  public:
   explicit Descriptor(int value = -1) : value_(value) {}
@@ -44,26 +44,27 @@ class Descriptor {
 };
 
 struct Place {
-  Descriptor folder;           // to find names in (O_PATH)
-  std::string name;            // "." where the path is a folder's own
+  Descriptor folder;           // for finding names in it (O_PATH)
+  std::string name;            // "." if the path names the folder itself
   std::filesystem::path path;  // the same as text, after links
   bool exists = false;
-  struct stat facts = {};  // where it exists
+  struct stat facts = {};  // if it exists
   bool kernel_link =
-      false;  // a link below /proc: it stands for something that is open, only the kernel follows it
+      false;  // a link below /proc: it stands for something open, and only the kernel can follow it
 };
 
-// `action` begins the message of what is thrown: "cannot read". A last part that does not exist is no error.
+// `action` begins the message of errors: "cannot read". It is not an error if the last part does not exist.
 Place find_place(const std::filesystem::path& path, std::string_view action);
 
-// The same, opened: openat() with O_CLOEXEC, and O_NOFOLLOW unless the kernel has to follow. -1 and errno.
+// Opens the place: openat() with O_CLOEXEC, and O_NOFOLLOW unless the kernel has to follow. -1 and errno on
+// failure.
 int open_at(const Place& place, int flags, mode_t mode = 0);
 
-// May a process of this user rely on what an entry of a folder says: follow it if it is a link, take over its
-// owner and mode if it is a file?
+// May a process of this user trust an entry of a folder: follow it if it is a link, take over its owner and
+// mode if it is a file?
 LOCKSTEP_API Decision is_trusted(const struct stat& entry, const struct stat& folder, uid_t user);
 
-// Throws the kind of error that `error` (an errno) is: "<action> <path>: <why>".
+// Throws the kind of error that fits `error` (an errno): "<action> <path>: <why>".
 [[noreturn]] void fail_at(std::string_view action, const std::filesystem::path& path, int error);
 
 }  // namespace lockstep::internal

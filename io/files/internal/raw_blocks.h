@@ -1,5 +1,5 @@
-// io/files/internal/raw_blocks.h - what binary files have in common: little-endian numbers, and tensors as
-// raw blocks, each from a multiple of 64 bytes on, with zeros in between.
+// io/files/internal/raw_blocks.h - the parts that binary files share: little-endian numbers, and tensors as
+// raw blocks, each at a multiple of 64 bytes, with zeros in between.
 #pragma once
 
 #include <algorithm>
@@ -23,12 +23,12 @@ inline constexpr std::uint64_t kBlockAlignment = 64;
 constexpr std::uint64_t aligned(std::uint64_t offset) {
   return (offset + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
 }
-// What lies between `offset` and there.
+// The zeros between `offset` and that place.
 inline std::string_view gap_behind(std::uint64_t offset) {
   static constexpr std::array<char, kBlockAlignment> kZeros{};
   return {kZeros.data(), static_cast<std::size_t>(aligned(offset) - offset)};
 }
-// Reads that gap by read(char* to, std::size_t bytes). Is it what it must be?
+// Reads that gap by read(char* to, std::size_t bytes). Is it all zeros?
 template <class Read>
 bool gap_is_empty(std::uint64_t offset, const Read& read) {
   std::array<char, kBlockAlignment> gap{};
@@ -39,7 +39,7 @@ bool gap_is_empty(std::uint64_t offset, const Read& read) {
 inline std::string_view bytes_of(const Tensor& tensor) {
   return {static_cast<const char*>(tensor.raw()), tensor.num_bytes()};
 }
-// A bool that is neither 0 nor 1 is no bool, and whoever computes with it may do anything.
+// A bool that is neither 0 nor 1 is not valid: computing with it is undefined behaviour.
 inline bool are_truth_values(std::string_view bytes) {
   return std::ranges::all_of(bytes, [](char byte) { return byte == 0 || byte == 1; });
 }

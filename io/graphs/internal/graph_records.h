@@ -1,14 +1,13 @@
-// io/graphs/internal/graph_records.h - what a graph file holds, as plain records that Cereal writes and
+// io/graphs/internal/graph_records.h - the contents of a graph file as plain records, which Cereal writes and
 // bounded archives read.
 //
 // A file is a flat list of graphs: a region stands before the graph whose node holds it, the outermost graph
 // last. So records do not nest with regions, and depth is a number that can be checked. Inside a graph nodes
 // are numbered by their place in its list.
 //
-// The binary and the JSON form hold the same, but for tensors and attributes: in binary an attribute is a
-// type and a value, and a tensor a place in a table, whose large entries lie as raw blocks outside of the
-// records; in JSON both are written as in the text form (docs/text_format.md), which is exact and can be
-// read.
+// The binary and the JSON form hold the same, except for tensors and attributes. In binary an attribute is a
+// type and a value, and a tensor is a place in a table, whose large entries lie as raw blocks outside the
+// records. In JSON both are written as in the text form (docs/text_format.md), which is exact and readable.
 //
 // The numbers of types in binary files are the enumerators' values and must never change.
 #pragma once
@@ -238,7 +237,7 @@ struct GraphFileRecord {
 enum class RecordForm : std::uint8_t { kBinary, kJson };
 
 struct GraphRecords {
-  std::uint32_t version = 1;  // the lowest that can hold them
+  std::uint32_t version = 1;  // the lowest version that can hold them
   GraphFileRecord file;
   std::vector<Tensor> blocks;  // contents of the tensors that are `in_block`, in their order; binary only
 };
@@ -248,12 +247,12 @@ void check_can_be_kept(const Node& node, const Attribute& attribute);
 // The graph must be valid; throws as check_can_be_kept().
 LOCKSTEP_API GraphRecords make_records(const Graph& graph, RecordForm form);
 
-// As OpRegistry::get(), and what refuses a name says how a file's ops come to be registered.
+// As OpRegistry::get(), but the error for an unknown name also says how the ops of a file get registered.
 const OpDef& registered_op(std::string_view name);
 
-// `tensors` are those of the table. The graph's memory comes out of the budget.
-// Throws Error for whatever does not fit together, and where verify() refuses the graph; only a graph that
-// passed leaves traces in the memory of identities.
+// `tensors` are those of the table. The graph's memory is charged to the budget. Throws Error if records
+// contradict each other, or if verify() refuses the graph; only the identities of a graph that passes are
+// remembered.
 Graph make_graph(const GraphFileRecord& file, RecordForm form, const std::vector<Tensor>& tensors,
                  ReadBudget& budget);
 

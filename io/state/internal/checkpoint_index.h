@@ -5,7 +5,7 @@
 //   then           the index: Index below in Cereal's portable binary form
 //   then           the tensors in the order of the index, each from a multiple of 64 bytes on; zeros in between
 //
-// Parsing believes nothing: see parse_header and parse_index.
+// Parsing trusts nothing: see parse_header and parse_index.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@
 namespace lockstep::internal {
 
 inline constexpr std::string_view kCheckpointMagic = "\x89LKCKPT\n";
-// The highest that is read. What older readers know, values alone, is written as 1.
+// The highest version that is read. A checkpoint of values alone, which older readers know, is written as
+// version 1.
 inline constexpr std::uint32_t kCheckpointVersion = 2;
 inline constexpr std::size_t kCheckpointHeaderBytes = 36;
 
@@ -38,16 +39,16 @@ std::string write_header(const CheckpointHeader& header);
 LOCKSTEP_API CheckpointHeader parse_header(std::string_view bytes, std::uint64_t file_bytes,
                                            const ReadLimits& limits, std::string_view what);
 
-// Throws InvalidArgument for a file above limits.file_bytes, and for an index of so many bytes and entries that
-// takes more memory than such a file may.
+// Throws InvalidArgument for a file above limits.file_bytes, and for an index whose bytes and entries take
+// more memory than a file of that size may.
 void check_limits(std::uint64_t index_bytes, std::uint64_t entries, std::uint64_t file_bytes,
                   const ReadLimits& limits, std::string_view what);
 
 LOCKSTEP_API std::string write_index(const CheckpointInfo& info);  // in the form of its version
-// What the bytes of an index of that version say, once everything is checked: variables, then states, each in
-// order by name; none comes twice, none could leave a folder; the copies of a variable are all there and alike;
-// the tensors fill the rest of a file of `file_bytes` exactly. Throws Error(kDataLoss), and InvalidArgument
-// above the limits.
+// Parses an index of that version and checks everything: variables, then states, each in order by name; no
+// name comes twice or could leave a folder; the copies of a variable are all there and alike; the tensors
+// fill the rest of a file of `file_bytes` exactly. Throws Error(kDataLoss), and InvalidArgument above the
+// limits.
 LOCKSTEP_API CheckpointInfo parse_index(std::string_view bytes, std::uint32_t version,
                                         std::uint64_t file_bytes, const ReadLimits& limits,
                                         std::string_view what);

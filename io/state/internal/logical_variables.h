@@ -1,5 +1,5 @@
-// io/state/internal/logical_variables.h - the variables of a store that is at rest, each with its copies, and
-// what fits them of what is about to be restored.
+// io/state/internal/logical_variables.h - the variables of a store at rest, each with its copies, and whether
+// saved variables fit them.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ namespace lockstep::internal {
 // By name.
 std::vector<LogicalVariable> logical_variables(const StoreAtRest& rest);
 
-// What is about to be restored.
+// A variable that is about to be restored.
 struct Offered {
   std::string_view name;
   TensorSpec spec;         // of the value, or of each copy
   std::size_t copies = 0;  // 0: it is one value
 };
-// Compares what is offered (by name) with what the program has. Throws FailedPrecondition, naming everything
-// that does not fit; `source` says what is restored.
+// Compares the offered variables (by name) with those of the program. Throws FailedPrecondition, naming
+// everything that does not fit; `source` names what is restored.
 RestoreReport match(std::span<const LogicalVariable> variables, std::span<const Offered> offered,
                     const RestoreOptions& options, std::string_view source);
 

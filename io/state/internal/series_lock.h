@@ -1,9 +1,10 @@
 // io/state/internal/series_lock.h - one writer at a time for a name in a folder.
 //
-// The kernel holds the lock (flock on "<folder>/.<name>.lock") as long as the process lives, however it ends; the
-// file says whose it is, for messages. One that a killed process left behind is taken over. Two locks of one
-// process exclude each other, too. A child that a process forks while it has a lock, and that does not call
-// exec, has a share in it until it ends. File systems without locks (some network ones) give everybody one.
+// The kernel holds the lock (flock on "<folder>/.<name>.lock") as long as the process lives, however it ends;
+// the file names the holder, for messages. A file that a killed process left behind is taken over. Two locks
+// of one process exclude each other, too. A child that a process forks while it has a lock, and that does not
+// call exec, shares the lock until it ends. On file systems without locks (some network ones) everybody gets
+// one.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +16,7 @@ namespace lockstep::internal {
 
 class SeriesLock {
  public:
-  // Throws FailedPrecondition naming the process that has it, and what io/files/files.h says.
+  // Throws FailedPrecondition naming the process that has it, and the errors of io/files/files.h.
   SeriesLock(const std::filesystem::path& folder, const std::string& name);
   ~SeriesLock();  // removes the file
   SeriesLock(const SeriesLock&) = delete;

@@ -26,8 +26,8 @@ class TickClock {
  public:
   TickClock() : began_(now()) {}
 
-  // Takes the rate from the CPU where it says, else from the time since this clock was made (a few
-  // milliseconds at least).
+  // Takes the rate from the CPU if it reports one, else from the time since this clock was made (waiting
+  // until that is at least a few milliseconds).
   double nanoseconds_per_tick() const {
 #if defined(__aarch64__)
     std::uint64_t rate = 0;
@@ -51,8 +51,8 @@ class TickClock {
     std::chrono::steady_clock::time_point time;
     std::uint64_t ticks = 0;
   };
-  // The same moment on both clocks: the thread may be put aside between two readings, but hardly so each
-  // time.
+  // The same moment on both clocks. The thread may be preempted between two readings, but hardly in every
+  // try.
   static Moment now() {
     constexpr int kTries = 8;
     Moment best;
