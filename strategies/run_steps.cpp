@@ -69,7 +69,7 @@ class MultiStepRunner {
       const std::optional<std::vector<PerReplica<Tensor>>> batch = source();
       if (!batch) internal::source_ended(context_.iterations_, iterations_, site_);
       try {
-        context_.last_ = step.call(*batch);
+        context_.last_ = step.call(*batch, {}, site_);
       } catch (const Error& error) {
         std::throw_with_nested(RunError(error.code(),
                                         str("iteration ", context_.iterations_, ": ", error.message()),

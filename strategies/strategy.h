@@ -179,7 +179,8 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   template <class F>
   auto run_list(const F& fn, std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {},
                 SourceSite site = SourceSite::current()) {
-    return named_function(internal::specs_of(arguments, site), fn, "run()", site).call(arguments, options);
+    return named_function(internal::specs_of(arguments, site), fn, "run()", site)
+        .call(arguments, options, site);
   }
 
   // --- across replicas

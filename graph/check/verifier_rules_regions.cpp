@@ -6,8 +6,6 @@
 namespace lockstep::internal::verifier {
 namespace {
 
-// More would be a mistake, and a rule that counts them would never end.
-
 bool is_bool_scalar(const TensorSpec& spec) { return spec.dtype == DType::kBool && spec.shape.rank() == 0; }
 
 // Is every value of spec `value` one of spec `wanted`?

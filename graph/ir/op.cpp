@@ -71,11 +71,13 @@ DType InferContext::same_dtype() const {
 
 std::string arity_message(const OpDef& op, std::size_t inputs) {
   const Arity& arity = op.inputs;
-  if (arity.min == arity.max) return str("takes ", arity.min, " inputs, got ", inputs);
-  if (arity.max == std::numeric_limits<std::size_t>::max()) {
-    return str("takes at least ", arity.min, " inputs, got ", inputs);
-  }
-  return str("takes ", arity.min, " to ", arity.max, " inputs, got ", inputs);
+  const auto got = [&](std::size_t wanted) {
+    return str(wanted == 1 ? " input" : " inputs", ", got ", inputs);
+  };
+  if (arity.min == arity.max) return str("takes ", arity.min, got(arity.min));
+  if (arity.max == std::numeric_limits<std::size_t>::max())
+    return str("takes at least ", arity.min, got(arity.min));
+  return str("takes ", arity.min, " to ", arity.max, got(arity.max));
 }
 
 struct OpRegistry::State {

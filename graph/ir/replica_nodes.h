@@ -19,6 +19,7 @@
 
 namespace lockstep {
 
+// More would be a mistake, and rules that count them would take for ever.
 inline constexpr std::int64_t kMaxReplicas = 1 << 20;
 
 // A `replicated` node: its region is the code of one replica, and runs once for each.

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {

@@ -250,7 +250,7 @@ TEST_F(StrategyErrors, FunctionsAndResultsAreChecked) {
   const Tensor rate = Tensor::scalar(1.F);
   const std::vector<Tensor> two = {vec({1}), vec({2})};
   expect_refused({
-      {"an argument too few", [&] { f(per_replica); }, kArgument, {"takes 2 inputs, got 1"}},
+      {"an argument too few", [&] { f(per_replica); }, kArgument, {"takes 2 values, got 1"}},
       {"slots too few",
        [&] { f(PerReplica<Tensor>(two), rate); },
        kArgument,
@@ -495,7 +495,7 @@ TEST_F(StrategyErrors, ManyStepsAreChecked) {
              1, {kVector}, output);
        },
        kArgument,
-       {"iteration 0", "takes 1 inputs, got 2"}},
+       {"iteration 0", "takes 1 value, got 2"}},
       {"one step of nothing",
        [&] {
          compat::experimental_run(

@@ -343,8 +343,8 @@ TEST(Compile, RefusesReplicasThatCombineValues) {
     options.replicas_in_turn = true;
     EXPECT_EQ(compile(graph, runtime, options).run(feeds)[0].item(), 1);
     MirroredStrategy strategy({.devices = cpus(2)});
-    const std::vector<PerReplica<Tensor>> results = strategy.distribute(graph).run(
-        std::vector{PerReplica<Tensor>(std::vector{Tensor::scalar(1.F), Tensor::scalar(2.F)})});
+    const std::vector<PerReplica<Tensor>> fed(feeds.begin(), feeds.end());
+    const std::vector<PerReplica<Tensor>> results = strategy.distribute(graph).run(fed);
     EXPECT_GT(results[0][0].item(), 1) << "the sum of both";
   }
 }

@@ -104,7 +104,7 @@ TEST(Verifier, ThrowsForTheFirstRuleThatIsBroken) {
     FAIL();
   } catch (const VerifyError& error) {
     EXPECT_EQ(error.rule(), "arity");
-    EXPECT_EQ(error.message(), "graph rule 'arity' broken: 'b': relu takes 1 inputs, got 2");
+    EXPECT_EQ(error.message(), "graph rule 'arity' broken: 'b': relu takes 1 input, got 2");
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
     EXPECT_EQ(error.place().node, "b");
     EXPECT_EQ(error.place().op, "relu");
