@@ -37,7 +37,7 @@ class Clipper {
       const auto& update = node.op().traits.updates_variable;
       if (!update || !update->gradient) continue;
       const auto* variable = node.find<VariableRef>(update->attribute);
-      const bool apart = replicated && variable != nullptr && sync_.is_own(variable->name);
+      const bool apart = replicated && variable != nullptr && sync_.has_own_copies(variable->name);
       (apart ? own : common).push_back(node.id());
     }
     if (common.empty() && own.empty()) return;

@@ -514,7 +514,7 @@ class PlanMaker {
       plan_->clusters = make_clusters(phases_, {1, true});  // nothing can run in parallel
     }
     plan_->lanes = plan_->clusters.sequential ? 1 : lanes;
-    line_up_plain_calls();
+    sort_plain_calls();
 
     // Values that lie in results need no memory of the plan.
     std::vector<std::int64_t> used(intervals_.size(), -1);
@@ -555,7 +555,7 @@ class PlanMaker {
   }
 
   // In the order in which they are called: neighbours in time become neighbours in memory.
-  void line_up_plain_calls() {
+  void sort_plain_calls() {
     std::vector<std::function<void()>> ordered;
     ordered.reserve(plan_->plain_calls.size());
     for (const Call& call : plan_->clusters.calls) {

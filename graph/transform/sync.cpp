@@ -190,15 +190,15 @@ void SyncAnalysis::connect_level(const Level& level, Edges& edges) {
   for (const Node& node : level.graph->nodes()) connect_node(level, node, edges);
 }
 
-bool SyncAnalysis::is_own(const std::string& variable) const {
+bool SyncAnalysis::has_own_copies(const std::string& variable) const {
   const VariableDecl* decl = outermost_.find_variable(variable);
   if (decl == nullptr) return false;
   return decl->synchronization == Synchronization::kOnRead;
 }
 
-bool SyncAnalysis::names_own(const Node& node, const std::string& attribute) const {
+bool SyncAnalysis::names_own_copies(const Node& node, const std::string& attribute) const {
   const auto* variable = node.find<VariableRef>(attribute);
-  return variable != nullptr && is_own(variable->name);
+  return variable != nullptr && has_own_copies(variable->name);
 }
 
 void SyncAnalysis::connect_node(const Level& level, const Node& node, Edges& edges) {
@@ -232,7 +232,7 @@ void SyncAnalysis::connect_node(const Level& level, const Node& node, Edges& edg
     all_outputs(edges.sources);
   if (!node.regions().empty()) return connect_regions(node, edges);
   const auto& update = traits.updates_variable;
-  const bool kept_equal = update && !names_own(node, update->attribute);
+  const bool kept_equal = update && !names_own_copies(node, update->attribute);
   const std::uint32_t hub = outputs > 1 && node.inputs().size() > 1 ? first + outputs : kNone;
   for (std::uint32_t i = 0; hub != kNone && i < outputs; ++i) edges.add(hub, first + i);
   for (std::size_t i = 0; outputs > 0 && i < node.inputs().size(); ++i) {

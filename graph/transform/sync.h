@@ -70,7 +70,7 @@ class LOCKSTEP_API SyncAnalysis {
   // it must not be summed again?
   bool is_summed(const Graph& level, ValueId gradient) const;
   // Does each replica have its own value of this variable, because it is synchronized on read?
-  bool is_own(const std::string& variable) const;
+  bool has_own_copies(const std::string& variable) const;
   // From the value back to the cause of its being per replica, outermost regions included.
   struct Link {
     const Node* node = nullptr;
@@ -96,7 +96,7 @@ class LOCKSTEP_API SyncAnalysis {
   void connect_level(const Level& level, Edges& edges);
   void connect_node(const Level& level, const Node& node, Edges& edges);
   void connect_regions(const Node& node, Edges& edges);
-  bool names_own(const Node& node, const std::string& attribute) const;
+  bool names_own_copies(const Node& node, const std::string& attribute) const;
   std::string reason(const Node& node) const;
   std::uint32_t cell(const Graph& level, ValueId value) const;
 

@@ -49,7 +49,7 @@ class SumLevel {
     if (!update) return std::nullopt;
     const auto* variable = node.find<VariableRef>(update->attribute);
     const VariableDecl* decl = variable == nullptr ? nullptr : outermost_.find_variable(variable->name);
-    if (decl == nullptr || sync_.is_own(decl->name)) return std::nullopt;
+    if (decl == nullptr || sync_.has_own_copies(decl->name)) return std::nullopt;
     ValueId differs = node.inputs()[update->operand];
     bool equal = update->gradient ? sync_.is_summed(graph_, differs)
                                   : sync_.at(graph_, differs) == ReplicaKind::kMirrored;

@@ -86,7 +86,7 @@ void Tracer::allow_drift(Graph& step) const {
     if (may_drift(decl.name)) names.push_back(decl.name);
   }
   for (const std::string& name : names)
-    step.redeclare_variable(as_step_has_it(*step.find_variable(name), *this));
+    step.redeclare_variable(declaration_in_step(*step.find_variable(name), *this));
 }
 
 std::vector<PerReplica<Value>> Tracer::replicate(std::span<const PerReplica<Value>> arguments,

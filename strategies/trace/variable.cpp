@@ -177,10 +177,10 @@ Variable::Variable(std::string name, const PerReplica<Tensor>& initial, const Va
 const std::string& Variable::name() const { return state_->decl.name; }
 const TensorSpec& Variable::spec() const { return state_->decl.spec; }
 Synchronization Variable::synchronization() const {
-  return internal::as_store_has_it(state_->decl, *state_->tracer).synchronization;
+  return internal::declaration_in_store(state_->decl, *state_->tracer).synchronization;
 }
 Aggregation Variable::aggregation() const {
-  return internal::as_store_has_it(state_->decl, *state_->tracer).aggregation;
+  return internal::declaration_in_store(state_->decl, *state_->tracer).aggregation;
 }
 bool Variable::trainable() const { return state_->decl.trainable; }
 Strategy& Variable::strategy() const { return state_->tracer->strategy(); }
@@ -188,7 +188,7 @@ Strategy& Variable::strategy() const { return state_->tracer->strategy(); }
 VariableRef Variable::declare(GraphBuilder& builder, SourceSite site) const {
   check_strategy(site);
   return internal::BuilderAccess(builder).find_or_declare(
-      internal::as_step_has_it(state_->decl, *state_->tracer), site);
+      internal::declaration_in_step(state_->decl, *state_->tracer), site);
 }
 
 Variable::operator VariableRef() const {
@@ -222,13 +222,13 @@ VariableQuestion Variable::question(VariableAction action, ReplicaKind value, co
 
 namespace internal {
 
-VariableDecl as_store_has_it(VariableDecl decl, const Tracer& tracer) {
+VariableDecl declaration_in_store(VariableDecl decl, const Tracer& tracer) {
   if (tracer.variables().contains(decl.name)) declare_as(tracer.variables().role(decl.name), decl);
   return decl;
 }
 
-VariableDecl as_step_has_it(VariableDecl decl, const Tracer& tracer) {
-  decl = as_store_has_it(std::move(decl), tracer);
+VariableDecl declaration_in_step(VariableDecl decl, const Tracer& tracer) {
+  decl = declaration_in_store(std::move(decl), tracer);
   if (tracer.num_replicas_in_sync() == 1 || !tracer.may_drift(decl.name)) return decl;
   if (decl.synchronization == Synchronization::kOnRead) return decl;
   decl.synchronization = Synchronization::kOnRead;
@@ -238,7 +238,7 @@ VariableDecl as_step_has_it(VariableDecl decl, const Tracer& tracer) {
 
 Tracer& tracer_of(const Variable& variable) { return *variable.state_->tracer; }
 
-bool is_own(const Variable& variable) {
+bool has_own_copies(const Variable& variable) {
   return variable.synchronization() == Synchronization::kOnRead ||
          tracer_of(variable).may_drift(variable.name());
 }
@@ -279,7 +279,7 @@ Value Variable::read(SourceSite site) const {
       ContextKind::kUpdate, "read()", site);
   if (joins) {
     const auto here = internal::BuilderAccess(builder).made_at(site);
-    const VariableDecl decl = internal::as_store_has_it(state_->decl, *state_->tracer);
+    const VariableDecl decl = internal::declaration_in_store(state_->decl, *state_->tracer);
     std::vector<std::int64_t> begin(spec().shape.rank(), 0);
     std::vector<std::int64_t> end(spec().shape.dims().begin(), spec().shape.dims().end());
     end[static_cast<std::size_t>(decl.slice_axis)] = decl.slice_extent;
@@ -417,7 +417,7 @@ Value Variable::scatter(RowChange change, const Operand& indices, const Operand&
 
 std::ostream& operator<<(std::ostream& out, const Variable& variable) {
   out << "Variable '" << variable.name() << "' " << variable.spec() << ", "
-      << (internal::is_own(variable) ? "each replica's own" : "mirrored") << " on "
+      << (internal::has_own_copies(variable) ? "each replica's own" : "mirrored") << " on "
       << internal::tracer_of(variable).num_replicas_in_sync()
       << (internal::tracer_of(variable).num_replicas_in_sync() == 1 ? " replica" : " replicas");
   if (variable.aggregation() != Aggregation::kNone)

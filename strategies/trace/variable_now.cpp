@@ -67,9 +67,9 @@ PerReplica<Tensor> Variable::copies(SourceSite site) const {
     values.push_back(copy == nullptr ? values[0].clone() : copy->storage().clone());
   }
   if (values.size() == 1) return values[0];
-  const bool mirrored = !internal::is_own(*this) && std::ranges::all_of(values, [&](const Tensor& copy) {
-    return copy.bit_equal(values[0]);
-  });
+  const bool mirrored =
+      !internal::has_own_copies(*this) &&
+      std::ranges::all_of(values, [&](const Tensor& copy) { return copy.bit_equal(values[0]); });
   return PerReplica<Tensor>(std::move(values), mirrored ? ReplicaKind::kMirrored : ReplicaKind::kPerReplica);
 }
 

@@ -26,15 +26,15 @@ struct VariableState {
 };
 
 // The declaration, with the store's role for the copies.
-VariableDecl as_store_has_it(VariableDecl decl, const Tracer& tracer);
+VariableDecl declaration_in_store(VariableDecl decl, const Tracer& tracer);
 
 // The declaration in the graph of a step. The store says how the copies form a value: a pass may have
 // declared it anew. A variable that the strategy lets drift apart is declared as what it is for replicas:
 // each replica's own.
-VariableDecl as_step_has_it(VariableDecl decl, const Tracer& tracer);
+VariableDecl declaration_in_step(VariableDecl decl, const Tracer& tracer);
 
 // Does each replica have its own value of the variable?
-bool is_own(const Variable& variable);
+bool has_own_copies(const Variable& variable);
 
 // Throws InvalidArgument if the table refuses.
 VariableMeaning accepted(const VariableQuestion& question, const std::string& name, const SourceSite& site);
