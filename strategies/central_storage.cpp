@@ -9,7 +9,7 @@ namespace lockstep {
 namespace {
 
 // Options with share_mirrored on, and with a runtime that has the parameter device.
-MirroredOptions with_one_place(MirroredOptions options, const std::string& parameter_device) {
+MirroredOptions with_parameters_on(MirroredOptions options, const std::string& parameter_device) {
   if (!options.share_mirrored) {
     throw InvalidArgument(
         "CentralStorageStrategy keeps variables in one place: share_mirrored cannot be off");
@@ -26,7 +26,7 @@ MirroredOptions with_one_place(MirroredOptions options, const std::string& param
 }  // namespace
 
 CentralStorageStrategy::CentralStorageStrategy(MirroredOptions options, const std::string& parameter_device)
-    : MirroredStrategy(with_one_place(std::move(options), parameter_device)),
+    : MirroredStrategy(with_parameters_on(std::move(options), parameter_device)),
       parameter_devices_{Device::parse(parameter_device).to_string()} {
   internal::check_device(runtime(), parameter_devices_[0]);
 }

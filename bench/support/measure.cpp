@@ -115,7 +115,7 @@ Neighbours::Reading Neighbours::read() {
   std::unordered_map<std::uint64_t, std::uint64_t> parents;
   each_number("/proc", [&](unsigned long long process) { parents.emplace(process, parent_of(process)); });
   const auto self = static_cast<std::uint64_t>(getpid());
-  const auto has_own_copies = [&](std::uint64_t process) {
+  const auto is_own = [&](std::uint64_t process) {
     for (auto at = parents.find(process); at != parents.end(); at = parents.find(at->second)) {
       if (at->first == self) return true;
     }
@@ -124,7 +124,7 @@ Neighbours::Reading Neighbours::read() {
   double descendants = 0;
   for (const auto& [process, parent] : parents) {
     if (process == self) continue;
-    const bool own = has_own_copies(process);
+    const bool own = is_own(process);
     char tasks[64];
     std::snprintf(tasks, sizeof tasks, "/proc/%llu/task", static_cast<unsigned long long>(process));
     each_number(tasks, [&](unsigned long long thread) {

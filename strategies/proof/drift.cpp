@@ -81,7 +81,7 @@ bool Drift::leave(ValueId& a, ValueId& b) {
 }
 
 // Do they enter a loop equal, so that a trip makes them differ?
-bool Drift::goes_round(ValueId a, ValueId b) const {
+bool Drift::differs_by_trips(ValueId a, ValueId b) const {
   const std::ptrdiff_t i = parameter_of(*level().graph, a.node), j = parameter_of(*level().graph, b.node);
   if (i < 0 || j < 0 || levels_.size() < 2 || level().owner->op().region_kind != RegionKind::kWhile)
     return false;
@@ -152,7 +152,7 @@ void Drift::follow(ValueId a, ValueId b) {
     std::size_t i = none;
     for (std::size_t j = 0; j < none; ++j) {
       if (!differ(first.inputs()[j], second.inputs()[j])) continue;
-      const bool leads_out = !goes_round(first.inputs()[j], second.inputs()[j]);
+      const bool leads_out = !differs_by_trips(first.inputs()[j], second.inputs()[j]);
       if (i == none || leads_out) i = j;
       if (leads_out) break;
     }

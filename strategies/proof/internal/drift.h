@@ -37,7 +37,7 @@ class Drift {
   const Level& level() const { return levels_.back(); }
   bool differ(ValueId a, ValueId b) const { return level().classes->of(a) != level().classes->of(b); }
   bool leave(ValueId& a, ValueId& b);
-  bool goes_round(ValueId a, ValueId b) const;
+  bool differs_by_trips(ValueId a, ValueId b) const;
   bool descend(const Node& node, ValueId& a, ValueId& b);
   bool differ_inside(const LevelClasses& classes, std::size_t a, std::size_t b) const;
   std::string why(const Node& a, const Node& b);
