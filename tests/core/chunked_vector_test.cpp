@@ -43,7 +43,7 @@ TEST(ChunkedVector, IsEmptyOnceItWasMoved) {
 }
 
 TEST(ChunkedVector, DropsTheLastElements) {
-  for (const std::size_t kept : {0, 1, 7, 8, 9, 23, 24, 25, 100}) {
+  for (const std::size_t kept : {0U, 1U, 7U, 8U, 9U, 23U, 24U, 25U, 100U}) {
     ChunkedVector<std::string> list = numbered(100);
     list.truncate(kept);
     ASSERT_EQ(list.size(), kept);

@@ -22,7 +22,7 @@ TEST(NumberTable, FindsNothingBeforeThereIsRoom) {
 TEST(NumberTable, TellsKeysOfOneHashApart) {
   NumberTable table;
   table.reset(3);
-  for (const std::size_t number : {0, 1, 2}) table.insert(42, number);
+  for (const std::size_t number : {0U, 1U, 2U}) table.insert(42, number);
   for (const std::uint32_t number : {0U, 1U, 2U})
     EXPECT_EQ(table.find(42, [&](std::uint32_t one) { return one == number; }), number);
   table.erase(42, 1);

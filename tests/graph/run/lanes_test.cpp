@@ -76,7 +76,7 @@ TEST(Lanes, RunEveryClusterAfterThoseItWaitsFor) {
   for (const std::uint32_t seed : {1U, 2U, 3U, 4U}) {
     const auto before = random_edges(seed, 10 * seed * seed);
     const Clusters clusters = clusters_of(before);
-    for (const std::size_t lanes : {1, 2, 4}) {
+    for (const std::size_t lanes : {1U, 2U, 4U}) {
       Sums work(before);
       Sums expected(before);
       Lanes many(clusters, lanes, *scheduler, work);
