@@ -54,7 +54,7 @@ class Function : public Step {
   Out operator()(const A& a, const B& b, const C& c, SourceSite site = SourceSite::current()) const {
     return call_with(site, a, b, c);
   }
-  // With this many arguments errors show the place of the function, not of the call.
+  // With more than three arguments, errors of the call do not name its line.
   template <internal::FunctionArgument A, internal::FunctionArgument B, internal::FunctionArgument C,
             internal::FunctionArgument D, internal::FunctionArgument... More>
   Out operator()(const A& a, const B& b, const C& c, const D& d, const More&... more) const {
