@@ -106,11 +106,11 @@ std::string passes_of_reproducer(const std::string& text, const std::string& pat
 }
 
 GraphFormat format_of(const OptCommand& command) {
-  const std::string name =
-      command.format.empty()
-          ? format_by_extension(command.output,
-                                {{"text", {"lks", "txt"}}, {"json", {"json"}}, {"binary", {"lkg"}}})
-          : command.format;
+  std::string name = command.format;
+  if (name.empty()) {
+    name = format_by_extension(command.output,
+                               {{"text", {"lks", "txt"}}, {"json", {"json"}}, {"binary", {"lkg"}}});
+  }
   return name == "json" ? GraphFormat::kJson : name == "binary" ? GraphFormat::kBinary : GraphFormat::kText;
 }
 
