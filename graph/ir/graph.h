@@ -161,7 +161,8 @@ class LOCKSTEP_API Graph {
     return id.valid() ? std::string_view(parts_.strings[id]) : std::string_view();
   }
 
-  // Live nodes in order of id: for (const Node& node : graph.nodes()).
+  // Live nodes in order of id: for (const Node& node : graph.nodes()). The loop may add and erase nodes: it
+  // does not come to nodes that were added after nodes() was called.
   class NodeIterator {
    public:
     using value_type = Node;
@@ -170,7 +171,10 @@ class LOCKSTEP_API Graph {
     using reference = const Node&;
     using pointer = const Node*;
     NodeIterator() = default;
-    NodeIterator(const Graph* graph, std::size_t index) : graph_(graph), index_(index) { skip(); }
+    NodeIterator(const Graph* graph, std::size_t index, std::size_t end)
+        : graph_(graph), index_(index), end_(end) {
+      skip();
+    }
     const Node& operator*() const { return graph_->slot(NodeId(index_)); }
     const Node* operator->() const { return &**this; }
     NodeIterator& operator++() {
@@ -187,17 +191,19 @@ class LOCKSTEP_API Graph {
 
    private:
     void skip() {
-      while (index_ < graph_->id_bound() && !graph_->slot(NodeId(index_)).alive()) ++index_;
+      while (index_ < end_ && !graph_->slot(NodeId(index_)).alive()) ++index_;
     }
     const Graph* graph_ = nullptr;
     std::size_t index_ = 0;
+    std::size_t end_ = 0;
   };
   struct NodeRange {
     const Graph* graph;
-    NodeIterator begin() const { return {graph, 0}; }
-    NodeIterator end() const { return {graph, graph->id_bound()}; }
+    std::size_t end_id;
+    NodeIterator begin() const { return {graph, 0, end_id}; }
+    NodeIterator end() const { return {graph, end_id, end_id}; }
   };
-  NodeRange nodes() const { return {this}; }
+  NodeRange nodes() const { return {this, id_bound()}; }
   // The nodes that have regions, by id; costs nothing for the others.
   std::vector<NodeId> region_owners() const;
 

@@ -218,6 +218,21 @@ TEST(Graph, ReferencesSurviveGrowth) {
   EXPECT_EQ(&add, &graph.node(graph.find("add")));
 }
 
+// A loop over nodes() that adds and erases nodes comes to those that were there when it began, and ends.
+TEST(Graph, NodesMayComeAndGoWhileALoopVisitsThem) {
+  Graph graph = sample();
+  std::vector<std::string> there, seen;
+  for (const Node& node : graph.nodes()) there.push_back(node.name());
+  const NodeId last = add_relu(graph, "last", {graph.find("x"), 0});
+  for (const Node& node : graph.nodes()) {
+    seen.push_back(node.name());
+    const NodeId made = add_relu(graph, graph.unique_name("more"), {graph.find("x"), 0});
+    if (graph.contains(last) && node.id() != last) graph.erase(last);
+    graph.erase(made);
+  }
+  EXPECT_EQ(seen, there);
+}
+
 TEST(Graph, EraseLeavesAGapThatCompactCloses) {
   Graph graph = sample();
   const NodeId extra = add_relu(graph, "extra", {graph.find("x"), 0});
