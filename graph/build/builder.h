@@ -137,6 +137,7 @@ class LOCKSTEP_API GraphBuilder {
     SourceSite site;
     std::string name;          // Provenance::made_by; empty: the user
     std::uint64_t origin = 0;  // Provenance::origin
+    GradientMark gradient = GradientMark::kNone;
   };
   explicit GraphBuilder(GraphBuilder* parent);
   GraphBuilder& innermost();

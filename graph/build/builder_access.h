@@ -53,8 +53,9 @@ class BuilderAccess {
     maker.site = site;
     return {root, std::move(maker)};
   }
-  MakerGuard made_for(const Node& node, std::string_view by) const {
-    return {outermost(), {node.site(), std::string(by), node.provenance().origin}};
+  MakerGuard made_for(const Node& node, std::string_view by,
+                      GradientMark gradient = GradientMark::kNone) const {
+    return {outermost(), {node.site(), std::string(by), node.provenance().origin, gradient}};
   }
 
   // The variable of that name if its spec is the same, else a new one: for state that belongs to other state

@@ -45,6 +45,13 @@
 
 namespace lockstep {
 
+// Is a node part of a gradient, as this replica computes it for its share of the batch? SyncAnalysis asks.
+enum class GradientMark : std::uint8_t {
+  kNone,
+  kShare,   // gradients() made it, or a pass made it of such a node
+  kSummed,  // a pass made it of such a node, by combining replicas or from what it combined
+};
+
 // Where a node comes from. Identities are unique in the process and survive copying, cloning graphs and
 // compaction.
 struct Provenance {
@@ -53,6 +60,7 @@ struct Provenance {
   StringId made_by;            // the pass that made it; invalid: the user
   StringId why;                // the pass's reason in a few words, if it gave one
   std::int32_t replica = -1;   // the replica it is for; -1: none in particular
+  GradientMark gradient = GradientMark::kNone;
 };
 
 class Graph;

@@ -61,6 +61,35 @@ std::vector<std::size_t> MergeCall::first_results() const {
   return first;
 }
 
+namespace {
+
+bool is_replica_code(const Graph& graph, const Graph& level, bool inside) {
+  if (&graph == &level) return inside;
+  for (const NodeId id : graph.region_owners()) {
+    const Node& node = graph.node(id);
+    const RegionKind kind = node.op().region_kind;
+    const auto replicated = ReplicatedNode::of(node);
+    // A node that ReplicatedNode::of() does not accept is being rewritten: assume several replicas.
+    const bool here = kind == RegionKind::kReplicated ? !replicated || replicated->replicas() > 1
+                                                      : inside && kind != RegionKind::kNone;
+    for (const Graph& region : node.regions()) {
+      if (is_replica_code(region, level, here)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+bool is_replica_code(const Graph& outermost, const Graph& level) {
+  return is_replica_code(outermost, level, false);
+}
+
+bool combines_replicas(const OpDef& op) {
+  return op.traits.is(ReplicaRole::kCollective) || op.traits.is(ReplicaRole::kSumOverReplicas) ||
+         has(op.effects, Effect::kCollective);
+}
+
 std::size_t joined_replicas(const Node& collective) {
   const std::int64_t* replicas = replicas_attribute(collective);
   return replicas == nullptr ? 1 : static_cast<std::size_t>(std::max<std::int64_t>(*replicas, 1));

@@ -102,6 +102,10 @@ class LOCKSTEP_API MergeCall {
   std::span<const std::int64_t> single_;
 };
 
+// Is `level`, `outermost` itself or a region somewhere inside it, code of one replica that stands for several?
+LOCKSTEP_API bool is_replica_code(const Graph& outermost, const Graph& level);
+// Does the op combine values of several replicas, inside the code of one?
+LOCKSTEP_API bool combines_replicas(const OpDef& op);
 // How many replicas' inputs a collective has: 1 until passes join those of several.
 LOCKSTEP_API std::size_t joined_replicas(const Node& collective);
 // Is it a collective that is still to be joined (its attribute `replicas` is 0)?

@@ -2,12 +2,15 @@
 #include "lockstep/graph/passes/common_subexpression_elimination.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "lockstep/core/hasher.h"
 #include "lockstep/core/number_table.h"
 #include "lockstep/graph/ir/attribute_hash.h"
+#include "lockstep/graph/ir/internal/gradient_nodes.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/passes/internal/registrations.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/replica_kind.h"
@@ -51,11 +54,19 @@ class CommonSubexpressionElimination final : public Pass {
  private:
   PassOutcome run_on(Graph& graph, PassContext& /*context*/) override {
     bool changed = false;
-    for_each_level(graph, [&](Graph& level) { changed = merge(level) || changed; });
+    for_each_level(graph, [&](Graph& level) { changed = merge(level, graph) || changed; });
     return outcome_of(changed);
   }
 
-  bool merge(Graph& graph) const {
+  bool merge(Graph& graph, const Graph& outermost) const {
+    // In the code of a replica a gradient stays apart from an equal value that is none: the one has yet to be
+    // summed over all replicas.
+    std::optional<bool> replica_code;
+    const auto may_be_one = [&](const Node& a, const Node& b) {
+      if (internal::is_gradient_share(a) == internal::is_gradient_share(b)) return true;
+      if (!replica_code) replica_code = is_replica_code(outermost, graph);
+      return !*replica_code;
+    };
     std::vector<NodeId> merged_into(graph.id_bound());
     const auto follow = [&](NodeId id) {
       const NodeId target = merged_into[id.index()];
@@ -88,7 +99,7 @@ class CommonSubexpressionElimination final : public Pass {
       const std::uint32_t twin = staying.find(hash, [&](std::uint32_t number) {
         const Node& other = graph.node(NodeId(number));
         key_of(other, other_key);
-        return same(node, key, other, other_key);
+        return same(node, key, other, other_key) && may_be_one(node, other);
       });
       if (twin == NumberTable::kNone) {
         staying.insert(hash, id.index());

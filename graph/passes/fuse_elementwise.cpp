@@ -10,8 +10,10 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/runtime.h"
+#include "lockstep/graph/ir/internal/gradient_nodes.h"
 #include "lockstep/graph/ir/internal/region_shapes.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/ops/fused/internal/tile_program.h"
 #include "lockstep/graph/passes/internal/registrations.h"
 #include "lockstep/graph/transform/option_table.h"
@@ -322,7 +324,9 @@ class FuseElementwise final : public Pass {
                                    std::span<const NodeId> order) const {
     const ProbedShapes shapes(graph, outermost, order);
     const std::vector<bool> of_shapes = make_shapes(graph, order);
-    using Key = std::tuple<std::vector<std::int64_t>, std::string, std::int32_t, std::vector<NodeId>>;
+    // In the code of a replica gradients stay apart from other values: they have yet to be summed.
+    const bool replica_code = is_replica_code(outermost, graph);
+    using Key = std::tuple<std::vector<std::int64_t>, std::string, std::int32_t, bool, std::vector<NodeId>>;
     std::map<Key, std::uint32_t> numbers;
     std::vector<std::uint32_t> kinds(graph.id_bound(), kNone);
     for (const NodeId id : order) {
@@ -331,7 +335,11 @@ class FuseElementwise final : public Pass {
       const std::span<const std::int64_t> dims = shapes.of(id).dims();
       std::vector<NodeId> controls(node.controls().begin(), node.controls().end());
       std::ranges::sort(controls);
-      Key key{{dims.begin(), dims.end()}, node.device(), node.provenance().replica, controls};
+      Key key{{dims.begin(), dims.end()},
+              node.device(),
+              node.provenance().replica,
+              replica_code && internal::is_gradient_share(node),
+              controls};
       kinds[id.index()] =
           numbers.try_emplace(std::move(key), static_cast<std::uint32_t>(numbers.size())).first->second;
     }

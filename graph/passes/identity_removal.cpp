@@ -1,8 +1,11 @@
 // graph/passes/identity_removal.cpp - removes nodes that only pass their input on.
 #include "lockstep/graph/passes/identity_removal.h"
 
+#include <optional>
 #include <vector>
 
+#include "lockstep/graph/ir/internal/gradient_nodes.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/passes/internal/registrations.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/rewriter.h"
@@ -18,6 +21,11 @@ bool passes_its_input_on(const Graph& graph, const Node& node) {
          (node.device().empty() || node.device() == input.device());
 }
 
+// In the code of a replica such a node says that the value has yet to be summed over all replicas.
+bool begins_gradient(const Graph& graph, const Node& node) {
+  return internal::is_gradient_share(node) && !internal::is_gradient_share(graph.node(node.inputs()[0].node));
+}
+
 class IdentityRemoval final : public Pass {
  public:
   std::string_view name() const override { return "identity-removal"; }
@@ -25,14 +33,20 @@ class IdentityRemoval final : public Pass {
  private:
   PassOutcome run_on(Graph& graph, PassContext& /*context*/) override {
     bool changed = false;
-    for_each_level(graph, [&](Graph& level) { changed = remove(level) || changed; });
+    for_each_level(graph, [&](Graph& level) { changed = remove(level, graph) || changed; });
     return outcome_of(changed);
   }
 
-  bool remove(Graph& graph) const {
+  bool remove(Graph& graph, const Graph& outermost) const {
     std::vector<NodeId> found;
+    std::optional<bool> replica_code;
     for (const Node& node : graph.nodes()) {
-      if (passes_its_input_on(graph, node)) found.push_back(node.id());
+      if (!passes_its_input_on(graph, node)) continue;
+      if (begins_gradient(graph, node)) {
+        if (!replica_code) replica_code = is_replica_code(outermost, graph);
+        if (*replica_code) continue;
+      }
+      found.push_back(node.id());
     }
     if (found.empty()) return false;
 

@@ -32,7 +32,7 @@ class Recompute {
   }
 
  private:
-  static bool is_gradient(const Node& node) { return internal::made_by_gradients(node); }
+  static bool is_gradient(const Node& node) { return internal::is_gradient_share(node); }
 
   // Forward nodes that a checkpoint depends on and that may run twice.
   void find_candidates(const std::vector<NodeId>& order) {

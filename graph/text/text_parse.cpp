@@ -222,7 +222,10 @@ class Parser {
     };
     if (lexer_.take_word("replica"))
       provenance().replica = parse_count<std::int32_t>("the number of a replica");
-    if (lexer_.take_word("gradient")) provenance().made_by = graph.intern(internal::kGradients);
+    if (lexer_.take_word("gradient")) {
+      provenance().made_by = graph.intern(internal::kGradients);
+      provenance().gradient = GradientMark::kShare;
+    }
     if (lexer_.take_word("after")) {
       lexer_.expect_open('(', "'('");
       do {

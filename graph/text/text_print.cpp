@@ -353,7 +353,7 @@ class Printer {
       out_ += " replica ";
       append_integer(out_, node.provenance().replica);
     }
-    if (internal::made_by_gradients(node)) out_ += " gradient";
+    if (internal::is_gradient_share(node)) out_ += " gradient";
     if (!node.controls().empty()) {
       out_ += " after(";
       append_list(out_, node.controls(), [&](NodeId id) { print_use(graph, id, 0); });

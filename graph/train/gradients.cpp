@@ -122,7 +122,7 @@ class Backward {
     const bool goes_on = std::ranges::any_of(node.inputs(), [&](ValueId input) { return carries(input); });
     const auto scope = builder_.scope(str("gradients/", node.name()));
     const auto device = builder_.device(node.device());
-    const auto made_for = internal::BuilderAccess(builder_).made_for(node, kGradients);
+    const auto made_for = internal::BuilderAccess(builder_).made_for(node, kGradients, GradientMark::kShare);
     for (std::vector<Gradient>& list : flows) {
       if (list.size() > 1) list = {joined(list)};
     }

@@ -207,32 +207,11 @@ bool Rewriter::is_used(NodeId node) const { return is_read(node) || control_head
 
 // --- making nodes
 
-namespace {
-
-// Is `level`, somewhere inside `graph`, the code of one replica of several?
-bool is_in_replicas(const Graph& graph, const Graph& level, bool inside) {
-  if (&graph == &level) return inside;
-  for (const NodeId id : graph.region_owners()) {
-    const Node& node = graph.node(id);
-    const RegionKind kind = node.op().region_kind;
-    const auto replicated = ReplicatedNode::of(node);
-    // A node that ReplicatedNode::of() does not accept is being rewritten: assume several replicas.
-    const bool here = kind == RegionKind::kReplicated ? !replicated || replicated->replicas() > 1
-                                                      : inside && kind != RegionKind::kNone;
-    for (const Graph& region : node.regions()) {
-      if (is_in_replicas(region, level, here)) return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
-
 std::vector<ValueId> Rewriter::build(std::span<const ValueId> inputs, const BuildFn& make,
                                      const BuildAt& at) {
   GraphBuilder builder;
   internal::BuilderAccess access(builder);
-  access.set_in_replicas(is_in_replicas(outermost_, graph_, false));
+  access.set_in_replicas(is_replica_code(outermost_, graph_));
   for (const VariableDecl& decl : outermost_.variables()) builder.variable(decl);
   std::vector<Value> values;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -258,7 +237,10 @@ std::vector<ValueId> Rewriter::build(std::span<const ValueId> inputs, const Buil
   }
   if (made.variables().size() != outermost_.variables().size())
     fail("declares a variable while it builds: declare it before, with Graph::declare_variable", at.origin);
-  return inline_region(made, inputs, at.scope, -1, at.why, at.after);
+  if (graph_.contains(at.origin)) built_for_ = at.origin;
+  std::vector<ValueId> results = inline_region(made, inputs, at.scope, -1, at.why, at.after);
+  built_for_ = {};
+  return results;
 }
 
 void Rewriter::fail(const std::string& message, NodeId node) const {
@@ -272,11 +254,26 @@ Provenance Rewriter::made_from(const Provenance* origin, std::int32_t replica, s
   made.made_by = pass_;
   made.why = why.empty() ? StringId() : graph_.intern(why);
   made.replica = replica >= 0 || origin == nullptr ? replica : origin->replica;
+  made.gradient = origin == nullptr ? GradientMark::kNone : origin->gradient;
   return made;
 }
 
-NodeId Rewriter::add_node(NodeInit init, const Node* origin, std::int32_t replica, std::string_view why) {
+// What a pass makes of a share of a gradient is a share as well, until it combines replicas. Only a collective
+// that comes from another one of gradients() does not: it belongs to the way back through the step.
+GradientMark Rewriter::mark_of(const OpDef& op, std::span<const ValueId> inputs, const Node& origin) const {
+  const GradientMark mark = origin.provenance().gradient;
+  if (mark != GradientMark::kShare) return mark;
+  if (combines_replicas(op)) return combines_replicas(origin.op()) ? mark : GradientMark::kSummed;
+  const bool summed = std::ranges::any_of(inputs, [&](ValueId input) {
+    return graph_.node(input.node).provenance().gradient == GradientMark::kSummed;
+  });
+  return summed ? GradientMark::kSummed : mark;
+}
+
+NodeId Rewriter::add_node(NodeInit init, const Node* origin, std::int32_t replica, std::string_view why,
+                          std::optional<GradientMark> gradient) {
   init.provenance = made_from(origin == nullptr ? nullptr : &origin->provenance(), replica, why);
+  if (gradient) init.provenance->gradient = *gradient;
   for (Graph& region : init.regions) renew_identities(region, pass_name_, replica, why);
   const NodeId id = graph_.add(std::move(init));
   data_head_.resize(graph_.id_bound(), kNone);
@@ -322,13 +319,17 @@ NodeId Rewriter::insert(NewNode node) {
   if (origin != nullptr) init.site = origin->site();
   init.device = node.device;
   if (origin != nullptr && node.device.empty()) init.device = origin->device();
-  return add_node(std::move(init), origin, node.replica, node.why);
+  const GradientMark gradient =
+      origin == nullptr ? GradientMark::kNone : mark_of(*init.op, node.inputs, *origin);
+  return add_node(std::move(init), origin, node.replica, node.why, gradient);
 }
 
 void Rewriter::become(NodeId id, NewNode what) {
   const Node& node = graph_.node(id);
   if (!node.regions().empty() || !what.regions.empty()) fail("a node with regions cannot become another", id);
   NodeInit init = infer(what, &node);
+  Provenance made = made_from(&node.provenance(), what.replica, what.why);
+  made.gradient = mark_of(*init.op, what.inputs, node);
   unlink_inputs(id);
   graph_.set_op(id, *init.op);
   graph_.set_inputs(id, init.inputs);
@@ -336,7 +337,7 @@ void Rewriter::become(NodeId id, NewNode what) {
   while (!node.attributes().empty()) graph_.remove_attribute(id, std::string(node.attributes().back().name));
   for (Attribute& attribute : init.attributes)
     graph_.set_attribute(id, attribute.name, std::move(attribute.value));
-  graph_.set_provenance(id, made_from(&node.provenance(), what.replica, what.why));
+  graph_.set_provenance(id, made);
   link_inputs(id);
   changed_ = true;
 }
@@ -417,7 +418,9 @@ std::vector<ValueId> Rewriter::inline_region(const Graph& region, std::span<cons
       std::throw_with_nested(
           PassError(pass_name_, str("cannot inline: ", error.message()), place_of(node), error.code()));
     }
-    const NodeId made = add_node(std::move(init), &node, replica, why);
+    std::optional<GradientMark> gradient;
+    if (built_for_.valid()) gradient = mark_of(*init.op, init.inputs, graph_.node(built_for_));
+    const NodeId made = add_node(std::move(init), &node, replica, why, gradient);
     const std::size_t outputs = std::max<std::size_t>(1, node.outputs().size());
     for (std::uint32_t i = 0; i < outputs; ++i) mine.push_back({made, i});
   }

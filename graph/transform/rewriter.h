@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,7 +55,8 @@ class LOCKSTEP_API Rewriter {
 
   // --- making nodes; docs/writing_a_pass.md shows both ways
   // Makes a node that stems from `origin` (may be invalid). Output specs are inferred; the name is made
-  // unique; site, device and replica are the origin's unless given.
+  // unique; site, device and replica are the origin's unless given. What is made of a gradient counts as a
+  // replica's share of it, until a node that combines replicas (see SyncAnalysis).
   struct NewNode {
     std::string_view op;
     std::string_view name = {};  // base; empty: the op's name
@@ -156,7 +158,9 @@ class LOCKSTEP_API Rewriter {
   std::vector<NodeId> redirect_readers(std::span<const Replacement> nodes, bool erasing);
   void redirect_order(NodeId user, std::span<const Replacement> nodes, bool erasing);
   NodeInit infer(NewNode& node, const Node* origin) const;
-  NodeId add_node(NodeInit init, const Node* origin, std::int32_t replica, std::string_view why);
+  NodeId add_node(NodeInit init, const Node* origin, std::int32_t replica, std::string_view why,
+                  std::optional<GradientMark> gradient = std::nullopt);
+  GradientMark mark_of(const OpDef& op, std::span<const ValueId> inputs, const Node& origin) const;
   Provenance made_from(const Provenance* origin, std::int32_t replica, std::string_view why);
   [[noreturn]] void fail(const std::string& message, NodeId node) const;
 
@@ -164,6 +168,7 @@ class LOCKSTEP_API Rewriter {
   const Graph& outermost_;
   std::string pass_name_;
   StringId pass_;
+  NodeId built_for_;  // while build() copies its nodes: the node they stem from
   bool changed_ = false;
   std::vector<std::uint32_t> data_head_;      // per node: first record of who reads it
   std::vector<std::uint32_t> control_head_;   // per node: first record of who runs after it

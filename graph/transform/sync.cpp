@@ -209,7 +209,7 @@ void SyncAnalysis::connect_node(const Level& level, const Node& node, Edges& edg
   const auto all_outputs = [&](std::vector<std::uint32_t>& list) {
     for (std::uint32_t i = 0; i < outputs; ++i) list.push_back(first + i);
   };
-  if (internal::made_by_gradients(node)) all_outputs(edges.gradients);
+  if (internal::is_gradient_share(node)) all_outputs(edges.gradients);
   if (const auto merge = MergeCall::of(node)) {
     const std::span<const ValueId> results = merge->region().results();
     const std::vector<std::size_t> firsts = merge->first_results();

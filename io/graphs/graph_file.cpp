@@ -21,7 +21,7 @@ using namespace internal;  // NOLINT(google-build-using-namespace): the records 
 
 namespace {
 
-constexpr std::uint32_t kVersion = 2;  // highest version read; a graph that fits version 1 is written as 1
+constexpr std::uint32_t kVersion = 3;  // highest version read; a graph is written in the lowest that holds it
 
 // As in PNG: a byte above 127, then a name, then line ends and an end-of-file byte, which careless copying
 // changes.

@@ -31,6 +31,8 @@ static_assert(static_cast<int>(AttributeType::kBool) == 0 && static_cast<int>(At
               static_cast<int>(AttributeType::kLambda) == 11);
 
 constexpr std::string_view kSlices = "slices ";
+constexpr std::string_view kGradients = "gradients";     // Provenance::made_by of what gradients() made
+constexpr std::string_view kGradientBy = "gradients, ";  // before the pass that made a node of a gradient
 
 // Tensors of at least this size are raw blocks, which are read straight into their place.
 constexpr std::size_t kBlockBytes = 1024;
@@ -99,10 +101,16 @@ class Recorder {
     record.identity = record_of(provenance.identity);
     record.origin = record_of(provenance.origin);
     record.made_by = graph.text(provenance.made_by);
+    if (provenance.gradient == GradientMark::kShare && record.made_by != kGradients) {
+      record.made_by.insert(0, kGradientBy);
+      need_version(3);
+    }
     record.why = graph.text(provenance.why);
     record.replica = provenance.replica;
     return record;
   }
+
+  void need_version(std::uint32_t version) { records_.version = std::max(records_.version, version); }
 
   IdentityRecord record_of(std::uint64_t local) {
     if (local == 0) return {};
@@ -151,7 +159,7 @@ class Recorder {
     record.aggregation = to_string(variable.aggregation);
     if (variable.aggregation == Aggregation::kSlices) {
       record.aggregation += str(" ", variable.slice_axis, " ", variable.slice_extent);
-      records_.version = 2;
+      need_version(2);
     }
     record.trainable = variable.trainable;
     record.device = variable.device;
@@ -294,7 +302,12 @@ class Rebuilder {
     Provenance provenance;
     provenance.identity = identities_.size();  // for adopt_identities()
     identities_.push_back({lasting(node.identity), lasting(node.origin)});
-    if (!node.made_by.empty()) provenance.made_by = graph.intern(node.made_by);
+    std::string_view made_by = node.made_by;
+    if (made_by == kGradients || made_by.starts_with(kGradientBy)) {
+      provenance.gradient = GradientMark::kShare;
+      if (made_by != kGradients) made_by.remove_prefix(kGradientBy.size());
+    }
+    if (!made_by.empty()) provenance.made_by = graph.intern(made_by);
     if (!node.why.empty()) provenance.why = graph.intern(node.why);
     provenance.replica = node.replica;
     init.provenance = provenance;

@@ -11,12 +11,6 @@ namespace lockstep::internal {
 
 namespace {
 
-bool joins_by_itself(const Node& node) {
-  const OpTraits& traits = node.op().traits;
-  return traits.is(ReplicaRole::kCollective) || traits.is(ReplicaRole::kSumOverReplicas) ||
-         has(node.op().effects, Effect::kCollective);
-}
-
 bool runs_regions(const Node& node) {
   const RegionKind kind = node.op().region_kind;
   return kind == RegionKind::kCond || kind == RegionKind::kWhile;
@@ -24,7 +18,7 @@ bool runs_regions(const Node& node) {
 
 const Node* joining_in(const Graph& region, const VariableCopies& copies) {
   for (const Node& node : region.nodes()) {
-    if (joins_by_itself(node)) return &node;
+    if (combines_replicas(node.op())) return &node;
     for (const std::string& name : updated_variables(node)) {
       if (copies.is_mirrored(name)) return &node;
     }
@@ -37,7 +31,7 @@ const Node* joining_in(const Graph& region, const VariableCopies& copies) {
 // writes a variable that they keep equal. Regions that do not run by themselves (a gradient rule, fused
 // nodes) do not count.
 bool joins(const Node& node, const VariableCopies& copies) {
-  return joins_by_itself(node) || joining_node(node, copies) != nullptr;
+  return combines_replicas(node.op()) || joining_node(node, copies) != nullptr;
 }
 
 }  // namespace
@@ -239,6 +233,7 @@ void Clones::make_own(Graph& region, std::int64_t replica) {
     provenance.identity = Graph::new_identity();
     provenance.made_by = made_by;
     provenance.replica = static_cast<std::int32_t>(replica);
+    provenance.gradient = GradientMark::kNone;  // nothing is left to sum
     region.set_provenance(id, provenance);
     if (node.op().traits.is(ReplicaRole::kReplicaNumber)) {
       NodeInit init;

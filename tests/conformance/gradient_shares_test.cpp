@@ -1,9 +1,10 @@
 // Tests: graph/ops/global.cpp, strategies/passes/insert_all_reduce.cpp
 // Gradients are summed over replicas once, however a step came by them: behind collectives of the forward
-// pass, reduced by the user, applied in update(); with the passes that change training, and after the step
-// was text.
+// pass, reduced by the user, applied in update(); with the passes that change training, with passes that
+// rewrite the gradients, and after the step was text.
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,9 @@
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/text/text.h"
 #include "lockstep/graph/train/optimizer.h"
+#include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_registry.h"
+#include "lockstep/graph/transform/rewriter.h"
 #include "lockstep/strategies/mirrored.h"
 
 namespace lockstep {
@@ -90,6 +93,14 @@ std::vector<Model> models() {
          const Value loss = w * (2.0 / replicas) - v * (3.0 / replicas);
          sgd().apply_gradients({{gradient_of(loss, w) / total, w}, {gradient_of(loss, v) / total, v}});
        }},
+      // The gradient of w is seed * m, which passes can make of the forward pass's own nodes.
+      {"gradients that are values of the forward pass",
+       [](const Value& x, const Value&, const Variable& w, const Variable& v) {
+         const Value m =
+             mean_over_replicas(x) / static_cast<double>(replica_context().num_replicas_in_sync());
+         const Value same = m * 1.0;
+         sgd().minimize(m * w - same * v, {w, v});
+       }},
       {"update() with reduced gradients",
        [](const Value& x, const Value&, const Variable& w, const Variable& v) {
          const Value loss = global_mean(square(x * w - 1.0) + x * v);
@@ -151,6 +162,74 @@ std::vector<double> trained(const Model& model, std::int64_t replicas, const std
     step(PerReplica<Tensor>(std::move(slots)), Tensor::scalar(true));
   }
   return {w.value().item(), v.value().item()};
+}
+
+// Makes every gradient anew, in turn by each of the ways in which a pass makes nodes.
+class RewriteGradients final : public Pass {
+ public:
+  std::string_view name() const override { return "rewrite-gradients"; }
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext&) override {
+    int turn = 0;
+    for_each_level(graph, [&](Graph& level) {
+      Rewriter edit(level, name(), &graph);
+      std::vector<NodeId> found;
+      for (const Node& node : level.nodes()) {
+        const bool elementwise = node.op().traits.elementwise && node.outputs()[0].dtype == DType::kF64;
+        if (elementwise && node.provenance().gradient == GradientMark::kShare) found.push_back(node.id());
+      }
+      for (const NodeId id : found) rewrite(edit, id, turn++);
+    });
+    return outcome_of(turn > 0);
+  }
+
+  static void rewrite(Rewriter& edit, NodeId id, int turn) {
+    const Node& node = edit.graph().node(id);
+    const std::vector<ValueId> inputs(node.inputs().begin(), node.inputs().end());
+    switch (turn % 4) {
+      case 0: edit.replace_node(id, {{ValueId{edit.clone(id, "copy", inputs), 0}}}); return;
+      case 1: {
+        Rewriter::NewNode same{.op = node.op().name, .name = "again", .inputs = inputs, .origin = id};
+        same.attributes = node.attributes();
+        edit.replace_node(id, {{ValueId{edit.insert(std::move(same)), 0}}});
+        return;
+      }
+      case 2: {
+        const NodeId copy = edit.clone(id, "copy", inputs);
+        edit.become(id, {.op = "identity", .inputs = {{copy, 0}}});
+        return;
+      }
+      default: {
+        const ValueId copy{edit.clone(id, "copy", inputs), 0};
+        const auto twice = [](GraphBuilder&, std::span<const Value> in) {
+          return std::vector<Value>{neg(neg(in[0]))};
+        };
+        edit.replace_node(id, edit.build({&copy, 1}, twice, {.origin = id}));
+      }
+    }
+  }
+};
+
+// Passes that have nothing to do with replicas may stand before insert-all-reduce.
+TEST(GradientShares, AreSummedOnceAfterPassesThatRewriteThem) {
+  static const bool registered = [] {
+    add_pass(PassRegistry::global(), "rewrite-gradients", "for this test",
+             [] { return std::unique_ptr<Pass>(new RewriteGradients); });
+    return true;
+  }();
+  ASSERT_TRUE(registered);
+  const std::string general =
+      "constant-folding,identity-removal,common-subexpression-elimination,fuse-elementwise";
+  for (const Model& model : models()) {
+    for (const std::string& passes :
+         {std::string("rewrite-gradients"), general, "rewrite-gradients," + general}) {
+      const std::vector<double> one = trained(model, 1, "");
+      const std::vector<double> two = trained(model, 2, passes);
+      for (std::size_t i = 0; i < one.size(); ++i)
+        EXPECT_NEAR(two[i], one[i], 1e-12) << model.name << ", " << passes << ", variable " << i;
+    }
+  }
 }
 
 TEST(GradientShares, AreSummedOnceWithEveryPass) {

@@ -147,6 +147,7 @@ inline void expect_same_graph(const Graph& a, const Graph& b, bool identities = 
     EXPECT_EQ(a.text(p.made_by), b.text(q.made_by));
     EXPECT_EQ(a.text(p.why), b.text(q.why));
     EXPECT_EQ(p.replica, q.replica);
+    EXPECT_EQ(p.gradient == GradientMark::kShare, q.gradient == GradientMark::kShare);
     if (identities) {
       EXPECT_EQ(p.identity, q.identity);
       EXPECT_EQ(p.origin, q.origin);

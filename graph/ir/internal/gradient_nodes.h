@@ -1,5 +1,5 @@
-// graph/ir/internal/gradient_nodes.h - which nodes gradients() made: Provenance::made_by says so, and the
-// text form keeps it.
+// graph/ir/internal/gradient_nodes.h - which nodes are a replica's share of a gradient: Provenance::gradient
+// says so, and the forms of files keep it.
 #pragma once
 
 #include <string_view>
@@ -8,10 +8,8 @@
 
 namespace lockstep::internal {
 
-inline constexpr std::string_view kGradients = "gradients";  // Provenance::made_by
+inline constexpr std::string_view kGradients = "gradients";  // Provenance::made_by of what gradients() made
 
-inline bool made_by_gradients(const Node& node) {
-  return node.graph().text(node.provenance().made_by) == kGradients;
-}
+inline bool is_gradient_share(const Node& node) { return node.provenance().gradient == GradientMark::kShare; }
 
 }  // namespace lockstep::internal

@@ -197,7 +197,7 @@ struct NodeRecord {
   std::uint32_t site = 0;  // place in GraphRecord::sites, from 1; 0: unknown
   IdentityRecord identity;
   IdentityRecord origin;
-  std::string made_by;
+  std::string made_by;  // from version 3 on: behind "gradients, ", if a pass made the node of a gradient
   std::string why;
   std::int32_t replica = -1;
   template <class Archive>

@@ -56,6 +56,33 @@ TEST_F(CommonSubexpressionElimination, InputsOfOtherOpsMayNot) {
     )");
 }
 
+// In the code of a replica a gradient has yet to be summed, and the equal value beside it has not.
+TEST_F(CommonSubexpressionElimination, GradientsStayApartFromOtherValuesOfReplicas) {
+  expect_unchanged(kPass, R"(
+      %x = placeholder() : f32[4]
+      %r = replicated[replicas=2, shared=1](%x) : f32[4], f32[4], f32[4], f32[4] {
+        region {
+          %p = placeholder() : f32[4]
+          %a = relu(%p) : f32[4]
+          %g = relu(%p) : f32[4] gradient
+          return %a, %g
+        }
+      }
+      return %r, %r:1, %r:2, %r:3
+    )");
+  expect_rewrite(kPass, R"(
+      %x = placeholder() : f32[4]
+      %a = relu(%x) : f32[4]
+      %g = relu(%x) : f32[4] gradient
+      return %a, %g
+    )",
+                 R"(
+      %x = placeholder() : f32[4]
+      %a = relu(%x) : f32[4]
+      return %a, %a
+    )");
+}
+
 TEST_F(CommonSubexpressionElimination, ParametersAreNeverMerged) {
   expect_unchanged(kPass, R"(
       %x = placeholder() : f32[4]

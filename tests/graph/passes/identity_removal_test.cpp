@@ -9,6 +9,21 @@ namespace {
 using IdentityRemoval = testing::PassTest;
 constexpr const char* kPass = "identity-removal";
 
+// In the code of a replica the node says that its value has yet to be summed.
+TEST_F(IdentityRemoval, KeepsTheBeginningOfAGradientInReplicas) {
+  expect_unchanged(kPass, R"(
+      %x = placeholder() : f32[4]
+      %r = replicated[replicas=2, shared=1](%x) : f32[4], f32[4] {
+        region {
+          %p = placeholder() : f32[4]
+          %g = identity(%p) : f32[4] gradient
+          return %g
+        }
+      }
+      return %r, %r:1
+    )");
+}
+
 TEST_F(IdentityRemoval, ReadersAndResultsTakeTheInput) {
   expect_rewrite(kPass, R"(
       %x = placeholder() : f32[4]

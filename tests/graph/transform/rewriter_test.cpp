@@ -105,6 +105,48 @@ TEST(Rewriter, ErasingWhatIsReadIsRefused) {
   }
 }
 
+// What is made of a gradient is a share of it until replicas combine it, and so is the way back through a
+// collective of the forward pass.
+TEST(Rewriter, WhatIsMadeOfAGradientIsAShareUntilItIsCombined) {
+  Graph graph = parse(R"(
+      %x = placeholder() : f32[4]
+      %g = relu(%x) : f32[4] gradient
+      %back = all_reduce[reduce="sum"](%g) : f32[4] gradient
+      return %back
+    )");
+  Rewriter edit(graph, "test");
+  const NodeId g = graph.find("g"), back = graph.find("back");
+  const auto mark = [&](NodeId id) { return graph.node(id).provenance().gradient; };
+  const auto sum_of = [&](NodeId of, NodeId origin) {
+    return edit.insert({.op = "all_reduce",
+                        .inputs = {{of, 0}},
+                        .attributes = {{"reduce", std::string("sum")}},
+                        .origin = origin});
+  };
+  const NodeId scaled = edit.insert({.op = "neg", .inputs = {{g, 0}}, .origin = g});
+  const NodeId total = sum_of(scaled, g);
+  const NodeId after = edit.insert({.op = "neg", .inputs = {{total, 0}}, .origin = g});
+  const NodeId later = edit.insert({.op = "neg", .inputs = {{graph.find("x"), 0}}, .origin = after});
+  const NodeId other = edit.insert({.op = "neg", .inputs = {{g, 0}}});
+  EXPECT_EQ(mark(scaled), GradientMark::kShare);
+  EXPECT_EQ(mark(total), GradientMark::kSummed);
+  EXPECT_EQ(mark(after), GradientMark::kSummed);
+  EXPECT_EQ(mark(later), GradientMark::kSummed);
+  EXPECT_EQ(mark(other), GradientMark::kNone);
+  EXPECT_EQ(mark(sum_of(g, back)), GradientMark::kShare);
+  const ValueId in{scaled, 0};
+  const auto make = [](GraphBuilder&, std::span<const Value> values) {
+    const Value half = values[0] * 0.5F;
+    return std::vector<Value>{half, all_reduce(ReduceOp::kSum, half)};
+  };
+  const std::vector<ValueId> built = edit.build({&in, 1}, make, {.origin = g});
+  EXPECT_EQ(mark(built[0].node), GradientMark::kShare);
+  EXPECT_EQ(mark(built[1].node), GradientMark::kSummed);
+  EXPECT_EQ(mark(edit.clone(back, "", {{in}})), GradientMark::kShare);
+  edit.become(scaled, {.op = "square", .inputs = {{g, 0}}});
+  EXPECT_EQ(mark(scaled), GradientMark::kShare);
+}
+
 TEST(Rewriter, InsertInfersNamesAndRecordsWhereItComesFrom) {
   Graph graph = diamond();
   Rewriter edit(graph, "scale");

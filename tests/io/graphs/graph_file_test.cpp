@@ -208,6 +208,33 @@ TEST(GraphFile, ReadsFilesOfVersion1) {
   EXPECT_EQ(structural_difference(load_graph(kFiles / "version_1.lks"), expected), "");
 }
 
+// Copies that are slices came with version 2, gradients that a pass made anew with version 3.
+Graph graph_of_version_3() {
+  Graph graph = parse(R"(
+      var @m : f32[2] [synchronization=on_read, aggregation=slices, slice_axis=0, slice_extent=4]
+      %x = placeholder() : f32[4]
+      %y = relu(%x) : f32[4]
+      %g = relu(%x) : f32[4] gradient
+      %h = neg(%g) : f32[4] gradient
+      return %y, %h
+    )");
+  Provenance made = graph.node(graph.find("h")).provenance();
+  made.made_by = graph.intern("my-pass");
+  graph.set_provenance(graph.find("h"), made);
+  return graph;
+}
+
+TEST(GraphFile, ReadsFilesOfVersion3) {
+  for (const char* name : {"version_3.lkg", "version_3.json"}) {
+    SCOPED_TRACE(name);
+    const std::string bytes = read_file(kFiles / name);
+    const Graph graph = read_graph(bytes);
+    expect_same_graph(graph, graph_of_version_3(), false);
+    EXPECT_EQ(graph.text(graph.node(graph.find("h")).provenance().made_by), "my-pass");
+    EXPECT_EQ(write_graph(load_graph(kFiles / name), graph_format_of(name)), bytes);
+  }
+}
+
 TEST(GraphFile, GivesNodesOfOtherProcessesNumbersOfTheirOwn) {
   testing::any_attributes_op();  // the files have one
   const Graph binary = load_graph(kFiles / "version_1.lkg");
@@ -225,17 +252,17 @@ TEST(GraphFile, GivesNodesOfOtherProcessesNumbersOfTheirOwn) {
 
 TEST(GraphFile, RefusesLaterVersions) {
   std::string binary = read_file(kFiles / "version_1.lkg");
-  binary[8] = 3;
+  binary[8] = 4;
   EXPECT_THAT(refusal(binary), AllOf(HasSubstr("DataLoss"), HasSubstr("header is damaged")))
       << "a flipped bit";
   const std::uint32_t sum = crc32c(std::string_view(binary).substr(0, 28));
   std::memcpy(binary.data() + 28, &sum, sizeof sum);
   EXPECT_THAT(refusal(binary),
-              AllOf(HasSubstr("Unimplemented"), HasSubstr("version is 3"), HasSubstr("update Lockstep")));
+              AllOf(HasSubstr("Unimplemented"), HasSubstr("version is 4"), HasSubstr("update Lockstep")));
   std::string json = read_file(kFiles / "version_1.json");
   const std::string field = "\"lockstep_graph\": 1";
-  json.replace(json.find(field), field.size(), "\"new_field\": [], \"lockstep_graph\": 3");
-  EXPECT_THAT(refusal(json), AllOf(HasSubstr("Unimplemented"), HasSubstr("version is 3")));
+  json.replace(json.find(field), field.size(), "\"new_field\": [], \"lockstep_graph\": 4");
+  EXPECT_THAT(refusal(json), AllOf(HasSubstr("Unimplemented"), HasSubstr("version is 4")));
 }
 
 // Text may be looked at where its ops are not linked in; everything else of it is checked.
