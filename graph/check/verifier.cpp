@@ -24,6 +24,7 @@ constexpr Rule kRules[] = {
     {"results", nullptr, results},
     {"region-signature", region_signature, nullptr},
     {"variables-declared", variables_declared, nullptr},
+    {"merge-calls", nullptr, merge_calls},
     {"infer", infer, nullptr},
     {"output-count", output_count, nullptr},
     {"dtypes", dtypes, nullptr},

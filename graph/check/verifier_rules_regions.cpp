@@ -148,7 +148,36 @@ class Signature {
   const Node& node_;
 };
 
+// Checks the merge calls of a graph and of its regions, as code of that many replicas; 0: of none.
+void check_merge_calls(GraphCheck& check, const Graph& graph, std::int64_t replicas) {
+  for (const NodeId id : graph.region_owners()) {
+    const Node& node = graph.node(id);
+    const std::int64_t* own = node.find<std::int64_t>("replicas");
+    std::int64_t inside = replicas;
+    if (node.op().region_kind == RegionKind::kReplicated) {
+      if (own == nullptr) continue;
+      inside = *own;
+    } else if (node.op().region_kind == RegionKind::kNone && has(node.op().effects, Effect::kCollective)) {
+      inside = 0;
+      if (replicas == 0) {
+        check.fail_at(node, str("'", node.name(), "': ", node.op().name,
+                                " stands outside of a replicated region: only replicas can leave their code "
+                                "together"));
+      } else if (own != nullptr && *own != replicas) {
+        check.fail_at(node,
+                      str("'", node.name(), "': ", node.op().name, " is for ", *own,
+                          *own == 1 ? " replica" : " replicas", ", and the region around it for ", replicas));
+      }
+    }
+    for (const Graph& region : node.regions()) check_merge_calls(check, region, inside);
+  }
+}
+
 }  // namespace
+
+void merge_calls(GraphCheck& check) {
+  if (check.holder == nullptr) check_merge_calls(check, check.graph, 0);
+}
 
 void region_count(NodeCheck& check) {
   const Node& node = check.node;

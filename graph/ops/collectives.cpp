@@ -390,18 +390,36 @@ OpDef merge_call_op() {
   def.effects = Effect::kCollective;
   def.infer = [](InferContext& c) {
     const std::int64_t given = c.get<std::int64_t>("replicas");
-    if (given > kMaxReplicas)
-      NodeView::fail(str("there are at most ", kMaxReplicas, " replicas, got ", given));
-    const auto replicas = static_cast<std::size_t>(std::max<std::int64_t>(given, 1));
+    if (given < 1 || given > kMaxReplicas)
+      NodeView::fail(str("'replicas' is ", given, "; it must be between 1 and ", kMaxReplicas));
+    const auto replicas = static_cast<std::size_t>(given);
     const Graph& region = c.regions()[0];
-    if (region.parameters().size() != c.num_inputs() * replicas) {
-      NodeView::fail(str("the merge function takes ", region.parameters().size(), " values, got ",
-                         c.num_inputs(), " of ", replicas, " replicas"));
+    const std::size_t inputs = c.num_inputs();
+    if (region.parameters().size() != inputs * replicas) {
+      NodeView::fail(str("the merge function takes ", region.parameters().size(), " values, and there are ",
+                         inputs, " of each of ", replicas, " replicas"));
+    }
+    for (std::size_t i = 0; i < region.parameters().size(); ++i) {
+      const TensorSpec& wanted = region.spec({region.parameters()[i], 0});
+      const TensorSpec& value = c.input(i % inputs);
+      if (wanted.may_equal(value)) continue;
+      NodeView::fail(str("the merge function takes input ", i % inputs, " of replica ", i / inputs, " as ",
+                         wanted, ", got ", value));
+    }
+    const auto& singles = c.get<std::vector<std::int64_t>>("single");
+    std::size_t wanted = 0;
+    for (const std::int64_t single : singles) {
+      if (single != 0 && single != 1)
+        NodeView::fail(str("'single' holds ", single, "; 1 says one value for all replicas, 0 one for each"));
+      wanted += single == 1 ? 1 : replicas;
+    }
+    if (wanted != region.results().size()) {
+      NodeView::fail(str("the merge function gives ", region.results().size(), " values, and ",
+                         singles.size(), " outputs on ", replicas, " replicas need ", wanted));
     }
     std::size_t at = 0;
-    for (const std::int64_t single : c.get<std::vector<std::int64_t>>("single")) {
+    for (const std::int64_t single : singles) {
       const std::size_t count = single != 0 ? 1 : replicas;
-      if (at + count > region.results().size()) NodeView::fail("the merge function gives too few values");
       TensorSpec spec = region.spec(region.results()[at]);
       for (std::size_t r = 1; r < count; ++r) {
         const TensorSpec& other = region.spec(region.results()[at + r]);
@@ -412,7 +430,6 @@ OpDef merge_call_op() {
       c.add_output(spec);
       at += count;
     }
-    if (at != region.results().size()) NodeView::fail("the merge function gives too many values");
   };
   return def;
 }

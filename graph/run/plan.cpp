@@ -10,6 +10,7 @@
 #include "lockstep/graph/ir/internal/evaluate_node.h"
 #include "lockstep/graph/ir/internal/plain_call.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/run/internal/region_kernels.h"
 #include "lockstep/graph/run/internal/resolved_graph.h"
 #include "lockstep/graph/run/internal/variable_stages.h"
@@ -399,9 +400,14 @@ class PlanMaker {
     const Device device = node.device().empty() ? runtime_.devices().front() : Device::parse(node.device());
     const auto maker = node.op().kernels.find(device.kind);
     if (maker == node.op().kernels.end()) {
-      throw InvalidArgument(str("op '", node.op().name, "' has no kernel for ", to_string(device.kind),
-                                " devices; place the node elsewhere or register one"),
-                            place_of(node));
+      const char* remedy =
+          combines_replicas(node.op())
+              ? "; let a strategy distribute the graph (Strategy::distribute, or lockstep run "
+                "--strategy)"
+              : "; place the node elsewhere or register one";
+      throw InvalidArgument(
+          str("op '", node.op().name, "' has no kernel for ", to_string(device.kind), " devices", remedy),
+          place_of(node));
     }
     KernelFn kernel = maker->second(view, outputs);
     if (!kernel) {

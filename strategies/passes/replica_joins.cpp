@@ -82,10 +82,8 @@ void Joins::add_up(const Node& node) {
 
 void Joins::merge(const MergeCall& call) {
   const Node& node = call.node();
-  if (call.replicas() != replicas_) {
-    throw PassError(kReplicate, str("is made for ", call.replicas(), " replicas, in a region of ", replicas_),
-                    place_of(node));
-  }
+  LOCKSTEP_CHECK(call.replicas() == replicas_, "'", node.name(), "' is for ", call.replicas(),
+                 " replicas, in a region of ", replicas_);
   std::vector<ValueId> arguments;
   for (std::size_t r = 0; r < replicas_; ++r) {
     for (const ValueId input : node.inputs()) arguments.push_back(clones_.value(r, input));

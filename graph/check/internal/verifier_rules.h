@@ -124,6 +124,7 @@ void acyclic(GraphCheck& check);
 void region_variables(GraphCheck& check);
 void parameters(GraphCheck& check);
 void results(GraphCheck& check);
+void merge_calls(GraphCheck& check);
 void variable_order(GraphCheck& check);
 
 }  // namespace lockstep::internal::verifier

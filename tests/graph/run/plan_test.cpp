@@ -8,6 +8,7 @@
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/text/text.h"
 #include "support/program_test.h"
 
 namespace lockstep {
@@ -399,7 +400,29 @@ TEST(PlanOps, AnOpWithoutAKernelForItsDeviceIsRefused) {
   b.result(b.op1("test.no_kernel", {}));
   const Caught error = caught([&] { compile(b.finish(), Runtime()); });
   EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(error.what, HasSubstr("has no kernel for cpu devices"));
+  EXPECT_THAT(error.what, HasSubstr("has no kernel for cpu devices; place the node elsewhere"));
+}
+
+TEST(PlanOps, AMergeCallIsForAStrategy) {
+  const Graph graph = parse(R"(
+      %x = placeholder() : f32[2]
+      %r = replicated[replicas=1, shared=1](%x) : f32[2] {
+        region {
+          %p = placeholder() : f32[2]
+          %m = merge_call[replicas=1, single=[1]](%p) : f32[2] {
+            region {
+              %a = placeholder() : f32[2]
+              return %a
+            }
+          }
+          return %m
+        }
+      }
+      return %r
+    )");
+  const Caught error = caught([&] { compile(graph, Runtime()).run(std::vector<Tensor>{vec({1, 2})}); });
+  EXPECT_EQ(error.place.node, "m");
+  EXPECT_THAT(error.what, HasSubstr("let a strategy distribute the graph"));
 }
 
 TEST(PlanDevices, EachHasItsOwnMemory) {

@@ -509,7 +509,7 @@ TEST_F(Replicate, RefusesWhatHasNoMeaning) {
       }
       return %y
     )"),
-              HasSubstr("is made for 2 replicas, in a region of 3"));
+              HasSubstr("merge_call is for 2 replicas, and the region around it for 3"));
   EXPECT_THAT(refusal(R"(
       %y = replicated[replicas=2, shared=0]() : f32[], f32[] {
         region {
