@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <span>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {

@@ -18,7 +18,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 
 namespace lockstep {
 

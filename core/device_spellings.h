@@ -10,8 +10,8 @@
 
 #include <string>
 
-#include "lockstep/core/export.h"
-#include "lockstep/core/name_hash.h"
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/base/name_hash.h"
 
 namespace lockstep {
 

@@ -20,7 +20,7 @@
 #include <string_view>
 #include <utility>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/source_site.h"
 
 namespace lockstep {

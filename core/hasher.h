@@ -3,7 +3,7 @@
 //   const std::uint64_t hash = Hasher().add(shape).add("relu").result();
 //
 // For tables and for telling things apart, not for files: the numbers may change from version to version. For
-// names from untrusted files use core/name_hash.h.
+// names from untrusted files use core/base/name_hash.h.
 //
 // Thread safety: as for any value.
 #pragma once

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <limits>
 
+#include "lockstep/core/base/large_pages.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/large_pages.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)

@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/device.h"
-#include "lockstep/core/export.h"
 
 namespace lockstep {
 

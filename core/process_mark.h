@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 
 namespace lockstep {
 

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 
 namespace lockstep {
 

@@ -15,9 +15,9 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/memory.h"
 #include "lockstep/core/scheduler.h"
 #include "lockstep/core/variable_store.h"

@@ -18,7 +18,7 @@
 #include <functional>
 #include <memory>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 
 namespace lockstep {
 

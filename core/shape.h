@@ -13,8 +13,8 @@
 #include <span>
 #include <string>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/core/export.h"
 
 namespace lockstep {
 

@@ -22,7 +22,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/variable_store.h"
 
 namespace lockstep {

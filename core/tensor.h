@@ -20,9 +20,9 @@
 #include <ostream>
 #include <span>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/memory.h"
 #include "lockstep/core/shape.h"
 

@@ -39,9 +39,9 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/base/steady_time.h"
 #include "lockstep/core/commit_gate.h"
-#include "lockstep/core/export.h"
-#include "lockstep/core/steady_time.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/strategies/mirrored.h"
 
 namespace lockstep {

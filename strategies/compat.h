@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/run_steps.h"
 #include "lockstep/strategies/strategy.h"

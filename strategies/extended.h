@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/strategies/strategy.h"
 

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/strategies/strategy.h"
 
 namespace lockstep {

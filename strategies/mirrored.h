@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/strategies/passes/cross_device_ops.h"
 #include "lockstep/strategies/strategy.h"
 

@@ -10,7 +10,7 @@
 
 #include <string>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/strategies/strategy.h"
 
 namespace lockstep {

@@ -34,7 +34,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/strategies/strategy.h"
 #include "lockstep/strategies/trace/element_spec.h"
 

@@ -35,7 +35,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/runtime.h"
 #include "lockstep/graph/ops/collectives.h"
 #include "lockstep/graph/run/compile.h"

@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-#include "lockstep/core/printable.h"
+#include "lockstep/core/base/printable.h"
 #include "terminal.h"
 
 namespace lockstep::tools {

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "graph_input.h"
+#include "lockstep/core/base/printable.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/printable.h"
 #include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/strategies/strategy_registry.h"

@@ -10,7 +10,7 @@
 
 #include <unistd.h>
 
-#include "lockstep/core/printable.h"
+#include "lockstep/core/base/printable.h"
 
 namespace lockstep::tools {
 

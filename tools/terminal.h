@@ -4,7 +4,7 @@
 //
 // Names and messages come from files, and files from anybody. Text that goes through std::cout and std::cerr
 // keeps its lines and tabs; other control characters, marks of direction and bytes that are not UTF-8 come
-// out as escapes (core/printable.h): "\x1b[2J". Requested data is written unchanged (write_data) unless it
+// out as escapes (core/base/printable.h): "\x1b[2J". Requested data is written unchanged (write_data) unless it
 // goes to a terminal.
 //
 // Thread safety: as of the streams.

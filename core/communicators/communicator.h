@@ -40,8 +40,8 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/kernels/reduce_replicas.h"
 
 namespace lockstep {

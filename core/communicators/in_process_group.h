@@ -38,8 +38,8 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/communicators/communicator.h"
-#include "lockstep/core/export.h"
 
 namespace lockstep {
 

@@ -12,9 +12,9 @@
 #include <sched.h>
 #endif
 
+#include "lockstep/core/base/pause.h"
 #include "lockstep/core/communicators/internal/in_process_room.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/pause.h"
 
 namespace lockstep::internal {
 namespace {

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/core/base/pause.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/pause.h"
 
 namespace lockstep::internal {
 namespace {

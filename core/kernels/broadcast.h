@@ -20,9 +20,9 @@
 #include <cstdint>
 #include <span>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/base/small_vector.h"
 #include "lockstep/core/shape.h"
-#include "lockstep/core/small_vector.h"
 
 namespace lockstep::kernels {
 

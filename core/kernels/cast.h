@@ -10,8 +10,8 @@
 // Thread safety: any thread.
 #pragma once
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/kernels/elementwise.h"
 
 namespace lockstep::kernels {

@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/kernels/elementwise.h"
 
 namespace lockstep::kernels {

@@ -17,8 +17,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/kernels/gemm.h"
 #include "lockstep/core/kernels/window.h"
 

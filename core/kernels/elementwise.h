@@ -22,8 +22,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/shape.h"
 
 namespace lockstep::kernels {

@@ -13,8 +13,8 @@
 
 #include <cstdint>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/kernels/window.h"
 
 namespace lockstep::kernels {

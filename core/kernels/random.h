@@ -12,8 +12,8 @@
 
 #include <cstdint>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/random.h"
 
 namespace lockstep::kernels {

@@ -26,8 +26,8 @@
 #include <memory>
 #include <span>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/shape.h"
 
 namespace lockstep::kernels {

@@ -27,9 +27,9 @@
 #include <span>
 #include <string_view>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
 
 namespace lockstep {
 

@@ -10,8 +10,8 @@
 
 #include <cstdint>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/core/export.h"
 
 namespace lockstep::kernels {
 

@@ -11,8 +11,8 @@
 
 #include <cstdint>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/core/export.h"
 
 namespace lockstep::kernels {
 

@@ -17,7 +17,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/shape.h"
 
 namespace lockstep::kernels {

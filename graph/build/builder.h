@@ -30,8 +30,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/export.h"
-#include "lockstep/core/name_hash.h"
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/source_site.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/build/value.h"

@@ -21,7 +21,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/shape.h"
 #include "lockstep/core/source_site.h"
 #include "lockstep/graph/ir/ids.h"

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {

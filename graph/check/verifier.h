@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/runtime.h"
 #include "lockstep/graph/ir/graph.h"
 

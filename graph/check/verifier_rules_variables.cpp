@@ -8,7 +8,7 @@
 // direct edges count.
 #include <algorithm>
 
-#include "lockstep/core/name_hash.h"
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/graph/check/internal/verifier_rules.h"
 
 namespace lockstep::internal::verifier {

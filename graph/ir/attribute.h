@@ -13,8 +13,8 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/shape.h"
 #include "lockstep/core/tensor.h"
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <iterator>
 
-#include "lockstep/core/name_hash.h"
+#include "lockstep/core/base/name_hash.h"
 
 namespace lockstep {
 

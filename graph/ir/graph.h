@@ -28,13 +28,13 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/chunked_vector.h"
+#include "lockstep/core/base/chunked_vector.h"
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/base/name_hash.h"
+#include "lockstep/core/base/number_table.h"
+#include "lockstep/core/base/small_vector.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
-#include "lockstep/core/name_hash.h"
-#include "lockstep/core/number_table.h"
 #include "lockstep/core/shape.h"
-#include "lockstep/core/small_vector.h"
 #include "lockstep/core/source_site.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/ir/attribute.h"

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/hasher.h"
-#include "lockstep/core/name_hash.h"
 
 namespace lockstep::internal {
 

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/export.h"
-#include "lockstep/core/number_table.h"
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/base/number_table.h"
 #include "lockstep/core/source_site.h"
 #include "lockstep/graph/ir/ids.h"
 #include "lockstep/graph/ir/variable_decl.h"

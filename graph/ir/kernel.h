@@ -19,11 +19,11 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/base/steady_time.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/random.h"
 #include "lockstep/core/shape.h"
-#include "lockstep/core/steady_time.h"
 
 namespace lockstep {
 

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/ir/internal/edit_distance.h"
 

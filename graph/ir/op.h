@@ -31,10 +31,10 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/base/small_vector.h"
 #include "lockstep/core/device.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/shape.h"
-#include "lockstep/core/small_vector.h"
 #include "lockstep/graph/ir/attribute.h"
 #include "lockstep/graph/ir/kernel.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {

@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/kernels/reduce_replicas.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/build/value.h"

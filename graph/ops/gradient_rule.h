@@ -14,7 +14,7 @@
 #include <tuple>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/build/value.h"
 #include "lockstep/graph/ir/op.h"

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/build/value.h"
 

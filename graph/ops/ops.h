@@ -4,7 +4,7 @@
 // docs/ops.md. Thread safety: as the builder; register_builtin_ops() as OpRegistry.
 #pragma once
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/build/regions.h"
 #include "lockstep/graph/ops/collectives.h"
 #include "lockstep/graph/ops/convolution.h"

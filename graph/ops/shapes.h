@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/build/value.h"
 

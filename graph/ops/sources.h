@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/build/value.h"
 

@@ -32,7 +32,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/transform/pass.h"
 
 namespace lockstep {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/base/number_table.h"
 #include "lockstep/core/hasher.h"
-#include "lockstep/core/number_table.h"
 #include "lockstep/graph/ir/attribute_hash.h"
 #include "lockstep/graph/ir/internal/gradient_nodes.h"
 #include "lockstep/graph/ir/replica_nodes.h"

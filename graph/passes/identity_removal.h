@@ -12,7 +12,7 @@
 
 #include <memory>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/transform/pass.h"
 
 namespace lockstep {

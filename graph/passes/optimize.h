@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/passes/constant_folding.h"
 #include "lockstep/graph/passes/fuse_elementwise.h"

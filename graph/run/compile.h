@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/runtime.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/run/program.h"

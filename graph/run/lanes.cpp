@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "lockstep/core/pause.h"
+#include "lockstep/core/base/pause.h"
 
 namespace lockstep::internal {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/core/variable_store.h"
 

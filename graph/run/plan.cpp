@@ -6,7 +6,7 @@
 #include <map>
 #include <unordered_map>
 
-#include "lockstep/core/name_hash.h"
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/graph/ir/internal/evaluate_node.h"
 #include "lockstep/graph/ir/internal/plain_call.h"
 #include "lockstep/graph/ir/internal/shape_values.h"

@@ -44,10 +44,10 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/base/steady_time.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/runtime.h"
-#include "lockstep/core/steady_time.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/run/observer.h"

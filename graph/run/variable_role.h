@@ -4,7 +4,7 @@
 // Thread safety: a pure function.
 #pragma once
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/variable_store.h"
 #include "lockstep/graph/ir/graph.h"
 

@@ -15,8 +15,8 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/read_limits.h"
 #include "lockstep/graph/ir/graph.h"
 

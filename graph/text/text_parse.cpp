@@ -3,8 +3,8 @@
 #include <memory>
 #include <unordered_map>
 
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/device_spellings.h"
-#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/internal/gradient_nodes.h"
 #include "lockstep/graph/text/internal/text_lexer.h"
 #include "lockstep/graph/text/internal/text_syntax.h"

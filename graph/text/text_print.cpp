@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <unordered_map>
 
-#include "lockstep/core/utf8.h"
+#include "lockstep/core/base/utf8.h"
 #include "lockstep/graph/ir/internal/gradient_nodes.h"
 #include "lockstep/graph/text/internal/text_syntax.h"
 #include "lockstep/graph/text/text.h"

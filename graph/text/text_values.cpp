@@ -7,7 +7,7 @@
 #include <span>
 #include <type_traits>
 
-#include "lockstep/core/small_vector.h"
+#include "lockstep/core/base/small_vector.h"
 #include "lockstep/graph/text/internal/text_syntax.h"
 
 namespace lockstep::internal {

@@ -23,7 +23,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/source_site.h"
 #include "lockstep/graph/build/value.h"
 #include "lockstep/graph/train/gradients.h"

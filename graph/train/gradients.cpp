@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/kernels/elementwise.h"
-#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/build/internal/region_trace.h"
 #include "lockstep/graph/ir/internal/gradient_nodes.h"

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/ir/graph.h"
 

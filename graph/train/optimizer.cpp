@@ -6,8 +6,8 @@
 #include <optional>
 #include <unordered_set>
 
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/kernels/updates.h"
-#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/ops.h"
 

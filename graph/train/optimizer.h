@@ -31,7 +31,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/source_site.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/train/gradients.h"

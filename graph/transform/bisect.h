@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ir/graph.h"

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/transform/pass_options.h"
 
 namespace lockstep {

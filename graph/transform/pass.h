@@ -17,8 +17,8 @@
 #include <typeindex>
 #include <utility>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {

@@ -18,8 +18,8 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
 
 namespace lockstep {
 

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/transform/pass.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/graph/transform/pipeline.h"

@@ -25,7 +25,7 @@
 #include <filesystem>
 #include <string>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/version.h"
 #include "lockstep/graph/ir/op.h"
 #include "lockstep/graph/transform/pass_registry.h"

@@ -20,7 +20,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {

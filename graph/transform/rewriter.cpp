@@ -6,7 +6,7 @@
 #include <exception>
 #include <utility>
 
-#include "lockstep/core/large_pages.h"
+#include "lockstep/core/base/large_pages.h"
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ir/internal/evaluate_node.h"
 #include "lockstep/graph/ir/internal/shape_values.h"

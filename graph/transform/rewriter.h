@@ -22,8 +22,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/export.h"
-#include "lockstep/core/small_vector.h"
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/base/small_vector.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/build/value.h"
 #include "lockstep/graph/ir/graph.h"

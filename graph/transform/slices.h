@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {

@@ -42,7 +42,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/transform/replica_kind.h"

@@ -15,7 +15,7 @@
 #include <limits>
 #include <string>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/io/drawings/graph_view.h"
 

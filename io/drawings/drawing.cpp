@@ -7,8 +7,8 @@
 #include <cmath>
 #include <set>
 
+#include "lockstep/core/base/utf8.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/utf8.h"
 
 namespace lockstep::internal {
 

@@ -9,8 +9,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/io/drawings/internal/communication.h"
 #include "lockstep/io/drawings/internal/view_maker.h"

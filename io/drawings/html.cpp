@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/name_hash.h"
 #include "lockstep/io/drawings/internal/drawing.h"
 #include "lockstep/io/drawings/internal/html_page.h"
 #include "lockstep/io/drawings/internal/node_facts.h"

@@ -20,7 +20,7 @@
 #include <filesystem>
 #include <string>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/io/drawings/graph_view.h"
 #include "lockstep/io/drawings/pipeline_recorder.h"

@@ -14,9 +14,9 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/base/steady_time.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
-#include "lockstep/core/steady_time.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/io/drawings/dot.h"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "lockstep/core/printable.h"
+#include "lockstep/core/base/printable.h"
 
 namespace lockstep::internal {
 namespace {

@@ -34,7 +34,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/read_limits.h"
 
 namespace lockstep {

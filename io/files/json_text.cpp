@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/core/utf8.h"
+#include "lockstep/core/base/utf8.h"
 
 namespace lockstep::internal {
 

@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/core/base/printable.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/printable.h"
 #include "lockstep/io/files/internal/npy_reader.h"
 #include "lockstep/io/files/internal/raw_blocks.h"
 

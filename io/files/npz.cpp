@@ -7,8 +7,8 @@
 
 #include <zlib.h>
 
+#include "lockstep/core/base/printable.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/printable.h"
 #include "lockstep/io/files/internal/npy_reader.h"
 #include "lockstep/io/files/internal/raw_blocks.h"
 #include "lockstep/io/files/npy.h"

@@ -20,7 +20,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/read_limits.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/io/files/removed_limits.h"

@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <variant>
 
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/text/text.h"
 
 namespace lockstep {

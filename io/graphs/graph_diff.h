@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "lockstep/core/utf8.h"
+#include "lockstep/core/base/utf8.h"
 #include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/text/text.h"
 #include "lockstep/io/files/crc32c.h"

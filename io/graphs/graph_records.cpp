@@ -8,8 +8,8 @@
 #include <optional>
 #include <unordered_set>
 
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/device_spellings.h"
-#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/text/text.h"
 

@@ -5,8 +5,8 @@
 #include <array>
 #include <utility>
 
+#include "lockstep/core/base/printable.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/printable.h"
 #include "lockstep/core/store_at_rest.h"
 #include "lockstep/io/files/crc32c.h"
 #include "lockstep/io/files/files.h"

@@ -28,7 +28,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/read_limits.h"
 #include "lockstep/core/shape.h"
 #include "lockstep/core/variable_store.h"

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "lockstep/core/base/printable.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/printable.h"
 #include "lockstep/io/files/crc32c.h"
 #include "lockstep/io/files/internal/bounded_archive.h"
 #include "lockstep/io/files/internal/raw_blocks.h"

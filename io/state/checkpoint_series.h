@@ -45,7 +45,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/read_limits.h"
 #include "lockstep/core/variable_store.h"
 #include "lockstep/io/state/checkpoint.h"

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/core/base/printable.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/printable.h"
 
 namespace lockstep::internal {
 namespace {

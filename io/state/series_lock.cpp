@@ -10,8 +10,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "lockstep/core/base/printable.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/printable.h"
 
 namespace lockstep::internal {
 namespace {

@@ -37,7 +37,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/core/variable_store.h"
 

@@ -28,7 +28,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {

@@ -24,7 +24,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/run/observer.h"
 
 namespace lockstep {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/io/traces/trace.h"
 
 namespace lockstep {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/device.h"
-#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/replica_nodes.h"
 
 namespace lockstep::internal {

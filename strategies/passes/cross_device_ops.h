@@ -35,7 +35,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/ops/collectives.h"
 #include "lockstep/graph/transform/rewriter.h"
 

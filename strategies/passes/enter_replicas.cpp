@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/core/name_hash.h"
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/strategies/passes/internal/copies.h"

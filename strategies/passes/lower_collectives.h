@@ -17,7 +17,7 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/transform/pass.h"
 #include "lockstep/strategies/passes/cross_device_ops.h"
 

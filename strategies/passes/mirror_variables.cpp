@@ -1,8 +1,8 @@
 // strategies/passes/mirror_variables.cpp - a copy of each variable for every replica.
 #include "lockstep/strategies/passes/mirror_variables.h"
 
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/device.h"
-#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/strategies/passes/internal/copies.h"
 #include "lockstep/strategies/passes/internal/registrations.h"

@@ -1,8 +1,8 @@
 // strategies/passes/place.cpp - every node gets a device.
 #include "lockstep/strategies/passes/place.h"
 
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/device.h"
-#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/strategies/passes/internal/registrations.h"

@@ -3,7 +3,7 @@
 // Thread safety: any thread, any number of times.
 #pragma once
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/transform/pass_registry.h"
 
 namespace lockstep {

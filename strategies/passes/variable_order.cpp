@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/name_hash.h"
+#include "lockstep/core/base/name_hash.h"
 
 namespace lockstep::internal {
 

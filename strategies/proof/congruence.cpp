@@ -5,8 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/device.h"
-#include "lockstep/core/name_hash.h"
 #include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/transform/replica_kind.h"
 #include "lockstep/strategies/proof/internal/attribute_numbers.h"

@@ -30,8 +30,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "lockstep/core/export.h"
-#include "lockstep/core/name_hash.h"
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/transform/replica_kind.h"
 

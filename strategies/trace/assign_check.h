@@ -12,7 +12,7 @@
 // Thread safety: any thread, while nobody changes the graph.
 #pragma once
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/source_site.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/build/builder.h"

@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/strategies/trace/values.h"
 

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/strategies/trace/nest.h"
 #include "lockstep/strategies/trace/step.h"

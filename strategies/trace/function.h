@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/source_site.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/strategies/trace/nest.h"

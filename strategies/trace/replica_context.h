@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/ops/collectives.h"
 #include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/strategies/trace/context.h"

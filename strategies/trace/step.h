@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/run/program.h"
 #include "lockstep/graph/transform/pipeline.h"
 #include "lockstep/strategies/proof/collective_schedule.h"

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/variable_store.h"
 #include "lockstep/graph/build/value.h"
 #include "lockstep/graph/ir/graph.h"

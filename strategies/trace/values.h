@@ -35,8 +35,8 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
 #include "lockstep/core/source_site.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/build/value.h"

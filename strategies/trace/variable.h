@@ -32,7 +32,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/build/value.h"

@@ -31,7 +31,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/strategies/trace/context.h"
 #include "lockstep/strategies/trace/values.h"

@@ -1,4 +1,4 @@
-// Tests: core/error.cpp, core/large_pages.cpp, core/memory.cpp
+// Tests: core/error.cpp, core/base/large_pages.cpp, core/memory.cpp
 #include "lockstep/core/memory.h"
 
 #include <cstdint>

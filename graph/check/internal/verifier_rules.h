@@ -15,8 +15,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "lockstep/core/name_hash.h"
-#include "lockstep/core/small_vector.h"
+#include "lockstep/core/base/name_hash.h"
+#include "lockstep/core/base/small_vector.h"
 #include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/ir/internal/shape_values.h"

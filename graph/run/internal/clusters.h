@@ -19,8 +19,8 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/core/export.h"
-#include "lockstep/core/small_vector.h"
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/base/small_vector.h"
 
 namespace lockstep::internal {
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/core/small_vector.h"
+#include "lockstep/core/base/small_vector.h"
 #include "lockstep/graph/run/internal/clusters.h"
 
 namespace lockstep::internal {

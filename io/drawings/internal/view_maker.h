@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/name_hash.h"
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/io/drawings/graph_view.h"
 #include "lockstep/io/drawings/internal/view_likeness.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 
 namespace lockstep::internal {
 

@@ -14,8 +14,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/export.h"
 
 namespace lockstep::internal {
 

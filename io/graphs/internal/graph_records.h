@@ -20,7 +20,7 @@
 
 #include <cereal/cereal.hpp>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/read_limits.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/ir/graph.h"

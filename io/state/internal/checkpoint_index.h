@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/shape.h"
 #include "lockstep/io/state/checkpoint.h"
 

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/io/traces/trace.h"
 
 namespace lockstep::internal {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/core/name_hash.h"
+#include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/runtime.h"
 #include "lockstep/graph/ir/graph.h"
 

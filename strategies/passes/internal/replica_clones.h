@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/small_vector.h"
+#include "lockstep/core/base/small_vector.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/strategies/passes/internal/replicator.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/small_vector.h"
+#include "lockstep/core/base/small_vector.h"
 #include "lockstep/graph/ir/attribute.h"
 
 namespace lockstep::internal {

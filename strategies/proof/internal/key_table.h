@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/core/base/large_pages.h"
+#include "lockstep/core/base/number_table.h"
 #include "lockstep/core/hasher.h"
-#include "lockstep/core/large_pages.h"
-#include "lockstep/core/number_table.h"
 
 namespace lockstep::internal {
 

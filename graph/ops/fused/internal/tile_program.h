@@ -23,7 +23,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/kernels/chain.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/ir/graph.h"

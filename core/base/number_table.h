@@ -1,4 +1,4 @@
-// core/number_table.h - a hash table of numbers whose keys are stored elsewhere.
+// core/base/number_table.h - a hash table of numbers whose keys are stored elsewhere.
 //
 //   NumberTable table;                                   // numbers of names in a list
 //   const std::uint32_t found = table.find(hash, [&](std::uint32_t i) { return names[i] == name; });
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/large_pages.h"
+#include "lockstep/core/base/large_pages.h"
 
 namespace lockstep::internal {
 

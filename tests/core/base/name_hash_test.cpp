@@ -1,5 +1,5 @@
-// Tests: core/name_hash.h, core/name_hash.cpp
-#include "lockstep/core/name_hash.h"
+// Tests: core/base/name_hash.h, core/base/name_hash.cpp
+#include "lockstep/core/base/name_hash.h"
 
 #include <bit>
 #include <cstdint>

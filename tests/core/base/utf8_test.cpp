@@ -1,5 +1,5 @@
-// Tests: core/utf8.cpp
-#include "lockstep/core/utf8.h"
+// Tests: core/base/utf8.cpp
+#include "lockstep/core/base/utf8.h"
 
 #include <string>
 

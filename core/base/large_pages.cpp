@@ -1,5 +1,5 @@
-// core/large_pages.cpp - large pages for large blocks.
-#include "lockstep/core/large_pages.h"
+// core/base/large_pages.cpp - large pages for large blocks.
+#include "lockstep/core/base/large_pages.h"
 
 #include <cstdint>
 

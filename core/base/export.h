@@ -1,4 +1,4 @@
-// core/export.h - which symbols a shared liblockstep shows to its users.
+// core/base/export.h - which symbols a shared liblockstep shows to its users.
 //
 // Everything is compiled with hidden visibility; symbols that users may link against carry LOCKSTEP_API.
 #pragma once

@@ -1,4 +1,4 @@
-// core/utf8.h - is this text UTF-8?
+// core/base/utf8.h - is this text UTF-8?
 //
 // Thread safety: pure functions.
 #pragma once
@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-// core/pause.h - a short pause for loops that spin until another thread changes something.
+// core/base/pause.h - a short pause for loops that spin until another thread changes something.
 //
 // For the library's own spinning loops: not installed.
 #pragma once

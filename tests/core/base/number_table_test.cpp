@@ -1,5 +1,5 @@
-// Tests: core/number_table.h
-#include "lockstep/core/number_table.h"
+// Tests: core/base/number_table.h
+#include "lockstep/core/base/number_table.h"
 
 #include <random>
 #include <unordered_map>

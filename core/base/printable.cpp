@@ -1,10 +1,10 @@
-// core/printable.cpp - text from files, made safe to show.
-#include "lockstep/core/printable.h"
+// core/base/printable.cpp - text from files, made safe to show.
+#include "lockstep/core/base/printable.h"
 
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/core/utf8.h"
+#include "lockstep/core/base/utf8.h"
 
 namespace lockstep {
 namespace {

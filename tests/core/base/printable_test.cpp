@@ -1,12 +1,12 @@
-// Tests: core/printable.cpp
-#include "lockstep/core/printable.h"
+// Tests: core/base/printable.cpp
+#include "lockstep/core/base/printable.h"
 
 #include <string>
 #include <string_view>
 
 #include <gtest/gtest.h>
 
-#include "lockstep/core/utf8.h"
+#include "lockstep/core/base/utf8.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-// core/chunked_vector.h - a vector whose elements stay where they are when it grows.
+// core/base/chunked_vector.h - a vector whose elements stay where they are when it grows.
 //
 //   ChunkedVector<Node> nodes;
 //   Node& first = nodes.emplace_back();
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/large_pages.h"
+#include "lockstep/core/base/large_pages.h"
 
 namespace lockstep::internal {
 

@@ -1,4 +1,4 @@
-// core/name_hash.h - a hash for names from untrusted files.
+// core/base/name_hash.h - a hash for names from untrusted files.
 //
 //   NameMap<int> lines;                        // std::unordered_map<std::string, int> that no file can slow down
 //   lines["x"] = 1;
@@ -19,7 +19,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 
 namespace lockstep {
 

@@ -1,11 +1,11 @@
-// core/large_pages.h - large pages for large blocks.
+// core/base/large_pages.h - large pages for large blocks.
 //
 // Thread safety: any thread.
 #pragma once
 
 #include <cstddef>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 
 namespace lockstep {
 

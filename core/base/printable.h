@@ -1,4 +1,4 @@
-// core/printable.h - text from files, made safe to show.
+// core/base/printable.h - text from files, made safe to show.
 //
 //   throw InvalidArgument(str("entry '", printable(name), "' is no array"));
 //
@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/core/export.h"
+#include "lockstep/core/base/export.h"
 
 namespace lockstep {
 

@@ -1,5 +1,5 @@
-// core/utf8.cpp - is this text UTF-8?
-#include "lockstep/core/utf8.h"
+// core/base/utf8.cpp - is this text UTF-8?
+#include "lockstep/core/base/utf8.h"
 
 namespace lockstep {
 

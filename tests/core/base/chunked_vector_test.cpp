@@ -1,5 +1,5 @@
-// Tests: core/chunked_vector.h
-#include "lockstep/core/chunked_vector.h"
+// Tests: core/base/chunked_vector.h
+#include "lockstep/core/base/chunked_vector.h"
 
 #include <string>
 #include <utility>

@@ -1,5 +1,5 @@
-// core/name_hash.cpp - a hash for names from untrusted files.
-#include "lockstep/core/name_hash.h"
+// core/base/name_hash.cpp - a hash for names from untrusted files.
+#include "lockstep/core/base/name_hash.h"
 
 #include <array>
 #include <cstdint>

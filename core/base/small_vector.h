@@ -1,4 +1,4 @@
-// core/small_vector.h - a vector whose first N elements live inside it.
+// core/base/small_vector.h - a vector whose first N elements live inside it.
 //
 // For the lists of a graph node, which nearly always hold one or two elements: no allocation, half the bytes
 // of std::vector plus its heap block. Sizes fit into 32 bits. Thread safety: as std::vector.
