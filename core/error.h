@@ -6,8 +6,8 @@
 //   Decision         a yes, or a no with its reason: the answer when code asks "can you?"
 //   LOCKSTEP_CHECK   for bugs of our own: throws Error with kInternal, never aborts
 //
-// Out of memory is std::bad_alloc or, if a node or a pass ran out of it, an Error with kOutOfMemory that
-// names the node or the pass.
+// Out of memory is std::bad_alloc or, if a node, a pass or a tensor ran out of it, an Error with kOutOfMemory
+// that names the node or the pass.
 //
 // Thread safety: all are plain values.
 #pragma once
@@ -29,7 +29,7 @@ enum class ErrorCode : std::uint8_t {
   kInvalidArgument,     // the call is wrong whatever the state
   kFailedPrecondition,  // the call is wrong in this state
   kNotFound,
-  kUnavailable,  // a participant or a device is gone
+  kUnavailable,  // a participant or a device is gone, or a thread cannot be started
   kDeadlineExceeded,
   kDataLoss,
   kCancelled,

@@ -2,9 +2,12 @@
 #include "lockstep/core/scheduler.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/process_mark.h"
@@ -67,6 +70,42 @@ class OwnedScheduler final : public Scheduler {
   TaskflowScheduler tasks_;  // after the executor, so that it drains before the threads end
 };
 
+// Taskflow's executor ends the process if a thread after its first cannot be started. So as many as it needs are
+// started here before, all at once. (What is left: that the limit is reached between here and there.)
+void try_threads(std::size_t count) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool go = false;
+  std::vector<std::thread> tried;
+  const auto end = [&] {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      go = true;
+    }
+    changed.notify_all();
+    for (std::thread& thread : tried) thread.join();
+  };
+  tried.reserve(count);
+  try {
+    while (tried.size() < count) {
+      tried.emplace_back([&] {
+        std::unique_lock<std::mutex> lock(mutex);
+        changed.wait(lock, [&] { return go; });
+      });
+    }
+  } catch (const std::system_error& error) {
+    const std::size_t started = tried.size();
+    end();
+    throw Error(ErrorCode::kUnavailable,
+                str("cannot start thread ", started + 1, " of ", count, " (", error.code().message(),
+                    "): ask for fewer (RuntimeOptions::threads, --threads), or let the system allow more"));
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
+}
+
 std::mutex OwnedScheduler::left_over_mutex;
 OwnedScheduler* OwnedScheduler::left_over = nullptr;
 
@@ -83,6 +122,7 @@ std::shared_ptr<Scheduler> make_scheduler(std::size_t threads) {
   }
   if (threads == 0) threads = std::max<std::size_t>(std::thread::hardware_concurrency(), 1);
   OwnedScheduler::end_left_over();
+  try_threads(threads);
   return {new OwnedScheduler(threads), OwnedScheduler::end};
 }
 
