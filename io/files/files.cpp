@@ -135,6 +135,7 @@ void WholeFile::append(std::string_view bytes) {
 void WholeFile::commit() {
   LOCKSTEP_CHECK(descriptor_ >= 0, "second commit of ", path_);
   const bool replaces = !temporary_.empty();
+  const std::filesystem::path parent = path_.parent_path();  // once the file is replaced nothing allocates
   if (replaces) {
     struct stat old = {}, folder = {};
     if (::fstat(folder_, &folder) != 0) fail_at("cannot write", path_, errno);
@@ -148,7 +149,7 @@ void WholeFile::commit() {
   }
   const int closed = ::close(std::exchange(descriptor_, -1));
   if (closed != 0 && errno != EINTR) fail_at("cannot write", path_, errno);
-  if (replaces) sync_folder(folder_, path_.parent_path());
+  if (replaces) sync_folder(folder_, parent);
 }
 
 void write_file_whole(const std::filesystem::path& path, std::string_view bytes, NewFile kind) {
@@ -227,28 +228,46 @@ std::string InputFile::read_rest(const ReadLimits& limits) {
 }
 
 std::string InputFile::read_up_to(std::uint64_t known, std::uint64_t most, std::string_view limit) {
+  // In pieces, so that the memory of a source that goes on for ever stays what was read of it.
+  constexpr std::size_t kLargestPiece = std::size_t{8} << 20U;
+  std::vector<std::string> full;
   std::string bytes;
-  std::size_t size = 0;
-  // One byte more than expected, so that the end shows without growing the buffer.
+  std::size_t before = 0;  // bytes of the full pieces
+  std::size_t size = 0;    // of the last one
+  // One byte more than expected, so that the end shows without another piece.
   bytes.resize(known > 0 ? static_cast<std::size_t>(known) + 1 : std::size_t{64} * 1024);
   while (true) {
-    if (size == bytes.size())
-      bytes.resize(static_cast<std::size_t>(std::min<std::uint64_t>(2 * size, most + 1)));
+    if (size == bytes.size()) {
+      before += size;
+      full.push_back(std::move(bytes));
+      bytes = std::string(
+          static_cast<std::size_t>(std::min<std::uint64_t>({before, kLargestPiece, most + 1 - before})),
+          '\0');
+      size = 0;
+    }
     const ssize_t count = ::read(descriptor_, bytes.data() + size, bytes.size() - size);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail_at("cannot read", path_, errno);
     if (count == 0) break;
     size += static_cast<std::size_t>(count);
-    if (size > most) {
+    if (before + size > most) {
       throw InvalidArgument(str("cannot read ", path_, ": it gives more than ", most,
                                 " bytes, the limit for what does not tell its size; whoever trusts it raises "
                                 "ReadLimits::",
                                 limit, " in C++, --read-limit on the command line"));
     }
   }
-  position_ += size;
+  position_ += before + size;
   bytes.resize(size);
-  return bytes;
+  if (full.empty()) return bytes;
+  std::string all;
+  all.reserve(before + size);
+  for (std::string& piece : full) {
+    all += piece;
+    piece = std::string();
+  }
+  all += bytes;
+  return all;
 }
 
 void InputFile::read(char* to, std::uint64_t bytes) {

@@ -3,14 +3,18 @@
 #include "lockstep/io/state/checkpoint_series.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <condition_variable>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string_view>
 #include <system_error>
 #include <thread>
+
+#include <dirent.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/process_mark.h"
@@ -52,10 +56,12 @@ class Folder {
   // By number; regular files only.
   std::vector<std::pair<std::uint64_t, fs::path>> list() const {
     std::vector<std::pair<std::uint64_t, fs::path>> found;
-    visit([&](const fs::directory_entry& entry) {
-      const auto number = number_of(entry.path().filename().string());
+    visit([&](std::string_view filename) {
+      const auto number = number_of(filename);
+      if (!number) return;
+      fs::path path = path_ / filename;
       std::error_code ignored;  // the file may have just gone
-      if (number && entry.is_regular_file(ignored)) found.emplace_back(*number, entry.path());
+      if (fs::is_regular_file(path, ignored)) found.emplace_back(*number, std::move(path));
     });
     std::ranges::sort(found);
     return found;
@@ -64,9 +70,7 @@ class Folder {
   // Higher than every number in use, by a checkpoint or by anything else with such a name.
   std::uint64_t next_number() const {
     std::uint64_t highest = 0;
-    visit([&](const fs::directory_entry& entry) {
-      highest = std::max(highest, number_of(entry.path().filename().string()).value_or(0));
-    });
+    visit([&](std::string_view filename) { highest = std::max(highest, number_of(filename).value_or(0)); });
     if (highest == kLargestNumber) {
       throw FailedPrecondition(str("checkpoint folder ", path_, ": ", file(highest).filename(),
                                    " has the last number that there is; rename it"));
@@ -75,10 +79,9 @@ class Folder {
   }
 
   void remove_leftovers() const {
-    visit([&](const fs::directory_entry& entry) {
-      const std::string filename = entry.path().filename().string();
+    visit([&](std::string_view filename) {
       std::error_code ignored;  // what cannot be removed does no harm
-      if (number_of(name_behind_temporary(filename))) fs::remove(entry.path(), ignored);
+      if (number_of(name_behind_temporary(filename))) fs::remove(path_ / filename, ignored);
     });
   }
 
@@ -97,12 +100,19 @@ class Folder {
     return number;
   }
 
+  // Calls the visitor with the name of each entry. Not by fs::directory_iterator: libstdc++'s ends the process
+  // when memory runs out.
   template <class Visit>
   void visit(const Visit& visitor) const {
-    std::error_code error;
-    fs::directory_iterator entries(path_, error);
-    for (; !error && entries != fs::directory_iterator(); entries.increment(error)) visitor(*entries);
-    if (error) folder_fails(path_, error);
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path_.c_str()), &::closedir);
+    if (folder == nullptr) folder_fails(path_, std::error_code(errno, std::generic_category()));
+    for (;;) {
+      errno = 0;
+      const dirent* const entry = ::readdir(folder.get());
+      if (entry == nullptr) break;
+      visitor(std::string_view(entry->d_name));
+    }
+    if (errno != 0) folder_fails(path_, std::error_code(errno, std::generic_category()));
   }
 
   fs::path path_;
@@ -313,8 +323,8 @@ std::optional<SeriesRestore> CheckpointSeries::restore_latest(VariableStore& sto
     if (paths.empty()) break;
     tried.insert(paths.back());
     try {
+      restored.path = paths.back();  // before anything is restored: it may be out of memory
       restored.report = restore_checkpoint(store, paths.back(), options, writer_->options.limits);
-      restored.path = paths.back();
       return restored;
     } catch (const NotFound&) {
       if (fs::exists(paths.back())) throw;

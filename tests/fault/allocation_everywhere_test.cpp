@@ -1,4 +1,4 @@
-// Tests: graph/ir/graph.cpp, graph/ops/register.cpp, io/state/snapshot.cpp, io/state/logical_variables.cpp,
+// Tests: core/scheduler.cpp, graph/ir/graph.cpp, graph/ops/register.cpp, io/state/snapshot.cpp, io/state/logical_variables.cpp,
 //        strategies/trace/step.cpp
 // Each allocation fails once, of everything a program does but run in parallel (tests/fault/allocation_test.cpp). What
 // failed has not happened: variables are as before, or committed as said; the process goes on, and the next try
@@ -10,6 +10,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "lockstep/lockstep.h"
 #include "support/failing_allocations.h"
@@ -256,6 +258,81 @@ TEST_F(EachAllocation, OfCheckpoints) {
                [&](bool) { EXPECT_EQ(store.value("a").data<float>()[0], 3); });
 }
 
+// A checkpoint that was written counts as written, and one that was restored as restored: what comes after that
+// cannot fail any more.
+TEST_F(EachAllocation, OfACheckpointThatIsReplaced) {
+  VariableStore store;
+  store.find_or_create("v", {DType::kF32, {}}, [] { return Tensor::scalar(0.0F); });
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "state.lkc";
+  save_checkpoint(store, path);
+  float in_file = 0, next = 1;
+  fail_each_of(
+      [&] {
+        store.set("v", Tensor::scalar(next));
+        save_checkpoint(store, path);
+      },
+      [&](bool done) {
+        VariableStore other;
+        other.find_or_create("v", {DType::kF32, {}}, [] { return Tensor::scalar(0.0F); });
+        restore_checkpoint(other, path);
+        EXPECT_EQ(other.value("v").item(), done ? next : in_file);
+        if (done) in_file = next;
+        ++next;
+      });
+}
+
+TEST_F(EachAllocation, OfASeriesThatIsRestored) {
+  const TemporaryFolder folder;
+  CheckpointSeries series(folder.path() / "series", {});
+  VariableStore store;
+  store.find_or_create("v", {DType::kF32, {}}, [] { return Tensor::scalar(7.0F); });
+  series.save(store);
+  series.wait();
+  store.set("v", Tensor::scalar(2.0F));
+  fail_each_of(
+      [&] {
+        store.set("v", Tensor::scalar(1.0F));
+        series.restore_latest(store);
+      },
+      [&](bool done) {
+        // Not done, and yet the value of the checkpoint: then a caller would be told of a failure that was none.
+        if (!done) {
+          EXPECT_NE(store.value("v").item(), 7.0F);
+        }
+        store.set("v", Tensor::scalar(2.0F));
+      });
+  EXPECT_EQ(series.list().size(), 1U);
+}
+
+// On all threads: the writing one too.
+TEST_F(EachAllocation, OfASeriesThatIsSaved) {
+  const TemporaryFolder folder;
+  VariableStore store;
+  store.find_or_create("v", {DType::kF32, {}}, [] { return Tensor::scalar(7.0F); });
+  CheckpointSeries series(folder.path() / "series", {.keep = 2});
+  series.save(store);
+  series.wait();
+  for (std::int64_t n = 1;; ++n) {
+    ASSERT_LT(n, 100'000);
+    bool reached = false;
+    {
+      const FailingAllocations failing({.nth = n, .of = FailingAllocations::Of::kProcess});
+      try {
+        series.save(store);
+        series.wait();
+      } catch (const std::bad_alloc&) {
+      } catch (const Error&) {
+      }
+      reached = failing.reached();
+    }
+    series.save(store);
+    series.wait();
+    EXPECT_LE(series.list().size(), 3U);
+    if (!reached) break;
+  }
+}
+
 TEST_F(EachAllocation, OfTheFirstUseOfTheRegistry) {
   for (const std::int64_t n : {1, 2, 3, 10, 33, 100, 333, 1000, 2000}) {
     const int status = exit_status_of_child([&] {
@@ -269,6 +346,25 @@ TEST_F(EachAllocation, OfTheFirstUseOfTheRegistry) {
     });
     EXPECT_TRUE(status == 0 || status == 2) << n << ": " << status;
   }
+}
+
+// The system lets this user start three threads, and the runtime wants sixteen.
+TEST(Threads, ThatCannotBeStartedAreAnError) {
+  if (!testing::kAllocationsFail) GTEST_SKIP() << "sanitizers start threads of their own";
+  const int status = exit_status_of_child([] {
+    if (::geteuid() == 0 && (::setgid(61234) != 0 || ::setuid(61234) != 0)) return 9;
+    const rlimit limit{4, 4};
+    if (::setrlimit(RLIMIT_NPROC, &limit) != 0) return 9;
+    try {
+      const Runtime runtime({.threads = 16});
+      return 1;
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      if (error.code() != ErrorCode::kUnavailable || text.find("of 16 (") == std::string::npos) return 2;
+    }
+    return ::geteuid() == 61234 && Runtime({.threads = 1}).scheduler().num_workers() != 1 ? 3 : 0;
+  });
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(EachAllocation, OfAProgramThatEndsInsideANode) {
