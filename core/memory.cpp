@@ -31,7 +31,7 @@ void* MemoryPool::allocate(std::size_t bytes) {
   constexpr auto kLimit = static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max());
   void* block = bytes <= kLimit ? take(bytes) : nullptr;
   if (block == nullptr) {
-    throw Error(ErrorCode::kUnavailable,
+    throw Error(ErrorCode::kOutOfMemory,
                 str("out of ", to_string(kind_), " memory: asked for ", bytes, " bytes while ",
                     live_.load(std::memory_order_relaxed), " bytes of this pool are in use"));
   }

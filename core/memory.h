@@ -31,7 +31,7 @@ class LOCKSTEP_API MemoryPool {
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  // 64-byte aligned; never null (0 bytes give a valid, unique block). Throws Error(kUnavailable) when out of
+  // 64-byte aligned; never null (0 bytes give a valid, unique block). Throws Error(kOutOfMemory) when out of
   // memory.
   void* allocate(std::size_t bytes);
   void deallocate(void* block, std::size_t bytes) noexcept;  // bytes as asked for

@@ -78,7 +78,7 @@ TEST(MemoryPool, SaysWhenMemoryIsOut) {
     pool.allocate(257);
     FAIL() << "there was memory";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
     EXPECT_THAT(error.message(), HasSubstr("out of gpu memory: asked for 257 bytes while 256 bytes"));
   }
   EXPECT_EQ(pool.stats().live_bytes, 256);

@@ -118,7 +118,7 @@ TEST(ProgramMemory, AShortageNamesTheLargestValue) {
   const testing::Caught error = testing::caught([&] {
     program.run({{"x", Tensor::full(DType::kF64, {3}, 1)}});
   });
-  EXPECT_EQ(error.code, ErrorCode::kUnavailable);
+  EXPECT_EQ(error.code, ErrorCode::kOutOfMemory);
   EXPECT_THAT(error.what, ::testing::HasSubstr("out of cpu memory"));
   EXPECT_THAT(error.what, ::testing::HasSubstr("the largest value of the step is f64[1125899906842624,3]"));
   EXPECT_GE(error.place.line, line);
