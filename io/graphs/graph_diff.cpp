@@ -276,12 +276,15 @@ class Comparison {
   }
 
   static void compare_attributes(const Node& old, const Node& now, NodeChange& change) {
-    std::set<std::string> names;
-    for (const Attribute& attribute : old.attributes()) names.insert(attribute.name);
-    for (const Attribute& attribute : now.attributes()) names.insert(attribute.name);
-    for (const std::string& name : names) {
-      const AttributeValue* const x = find_attribute(old.attributes(), name);
-      const AttributeValue* const y = find_attribute(now.attributes(), name);
+    // Both lists are sorted by name.
+    auto a = old.attributes().begin(), b = now.attributes().begin();
+    const auto a_end = old.attributes().end(), b_end = now.attributes().end();
+    while (a != a_end || b != b_end) {
+      const bool has_a = a != a_end && (b == b_end || a->name <= b->name);
+      const bool has_b = b != b_end && (a == a_end || b->name <= a->name);
+      const std::string& name = has_a ? a->name : b->name;
+      const AttributeValue* const x = has_a ? &(a++)->value : nullptr;
+      const AttributeValue* const y = has_b ? &(b++)->value : nullptr;
       if (x != nullptr && y != nullptr) {
         if (same_value(*x, *y)) continue;
         if (type_of(*x) == AttributeType::kLambda && type_of(*y) == AttributeType::kLambda) continue;
