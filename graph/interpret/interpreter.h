@@ -7,8 +7,9 @@
 //
 // It runs any graph that verifies: regions, replicas, lambdas, variables, random ops; every device is the
 // CPU. It uses the kernels and splits of the ops, so that compiled programs agree with it to the bit. As in
-// programs, a node that no result and no effect depends on does not run. It is the oracle of the tests and of
-// bisect() (graph/transform/bisect.h).
+// programs, a node that no result and no effect depends on does not run. But a node of which only the shape is
+// used runs here, and not in a program: if it fails, only the interpreter does. It is the oracle of the tests
+// and of bisect() (graph/transform/bisect.h).
 //
 // A step either commits or has no effect: if something throws, variables and the step counter are as before
 // the run. Errors name node, op and source line, with the original exception nested.

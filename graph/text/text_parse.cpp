@@ -22,7 +22,7 @@ using internal::to_integer;
 // Memory per item, in the graph and while it is verified.
 constexpr std::uint64_t kNodeBytes = sizeof(Node) + 128;
 constexpr std::uint64_t kVariableBytes = 2 * sizeof(VariableDecl) + 64;
-constexpr std::uint64_t kUnknownOpBytes = sizeof(OpDef) + 256;
+constexpr std::uint64_t kUnknownOpBytes = 2 * sizeof(OpDef) + 512;
 constexpr std::size_t kInlineInputs = 2;
 
 class Parser {

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,7 +56,8 @@ class Handle {
 // A child process whose standard streams are connected to this one.
 class Child {
  public:
-  Child(const std::string& program, const std::vector<std::string>& arguments) {
+  Child(const std::string& program, const std::vector<std::string>& arguments,
+        const GraphvizOptions& limits) {
     // A socket, since a write to a socket that nobody reads can be told not to raise a signal.
     std::array<int, 2> in{}, out{}, err{};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in.data()) != 0) fail("socketpair");
@@ -86,6 +88,13 @@ class Child {
       throw NotFound(
           str("cannot run '", program, "' (", std::generic_category().message(error), "); ", kRemedy));
     }
+    // It also ends by itself if this process dies before it.
+    const rlimit memory{limits.memory_bytes, limits.memory_bytes};
+    if (limits.memory_bytes > 0) ::prlimit(pid_, RLIMIT_AS, &memory, nullptr);
+    const auto seconds =
+        static_cast<rlim_t>(std::chrono::ceil<std::chrono::seconds>(limits.limit).count() + 1);
+    const rlimit time{seconds, seconds};
+    ::prlimit(pid_, RLIMIT_CPU, &time, nullptr);
   }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -135,7 +144,7 @@ Decision has_graphviz(const GraphvizOptions& options) {
 std::string run_graphviz(std::string_view dot, std::string_view format, const GraphvizOptions& options) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point deadline = Clock::now() + options.limit;
-  Child child(options.program, {str("-T", format)});
+  Child child(options.program, {str("-T", format)}, options);
   std::string output, errors;
   while (child.output.is_open() || child.errors.is_open()) {
     std::array<pollfd, 3> polled = {

@@ -25,7 +25,8 @@ namespace lockstep {
 struct GraphvizOptions {
   std::string program = "dot";  // looked for in PATH unless it has a slash in it
   std::chrono::milliseconds limit = std::chrono::seconds(60);
-  std::string* warnings = nullptr;  // receives its messages besides the drawing
+  std::uint64_t memory_bytes = std::uint64_t{4} << 30U;  // that it may take; 0: no limit
+  std::string* warnings = nullptr;                       // receives its messages besides the drawing
 };
 
 // Can Graphviz be run?
