@@ -164,7 +164,7 @@ enum class CopyRule : std::uint8_t {
   kSum,    // the value is their sum
   kMean,
   kFirst,   // the value is that of the first copy
-  kApart,   // each replica has its own; together they are not one value
+  kOwn,     // each replica has its own; together they are not one value
   kSlices,  // one after the other along an axis; elements beyond the value's extent do not count
 };
 

@@ -2,9 +2,9 @@
 //
 // Two graphs have the same structure when they agree in everything that decides what they compute and how it
 // reads: names, ops, inputs, controls (as sets), attributes (bit by bit), output specs, devices, regions,
-// parameters, results, variables. Ids, creation sites and provenance do not count. The code of lambda nodes
-// cannot be compared: lambdas are matched by position and name, so two graphs with lambdas agree if
-// everything else does. All linear in the number of nodes.
+// parameters, results, variables, and the replica of a node; ids, creation sites and the rest of provenance do
+// not count. The code of lambda nodes cannot be compared: lambdas are matched by position and name, so two
+// graphs with lambdas agree if everything else does. All linear in the number of nodes.
 // Thread safety: any thread; the graphs are only read.
 #pragma once
 

@@ -73,7 +73,7 @@ Decision LogicalVariable::has_value() const {
                             " that it has; compile the function that uses it on all replicas first"));
   }
   if (copies_.size() == 1) return Decision::yes();
-  if (role_.copies == CopyRule::kApart) {
+  if (role_.copies == CopyRule::kOwn) {
     return Decision::no(
         "every replica has a copy of its own, and together they are no one value: copies() gives each, or "
         "give "

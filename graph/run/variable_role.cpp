@@ -14,7 +14,7 @@ CopyRule rule_of(const VariableDecl& decl) {
     case Aggregation::kSlices: return CopyRule::kSlices;
     case Aggregation::kNone: break;
   }
-  return CopyRule::kApart;
+  return CopyRule::kOwn;
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ void declare_as(const VariableRole& role, VariableDecl& decl) {
     case CopyRule::kMean: decl.aggregation = Aggregation::kMean; break;
     case CopyRule::kFirst: decl.aggregation = Aggregation::kOnlyFirstReplica; break;
     case CopyRule::kSlices: decl.aggregation = Aggregation::kSlices; break;
-    case CopyRule::kApart:
+    case CopyRule::kOwn:
     case CopyRule::kEqual: decl.aggregation = Aggregation::kNone; break;
   }
 }

@@ -66,24 +66,24 @@ class ProveSync final : public Pass {
   }
 
   void check_variables(const Congruence& proof) const {
-    const std::vector<std::string> broken = proof.broken();
-    if (broken.empty()) return;
+    const std::vector<std::string> drifting = proof.drifting();
+    if (drifting.empty()) return;
     const std::vector<VariableDecl>& variables = proof.graph().variables();
     std::size_t copy = 0;
-    while (variables[copy].copy_of != broken[0] || proof.final(copy) == proof.final(proof.original(copy)))
+    while (variables[copy].copy_of != drifting[0] || proof.final(copy) == proof.final(proof.original(copy)))
       ++copy;
     internal::Drift drift(proof);
     drift.follow_variables(proof.original(copy), copy);
     std::string message = str(
-        "variable '", broken[0], "' would not stay equal on all replicas: '", variables[copy].name,
+        "variable '", drifting[0], "' would not stay equal on all replicas: '", variables[copy].name,
         "' ends the step with a value that is not proven equal", drift.text(),
         "\nThere replicas begin to differ. all_reduce the value, or give the variable an aggregation; "
         "a branch or loop around it needs a predicate that is equal on all replicas, and cross-device ops of "
         "one's own give all replicas the same. If copies may drift apart, say so: "
         "MirroredOptions::may_drift, or allow-drift(variables=",
-        print_option(std::vector<std::string>{broken[0]}), ")");
-    if (broken.size() > 1)
-      message += str("\nThe same holds for ", broken.size() - 1, " more, '", broken[1], "' among them");
+        print_option(std::vector<std::string>{drifting[0]}), ")");
+    if (drifting.size() > 1)
+      message += str("\nThe same holds for ", drifting.size() - 1, " more, '", drifting[1], "' among them");
     throw PassError(name(), message, drift.start() == nullptr ? ErrorPlace{} : place_of(*drift.start()));
   }
 };

@@ -431,7 +431,7 @@ Congruence::Congruence(const Graph& outermost, const NameSet& drifting) : graph_
   CongruenceMaker(*this, drifting);
 }
 
-std::vector<std::string> Congruence::broken() const {
+std::vector<std::string> Congruence::drifting() const {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < final_.size(); ++i) {
     const std::size_t first = originals_[i];
@@ -446,7 +446,7 @@ Congruence consistent_congruence(const Graph& outermost) {
   NameSet drifting;
   for (;;) {
     Congruence made(outermost, drifting);
-    const std::vector<std::string> more = made.broken();
+    const std::vector<std::string> more = made.drifting();
     if (more.empty()) return made;
     drifting.insert(more.begin(), more.end());
   }

@@ -79,7 +79,7 @@ class LOCKSTEP_API Congruence {
   // The place of the variable that it is a copy of; its own place if it is not a copy.
   std::size_t original(std::size_t variable) const { return originals_[variable]; }
   // The variables whose copies begin the step equal but do not end it so.
-  std::vector<std::string> broken() const;
+  std::vector<std::string> drifting() const;
 
  private:
   friend class CongruenceMaker;

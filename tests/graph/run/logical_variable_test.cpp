@@ -88,11 +88,11 @@ TEST(LogicalVariable, SaysWhyThereIsNoValue) {
   const auto why = [](const Tensor& value, CopyRule rule, std::int64_t extent = 0) {
     return Copies({value, value}, {.copies = rule, .slice_extent = extent}).get().has_value().reason();
   };
-  EXPECT_THAT(why(ints({1}), CopyRule::kApart), HasSubstr("copies() gives each"));
+  EXPECT_THAT(why(ints({1}), CopyRule::kOwn), HasSubstr("copies() gives each"));
   EXPECT_THAT(why(ints({1}), CopyRule::kMean), HasSubstr("no integer"));
   EXPECT_THAT(why(Tensor::full(DType::kBool, {1}, 1), CopyRule::kSum), HasSubstr("truth values"));
   EXPECT_THAT(why(ints({1}), CopyRule::kSlices, 3), HasSubstr("do not make up the 3 elements"));
-  EXPECT_TRUE(Copies({ints({1})}, {.copies = CopyRule::kApart}).get().has_value());
+  EXPECT_TRUE(Copies({ints({1})}, {.copies = CopyRule::kOwn}).get().has_value());
 }
 
 TEST(VariableRole, AndDeclarationsSayTheSame) {

@@ -79,7 +79,7 @@ TEST(Congruence, ReadsFollowTheHistoryOfTheirVariable) {
   EXPECT_FALSE(p.equal("a2", "b2"));
   EXPECT_TRUE(p.equal("a2", "b3"));
   EXPECT_TRUE(p.equal("ua", "b3"));
-  EXPECT_TRUE(p.classes.broken().empty());
+  EXPECT_TRUE(p.classes.drifting().empty());
 }
 
 TEST(Congruence, CopiesThatAreSynchronizedOnReadAreNeverEqual) {
@@ -192,13 +192,13 @@ TEST(Congruence, SeesThroughBranchesThatHoldAllReplicas) {
   const Proof p(kJoinedCond);
   EXPECT_TRUE(p.equal("c", "c", 0, 1));
   EXPECT_TRUE(p.equal("r", "s"));
-  EXPECT_TRUE(p.classes.broken().empty());
+  EXPECT_TRUE(p.classes.drifting().empty());
   std::string text(kJoinedCond);
   text.replace(text.find("(%t:1)"), 6, "(%y)");
   const Proof q(text);
   EXPECT_FALSE(q.equal("c", "c", 0, 1));
   EXPECT_FALSE(q.equal("r", "s"));
-  EXPECT_EQ(q.classes.broken(), std::vector<std::string>{"w"});
+  EXPECT_EQ(q.classes.drifting(), std::vector<std::string>{"w"});
 }
 
 std::string loop_text(std::string_view next_b) {
@@ -314,9 +314,9 @@ TEST(Congruence, FindsTheAssumptionThatHolds) {
       %t = assign[variable=@"w/replica_1"](%b) : f32[] replica 1
       %s = assign[variable=@v](%x) : f32[] replica 0 after(%a)
     )");
-  EXPECT_EQ(Congruence(graph).broken(), std::vector<std::string>{"v"});
+  EXPECT_EQ(Congruence(graph).drifting(), std::vector<std::string>{"v"});
   const Congruence proof = consistent_congruence(graph);
-  EXPECT_TRUE(proof.broken().empty());
+  EXPECT_TRUE(proof.drifting().empty());
   EXPECT_NE(proof.top().of({graph.find("a"), 0}), proof.top().of({graph.find("b"), 0}));
   EXPECT_NE(proof.final(2), proof.final(3));
 }
