@@ -20,6 +20,7 @@ std::string list(const std::vector<Device>& devices) {
 struct Runtime::State {
   std::shared_ptr<VariableStore> variables = std::make_shared<VariableStore>();
   std::vector<Device> devices;
+  Topology topology;                               // the same devices in the same order
   std::vector<std::shared_ptr<MemoryPool>> pools;  // one per device
   std::uint64_t seed = 0;
   std::shared_ptr<Scheduler> scheduler;  // the last member: its threads end before anything that they may use
@@ -34,9 +35,15 @@ Runtime::Runtime(RuntimeOptions options) : state_(std::make_shared<State>()) {
     throw InvalidArgument(str("Runtime: cpu_devices = ", options.cpu_devices, ": expected 1 to ",
                               kMaxCpuDevices, " logical devices"));
   }
+  if (!options.worker.job.empty()) {
+    const Device named =
+        Device::parse(str("/job:", options.worker.job, "/task:", options.worker.task, "/cpu:0"));
+    state_->topology.set_worker(named.job, named.task);
+  }
   for (std::size_t i = 0; i < options.cpu_devices; ++i) {
     Device device;
     device.index = static_cast<int>(i);
+    state_->topology.add({.device = device, .card = 0});
     state_->devices.push_back(std::move(device));
     state_->pools.push_back(std::make_shared<MemoryPool>(DeviceKind::kCpu));
   }
@@ -49,18 +56,17 @@ Scheduler& Runtime::scheduler() const { return *state_->scheduler; }
 
 const std::vector<Device>& Runtime::devices() const { return state_->devices; }
 
+const Topology& Runtime::topology() const { return state_->topology; }
+
 Decision Runtime::has_device(const Device& device) const {
-  for (const Device& mine : state_->devices) {
-    if (mine == device) return Decision::yes();
-  }
+  if (state_->topology.find(device) != nullptr) return Decision::yes();
   return Decision::no(str("this runtime has no device ", device, "; it has ", list(state_->devices)));
 }
 
 const std::shared_ptr<MemoryPool>& Runtime::pool(const Device& device) const {
-  for (std::size_t i = 0; i < state_->devices.size(); ++i) {
-    if (state_->devices[i] == device) return state_->pools[i];
-  }
-  throw NotFound(has_device(device).reason());
+  const DeviceFacts* found = state_->topology.find(device);
+  if (found == nullptr) throw NotFound(has_device(device).reason());
+  return state_->pools[static_cast<std::size_t>(found - state_->topology.devices().data())];
 }
 
 const std::shared_ptr<VariableStore>& Runtime::variables() const { return state_->variables; }

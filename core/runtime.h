@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/core/base/export.h"
@@ -20,6 +21,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/memory.h"
 #include "lockstep/core/scheduler.h"
+#include "lockstep/core/topology.h"
 #include "lockstep/core/variable_store.h"
 
 namespace lockstep {
@@ -33,6 +35,13 @@ struct RuntimeOptions {
   std::shared_ptr<Scheduler> scheduler = nullptr;
   // Seed of every random op's stream.
   std::uint64_t seed = 0;
+  // This process among others; its devices may then be named "/job:worker/task:1/cpu:0" too. An empty job: it
+  // is alone.
+  struct Worker {
+    std::string job = {};
+    int task = -1;
+  };
+  Worker worker = {};
 };
 
 class LOCKSTEP_API Runtime {
@@ -41,6 +50,8 @@ class LOCKSTEP_API Runtime {
 
   Scheduler& scheduler() const;
   const std::vector<Device>& devices() const;
+  // The devices with their memories; valid while a handle lives.
+  const Topology& topology() const;
   // A no names the devices that exist.
   Decision has_device(const Device& device) const;
   const std::shared_ptr<MemoryPool>& pool(const Device& device) const;  // throws NotFound

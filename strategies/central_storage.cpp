@@ -2,7 +2,7 @@
 #include "lockstep/strategies/central_storage.h"
 
 #include "lockstep/core/device.h"
-#include "lockstep/strategies/passes/internal/memories.h"
+#include "lockstep/strategies/passes/internal/device_checks.h"
 
 namespace lockstep {
 

@@ -7,7 +7,7 @@
 #include "lockstep/strategies/passes/bucket_all_reduce.h"
 #include "lockstep/strategies/passes/insert_all_reduce.h"
 #include "lockstep/strategies/passes/insert_copies.h"
-#include "lockstep/strategies/passes/internal/memories.h"
+#include "lockstep/strategies/passes/internal/device_checks.h"
 #include "lockstep/strategies/passes/lower_collectives.h"
 #include "lockstep/strategies/passes/mirror_variables.h"
 #include "lockstep/strategies/passes/order_collectives.h"
@@ -101,7 +101,7 @@ CrossDeviceChoice MirroredStrategy::cross_device_choice(std::int64_t bytes) cons
   if (options_.custom_cross_device_ops != nullptr)
     return {std::string(options_.custom_cross_device_ops->name()), "it is the user's own"};
   if (options_.cross_device_ops != "auto") return {options_.cross_device_ops, "the options name it"};
-  return choose_cross_device_ops(worker_devices(), bytes);
+  return choose_cross_device_ops(worker_devices(), bytes, &runtime().topology());
 }
 
 PassPipeline MirroredStrategy::pipeline() const {

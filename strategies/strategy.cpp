@@ -10,7 +10,7 @@
 #include "lockstep/strategies/one_device.h"
 #include "lockstep/strategies/passes/enter_replicas.h"
 #include "lockstep/strategies/passes/internal/copies.h"
-#include "lockstep/strategies/passes/internal/memories.h"
+#include "lockstep/strategies/passes/internal/device_checks.h"
 #include "lockstep/strategies/passes/register.h"
 #include "lockstep/strategies/proof/collective_schedule.h"
 #include "lockstep/strategies/trace/assign_check.h"
@@ -100,7 +100,7 @@ Step Strategy::finish_step(Step::Parts parts) {
   Graph graph = parts.step_graph;
   PassPipeline passes = pipeline();
   Analyses records;
-  PassContext context{.runtime = &runtime_, .records = &records};
+  PassContext context{.topology = &runtime_.topology(), .records = &records};
   parts.report = passes.run(graph, context, {.verify = checks_});
   // Recorded by order-collectives: once the order is fixed, and before collectives become other nodes.
   if (const auto schedule = records.find<CollectiveSchedule>()) parts.schedule = *schedule;

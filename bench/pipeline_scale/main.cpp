@@ -70,7 +70,7 @@ Trial distribute(const Strategy& strategy, const Graph& step, PipelineChecks che
   for (int i = 0; i < repeats; ++i) {
     Graph graph = step;
     PassPipeline pipeline = strategy.pipeline();
-    PassContext context{&strategy.runtime()};
+    PassContext context{&strategy.runtime().topology()};
     const double begin = cpu_now();
     PipelineReport report = pipeline.run(graph, context, {.verify = checks});
     const double seconds = cpu_now() - begin;

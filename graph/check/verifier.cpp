@@ -29,7 +29,7 @@ constexpr Rule kRules[] = {
     {"output-count", output_count, nullptr},
     {"dtypes", dtypes, nullptr},
     {"shapes", shapes, nullptr},
-    {"device-known", device_known, nullptr},
+    {"device-known", device_known, variable_device_known},
     {"variable-order", nullptr, variable_order},
 };
 
@@ -90,9 +90,9 @@ void check_graph(GraphCheck& check) {
   }
 }
 
-std::vector<Run::Found> find(const Graph& graph, const Runtime* runtime, bool first_only) {
+std::vector<Run::Found> find(const Graph& graph, const Topology* topology, bool first_only) {
   Run run{.outermost = graph,
-          .runtime = runtime,
+          .topology = topology,
           .first_only = first_only,
           .variables = variable_specs(graph),
           .placeholder = OpRegistry::global().find("placeholder"),
@@ -151,14 +151,14 @@ VerifyError::VerifyError(Violation violation)
       rule_(std::move(violation.rule)) {}
 VerifyError::~VerifyError() = default;
 
-void verify(const Graph& graph, const Runtime* runtime) {
-  auto found = internal::verifier::find(graph, runtime, true);
+void verify(const Graph& graph, const Topology* topology) {
+  auto found = internal::verifier::find(graph, topology, true);
   if (!found.empty()) throw VerifyError(std::move(found.front().violation));
 }
 
-std::vector<Violation> find_violations(const Graph& graph, const Runtime* runtime) {
+std::vector<Violation> find_violations(const Graph& graph, const Topology* topology) {
   std::vector<Violation> violations;
-  for (auto& one : internal::verifier::find(graph, runtime, false))
+  for (auto& one : internal::verifier::find(graph, topology, false))
     violations.push_back(std::move(one.violation));
   return violations;
 }

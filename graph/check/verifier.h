@@ -12,7 +12,7 @@
 
 #include "lockstep/core/base/export.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/runtime.h"
+#include "lockstep/core/topology.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {
@@ -33,9 +33,10 @@ class LOCKSTEP_API VerifyError : public Error {
   std::string rule_;
 };
 
-// With a runtime, devices must exist there (rule "device-known"); without one they need only parse.
-LOCKSTEP_API void verify(const Graph& graph, const Runtime* runtime = nullptr);
-LOCKSTEP_API std::vector<Violation> find_violations(const Graph& graph, const Runtime* runtime = nullptr);
+// With a topology (Runtime::topology()), devices of nodes and variables must be in it (rule "device-known");
+// without one they need only parse.
+LOCKSTEP_API void verify(const Graph& graph, const Topology* topology = nullptr);
+LOCKSTEP_API std::vector<Violation> find_violations(const Graph& graph, const Topology* topology = nullptr);
 // The names of all rules, in the order they are checked.
 LOCKSTEP_API std::vector<std::string> verifier_rules();
 

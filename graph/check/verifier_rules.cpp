@@ -199,28 +199,46 @@ void shapes(NodeCheck& check) {
   }
 }
 
+namespace {
+
+// What is wrong with the name of a device; empty: nothing.
+std::string device_fault(const Run& run, const std::string& name) {
+  try {
+    const Device device = Device::parse(name);
+    if (device.to_string() != name)
+      return str(", which is not the canonical name; it is ", in_quotes(device.to_string()));
+    if (run.topology == nullptr) return {};
+    const Decision exists = run.topology->has_device(device);
+    return exists ? std::string() : str(": ", exists.reason());
+  } catch (const Error& error) {
+    return str(": ", error.message());
+  }
+}
+
+}  // namespace
+
 void device_known(NodeCheck& check) {
   const std::string& name = check.node.device();
   if (name.empty() || &name == check.run.last_device) return;
-  if (check.run.good_devices.contains(name)) {
-    check.run.last_device = &name;
-    return;
-  }
-  const std::string subject = str(in_quotes(check.node.name()), " is placed on ", in_quotes(name));
-  try {
-    const Device device = Device::parse(name);
-    if (device.to_string() != name) {
-      return check.fail(
-          str(subject, ", which is not the canonical name; it is ", in_quotes(device.to_string())));
-    }
-    if (check.run.runtime != nullptr) {
-      const Decision exists = check.run.runtime->has_device(device);
-      if (!exists) return check.fail(str(subject, ": ", exists.reason()));
-    }
+  if (!check.run.good_devices.contains(name)) {
+    const std::string fault = device_fault(check.run, name);
+    if (!fault.empty())
+      return check.fail(str(in_quotes(check.node.name()), " is placed on ", in_quotes(name), fault));
     check.run.good_devices.insert(name);
-    check.run.last_device = &name;
-  } catch (const Error& error) {
-    check.fail(str(subject, ": ", error.message()));
+  }
+  check.run.last_device = &name;
+}
+
+void variable_device_known(GraphCheck& check) {
+  for (const VariableDecl& decl : check.graph.variables()) {
+    if (decl.device.empty() || check.run.good_devices.contains(decl.device)) continue;
+    const std::string fault = device_fault(check.run, decl.device);
+    if (fault.empty()) {
+      check.run.good_devices.insert(decl.device);
+    } else {
+      check.fail(str("variable ", in_quotes(decl.name), " is declared on ", in_quotes(decl.device), fault,
+                     decl.made_at.empty() ? "" : str(" (made at ", decl.made_at, ")")));
+    }
   }
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/device.h"
-#include "lockstep/core/runtime.h"
+#include "lockstep/core/topology.h"
 #include "lockstep/graph/ir/internal/gradient_nodes.h"
 #include "lockstep/graph/ir/internal/region_shapes.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
@@ -258,8 +258,8 @@ class FuseElementwise final : public Pass {
 
  private:
   PassOutcome run_on(Graph& graph, PassContext& context) override {
-    unplaced_on_cpu_ =
-        context.runtime == nullptr || context.runtime->devices().front().kind == DeviceKind::kCpu;
+    unplaced_on_cpu_ = context.topology == nullptr || context.topology->devices().empty() ||
+                       context.topology->devices().front().device.kind == DeviceKind::kCpu;
     return outcome_of(visit(graph, graph));
   }
 

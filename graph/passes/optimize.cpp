@@ -27,7 +27,7 @@ PassPipeline standard_passes(const OptimizeOptions& options) {
 }
 
 Graph optimize(Graph graph, const OptimizeOptions& options) {
-  PassContext context{options.runtime};
+  PassContext context{options.topology};
   standard_passes(options).run(graph, context, {.verify = options.checks});
   return graph;
 }

@@ -25,8 +25,8 @@ struct OptimizeOptions {
   // false: every node stays visible to observers and in profiles.
   bool fuse = true;
   FuseElementwiseOptions fusion = {};
-  // The runtime the graph will run on; null: CPUs.
-  const Runtime* runtime = nullptr;
+  // Of the machine that the graph will run on (Runtime::topology()); null: CPUs.
+  const Topology* topology = nullptr;
   // How the passes are checked: see graph/transform/pipeline.h.
   PipelineChecks checks = default_checks();
 };

@@ -88,7 +88,7 @@ Program compile(Graph graph, const Runtime& runtime, const CompileOptions& optio
   CompileOptions bound = options;
   if (bound.variables == nullptr) bound.variables = runtime.variables();
   graph.compact();
-  if (options.verify) verify(graph, &runtime);
+  if (options.verify) verify(graph, &runtime.topology());
   if (!options.replicas_in_turn) check_replicas(graph);
   bind_variables(graph, *bound.variables, options.same_start);
   return {std::move(graph), runtime, bound};

@@ -10,6 +10,7 @@
 #include "lockstep/graph/ir/internal/evaluate_node.h"
 #include "lockstep/graph/ir/internal/plain_call.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
+#include "lockstep/graph/ir/placement.h"
 #include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/run/internal/region_kernels.h"
 #include "lockstep/graph/run/internal/resolved_graph.h"
@@ -105,10 +106,11 @@ class PlanMaker {
         {{Location::Kind::kArena, arena, 0}, bytes, static_cast<std::int64_t>(intervals_.size() - 1)});
   }
 
-  std::uint32_t arena_of(const Node& node) {
-    const auto [found, fresh] = arenas_.try_emplace(node.device(), 0);
+  std::uint32_t arena_of(const std::string& name) {
+    const auto [found, fresh] = arenas_.try_emplace(name, 0);
     if (fresh) {
-      const Device device = node.device().empty() ? runtime_.devices().front() : Device::parse(node.device());
+      const Device device =
+          name.empty() ? runtime_.devices().front() : runtime_.topology().own(Device::parse(name));
       const auto known = std::ranges::find(plan_->arenas, device);
       found->second = static_cast<std::uint32_t>(known - plan_->arenas.begin());
       if (known == plan_->arenas.end()) plan_->arenas.push_back(device);
@@ -140,7 +142,7 @@ class PlanMaker {
     call.node = work.node->id();
     call.source = work.node;
     call.kernel = work.kernel;
-    call.arena = arena_of(*work.node);
+    call.arena = arena_of(work.node->device());
     call.replica = replica_ >= 0 ? replica_ : work.node->provenance().replica;
     call.first_arg = static_cast<std::uint32_t>(plan_->args.size());
     call.inputs = static_cast<std::uint32_t>(work.inputs.size());
@@ -347,7 +349,6 @@ class PlanMaker {
 
     // Outputs.
     std::vector<std::uint32_t>& values = values_[node.id().index()];
-    const std::uint32_t arena = arena_of(node);
     bool in_place_update = false;
     if (!updated.empty()) {
       LOCKSTEP_CHECK(outputs.size() == updated.size(), op.name, " gives ", outputs.size(), " outputs");
@@ -355,8 +356,10 @@ class PlanMaker {
       work.commit = in_place_update;
     }
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      values.push_back(in_place_update ? variables_.at(updated[i]).live_storage
-                                       : add_arena_storage(num_bytes(outputs[i]), arena));
+      const ValueId value{node.id(), static_cast<std::uint32_t>(i)};
+      values.push_back(in_place_update
+                           ? variables_.at(updated[i]).live_storage
+                           : add_arena_storage(num_bytes(outputs[i]), arena_of(device_of(graph_, value))));
       work.outputs.push_back({values.back(), &outputs[i]});
     }
     const bool has_slots = updated.size() > 1 || (!updated.empty() && op.traits.updates_variable->indices);
@@ -367,7 +370,7 @@ class PlanMaker {
         if (!use.writes) continue;
         VariableState& state = variables_.at(use.name);
         const TensorSpec* spec = variable_specs_(use.name);
-        const std::uint32_t shadow = add_arena_storage(num_bytes(*spec), arena);
+        const std::uint32_t shadow = add_arena_storage(num_bytes(*spec), arena_of(node.device()));
         work.outputs.push_back({shadow, keep_spec(*spec)});
         shadows.emplace_back(&state, shadow);
       }

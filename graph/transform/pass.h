@@ -23,7 +23,7 @@
 
 namespace lockstep {
 
-class Runtime;
+class Topology;
 
 enum class PassOutcome : std::uint8_t { kUnchanged, kChanged };
 LOCKSTEP_API std::string_view to_string(PassOutcome outcome);  // "unchanged", "changed"
@@ -70,8 +70,8 @@ class LOCKSTEP_API Analyses {
 
 // What a pass may use besides the graph.
 struct PassContext {
-  const Runtime* runtime = nullptr;  // where the graph will run, if that is known
-  Analyses* analyses = nullptr;      // of the graph; null: nobody keeps them
+  const Topology* topology = nullptr;  // of the machine that the graph will run on, if that is known
+  Analyses* analyses = nullptr;        // of the graph; null: nobody keeps them
   // What a pass recorded at its place in the pipeline, for the caller: unlike analyses, it is kept when later
   // passes change the graph. Null: nobody asks.
   Analyses* records = nullptr;

@@ -54,7 +54,7 @@ PassOutcome run_pass(Pass& pass, Graph& graph, PassContext& context) {
 void check_contract(const Pass& pass, const Graph& graph, const PassContext& context, PassOutcome claimed,
                     std::uint64_t& hash) {
   try {
-    verify(graph, context.runtime);
+    verify(graph, context.topology);
   } catch (const VerifyError& error) {
     std::throw_with_nested(PassError::after(pass.name(), error.message(), error.place()));
   }
@@ -118,7 +118,7 @@ PipelineReport PassPipeline::run(Graph& graph, PassContext& given, const Pipelin
   context.analyses = &analyses;
   const bool checking = options.verify == PipelineChecks::kAlways;
   PipelineReport report;
-  if (options.verify != PipelineChecks::kNever) verify(graph, context.runtime);
+  if (options.verify != PipelineChecks::kNever) verify(graph, context.topology);
   if (passes_.empty()) return report;
 
   Graph work = graph;
@@ -157,7 +157,7 @@ PipelineReport PassPipeline::run(Graph& graph, PassContext& given, const Pipelin
 void PassPipeline::check_end(const Graph& made, const Graph& original, PassContext& context,
                              const std::vector<PassInstrumentation*>& instrumentation) {
   try {
-    verify(made, context.runtime);
+    verify(made, context.topology);
   } catch (const VerifyError& error) {
     Graph again = original;
     run(again, context, {.verify = PipelineChecks::kAlways, .instrumentation = instrumentation});

@@ -43,7 +43,7 @@ PipelineRecording record_pipeline(const Strategy& strategy, const Graph& step_gr
                                   PipelineRecorder::Options options) {
   PipelineRecorder recorder(options);
   Graph graph = step_graph;
-  PassContext context{&strategy.runtime()};
+  PassContext context{&strategy.runtime().topology()};
   strategy.pipeline().run(graph, context, {.instrumentation = {&recorder}});
   return recorder.recording();
 }

@@ -5,23 +5,35 @@
 #include <algorithm>
 
 #include "lockstep/core/device.h"
+#include "lockstep/graph/ir/placement.h"
 #include "lockstep/graph/ir/replica_nodes.h"
-#include "lockstep/strategies/passes/internal/memories.h"
 
 namespace lockstep {
 
+namespace {
+
+bool same_memory(std::span<const std::string> devices, const Topology* topology) {
+  Memories memories(topology);
+  return std::ranges::all_of(devices,
+                             [&](const std::string& device) { return memories.same(device, devices[0]); });
+}
+
+}  // namespace
+
 // --- what lower() sees
 
-LowerContext::LowerContext(Rewriter& edit, NodeId node, std::vector<bool> is_read)
+LowerContext::LowerContext(Rewriter& edit, NodeId node, std::vector<bool> is_read, const Topology* topology)
     : edit_(edit), node_(node), is_read_(std::move(is_read)) {
   const Node& all_reduce = edit.graph().node(node);
   replicas_ = joined_replicas(all_reduce);
   tensors_ = all_reduce.inputs().size() / replicas_;
   reduce_ = parse_reduce_op(*all_reduce.find<std::string>("reduce"));
-  for (std::size_t r = 0; r < replicas_; ++r)
-    devices_.push_back(internal::device_of(edit.graph(), input(r, 0)));
+  for (std::size_t r = 0; r < replicas_; ++r) devices_.push_back(device_of(edit.graph(), input(r, 0)));
   given_.resize(replicas_ * tensors_);
+  in_one_memory_ = same_memory(devices_, topology);
 }
+
+bool LowerContext::in_one_memory() const { return in_one_memory_; }
 
 std::size_t LowerContext::slot(std::size_t replica, std::size_t tensor) const {
   if (replica >= replicas_ || tensor >= tensors_) {
@@ -101,7 +113,7 @@ ValueId LowerContext::copy(const std::string& device, ValueId value, std::int32_
 }
 
 ValueId LowerContext::copy_to(const std::string& device, ValueId value, std::int32_t replica) const {
-  if (internal::device_of(edit_.graph(), value) == device) return value;
+  if (device_of(edit_.graph(), value) == device) return value;
   return copy(device, value, replica);
 }
 
@@ -242,7 +254,7 @@ class Ring final : public CrossDeviceOps {
     if (tensors.empty()) return;
     const auto chunks = static_cast<std::int64_t>(c.replicas());
     const std::string base = c.edit().graph().node(c.node()).name();
-    const bool one_memory = in_one_memory(c);
+    const bool one_memory = c.in_one_memory();
     std::vector<ValueId> parts;  // chunk by chunk
     for (std::size_t owner = 0; owner < c.replicas(); ++owner) {
       const std::vector<ValueId> own = one_memory ? chunk(c, "/chunk", owner, owner, tensors, 0, c.replicas())
@@ -253,13 +265,6 @@ class Ring final : public CrossDeviceOps {
   }
 
  private:
-  static bool in_one_memory(const LowerContext& c) {
-    for (std::size_t r = 1; r < c.replicas(); ++r) {
-      if (internal::memory_of(c.device(r)) != internal::memory_of(c.device(0))) return false;
-    }
-    return true;
-  }
-
   // A part of the values of replicas [first, last), combined where replica `at` is.
   static std::vector<ValueId> chunk(LowerContext& c, std::string_view name, std::size_t index, std::size_t at,
                                     std::span<const std::size_t> tensors, std::size_t first,
@@ -341,11 +346,12 @@ std::ostream& operator<<(std::ostream& out, const CrossDeviceChoice& choice) {
   return out << choice.to_string();
 }
 
-CrossDeviceChoice choose_cross_device_ops(std::span<const std::string> devices, std::int64_t bytes) {
+CrossDeviceChoice choose_cross_device_ops(std::span<const std::string> devices, std::int64_t bytes,
+                                          const Topology* topology) {
   constexpr std::int64_t kSmall = 64 << 10;
-  bool one_memory = true, one_kind = true;
+  const bool one_memory = same_memory(devices, topology);
+  bool one_kind = true;
   for (const std::string& device : devices) {
-    one_memory = one_memory && internal::memory_of(device) == internal::memory_of(devices[0]);
     const auto kind = [](const std::string& text) {
       return text.empty() ? DeviceKind::kCpu : Device::parse(text).kind;
     };

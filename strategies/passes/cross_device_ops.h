@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "lockstep/core/base/export.h"
+#include "lockstep/core/topology.h"
 #include "lockstep/graph/ops/collectives.h"
 #include "lockstep/graph/transform/rewriter.h"
 
@@ -45,7 +46,8 @@ namespace lockstep {
 class LOCKSTEP_API LowerContext {
  public:
   // `is_read` says for each output of the node whether anything reads it.
-  LowerContext(Rewriter& edit, NodeId node, std::vector<bool> is_read);
+  // `topology`: of the machine the graph is for; null: not known.
+  LowerContext(Rewriter& edit, NodeId node, std::vector<bool> is_read, const Topology* topology = nullptr);
 
   Rewriter& edit() const { return edit_; }
   NodeId node() const { return node_; }
@@ -54,6 +56,7 @@ class LOCKSTEP_API LowerContext {
   ReduceOp reduce() const { return reduce_; }
   // Here and below a replica or tensor that does not exist is InvalidArgument.
   const std::string& device(std::size_t replica) const;  // empty: not placed
+  bool in_one_memory() const;                            // do all replicas compute in one?
   ValueId input(std::size_t replica, std::size_t tensor) const;
   // Does anything read what the all-reduce gives this replica? If not, give() need not be called.
   bool is_read(std::size_t replica, std::size_t tensor) const;
@@ -85,6 +88,7 @@ class LOCKSTEP_API LowerContext {
   ReduceOp reduce_;
   std::vector<bool> is_read_;
   std::vector<std::string> devices_;
+  bool in_one_memory_ = false;
   std::vector<ValueId> given_;
 };
 
@@ -109,8 +113,8 @@ LOCKSTEP_API CrossDeviceOpsPtr ring();
 // By one of the names above; throws InvalidArgument that lists them. `device` is for reduction_to_one_device.
 LOCKSTEP_API CrossDeviceOpsPtr cross_device_ops(std::string_view name, std::string_view device = {});
 
-// What "auto" chooses, and why. Depends on the devices and the size alone. `bytes`: of all tensors; -1: not
-// known.
+// What "auto" chooses, and why. Depends on the devices, their memories and the size alone. `bytes`: of all
+// tensors; -1: not known. `topology`: as for LowerContext.
 struct CrossDeviceChoice {
   std::string name;
   std::string reason;
@@ -118,6 +122,7 @@ struct CrossDeviceChoice {
 };
 LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const CrossDeviceChoice& choice);  // as to_string()
 LOCKSTEP_API CrossDeviceChoice choose_cross_device_ops(std::span<const std::string> devices,
-                                                       std::int64_t bytes);
+                                                       std::int64_t bytes,
+                                                       const Topology* topology = nullptr);
 
 }  // namespace lockstep

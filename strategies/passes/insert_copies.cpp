@@ -5,9 +5,9 @@
 #include <map>
 
 #include "lockstep/core/device.h"
+#include "lockstep/graph/ir/placement.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/rewriter.h"
-#include "lockstep/strategies/passes/internal/memories.h"
 #include "lockstep/strategies/passes/internal/registrations.h"
 
 namespace lockstep {
@@ -35,7 +35,8 @@ class InsertCopies final : public Pass {
     std::string device;
   };
 
-  PassOutcome run_on(Graph& graph, PassContext&) override {
+  PassOutcome run_on(Graph& graph, PassContext& context) override {
+    memories_ = Memories(context.topology);
     bool changed = false;
     for_each_level(graph, [&](Graph& level) { changed = insert(level, graph) || changed; });
     return outcome_of(changed);
@@ -59,10 +60,9 @@ class InsertCopies final : public Pass {
     std::vector<Crossing> crossings;
     for (const Node& node : level.nodes()) {
       for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-        if (!looks_at(node, i) || level.node(node.inputs()[i].node).op().traits.is(ReplicaRole::kCollective))
-          continue;
-        const std::string& to = internal::wanted_device(node, i);
-        if (crosses(internal::device_of(level, node.inputs()[i]), to))
+        if (!looks_at(node, i)) continue;
+        const std::string& to = wanted_device(node, i);
+        if (crosses(device_of(level, node.inputs()[i]), to))
           crossings.push_back({node.id(), i, to.empty() ? Device{}.to_string() : to});
       }
     }
@@ -89,7 +89,7 @@ class InsertCopies final : public Pass {
   }
 
   InsertCopiesOptions options_;
-  internal::Memories memories_;
+  Memories memories_{nullptr};
 };
 
 }  // namespace

@@ -39,7 +39,8 @@ class LowerCollectives final : public Pass {
   }
 
  private:
-  PassOutcome run_on(Graph& graph, PassContext&) override {
+  PassOutcome run_on(Graph& graph, PassContext& context) override {
+    topology_ = context.topology;
     bool changed = false;
     for_each_level(graph, [&](Graph& level) { changed = lower(level, graph) || changed; });
     return outcome_of(changed);
@@ -105,7 +106,7 @@ class LowerCollectives final : public Pass {
 
   // The replacement for each output.
   std::vector<ValueId> values_for(Rewriter& edit, NodeId id, std::vector<bool> is_read) const {
-    LowerContext context(edit, id, std::move(is_read));
+    LowerContext context(edit, id, std::move(is_read), topology_);
     std::vector<ValueId> values;
     if (context.replicas() == 1) {
       for (std::size_t t = 0; t < context.tensors(); ++t) values.push_back(context.input(0, t));
@@ -139,11 +140,12 @@ class LowerCollectives final : public Pass {
       const TensorSpec& spec = context.edit().graph().spec(context.input(0, t));
       bytes = spec.shape.is_known() ? bytes + static_cast<std::int64_t>(num_bytes(spec)) : -1;
     }
-    return cross_device_ops(choose_cross_device_ops(devices, bytes).name);
+    return cross_device_ops(choose_cross_device_ops(devices, bytes, topology_).name);
   }
 
   LowerCollectivesOptions options_;
   CrossDeviceOpsPtr ops_;  // null: chosen per collective
+  const Topology* topology_ = nullptr;
 };
 
 }  // namespace

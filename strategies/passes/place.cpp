@@ -71,11 +71,14 @@ class Place final : public Pass {
     return !placed.empty();
   }
 
-  // The device of the variable that the node updates; empty: it updates none.
+  // The device of the variable that the node reads or updates, where it has to run; empty: it uses none.
   static const std::string& home_of(const Node& node, const Graph& outermost) {
     static const std::string none;
-    const auto& update = node.op().traits.updates_variable;
-    const auto* variable = update ? node.find<VariableRef>(update->attribute) : nullptr;
+    const OpTraits& traits = node.op().traits;
+    const std::string* attribute = traits.updates_variable ? &traits.updates_variable->attribute
+                                   : traits.reads_variable ? &*traits.reads_variable
+                                                           : nullptr;
+    const auto* variable = attribute == nullptr ? nullptr : node.find<VariableRef>(*attribute);
     const VariableDecl* decl = variable == nullptr ? nullptr : outermost.find_variable(variable->name);
     return decl == nullptr ? none : decl->device;
   }

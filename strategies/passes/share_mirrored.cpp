@@ -7,9 +7,9 @@
 #include <tuple>
 #include <vector>
 
+#include "lockstep/graph/ir/placement.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/rewriter.h"
-#include "lockstep/strategies/passes/internal/memories.h"
 #include "lockstep/strategies/passes/internal/registrations.h"
 #include "lockstep/strategies/passes/internal/sharing.h"
 #include "lockstep/strategies/proof/congruence.h"
@@ -54,8 +54,8 @@ class ShareMirrored final : public Pass {
       std::shared_ptr<const Congruence> proof;
       if (context.analyses != nullptr) proof = context.analyses->find<Congruence>();
       if (proof == nullptr) proof = std::make_shared<const Congruence>(consistent_congruence(graph));
-      if (options_.variables) copies = candidates(*proof);
-      plan = fitting_plan(*proof, copies);
+      if (options_.variables) copies = candidates(*proof, context.topology);
+      plan = fitting_plan(*proof, copies, context.topology);
     }
     if (std::ranges::find(copies, true) == copies.end() && is_empty(plan)) return PassOutcome::kUnchanged;
     if (!is_risky(plan)) {
@@ -74,17 +74,17 @@ class ShareMirrored final : public Pass {
     }
     copies.assign(copies.size(), false);
     const Congruence proof = consistent_congruence(graph);
-    plan = fitting_plan(proof, copies);
+    plan = fitting_plan(proof, copies, context.topology);
     if (is_empty(plan)) return PassOutcome::kUnchanged;
     apply(graph, plan, copies);
     return PassOutcome::kChanged;
   }
 
   // Copies that stay equal to their variable and lie in the same memory.
-  static Copies candidates(const Congruence& proof) {
+  static Copies candidates(const Congruence& proof, const Topology* topology) {
     const std::vector<VariableDecl>& variables = proof.graph().variables();
     Copies copies(variables.size());
-    internal::Memories memories;
+    Memories memories(topology);
     for (std::size_t i = 0; i < variables.size(); ++i) {
       const std::size_t original = proof.original(i);
       if (original == i || variables[i].shares || proof.initial(i) != proof.initial(original) ||
@@ -95,10 +95,10 @@ class ShareMirrored final : public Pass {
     return copies;
   }
 
-  static SharingPlan fitting_plan(const Congruence& proof, Copies& copies) {
+  static SharingPlan fitting_plan(const Congruence& proof, Copies& copies, const Topology* topology) {
     for (;;) {
       std::set<std::size_t> refused;
-      SharingPlan plan = internal::plan_sharing(proof, copies, refused);
+      SharingPlan plan = internal::plan_sharing(proof, copies, topology, refused);
       bool fits = true;
       for (const std::size_t copy : refused) {
         fits = fits && !copies[copy];

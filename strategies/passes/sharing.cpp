@@ -5,7 +5,7 @@
 #include <optional>
 #include <span>
 
-#include "lockstep/strategies/passes/internal/memories.h"
+#include "lockstep/graph/ir/placement.h"
 
 namespace lockstep::internal {
 
@@ -13,8 +13,8 @@ namespace {
 
 class Planner {
  public:
-  Planner(const Congruence& proof, const std::vector<bool>& copies)
-      : proof_(proof), copies_(copies), members_(proof.num_classes()) {}
+  Planner(const Congruence& proof, const std::vector<bool>& copies, const Topology* topology)
+      : proof_(proof), copies_(copies), members_(proof.num_classes()), memories_(topology) {}
 
   SharingPlan run() { return plan(proof_.graph(), proof_.top()); }
   const std::set<std::size_t>& refused() const { return refused_; }  // copies that cannot be shared
@@ -224,9 +224,9 @@ class Planner {
 
 }  // namespace
 
-SharingPlan plan_sharing(const Congruence& proof, const std::vector<bool>& copies,
+SharingPlan plan_sharing(const Congruence& proof, const std::vector<bool>& copies, const Topology* topology,
                          std::set<std::size_t>& refused) {
-  Planner planner(proof, copies);
+  Planner planner(proof, copies, topology);
   SharingPlan plan = planner.run();
   refused = planner.refused();
   return plan;

@@ -47,15 +47,15 @@ std::vector<std::string> case_files() {
 
 // The graph breaks this rule, and no rule before it, with this message.
 void expect_broken(const Graph& graph, const std::string& rule, const std::string& message,
-                   const Runtime* runtime = nullptr) {
+                   const Topology* topology = nullptr) {
   try {
-    verify(graph, runtime);
+    verify(graph, topology);
     ADD_FAILURE() << "the graph verifies";
   } catch (const VerifyError& error) {
     EXPECT_EQ(error.rule(), rule);
     EXPECT_THAT(error.message(), HasSubstr("graph rule '" + rule + "' broken: "));
     EXPECT_THAT(error.message(), HasSubstr(message));
-    const std::vector<Violation> all = find_violations(graph, runtime);
+    const std::vector<Violation> all = find_violations(graph, topology);
     ASSERT_FALSE(all.empty());
     EXPECT_EQ(all[0].rule, rule);
     EXPECT_EQ("graph rule '" + rule + "' broken: " + all[0].message, error.message());
@@ -180,9 +180,24 @@ TEST(InvalidGraphs, ADeviceThatTheRuntimeDoesNotHave) {
   graph.set_device(graph.find("y"), "cpu:7");
   verify(graph);
   const Runtime runtime({.threads = 1, .cpu_devices = 2});
-  expect_broken(graph, "device-known", "'y' is placed on 'cpu:7'", &runtime);
+  expect_broken(graph, "device-known", "'y' is placed on 'cpu:7'", &runtime.topology());
   graph.set_device(graph.find("y"), "cpu:1");
-  verify(graph, &runtime);
+  verify(graph, &runtime.topology());
+}
+
+TEST(InvalidGraphs, AVariableOnADeviceThatDoesNotExist) {
+  Graph graph = parse("var @w : f32[] [device=\"gpu:1\"]\n%x = placeholder() : f32[]\nreturn %x\n");
+  verify(graph);
+  const Topology topology = Topology::parse("cpu:0; gpu:0");
+  expect_broken(graph, "device-known",
+                "variable 'w' is declared on 'gpu:1': there is no device gpu:1; there are cpu:0, gpu:0",
+                &topology);
+  const Topology larger = Topology::parse("cpu:0; gpu:0 gpu:1");
+  verify(graph, &larger);
+  VariableDecl decl = *graph.find_variable("w");
+  decl.device = "/device:GPU:1";
+  graph.redeclare_variable(decl);
+  expect_broken(graph, "device-known", "which is not the canonical name; it is 'gpu:1'");
 }
 
 // --- completeness

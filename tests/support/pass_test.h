@@ -30,6 +30,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/core/random.h"
+#include "lockstep/core/topology.h"
 #include "lockstep/graph/check/structure.h"
 #include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/interpret/interpreter.h"
@@ -133,8 +134,9 @@ inline void expect_same_meaning(const Graph& before, const Graph& after, std::ui
 }
 
 struct RewriteChecks {
-  bool idempotent = true;    // a second run must change nothing
-  bool same_meaning = true;  // off for passes that are meant to change results
+  bool idempotent = true;     // a second run must change nothing
+  bool same_meaning = true;   // off for passes that are meant to change results
+  std::string topology = {};  // as text: the machine that the graph is for; empty: not known
 };
 
 class PassTest : public ::testing::Test {
@@ -147,7 +149,9 @@ class PassTest : public ::testing::Test {
     const Graph before = parse(input, "input");
     const std::string wanted = print(parse(expected, "expected"));
     Graph after = before;
-    const PipelineReport report = passes.run(after);
+    const Topology topology = Topology::parse(checks.topology);
+    PassContext context{.topology = checks.topology.empty() ? nullptr : &topology};
+    const PipelineReport report = passes.run(after, context);
     const std::string got = print(after);
     if (got != wanted) {
       ADD_FAILURE() << passes.to_string() << " made another graph (-expected, +got):\n"
@@ -158,7 +162,7 @@ class PassTest : public ::testing::Test {
     if (checks.same_meaning) expect_same_meaning(before, after);
     if (checks.idempotent) {
       const std::string once = got;
-      EXPECT_EQ(passes.run(after).outcome, PassOutcome::kUnchanged)
+      EXPECT_EQ(passes.run(after, context).outcome, PassOutcome::kUnchanged)
           << "a second run of " << passes.to_string() << " changed the graph again (-first, +second):\n"
           << line_diff(once, print(after));
     }
@@ -175,8 +179,8 @@ class PassTest : public ::testing::Test {
   }
 
   template <class Passes>
-  void expect_unchanged(Passes&& passes, std::string_view input) {
-    expect_rewrite(std::forward<Passes>(passes), input, input);
+  void expect_unchanged(Passes&& passes, std::string_view input, const RewriteChecks& checks = {}) {
+    expect_rewrite(std::forward<Passes>(passes), input, input, checks);
   }
 };
 

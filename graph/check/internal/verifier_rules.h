@@ -26,7 +26,7 @@ namespace lockstep::internal::verifier {
 // The violations found, and the data that all rules share.
 struct Run {
   const Graph& outermost;
-  const Runtime* runtime;
+  const Topology* topology;
   bool first_only;  // keep only the violation that comes first in the order of rules
   NodeView::VariableSpecs variables;
   const OpDef* placeholder;
@@ -93,8 +93,8 @@ struct NodeCheck {
 
 struct Rule {
   std::string_view name;
-  void (*check_node)(NodeCheck&);    // one of the two is null
-  void (*check_graph)(GraphCheck&);  // asked after all nodes
+  void (*check_node)(NodeCheck&);    // null: it says nothing about single nodes
+  void (*check_graph)(GraphCheck&);  // asked after all nodes; null: nothing about the graph
 };
 std::span<const Rule> rules();
 
@@ -125,6 +125,7 @@ void region_variables(GraphCheck& check);
 void parameters(GraphCheck& check);
 void results(GraphCheck& check);
 void merge_calls(GraphCheck& check);
+void variable_device_known(GraphCheck& check);
 void variable_order(GraphCheck& check);
 
 }  // namespace lockstep::internal::verifier

@@ -24,8 +24,8 @@ struct SharingPlan {
 
 // For a graph and all its regions. `copies` (by place of the variable) are meant to share the memory of the
 // variable they copy. Copies whose updates cannot be merged are added to `refused`; make the plan again
-// without them.
-SharingPlan plan_sharing(const Congruence& proof, const std::vector<bool>& copies,
+// without them. `topology`: which devices compute in one memory; null: not known.
+SharingPlan plan_sharing(const Congruence& proof, const std::vector<bool>& copies, const Topology* topology,
                          std::set<std::size_t>& refused);
 
 }  // namespace lockstep::internal

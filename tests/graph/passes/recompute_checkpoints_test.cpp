@@ -20,7 +20,7 @@ constexpr const char* kPass = "recompute-checkpoints";
 using testing::random_tensor;
 
 PassOutcome run_pass(Graph& graph) {
-  PassContext context{nullptr};
+  PassContext context;
   return PassRegistry::global().make(kPass)->run(graph, context);
 }
 

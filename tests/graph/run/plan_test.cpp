@@ -440,5 +440,29 @@ TEST(PlanDevices, EachHasItsOwnMemory) {
   EXPECT_GT(runtime.pool(runtime.devices()[1])->stats().peak_bytes, 0);
 }
 
+// What a collective gives a replica lies where passes believe it: on the device of that replica's input.
+TEST(PlanDevices, ACollectiveGivesEachReplicaItsValueOnItsOwnDevice) {
+  const Graph graph = parse(R"(
+      %x = placeholder() : f32[2]
+      %a = neg(%x) : f32[2] on "cpu:0"
+      %b = neg(%a) : f32[2] on "cpu:1"
+      %g = all_gather[axis=0, replicas=2](%a, %b) : f32[4], f32[4] on "cpu:0"
+      %c = neg(%g) : f32[4] on "cpu:0"
+      %d = neg(%g:1) : f32[4] on "cpu:1"
+      return %c, %d
+    )");
+  const Runtime runtime({.threads = 1, .cpu_devices = 2});
+  const TensorSpec feed{DType::kF32, {2}};
+  const auto plan = internal::make_plan(graph, runtime, {&feed, 1}, {});
+  const auto gather = std::ranges::find_if(
+      plan->phases, [](const auto& phase) { return phase.source->op().name == "all_gather"; });
+  ASSERT_NE(gather, plan->phases.end());
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    const internal::Location& at = plan->args[gather->first_arg + gather->inputs + i].location;
+    ASSERT_EQ(at.kind, internal::Location::Kind::kArena);
+    EXPECT_EQ(plan->arenas[at.index].to_string(), str("cpu:", i));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

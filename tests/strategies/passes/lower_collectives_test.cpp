@@ -283,7 +283,7 @@ TEST_F(LowerCollectives, SaysWhatTheOpsOfAUserGetWrong) {
               HasSubstr("the device of replica 2 is asked for, and the all-reduce has 2 replicas"));
 }
 
-TEST(CrossDeviceOps, TheChoiceDependsOnDevicesAndBytesAlone) {
+TEST(CrossDeviceOps, TheChoiceDependsOnDevicesTheirMemoriesAndBytesAlone) {
   const auto choice = [](std::vector<std::string> devices, std::int64_t bytes) {
     return choose_cross_device_ops(devices, bytes).to_string();
   };
@@ -295,6 +295,10 @@ TEST(CrossDeviceOps, TheChoiceDependsOnDevicesAndBytesAlone) {
               HasSubstr("reduction_to_one_device: 100 bytes are too few"));
   EXPECT_EQ(choice({"gpu:0", "gpu:1", "gpu:2"}, 1 << 20), "ring: each of 3 devices moves its part only");
   EXPECT_EQ(choice({"gpu:0", "gpu:1", "gpu:2"}, -1), "ring: each of 3 devices moves its part only");
+  const Topology one_card = Topology::parse("gpu:0 gpu:1 gpu:2 memory=1 card=0");
+  const std::vector<std::string> gpus = {"gpu:0", "gpu:1", "gpu:2"};
+  EXPECT_EQ(choose_cross_device_ops(gpus, 1 << 20, &one_card).to_string(),
+            "shared_memory: all replicas lie in one memory");
 }
 
 // Every way gives the bits of the all-reduce, for all dtypes and numbers of replicas.

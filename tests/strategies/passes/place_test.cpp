@@ -1,4 +1,4 @@
-// Tests: strategies/passes/insert_copies.cpp, strategies/passes/memories.cpp, strategies/passes/place.cpp,
+// Tests: strategies/passes/device_checks.cpp, strategies/passes/insert_copies.cpp, strategies/passes/place.cpp,
 //        strategies/passes/register.cpp
 #include "lockstep/strategies/passes/place.h"
 
@@ -70,7 +70,7 @@ TEST_F(Place, TakesADefaultAndGoesIntoRegions) {
       %p = placeholder() : bool[] on "cpu:7"
       %y = cond(%p) : f32[] on "cpu:7" {
         region {
-          %a = read[variable=@w]() : f32[] on "cpu:1" replica 1
+          %a = read[variable=@w]() : f32[] on "cpu:0" replica 1
           return %a
         }
         region {
@@ -129,6 +129,48 @@ constexpr std::string_view kCpus = R"(
     )";
 
 TEST_F(InsertCopies, OneMemoryNeedsNone) { expect_unchanged("insert-copies", kCpus); }
+
+// Logical devices of one card need no copies, because the topology says so; a value of a collective is where
+// its replica's input was.
+TEST_F(InsertCopies, FollowsTheTopology) {
+  const char* const gpus = R"(
+      %x = placeholder() : f32[2] on "gpu:0"
+      %a = neg(%x) : f32[2] on "gpu:1"
+      %t = all_reduce[reduce="sum", replicas=2](%x, %a) : f32[2], f32[2] on "gpu:0"
+      %b = neg(%t:1) : f32[2] on "gpu:1"
+      %c = neg(%t) : f32[2] on "gpu:1"
+      return %b, %c
+    )";
+  expect_unchanged("insert-copies", gpus, {.topology = "cpu:0; gpu:0 gpu:1 memory=1"});
+  expect_rewrite("insert-copies", gpus, R"(
+      %x = placeholder() : f32[2] on "gpu:0"
+      %"x/copy" = copy(%x) : f32[2] on "gpu:1"
+      %a = neg(%"x/copy") : f32[2] on "gpu:1"
+      %t = all_reduce[reduce="sum", replicas=2](%x, %a) : f32[2], f32[2] on "gpu:0"
+      %b = neg(%t:1) : f32[2] on "gpu:1"
+      %"t/copy" = copy(%t) : f32[2] on "gpu:1"
+      %c = neg(%"t/copy") : f32[2] on "gpu:1"
+      return %b, %c
+    )",
+                 {.topology = "cpu:0; gpu:0; gpu:1"});
+}
+
+// Variables are read where they are; what reads the value elsewhere gets a copy that can be seen.
+TEST_F(Place, PutsReadsWhereTheVariableIs) {
+  expect_rewrite("place(devices=[gpu:0,gpu:1],variables=cpu:0),insert-copies", R"(
+      var @w : f32[2]
+      %w = read[variable=@w]() : f32[2] replica 1
+      %n = neg(%w) : f32[2] replica 1
+      return %n
+    )",
+                 R"(
+      var @w : f32[2] [device="cpu:0"]
+      %w = read[variable=@w]() : f32[2] on "cpu:0" replica 1
+      %"w/copy" = copy(%w) : f32[2] on "gpu:1" replica 1
+      %n = neg(%"w/copy") : f32[2] on "gpu:1" replica 1
+      return %n
+    )");
+}
 
 TEST_F(InsertCopies, ShowsEveryCrossingWhereTold) {
   expect_rewrite("insert-copies(all=true)", kCpus, R"(

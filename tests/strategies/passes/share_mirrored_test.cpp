@@ -82,6 +82,27 @@ TEST_F(ShareMirrored, LeavesReplicasOfOtherMemoriesAlone) {
     )");
 }
 
+// ... and joins those of logical devices that compute in one.
+TEST_F(ShareMirrored, AsksTheTopologyWhichDevicesShareAMemory) {
+  expect_rewrite("share-mirrored", R"(
+      var @w : f32[2] [device="gpu:0"]
+      var @"w/replica_1" : f32[2] [device="gpu:1", copy_of=@w, replica=1]
+      %w = read[variable=@w]() : f32[2] on "gpu:0" replica 0
+      %n = neg(%w) : f32[2] on "gpu:0" replica 0
+      %"replica_1/w" = read[variable=@"w/replica_1"]() : f32[2] on "gpu:1" replica 1
+      %"replica_1/n" = neg(%"replica_1/w") : f32[2] on "gpu:1" replica 1
+      return %n, %"replica_1/n"
+    )",
+                 R"(
+      var @w : f32[2] [device="gpu:0"]
+      var @"w/replica_1" : f32[2] [device="gpu:1", copy_of=@w, replica=1, shares=true]
+      %w = read[variable=@w]() : f32[2] on "gpu:0"
+      %n = neg(%w) : f32[2] on "gpu:0"
+      return %n, %n
+    )",
+                 {.topology = "gpu:0 gpu:1 memory=1 card=0"});
+}
+
 TEST_F(ShareMirrored, LeavesWhatDiffersAndWhatDriftsApartAlone) {
   expect_unchanged("share-mirrored", R"(
       var @v : f32[2] [synchronization=on_read]
