@@ -14,6 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/core/runtime.h"
 #include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/text/text.h"
 #include "support/data_dir.h"

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/topology.h"
 #include "lockstep/graph/transform/rewriter.h"
 #include "lockstep/strategies/proof/congruence.h"
 
