@@ -395,9 +395,10 @@ OpDef merge_call_op() {
     const auto replicas = static_cast<std::size_t>(given);
     const Graph& region = c.regions()[0];
     const std::size_t inputs = c.num_inputs();
+    const auto counted = [](std::size_t count) { return str(count, count == 1 ? " value" : " values"); };
     if (region.parameters().size() != inputs * replicas) {
-      NodeView::fail(str("the merge function takes ", region.parameters().size(), " values, and there are ",
-                         inputs, " of each of ", replicas, " replicas"));
+      NodeView::fail(str("the merge function takes ", counted(region.parameters().size()), ", got ",
+                         counted(inputs * replicas), ": ", inputs, " for each of ", replicas, " replicas"));
     }
     for (std::size_t i = 0; i < region.parameters().size(); ++i) {
       const TensorSpec& wanted = region.spec({region.parameters()[i], 0});
@@ -414,8 +415,8 @@ OpDef merge_call_op() {
       wanted += single == 1 ? 1 : replicas;
     }
     if (wanted != region.results().size()) {
-      NodeView::fail(str("the merge function gives ", region.results().size(), " values, and ",
-                         singles.size(), " outputs on ", replicas, " replicas need ", wanted));
+      NodeView::fail(str("the merge function gives ", counted(region.results().size()), ", expected ", wanted,
+                         ": one for each replica, or one for all where 'single' says so"));
     }
     std::size_t at = 0;
     for (const std::int64_t single : singles) {
