@@ -235,6 +235,11 @@ class Parser {
                    "'lockstep "
                    "passes'. None: the graph is only read, verified and written")
         ->type_name("TEXT");
+    app.add_option(
+           "--topology", opt_.topology,
+           "The machine that the graph is for: a file, or the text itself: 'cpu:0; gpu:0 gpu:1 memory=1'. "
+           "Default: not known")
+        ->type_name("TEXT|FILE");
     app.add_option("-o,--output", opt_.output,
                    "Where the graph goes: its extension chooses the format. Default: '-'")
         ->type_name("FILE");

@@ -24,6 +24,7 @@ struct OptCommand {
   std::string format;  // of the output: text, json or binary; empty: by the extension, text if there is none
   std::string passes;
   std::vector<std::string> print_after;  // "changed", "all", or names of passes
+  std::string topology;                  // a file or the text itself; empty: not known
   bool verify_each = false;
   bool time = false;
   std::string reproducer;            // a file to write; empty: none

@@ -1,14 +1,17 @@
 // tools/opt.cpp - lockstep opt: passes on a graph.
 #include <algorithm>
+#include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 
 #include "commands.h"
 #include "graph_input.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/topology.h"
 #include "lockstep/core/version.h"
 #include "lockstep/graph/text/text.h"
 #include "lockstep/graph/transform/pipeline.h"
@@ -85,6 +88,7 @@ std::string one_line(std::string text) {
 void write_reproducer(const OptCommand& command, const Watch::Failure& failure) {
   std::string rest;  // of the command lines
   for (const std::string& plugin : command.plugins) rest += " --load " + shell_word(plugin);
+  if (!command.topology.empty()) rest += " --topology " + shell_word(command.topology);
   rest += " " + shell_word(command.reproducer);
   const std::string text = str("// Written by lockstep ", kVersion,
                                ": the graph that a failing pass was given. To see it fail again:\n",
@@ -112,6 +116,12 @@ GraphFormat format_of(const OptCommand& command) {
                                {{"text", {"lks", "txt"}}, {"json", {"json"}}, {"binary", {"lkg"}}});
   }
   return name == "json" ? GraphFormat::kJson : name == "binary" ? GraphFormat::kBinary : GraphFormat::kText;
+}
+
+Topology topology_of(const std::string& file_or_text) {
+  std::error_code none;
+  const bool is_file = std::filesystem::exists(file_or_text, none);
+  return Topology::parse(is_file ? read_input(file_or_text) : file_or_text);
 }
 
 void print_times(const PipelineReport& report) {
@@ -144,6 +154,8 @@ int run_command(const OptCommand& command) {
   } else {
     graph = read_graph_input(asked.input);
   }
+  const Topology topology = topology_of(asked.topology);
+  PassContext context{.topology = asked.topology.empty() ? nullptr : &topology};
   PassPipeline pipeline = StrategyRegistry::global().parse_pipeline(asked.passes);
   std::optional<Watch> watch(std::in_place, asked, pipeline);
   PipelineOptions options;
@@ -151,7 +163,7 @@ int run_command(const OptCommand& command) {
   options.instrumentation = {&*watch};
   PipelineReport report;
   try {
-    report = pipeline.run(graph, options);
+    report = pipeline.run(graph, context, options);
   } catch (...) {
     const std::optional<Watch::Failure> failure = std::move(watch->failure);
     const bool offer = watch->failed && !failure && !asked.run_reproducer;

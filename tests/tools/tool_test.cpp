@@ -271,6 +271,31 @@ TEST_F(Tool, OptDistributesByTheNameOfAStrategy) {
                                  HasSubstr("on \"cpu:1\""), HasSubstr("copy_of=@w")));
 }
 
+// Passes ask the topology, which may be of a machine that is not here.
+TEST_F(Tool, OptTakesATopology) {
+  write("placed.lks", R"(%x = placeholder() : f32[] on "gpu:0"
+%y = neg(%x) : f32[] on "gpu:1"
+return %y
+)");
+  write("machine.txt", "cpu:0\ngpu:0 gpu:1 memory=1  # one card\n");
+  const auto copies = [this](const std::string& topology) {
+    const Outcome outcome = lockstep("opt placed.lks --passes=insert-copies " + topology);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome.out.find("copy(") != std::string::npos;
+  };
+  EXPECT_TRUE(copies(""));
+  EXPECT_TRUE(copies("--topology='cpu:0; gpu:0; gpu:1'"));
+  EXPECT_FALSE(copies("--topology='gpu:0 gpu:1 memory=1'"));
+  EXPECT_FALSE(copies("--topology machine.txt"));
+  const Outcome absent = lockstep("opt placed.lks --topology 'cpu:0; gpu:0'");
+  EXPECT_EQ(absent.status, 1);
+  EXPECT_THAT(absent.err,
+              HasSubstr("'y' is placed on 'gpu:1': there is no device gpu:1; there are cpu:0, gpu:0"));
+  const Outcome wrong = lockstep("opt placed.lks --topology 'gpu:0 speed=1'");
+  EXPECT_EQ(wrong.status, 1);
+  EXPECT_THAT(wrong.err, HasSubstr("topology, line 1, 'gpu:0 speed=1': there is no fact 'speed'"));
+}
+
 TEST_F(Tool, AFailingPassLeavesAReproducer) {
   // prove-sync refuses replicas that assign what differs between them.
   write("drift.lks", R"(var @w : f32[]
