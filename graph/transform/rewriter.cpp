@@ -258,16 +258,49 @@ Provenance Rewriter::made_from(const Provenance* origin, std::int32_t replica, s
   return made;
 }
 
-// What a pass makes of a share of a gradient is a share as well, until it combines replicas. Only a collective
-// that comes from another one of gradients() does not: it belongs to the way back through the step.
+namespace {
+
+// What a pass makes from shares of gradients is a share as well, until a node combines replicas; and what it
+// makes of that is summed. Nodes beside it (constants, rates) are neither, whatever their origin. Only a
+// collective that comes from another one of gradients() combines nothing: it belongs to the way back through the
+// step. A node with regions says nothing itself: SyncAnalysis looks into them.
+GradientMark mark_by_inputs(const Graph& graph, const OpDef& op, std::span<const ValueId> inputs,
+                            const Node* origin) {
+  if (op.regions > 0 && !combines_replicas(op)) return GradientMark::kNone;
+  const auto any = [&](GradientMark mark) {
+    return std::ranges::any_of(
+        inputs, [&](ValueId input) { return graph.node(input.node).provenance().gradient == mark; });
+  };
+  if (combines_replicas(op)) {
+    const bool way_back = origin != nullptr && combines_replicas(origin->op()) &&
+                          origin->provenance().gradient == GradientMark::kShare;
+    if (way_back) return GradientMark::kShare;
+    return any(GradientMark::kShare) ? GradientMark::kSummed : GradientMark::kNone;
+  }
+  if (any(GradientMark::kShare)) return GradientMark::kShare;
+  return any(GradientMark::kSummed) ? GradientMark::kSummed : GradientMark::kNone;
+}
+
+// A node that this pass made, and now puts into the place of a share, is one: a constant that the share was
+// folded into has no input that would say so.
+void keep_share(Graph& graph, StringId pass, NodeId from, NodeId to) {
+  if (graph.node(from).provenance().gradient != GradientMark::kShare) return;
+  const Node& node = graph.node(to);
+  const Provenance& old = node.provenance();
+  if (old.made_by != pass || old.gradient != GradientMark::kNone) return;
+  if (!node.regions().empty() || combines_replicas(node.op())) return;
+  Provenance marked = old;
+  marked.gradient = GradientMark::kShare;
+  graph.set_provenance(to, marked);
+}
+
+}  // namespace
+
+// For a node that becomes another: a share stays one until it combines replicas.
 GradientMark Rewriter::mark_of(const OpDef& op, std::span<const ValueId> inputs, const Node& origin) const {
-  const GradientMark mark = origin.provenance().gradient;
-  if (mark != GradientMark::kShare) return mark;
-  if (combines_replicas(op)) return combines_replicas(origin.op()) ? mark : GradientMark::kSummed;
-  const bool summed = std::ranges::any_of(inputs, [&](ValueId input) {
-    return graph_.node(input.node).provenance().gradient == GradientMark::kSummed;
-  });
-  return summed ? GradientMark::kSummed : mark;
+  const GradientMark mark = mark_by_inputs(graph_, op, inputs, &origin);
+  if (mark != GradientMark::kNone || origin.provenance().gradient != GradientMark::kShare) return mark;
+  return combines_replicas(op) ? GradientMark::kSummed : GradientMark::kShare;
 }
 
 NodeId Rewriter::add_node(NodeInit init, const Node* origin, std::int32_t replica, std::string_view why,
@@ -319,8 +352,7 @@ NodeId Rewriter::insert(NewNode node) {
   if (origin != nullptr) init.site = origin->site();
   init.device = node.device;
   if (origin != nullptr && node.device.empty()) init.device = origin->device();
-  const GradientMark gradient =
-      origin == nullptr ? GradientMark::kNone : mark_of(*init.op, node.inputs, *origin);
+  const GradientMark gradient = mark_by_inputs(graph_, *init.op, node.inputs, origin);
   return add_node(std::move(init), origin, node.replica, node.why, gradient);
 }
 
@@ -419,7 +451,8 @@ std::vector<ValueId> Rewriter::inline_region(const Graph& region, std::span<cons
           PassError(pass_name_, str("cannot inline: ", error.message()), place_of(node), error.code()));
     }
     std::optional<GradientMark> gradient;
-    if (built_for_.valid()) gradient = mark_of(*init.op, init.inputs, graph_.node(built_for_));
+    if (built_for_.valid())
+      gradient = mark_by_inputs(graph_, *init.op, init.inputs, &graph_.node(built_for_));
     const NodeId made = add_node(std::move(init), &node, replica, why, gradient);
     const std::size_t outputs = std::max<std::size_t>(1, node.outputs().size());
     for (std::uint32_t i = 0; i < outputs; ++i) mine.push_back({made, i});
@@ -435,6 +468,7 @@ std::vector<ValueId> Rewriter::inline_region(const Graph& region, std::span<cons
 void Rewriter::replace_uses(ValueId from, ValueId to) { replace_uses({{from, to}}); }
 
 void Rewriter::replace_uses(std::vector<std::pair<ValueId, ValueId>> moves) {
+  for (const auto& [from, to] : moves) keep_share(graph_, pass_, from.node, to.node);
   std::ranges::sort(moves);
   std::vector<std::pair<std::uint32_t, ValueId>> results;
   for (auto first = moves.begin(); first != moves.end();) {
@@ -496,6 +530,7 @@ std::vector<NodeId> Rewriter::redirect_readers(std::span<const Replacement> node
   std::vector<std::pair<std::uint32_t, ValueId>> results;
   for (const Replacement& replacement : nodes) {
     const NodeId node = replacement.node;
+    for (const ValueId to : replacement.to) keep_share(graph_, pass_, node, to.node);
     std::uint32_t next = kNone;
     for (std::uint32_t r = data_head_[node.index()]; r != kNone; r = next) {
       next = records_[r].next;

@@ -211,6 +211,52 @@ class RewriteGradients final : public Pass {
   }
 };
 
+// Sums the gradients of updates itself, with nodes beside them that name the gradient as their origin.
+class SumGradients final : public Pass {
+ public:
+  std::string_view name() const override { return "sum-gradients"; }
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext&) override {
+    bool changed = false;
+    for_each_level(graph, [&](Graph& level) {
+      Rewriter edit(level, name(), &graph);
+      std::vector<std::pair<NodeId, std::size_t>> found;
+      for (const Node& node : level.nodes()) {
+        const auto& update = node.op().traits.updates_variable;
+        if (update && update->gradient) found.emplace_back(node.id(), update->operand);
+      }
+      for (const auto& [id, operand] : found) {
+        const ValueId gradient = level.node(id).inputs()[operand];
+        const auto sum = [](GraphBuilder&, std::span<const Value> in) {
+          const Value total = all_reduce(ReduceOp::kSum, in[0]);
+          return std::vector<Value>{where(total > 0.0, total * 1.0, total + 0.0)};
+        };
+        edit.set_input(id, operand, edit.build({&gradient, 1}, sum, {.origin = gradient.node})[0]);
+        changed = true;
+      }
+    });
+    return outcome_of(changed);
+  }
+};
+
+TEST(GradientShares, AreNotSummedAgainWhenAPassHasSummedThem) {
+  static const bool registered = [] {
+    add_pass(PassRegistry::global(), "sum-gradients", "for this test",
+             [] { return std::unique_ptr<Pass>(new SumGradients); });
+    return true;
+  }();
+  ASSERT_TRUE(registered);
+  for (const Model& model : models()) {
+    if (model.name.find("reduced") != std::string::npos || model.name.find("update()") != std::string::npos)
+      continue;  // summed by the step itself
+    const std::vector<double> one = trained(model, 1, "");
+    const std::vector<double> two = trained(model, 2, "sum-gradients");
+    for (std::size_t i = 0; i < one.size(); ++i)
+      EXPECT_NEAR(two[i], one[i], 1e-12) << model.name << ", variable " << i;
+  }
+}
+
 // Passes that have nothing to do with replicas may stand before insert-all-reduce.
 TEST(GradientShares, AreSummedOnceAfterPassesThatRewriteThem) {
   static const bool registered = [] {

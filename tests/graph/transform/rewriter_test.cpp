@@ -131,8 +131,8 @@ TEST(Rewriter, WhatIsMadeOfAGradientIsAShareUntilItIsCombined) {
   EXPECT_EQ(mark(scaled), GradientMark::kShare);
   EXPECT_EQ(mark(total), GradientMark::kSummed);
   EXPECT_EQ(mark(after), GradientMark::kSummed);
-  EXPECT_EQ(mark(later), GradientMark::kSummed);
-  EXPECT_EQ(mark(other), GradientMark::kNone);
+  EXPECT_EQ(mark(later), GradientMark::kNone) << "it has nothing of a gradient";
+  EXPECT_EQ(mark(other), GradientMark::kShare);
   EXPECT_EQ(mark(sum_of(g, back)), GradientMark::kShare);
   const ValueId in{scaled, 0};
   const auto make = [](GraphBuilder&, std::span<const Value> values) {
@@ -145,6 +145,15 @@ TEST(Rewriter, WhatIsMadeOfAGradientIsAShareUntilItIsCombined) {
   EXPECT_EQ(mark(edit.clone(back, "", {{in}})), GradientMark::kShare);
   edit.become(scaled, {.op = "square", .inputs = {{g, 0}}});
   EXPECT_EQ(mark(scaled), GradientMark::kShare);
+
+  // What stands beside a gradient is none; what takes its place is.
+  const NodeId one = edit.insert(
+      {.op = "constant", .attributes = {{"value", Tensor::full(DType::kF32, {4}, 1)}}, .origin = g});
+  EXPECT_EQ(mark(one), GradientMark::kNone);
+  EXPECT_EQ(mark(edit.insert({.op = "mul", .inputs = {{total, 0}, {one, 0}}, .origin = g})),
+            GradientMark::kSummed);
+  edit.replace_uses({other, 0}, {one, 0});
+  EXPECT_EQ(mark(one), GradientMark::kShare);
 }
 
 TEST(Rewriter, InsertInfersNamesAndRecordsWhereItComesFrom) {
