@@ -180,7 +180,8 @@ void Tensor::check_dtype(DType wanted) const {
 
 void Tensor::copy_from(const void* values, std::size_t count) {
   if (count != static_cast<std::size_t>(num_elements())) {
-    throw InvalidArgument(str("Tensor::from: ", spec_, " needs ", num_elements(), " values, got ", count));
+    throw InvalidArgument(str("Tensor::from: ", spec_, " needs ", num_elements(),
+                              num_elements() == 1 ? " value" : " values", ", got ", count));
   }
   if (count > 0) std::memcpy(data_, values, num_bytes());
 }

@@ -182,8 +182,8 @@ void merge_calls(GraphCheck& check) {
 void region_count(NodeCheck& check) {
   const Node& node = check.node;
   if (!node.op().known || node.regions().size() == node.op().regions) return;
-  check.fail(str("'", node.name(), "': ", node.op().name, " has ", node.op().regions, " regions, got ",
-                 node.regions().size()));
+  check.fail(str("'", node.name(), "': ", node.op().name, " has ", node.op().regions,
+                 node.op().regions == 1 ? " region, got " : " regions, got ", node.regions().size()));
 }
 
 void region_signature(NodeCheck& check) {

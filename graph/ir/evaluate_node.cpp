@@ -6,6 +6,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/graph/ir/internal/region_shapes.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 
 namespace lockstep::internal {
 
@@ -52,7 +53,10 @@ std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, c
   const auto maker = op.kernels.find(DeviceKind::kCpu);
   if (maker == op.kernels.end()) {
     throw Error(ErrorCode::kUnimplemented,
-                str("op '", op.name, "' has no CPU kernel; register one in OpDef::kernels"));
+                str("op '", op.name, "' has no CPU kernel; ",
+                    combines_replicas(op)
+                        ? "let a strategy distribute the graph, or interpret what replicate made of it"
+                        : "register one in OpDef::kernels"));
   }
   std::vector<Tensor> results;
   results.reserve(outputs.size());

@@ -149,8 +149,11 @@ void VariableTable::redeclare(VariableDecl decl) {
   check_copies(decl);
   VariableDecl& held = list_[static_cast<std::size_t>(found - list_.data())];
   const bool reshaped = held.spec != decl.spec;
-  if (held.copy_of != decl.copy_of || (decl.initial.defined() && decl.initial.spec() != decl.spec) ||
-      (decl.shares && decl.copy_of.empty()) || !decl.spec.shape.is_known() ||
+  if (decl.initial.defined() && decl.initial.spec() != decl.spec) {
+    throw InvalidArgument(str("variable '", decl.name, "' is declared ", decl.spec,
+                              " but its initial value is ", decl.initial.spec()));
+  }
+  if (held.copy_of != decl.copy_of || (decl.shares && decl.copy_of.empty()) || !decl.spec.shape.is_known() ||
       (reshaped && !decl.copy_of.empty())) {
     throw InvalidArgument(str("variable '", decl.name, "' is declared ", held.spec,
                               held.copy_of.empty() ? "" : str(" as a copy of '", held.copy_of, "'"),

@@ -83,7 +83,8 @@ Shape reshaped(const Shape& from, std::vector<std::int64_t> wanted) {
   const std::int64_t elements = from.num_elements();
   const bool fits = open == 0 ? elements == product : product == 0 ? elements == 0 : elements % product == 0;
   if (!fits) {
-    NodeView::fail(str("a value of shape ", from, " has ", elements, " elements, which do not fill ", asked));
+    NodeView::fail(str("a value of shape ", from, " has ", elements,
+                       elements == 1 ? " element, which does" : " elements, which do", " not fill ", asked));
   }
   if (open == 1 && product > 0) wanted[at] = elements / product;
   return describe();

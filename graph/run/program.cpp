@@ -294,7 +294,8 @@ class Program::Impl {
       const Node& node = graph_.node(id);
       text += str(text.empty() ? "'" : ", '", node.name(), "' ", node.outputs()[0]);
     }
-    return str(graph_.parameters().size(), " placeholders: ", text);
+    const std::size_t count = graph_.parameters().size();
+    return str(count, count == 1 ? " placeholder: " : " placeholders: ", text);
   }
 
   void check_feed(std::size_t i, const Tensor& feed) const {

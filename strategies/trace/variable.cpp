@@ -94,7 +94,8 @@ std::vector<Tensor> initial_copies(const std::string& name, const PerReplica<Ten
           "is kept equal on all replicas, and cannot start with another value on each: use "
           "Synchronization::kOnRead");
     if (static_cast<std::int64_t>(initial.size()) != replicas)
-      refuse(str("has ", initial.size(), " initial values for ", replicas, " replicas"));
+      refuse(str("has ", initial.size(), initial.size() == 1 ? " initial value for " : " initial values for ",
+                 replicas, " replicas"));
   }
   if (options.aggregation != Aggregation::kSlices) {
     std::vector<Tensor> own;
