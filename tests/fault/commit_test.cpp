@@ -170,8 +170,9 @@ TEST_P(Commit, ACancellationAtAnyMomentIsAllOrNothing) {
     // The moment is when so many nodes have run, or so many turns later.
     std::thread canceller([&, wait = static_cast<int>(i % 8), turns = i * 7 % 50] {
       started = true;
-      std::size_t left = 200'000;
-      while (pair.nodes < wait && left-- > 0) std::this_thread::yield();
+      // By the clock: on a busy machine a single turn may take milliseconds.
+      const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(10);
+      while (pair.nodes < wait && std::chrono::steady_clock::now() < until) std::this_thread::yield();
       for (std::size_t turn = 0; turn < turns; ++turn) std::this_thread::yield();
       stop.request_stop();
     });
