@@ -48,8 +48,8 @@ namespace lockstep {
 // Is a node part of a gradient, as this replica computes it for its share of the batch? SyncAnalysis asks.
 enum class GradientMark : std::uint8_t {
   kNone,
-  kShare,   // gradients() made it, or a pass made it of such a node
-  kSummed,  // a pass made it of such a node, by combining replicas or from what it combined
+  kShare,   // gradients() made it, or a pass made it from such a node or put it in the place of one
+  kSummed,  // a pass made it by combining such nodes of all replicas, or from what it combined
 };
 
 // Where a node comes from. Identities are unique in the process and survive copying, cloning graphs and

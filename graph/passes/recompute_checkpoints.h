@@ -4,7 +4,7 @@
 //         |     |                            |                                               |
 //         +-----+----> gradients <-----------+    -->    x --> a' --> b' --> gradients <-----+
 //
-// A value before a checkpoint() that gradient nodes (Provenance::made_by "gradients") read is computed once
+// A value before a checkpoint() that gradient nodes (Provenance::gradient) read is computed once
 // more for them, from the nearest checkpoints, feeds, variables and constants. So its memory is free from the
 // end of the forward pass until then; the price is the forward work between checkpoints, once. The copies
 // wait (control edges) for the gradient that needs them, and for all gradient nodes that read values after

@@ -55,8 +55,8 @@ class LOCKSTEP_API Rewriter {
 
   // --- making nodes; docs/writing_a_pass.md shows both ways
   // Makes a node that stems from `origin` (may be invalid). Output specs are inferred; the name is made
-  // unique; site, device and replica are the origin's unless given. What is made of a gradient counts as a
-  // replica's share of it, until a node that combines replicas (see SyncAnalysis).
+  // unique; site, device and replica are the origin's unless given. A node made from a gradient, or put in the
+  // place of one, counts as a replica's share of it until replicas are combined (see SyncAnalysis).
   struct NewNode {
     std::string_view op;
     std::string_view name = {};  // base; empty: the op's name
