@@ -23,6 +23,7 @@ struct Runtime::State {
   Topology topology;                               // the same devices in the same order
   std::vector<std::shared_ptr<MemoryPool>> pools;  // one per device
   std::uint64_t seed = 0;
+  std::map<std::string, std::shared_ptr<Group>, std::less<>> groups;
   std::shared_ptr<Scheduler> scheduler;  // the last member: its threads end before anything that they may use
 };
 
@@ -48,6 +49,10 @@ Runtime::Runtime(RuntimeOptions options) : state_(std::make_shared<State>()) {
     state_->pools.push_back(std::make_shared<MemoryPool>(DeviceKind::kCpu));
   }
   state_->seed = options.seed;
+  for (const auto& [name, group] : options.groups) {
+    if (group == nullptr) throw InvalidArgument(str("Runtime: the group '", name, "' is an empty pointer"));
+  }
+  state_->groups = std::move(options.groups);
   state_->scheduler =
       options.scheduler != nullptr ? std::move(options.scheduler) : make_scheduler(options.threads);
 }
@@ -72,5 +77,14 @@ const std::shared_ptr<MemoryPool>& Runtime::pool(const Device& device) const {
 const std::shared_ptr<VariableStore>& Runtime::variables() const { return state_->variables; }
 
 std::uint64_t Runtime::seed() const { return state_->seed; }
+
+Group& Runtime::group(std::string_view name) const {
+  const auto found = state_->groups.find(name);
+  if (found != state_->groups.end()) return *found->second;
+  std::string names;
+  for (const auto& [known, group] : state_->groups) names += str(names.empty() ? "'" : ", '", known, "'");
+  throw NotFound(str("this runtime has no group '", name, "'; ",
+                     names.empty() ? "it has none: name it in RuntimeOptions::groups" : "it has " + names));
+}
 
 }  // namespace lockstep

@@ -12,8 +12,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/core/base/export.h"
@@ -25,6 +28,8 @@
 #include "lockstep/core/variable_store.h"
 
 namespace lockstep {
+
+class Group;
 
 struct RuntimeOptions {
   // Worker threads of the owned executor; 0: one per hardware thread. Must be 0 with `scheduler`.
@@ -42,6 +47,8 @@ struct RuntimeOptions {
     int task = -1;
   };
   Worker worker = {};
+  // The groups of processes that nodes may name, such as "world" (core/communicators/group.h).
+  std::map<std::string, std::shared_ptr<Group>, std::less<>> groups = {};
 };
 
 class LOCKSTEP_API Runtime {
@@ -58,6 +65,8 @@ class LOCKSTEP_API Runtime {
   // The store that programs use unless told otherwise.
   const std::shared_ptr<VariableStore>& variables() const;
   std::uint64_t seed() const;
+  // Throws NotFound, naming the groups there are.
+  Group& group(std::string_view name) const;
 
  private:
   struct State;

@@ -95,7 +95,7 @@ class Statement {
       const auto found = option(word);
       if (!found) {
         if (common.card != -1 || given || common.flops > 0 || common.bytes_per_second > 0 ||
-            common.memory_bytes > 0)
+            common.memory_bytes > 0 || !common.kernels.empty())
           refuse(str("'", word, "' stands behind a fact: devices come first"));
         devices.push_back(parse_device(word));
         continue;
@@ -107,12 +107,16 @@ class Statement {
         common.card = number<int>(value, "number of a card");
       } else if (key == "bytes") {
         common.memory_bytes = bytes(value);
+      } else if (key == "kernels") {
+        if (value.empty()) refuse("'kernels=' names no kernel set");
+        common.kernels = std::string(value);
       } else if (key == "flops") {
         common.flops = rate(value, "rate");
       } else if (key == "bandwidth") {
         common.bytes_per_second = rate(value, "rate");
       } else {
-        refuse(str("there is no fact '", key, "'; there are memory, card, bytes, flops and bandwidth"));
+        refuse(
+            str("there is no fact '", key, "'; there are memory, card, bytes, kernels, flops and bandwidth"));
       }
     }
     if (devices.empty()) refuse("facts belong to devices: name some before them");
@@ -208,6 +212,14 @@ Topology Topology::parse(std::string_view text) {
   return topology;
 }
 
+namespace {
+
+std::string_view default_kernels(const Device& device) {
+  return device.kind == DeviceKind::kCpu ? "cpu" : "";
+}
+
+}  // namespace
+
 std::string Topology::to_string() const {
   std::string text;
   if (!job_.empty()) {
@@ -219,6 +231,7 @@ std::string Topology::to_string() const {
     text += str(facts.device, " memory=", facts.memory.value);
     if (facts.card >= 0) text += str(" card=", facts.card);
     if (facts.memory_bytes > 0) text += str(" bytes=", facts.memory_bytes);
+    if (facts.kernels != default_kernels(facts.device)) text += str(" kernels=", facts.kernels);
     if (facts.flops > 0) text += " flops=" + number_text(facts.flops);
     if (facts.bytes_per_second > 0) text += " bandwidth=" + number_text(facts.bytes_per_second);
     text += '\n';
@@ -240,6 +253,7 @@ void Topology::add(DeviceFacts facts) {
     throw InvalidArgument(str(facts.device,
                               " is a CPU of this process, which computes in memory 0, got memory ",
                               facts.memory.value));
+  if (facts.kernels.empty()) facts.kernels = default_kernels(facts.device);
   devices_.push_back(std::move(facts));
 }
 

@@ -14,6 +14,7 @@
 //                     process 0, for all CPUs of another process one, for every other device one of its own
 //       card=N        which piece of hardware they are; equal numbers: logical devices of one
 //       bytes=N       of that memory, also as 512MiB, 80GiB       flops=X  bandwidth=X   per second
+//       kernels=NAME  the kernel set that they run; CPUs run "cpu"
 //   link A B [latency=SECONDS] [bandwidth=BYTES]    between two memories, in both directions
 //   worker /job:NAME/task:N            the process: its devices may then be named with or without this
 //
@@ -48,6 +49,9 @@ struct DeviceFacts {
   double flops = 0;               // operations a second; 0: not known
   double bytes_per_second = 0;    // to and from its memory; 0: not known
   std::int64_t memory_bytes = 0;  // of its memory; 0: not known
+  // Which of an op's kernels it runs (OpDef::kernels): the name that its backend gives them. Empty: not known,
+  // except that CPUs run "cpu".
+  std::string kernels = {};
   friend bool operator==(const DeviceFacts&, const DeviceFacts&) = default;
 };
 

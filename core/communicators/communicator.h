@@ -144,6 +144,9 @@ class LOCKSTEP_API Communicator {
   [[nodiscard]] Pending receive(DType dtype, void* data, std::int64_t count, int from,
                                 Deadline deadline = {});
 
+  // Any of the calls above, stated by its parts.
+  [[nodiscard]] Pending call(const CommunicatorCall& call) { return checked(call); }
+
   // Leaves the group, as the destructor does: operations that others wait for with this participant fail.
   // Later calls throw FailedPrecondition.
   virtual void close() = 0;

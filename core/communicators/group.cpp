@@ -1,0 +1,114 @@
+// core/communicators/group.cpp - a Communicator whose calls complete by themselves.
+#include "lockstep/core/communicators/group.h"
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/process_mark.h"
+
+namespace lockstep {
+
+struct Group::State {
+  explicit State(std::unique_ptr<Communicator> given) : communicator(std::move(given)) {}
+
+  struct Started {
+    CommunicatorCall call;
+    Completion* done = nullptr;
+  };
+  struct UnderWay {
+    Pending pending;
+    Completion* done = nullptr;
+  };
+
+  void serve();
+  void begin(const Started& started);
+
+  const ProcessMark process;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Started> queue;
+  bool quit = false;
+  // Of the thread alone.
+  std::unique_ptr<Communicator> communicator;
+  std::deque<UnderWay> under_way;
+  std::thread thread;
+};
+
+Group::Group(std::unique_ptr<Communicator> communicator) {
+  if (communicator == nullptr) throw InvalidArgument("Group: got no communicator");
+  rank_ = communicator->rank();
+  size_ = communicator->size();
+  state_ = std::make_unique<State>(std::move(communicator));
+  state_->thread = std::thread([state = state_.get()] { state->serve(); });
+}
+
+Group::~Group() {
+  if (!state_->process.is_of_this_process()) {
+    // The thread exists in the parent alone, and may have left everything in any state: stay away from it.
+    static_cast<void>(state_.release());
+    return;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->quit = true;
+  }
+  state_->changed.notify_one();
+  state_->thread.join();
+}
+
+void Group::start(const CommunicatorCall& call, Completion& done) {
+  if (!state_->process.is_of_this_process()) {
+    throw FailedPrecondition(
+        str(to_string(call), ": the group was made by the parent of this process, whose threads a forked ",
+            "child does not have; give the child a group of its own"));
+  }
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->queue.push_back({call, &done});
+  }
+  state_->changed.notify_one();
+}
+
+// New calls are begun before an old one is waited for.
+void Group::State::serve() {
+  std::unique_lock<std::mutex> lock(mutex);
+  for (;;) {
+    if (under_way.empty()) changed.wait(lock, [this] { return quit || !queue.empty(); });
+    if (under_way.empty() && queue.empty()) return;
+    const std::deque<Started> fresh = std::exchange(queue, {});
+    lock.unlock();
+    for (const Started& started : fresh) begin(started);
+    if (!under_way.empty()) {
+      UnderWay oldest = std::move(under_way.front());
+      under_way.pop_front();
+      std::exception_ptr error;
+      try {
+        oldest.pending.wait();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      if (error != nullptr) {
+        oldest.done->failed(std::move(error));
+      } else {
+        oldest.done->done();
+      }
+    }
+    lock.lock();
+  }
+}
+
+void Group::State::begin(const Started& started) {
+  try {
+    Pending pending = communicator->call(started.call);
+    under_way.push_back({std::move(pending), started.done});
+  } catch (...) {
+    started.done->failed(std::current_exception());
+  }
+}
+
+}  // namespace lockstep

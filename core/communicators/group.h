@@ -1,0 +1,48 @@
+// core/communicators/group.h - a Communicator whose calls complete by themselves, for the nodes of graphs.
+//
+//   InProcessGroup threads(2);
+//   auto group = std::make_shared<Group>(threads.join(0));
+//   Runtime runtime({.groups = {{"world", group}}});      // nodes with the attribute group="world" use it
+//
+// A Communicator has to be waited for, and a node must not keep a thread waiting. So a Group has a thread of
+// its own: it makes the calls in the order in which they were started, waits for them in the same order, and
+// signals the Completion of each. The order is the contract of a Communicator: all participants start the
+// same calls in the same order.
+//
+// Thread safety: start() may be called from any thread; calls that must keep an order are started one after
+// another.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/communicators/communicator.h"
+#include "lockstep/core/completion.h"
+
+namespace lockstep {
+
+class LOCKSTEP_API Group {
+ public:
+  // Throws InvalidArgument without a communicator, std::system_error if there can be no thread.
+  explicit Group(std::unique_ptr<Communicator> communicator);
+  // Waits for the calls that were started, and leaves the group. In a child that fork() made it waits for
+  // nothing.
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // Queues the call; the memory belongs to it until `done` is signalled. Whatever goes wrong with the call
+  // goes to `done`, except: throws std::bad_alloc, and FailedPrecondition in a child that fork() made; then
+  // nothing was queued and `done` is not signalled.
+  void start(const CommunicatorCall& call, Completion& done);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+  int rank_ = 0, size_ = 0;
+};
+
+}  // namespace lockstep
