@@ -32,7 +32,7 @@ OpDef softclip_op() {
     return Split{1 + outputs[0].shape.num_elements() / 65536};
   };
   // The kernel of one node: attributes are looked up once, here.
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [limit = static_cast<float>(node.get<double>("limit"))](KernelContext& c) {
       const auto in = c.input<float>(0);
       const auto out = c.output<float>(0);

@@ -67,11 +67,7 @@ std::string comma_list(const std::vector<std::string>& words) {
   return text;
 }
 
-std::string kernels_text(const OpDef& op) {
-  std::string text;
-  for (const auto& [kind, unused] : op.kernels) text += str(text.empty() ? "" : ", ", to_string(kind));
-  return text;
-}
+std::string kernels_text(const OpDef& op) { return comma_list(OpRegistry::global().kernel_sets(op)); }
 
 void print_one(const OpDef& op) {
   const auto row = [](std::string_view name, const std::string& text) {

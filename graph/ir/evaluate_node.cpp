@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/ir/internal/deferral.h"
 #include "lockstep/graph/ir/internal/region_shapes.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
 #include "lockstep/graph/ir/replica_nodes.h"
@@ -50,8 +51,8 @@ std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, c
   if (op.traits.alias || (op.traits.alias_if_same && inputs[0].spec() == outputs[0]))
     return {inputs[0].reshape(outputs[0].shape)};
 
-  const auto maker = op.kernels.find(DeviceKind::kCpu);
-  if (maker == op.kernels.end()) {
+  const KernelDef* def = OpRegistry::global().kernel(op, "cpu");
+  if (def == nullptr) {
     throw Error(ErrorCode::kUnimplemented,
                 str("op '", op.name, "' has no CPU kernel; ",
                     combines_replicas(op)
@@ -63,8 +64,8 @@ std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, c
   for (const TensorSpec& output : outputs) results.push_back(Tensor::empty(output.dtype, output.shape));
   if (gives_nothing(node, {outputs.data(), outputs.size()})) return results;
   const NodeView view = view_of(node, specs, variables, &shape_values);
-  const KernelFn kernel = maker->second(view, outputs);
-  const Split split = op.split ? op.split(view, outputs) : Split{};
+  const KernelFn kernel = def->make(view, outputs);
+  const Split split = def->split ? def->split(view, outputs) : Split{};
 
   std::vector<TensorArg> args;  // const_cast is safe here: kernels only read their inputs
   args.reserve(inputs.size() + context.state.size());
@@ -82,7 +83,14 @@ std::vector<Tensor> evaluate(const Node& node, std::span<const Tensor> inputs, c
   kernel_context.set_replica(context.replica);
   for (std::int64_t shard = 0; shard < split.shards + (split.finish ? 1 : 0); ++shard) {
     kernel_context.set_shard(shard, split.shards, scratch.raw());
+    if (!def->deferred) {
+      kernel(kernel_context);
+      continue;
+    }
+    WaitingDeferral deferral;
+    kernel_context.set_deferral(&deferral);
     kernel(kernel_context);
+    deferral.wait();
   }
   return results;
 }

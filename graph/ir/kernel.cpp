@@ -2,6 +2,7 @@
 #include "lockstep/graph/ir/kernel.h"
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/ir/internal/deferral.h"
 
 namespace lockstep {
 
@@ -9,6 +10,15 @@ void KernelContext::check_dtype(const TensorArg& arg, DType wanted) {
   if (arg.spec->dtype != wanted) {
     throw InvalidArgument(str("kernel asks for ", wanted, " elements of a ", arg.spec->dtype, " tensor"));
   }
+}
+
+Completion& KernelContext::defer() {
+  if (deferral_ == nullptr) {
+    throw FailedPrecondition(
+        "the kernel defers its call, and its KernelDef does not allow it: set KernelDef::deferred");
+  }
+  deferral_->begin();
+  return *deferral_;
 }
 
 void RunInfo::check_stop() const {

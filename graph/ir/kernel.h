@@ -10,6 +10,17 @@
 // part; if `finish` is set, one more call with is_finish() follows after all shards (to combine partial
 // results kept in scratch()). Thread safety: several threads call one kernel at once, each with a
 // KernelContext of its own.
+//
+// Deferring: a kernel whose KernelDef says `deferred` may return before its work is done:
+//
+//   [&engine](KernelContext& c) {
+//     engine.read_into(c.output(0), c.defer());   // the engine signals the Completion when it is done
+//   };
+//
+// Nodes that need the outputs wait until then, without keeping a thread; others run meanwhile. Until the
+// signal the memory of inputs, outputs and scratch stays as it is, even if the run has failed by then and its
+// program is gone. The KernelContext itself and run() may only be used before the kernel returns: copy the
+// deadline, for example. A kernel that throws after defer() has failed, and its Completion is not signalled.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +32,7 @@
 
 #include "lockstep/core/base/export.h"
 #include "lockstep/core/base/steady_time.h"
+#include "lockstep/core/completion.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/random.h"
 #include "lockstep/core/shape.h"
@@ -28,6 +40,11 @@
 namespace lockstep {
 
 class Observer;
+
+namespace internal {
+class Deferral;
+class Flights;
+}  // namespace internal
 
 struct Split {
   std::int64_t shards = 1;
@@ -50,6 +67,8 @@ struct RunInfo {
   const SteadyTime* deadline = nullptr;
   // Told of the nodes that run; null: no observer.
   Observer* observer = nullptr;
+  internal::Flights* flights =
+      nullptr;  // for the library only: the deferred calls of the run around this one
 
   // Long-running kernels call this between two pieces of work: throws Error (kCancelled, kDeadlineExceeded)
   // if the run is to end early.
@@ -106,12 +125,17 @@ class LOCKSTEP_API KernelContext {
     return {run_->seed, key, static_cast<std::uint32_t>(replica_), run_->step};
   }
 
+  // This call goes on after the kernel has returned, until the Completion is signalled. At most once a call.
+  // Throws FailedPrecondition if the kernel's KernelDef does not say `deferred`, and if it is called twice.
+  Completion& defer();
+
   void set_shard(std::int64_t shard, std::int64_t shards, void* scratch) {
     shard_ = shard;
     shards_ = shards;
     scratch_ = scratch;
   }
   void set_replica(int replica) { replica_ = replica; }
+  void set_deferral(internal::Deferral* deferral) { deferral_ = deferral; }
 
  private:
   static void check_dtype(const TensorArg& arg, DType wanted);
@@ -125,6 +149,7 @@ class LOCKSTEP_API KernelContext {
   std::int64_t shard_ = 0;
   std::int64_t shards_ = 1;
   int replica_ = 0;
+  internal::Deferral* deferral_ = nullptr;  // null: it may not defer
 };
 
 }  // namespace lockstep

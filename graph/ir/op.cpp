@@ -8,6 +8,7 @@
 
 #include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/runtime.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/ir/internal/edit_distance.h"
 
@@ -39,6 +40,14 @@ std::vector<std::int64_t> NodeView::shape_operand(std::size_t i) const {
   const Shape& shape = input(i).shape;
   return std::vector<std::int64_t>(shape.is_known() ? static_cast<std::size_t>(shape.num_elements()) : 0,
                                    kUnknownElement);
+}
+
+Group& NodeView::group(std::string_view name) const {
+  if (runtime_ == nullptr) {
+    throw FailedPrecondition(str("'", name_, "' needs the group '", name,
+                                 "' of a runtime, and the interpreter has none: compile the graph"));
+  }
+  return runtime_->group(name);
 }
 
 void NodeView::fail(const std::string& message) { throw InvalidArgument(message); }
@@ -85,6 +94,8 @@ struct OpRegistry::State {
   std::deque<OpDef> defs;  // addresses never change
   NameMap<const OpDef*> known;
   NameMap<std::weak_ptr<const OpDef>> unknown;  // each lives as long as a graph holds it
+  std::deque<KernelDef> kernels;                // added later; addresses never change
+  NameMap<std::map<std::string, const KernelDef*, std::less<>>> added;  // by op and kernel set
 };
 
 OpRegistry::OpRegistry() : state_(std::make_unique<State>()) {}
@@ -106,6 +117,10 @@ const OpDef& OpRegistry::add(OpDef def) {
         str("op name '", def.name, "' must be letters, digits, '_' and '.', and not start with a digit"));
   }
   if (!def.infer) throw InvalidArgument(str("op '", def.name, "' has no inference rule"));
+  if (const auto cpu = def.kernels.find("cpu"); cpu != def.kernels.end()) {
+    if (!cpu->second.cost) cpu->second.cost = def.cost;
+    if (!cpu->second.split) cpu->second.split = def.split;
+  }
   const std::unique_lock lock(state_->mutex);
   if (state_->known.contains(def.name)) {
     throw InvalidArgument(str("op '", def.name, "' is registered already; choose another name"));
@@ -113,6 +128,43 @@ const OpDef& OpRegistry::add(OpDef def) {
   const OpDef& stored = state_->defs.emplace_back(std::move(def));
   state_->known.emplace(stored.name, &stored);
   return stored;
+}
+
+void OpRegistry::add_kernel(std::string_view op, std::string_view kernel_set, KernelDef kernel) {
+  const OpDef& def = get(op);
+  if (!kernel.make) {
+    throw InvalidArgument(
+        str("the kernel of op '", op, "' for the kernel set '", kernel_set, "' has no maker"));
+  }
+  if (kernel_set.empty()) throw InvalidArgument(str("the kernel of op '", op, "' names no kernel set"));
+  const std::unique_lock lock(state_->mutex);
+  auto& added = state_->added[def.name];
+  if (def.kernels.contains(kernel_set) || added.contains(kernel_set)) {
+    throw InvalidArgument(str("op '", op, "' has a kernel for the kernel set '", kernel_set, "' already"));
+  }
+  added.emplace(kernel_set, &state_->kernels.emplace_back(std::move(kernel)));
+}
+
+const KernelDef* OpRegistry::kernel(const OpDef& op, std::string_view kernel_set) const {
+  if (const auto own = op.kernels.find(kernel_set); own != op.kernels.end()) return &own->second;
+  const std::shared_lock lock(state_->mutex);
+  const auto added = state_->added.find(op.name);
+  if (added == state_->added.end()) return nullptr;
+  const auto found = added->second.find(kernel_set);
+  return found == added->second.end() ? nullptr : found->second;
+}
+
+std::vector<std::string> OpRegistry::kernel_sets(const OpDef& op) const {
+  std::vector<std::string> sets;
+  for (const auto& [set, unused] : op.kernels) sets.push_back(set);
+  {
+    const std::shared_lock lock(state_->mutex);
+    if (const auto added = state_->added.find(op.name); added != state_->added.end()) {
+      for (const auto& [set, unused] : added->second) sets.push_back(set);
+    }
+  }
+  std::ranges::sort(sets);
+  return sets;
 }
 
 const OpDef* OpRegistry::find(std::string_view name) const {

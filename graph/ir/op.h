@@ -8,7 +8,7 @@
 //   def.inputs = Arity::exactly(1);
 //   def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
 //   def.traits.elementwise = true;
-//   def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+//   def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
 //     return [](KernelContext& c) { ... };
 //   };
 //   OpRegistry::global().add(std::move(def));           // a taken name is an error
@@ -29,6 +29,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/base/export.h"
@@ -43,7 +45,9 @@ namespace lockstep {
 class Gradient;
 class Graph;
 class GraphBuilder;
+class Group;
 class Node;
+class Runtime;
 class Value;
 
 // What running a node does besides computing its outputs. kPure is the empty set.
@@ -140,6 +144,19 @@ class LOCKSTEP_API NodeView {
   // have arrived, before that perhaps only their number (elements not known yet are kUnknownElement).
   std::vector<std::int64_t> shape_operand(std::size_t i) const;
 
+  // For kernel makers: the device that the node will run on; null in the interpreter, which has none.
+  const Device* device() const { return device_; }
+  // For kernel makers of collectives between processes: the group that the runtime knows by this name. Throws
+  // NotFound, naming the groups there are, and FailedPrecondition in the interpreter, which has none.
+  Group& group(std::string_view name) const;
+  // The same node, about to run on this device of this runtime; both must outlive the view.
+  NodeView placed(const Device& device, const Runtime& runtime) const {
+    NodeView view = *this;
+    view.device_ = &device;
+    view.runtime_ = &runtime;
+    return view;
+  }
+
   // Throws InvalidArgument; the caller adds op, node and source line.
   [[noreturn]] static void fail(const std::string& message);
 
@@ -153,6 +170,8 @@ class LOCKSTEP_API NodeView {
   const VariableSpecs* variables_;
   std::span<const TensorSpec> declared_;
   const ShapeValues* shape_values_;
+  const Device* device_ = nullptr;
+  const Runtime* runtime_ = nullptr;
 };
 
 // The node that an inference rule looks at, and the outputs that the rule gives. Rules are called when a node
@@ -256,6 +275,26 @@ struct OpTraits {
 
 // Makes the kernel for one node of known specs; called once per plan, so attributes are looked up here.
 using KernelMaker = std::function<KernelFn(const NodeView&, std::span<const TensorSpec> outputs)>;
+using CostFn = std::function<Cost(const NodeView&, std::span<const TensorSpec> outputs)>;
+using SplitFn = std::function<Split(const NodeView&, std::span<const TensorSpec> outputs)>;
+
+// How the nodes of an op run on the devices of one backend. A kernel maker alone is one too:
+//   def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn { ... };
+struct KernelDef {
+  KernelDef() = default;
+  KernelDef(KernelMaker maker) : make(std::move(maker)) {}
+  template <class Maker>
+  requires(!std::is_same_v<std::remove_cvref_t<Maker>, KernelDef> &&
+           std::is_constructible_v<KernelMaker, Maker>) KernelDef(Maker&& maker)
+      : make(std::forward<Maker>(maker)) {}
+
+  KernelMaker make;
+  CostFn cost;    // absent: from the bytes
+  SplitFn split;  // absent: one shard
+  // Its calls may go on after the kernel has returned (KernelContext::defer). Such a kernel has one shard and
+  // updates no variable.
+  bool deferred = false;
+};
 
 // Computes `count` consecutive elements of an output from as many consecutive elements of each input;
 // `output` may be one of the inputs. Stateless; never throws if the op is infallible.
@@ -280,13 +319,16 @@ struct OpDef {
   Effect effects = Effect::kPure;  // regions add theirs
   OpTraits traits;
   std::function<void(InferContext&)> infer;
-  std::function<Cost(const NodeView&, std::span<const TensorSpec> outputs)> cost;    // absent: from the bytes
-  std::function<Split(const NodeView&, std::span<const TensorSpec> outputs)> split;  // absent: one shard
+  // Of the kernel set "cpu", unless kernels["cpu"] has its own.
+  CostFn cost;          // absent: from the bytes
+  SplitFn split;        // absent: one shard
   GradientFn gradient;  // absent: not differentiable
   // Inputs (i64, rank 0 or 1) whose contents decide shapes. They must follow from constants and from shapes
   // of values: the builder refuses others, and rules read them with NodeView::shape_operand.
   std::vector<std::size_t> shape_operands;
-  std::map<DeviceKind, KernelMaker> kernels;
+  // By kernel set: "cpu", or the name that the backend of a device gives its own (DeviceFacts::kernels). More
+  // can be added later, from other files and libraries: OpRegistry::add_kernel.
+  std::map<std::string, KernelDef, std::less<>> kernels;
   // For an element-wise op with one output, on the CPU: the pass fuse-elementwise joins only ops that have
   // it. It gives the same bits as the kernel.
   TileMaker tile;
@@ -310,6 +352,13 @@ class LOCKSTEP_API OpRegistry {
 
   // Throws InvalidArgument for a taken or malformed name, or an OpDef without an inference rule.
   const OpDef& add(OpDef def);
+  // Adds a kernel for another kernel set to an op that is registered already. Throws NotFound for an unknown
+  // op, InvalidArgument if the op has a kernel for that set, or if the kernel has no maker.
+  void add_kernel(std::string_view op, std::string_view kernel_set, KernelDef kernel);
+  // The op's kernel for the set, its own or an added one; null: there is none. It never changes.
+  const KernelDef* kernel(const OpDef& op, std::string_view kernel_set) const;
+  // The sets that the op has a kernel for, sorted.
+  std::vector<std::string> kernel_sets(const OpDef& op) const;
   // Null if the op is not registered.
   const OpDef* find(std::string_view name) const;
   // Throws NotFound, naming the closest registered names.

@@ -10,7 +10,7 @@ namespace lockstep::internal {
 
 bool is_derivable(const Node& node) {
   const OpDef& op = node.op();
-  return op.traits.shape_math && op.kernels.contains(DeviceKind::kCpu) && effects_of(node) == Effect::kPure &&
+  return op.traits.shape_math && op.kernels.contains("cpu") && effects_of(node) == Effect::kPure &&
          op.regions == 0;
 }
 
@@ -19,7 +19,7 @@ namespace {
 void check_derivable(const Node& node) {
   if (is_derivable(node)) return;
   const OpDef& op = node.op();
-  const bool could = op.known && op.kernels.contains(DeviceKind::kCpu) && op.regions == 0 &&
+  const bool could = op.known && op.kernels.contains("cpu") && op.regions == 0 &&
                      effects_of(node) == Effect::kPure && op.traits.is(ReplicaRole::kNone);
   throw InvalidArgument(
       str("a shape operand must follow from constants and from shapes (shape_of), but it depends on '",

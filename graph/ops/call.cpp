@@ -33,7 +33,7 @@ void internal::register_call_ops(OpRegistry& registry) {
   def.cost = [](const NodeView& node, std::span<const TensorSpec>) {
     return Cost{0, 0, node.get_or<double>("seconds", kUnknownSeconds)};
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return node.get<Lambda>("function").function;
   };
   registry.add(std::move(def));

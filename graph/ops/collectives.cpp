@@ -82,7 +82,7 @@ OpDef all_reduce_op() {
     return {back.begin(), back.end()};
   };
   def.split = ReplicaReduction::split;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return ReplicaReduction(node, outputs);
   };
   return def;
@@ -152,7 +152,7 @@ OpDef all_gather_op() {
     }
     return back;
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
     struct Piece {
       // Bytes of one row of this replica's part, and where it starts in the whole row.
@@ -256,7 +256,7 @@ OpDef reduce_scatter_op() {
     return Split{internal::shards_for(internal::FlatTensors(outputs).total() * 3, 3 * internal::kReduceGrain),
                  0, false};
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
     if (replicas == 1 && node.get_or<std::int64_t>("pieces", 1) != 1)
       NodeView::fail("one replica runs what is to be cut for several: let a strategy distribute the graph");
@@ -328,7 +328,7 @@ OpDef broadcast_replica_op() {
     }
     return back;
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
     const auto root = static_cast<std::size_t>(replicas > 1 ? node.get_or<std::int64_t>("root", 0) : 0);
     std::vector<std::size_t> bytes;
@@ -373,7 +373,7 @@ OpDef group_op() {
   def.inputs = Arity::at_least(0);
   def.traits.infallible = true;
   def.infer = [](InferContext&) {};
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
     return [](KernelContext&) {};
   };
   return def;

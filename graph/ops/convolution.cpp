@@ -94,7 +94,7 @@ void compute_with(OpDef& def, kernels::ConvShape (*shape_of_node)(const NodeView
     const Compute compute(outputs[0].dtype, shape_of_node(node, outputs[0]));
     return Split{compute.shards(), compute.scratch_bytes(), compute.needs_finish()};
   };
-  def.kernels[DeviceKind::kCpu] = [=](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [=](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [compute = Compute(outputs[0].dtype, shape_of_node(node, outputs[0]))](KernelContext& c) {
       if (c.is_finish()) {
         compute.finish(c.output(0), c.scratch());

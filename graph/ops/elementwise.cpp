@@ -149,7 +149,7 @@ OpDef identity_op() {
   OpDef def = elementwise_op("identity", "its input", 1);
   def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
   def.traits.alias = true;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
       const auto [begin, end] = c.range(n);
       kernels::copy(dtype, c.input(0), c.output(0), begin, end);
@@ -176,7 +176,7 @@ void infer_where(InferContext& c) {
 OpDef where_op() {
   OpDef def = elementwise_op("where", "a where the condition holds, else b", 3);
   def.infer = infer_where;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const TensorSpec& out = outputs[0];
     return
         [loop = kernels::select_loop(out.dtype), size = element_size(out.dtype), n = out.shape.num_elements(),
@@ -267,7 +267,7 @@ OpDef clip_op() {
     c.add_output(c.input(0));
   };
   def.tile = clip_tile;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [tile = clip_tile(node, outputs), size = element_size(outputs[0].dtype),
             n = outputs[0].shape.num_elements()](KernelContext& c) {
       const auto [begin, end] = c.range(n);
@@ -289,7 +289,7 @@ OpDef cast_op() {
   def.attributes = {{"dtype", AttributeType::kDType}};
   def.traits.alias_if_same = true;
   def.infer = [](InferContext& c) { c.add_output(c.get<DType>("dtype"), c.input(0).shape); };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return unary_kernel(kernels::cast_loop(node.input(0).dtype, outputs[0].dtype), node.input(0), outputs[0]);
   };
   def.tile = [](const NodeView& node, std::span<const TensorSpec> outputs) -> TileFn {

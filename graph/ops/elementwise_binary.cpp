@@ -135,8 +135,8 @@ OpDef binary_op(const BinaryDef& binary) {
   def.traits.commutative = binary.commutative;
   def.traits.infallible = binary.infallible;
   def.infer = [op = binary.op](InferContext& c) { infer_binary(op, c); };
-  def.kernels[DeviceKind::kCpu] = [op = binary.op](const NodeView& node,
-                                                   std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [op = binary.op](const NodeView& node,
+                                        std::span<const TensorSpec> outputs) -> KernelFn {
     return binary_kernel(kernels::binary_loop(op, node.input(0).dtype), node, outputs[0]);
   };
   def.tile = [op = binary.op](const NodeView& node, std::span<const TensorSpec>) -> TileFn {

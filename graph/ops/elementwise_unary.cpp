@@ -101,8 +101,8 @@ OpDef unary_op(const UnaryDef& unary) {
   OpDef def = elementwise_op(std::string(to_string(unary.op)), unary.summary, 1, unary.weight);
   def.traits.keeps_zeros = unary.op == UnaryOp::kNeg;
   def.infer = [op = unary.op](InferContext& c) { infer_unary(op, c); };
-  def.kernels[DeviceKind::kCpu] = [op = unary.op](const NodeView& node,
-                                                  std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [op = unary.op](const NodeView& node,
+                                       std::span<const TensorSpec> outputs) -> KernelFn {
     return unary_kernel(kernels::unary_loop(op, node.input(0).dtype), node.input(0), outputs[0]);
   };
   def.tile = [op = unary.op](const NodeView& node, std::span<const TensorSpec>) -> TileFn {

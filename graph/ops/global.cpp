@@ -50,7 +50,7 @@ OpDef global_sum_op() {
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
     return {broadcast_to(c.grad(), shape_of(c.input()))};
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [reduction = over_all(AxisReduce::kSum, node.input(0))](KernelContext& c) {
       if (c.is_finish()) {
         reduction.finish(c.scratch(), c.output(0));
@@ -99,7 +99,7 @@ OpDef global_mean_op() {
     const Value share = internal::share_of(c.grad(), count);
     return {broadcast_to(share, shape_of(c.input())), Gradient()};
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [dtype = node.input(0).dtype, own = node.input(0).shape.num_elements(),
             reduction = over_all(AxisReduce::kMean, node.input(0))](KernelContext& c) {
       if (c.is_finish()) {
@@ -132,7 +132,7 @@ OpDef global_count_op() {
     c.add_output(c.get<DType>("dtype"), Shape{});
   };
   def.gradient = [](GradientContext&) -> std::vector<Gradient> { return {Gradient()}; };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     double count = 1;
     for (const std::int64_t dim : node.shape_operand(0)) count *= static_cast<double>(dim);
     return [value = Tensor::full(outputs[0].dtype, Shape{}, count)](KernelContext& c) {

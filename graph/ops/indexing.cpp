@@ -121,7 +121,7 @@ OpDef gather_op() {
     return Cost{0, static_cast<double>(2 * num_bytes(outputs[0]) + num_bytes(node.input(1))), 0};
   };
   def.gradient = gather_gradient;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [size = size_of(outputs[0].dtype), shape = rows_of(node.input(0).shape, internal::axis_of(node)),
             dtype = node.input(1).dtype, count = node.input(1).shape.num_elements(),
             n = outputs[0].shape.num_elements()](KernelContext& c) {
@@ -171,7 +171,7 @@ OpDef scatter_add_op() {
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
     return {Gradient(), gather(c.grad(), c.input(0), 0), Gradient()};
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return
         [dtype = outputs[0].dtype, indices = node.input(0).dtype, count = node.input(0).shape.num_elements(),
          rows = rows_of(outputs[0].shape, 0), n = outputs[0].shape.num_elements()](KernelContext& c) {
@@ -201,7 +201,7 @@ OpDef one_hot_op() {
     return Split{shards_for(num_bytes(outputs[0]), internal::kCopyGrainBytes), 0, false};
   };
   def.gradient = [](GradientContext&) -> std::vector<Gradient> { return {Gradient()}; };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, indices = node.input(0).dtype, depth = node.get<std::int64_t>("depth"),
             count = node.input(0).shape.num_elements()](KernelContext& c) {
       const auto [begin, end] = c.range(count);

@@ -31,7 +31,7 @@ OpDef reduce_replicas_op() {
     for (std::size_t t = 0; t < tensors; ++t) c.add_output(joined_spec(c, t, tensors));
   };
   def.split = ReplicaReduction::split;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return ReplicaReduction(node, outputs);
   };
   return def;
@@ -84,7 +84,7 @@ OpDef reduce_chunk_op() {
       c.add_output(spec.dtype, Shape{last - first});
     }
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const Chunk chunk = chunk_of(node);
     std::vector<std::int64_t> offsets;
     for (std::size_t t = 0; t < outputs.size(); ++t) {
@@ -143,7 +143,7 @@ OpDef join_chunks_op() {
       c.add_output(c.input(c.num_inputs() - tensors + t));
     }
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const std::size_t tensors = joined_tensors(node);
     for (std::size_t t = 0; t < tensors; ++t) {
       check_chunks(node, t, tensors);
@@ -179,7 +179,7 @@ OpDef copy_op() {
     return Split{shards_for(outputs[0].shape.num_elements(), 2 * kReduceGrain), 0, false};
   };
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> { return {c.grad()}; };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
       const auto [begin, end] = c.range(n);
       kernels::copy(dtype, c.input(0), c.output(0), begin, end);

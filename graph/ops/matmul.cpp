@@ -171,7 +171,7 @@ OpDef matmul_op() {
     return Split{product.shards(), product.tiles.scratch_bytes(), product.tiles.needs_finish()};
   };
   def.gradient = matmul_gradient;
-  def.kernels[DeviceKind::kCpu] = matmul_kernel;
+  def.kernels["cpu"] = matmul_kernel;
   return def;
 }
 

@@ -78,7 +78,7 @@ OpDef transpose_op() {
       inverse[static_cast<std::size_t>(perm[i])] = static_cast<std::int64_t>(i);
     return {transpose(c.grad(), inverse)};
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const Ints dense = kernels::dense_strides(node.input(0).shape);
     Ints strides;
     for (const std::int64_t axis : permutation(node))
@@ -101,7 +101,7 @@ OpDef flip_op() {
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
     return {flip(c.grad(), c.view().get<Ints>("axes"))};
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const Shape& shape = outputs[0].shape;
     const Ints dense = kernels::dense_strides(shape);
     const Ints axes = internal::normal_axes(node.get<Ints>("axes"), shape.rank());
@@ -174,7 +174,7 @@ OpDef tile_op() {
     c.add_output(c.input(0).dtype, shape_from(dims));
   };
   def.gradient = tile_gradient;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const Shape& from = node.input(0).shape;
     const Ints reps = repeats(node);
     const Ints in = kernels::dense_strides(from), out = kernels::dense_strides(outputs[0].shape);
@@ -282,7 +282,7 @@ OpDef concat_op() {
     c.add_output(dtype, shape);
   };
   def.gradient = concat_gradient;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [pieces = Pieces(outputs[0], node.inputs(), internal::axis_of(node), true)](KernelContext& c) {
       pieces.for_shard(c, [&](std::size_t i, std::int64_t offset, const kernels::StridedCopy& copy,
                               std::int64_t begin, std::int64_t end) {
@@ -356,7 +356,7 @@ OpDef split_op() {
     result[0] = concat(pieces, c.view().get<std::int64_t>("axis"));
     return result;
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [pieces = Pieces(node.input(0), outputs, internal::axis_of(node), false)](KernelContext& c) {
       pieces.for_shard(c, [&](std::size_t i, std::int64_t offset, const kernels::StridedCopy& copy,
                               std::int64_t begin, std::int64_t end) {

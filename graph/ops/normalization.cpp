@@ -48,7 +48,7 @@ OpDef moments_op() {
     const Reduction reduction = moments_of(node);
     return Split{reduction.shards(), reduction.scratch_bytes(), reduction.has_finish()};
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [reduction = moments_of(node)](KernelContext& c) {
       if (c.is_finish()) {
         reduction.finish(c.scratch(), c.output(0), c.output(1));
@@ -175,7 +175,7 @@ OpDef layer_norm_op() {
                  0, false};
   };
   def.gradient = layer_norm_gradient;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [dtype = node.input(0).dtype, rows = rows_of(node),
             epsilon = node.get<double>("epsilon")](KernelContext& c) {
       const auto [begin, end] = c.range(rows.count);
@@ -220,7 +220,7 @@ OpDef layer_norm_grad_op() {
     return Split{shards, static_cast<std::size_t>(shards) * kernels::layer_norm_partial_bytes(rows.d), true};
   };
   def.gradient = gradient_of_layer_norm_grad();
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [dtype = node.input(0).dtype, rows = rows_of(node)](KernelContext& c) {
       if (c.is_finish()) {
         kernels::layer_norm_join(dtype, c.scratch(), c.num_shards(), rows.d, c.output(1), c.output(2));

@@ -10,6 +10,7 @@
 #include "lockstep/graph/ops/convolution.h"
 #include "lockstep/graph/ops/elementwise.h"
 #include "lockstep/graph/ops/global.h"
+#include "lockstep/graph/ops/group_collectives.h"
 #include "lockstep/graph/ops/indexing.h"
 #include "lockstep/graph/ops/matmul.h"
 #include "lockstep/graph/ops/normalization.h"

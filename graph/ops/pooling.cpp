@@ -67,7 +67,7 @@ OpDef pool_op(std::string name, std::string summary, std::size_t inputs, bool by
     return Split{std::clamp<std::int64_t>(static_cast<std::int64_t>(seconds_of(shape) / kPoolShard), 1, most),
                  0, false};
   };
-  def.kernels[DeviceKind::kCpu] = [=](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [=](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const kernels::PoolShape shape = shape_of_node(node, outputs[0]);
     return [=, dtype = outputs[0].dtype](KernelContext& c) {
       const auto [begin, end] = c.range(by_image ? shape.images : shape.out_rows());

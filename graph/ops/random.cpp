@@ -72,8 +72,7 @@ OpDef draw_op(const Draw<T>& draw) {
   def.split = split_of_draws;
   // Nothing flows back into a shape.
   def.gradient = [](GradientContext& c) { return std::vector<Gradient>(c.num_inputs()); };
-  def.kernels[DeviceKind::kCpu] = [draw](const NodeView& node,
-                                         std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [draw](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [fill = draw.fill, dtype = outputs[0].dtype, n = outputs[0].shape.num_elements(),
             first = node.get<T>(draw.first), second = node.get<T>(draw.second),
             key = key_of(node)](KernelContext& c) {
@@ -97,7 +96,7 @@ OpDef permutation_op() {
     c.add_output(DType::kI64, Shape{n});
   };
   def.cost = [](const NodeView&, std::span<const TensorSpec> outputs) { return cost_of_draws(5, outputs); };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [n = outputs[0].shape[0], key = key_of(node)](KernelContext& c) {
       kernels::permutation(c.random(key), n, static_cast<std::int64_t*>(c.output(0)));
     };
@@ -128,7 +127,7 @@ OpDef dropout_op() {
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
     return {dropout(c.grad(), c.view().get<double>("rate"), c.view().get<std::int64_t>("key"))};
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements(), rate = node.get<double>("rate"),
             key = key_of(node)](KernelContext& c) {
       const auto [begin, end] = c.range(n);

@@ -74,7 +74,7 @@ OpDef reduce_op(std::string name, std::string summary, AxisReduce op, GradientFn
     const Reduction reduction(op, node.input(0).dtype, node.input(0).shape, reduced_axes(node));
     return Split{reduction.shards(), reduction.scratch_bytes(), reduction.has_finish()};
   };
-  def.kernels[DeviceKind::kCpu] = [op](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [op](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [reduction = Reduction(op, node.input(0).dtype, node.input(0).shape, reduced_axes(node))](
                KernelContext& c) {
       if (c.is_finish()) {
@@ -163,7 +163,7 @@ OpDef prod_of_others_op() {
         kernels::prod_of_others_scratch(node.input(0).dtype, node.input(0).shape.num_elements());
     return split;
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const Items items = items_of(node);
     return [items, dtype = outputs[0].dtype](KernelContext& c) {
       const auto [begin, end] = c.range(items.count);
@@ -189,7 +189,7 @@ OpDef num_elements_op() {
     c.add_output(c.get<DType>("dtype"), Shape{});
   };
   def.gradient = [](GradientContext&) -> std::vector<Gradient> { return {Gradient()}; };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const std::vector<std::int64_t> dims = node.shape_operand(0);
     double count = 1;
     for (const std::int64_t axis : reduced_axes(node.get<std::vector<std::int64_t>>("axes"), dims.size())) {

@@ -19,6 +19,7 @@ void register_builtin_ops(OpRegistry& registry) {
   internal::register_normalization_ops(registry);
   internal::register_global_ops(registry);
   internal::register_collective_ops(registry);
+  internal::register_group_collective_ops(registry);
   internal::register_convolution_ops(registry);
   internal::register_random_ops(registry);
   internal::register_variable_ops(registry);

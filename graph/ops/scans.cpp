@@ -55,7 +55,7 @@ OpDef cumsum_op() {
     return {cumsum(c.grad(), node.get<std::int64_t>("axis"), node.get<bool>("exclusive"),
                    !node.get<bool>("reverse"))};
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, items = items_of(node), exclusive = node.get<bool>("exclusive"),
             reverse = node.get<bool>("reverse")](KernelContext& c) {
       const auto [begin, end] = c.range(items.count);
@@ -81,7 +81,7 @@ OpDef arg_op(bool largest) {
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
     return split_items(items_of(node), kScanGrain);
   };
-  def.kernels[DeviceKind::kCpu] = [largest](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [largest](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [largest, dtype = node.input(0).dtype, items = items_of(node)](KernelContext& c) {
       const auto [begin, end] = c.range(items.count);
       kernels::arg_extreme(dtype, largest, c.input(0), static_cast<std::int64_t*>(c.output(0)), items.n,
@@ -128,7 +128,7 @@ OpDef top_k_op() {
     if (!c.has_grad(0)) return {Gradient()};
     return {put_back(c.grad(0), c.output(1), c.input())};
   };
-  def.kernels[DeviceKind::kCpu] = [rows_of](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [rows_of](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [dtype = node.input(0).dtype, items = rows_of(node),
             k = node.get<std::int64_t>("k")](KernelContext& c) {
       const auto [begin, end] = c.range(items.count);

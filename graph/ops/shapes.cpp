@@ -39,7 +39,7 @@ OpDef shape_of_op() {
     c.add_output(DType::kI64, Shape{static_cast<std::int64_t>(c.input(0).shape.rank())});
   };
   def.gradient = [](GradientContext&) -> std::vector<Gradient> { return {Gradient()}; };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [shape = node.input(0).shape](KernelContext& c) {
       std::ranges::copy(shape.dims(), static_cast<std::int64_t*>(c.output(0)));
     };
@@ -110,7 +110,7 @@ OpDef reshape_op() {
     result[0] = shape.is_known() ? reshape(c.grad(), shape) : reshape(c.grad(), shape_of(c.input()));
     return result;
   };
-  def.kernels[DeviceKind::kCpu] = copy_kernel;
+  def.kernels["cpu"] = copy_kernel;
   return def;
 }
 
@@ -158,7 +158,7 @@ OpDef broadcast_to_op() {
     result[0] = sum_to_like(c.grad(), c.input());
     return result;
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const Shape& from = node.input(0).shape;
     const Shape& to = outputs[0].shape;
     const std::vector<std::int64_t> dense = kernels::dense_strides(from);
@@ -224,7 +224,7 @@ OpDef sum_to_op() {
         shape.is_known() ? broadcast_to(c.grad(), shape) : broadcast_to(c.grad(), shape_of(c.input()));
     return result;
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [reduction = summing(node, outputs)](KernelContext& c) {
       if (c.is_finish()) {
         reduction.finish(c.scratch(), c.output(0));
@@ -253,7 +253,7 @@ OpDef alias_op(std::string name, std::string summary) {
   def.traits.moves_elements = true;
   def.traits.shape_math = true;
   def.traits.infallible = true;
-  def.kernels[DeviceKind::kCpu] = copy_kernel;
+  def.kernels["cpu"] = copy_kernel;
   return def;
 }
 

@@ -162,7 +162,7 @@ OpDef slice_op() {
                                     : unslice(c.grad(), shape, c.input(1));
     return result;
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const Ints dense = kernels::dense_strides(node.input(0).shape);
     const std::vector<Cut> cuts = cuts_of_slice(node);
     Ints strides;
@@ -240,7 +240,7 @@ OpDef unslice_op() {
     }
     return result;
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return place_kernel(node.input(0), outputs[0], cuts_of_unslice(node, outputs[0].shape), 0);
   };
   return def;
@@ -320,7 +320,7 @@ OpDef slice_at_op() {
         unslice_at(c.grad(), c.input(1), shape_of(c.input()), c.view().get_or<std::int64_t>("axis", 0));
     return result;
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [rows = rows_of(node, node.input(0), outputs[0]),
             n = outputs[0].shape.num_elements()](KernelContext& c) {
       const std::int64_t first = begin_of(rows, c.input(1)) * rows.inner;
@@ -366,7 +366,7 @@ OpDef unslice_at_op() {
     result[0] = slice_at(c.grad(), c.input(1), shape_of(c.input()), c.view().get_or<std::int64_t>("axis", 0));
     return result;
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [rows = rows_of(node, outputs[0], node.input(0)),
             n = outputs[0].shape.num_elements()](KernelContext& c) {
       const std::int64_t first = begin_of(rows, c.input(1)) * rows.inner;
@@ -431,7 +431,7 @@ OpDef pad_op() {
     const Value size = shape_of(c.input());
     return {slice(c.grad(), begin, size)};
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     std::vector<Cut> cuts;
     for (const std::int64_t before : ints(node, "before")) cuts.push_back({before, 1, 0});
     return place_kernel(node.input(0), outputs[0], cuts, node.get<double>("value"));

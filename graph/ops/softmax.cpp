@@ -58,8 +58,7 @@ OpDef softmax_op(bool log) {
                          log ? "x - log(sum(exp(x))) along `axis`, without overflow"
                              : "exp(x) / sum(exp(x)) along `axis`, without overflow",
                          1, 20);
-  def.kernels[DeviceKind::kCpu] = [log](const NodeView& node,
-                                        std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [log](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [log, dtype = outputs[0].dtype, items = items_of(node)](KernelContext& c) {
       const auto [begin, end] = c.range(items.count);
       kernels::softmax(dtype, log, c.input(0), c.output(0), items.n, items.inner, begin, end);
@@ -84,7 +83,7 @@ OpDef softmax_op(bool log) {
 OpDef softmax_grad_op() {
   OpDef def = along_axis("softmax_grad",
                          "what flows back through y = softmax(x): y * (g - sum(y * g)) along `axis`", 2, 4);
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, items = items_of(node)](KernelContext& c) {
       const auto [begin, end] = c.range(items.count);
       kernels::softmax_grad(dtype, c.input(0), c.input(1), c.output(0), items.n, items.inner, begin, end);
@@ -143,7 +142,7 @@ OpDef cross_entropy_op() {
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
     return split_items(rows_of(node.input(0)), kSoftmaxGrain);
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [dtype = node.input(0).dtype, labels = node.input(1).dtype,
             items = rows_of(node.input(0))](KernelContext& c) {
       const auto [begin, end] = c.range(items.count);
@@ -191,7 +190,7 @@ OpDef cross_entropy_grad_op() {
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
     return split_items(rows_of(node.input(0)), kCheapGrain);
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [dtype = node.input(0).dtype, labels = node.input(1).dtype,
             items = rows_of(node.input(0))](KernelContext& c) {
       const auto [begin, end] = c.range(items.count);

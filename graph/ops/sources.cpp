@@ -37,7 +37,7 @@ OpDef constant_op() {
     c.require(value.defined(), "the value is an empty tensor handle");
     c.add_output(value.spec());
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
     return [value = node.get<Tensor>("value")](KernelContext& c) {
       if (value.num_bytes() > 0) std::memcpy(c.output(0), value.raw(), value.num_bytes());
     };
@@ -51,7 +51,7 @@ OpDef replica_id_op() {
   def.summary = "the number of the replica that runs it, i32; 0 where nothing is replicated";
   def.traits.role = ReplicaRole::kReplicaNumber;
   def.infer = [](InferContext& c) { c.add_output(DType::kI32, Shape{}); };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
     return [](KernelContext& c) { *static_cast<std::int32_t*>(c.output(0)) = c.replica(); };
   };
   return def;
@@ -78,7 +78,7 @@ OpDef full_op() {
   };
   def.gradient = [](GradientContext& c) { return std::vector<Gradient>(c.num_inputs()); };
   def.split = internal::copy_split;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const DType dtype = outputs[0].dtype;
     return [dtype, value = Tensor::full(dtype, Shape{}, node.get<double>("value")),
             n = outputs[0].shape.num_elements()](KernelContext& c) {
@@ -148,7 +148,7 @@ OpDef iota_op() {
   };
   def.gradient = [](GradientContext& c) { return std::vector<Gradient>(c.num_inputs()); };
   def.split = internal::copy_split;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements(), start = node.get<double>("start"),
             step = node.get<double>("step")](KernelContext& c) {
       const auto [begin, end] = c.range(n);

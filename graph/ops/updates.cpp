@@ -256,8 +256,7 @@ OpDef dense_op(const Kind& kind) {
   def.split = [kind](const NodeView&, std::span<const TensorSpec> outputs) {
     return Split{shards_for(outputs[0].shape.num_elements(), grain(kind)), 0, false};
   };
-  def.kernels[DeviceKind::kCpu] = [kind](const NodeView& node,
-                                         std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [kind](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [rule = rule_of(node, kind), dtype = outputs[0].dtype, n = outputs[0].shape.num_elements(),
             slots = kind.slots.size(), with_step = kind.with_step](KernelContext& c) {
       const auto [begin, end] = c.range(n);
@@ -291,8 +290,7 @@ OpDef rows_op(const Kind& kind) {
     return Split{std::min<std::int64_t>(shards, 32), static_cast<std::size_t>(count) * sizeof(std::int64_t),
                  false};
   };
-  def.kernels[DeviceKind::kCpu] = [kind](const NodeView& node,
-                                         std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [kind](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     kernels::SparseRows rows;
     rows.count = node.input(0).shape[0];
     rows.rows = outputs[0].shape[0];
@@ -350,7 +348,7 @@ OpDef check_indices_op() {
   def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
     return Split{shards_for(outputs[0].shape.num_elements(), std::int64_t{64} << 10), 0, false};
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements(),
             limit = node.get<std::int64_t>("limit")](KernelContext& c) {
       const auto [begin, end] = c.range(n);
@@ -379,7 +377,7 @@ OpDef check_divisors_op() {
   def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
     return Split{shards_for(outputs[0].shape.num_elements(), std::int64_t{64} << 10), 0, false};
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
       const auto [begin, end] = c.range(n);
       visit_dtype(dtype, [&, first = begin, last = end]<class T>(T) {

@@ -53,7 +53,7 @@ OpDef assign_op() {
   OpDef def = variable_op("assign", "sets the variable; gives the new value", 1, Effect::kWritesVariable);
   def.traits.updates_variable = OpTraits::Update{"variable", 0, false, {}, false, {}};
   def.infer = infer_update;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
       const auto [begin, end] = c.range(n);
       kernels::copy(dtype, c.input(1), c.output(0), begin, end);
@@ -70,7 +70,7 @@ OpDef assign_add_op() {
     c.require(c.input(0).dtype != DType::kBool, "has no meaning for bool");
     infer_update(c);
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
     return [spec = outputs[0], n = outputs[0].shape.num_elements()](KernelContext& c) {
       const auto [begin, end] = c.range(n);
       kernels::binary(kernels::BinaryOp::kAdd, spec.dtype, spec.shape, c.input(0), spec.shape, c.input(1),
@@ -136,7 +136,7 @@ OpDef assign_rows_op() {
   def.infer = infer_row_change;
   // A row that is named twice is changed twice, in order: one shard.
   def.split = nullptr;
-  def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const std::int64_t rows = outputs[0].shape[0], elements = outputs[0].shape.num_elements();
     return [op = row_op(node), dtype = outputs[0].dtype, count = node.input(0).shape[0], rows, elements,
             columns = rows == 0 ? 0 : elements / rows](KernelContext& c) {

@@ -2,6 +2,8 @@
 #include "lockstep/graph/run/internal/clusters.h"
 
 #include <algorithm>
+#include <compare>
+#include <map>
 #include <numeric>
 
 #include "lockstep/core/error.h"
@@ -17,7 +19,8 @@ constexpr double kLargest = 50e-6;  // above this a group is cut for balance, wh
 constexpr double kChain = 16e-6;    // chains grow up to this
 constexpr std::size_t kGroupsPerLane = 8;
 constexpr std::size_t kManyPredecessors = 4;
-constexpr std::size_t kManyDrafts = 16;  // a phase cut into more drafts gets a join of its own
+constexpr std::size_t kManyDrafts = 16;    // a phase cut into more drafts gets a join of its own
+constexpr std::size_t kManyAwaits = 1024;  // with more of them every call is a cluster of its own
 
 // A cluster while it grows.
 struct Draft {
@@ -25,13 +28,70 @@ struct Draft {
   std::vector<std::uint32_t> predecessors;  // drafts, unique
   double seconds = 0;
   std::uint32_t level = 0;  // of its last calls
-  bool gate = false, commit = false;
+  std::uint32_t class_number = 0;
+  bool gate = false, commit = false, awaits = false;
+};
+
+// Divides phases into classes: those that come behind the same awaits.
+class AwaitClasses {
+ public:
+  // By phase. Phases of the commit stage are in class 0: the gate waits for everything.
+  static std::vector<std::uint32_t> of(std::span<const Phase> phases) {
+    AwaitClasses classes;
+    std::vector<std::uint32_t> result(phases.size(), 0);
+    std::size_t awaits = 0;
+    for (std::size_t i = 0; i < phases.size(); ++i) {
+      if (phases[i].commit) continue;
+      const auto& before = phases[i].predecessors;
+      std::uint32_t common = before.empty() ? 0 : result[before[0]];
+      const bool equal =
+          std::ranges::all_of(before, [&](std::uint32_t phase) { return result[phase] == common; });
+      if (!equal || phases[i].awaits) {
+        Set set;
+        for (const std::uint32_t phase : before) set.add_all(*classes.sets_[result[phase]]);
+        if (phases[i].awaits) set.add(awaits++);
+        common = classes.number_of(std::move(set));
+      }
+      result[i] = common;
+    }
+    return result;
+  }
+
+ private:
+  // Of awaits, by their numbers.
+  struct Set {
+    std::vector<std::uint64_t> words;
+    void add(std::size_t await) {
+      if (words.size() <= await / 64) words.resize(await / 64 + 1);
+      words[await / 64] |= std::uint64_t{1} << (await % 64);
+    }
+    void add_all(const Set& other) {
+      if (words.size() < other.words.size()) words.resize(other.words.size());
+      for (std::size_t i = 0; i < other.words.size(); ++i) words[i] |= other.words[i];
+    }
+    friend auto operator<=>(const Set&, const Set&) = default;
+  };
+
+  AwaitClasses() { number_of({}); }
+  std::uint32_t number_of(Set set) {
+    const auto [found, fresh] = numbers_.emplace(std::move(set), static_cast<std::uint32_t>(sets_.size()));
+    if (fresh) sets_.push_back(&found->first);
+    return found->second;
+  }
+
+  std::map<Set, std::uint32_t> numbers_;
+  std::vector<const Set*> sets_;  // by class
 };
 
 class Clusterer {
  public:
   Clusterer(std::span<const Phase> phases, const ClusterOptions& options)
-      : phases_(phases), options_(options) {}
+      : phases_(phases), options_(options) {
+    const auto awaits = static_cast<std::size_t>(std::ranges::count_if(phases, &Phase::awaits));
+    has_awaits_ = awaits > 0;
+    if (awaits > kManyAwaits) options_.by_cost = false;
+    if (has_awaits_ && options_.by_cost) classes_ = AwaitClasses::of(phases);
+  }
 
   Clusters run() {
     sort_into_levels();
@@ -86,10 +146,52 @@ class Clusterer {
     gate_ = static_cast<std::uint32_t>(drafts_.size());
     drafts_.push_back(std::move(gate));
     single_ = kNone;
+    singles_.clear();
   }
 
   void add_level(std::uint32_t level) {
     std::vector<std::uint32_t>& phases = levels_[level];
+    if (!has_awaits_) {
+      add_phases(level, phases);
+      return;
+    }
+    const auto awaits =
+        std::ranges::stable_partition(phases, [&](std::uint32_t phase) { return !phases_[phase].awaits; });
+    for (const std::uint32_t phase : awaits) add_await(level, phase);
+    phases.resize(phases.size() - awaits.size());
+    // What starts something comes first: the earlier it starts, the more can run meanwhile.
+    std::ranges::stable_sort(phases, [&](std::uint32_t a, std::uint32_t b) {
+      if (class_of(a) != class_of(b)) return class_of(a) < class_of(b);
+      return phases_[a].starts && !phases_[b].starts;
+    });
+    for (std::size_t begin = 0; begin < phases.size();) {
+      std::size_t end = begin;
+      const std::uint32_t same = class_of(phases[begin]);
+      while (end < phases.size() && class_of(phases[end]) == same) ++end;
+      class_ = same;
+      const auto single = singles_.find(same);
+      single_ = single == singles_.end() ? kNone : single->second;
+      // An await that has arrived must not wait behind a long cluster.
+      if (single_ != kNone && drafts_[single_].seconds >= kLargest) single_ = kNone;
+      add_phases(level, std::span(phases).subspan(begin, end - begin));
+      singles_[same] = single_;
+      begin = end;
+    }
+  }
+
+  std::uint32_t class_of(std::uint32_t phase) const { return classes_.empty() ? 0 : classes_[phase]; }
+
+  void add_await(std::uint32_t level, std::uint32_t phase) {
+    const auto draft = static_cast<std::uint32_t>(drafts_.size());
+    class_ = class_of(phase);
+    start_draft(level);
+    put(phase, 0);
+    drafts_[draft].awaits = true;
+    connect(draft);
+    note_drafts(draft);
+  }
+
+  void add_phases(std::uint32_t level, std::span<const std::uint32_t> phases) {
     double total = 0;
     for (const std::uint32_t phase : phases) total += cost_of(phase);
     if (how_many(total) == 1) {
@@ -168,7 +270,7 @@ class Clusterer {
 
   // A level that is not worth cutting continues the cluster of the level before, if that was not worth
   // cutting either.
-  void add_single(std::uint32_t level, const std::vector<std::uint32_t>& phases) {
+  void add_single(std::uint32_t level, std::span<const std::uint32_t> phases) {
     if (single_ == kNone) {
       single_ = static_cast<std::uint32_t>(drafts_.size());
       start_draft(level);
@@ -192,6 +294,7 @@ class Clusterer {
   void start_draft(std::uint32_t level) {
     drafts_.emplace_back();
     drafts_.back().level = level;
+    drafts_.back().class_number = class_;
     mark_.resize(drafts_.size(), kNone);
   }
 
@@ -281,7 +384,8 @@ class Clusterer {
       if (draft.predecessors.size() != 1 || draft.calls.empty()) continue;
       Draft& before = drafts_[draft.predecessors[0]];
       const bool main_successor = draft.seconds * 2 > waiting_[draft.predecessors[0]];
-      const bool fits = before.seconds + draft.seconds <= kChain && !before.gate && !before.calls.empty();
+      const bool fits = before.seconds + draft.seconds <= kChain && !before.gate && !before.calls.empty() &&
+                        !before.awaits && before.class_number == draft.class_number;
       if (!main_successor || !fits || before.level >= draft.level || before.commit != draft.commit) continue;
       before.calls.insert(before.calls.end(), draft.calls.begin(), draft.calls.end());
       before.seconds += draft.seconds;
@@ -378,16 +482,20 @@ class Clusterer {
       result.calls.insert(result.calls.end(), draft.calls.begin(), draft.calls.end());
       result.cluster_of.resize(result.calls.size(), static_cast<std::uint32_t>(result.clusters.size()));
       cluster.end = static_cast<std::uint32_t>(result.calls.size());
-      cluster.predecessors = static_cast<std::uint32_t>(draft.predecessors.size());
+      cluster.predecessors = static_cast<std::uint32_t>(draft.predecessors.size()) + (draft.awaits ? 1 : 0);
       cluster.first_successor = static_cast<std::uint32_t>(result.successors.size());
       for (const std::uint32_t after : successors[from]) result.successors.push_back(number[after]);
       cluster.end_successor = static_cast<std::uint32_t>(result.successors.size());
       cluster.urgency = static_cast<float>(urgency[from]);
       cluster.gate = draft.gate;
       cluster.commit = draft.commit;
+      cluster.awaits = draft.awaits;
+      cluster.starts =
+          std::ranges::any_of(draft.calls, [&](const Call& c) { return phases_[c.phase].starts; });
       result.clusters.push_back(cluster);
     }
     result.clusters.back().last = true;
+    result.awaits = has_awaits_;
     result.join_of.assign(phases_.size(), Clusters::kNoJoin);
     for (std::size_t i = 0; i < joins_.size(); ++i) {
       if (joins_[i] != kNone) result.join_of[i] = number[joins_[i]];
@@ -402,6 +510,10 @@ class Clusterer {
 
   std::span<const Phase> phases_;
   ClusterOptions options_;
+  bool has_awaits_ = false;
+  std::vector<std::uint32_t> classes_;              // by phase; empty: all are in one
+  std::uint32_t class_ = 0;                         // of the drafts that are being made
+  std::map<std::uint32_t, std::uint32_t> singles_;  // by class: its cluster that uncut levels continue
   bool has_commit_ = false;
   std::uint32_t gate_level_ = 0;
   std::uint32_t gate_ = kNone;
@@ -445,7 +557,7 @@ Clusters one_after_another(std::span<const Phase> phases) {
 }  // namespace
 
 Clusters make_clusters(std::span<const Phase> phases, const ClusterOptions& options) {
-  if (options.lanes < 2) return one_after_another(phases);
+  if (options.lanes < 2 && std::ranges::none_of(phases, &Phase::awaits)) return one_after_another(phases);
   return Clusterer(phases, options).run();
 }
 

@@ -2,7 +2,9 @@
 //
 // Why no push is missed: a lane that pushes writes the entry and then reads `away_`; a helper that leaves
 // adds itself to `away_` and then looks for entries. All four operations are sequentially consistent, so at
-// least one of the two sees the other: the pusher calls the helper, or the helper comes back by itself.
+// least one of the two sees the other: the pusher calls the helper, or the helper comes back by itself. In the
+// same way a caller that goes to sleep sets `asleep_` and then looks for entries, and whoever pushes one, or
+// ends the run, does so first and then reads `asleep_`.
 #include "lockstep/graph/run/internal/lanes.h"
 
 #include <algorithm>
@@ -50,6 +52,7 @@ Lanes::Lanes(const Clusters& clusters, std::size_t lanes, Scheduler& scheduler, 
   const std::size_t helpers = std::min(lanes, count) - 1;
   queues_ = std::vector<Queue>(std::clamp<std::size_t>(kMaxEntries / count, 1, helpers + 1));
   for (Queue& queue : queues_) queue.entries = std::vector<std::atomic<std::uint64_t>>(count);
+  if (clusters.awaits) arrived_.entries = std::vector<std::atomic<std::uint64_t>>(count);
   for (std::uint32_t i = 0; i < count; ++i) {
     if (clusters.clusters[i].predecessors == 0) sources_.push_back(i);
   }
@@ -80,14 +83,19 @@ void Lanes::spread_homes() {
   }
 }
 
-void Lanes::run() noexcept {
+bool Lanes::run() noexcept {
   ++number_;
-  for (Queue& queue : queues_) {
+  const auto begin_queue = [&](Queue& queue) {
     queue.tail.store(0, std::memory_order_relaxed);
     queue.head.store(tagged(number_, 0), std::memory_order_relaxed);
+  };
+  for (Queue& queue : queues_) begin_queue(queue);
+  if (clusters_.awaits) {
+    begin_queue(arrived_);
+    pending_.store(static_cast<std::int64_t>(sources_.size()), std::memory_order_relaxed);
   }
   // Pushing the entries publishes everything written for this run.
-  for (const std::uint32_t source : sources_) push(source);
+  for (const std::uint32_t source : sources_) push_home(source);
   // One helper is needed soon in any case: the clusters are enough work for it.
   call_helpers(std::max<std::size_t>(sources_.size(), 2) - 1);
   int idle = 0;
@@ -98,17 +106,69 @@ void Lanes::run() noexcept {
       idle = 0;
     } else if (++idle <= kSpins) {
       pause_briefly();
+    } else if (clusters_.awaits && pending_.load(std::memory_order_relaxed) == 0) {
+      if (!sleep()) return false;
     } else {
       std::this_thread::yield();
     }
   }
+  return true;
+}
+
+// --- arrivals
+
+void Lanes::arrive(std::uint32_t cluster) noexcept {
+  std::atomic<std::uint32_t>& ended = counters_[cluster].ended;
+  if (ended.fetch_add(1, std::memory_order_acq_rel) + 1 != clusters_.clusters[cluster].predecessors) return;
+  ended.store(0, std::memory_order_relaxed);
+  pending_.fetch_add(1, std::memory_order_relaxed);
+  push(arrived_, cluster);
+  if (asleep_.load(std::memory_order_seq_cst)) {
+    wake();
+  } else {
+    call_helpers(1);
+  }
+}
+
+// The caller's thread, until there is something to do. False: the work wants to leave.
+bool Lanes::sleep() noexcept {
+  std::unique_lock<std::mutex> lock(mutex_);
+  woken_ = false;
+  asleep_.store(true, std::memory_order_seq_cst);
+  bool leaves = false;
+  // Nothing is pushed without `asleep_` being seen once the queues were empty here.
+  if (ended_.load(std::memory_order_seq_cst) != number_ && !has_entry() &&
+      pending_.load(std::memory_order_seq_cst) == 0) {
+    std::optional<SteadyTime> ask_again;
+    leaves = work_.wants_to_leave(ask_again);
+    const auto is_woken = [this] { return woken_; };
+    if (!leaves && ask_again) woken_up_.wait_until(lock, *ask_again, is_woken);
+    if (!leaves && !ask_again) woken_up_.wait(lock, is_woken);
+  }
+  asleep_.store(false, std::memory_order_relaxed);
+  return !leaves;
+}
+
+void Lanes::wake() noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  woken_ = true;
+  woken_up_.notify_one();
 }
 
 // --- clusters
 
 void Lanes::run_chain(std::uint32_t cluster, std::size_t lane) noexcept {
   bool follows = false;
-  while (cluster != kNone) cluster = run_one(cluster, lane, follows);
+  while (cluster != kNone) {
+    cluster = run_one(cluster, lane, follows);
+    if (!clusters_.awaits || cluster == kNone) continue;
+    const std::uint32_t arrived = pop_from(arrived_);
+    if (arrived == kNone) continue;
+    push_home(cluster);
+    call_helpers(1);
+    cluster = arrived;
+    follows = false;
+  }
 }
 
 // Runs a cluster and counts it as ended for its successors; returns one that became ready, for this lane to
@@ -118,11 +178,15 @@ std::uint32_t Lanes::run_one(std::uint32_t index, std::size_t lane, bool& follow
   const Cluster& cluster = clusters[index];
   const std::uint32_t number = number_;
   work_.run_cluster(index, follows);
+  // Counted off before its successors are counted: afterwards the run may end at any time. For a moment
+  // nothing seems to be pending, and the caller may fall asleep: pushing an entry wakes it.
+  if (clusters_.awaits) pending_.fetch_sub(1, std::memory_order_relaxed);
   const auto home = static_cast<std::uint32_t>(lane % queues_.size());
   if (counters_[index].home.load(std::memory_order_relaxed) != home)
     counters_[index].home.store(home, std::memory_order_relaxed);
   if (cluster.last) {
-    ended_.store(number, std::memory_order_release);
+    ended_.store(number, std::memory_order_seq_cst);
+    if (clusters_.awaits && asleep_.load(std::memory_order_seq_cst)) wake();
     return kNone;
   }
   std::uint32_t next = kNone;
@@ -132,6 +196,7 @@ std::uint32_t Lanes::run_one(std::uint32_t index, std::size_t lane, bool& follow
     std::atomic<std::uint32_t>& ended = counters_[successor].ended;
     if (ended.fetch_add(1, std::memory_order_acq_rel) + 1 != clusters[successor].predecessors) continue;
     ended.store(0, std::memory_order_relaxed);  // for the next run: this run's count is complete
+    if (clusters_.awaits) pending_.fetch_add(1, std::memory_order_relaxed);
     // This lane continues with the most urgent successor, which comes first; among equals, with one that it
     // ran last time.
     std::uint32_t other = successor;
@@ -141,10 +206,13 @@ std::uint32_t Lanes::run_one(std::uint32_t index, std::size_t lane, bool& follow
       std::swap(next, other);
     }
     if (other == kNone) continue;
-    push(other);
+    push_home(other);
     ++pushed;
   }
-  if (pushed > 0) call_helpers(pushed);
+  if (pushed > 0) {
+    call_helpers(pushed);
+    if (clusters_.awaits && asleep_.load(std::memory_order_seq_cst)) wake();
+  }
   // Not if time may have passed: calling helpers may take a while, and before a join other lanes may have
   // ended later than this one.
   follows = pushed == 0 && next != kNone && clusters[next].predecessors == 1 &&
@@ -154,8 +222,11 @@ std::uint32_t Lanes::run_one(std::uint32_t index, std::size_t lane, bool& follow
 
 // --- queues
 
-void Lanes::push(std::uint32_t cluster) noexcept {
-  Queue& queue = queues_[counters_[cluster].home.load(std::memory_order_relaxed)];
+void Lanes::push_home(std::uint32_t cluster) noexcept {
+  push(queues_[counters_[cluster].home.load(std::memory_order_relaxed)], cluster);
+}
+
+void Lanes::push(Queue& queue, std::uint32_t cluster) noexcept {
   const std::uint32_t at = queue.tail.fetch_add(1, std::memory_order_relaxed);
   queue.entries[at].store(tagged(number_, cluster), std::memory_order_seq_cst);
 }
@@ -175,7 +246,8 @@ std::uint32_t Lanes::pop_from(Queue& queue) noexcept {
 
 std::uint32_t Lanes::pop(std::size_t lane, bool steal) noexcept {
   const std::size_t own = lane % queues_.size();
-  std::uint32_t cluster = pop_from(queues_[own]);
+  std::uint32_t cluster = clusters_.awaits ? pop_from(arrived_) : kNone;
+  if (cluster == kNone) cluster = pop_from(queues_[own]);
   for (std::size_t i = 1; steal && cluster == kNone && i < queues_.size(); ++i) {
     cluster = pop_from(queues_[(own + i) % queues_.size()]);
   }
@@ -183,11 +255,12 @@ std::uint32_t Lanes::pop(std::size_t lane, bool steal) noexcept {
 }
 
 bool Lanes::has_entry() const noexcept {
-  return std::ranges::any_of(queues_, [](const Queue& queue) {
+  const auto has_one = [](const Queue& queue) {
     const std::uint64_t head = queue.head.load(std::memory_order_seq_cst);
     if (low_of(head) >= queue.entries.size()) return false;
     return number_of(queue.entries[low_of(head)].load(std::memory_order_seq_cst)) == number_of(head);
-  });
+  };
+  return std::ranges::any_of(queues_, has_one) || has_one(arrived_);
 }
 
 // --- helpers

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <unordered_map>
 
 #include "lockstep/core/base/name_hash.h"
@@ -30,6 +31,7 @@ struct Storage {
   Location location;
   std::int64_t bytes = 0;
   std::int64_t interval = -1;  // the number of its Interval, if it lies in the arena; else -1
+  bool deferred = false;       // a call that may outlive the run writes it
 };
 
 class PlanMaker {
@@ -106,11 +108,14 @@ class PlanMaker {
         {{Location::Kind::kArena, arena, 0}, bytes, static_cast<std::int64_t>(intervals_.size() - 1)});
   }
 
+  Device device_named(const std::string& name) const {
+    return name.empty() ? runtime_.devices().front() : runtime_.topology().own(Device::parse(name));
+  }
+
   std::uint32_t arena_of(const std::string& name) {
     const auto [found, fresh] = arenas_.try_emplace(name, 0);
     if (fresh) {
-      const Device device =
-          name.empty() ? runtime_.devices().front() : runtime_.topology().own(Device::parse(name));
+      const Device device = device_named(name);
       const auto known = std::ranges::find(plan_->arenas, device);
       found->second = static_cast<std::uint32_t>(known - plan_->arenas.begin());
       if (known == plan_->arenas.end()) plan_->arenas.push_back(device);
@@ -132,6 +137,7 @@ class PlanMaker {
     double seconds = 0;   // of the whole
     bool hinted = false;  // given by the op, not estimated
     bool commit = false;
+    bool deferred = false;  // its call may go on after it has returned
   };
 
   // Adds the phases of one piece of work; returns the last one, after which the work is done.
@@ -156,7 +162,9 @@ class PlanMaker {
         arg_storage_.push_back(argument.storage);
       }
     }
-    const std::uint32_t last = work.split.finish ? phase + 1 : phase;
+    const bool has_second =
+        work.split.finish || work.deferred;  // a phase that finishes it, or awaits its end
+    const std::uint32_t last = has_second ? phase + 1 : phase;
     for (const Argument& input : work.inputs) {
       const std::int64_t interval = storages_[input.storage].interval;
       if (interval < 0) continue;
@@ -164,7 +172,7 @@ class PlanMaker {
       if (readers.empty() || readers.back() != phase) readers.push_back(phase);
       if (last != phase) readers.push_back(last);
     }
-    if (work.split.finish) {  // the shards write the outputs, and the finishing call writes them again
+    if (has_second) {  // the outputs are written until then
       for (const Argument& output : work.outputs) {
         const std::int64_t interval = storages_[output.storage].interval;
         if (interval >= 0) intervals_[static_cast<std::size_t>(interval)].readers.push_back(last);
@@ -187,17 +195,22 @@ class PlanMaker {
     clustered.shards = shards;
     clustered.seconds = std::max(work.seconds / shards, work.hinted ? 0 : kCallSeconds);
     clustered.commit = work.commit;
+    if (work.deferred) clustered.seconds = kCallSeconds;
+    clustered.starts = call.starts = work.deferred;
     plan_->seconds += clustered.seconds * shards;
     plan_->phases.push_back(call);
     phases_.push_back(clustered);
-    if (work.split.finish) {
-      call.finish = true;
+    if (has_second) {
+      call.finish = work.split.finish;
+      call.starts = false;
+      call.awaits = work.deferred;
       plan_->phases.push_back(call);
-      Phase finish;
-      finish.predecessors.push_back(phase);
-      finish.seconds = kCallSeconds;
-      finish.commit = work.commit;
-      phases_.push_back(finish);
+      Phase second;
+      second.predecessors.push_back(phase);
+      second.seconds = work.deferred ? work.seconds : kCallSeconds;
+      second.commit = work.commit;
+      second.awaits = work.deferred;
+      phases_.push_back(second);
     }
     return last;
   }
@@ -320,6 +333,7 @@ class PlanMaker {
       for (const VariableUse& use : uses) take_variable(work, variables_.at(use.name));
     }
 
+    bool defers = false;
     if (has_regions) {
       RegionKernel region =
           make_region_kernel(node, specs, outputs, uses, runtime_, options_, variable_specs_, replica_);
@@ -328,10 +342,16 @@ class PlanMaker {
       work.split.scratch_bytes = region.scratch_bytes;
       plan_->region_planned_bytes += region.planned_bytes;
       plan_->region_live_bytes += region.live_bytes;
+      defers = region.defers;
     } else {
       const bool nothing = internal::gives_nothing(node, outputs);
-      work.kernel = add_kernel(nothing ? KernelFn([](KernelContext&) {}) : make_kernel(node, view, outputs));
-      if (op.split && !nothing) work.split = op.split(view, outputs);
+      const Device device = device_named(node.device());
+      const NodeView placed = view.placed(device, runtime_);
+      static const KernelDef kNothing(
+          [](const NodeView&, std::span<const TensorSpec>) -> KernelFn { return [](KernelContext&) {}; });
+      const KernelDef& def = nothing ? kNothing : find_kernel(node, device);
+      work.kernel = add_kernel(make_kernel(node, def, placed, outputs));
+      if (def.split) work.split = def.split(placed, outputs);
       if (work.split.shards < 1 || work.split.shards >= (1 << 24)) {
         std::string gives;
         for (const TensorSpec& output : outputs)
@@ -342,9 +362,11 @@ class PlanMaker {
                 "for an op of your own, let OpDef::split say another number"),
             place_of(node));
       }
-      const Cost cost = op.cost ? op.cost(view, outputs) : Cost{0, bytes_of(view, outputs), 0};
+      const Cost cost = def.cost ? def.cost(placed, outputs) : Cost{0, bytes_of(view, outputs), 0};
       work.seconds = seconds_of(cost);
       work.hinted = cost.seconds > 0;
+      work.deferred = defers = def.deferred;
+      if (work.deferred) prepare_deferred(work, !updated.empty());
     }
 
     // Outputs.
@@ -360,10 +382,12 @@ class PlanMaker {
       values.push_back(in_place_update
                            ? variables_.at(updated[i]).live_storage
                            : add_arena_storage(num_bytes(outputs[i]), arena_of(device_of(graph_, value))));
+      storages_[values.back()].deferred = work.deferred;
       work.outputs.push_back({values.back(), &outputs[i]});
     }
     const bool has_slots = updated.size() > 1 || (!updated.empty() && op.traits.updates_variable->indices);
-    if (op.traits.in_place && !in_place_update && !has_slots && !work.outputs.empty()) offer_in_place(work);
+    const bool may_replace = op.traits.in_place && !in_place_update && !has_slots && !work.deferred;
+    if (may_replace && !work.outputs.empty()) offer_in_place(work);
     std::vector<std::pair<VariableState*, std::uint32_t>> shadows;
     if (has_regions) {
       for (const VariableUse& use : uses) {
@@ -378,12 +402,37 @@ class PlanMaker {
       for (std::size_t i = 0; i < updated.size(); ++i)
         shadows.emplace_back(&variables_.at(updated[i]), values[i]);
     }
+    plan_->defers = plan_->defers || defers;
+    // Members of a group must all make their calls in one order: that of the nodes. The calls may overlap.
+    const bool in_order = defers && has(effects_of(node), Effect::kCollective);
+    if (in_order && last_collective_) work.after.push_back(*last_collective_);
+    if (in_order) last_collective_ = static_cast<std::uint32_t>(plan_->phases.size());
     const std::uint32_t last = add_work(std::move(work));
     done_[node.id().index()] = {last};
     for (const auto& [state, shadow] : shadows) {
       state->storage = shadow;
       state->shadowed = true;
       state->writers = {last};
+    }
+  }
+
+  // A deferred call may go on when the run has ended for its caller, who then has the feeds again: it reads
+  // copies of them.
+  void prepare_deferred(Work& work, bool updates) {
+    if (updates || work.split.shards != 1 || work.split.finish) {
+      throw InvalidArgument(
+          str("the kernel of op '", work.node->op().name, "' defers its calls (KernelDef::deferred), ",
+              updates ? "and such a kernel cannot update a variable: give the new value as an output, and "
+                        "assign it"
+                      : "and such a kernel has one shard and no finishing call"),
+          place_of(*work.node));
+    }
+    for (Argument& input : work.inputs) {
+      if (storages_[input.storage].location.kind != Location::Kind::kFeed) continue;
+      const std::uint32_t copy = add_arena_storage(num_bytes(*input.spec), arena_of(work.node->device()));
+      // The feed is there from the start.
+      work.after.push_back(add_copy(*work.node, input.storage, copy, input.spec, {}, false));
+      input.storage = copy;
     }
   }
 
@@ -399,20 +448,28 @@ class PlanMaker {
     work.after.insert(work.after.end(), state.writers.begin(), state.writers.end());
   }
 
-  KernelFn make_kernel(const Node& node, const NodeView& view, std::span<const TensorSpec> outputs) const {
-    const Device device = node.device().empty() ? runtime_.devices().front() : Device::parse(node.device());
-    const auto maker = node.op().kernels.find(device.kind);
-    if (maker == node.op().kernels.end()) {
-      const char* remedy =
-          combines_replicas(node.op())
-              ? "; let a strategy distribute the graph (Strategy::distribute, or lockstep run "
-                "--strategy)"
-              : "; place the node elsewhere or register one";
-      throw InvalidArgument(
-          str("op '", node.op().name, "' has no kernel for ", to_string(device.kind), " devices", remedy),
-          place_of(node));
+  // The kernel for the node's device. Throws InvalidArgument if there is none.
+  const KernelDef& find_kernel(const Node& node, const Device& device) const {
+    const std::string& set = runtime_.topology().facts(device).kernels;
+    if (const KernelDef* found = OpRegistry::global().kernel(node.op(), set)) return *found;
+    const char* remedy = combines_replicas(node.op())
+                             ? "; let a strategy distribute the graph (Strategy::distribute, or lockstep run "
+                               "--strategy)"
+                             : "; place the node elsewhere, or register one (OpRegistry::add_kernel)";
+    throw InvalidArgument(str("op '", node.op().name, "' has no kernel for ", device,
+                              ", which runs the kernels '", set, "'", remedy),
+                          place_of(node));
+  }
+
+  static KernelFn make_kernel(const Node& node, const KernelDef& def, const NodeView& view,
+                              std::span<const TensorSpec> outputs) {
+    KernelFn kernel;
+    try {
+      kernel = def.make(view, outputs);
+    } catch (const Error& error) {
+      if (!error.place().node.empty()) throw;
+      throw Error(error.code(), error.message(), place_of(node));
     }
-    KernelFn kernel = maker->second(view, outputs);
     if (!kernel) {
       throw InvalidArgument(str("the kernel maker of op '", node.op().name, "' gave an empty function"),
                             place_of(node));
@@ -499,7 +556,8 @@ class PlanMaker {
       const std::uint32_t from = storage_of(value);
       const Location result{Location::Kind::kResult, i, 0};
       Storage& storage = storages_[from];
-      if (storage.interval >= 0 && !given[from]) {  // computed directly into the result
+      // Computed directly into the result, unless the call may still be writing when the caller has it again.
+      if (storage.interval >= 0 && !given[from] && !storage.deferred) {
         storage.location = result;
         given[from] = true;
         continue;
@@ -592,6 +650,7 @@ class PlanMaker {
   std::vector<std::uint32_t> arg_storage_;  // by argument
   std::vector<Phase> phases_;               // by phase: what clustering sees
   NameMap<std::uint32_t> arenas_;
+  std::optional<std::uint32_t> last_collective_;  // the phase that starts the last call to a group
 };
 
 }  // namespace

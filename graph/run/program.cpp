@@ -3,10 +3,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <list>
 #include <mutex>
+#include <thread>
+#include <utility>
 
 #include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/run/internal/drain.h"
 #include "lockstep/graph/run/internal/plan.h"
 #include "lockstep/graph/run/internal/run_context.h"
 
@@ -56,6 +60,13 @@ class PlannedProgram {
     contexts_.push_back(std::move(fresh));
     return contexts_.back().get();
   }
+  // Takes a context out that no run can use any more; the caller destroys it.
+  std::unique_ptr<RunContext> take_out(const RunContext& context) {
+    const auto found = std::ranges::find(contexts_, &context, &std::unique_ptr<RunContext>::get);
+    std::unique_ptr<RunContext> taken = std::move(*found);
+    contexts_.erase(found);
+    return taken;
+  }
   std::unique_ptr<RunContext> make_context() const {
     auto context = std::make_unique<RunContext>(*plan_, runtime_);
     context->set_commit(gate_, written_);
@@ -104,7 +115,7 @@ bool overlap(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-class Program::Impl {
+class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
  public:
   // The graph's variables are in options.variables, the store.
   Impl(Graph graph, const Runtime& runtime, const CompileOptions& options)
@@ -150,6 +161,7 @@ class Program::Impl {
       }
     }
     ~Lease() {
+      if (context_ == nullptr) return;
       const std::lock_guard<std::mutex> lock(program_.mutex_);
       planned_->give_back(*context_);
     }
@@ -157,6 +169,26 @@ class Program::Impl {
     Lease& operator=(const Lease&) = delete;
     PlannedProgram& planned() const { return *planned_; }
     RunContext& context() const { return *context_; }
+
+    // The run has ended for its caller, and deferred calls of it are in flight: everything stays as it is until
+    // they are over.
+    void leave_behind() noexcept {
+      RunContext& context = *std::exchange(context_, nullptr);
+      Impl& program = program_;
+      // The lambda keeps the plan, the variables and the runtime.
+      const auto end = [self = program.shared_from_this(), planned = planned_, &context] {
+        planned->locks().unlock();
+        std::unique_ptr<RunContext> over;
+        const std::lock_guard<std::mutex> lock(self->mutex_);
+        over = planned->take_out(context);
+      };
+      try {
+        if (internal::drain(context.flights(), end)) return;
+      } catch (const std::bad_alloc&) {  // of the function: wait here, as without a thread
+      }
+      while (context.flights().any()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      end();
+    }
 
    private:
     Impl& program_;
@@ -233,7 +265,7 @@ class Program::Impl {
   std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds, const RunOptions& options,
                             bool awaited, const PrepareResults& prepare) {
     if (steps == 0) throw InvalidArgument("run_n: at least one step is needed for results");
-    const Lease lease(*this, feeds);
+    Lease lease(*this, feeds);
     std::vector<Tensor> results = make_results(lease.planned().plan());
     if (prepare) prepare(results);
     for (std::uint64_t step = 0; step < steps; ++step) {
@@ -249,7 +281,7 @@ class Program::Impl {
 
   // One step. Throws RunError; `committed` is the number of earlier steps of the same call. `awaited`: may a
   // run that holds locks be waiting for this one?
-  void run_step(const Lease& lease, std::span<const Tensor> feeds, std::span<Tensor> results,
+  void run_step(Lease& lease, std::span<const Tensor> feeds, std::span<Tensor> results,
                 const RunOptions& options, std::uint64_t committed, bool awaited) {
     PlannedProgram& planned = lease.planned();
     std::optional<RunEvent> event;
@@ -277,7 +309,11 @@ class Program::Impl {
     const RunContext::Outcome outcome =
         context.run(planned.locks().all(), info, event ? &*event : nullptr, awaited);
     if (outcome.committed && !outcome.error && planned.plan().commits) store_->advance_step();
-    planned.locks().unlock();
+    if (outcome.left) {
+      lease.leave_behind();
+    } else {
+      planned.locks().unlock();
+    }
     if (!outcome.error && outcome.committed) return;
     throw_error(planned.plan(), outcome, committed);
   }
@@ -512,7 +548,7 @@ std::vector<Tensor> Program::order_feeds(std::span<const Feed> feeds) const {
 void Program::run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
                        const RunOptions& options) const {
   Impl& self = impl();
-  const Impl::Lease lease(self, feeds);
+  Impl::Lease lease(self, feeds);
   self.check_results(lease.planned().plan(), feeds, results);
   self.run_step(lease, feeds, results, options, 0, RunContext::is_awaited());
 }
@@ -549,8 +585,9 @@ PlanSummary Program::plan(std::span<const TensorSpec> feeds) const {
   const Plan& plan = planned->plan();
   PlanSummary summary;
   summary.nodes = graph().size();
-  summary.calls = plan.clusters.calls.size();
-  summary.clusters = plan.lanes > 1 ? plan.clusters.clusters.size() : 1;
+  summary.calls = plan.clusters.calls.size() -
+                  static_cast<std::size_t>(std::ranges::count_if(plan.phases, &PlannedPhase::awaits));
+  summary.clusters = plan.clusters.sequential ? 1 : plan.clusters.clusters.size();
   summary.lanes = plan.lanes;
   summary.planned_bytes = plan.memory.planned_bytes + plan.region_planned_bytes;
   summary.live_set_bytes = plan.memory.live_set_bytes + plan.region_live_bytes;

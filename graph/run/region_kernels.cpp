@@ -43,7 +43,11 @@ class RegionProgram {
     std::ranges::copy(results, context->results().begin());
     for (std::size_t i = 0; i < uses_.size(); ++i) context->variables()[i] = variables[uses_[i]];
     const RunContext::Outcome outcome = context->run({}, info, nullptr);
-    give_back(context);
+    if (outcome.left) {
+      leave_behind(context);
+    } else {
+      give_back(context);
+    }
     if (!outcome.error && outcome.committed) return;
     if (!outcome.error) {
       info.check_stop();
@@ -71,6 +75,13 @@ class RegionProgram {
   void give_back(RunContext* context) {
     const std::lock_guard<std::mutex> lock(mutex_);
     free_.push_back(context);
+  }
+  // Deferred calls of it are in flight: it stays until they are over, and so does the run around it.
+  void leave_behind(RunContext* context) noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    // Those that earlier runs left behind.
+    std::erase_if(contexts_, [](const auto& other) { return other->flights().over(); });
+    context->flights().pass_on();
   }
 
   [[noreturn]] void rethrow(const RunContext::Outcome& outcome) const {
@@ -218,6 +229,7 @@ RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> in
     auto plan = make_region_plan(region, runtime, arguments, options, variables, which);
     result.planned_bytes += plan->memory.planned_bytes + plan->region_planned_bytes;
     result.live_bytes += plan->memory.live_set_bytes + plan->region_live_bytes;
+    result.defers = result.defers || plan->defers;
     self->programs.push_back(
         std::make_unique<RegionProgram>(region, std::move(plan), runtime, self->uses, which));
     return self->programs.back()->plan().seconds;

@@ -2,12 +2,19 @@
 #include "lockstep/graph/run/internal/run_context.h"
 
 #include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "lockstep/graph/ir/internal/deferral.h"
 
 namespace lockstep::internal {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr auto kPollForStop = std::chrono::milliseconds(5);  // a stop request wakes nobody
+constexpr int kLooksAtFlights = 1000;                        // before a failed run leaves them behind
 
 }  // namespace
 
@@ -23,6 +30,50 @@ struct RunContext::Active {
   static thread_local Active* top;
 };
 thread_local RunContext::Active* RunContext::Active::top = nullptr;
+
+// One call of a plan that may go on after it has returned.
+class RunContext::DeferredCall final : public Deferral {
+ public:
+  void bind(RunContext& run, std::uint32_t call, std::uint32_t await) {
+    run_ = &run;
+    call_ = call;
+    await_ = await;
+  }
+  std::uint32_t call() const { return call_; }
+
+  // Before the kernel is called; after it has returned; after it has thrown, or in place of calling it.
+  void prepare() { state_.store(State::kIdle, std::memory_order_relaxed); }
+  void settle() noexcept {
+    if (state_.load(std::memory_order_relaxed) == State::kIdle) run_->lanes_->arrive(await_);
+  }
+  void give_up() noexcept {
+    const State state = state_.load(std::memory_order_relaxed);
+    if (state != State::kEnded) run_->lanes_->arrive(await_);
+    if (state == State::kDeferred) run_->flights_.drop();
+  }
+
+  void begin() override {
+    if (state_.load(std::memory_order_relaxed) != State::kIdle) begun_twice();
+    state_.store(State::kDeferred, std::memory_order_relaxed);
+    run_->flights_.add();
+  }
+
+ private:
+  enum class State : std::uint8_t { kIdle, kDeferred, kEnded };
+
+  void end(std::exception_ptr why) noexcept override {
+    LOCKSTEP_CHECK(state_.exchange(State::kEnded, std::memory_order_relaxed) == State::kDeferred,
+                   "a deferred call was completed twice");
+    if (why != nullptr) run_->fail(call_, std::move(why));
+    run_->lanes_->arrive(await_);
+    run_->flights_.drop();
+  }
+
+  RunContext* run_ = nullptr;
+  std::uint32_t call_ = 0;
+  std::uint32_t await_ = 0;  // the cluster
+  std::atomic<State> state_{State::kIdle};
+};
 
 bool RunContext::is_held(const RunLock* lock, const Active* active) {
   for (; active != nullptr; active = active->outer_) {
@@ -118,9 +169,32 @@ RunContext::RunContext(const Plan& plan, const Runtime& runtime)
     context.set_replica(std::max(phase.replica, 0));
     instructions_.push_back({&plan.kernels[phase.kernel], &context});
   }
-  if (plan.lanes < 2) return;
+  if (plan.clusters.sequential) return;
+  if (plan.clusters.awaits) bind_deferred();
   Lanes::Work& work = *this;
   lanes_ = std::make_unique<Lanes>(plan.clusters, plan.lanes, runtime_.scheduler(), work);
+}
+
+void RunContext::bind_deferred() {
+  const Clusters& clusters = plan_.clusters;
+  std::vector<std::uint32_t> await_of(plan_.phases.size());  // by phase that starts: the cluster
+  std::size_t count = 0;
+  for (std::uint32_t i = 0; i < clusters.clusters.size(); ++i) {
+    if (!clusters.clusters[i].awaits) continue;
+    await_of[clusters.calls[clusters.clusters[i].begin].phase - 1] = i;
+    ++count;
+  }
+  deferred_ = std::make_unique<DeferredCall[]>(count);
+  std::uint32_t next = 0;
+  for (const Cluster& cluster : clusters.clusters) {
+    first_deferred_.push_back(next);
+    for (std::uint32_t at = cluster.begin; at < cluster.end; ++at) {
+      if (!plan_.phases[clusters.calls[at].phase].starts) continue;
+      deferred_[next].bind(*this, at, await_of[clusters.calls[at].phase]);
+      instructions_[at].context->set_deferral(&deferred_[next]);
+      ++next;
+    }
+  }
 }
 
 RunContext::~RunContext() = default;
@@ -144,16 +218,20 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
   watched_ = info.observer != nullptr || info.deadline != nullptr || info.cancel != nullptr;
   state_.store(State::kRunning, std::memory_order_relaxed);
   failing_.clear(std::memory_order_relaxed);
+  outcome_known_.store(false, std::memory_order_relaxed);
   outcome_ = Outcome();
+  flights_.reset(info.flights);
+  info_.flights = &flights_;
   if (told != nullptr) told->on_run_begin(*event);
   {
     const Active active(*this);
     if (lanes_ != nullptr) {
-      lanes_->run();
+      end_run(lanes_->run());
       // Without a gate the run commits when all clusters have ended.
       if (!outcome_.committed && state_.load(std::memory_order_acquire) != State::kFailed) pass_gate();
     } else {
       run_inline();
+      end_run(true);
     }
   }
   if (gate_ != nullptr && outcome_.committed) gate_->end(written_);
@@ -161,19 +239,45 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
   return std::move(outcome_);
 }
 
+// `complete`: all clusters have run, or were counted off.
+void RunContext::end_run(bool complete) {
+  if (complete && !flights_.any()) return;
+  const bool failed = state_.load(std::memory_order_acquire) == State::kFailed;
+  // Calls that have ended may be about to say so; of a run that did not fail there are no others.
+  for (int i = 0; complete && flights_.any() && (!failed || i < kLooksAtFlights); ++i)
+    std::this_thread::yield();
+  outcome_.left = !complete || flights_.any();
+  // Whoever failed may be about to write why.
+  while (failed && !outcome_known_.load(std::memory_order_acquire)) std::this_thread::yield();
+}
+
 // --- stopping
 
-void RunContext::fail(std::uint32_t call) {
+void RunContext::fail(std::uint32_t call, std::exception_ptr error) {
   if (!failing_.test_and_set(std::memory_order_acq_rel)) {  // the first failure is the one that counts
-    outcome_.error = std::current_exception();
+    outcome_.error = std::move(error);
     outcome_.failed_call = call;
+    outcome_known_.store(true, std::memory_order_release);
   }
   state_.store(State::kFailed, std::memory_order_release);
 }
 
 void RunContext::stop(ErrorCode why) {
-  if (!failing_.test_and_set(std::memory_order_acq_rel)) outcome_.stopped = why;
+  if (!failing_.test_and_set(std::memory_order_acq_rel)) {
+    outcome_.stopped = why;
+    outcome_known_.store(true, std::memory_order_release);
+  }
   state_.store(State::kFailed, std::memory_order_release);
+}
+
+bool RunContext::wants_to_leave(std::optional<SteadyTime>& ask_again) noexcept {
+  if (should_stop()) return flights_.any();
+  if (info_.deadline != nullptr) ask_again = *info_.deadline;
+  if (info_.cancel != nullptr) {
+    const SteadyTime soon = Clock::now() + kPollForStop;
+    ask_again = ask_again ? std::min(*ask_again, soon) : soon;
+  }
+  return false;
 }
 
 bool RunContext::should_stop() {
@@ -233,15 +337,16 @@ void RunContext::run_observed_call(std::uint32_t at, int worker, bool follows) {
   info_.observer->on_node_end(event);
 }
 
+// False: it failed, or the run is to stop.
 template <bool kWatched>
-void RunContext::run_calls(std::uint32_t begin, std::uint32_t end, bool follows) {
+bool RunContext::run_calls(std::uint32_t begin, std::uint32_t end, bool follows) {
   std::uint32_t at = begin;
   const bool committing = state_.load(std::memory_order_relaxed) == State::kCommitting;
   const bool observed = kWatched && info_.observer != nullptr;
   const int worker = observed ? runtime_.scheduler().this_worker() : -1;
   try {
     for (; at < end; ++at) {
-      if (kWatched && !committing && should_stop()) return;
+      if (kWatched && !committing && should_stop()) return false;
       if (observed) {
         run_observed_call(at, worker, follows || at > begin);
       } else {
@@ -249,16 +354,14 @@ void RunContext::run_calls(std::uint32_t begin, std::uint32_t end, bool follows)
       }
     }
   } catch (...) {
-    fail(at);
+    fail(at, std::current_exception());
+    return false;
   }
+  return true;
 }
 
-void RunContext::run_range(std::uint32_t begin, std::uint32_t end, bool follows) {
-  if (watched_) {
-    run_calls<true>(begin, end, follows);
-  } else {
-    run_calls<false>(begin, end, follows);
-  }
+bool RunContext::run_range(std::uint32_t begin, std::uint32_t end, bool follows) {
+  return watched_ ? run_calls<true>(begin, end, follows) : run_calls<false>(begin, end, follows);
 }
 
 void RunContext::run_inline() {
@@ -273,9 +376,35 @@ void RunContext::run_cluster(std::uint32_t index, bool follows) noexcept {
   const Cluster& cluster = plan_.clusters.clusters[index];
   if (cluster.gate) {
     pass_gate();
+  } else if (cluster.awaits) {  // what it waited for has arrived
+  } else if (cluster.starts) {
+    run_starting_cluster(index, follows);
   } else if (cluster.commit ? state_.load(std::memory_order_acquire) == State::kCommitting : !should_stop()) {
     run_range(cluster.begin, cluster.end, follows);
   }
+}
+
+void RunContext::run_starting_cluster(std::uint32_t index, bool follows) {
+  const Cluster& cluster = plan_.clusters.clusters[index];
+  std::uint32_t begin = cluster.begin;
+  // Each call that starts something, with the calls in front of it.
+  for (std::uint32_t i = first_deferred_[index]; i < first_deferred_[index + 1]; ++i) {
+    DeferredCall& deferred = deferred_[i];
+    deferred.prepare();
+    if (should_stop()) {
+      deferred.give_up();
+      continue;
+    }
+    const std::uint32_t end = deferred.call() + 1;
+    if (run_range(begin, end, follows)) {
+      deferred.settle();
+    } else {
+      deferred.give_up();
+    }
+    follows = true;
+    begin = end;
+  }
+  if (begin < cluster.end && !should_stop()) run_range(begin, cluster.end, follows);
 }
 
 void RunContext::run_helper(Lanes& lanes, std::size_t helper) noexcept {

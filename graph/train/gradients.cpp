@@ -412,7 +412,7 @@ OpDef alias_op(std::string name, std::string summary, Arity inputs) {
   def.traits.alias = true;
   def.traits.infallible = true;
   def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
       kernels::copy(dtype, c.input(0), c.output(0), 0, n);
     };

@@ -11,8 +11,8 @@ lockstep::OpDef thrice() {
   op.summary = "three times its input";
   op.inputs = lockstep::Arity::exactly(1);
   op.infer = [](lockstep::InferContext& c) { c.add_output(c.input(0)); };
-  op.kernels[lockstep::DeviceKind::kCpu] = [](const lockstep::NodeView&,
-                                              std::span<const lockstep::TensorSpec>) -> lockstep::KernelFn {
+  op.kernels["cpu"] = [](const lockstep::NodeView&,
+                         std::span<const lockstep::TensorSpec>) -> lockstep::KernelFn {
     return [](lockstep::KernelContext& c) {
       const std::span<const float> in = c.input<float>(0);
       const std::span<float> out = c.output<float>(0);

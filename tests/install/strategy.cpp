@@ -25,7 +25,7 @@ OpDef sign_step() {
   update.gradient = true;
   def.traits.updates_variable = update;
   def.infer = [](InferContext& c) { c.add_output(c.variable(c.get<VariableRef>("variable").name)); };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
     return [](KernelContext& c) {
       const auto w = c.input<float>(0), g = c.input<float>(1);
       for (std::size_t i = 0; i < w.size(); ++i)

@@ -101,7 +101,7 @@ void internal::register_fused_ops(OpRegistry& registry) {
   };
   def.cost = fused_cost;
   def.split = fused_split;
-  def.kernels[DeviceKind::kCpu] = fused_kernel;
+  def.kernels["cpu"] = fused_kernel;
   registry.add(std::move(def));
 }
 

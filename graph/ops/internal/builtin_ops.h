@@ -21,6 +21,7 @@ void register_normalization_ops(OpRegistry& registry);
 void register_global_ops(OpRegistry& registry);
 void register_collective_ops(OpRegistry& registry);
 void register_lowered_collective_ops(OpRegistry& registry);  // called by register_collective_ops
+void register_group_collective_ops(OpRegistry& registry);
 void register_convolution_ops(OpRegistry& registry);
 void register_pooling_ops(OpRegistry& registry);  // called by register_convolution_ops
 void register_random_ops(OpRegistry& registry);

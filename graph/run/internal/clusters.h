@@ -12,6 +12,10 @@
 // predecessor, so that chains become one cluster. If many groups wait for the same many others, one empty
 // cluster joins the latter. Edges run from lower to higher levels only, so clusters cannot wait for each
 // other in a cycle. Results do not depend on any of this.
+//
+// A call may go on after it has returned: then its phase `starts` something, and the next phase `awaits` its
+// end. Each such await is a cluster of its own, which also waits for an arrival from outside. Calls that come
+// behind different awaits never share a cluster, so that nothing waits for an end that it does not need.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +33,8 @@ struct Phase {
   std::uint32_t shards = 1;
   double seconds = 0;   // of one shard
   bool commit = false;  // belongs to the commit stage
+  bool starts = false;  // the next phase awaits the end of what it starts
+  bool awaits = false;  // one shard; `seconds` is how long it waits, roughly
 };
 
 struct Call {
@@ -37,13 +43,15 @@ struct Call {
 };
 
 struct Cluster {
-  std::uint32_t begin = 0, end = 0;                      // its calls
-  std::uint32_t predecessors = 0;                        // how many clusters it waits for
+  std::uint32_t begin = 0, end = 0;  // its calls
+  std::uint32_t predecessors = 0;    // how many clusters it waits for, and one more for an arrival
   std::uint32_t first_successor = 0, end_successor = 0;  // the most urgent first
   float urgency = 0;    // seconds of the longest path from its start to the end
   bool gate = false;    // the only one in which the run decides whether to commit
   bool commit = false;  // after the gate
   bool last = false;    // the only one without successors: when it has ended, all have (in parallel plans)
+  bool starts = false;  // some of its calls start something
+  bool awaits = false;  // one arrival is among its predecessors
 };
 
 struct Clusters {
@@ -55,6 +63,7 @@ struct Clusters {
   static constexpr std::uint32_t kNoJoin = 0xFFFFFFFFU;
   std::vector<std::uint32_t> join_of;
   bool sequential = false;         // one thread runs all calls, in this order
+  bool awaits = false;             // there are clusters that await something
   std::uint32_t commit_begin = 0;  // calls from here on come after the gate
 };
 

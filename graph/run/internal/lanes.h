@@ -7,15 +7,23 @@
 // it has found none for a while, or until another task needs its worker. So the next run often finds it still
 // there.
 //
-// Thread safety: run() from one thread at a time.
+// A cluster that awaits something becomes ready by arrive(), which any thread may call. Lanes take such
+// clusters first, so that what they make possible starts early. While all that is left waits for arrivals,
+// the caller's thread sleeps; if the work then wants to end, run() returns although clusters are left.
+//
+// Thread safety: run() from one thread at a time; arrive() from any.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <vector>
 
+#include "lockstep/core/base/steady_time.h"
 #include "lockstep/core/scheduler.h"
 #include "lockstep/graph/run/internal/clusters.h"
 
@@ -33,6 +41,9 @@ class LOCKSTEP_API Lanes {
     // Called on a helper's thread when the helper starts: calls lanes.help(helper), which returns when the
     // helper leaves.
     virtual void run_helper(Lanes& lanes, std::size_t helper) noexcept { lanes.help(helper); }
+    // Called on the caller's thread, when all that is left waits for arrivals: shall run() return at once? If
+    // not, the thread sleeps until one comes, or until the time that is set here, and then asks again.
+    virtual bool wants_to_leave(std::optional<SteadyTime>& /*ask_again*/) noexcept { return false; }
   };
 
   // Exactly one cluster is `last`. The clusters and the scheduler must outlive the lanes.
@@ -42,8 +53,11 @@ class LOCKSTEP_API Lanes {
   Lanes& operator=(const Lanes&) = delete;
 
   // Runs all clusters once, each after its predecessors. Every cluster sees what was written before the call,
-  // and the caller sees what the clusters wrote.
-  void run() noexcept;
+  // and the caller sees what the clusters wrote. False: the work wanted to leave; then there can be no other
+  // run, and arrive() may still be called.
+  bool run() noexcept;
+  // What the cluster awaits has come: once in each run.
+  void arrive(std::uint32_t cluster) noexcept;
   void help(std::size_t helper) noexcept;
 
  private:
@@ -63,13 +77,16 @@ class LOCKSTEP_API Lanes {
   void spread_homes();
   void run_chain(std::uint32_t cluster, std::size_t lane) noexcept;
   std::uint32_t run_one(std::uint32_t cluster, std::size_t lane, bool& follows) noexcept;
-  void push(std::uint32_t cluster) noexcept;
+  void push(Queue& queue, std::uint32_t cluster) noexcept;
+  void push_home(std::uint32_t cluster) noexcept;
   std::uint32_t pop(std::size_t lane, bool steal) noexcept;
   static std::uint32_t pop_from(Queue& queue) noexcept;
   bool has_entry() const noexcept;
   void call_helpers(std::size_t wanted) noexcept;
   void go_away(std::size_t helper) noexcept;
   bool come_back(std::size_t helper) noexcept;
+  bool sleep() noexcept;
+  void wake() noexcept;
 
   const Clusters& clusters_;
   Scheduler& scheduler_;
@@ -81,7 +98,14 @@ class LOCKSTEP_API Lanes {
   alignas(64) std::atomic<std::uint32_t> ended_{0};  // the number of the last run that has ended
   alignas(64) std::atomic<std::uint32_t> away_{0};   // helpers that have left and were not called back
   std::atomic<bool> quit_{false};
-  std::vector<std::atomic<bool>> is_away_;       // by helper
+  std::vector<std::atomic<bool>> is_away_;  // by helper
+  // Only if there are clusters that await something:
+  Queue arrived_;                                     // they lie here when they are ready
+  alignas(64) std::atomic<std::int64_t> pending_{0};  // clusters that are ready or running
+  std::atomic<bool> asleep_{false};                   // the caller's thread
+  std::mutex mutex_;
+  std::condition_variable woken_up_;
+  bool woken_ = false;
   std::unique_ptr<Scheduler::TaskSet> helpers_;  // one task each
 };
 

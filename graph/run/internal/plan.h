@@ -51,6 +51,8 @@ struct PlannedPhase {
   std::uint32_t outputs = 0;
   std::int64_t shards = 1;  // of the node; a finishing phase has one call, with shard == shards
   bool finish = false;
+  bool starts = false;        // the call may go on after it has returned ...
+  bool awaits = false;        // ... until this phase, the next one, which calls nothing
   std::int64_t scratch = -1;  // interval
   std::uint32_t arena = 0;
   std::int32_t replica = -1;                       // -1: for none in particular
@@ -80,6 +82,7 @@ struct Plan {
   std::int64_t region_live_bytes = 0;
   std::vector<std::int64_t> scratch_offsets;  // by phase
   std::size_t lanes = 1;
+  bool defers = false;  // it or one of its regions has deferred calls
   bool draws_random = false;
   bool commits = false;  // writes variables or draws random numbers: the step counter advances
   double seconds = 0;

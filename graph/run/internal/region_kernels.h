@@ -20,6 +20,7 @@ struct RegionKernel {
   std::size_t scratch_bytes = 0;
   double seconds = 0;  // estimated; for a loop, as if it made a few trips
   std::int64_t planned_bytes = 0, live_bytes = 0;
+  bool defers = false;  // calls in it may be deferred
 };
 
 // Runs the node's regions. The inputs are the node's, followed by the current value of each variable in

@@ -6,6 +6,8 @@
 //   inline    every call in the plan's order on the calling thread
 //   lanes     the calling thread and helpers share the plan's clusters (graph/run/internal/lanes.h)
 //
+// A plan with deferred calls always has lanes, if only the calling thread's.
+//
 // The gate stands between the last fallible call and the first of the commit stage: there the run decides
 // once whether it commits. After a failure the remaining clusters are counted off without running.
 #pragma once
@@ -21,6 +23,7 @@
 #include <vector>
 
 #include "lockstep/core/runtime.h"
+#include "lockstep/graph/run/internal/drain.h"
 #include "lockstep/graph/run/internal/lanes.h"
 #include "lockstep/graph/run/internal/plan.h"
 #include "lockstep/graph/run/observer.h"
@@ -41,6 +44,9 @@ class RunContext : private Lanes::Work {
     std::exception_ptr error;                  // of the first call that failed
     std::optional<std::uint32_t> failed_call;  // the call that failed
     ErrorCode stopped = ErrorCode::kInternal;  // kCancelled or kDeadlineExceeded, if no call failed
+    // The run failed while deferred calls were in flight. The context, what the run works on and its locks
+    // must stay until flights() are over, and the context cannot run again.
+    bool left = false;
   };
   // What the next run works on, in the order of the plan. Feeds are only read.
   std::span<void*> feeds() { return feeds_; }
@@ -61,6 +67,7 @@ class RunContext : private Lanes::Work {
   }
 
   const Plan& plan() const { return plan_; }
+  Flights& flights() { return flights_; }
 
   // Is the calling thread inside a run that holds this lock? (A nested run would wait for itself.)
   static bool held_by_this_thread(const RunLock* lock);
@@ -73,19 +80,24 @@ class RunContext : private Lanes::Work {
     KernelContext* context;
   };
   struct Active;  // marks the thread as working on this run
+  class DeferredCall;
   static bool is_held(const RunLock* lock, const Active* active);
 
+  void bind_deferred();
   void bind();
   void run_call(std::uint32_t at);
   void run_observed_call(std::uint32_t at, int worker, bool follows);
   template <bool kWatched>
-  void run_calls(std::uint32_t begin, std::uint32_t end, bool follows);
-  void run_range(std::uint32_t begin, std::uint32_t end, bool follows = false);
+  bool run_calls(std::uint32_t begin, std::uint32_t end, bool follows);
+  bool run_range(std::uint32_t begin, std::uint32_t end, bool follows = false);
   void run_inline();
   void run_cluster(std::uint32_t cluster, bool follows) noexcept override;
   void run_helper(Lanes& lanes, std::size_t helper) noexcept override;
+  bool wants_to_leave(std::optional<SteadyTime>& ask_again) noexcept override;
+  void run_starting_cluster(std::uint32_t index, bool follows);
+  void end_run(bool complete);
   bool should_stop();
-  void fail(std::uint32_t call);
+  void fail(std::uint32_t call, std::exception_ptr error);
   void stop(ErrorCode why);
   bool pass_gate();
 
@@ -115,7 +127,13 @@ class RunContext : private Lanes::Work {
   enum class State : std::uint8_t { kRunning, kFailed, kCommitting };
   std::atomic<State> state_{State::kRunning};
   std::atomic_flag failing_;
+  std::atomic<bool> outcome_known_{false};  // of a run that fails: why is written
   Outcome outcome_;
+
+  // Deferred calls: in the order of the plan's calls, and for each cluster the first of its own.
+  Flights flights_;
+  std::unique_ptr<DeferredCall[]> deferred_;
+  std::vector<std::uint32_t> first_deferred_;
 
   std::unique_ptr<Lanes>
       lanes_;  // null: inline. The last member: helpers use the others until they have left

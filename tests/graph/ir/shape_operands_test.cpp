@@ -151,7 +151,7 @@ TEST(ShapeOperands, RefuseRandomDraws) {
   def.name = "test.random_count";
   def.effects = Effect::kRandom;
   def.infer = [](InferContext& c) { c.add_output(DType::kI64, Shape{1}); };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
     return [](KernelContext& c) { c.output<std::int64_t>(0)[0] = 4; };
   };
   if (OpRegistry::global().find(def.name) == nullptr) OpRegistry::global().add(std::move(def));

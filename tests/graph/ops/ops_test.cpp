@@ -300,7 +300,7 @@ const OpDef& axpy_op() {
     def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
       return Split{std::max<std::int64_t>(1, outputs[0].shape.num_elements() / 1000), 0, false};
     };
-    def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+    def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
       return [a = static_cast<float>(node.get<double>("a"))](KernelContext& c) {
         const std::span<float> out = c.output<float>(0);
         const auto [begin, end] = c.range(static_cast<std::int64_t>(out.size()));

@@ -158,7 +158,7 @@ TEST_F(ConstantFolding, EachOutputOfANodeBecomesAConstant) {
       c.add_output(c.input(0));
       c.add_output(c.input(0));
     };
-    def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+    def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
       return [](KernelContext& c) {
         c.output<float>(0)[0] = c.input<float>(0)[0] + 1;
         c.output<float>(1)[0] = c.input<float>(0)[0] - 1;

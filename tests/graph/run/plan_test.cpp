@@ -245,7 +245,7 @@ const OpDef& reversed_op() {
     def.name = "test.reversed";  // an attribute that is a tensor, and an output that is another
     def.attributes = {{"of", AttributeType::kTensor}};
     def.infer = [](InferContext& c) { c.add_output(c.get<Tensor>("of").spec()); };
-    def.kernels[DeviceKind::kCpu] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+    def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
       return [of = node.get<Tensor>("of")](KernelContext& c) {
         const std::span<const float> in = of.data<float>();
         std::reverse_copy(in.begin(), in.end(), c.output<float>(0).begin());
@@ -290,7 +290,7 @@ struct ShardedSum {
       def.split = [](const NodeView&, std::span<const TensorSpec>) {
         return Split{3, 3 * sizeof(float), true};
       };
-      def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+      def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
         return [](KernelContext& c) {
           auto* partial = static_cast<float*>(c.scratch());
           if (c.is_finish()) {
@@ -361,7 +361,7 @@ const OpDef& fallible_update() {
     def.effects = Effect::kReadsVariable | Effect::kWritesVariable;
     def.traits.updates_variable = OpTraits::Update{"into", 0, true};
     def.infer = [](InferContext& c) { c.add_output(c.variable(c.get<VariableRef>("into").name)); };
-    def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+    def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
       return [](KernelContext& c) {
         if (c.input<float>(1)[0] < 0) throw std::domain_error("negative");
         c.output<float>(0)[0] = c.input<float>(0)[0] * 2 + c.input<float>(1)[0];

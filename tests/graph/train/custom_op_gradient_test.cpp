@@ -42,7 +42,7 @@ void register_soft_sign() {
     def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
       return Split{1 + outputs[0].shape.num_elements() / 1000, 0, false};
     };
-    def.kernels[DeviceKind::kCpu] = [tile](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+    def.kernels["cpu"] = [tile](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
       return [tile](KernelContext& c) {
         const auto [begin, end] = c.range(c.output_spec(0).shape.num_elements());
         const void* in = static_cast<const double*>(c.input(0)) + begin;

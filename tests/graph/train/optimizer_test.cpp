@@ -520,7 +520,7 @@ void register_sign_descent() {
     c.add_output(c.variable(c.get<VariableRef>("variable").name));
     c.add_output(c.variable(c.get<VariableRef>("sign").name));
   };
-  def.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+  def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
     return [](KernelContext& c) {
       const auto w = c.input<double>(0);
       const auto g = c.input<double>(2);

@@ -56,7 +56,7 @@ OpDef thrice() {
   op.inputs = Arity::exactly(1);
   op.infer = [](InferContext& c) { c.add_output(c.input(0)); };
   op.traits.elementwise = true;
-  op.kernels[DeviceKind::kCpu] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+  op.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
     return [](KernelContext& c) {
       const std::span<const float> in = c.input<float>(0);
       const std::span<float> out = c.output<float>(0);

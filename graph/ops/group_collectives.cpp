@@ -1,0 +1,122 @@
+// graph/ops/group_collectives.cpp - values that the members of a group compute together, each in its own
+// program.
+#include "lockstep/graph/ops/group_collectives.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/communicators/group.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/gradient_rule.h"
+#include "lockstep/graph/ops/internal/builtin_ops.h"
+
+namespace lockstep {
+
+namespace {
+
+using Kind = CommunicatorCall::Kind;
+
+OpDef group_op(std::string name, std::string summary) {
+  OpDef def;
+  def.name = std::move(name);
+  def.summary = std::move(summary);
+  def.inputs = Arity::exactly(1);
+  def.effects = Effect::kCollective;
+  def.attributes = {{"group", AttributeType::kString}};
+  return def;
+}
+
+// What every call of a node has in common; the kernel adds the memory and the deadline.
+CommunicatorCall call_of(const NodeView& node, Kind kind) {
+  CommunicatorCall call;
+  call.kind = kind;
+  call.dtype = node.input(0).dtype;
+  call.count = node.input(0).shape.num_elements();
+  return call;
+}
+
+void start(Group& group, CommunicatorCall call, const void* in, KernelContext& c) {
+  call.in = in;
+  call.out = c.output(0);
+  if (c.run().deadline != nullptr) call.deadline = *c.run().deadline;
+  group.start(call, c.defer());
+}
+
+OpDef group_all_reduce_op() {
+  OpDef def = group_op("group_all_reduce", "the values of all members of `group` combined, at every member");
+  def.attributes.push_back({"reduce", AttributeType::kString});
+  def.infer = [](InferContext& c) {
+    const ReduceOp op = parse_reduce_op(c.get<std::string>("reduce"));
+    if (const Decision can = can_reduce(op, c.input(0).dtype); !can) NodeView::fail(can.reason());
+    c.add_output(c.input(0));
+  };
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    const ReduceOp op = parse_reduce_op(c.view().get<std::string>("reduce"));
+    if (op != ReduceOp::kSum && op != ReduceOp::kMean) {
+      throw InvalidArgument(
+          str("group_all_reduce of ", to_string(op), " has no gradient; only sum and mean have"));
+    }
+    return {group_all_reduce(op, c.grad(0), c.view().get<std::string>("group"))};
+  };
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+    CommunicatorCall call = call_of(node, Kind::kAllReduce);
+    call.op = parse_reduce_op(node.get<std::string>("reduce"));
+    return [&group = node.group(node.get<std::string>("group")), call](KernelContext& c) {
+      start(group, call, c.input(0), c);
+    };
+  };
+  def.kernels["cpu"].deferred = true;
+  return def;
+}
+
+OpDef group_broadcast_op() {
+  OpDef def = group_op("group_broadcast", "the value of member `root` of `group`, at every member");
+  def.attributes.push_back({"root", AttributeType::kInt, false});
+  def.infer = [](InferContext& c) {
+    c.require(c.get_or<std::int64_t>("root", 0) >= 0, "root must be the rank of a member, from 0");
+    c.add_output(c.input(0));
+  };
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+    const auto root = node.get_or<std::int64_t>("root", 0);
+    Group& group = node.group(node.get<std::string>("group"));
+    if (root >= group.size()) {
+      NodeView::fail(str("root ", root, " is no member: the group '", node.get<std::string>("group"),
+                         "' has ", group.size()));
+    }
+    CommunicatorCall call = call_of(node, Kind::kBroadcast);
+    call.peer = static_cast<int>(root);
+    return [&group, call](KernelContext& c) {
+      // The root sends from its output, and the others receive there.
+      const auto bytes = static_cast<std::size_t>(num_bytes(c.input_spec(0)));
+      if (group.rank() == call.peer && bytes > 0) std::memcpy(c.output(0), c.input(0), bytes);
+      start(group, call, c.output(0), c);
+    };
+  };
+  def.kernels["cpu"].deferred = true;
+  return def;
+}
+
+}  // namespace
+
+void internal::register_group_collective_ops(OpRegistry& registry) {
+  registry.add(group_all_reduce_op());
+  registry.add(group_broadcast_op());
+}
+
+Value group_all_reduce(ReduceOp op, const Operand& value, std::string_view group) {
+  const Value& v = value.value_for("group_all_reduce");
+  return v.builder().op1("group_all_reduce", {v},
+                         {{"group", std::string(group)}, {"reduce", std::string(to_string(op))}}, {},
+                         value.site());
+}
+
+Value group_broadcast(const Operand& value, std::int64_t root, std::string_view group) {
+  const Value& v = value.value_for("group_broadcast");
+  std::vector<Attribute> attributes{{"group", std::string(group)}};
+  if (root != 0) attributes.push_back({"root", root});
+  return v.builder().op1("group_broadcast", {v}, std::move(attributes), {}, value.site());
+}
+
+}  // namespace lockstep

@@ -1,0 +1,33 @@
+// graph/ops/group_collectives.h - values that the members of a group compute together, each in its own
+// program.
+//
+//   // In each of two processes, or threads, with a Runtime({.groups = {{"world", group}}}) of its own:
+//   Value total = group_all_reduce(ReduceOp::kSum, local);      // the same in both
+//
+// Unlike the collectives of graph/ops/collectives.h, which combine values of replicas inside one program,
+// these go through a Group (core/communicators/group.h) that the runtime knows by name. Every member runs the
+// same calls in the same order: a program starts those of one group in the order of its nodes. A call that
+// waits for other members keeps no thread; the nodes that do not need its result run meanwhile. If members
+// disagree, or one is lost, the run fails and nothing is committed; the deadline of a run is the deadline of
+// its calls.
+//
+// Thread safety: as the builder.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "lockstep/core/base/export.h"
+#include "lockstep/graph/build/value.h"
+#include "lockstep/graph/ops/collectives.h"
+
+namespace lockstep {
+
+// The values of all members combined in the order of their ranks, at every member. Specs must be equal. Sum
+// and mean have gradients.
+LOCKSTEP_API Value group_all_reduce(ReduceOp op, const Operand& value, std::string_view group = "world");
+// The value of member `root`, at every member.
+LOCKSTEP_API Value group_broadcast(const Operand& value, std::int64_t root = 0,
+                                   std::string_view group = "world");
+
+}  // namespace lockstep
