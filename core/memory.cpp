@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 
 #include "lockstep/core/base/large_pages.h"
@@ -24,8 +25,16 @@
 
 namespace lockstep {
 
-MemoryPool::MemoryPool(DeviceKind kind) : kind_(kind) {}
+MemoryPool::MemoryPool(DeviceKind kind, MemoryId memory) : kind_(kind), memory_(memory) {}
 MemoryPool::~MemoryPool() = default;
+
+void MemoryPool::read(void* host, const void* block, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(host, block, bytes);
+}
+
+void MemoryPool::write(void* block, const void* host, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(block, host, bytes);
+}
 
 void* MemoryPool::allocate(std::size_t bytes) {
   constexpr auto kLimit = static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max());

@@ -4,9 +4,13 @@
 // thread-local caches make a block that was freed cheap to take again. Blocks know their pool: it must
 // outlive them, which std::shared_ptr handles for tensors. Thread safety: all methods may be called from any
 // thread.
+//
+// A pool of another memory than the host's derives from it: take() and give(), and read() and write() if the
+// host must not touch its blocks.
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,6 +22,13 @@ namespace lockstep {
 
 inline constexpr std::size_t kAlignment = 64;
 
+// A memory that devices compute in; devices that have the same one read each other's values without a copy.
+struct MemoryId {
+  std::uint32_t value = 0;  // 0: this process's host memory
+  friend auto operator<=>(const MemoryId&, const MemoryId&) = default;
+};
+inline constexpr MemoryId kHostMemory{};
+
 struct MemoryStats {
   std::int64_t live_bytes = 0;   // handed out and not yet given back
   std::int64_t peak_bytes = 0;   // highest live_bytes since the start or reset_peak()
@@ -26,7 +37,7 @@ struct MemoryStats {
 
 class LOCKSTEP_API MemoryPool {
  public:
-  explicit MemoryPool(DeviceKind kind = DeviceKind::kCpu);
+  explicit MemoryPool(DeviceKind kind = DeviceKind::kCpu, MemoryId memory = kHostMemory);
   virtual ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
@@ -37,14 +48,22 @@ class LOCKSTEP_API MemoryPool {
   void deallocate(void* block, std::size_t bytes) noexcept;  // bytes as asked for
 
   DeviceKind kind() const { return kind_; }
+  MemoryId memory() const { return memory_; }
+  bool is_host() const { return memory_ == kHostMemory; }
   MemoryStats stats() const;
   void reset_peak();
+
+  // Copy from a block of this pool to host memory, and back; they return when the bytes are there. Throw what
+  // the device reports.
+  virtual void read(void* host, const void* block, std::size_t bytes);
+  virtual void write(void* block, const void* host, std::size_t bytes);
 
  private:
   virtual void* take(std::size_t bytes);  // null when out of memory
   virtual void give(void* block, std::size_t bytes) noexcept;
 
   DeviceKind kind_;
+  MemoryId memory_;
   std::atomic<std::int64_t> live_{0};
   std::atomic<std::int64_t> peak_{0};
   std::atomic<std::int64_t> allocations_{0};

@@ -74,6 +74,8 @@ const std::shared_ptr<MemoryPool>& Runtime::pool(const Device& device) const {
   return state_->pools[static_cast<std::size_t>(found - state_->topology.devices().data())];
 }
 
+Tensor Tensor::to(const Device& device, const Runtime& runtime) const { return to(runtime.pool(device)); }
+
 const std::shared_ptr<VariableStore>& Runtime::variables() const { return state_->variables; }
 
 std::uint64_t Runtime::seed() const { return state_->seed; }

@@ -70,8 +70,8 @@ void check_defined(const Tensor& tensor, const char* what) {
 
 }  // namespace
 
-Tensor::Tensor(TensorSpec spec, std::shared_ptr<void> buffer, void* data)
-    : spec_(std::move(spec)), buffer_(std::move(buffer)), data_(data) {}
+Tensor::Tensor(TensorSpec spec, std::shared_ptr<void> buffer, void* data, MemoryPool* pool)
+    : spec_(std::move(spec)), buffer_(std::move(buffer)), data_(data), pool_(pool) {}
 
 Tensor Tensor::empty(DType dtype, const Shape& shape) { return empty(dtype, shape, default_host_pool()); }
 
@@ -80,8 +80,9 @@ Tensor Tensor::empty(DType dtype, const Shape& shape, std::shared_ptr<MemoryPool
   TensorSpec spec{dtype, shape};
   const auto bytes = static_cast<std::size_t>(lockstep::num_bytes(spec));
   void* block = pool->allocate(bytes);
+  MemoryPool* const kept = pool.get();
   std::shared_ptr<void> buffer(block, PoolDeleter{std::move(pool), bytes});  // frees the block if it throws
-  return Tensor(std::move(spec), std::move(buffer), block);
+  return Tensor(std::move(spec), std::move(buffer), block, kept);
 }
 
 Tensor Tensor::zeros(DType dtype, const Shape& shape) {
@@ -108,12 +109,29 @@ Tensor Tensor::view(DType dtype, const Shape& shape, void* data, std::function<v
         str("Tensor::view: memory for ", spec, " must be aligned to ", size_of(dtype), " bytes"));
   }
   auto owner = std::make_shared<ViewOwner>(std::move(release));  // the last step that can throw
-  return Tensor(std::move(spec), std::move(owner), data);
+  return Tensor(std::move(spec), std::move(owner), data, nullptr);
+}
+
+Tensor Tensor::host() const {
+  if (!defined() || is_host()) return *this;
+  Tensor result = empty(dtype(), shape());
+  pool_->read(result.data_, data_, num_bytes());
+  return result;
+}
+
+Tensor Tensor::to(const std::shared_ptr<MemoryPool>& pool) const {
+  check_defined(*this, "to");
+  if (pool == nullptr) throw InvalidArgument("Tensor::to: the pool is null");
+  if (memory() == pool->memory()) return *this;
+  Tensor result = empty(dtype(), shape(), pool);
+  result.assign(*this);
+  return result;
 }
 
 double Tensor::item() const {
   check_defined(*this, "item");
   if (num_elements() != 1) throw InvalidArgument(str("item: expected exactly one element, have ", spec_));
+  if (!is_host()) return host().item();
   return visit_dtype(spec_.dtype, [this]<class T>(T) -> double {
     const T value = *static_cast<const T*>(data_);
     if constexpr (std::is_same_v<T, F16> || std::is_same_v<T, BF16>) {
@@ -136,7 +154,7 @@ Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
   const std::size_t row_bytes = rows == 0 ? 0 : num_bytes() / static_cast<std::size_t>(rows);
   const std::size_t offset = static_cast<std::size_t>(begin) * row_bytes;
   void* data = offset == 0 ? data_ : static_cast<std::byte*>(data_) + offset;
-  return Tensor(TensorSpec{dtype(), shape().with_dim(0, end - begin)}, buffer_, data);
+  return Tensor(TensorSpec{dtype(), shape().with_dim(0, end - begin)}, buffer_, data, pool_);
 }
 
 Tensor Tensor::reshape(const Shape& shape) const {
@@ -146,13 +164,14 @@ Tensor Tensor::reshape(const Shape& shape) const {
     throw InvalidArgument(str("reshape: ", spec_, " has ", num_elements(), " elements, ", shape, " has ",
                               shape.num_elements()));
   }
-  return Tensor(TensorSpec{dtype(), shape}, buffer_, data_);
+  return Tensor(TensorSpec{dtype(), shape}, buffer_, data_, pool_);
 }
 
 Tensor Tensor::clone() const {
   if (!defined()) return {};
-  Tensor result = empty(dtype(), shape());
-  result.copy_from(data_, static_cast<std::size_t>(num_elements()));
+  Tensor result = is_host() ? empty(dtype(), shape())
+                            : empty(dtype(), shape(), std::get_deleter<PoolDeleter>(buffer_)->pool);
+  result.assign(*this);
   return result;
 }
 
@@ -161,20 +180,33 @@ void Tensor::assign(const Tensor& source) {
   check_defined(source, "assign");
   if (spec_ != source.spec_) throw InvalidArgument(str("assign: expected ", spec_, ", got ", source.spec_));
   const std::size_t bytes = num_bytes();
-  if (bytes > 0) std::memmove(data_, source.data_, bytes);  // slices of one buffer may overlap
+  if (!is_host()) {
+    const Tensor from = source.host();
+    pool_->write(data_, from.data_, bytes);
+  } else if (!source.is_host()) {
+    source.pool_->read(data_, source.data_, bytes);
+  } else if (bytes > 0) {
+    std::memmove(data_, source.data_, bytes);  // slices of one buffer may overlap
+  }
 }
 
 bool Tensor::bit_equal(const Tensor& other) const {
   if (defined() != other.defined() || spec_ != other.spec_) return false;
   if (!defined()) return true;
   const std::size_t bytes = num_bytes();
-  return bytes == 0 || std::memcmp(data_, other.data_, bytes) == 0;
+  if (bytes == 0) return true;
+  if (!is_host() || !other.is_host()) return host().bit_equal(other.host());
+  return std::memcmp(data_, other.data_, bytes) == 0;
 }
 
 void Tensor::check_dtype(DType wanted) const {
   if (!defined()) throw FailedPrecondition("data: the tensor is empty: it was never given a value");
   if (wanted != spec_.dtype) {
     throw InvalidArgument(str("data: asked for elements of ", wanted, ", but the tensor is ", spec_));
+  }
+  if (!is_host()) {
+    throw FailedPrecondition(str("data: ", spec_, " lies in memory ", memory().value,
+                                 ", which the host does not read: ask host() for a copy that it reads"));
   }
 }
 
@@ -190,7 +222,8 @@ std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
   if (!tensor.defined()) return out << "(no tensor)";
   out << tensor.spec() << " {";
   visit_dtype(tensor.dtype(), [&]<class T>(T) {
-    const auto* values = static_cast<const T*>(tensor.raw());
+    const Tensor here = tensor.host();
+    const auto* values = static_cast<const T*>(here.raw());
     const std::int64_t count = tensor.num_elements();
     for (std::int64_t i = 0; i < std::min(count, kPrintedElements); ++i) {
       if (i > 0) out << ", ";

@@ -9,6 +9,10 @@
 //   std::span<const float> values = a.data<float>();
 //   Tensor view = Tensor::view(DType::kF32, {n}, pointer, [=] { release(pointer); });   // the caller's memory
 //
+// A tensor may lie in another memory than the host's, such as a GPU's. Printing, item(), comparing, cloning
+// and assigning work from anywhere, by a copy where necessary; data() and raw() are for memory that the host
+// reads: host() gives such a tensor.
+//
 // Thread safety: handles like any value; data like a plain array: concurrent readers, or one writer.
 #pragma once
 
@@ -27,6 +31,8 @@
 #include "lockstep/core/shape.h"
 
 namespace lockstep {
+
+class Runtime;
 
 class LOCKSTEP_API Tensor {
  public:
@@ -70,9 +76,20 @@ class LOCKSTEP_API Tensor {
   std::int64_t num_elements() const { return spec_.shape.num_elements(); }
   std::size_t num_bytes() const { return static_cast<std::size_t>(lockstep::num_bytes(spec_)); }
 
+  // Where the contents are.
+  MemoryId memory() const { return pool_ == nullptr ? kHostMemory : pool_->memory(); }
+  // This tensor, if the host reads its memory; else a copy that it reads.
+  Tensor host() const;
+  // This tensor, if it lies in the memory of the pool; else a copy there.
+  Tensor to(const std::shared_ptr<MemoryPool>& pool) const;
+  // The same for the memory of a device (Runtime::pool). Throws NotFound if the runtime has no such device.
+  Tensor to(const Device& device, const Runtime& runtime) const;
+
+  // The address, whatever memory it is in: for kernels of that memory.
   const void* raw() const { return data_; }
   void* raw() { return data_; }
-  // Typed contents; throws InvalidArgument if T is not the dtype.
+  // Typed contents; throws InvalidArgument if T is not the dtype, FailedPrecondition if the host does not read
+  // the memory.
   template <class T>
   std::span<const T> data() const {
     check_dtype(dtype_of<T>);
@@ -91,9 +108,9 @@ class LOCKSTEP_API Tensor {
   Tensor slice(std::int64_t begin, std::int64_t end) const;
   // Same elements, other shape; shares memory.
   Tensor reshape(const Shape& shape) const;
-  // A deep copy.
+  // A deep copy, in the same memory.
   Tensor clone() const;
-  // Copies the contents of a tensor of equal dtype and shape into this one's memory.
+  // Copies the contents of a tensor of equal dtype and shape, from any memory, into this one's.
   void assign(const Tensor& source);
   bool shares_memory_with(const Tensor& other) const {
     return buffer_ != nullptr && buffer_ == other.buffer_;
@@ -105,13 +122,15 @@ class LOCKSTEP_API Tensor {
   bool bit_equal(const Tensor& other) const;
 
  private:
-  Tensor(TensorSpec spec, std::shared_ptr<void> buffer, void* data);
+  Tensor(TensorSpec spec, std::shared_ptr<void> buffer, void* data, MemoryPool* pool);
+  bool is_host() const { return pool_ == nullptr || pool_->is_host(); }
   void check_dtype(DType wanted) const;
   void copy_from(const void* values, std::size_t count);
 
   TensorSpec spec_;
   std::shared_ptr<void> buffer_;
   void* data_ = nullptr;
+  MemoryPool* pool_ = nullptr;  // that the buffer keeps alive; null: the caller's memory, on the host
 };
 
 // "f32[2,2] {1, 2, 3, 4}"; long contents are cut with "...".

@@ -32,15 +32,9 @@
 #include "lockstep/core/base/export.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/memory.h"
 
 namespace lockstep {
-
-// A memory that devices compute in; devices that have the same one read each other's values without a copy.
-struct MemoryId {
-  std::uint32_t value = 0;  // 0: this process's host memory
-  friend auto operator<=>(const MemoryId&, const MemoryId&) = default;
-};
-inline constexpr MemoryId kHostMemory{};
 
 struct DeviceFacts {
   Device device = {};

@@ -179,8 +179,9 @@ std::uint32_t Lanes::run_one(std::uint32_t index, std::size_t lane, bool& follow
   const std::uint32_t number = number_;
   work_.run_cluster(index, follows);
   // Counted off before its successors are counted: afterwards the run may end at any time. For a moment
-  // nothing seems to be pending, and the caller may fall asleep: pushing an entry wakes it.
-  if (clusters_.awaits) pending_.fetch_sub(1, std::memory_order_relaxed);
+  // nothing seems to be pending, and the caller may fall asleep: pushing an entry wakes it. A caller that leaves
+  // because nothing is pending must have seen what the clusters wrote.
+  if (clusters_.awaits) pending_.fetch_sub(1, std::memory_order_release);
   const auto home = static_cast<std::uint32_t>(lane % queues_.size());
   if (counters_[index].home.load(std::memory_order_relaxed) != home)
     counters_[index].home.store(home, std::memory_order_relaxed);

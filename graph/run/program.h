@@ -19,6 +19,12 @@
 // whose lambdas each run a program that needs the other's variable wait for each other: give such runs a
 // deadline, or use the variables in one order.
 //
+// Deferred calls (graph/ir/kernel.h): while all that is left of a run goes on elsewhere, the calling thread
+// sleeps. If the run is stopped or fails meanwhile, run() throws at once and the caller has its feeds and
+// results again; the memory, the locks and the plan of the run come back when the last such call has ended,
+// which may be after the program is gone. A later run that needs a variable of the stopped one waits until
+// then.
+//
 // Out of memory: a run that cannot get memory throws std::bad_alloc and has changed nothing; a run that has
 // no memory to call workers continues alone.
 //
@@ -61,9 +67,10 @@ struct Feed {
 };
 
 struct RunOptions {
-  // The run fails with kDeadlineExceeded if it has not reached its commit by then. Checked between nodes.
+  // The run fails with kDeadlineExceeded if it has not reached its commit by then. Checked between nodes, and
+  // while deferred calls are waited for.
   std::optional<SteadyTime> deadline = std::nullopt;
-  // The run fails with kCancelled if a stop is requested before its commit. Checked between nodes.
+  // The run fails with kCancelled if a stop is requested before its commit. Checked in the same places.
   std::stop_token cancel = {};
   // Told about every node; must outlive the run.
   Observer* observer = nullptr;

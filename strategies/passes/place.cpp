@@ -3,7 +3,9 @@
 
 #include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/device.h"
+#include "lockstep/core/topology.h"
 #include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/ir/op.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/strategies/passes/internal/registrations.h"
 
@@ -21,6 +23,45 @@ const OptionTable<PlaceOptions>& place_options() {
   return table;
 }
 
+// Which devices have kernels for which ops, as far as the topology knows.
+class KernelHomes {
+ public:
+  explicit KernelHomes(const Topology* topology) : topology_(topology) {}
+
+  // Where a node goes that has a kernel for the CPU and none for the device `home`: to a CPU of the same
+  // process. Null: it can stay, or there is no such CPU.
+  const std::string* instead_of(const std::string& home, const OpDef& op) {
+    if (topology_ == nullptr || op.traits.transfers) return nullptr;
+    const auto [found, fresh] = facts_.try_emplace(home);
+    Facts& facts = found->second;
+    if (fresh) {
+      const DeviceFacts* device = topology_->find(Device::parse(home));
+      if (device != nullptr) facts = {device->kernels, host_of(device->device)};
+    }
+    if (facts.kernels.empty() || facts.host.empty() || facts.host == home) return nullptr;
+    const OpRegistry& registry = OpRegistry::global();
+    if (registry.kernel(op, "cpu") == nullptr || registry.kernel(op, facts.kernels) != nullptr)
+      return nullptr;
+    return &facts.host;
+  }
+
+ private:
+  struct Facts {
+    std::string kernels, host;
+  };
+
+  std::string host_of(const Device& device) const {
+    for (const DeviceFacts& other : topology_->devices()) {
+      const bool same_process = other.device.job == device.job && other.device.task == device.task;
+      if (other.device.kind == DeviceKind::kCpu && same_process) return other.device.to_string();
+    }
+    return {};
+  }
+
+  const Topology* topology_;
+  NameMap<Facts> facts_;  // by device
+};
+
 class Place final : public Pass {
  public:
   explicit Place(PlaceOptions options) : options_(std::move(options)) {
@@ -34,9 +75,10 @@ class Place final : public Pass {
   std::string to_string() const override { return place_options().print(options_); }
 
  private:
-  PassOutcome run_on(Graph& graph, PassContext&) override {
+  PassOutcome run_on(Graph& graph, PassContext& context) override {
     bool changed = place_variables(graph);
-    changed = place_nodes(graph, graph) || changed;
+    KernelHomes homes(context.topology);
+    changed = place_nodes(graph, graph, homes) || changed;
     return outcome_of(changed);
   }
 
@@ -83,7 +125,7 @@ class Place final : public Pass {
     return decl == nullptr ? none : decl->device;
   }
 
-  bool place_nodes(Graph& graph, const Graph& outermost) const {
+  bool place_nodes(Graph& graph, const Graph& outermost, KernelHomes& homes) const {
     bool changed = false;
     for (std::size_t i = 0; i < graph.id_bound(); ++i) {
       const NodeId id(i);
@@ -93,11 +135,24 @@ class Place final : public Pass {
         const std::string& own = home_of(node, outermost);
         const std::string* home = own.empty() ? device(node.provenance().replica) : &own;
         if (home == nullptr) fail(node.provenance().replica, "the node", place_of(node));
-        graph.set_device(id, *home);
+        const std::string* instead = homes.instead_of(*home, node.op());
+        if (instead != nullptr && node.op().traits.updates_variable) {
+          throw PassError(name(),
+                          str("op '", node.op().name, "' has no kernel for ", *home,
+                              ", where the variable is that it updates: place the variable elsewhere, or ",
+                              "register a kernel (OpRegistry::add_kernel)"),
+                          place_of(node));
+        }
+        if (instead != nullptr) {
+          Provenance provenance = node.provenance();
+          provenance.why = graph.intern(str("no kernel for ", *home));
+          graph.set_provenance(id, provenance);
+        }
+        graph.set_device(id, instead == nullptr ? *home : *instead);
         changed = true;
       }
       for (std::size_t r = 0; r < node.regions().size(); ++r)
-        changed = place_nodes(graph.region(id, r), outermost) || changed;
+        changed = place_nodes(graph.region(id, r), outermost, homes) || changed;
     }
     return changed;
   }

@@ -7,8 +7,10 @@
 // replicated regions) goes to `default`, which is devices[0] unless given. Variables likewise: a copy goes to
 // the device of its replica, the first copy (the variable itself) to devices[0], a variable without copies to
 // `default`; or all of them to one device, if `variables` names it (CentralStorageStrategy). A node that
-// updates a variable goes to the variable's device. Nodes that are placed already stay. Nodes in regions are
-// placed like others. Linear. Thread safety: as any Pass.
+// reads or updates a variable goes to the variable's device. A node whose op has no kernel for its device goes
+// to a CPU of the same process, with the reason in its provenance (if the topology says which kernels the device
+// runs; lambdas run on CPUs alone), and an update that would have to is an error. Nodes that are placed already
+// stay. Nodes in regions are placed like others. Linear. Thread safety: as any Pass.
 #pragma once
 
 #include <memory>

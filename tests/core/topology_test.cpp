@@ -39,11 +39,14 @@ TEST(Topology, ReadsDevicesTheirMemoriesAndLinks) {
     EXPECT_EQ(link->bytes_per_second, 2.5e10);
   }
   EXPECT_EQ(t.link({0}, {4}), nullptr);
+  EXPECT_EQ(t.facts(device("cpu:0")).kernels, "cpu");  // unless it is stated
+  EXPECT_EQ(t.facts(device("gpu:0")).kernels, "");
 }
 
 TEST(Topology, PrintsWhatItReads) {
   for (const char* text :
        {"", "cpu:0 memory=0\n", "worker /job:w/task:1\ncpu:0 memory=0\n/job:w/task:2/gpu:0 memory=7 card=1\n",
+        "cpu:0 memory=0 kernels=slow\ngpu:0 memory=1 kernels=cuda\n",
         "gpu:0 memory=1 card=0 bytes=1024 flops=1.5e+13 bandwidth=1e+12\ngpu:1 memory=0\n"
         "link 0 1 latency=1e-06\nlink 1 2 bandwidth=5\n"}) {
     EXPECT_EQ(Topology::parse(text).to_string(), text);
@@ -93,6 +96,8 @@ TEST(Topology, RefusesWhatItDoesNotUnderstand) {
   EXPECT_THAT(refusal("tpu:0"),
               AllOf(HasSubstr("line 1, 'tpu:0'"), HasSubstr("cannot read the device name")));
   EXPECT_THAT(refusal("gpu:0 speed=3"), HasSubstr("there is no fact 'speed'; there are memory, card, bytes"));
+  EXPECT_THAT(refusal("gpu:0 kernels="), HasSubstr("names no kernel set"));
+  EXPECT_THAT(refusal("gpu:0 kernels=a gpu:1"), HasSubstr("devices come first"));
   EXPECT_THAT(refusal("gpu:0 memory=x"), HasSubstr("'x' is no number of a memory"));
   EXPECT_THAT(refusal("gpu:0 memory=99999999"), HasSubstr("too large"));
   EXPECT_THAT(refusal("gpu:0 bytes=-1"), HasSubstr("'-1' is no number of bytes"));

@@ -45,6 +45,57 @@ TEST_F(Place, PutsReplicasAndTheirCopiesOnTheirDevices) {
     )");
 }
 
+// A GPU whose kernels are those of a set that has neg alone.
+std::string machine_with_neg() {
+  static const bool added = [] {
+    OpRegistry& registry = OpRegistry::global();
+    registry.add_kernel("neg", "test.place", registry.get("neg").kernels.at("cpu"));
+    return true;
+  }();
+  static_cast<void>(added);
+  return "cpu:0\ngpu:0 kernels=test.place\ngpu:1\n";
+}
+
+TEST_F(Place, WhatHasNoKernelForTheDeviceGoesToTheHost) {
+  expect_rewrite("place(devices=[gpu:0])", R"(
+      var @w : f32[2]
+      %x = placeholder() : f32[2]
+      %r = read[variable=@w]() : f32[2]
+      %a = neg(%x) : f32[2]
+      %b = exp(%a) : f32[2]
+      %c = exp(%r) : f32[2] on "gpu:1"
+      return %b, %c
+    )",
+                 R"(
+      var @w : f32[2] [device="gpu:0"]
+      %x = placeholder() : f32[2] on "gpu:0"
+      %r = read[variable=@w]() : f32[2] on "gpu:0"
+      %a = neg(%x) : f32[2] on "gpu:0"
+      %b = exp(%a) : f32[2] on "cpu:0"
+      %c = exp(%r) : f32[2] on "gpu:1"
+      return %b, %c
+    )",
+                 {.topology = machine_with_neg()});
+}
+
+TEST_F(Place, SaysWhyANodeIsOnTheHost) {
+  const Topology topology = Topology::parse(machine_with_neg());
+  PassContext context{.topology = &topology};
+  Graph graph = parse("%x = placeholder() : f32[2]\n%b = exp(%x) : f32[2]\nreturn %b\n");
+  make_place({.devices = {"gpu:0"}})->run(graph, context);
+  const Node& node = graph.node(graph.results()[0].node);
+  EXPECT_EQ(node.device(), "cpu:0");
+  EXPECT_EQ(graph.text(node.provenance().why), "no kernel for gpu:0");
+  Graph update =
+      parse("var @w : f32[2]\n%x = placeholder() : f32[2]\n%n = assign[variable=@w](%x) : f32[2]\nreturn\n");
+  try {
+    make_place({.devices = {"gpu:0"}})->run(update, context);
+    FAIL();
+  } catch (const PassError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("where the variable is that it updates"));
+  }
+}
+
 TEST_F(Place, TakesADefaultAndGoesIntoRegions) {
   expect_rewrite("place(devices=[cpu:0,cpu:1],default=cpu:7)", R"(
       var @w : f32[]
