@@ -14,11 +14,12 @@ std::string describe_place(const ErrorPlace& place) {
     text += part;
   };
   if (!place.node.empty()) add("node '" + place.node + "'");
-  if (!place.op.empty()) add("op " + place.op);
+  if (!place.op.empty()) add(place.called && place.node.empty() ? place.op : "op " + place.op);
   if (!place.device.empty()) add("on " + place.device);
   if (place.replica >= 0) add("in replica " + std::to_string(place.replica));
+  if (!place.made_at.empty()) add("made at " + place.made_at);
   if (!place.file.empty()) {
-    add("made at " + place.file);
+    add((place.called ? "called at " : "made at ") + place.file);
     if (place.line != 0) text.append(":").append(std::to_string(place.line));
   }
   return text;
@@ -46,6 +47,12 @@ void describe_nested(const std::exception& error, std::string& text) {
 }
 
 }  // namespace
+
+ErrorPlace place_of_call(std::string_view call, const SourceSite& site) {
+  ErrorPlace place{{}, std::string(call), {}, site.file, site.line, -1};
+  place.called = true;
+  return place;
+}
 
 ErrorCode code_of(const std::exception& error, ErrorCode otherwise) {
   if (const auto* ours = dynamic_cast<const Error*>(&error)) return ours->code();
@@ -80,6 +87,17 @@ Error::Error(ErrorCode code, std::string message, ErrorPlace place)
       message_(std::move(message)),
       place_(std::move(place)) {}
 Error::~Error() = default;
+
+void Error::add_call(std::string_view call, const SourceSite& site) {
+  if (!place_.file.empty() || !site.known()) return;
+  ErrorPlace place = place_;
+  place.file = site.file;
+  place.line = site.line;
+  place.called = true;
+  if (place.node.empty() && place.op.empty()) place.op = call;
+  static_cast<std::runtime_error&>(*this) = std::runtime_error(compose(code_, message_, place));
+  place_ = std::move(place);
+}
 
 InvalidArgument::InvalidArgument(std::string message, ErrorPlace place)
     : Error(ErrorCode::kInvalidArgument, std::move(message), std::move(place)) {}

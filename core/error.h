@@ -49,7 +49,12 @@ struct ErrorPlace {
   std::string file;    // the user's source line
   std::uint32_t line = 0;
   int replica = -1;
+  bool called = false;  // the line is that of a call, and `op` the function; false: of what was made there
+  std::string made_at = {};  // of a variable whose method was called: "model.cpp:9"
 };
+
+// The place of a call that was refused: "reduce()".
+LOCKSTEP_API ErrorPlace place_of_call(std::string_view call, const SourceSite& site);
 
 class LOCKSTEP_API Error : public std::runtime_error {
  public:
@@ -63,6 +68,8 @@ class LOCKSTEP_API Error : public std::runtime_error {
   //   InvalidArgument: matmul: inner dimensions differ: f32[2,3] x f32[4,5] (node 'layer_1/matmul' op matmul made at model.cpp:42)
   const std::string& message() const { return message_; }
   const ErrorPlace& place() const { return place_; }
+  // Names the call that the error leaves by, unless it has a source line already.
+  void add_call(std::string_view call, const SourceSite& site);
 
  private:
   ErrorCode code_;
@@ -94,6 +101,19 @@ class LOCKSTEP_API NotFound : public Error {
 // message_of(): the message to go with it, for callers that add where it came from.
 LOCKSTEP_API ErrorCode code_of(const std::exception& error, ErrorCode otherwise);
 LOCKSTEP_API std::string message_of(const std::exception& error);
+
+// Returns what `body` returns. An error that leaves it without a source line gets that of the call:
+//
+//   return named_call("erase()", site, [&] { return erase_group(name); });
+template <class F>
+auto named_call(std::string_view call, const SourceSite& site, const F& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (Error& error) {
+    error.add_call(call, site);
+    throw;
+  }
+}
 
 // The text of an exception and of everything nested in it, innermost last, joined by ": caused by: ".
 LOCKSTEP_API std::string describe(const std::exception& error);

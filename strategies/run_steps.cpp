@@ -13,7 +13,7 @@ void MultiStepContext::set_last_step_output(const std::string& name, const PerRe
   if (!reduce) {
     throw InvalidArgument(
         str("output '", name, "' is set in replica context: say how the replicas' values become one"),
-        internal::place_of_call("set_last_step_output()", site));
+        place_of_call("set_last_step_output()", site));
   }
   const Value combined = replica_context().merge_call(
       [&](Strategy& strategy, const PerReplica<Value>& all) {
@@ -80,7 +80,7 @@ class MultiStepRunner {
   }
 
  private:
-  ErrorPlace place() const { return internal::place_of_call("run_steps()", site_); }
+  ErrorPlace place() const { return place_of_call("run_steps()", site_); }
 
   // The outputs that the traced function has set, checked against the initial values while the graph exists.
   const std::map<std::string, PerReplica<Value>>& outputs() const {

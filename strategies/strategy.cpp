@@ -179,7 +179,7 @@ ReduceResult Strategy::gather(const RunResult& value, std::int64_t axis, SourceS
 Value Strategy::gather(const PerReplica<Value>& value, std::int64_t axis, SourceSite site) {
   internal::require_cross_replica(this, "gather()", site);
   const auto refuse = [&](const std::string& why) {
-    throw InvalidArgument(str("gather: ", why), internal::place_of_call("gather()", site));
+    throw InvalidArgument(str("gather: ", why), place_of_call("gather()", site));
   };
   if (value.empty()) refuse("the value is empty");
   const auto replicas = static_cast<std::size_t>(num_replicas_in_sync());
@@ -195,8 +195,7 @@ Value Strategy::gather(const PerReplica<Value>& value, std::int64_t axis, Source
 
 Tensor Strategy::gather(const PerReplica<Tensor>& value, std::int64_t axis, SourceSite site) {
   internal::require_cross_replica(this, "gather()", site);
-  if (value.empty())
-    throw InvalidArgument("gather: the value is empty", internal::place_of_call("gather()", site));
+  if (value.empty()) throw InvalidArgument("gather: the value is empty", place_of_call("gather()", site));
   return internal::at_once(value.values(), site, [&](GraphBuilder& builder, const std::vector<Value>& slots) {
     const internal::ContextFrame frame(this, ContextKind::kCrossReplica, &builder);
     return gather(value.is_single() ? PerReplica<Value>(slots[0]) : PerReplica<Value>(slots, value.kind()),
@@ -212,7 +211,7 @@ PlaceResult<std::vector<Value>, std::vector<Tensor>> Strategy::local_results(con
 PerReplica<Tensor> Strategy::broadcast(const Tensor& value, SourceSite site) {
   internal::require_cross_replica(this, "broadcast()", site);
   if (!value.defined())
-    throw InvalidArgument("broadcast(): the tensor is empty", internal::place_of_call("broadcast()", site));
+    throw InvalidArgument("broadcast(): the tensor is empty", place_of_call("broadcast()", site));
   return mirrored(std::vector<Tensor>(worker_devices().size(), value.clone()));
 }
 
@@ -225,7 +224,7 @@ PerReplica<Tensor> Strategy::distribute_values_from_function(
     values.push_back(f(r, num_replicas_in_sync()));
     if (!values.back().defined()) {
       throw InvalidArgument(str(kMethod, ": the tensor for replica ", r, " is empty"),
-                            internal::place_of_call(kMethod, site));
+                            place_of_call(kMethod, site));
     }
   }
   return PerReplica<Tensor>(std::move(values));
@@ -239,7 +238,7 @@ PerReplica<Value> Strategy::update_each(const std::function<Value(std::span<cons
     if (arguments[i].kind() != ReplicaKind::kPerReplica || num_replicas_in_sync() == 1) continue;
     throw InvalidArgument(str(method, ": Expected value to be mirrored across replicas, and argument ", i,
                               " is per replica: reduce it first"),
-                          internal::place_of_call(method, site));
+                          place_of_call(method, site));
   }
   const std::vector<PerReplica<Value>> results = replicate(
       arguments, [&](std::span<const Value> values) { return std::vector<Value>{fn(values)}; },

@@ -72,10 +72,6 @@ std::string counted(std::size_t number, std::string_view noun) {
   return str(number, " ", noun, number == 1 ? "" : "s");
 }
 
-ErrorPlace place_of_call(std::string_view method, const SourceSite& site) {
-  return {{}, std::string(method), {}, site.file, site.line, -1};
-}
-
 void require_cross_replica(const Tracer* tracer, std::string_view method, const SourceSite& site) {
   if (top_frame == nullptr) return;
   if (top_frame->tracer() != tracer) {

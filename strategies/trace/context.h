@@ -92,8 +92,6 @@ class LOCKSTEP_API ContextFrame {
   mutable std::vector<Leaves> leaving_;
 };
 
-// The place of a user's call, for errors: "reduce()" at a line.
-LOCKSTEP_API ErrorPlace place_of_call(std::string_view method, const SourceSite& site);
 // "1 slot", "2 slots".
 LOCKSTEP_API std::string counted(std::size_t number, std::string_view noun);
 

@@ -10,7 +10,7 @@ namespace lockstep::internal {
 void wrong_arity(std::size_t takes, std::size_t got, const SourceSite& site) {
   throw InvalidArgument(str("the function takes ", takes, takes == 1 ? " value" : " values", ", got ", got,
                             "; name one input for each"),
-                        place_of_call("function", site));
+                        place_of_call("the function", site));
 }
 
 std::vector<InputSpec> specs_of(std::span<const PerReplica<Tensor>> arguments, const SourceSite& site) {

@@ -30,7 +30,7 @@ void ReplicaContext::check(std::string_view method, const SourceSite& site) cons
   throw FailedPrecondition(
       str(method, ": this ReplicaContext belongs to another function; ask replica_context() for ",
           "the one of the function being traced"),
-      internal::place_of_call(method, site));
+      place_of_call(method, site));
 }
 
 Strategy& ReplicaContext::strategy(SourceSite site) const {

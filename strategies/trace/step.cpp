@@ -40,7 +40,7 @@ std::vector<Tensor> Step::feeds_of(std::span<const PerReplica<Tensor>> arguments
   if (arguments.size() != parts.inputs.size()) {
     throw InvalidArgument(
         str("the function takes ", counted(parts.inputs.size(), "value"), ", got ", arguments.size()),
-        internal::place_of_call("function", site));
+        place_of_call("the function", site));
   }
   std::vector<Tensor> feeds;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -50,7 +50,7 @@ std::vector<Tensor> Step::feeds_of(std::span<const PerReplica<Tensor>> arguments
       if (!argument.is_single()) {
         throw InvalidArgument(str("input '", input.name, "' is shared by all replicas, got a ",
                                   to_string(argument.kind()), " value; give one tensor"),
-                              internal::place_of_call("function", site));
+                              place_of_call("the function", site));
       }
       feeds.push_back(argument[0]);
       continue;
@@ -58,7 +58,7 @@ std::vector<Tensor> Step::feeds_of(std::span<const PerReplica<Tensor>> arguments
     if (!argument.is_single() && argument.size() != parts.replicas) {
       throw InvalidArgument(str("input '", input.name, "' has ", counted(argument.size(), "slot"), " for ",
                                 counted(parts.replicas, "replica")),
-                            internal::place_of_call("function", site));
+                            place_of_call("the function", site));
     }
     for (std::size_t r = 0; r < parts.replicas; ++r) feeds.push_back(argument[r]);
   }

@@ -173,13 +173,14 @@ PerReplica<Value> slot_by_slot(SlotFunction function, const SlotOperand<Value>& 
   if (frame == nullptr || frame->builder() == nullptr) {
     throw FailedPrecondition(
         "an operator on per-replica values makes nodes: use it where a function is traced",
-        place_of_call("operator", site));
+        place_of_call("the operator", site));
   }
   const auto here = BuilderAccess(*frame->builder()).made_at(site);
   std::vector<PerReplica<Value>> arguments;
   const auto add = [&](const SlotOperand<Value>& operand) {
     if (operand.read) return;
-    if (operand.slots.empty()) throw InvalidArgument("an operand is empty", place_of_call("operator", site));
+    if (operand.slots.empty())
+      throw InvalidArgument("an operand is empty", place_of_call("the operator", site));
     arguments.push_back(operand.slots);
   };
   add(a);

@@ -199,9 +199,8 @@ Variable::operator VariableRef() const {
 
 void Variable::check_strategy(const SourceSite& site) const {
   if (!has_strategy() || internal::ContextFrame::current()->tracer() == state_->tracer) return;
-  throw FailedPrecondition(str("variable '", name(), "' mixes strategies: it was made at ",
-                               state_->decl.made_at, " and belongs to another one than the active '",
-                               internal::ContextFrame::current()->tracer()->name(), "'"),
+  throw FailedPrecondition(str("variable '", name(), "' mixes strategies: it belongs to another one than ",
+                               "the active '", internal::ContextFrame::current()->tracer()->name(), "'"),
                            place(site));
 }
 
@@ -244,11 +243,10 @@ bool has_own_copies(const Variable& variable) {
          tracer_of(variable).may_drift(variable.name());
 }
 
-VariableMeaning accepted(const VariableQuestion& question, const std::string& name, const SourceSite& site) {
+VariableMeaning accepted(const VariableQuestion& question, const ErrorPlace& place) {
   const VariableAnswer answer = variable_rule(question);
-  if (answer.meaning == VariableMeaning::kRefused) {
-    throw InvalidArgument(str("variable '", name, "': ", answer.reason), place_of_variable(name, site));
-  }
+  if (answer.meaning == VariableMeaning::kRefused)
+    throw InvalidArgument(str("variable '", place.node, "': ", answer.reason), place);
   return answer.meaning;
 }
 
@@ -258,7 +256,13 @@ using internal::accepted;
 
 // --- while a step is traced
 
-ErrorPlace Variable::place(const SourceSite& site) const { return place_of_variable(name(), site); }
+ErrorPlace Variable::place(const SourceSite& site) const {
+  ErrorPlace place = place_of_variable(name(), site);
+  if (str(site.file, ":", site.line) == state_->decl.made_at) return place;
+  place.called = true;
+  place.made_at = state_->decl.made_at;
+  return place;
+}
 
 GraphBuilder& Variable::require_trace(std::string_view only, std::string_view instead,
                                       const SourceSite& site) const {
@@ -270,7 +274,7 @@ GraphBuilder& Variable::require_trace(std::string_view only, std::string_view in
 Value Variable::read(SourceSite site) const {
   GraphBuilder& builder = require_trace("reads as a Value", "use value()", site);
   const VariableMeaning meaning =
-      accepted(question(VariableAction::kRead, ReplicaKind::kSingle, site), name(), site);
+      accepted(question(VariableAction::kRead, ReplicaKind::kSingle, site), place(site));
   const VariableRef ref = declare(builder, site);
   const bool joins = meaning == VariableMeaning::kJoinCopies;
   const bool all = joins || meaning == VariableMeaning::kSumCopies || meaning == VariableMeaning::kMeanCopies;
@@ -306,7 +310,8 @@ Value Variable::change(VariableAction action, const Operand& operand, bool negat
   const VariableRef ref = declare(builder, site);
   Value value = operand.value();
   if (operand.number()) value = builder.constant(Tensor::full(spec().dtype, Shape{}, *operand.number()));
-  if (!value.valid()) throw InvalidArgument(str("variable '", name(), "' is assigned an empty value"));
+  if (!value.valid())
+    throw InvalidArgument(str("variable '", name(), "' is assigned an empty value"), place(site));
   if (negate) value = neg(value);
   const VariableMeaning meaning = allowed(action, site);
   return apply(
@@ -325,10 +330,10 @@ Value Variable::change(VariableAction action, const Operand& operand, bool negat
 // check_assigns() decides about actions that are right for such values and wrong for others, or the reverse.
 VariableMeaning Variable::allowed(VariableAction action, const SourceSite& site) const {
   const VariableQuestion same = question(action, ReplicaKind::kSingle, site);
-  if (!in_replica_context()) return accepted(same, name(), site);
+  if (!in_replica_context()) return accepted(same, place(site));
   const VariableMeaning meaning = variable_rule(same).meaning;
   return meaning == VariableMeaning::kRefused
-             ? accepted(question(action, ReplicaKind::kPerReplica, site), name(), site)
+             ? accepted(question(action, ReplicaKind::kPerReplica, site), place(site))
              : meaning;
 }
 

@@ -41,21 +41,20 @@ namespace {
 
 using internal::CopyLocks;
 
-void require_no_trace(const std::string& name, std::string_view what, std::string_view instead,
-                      const SourceSite& site) {
+void require_no_trace(std::string_view what, std::string_view instead, const ErrorPlace& place) {
   if (current_builder() == nullptr) return;
-  throw FailedPrecondition(
-      str("variable '", name, "' is ", what, " while a function is traced: ", instead, ", or do it outside"),
-      {name, "Variable", {}, site.file, site.line, -1});
+  throw FailedPrecondition(str("variable '", place.node, "' is ", what,
+                               " while a function is traced: ", instead, ", or do it outside"),
+                           place);
 }
-void require_no_trace_for_value(const std::string& name, const SourceSite& site) {
-  require_no_trace(name, "asked for its value", "use read()", site);
+void require_no_trace_for_value(const ErrorPlace& place) {
+  require_no_trace("asked for its value", "use read()", place);
 }
 
 }  // namespace
 
 PerReplica<Tensor> Variable::copies(SourceSite site) const {
-  require_no_trace_for_value(name(), site);
+  require_no_trace_for_value(place(site));
   check_strategy(site);
   const auto replicas = static_cast<std::size_t>(state_->tracer->num_replicas_in_sync());
   VariableStore& store = state_->tracer->variables();
@@ -74,8 +73,8 @@ PerReplica<Tensor> Variable::copies(SourceSite site) const {
 }
 
 Tensor Variable::value(SourceSite site) const {
-  require_no_trace_for_value(name(), site);
-  internal::accepted(question(VariableAction::kRead, ReplicaKind::kSingle, site), name(), site);
+  require_no_trace_for_value(place(site));
+  internal::accepted(question(VariableAction::kRead, ReplicaKind::kSingle, site), place(site));
   VariableStore& store = state_->tracer->variables();
   const CopyLocks held(store, name(), state_->tracer->num_replicas_in_sync(), CopyLocks::Use::kRead);
   const internal::LogicalVariable variable(held.copies(), store.role(name()));
@@ -97,11 +96,11 @@ void Variable::assign_sub(const Tensor& delta, SourceSite site) const {
 }
 
 void Variable::change_now(VariableAction action, const Tensor& value, bool negate, SourceSite site) const {
-  require_no_trace(name(), "given a tensor", "assign a Value, such as constant(tensor)", site);
+  require_no_trace("given a tensor", "assign a Value, such as constant(tensor)", place(site));
   const bool slices = aggregation() == Aggregation::kSlices;
   const VariableMeaning meaning =
       slices ? VariableMeaning::kEveryCopy
-             : internal::accepted(question(action, ReplicaKind::kSingle, site), name(), site);
+             : internal::accepted(question(action, ReplicaKind::kSingle, site), place(site));
   check_strategy(site);
   VariableStore& store = state_->tracer->variables();
   const std::int64_t replicas = state_->tracer->num_replicas_in_sync();

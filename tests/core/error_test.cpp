@@ -35,6 +35,34 @@ TEST(Error, NamesEveryPartOfThePlace) {
   EXPECT_STREQ(error.what(), "Cancelled: stopped (node 'n' op square on gpu:1 in replica 3 made at a.cpp)");
 }
 
+TEST(Error, NamesACallAndWhatItWasCalledFor) {
+  EXPECT_STREQ(InvalidArgument("no", place_of_call("reduce()", {"a.cpp", "main", 4})).what(),
+               "InvalidArgument: no (reduce() called at a.cpp:4)");
+  ErrorPlace place{"w", "Variable", {}, "a.cpp", 4};
+  place.called = true;
+  place.made_at = "b.cpp:9";
+  EXPECT_STREQ(InvalidArgument("no", place).what(),
+               "InvalidArgument: no (node 'w' op Variable made at b.cpp:9 called at a.cpp:4)");
+}
+
+TEST(Error, GetsTheLineOfTheCallThatItLeavesByIfItKnowsNone) {
+  const auto thrown = [](const ErrorPlace& place, const SourceSite& site) -> std::string {
+    try {
+      named_call("run()", site, [&] { throw NotFound("no", place); });
+    } catch (const NotFound& error) {  // the kind stays
+      return error.what();
+    }
+    return "nothing";
+  };
+  EXPECT_EQ(thrown({}, {"a.cpp", "main", 4}), "NotFound: no (run() called at a.cpp:4)");
+  EXPECT_EQ(thrown({"n", "add", {}, {}}, {"a.cpp", "main", 4}),
+            "NotFound: no (node 'n' op add called at a.cpp:4)");
+  EXPECT_EQ(thrown({"n", {}, {}, "b.cpp", 7}, {"a.cpp", "main", 4}),
+            "NotFound: no (node 'n' made at b.cpp:7)");
+  EXPECT_EQ(thrown({}, {}), "NotFound: no");
+  EXPECT_EQ(named_call("run()", {"a.cpp", "main", 4}, [] { return 3; }), 3);
+}
+
 TEST(Error, EveryCodeHasAName) {
   EXPECT_EQ(to_string(ErrorCode::kInvalidArgument), "InvalidArgument");
   EXPECT_EQ(to_string(ErrorCode::kFailedPrecondition), "FailedPrecondition");

@@ -37,7 +37,7 @@ VariableDecl declaration_in_step(VariableDecl decl, const Tracer& tracer);
 bool has_own_copies(const Variable& variable);
 
 // Throws InvalidArgument if the table refuses.
-VariableMeaning accepted(const VariableQuestion& question, const std::string& name, const SourceSite& site);
+VariableMeaning accepted(const VariableQuestion& question, const ErrorPlace& place);
 
 // Locks on all copies of a variable that have memory of their own, held together: no run can come in between.
 // Waits for runs that use the variable; do not make one inside a node of such a run.
