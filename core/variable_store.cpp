@@ -248,10 +248,12 @@ StoredVariable& VariableStore::find_or_create(std::string_view name, const Tenso
   return variable;
 }
 
-VariableRole VariableStore::role(std::string_view name) const {
-  const StoredVariable& variable = must_find(const_cast<VariableStore&>(*this), name);
-  const std::lock_guard<std::mutex> lock(state_->mutex);
-  return state_->role_of(variable);
+VariableRole VariableStore::role(std::string_view name, SourceSite site) const {
+  return named_call("VariableStore::role()", site, [&] {
+    const StoredVariable& variable = must_find(const_cast<VariableStore&>(*this), name);
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    return state_->role_of(variable);
+  });
 }
 
 std::vector<std::pair<StoredVariable*, VariableRole>> VariableStore::originals() const {
@@ -262,16 +264,18 @@ std::vector<std::pair<StoredVariable*, VariableRole>> VariableStore::originals()
   return result;
 }
 
-StoredVariable& VariableStore::alias(std::string_view name, std::string_view target) {
-  StoredVariable& variable = must_find(*this, target);
-  const std::lock_guard<std::mutex> lock(state_->mutex);
-  const bool taken = state_->variables.find(name) != state_->variables.end();
-  if (taken || state_->aliases.try_emplace(std::string(name), &variable).first->second != &variable) {
-    throw InvalidArgument(str("variable '", name, "' cannot become another name for '", target,
-                              "': ", taken ? "it has a value of its own" : "it is one for another variable",
-                              "; use another store"));
-  }
-  return variable;
+StoredVariable& VariableStore::alias(std::string_view name, std::string_view target, SourceSite site) {
+  return named_call("VariableStore::alias()", site, [&]() -> StoredVariable& {
+    StoredVariable& variable = must_find(*this, target);
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    const bool taken = state_->variables.find(name) != state_->variables.end();
+    if (taken || state_->aliases.try_emplace(std::string(name), &variable).first->second != &variable) {
+      throw InvalidArgument(str("variable '", name, "' cannot become another name for '", target,
+                                "': ", taken ? "it has a value of its own" : "it is one for another variable",
+                                "; use another store"));
+    }
+    return variable;
+  });
 }
 
 bool VariableStore::is_alias(std::string_view name) const {
@@ -303,39 +307,45 @@ std::vector<std::string> VariableStore::names() const {
   return result;
 }
 
-Tensor VariableStore::value(std::string_view name) {
-  StoredVariable& variable = must_find(*this, name);
-  const VariableLock lock(*this, variable, false);
-  return value_of(variable).clone();
+Tensor VariableStore::value(std::string_view name, SourceSite site) {
+  return named_call("VariableStore::value()", site, [&] {
+    StoredVariable& variable = must_find(*this, name);
+    const VariableLock lock(*this, variable, false);
+    return value_of(variable).clone();
+  });
 }
 
-Tensor VariableStore::value(std::string_view name, SteadyTime deadline) {
-  StoredVariable& variable = must_find(*this, name);
-  Tensor copy = Tensor::empty(variable.spec().dtype, variable.spec().shape);
-  RunLockSet locks;
-  locks.add(variable, false);
-  LockTurn turn(*this, locks);
-  while (!turn.try_lock()) {
-    if (std::chrono::steady_clock::now() >= deadline) {
-      throw Error(ErrorCode::kDeadlineExceeded,
-                  str("variable '", name,
-                      "' was not free before the deadline: runs that write it hold it; "
-                      "committed() waits for none"));
+Tensor VariableStore::value(std::string_view name, SteadyTime deadline, SourceSite site) {
+  return named_call("VariableStore::value()", site, [&] {
+    StoredVariable& variable = must_find(*this, name);
+    Tensor copy = Tensor::empty(variable.spec().dtype, variable.spec().shape);
+    RunLockSet locks;
+    locks.add(variable, false);
+    LockTurn turn(*this, locks);
+    while (!turn.try_lock()) {
+      if (std::chrono::steady_clock::now() >= deadline) {
+        throw Error(ErrorCode::kDeadlineExceeded,
+                    str("variable '", name,
+                        "' was not free before the deadline: runs that write it hold it; "
+                        "committed() waits for none"));
+      }
+      turn.wait(deadline);
     }
-    turn.wait(deadline);
-  }
-  const bool there = variable.storage().defined();
-  if (there) copy.assign(variable.storage());
-  locks.unlock();
-  if (!there) throw_missing(name, 0);
-  return copy;
+    const bool there = variable.storage().defined();
+    if (there) copy.assign(variable.storage());
+    locks.unlock();
+    if (!there) throw_missing(name, 0);
+    return copy;
+  });
 }
 
-Tensor VariableStore::committed(std::string_view name) {
-  StoredVariable& variable = must_find(*this, name);
-  Tensor copy = Tensor::empty(variable.spec().dtype, variable.spec().shape);
-  if (!commits_.read(variable, copy)) throw_missing(name, 0);
-  return copy;
+Tensor VariableStore::committed(std::string_view name, SourceSite site) {
+  return named_call("VariableStore::committed()", site, [&] {
+    StoredVariable& variable = must_find(*this, name);
+    Tensor copy = Tensor::empty(variable.spec().dtype, variable.spec().shape);
+    if (!commits_.read(variable, copy)) throw_missing(name, 0);
+    return copy;
+  });
 }
 
 // --- taking back
@@ -385,35 +395,41 @@ void VariableStore::forget(std::string_view name, const std::vector<StoredVariab
   }
 }
 
-void VariableStore::erase(std::string_view name) { forget(name, group_of(name), "erased"); }
-
-void VariableStore::reset(std::string_view name) {
-  const std::vector<StoredVariable*> group = group_of(name);
-  const VariableLock held(*this, group, true);
-  const CommitScope scope(commits_, group);
-  for (StoredVariable* variable : group) {
-    if (!variable->value_.defined()) continue;  // erased meanwhile
-    const Tensor& start = variable->start_.defined() ? variable->start_ : group[0]->start_;
-    if (start.defined()) {
-      variable->value_.assign(start);
-    } else if (variable->value_.num_bytes() > 0) {
-      std::memset(variable->value_.raw(), 0, variable->value_.num_bytes());
-    }
-  }
+void VariableStore::erase(std::string_view name, SourceSite site) {
+  named_call("VariableStore::erase()", site, [&] { forget(name, group_of(name), "erased"); });
 }
 
-void VariableStore::replace(std::string_view name, const Tensor& value) {
-  if (!value.defined()) throw InvalidArgument(str("variable '", name, "': the new value is empty"));
-  const std::vector<StoredVariable*> group = group_of(name);
-  const std::string own = group[0]->name();
-  auto fresh = std::make_unique<StoredVariable>(*this, own, value.clone());
-  fresh->start_ = value.clone();
-  fresh->made_at_ = group[0]->made_at_;
-  const VariableRole role = this->role(name);
-  forget(name, group, "replaced");
-  const std::lock_guard<std::mutex> lock(state_->mutex);
-  state_->give_role(*fresh, role);
-  state_->variables.insert_or_assign(own, std::move(fresh));
+void VariableStore::reset(std::string_view name, SourceSite site) {
+  named_call("VariableStore::reset()", site, [&] {
+    const std::vector<StoredVariable*> group = group_of(name);
+    const VariableLock held(*this, group, true);
+    const CommitScope scope(commits_, group);
+    for (StoredVariable* variable : group) {
+      if (!variable->value_.defined()) continue;  // erased meanwhile
+      const Tensor& start = variable->start_.defined() ? variable->start_ : group[0]->start_;
+      if (start.defined()) {
+        variable->value_.assign(start);
+      } else if (variable->value_.num_bytes() > 0) {
+        std::memset(variable->value_.raw(), 0, variable->value_.num_bytes());
+      }
+    }
+  });
+}
+
+void VariableStore::replace(std::string_view name, const Tensor& value, SourceSite site) {
+  named_call("VariableStore::replace()", site, [&] {
+    if (!value.defined()) throw InvalidArgument(str("variable '", name, "': the new value is empty"));
+    const std::vector<StoredVariable*> group = group_of(name);
+    const std::string own = group[0]->name();
+    auto fresh = std::make_unique<StoredVariable>(*this, own, value.clone());
+    fresh->start_ = value.clone();
+    fresh->made_at_ = group[0]->made_at_;
+    const VariableRole role = this->role(name, site);
+    forget(name, group, "replaced");
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->give_role(*fresh, role);
+    state_->variables.insert_or_assign(own, std::move(fresh));
+  });
 }
 
 StoredVariable& VariableStore::bind(std::string_view name) {
@@ -428,18 +444,20 @@ void VariableStore::unbind(StoredVariable& variable) {
   --variable.programs_;
 }
 
-void VariableStore::set(std::string_view name, const Tensor& value) {
-  StoredVariable& variable = must_find(*this, name);
-  if (!value.defined()) throw InvalidArgument(str("variable '", name, "': the new value is empty"));
-  if (variable.spec() != value.spec()) {
-    throw InvalidArgument(str("variable '", name, "' is ", variable.spec(), ", but the new value is ",
-                              value.spec(), ": replace() takes one of another dtype or shape"));
-  }
-  const VariableLock lock(*this, variable, true);
-  StoredVariable* const written[] = {&variable};
-  const CommitScope scope(commits_, written);
-  value_of(variable);
-  variable.storage().assign(value);
+void VariableStore::set(std::string_view name, const Tensor& value, SourceSite site) {
+  named_call("VariableStore::set()", site, [&] {
+    StoredVariable& variable = must_find(*this, name);
+    if (!value.defined()) throw InvalidArgument(str("variable '", name, "': the new value is empty"));
+    if (variable.spec() != value.spec()) {
+      throw InvalidArgument(str("variable '", name, "' is ", variable.spec(), ", but the new value is ",
+                                value.spec(), ": replace() takes one of another dtype or shape"));
+    }
+    const VariableLock lock(*this, variable, true);
+    StoredVariable* const written[] = {&variable};
+    const CommitScope scope(commits_, written);
+    value_of(variable);
+    variable.storage().assign(value);
+  });
 }
 
 // A waiter counts itself before it looks at the epoch, and an unlocker raises the epoch before it looks at

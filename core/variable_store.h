@@ -22,6 +22,8 @@
 // A variable can be taken back: erase() and replace() refuse while programs are bound to it (compile() binds
 // a program, its end releases it); reset() restores the value that the variable was made with.
 //
+// Errors of its methods name the line of the call.
+//
 // Thread safety: a store may be used from any thread. value() returns a copy taken under the variable's lock;
 // committed() returns one without waiting for runs, at most for a commit stage that is under way.
 #pragma once
@@ -42,6 +44,7 @@
 #include "lockstep/core/base/export.h"
 #include "lockstep/core/base/steady_time.h"
 #include "lockstep/core/commit_gate.h"
+#include "lockstep/core/source_site.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -223,35 +226,37 @@ class LOCKSTEP_API VariableStore {
                                  std::string_view made_at = {}, SameStart same_start = SameStart::kAny);
   // A second name for an existing variable: find, value and set take either. Throws NotFound if the target is
   // missing, InvalidArgument if the name already belongs to another variable.
-  StoredVariable& alias(std::string_view name, std::string_view target);
+  StoredVariable& alias(std::string_view name, std::string_view target,
+                        SourceSite site = SourceSite::current());
   bool is_alias(std::string_view name) const;
   StoredVariable* find(std::string_view name);
   bool contains(std::string_view name) const;
-  std::vector<std::string> names() const;          // sorted, aliases included
-  VariableRole role(std::string_view name) const;  // also by an alias; throws NotFound
+  std::vector<std::string> names() const;  // sorted, aliases included
+  // Also by an alias; throws NotFound.
+  VariableRole role(std::string_view name, SourceSite site = SourceSite::current()) const;
   // A copy of the value, and a new value (of the same spec), of the variable with exactly this name. If its
   // copies differ (synchronized on read, or drifting), that is the first copy; Variable::value() combines
   // them or says why it cannot. Throws NotFound. Both wait in line for runs that hold the variable: do not
   // call them for a variable from a node of a run that uses it.
-  Tensor value(std::string_view name);
-  void set(std::string_view name, const Tensor& value);
+  Tensor value(std::string_view name, SourceSite site = SourceSite::current());
+  void set(std::string_view name, const Tensor& value, SourceSite site = SourceSite::current());
 
   // The same, but throws Error(kDeadlineExceeded) if the variable is not free by then.
-  Tensor value(std::string_view name, SteadyTime deadline);
+  Tensor value(std::string_view name, SteadyTime deadline, SourceSite site = SourceSite::current());
   // The value that the last step committed, read while runs go on: waits at most for a commit stage, never
   // for a run, and may be called from a node of a run. Values of several variables may come from different
   // steps. From the first read of a variable on, commits take a lock for it; variables that are not read this
   // way cost nothing.
-  Tensor committed(std::string_view name);
+  Tensor committed(std::string_view name, SourceSite site = SourceSite::current());
 
   // --- taking back a variable together with its copies; these throw NotFound
   // Throws FailedPrecondition while programs are bound to it.
-  void erase(std::string_view name);
+  void erase(std::string_view name, SourceSite site = SourceSite::current());
   // Restores the value it was made with. Waits in line as set() does.
-  void reset(std::string_view name);
+  void reset(std::string_view name, SourceSite site = SourceSite::current());
   // Puts a value in its place that may have another dtype or shape; throws FailedPrecondition while programs
   // are bound to it. Its copies are erased; the next program that needs them makes them from the new value.
-  void replace(std::string_view name, const Tensor& value);
+  void replace(std::string_view name, const Tensor& value, SourceSite site = SourceSite::current());
 
   // Counts a program as bound to a variable, and as no longer bound. bind() throws NotFound.
   StoredVariable& bind(std::string_view name);

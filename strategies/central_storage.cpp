@@ -25,10 +25,14 @@ MirroredOptions with_parameters_on(MirroredOptions options, const std::string& p
 
 }  // namespace
 
-CentralStorageStrategy::CentralStorageStrategy(MirroredOptions options, const std::string& parameter_device)
-    : MirroredStrategy(with_parameters_on(std::move(options), parameter_device)),
+CentralStorageStrategy::CentralStorageStrategy(MirroredOptions options, const std::string& parameter_device,
+                                               SourceSite site) try
+    : MirroredStrategy(with_parameters_on(std::move(options), parameter_device), site),
       parameter_devices_{Device::parse(parameter_device).to_string()} {
   internal::check_device(runtime(), parameter_devices_[0]);
+} catch (Error& error) {
+  error.add_call("CentralStorageStrategy", site);
+  throw;
 }
 
 CentralStorageStrategy::~CentralStorageStrategy() = default;

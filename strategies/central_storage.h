@@ -22,8 +22,8 @@ namespace lockstep {
 
 class LOCKSTEP_API CentralStorageStrategy : public MirroredStrategy {
  public:
-  explicit CentralStorageStrategy(MirroredOptions options = {},
-                                  const std::string& parameter_device = "cpu:0");
+  explicit CentralStorageStrategy(MirroredOptions options = {}, const std::string& parameter_device = "cpu:0",
+                                  SourceSite site = SourceSite::current());
   ~CentralStorageStrategy() override;
   std::string_view name() const override { return "CentralStorageStrategy"; }
   const std::vector<std::string>& parameter_devices() const override { return parameter_devices_; }

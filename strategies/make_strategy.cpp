@@ -11,8 +11,8 @@ std::vector<std::string> strategy_names() {
   return names;
 }
 
-std::unique_ptr<Strategy> make_strategy(std::string_view text, const StrategyOptions& base) {
-  return StrategyRegistry::global().make(text, base);
+std::unique_ptr<Strategy> make_strategy(std::string_view text, const StrategyOptions& base, SourceSite site) {
+  return named_call("make_strategy()", site, [&] { return StrategyRegistry::global().make(text, base); });
 }
 
 }  // namespace lockstep

@@ -21,7 +21,8 @@ namespace lockstep {
 
 // Throws NotFound for an unknown name, InvalidArgument (UnknownOption, BadOptionValue, PipelineSyntaxError)
 // for the rest. `base` holds what the text cannot express: runtime, store and checks.
-LOCKSTEP_API std::unique_ptr<Strategy> make_strategy(std::string_view text, const StrategyOptions& base = {});
+LOCKSTEP_API std::unique_ptr<Strategy> make_strategy(std::string_view text, const StrategyOptions& base = {},
+                                                     SourceSite site = SourceSite::current());
 LOCKSTEP_API std::vector<std::string> strategy_names();  // by name
 
 }  // namespace lockstep

@@ -74,11 +74,14 @@ DeviceList::DeviceList(std::initializer_list<std::string_view> names)
 
 DeviceList::DeviceList(std::vector<std::string> names) : names_(std::move(names)) {}
 
-MirroredStrategy::MirroredStrategy(MirroredOptions options)
-    : Strategy(replica_devices(options), base_options(options)), options_(std::move(options)) {
+MirroredStrategy::MirroredStrategy(MirroredOptions options, SourceSite site) try
+    : Strategy(replica_devices(options), base_options(options), site), options_(std::move(options)) {
   check_options(options_);
   pipeline();  // so that a wrong option is refused here
   if (!options_.reduce_device.empty()) internal::check_device(runtime(), options_.reduce_device);
+} catch (Error& error) {
+  error.add_call("MirroredStrategy", site);
+  throw;
 }
 
 MirroredStrategy::~MirroredStrategy() = default;

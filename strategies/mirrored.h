@@ -81,7 +81,7 @@ struct MirroredOptions {
 
 class LOCKSTEP_API MirroredStrategy : public Strategy {
  public:
-  explicit MirroredStrategy(MirroredOptions options = {});
+  explicit MirroredStrategy(MirroredOptions options = {}, SourceSite site = SourceSite::current());
   ~MirroredStrategy() override;
   std::string_view name() const override { return "MirroredStrategy"; }
   PassPipeline pipeline() const override;

@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-OneDeviceStrategy::OneDeviceStrategy(const std::string& device, StrategyOptions base)
-    : Strategy({device}, std::move(base)) {}
+OneDeviceStrategy::OneDeviceStrategy(const std::string& device, StrategyOptions base, SourceSite site)
+    : Strategy({device}, std::move(base), site) {}
 OneDeviceStrategy::~OneDeviceStrategy() = default;
 
 PassPipeline OneDeviceStrategy::pipeline() const {

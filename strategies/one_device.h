@@ -17,7 +17,8 @@ namespace lockstep {
 
 class LOCKSTEP_API OneDeviceStrategy : public Strategy {
  public:
-  explicit OneDeviceStrategy(const std::string& device = "cpu:0", StrategyOptions base = {});
+  explicit OneDeviceStrategy(const std::string& device = "cpu:0", StrategyOptions base = {},
+                             SourceSite site = SourceSite::current());
   ~OneDeviceStrategy() override;
   std::string_view name() const override { return "OneDeviceStrategy"; }
   PassPipeline pipeline() const override;

@@ -75,12 +75,15 @@ void check_writes(const Graph& graph) {
 
 }  // namespace
 
-Strategy::Strategy(const std::vector<std::string>& devices, StrategyOptions options)
+Strategy::Strategy(const std::vector<std::string>& devices, StrategyOptions options, SourceSite site) try
     : Tracer(*this, canonical(devices), store_of(options)),
       runtime_(runtime_for(options, worker_devices())),
       compile_(std::move(options.compile)),
       checks_(options.checks) {
   register_strategy_passes();
+} catch (Error& error) {
+  error.add_call("Strategy", site);
+  throw;
 }
 
 Strategy::~Strategy() = default;
@@ -95,20 +98,22 @@ Strategy::Scope Strategy::scope(SourceSite site) {
   return Scope(*this);
 }
 
-Step Strategy::finish_step(Step::Parts parts) {
-  check_step(parts.step_graph);
-  Graph graph = parts.step_graph;
-  PassPipeline passes = pipeline();
-  Analyses records;
-  PassContext context{.topology = &runtime_.topology(), .records = &records};
-  parts.report = passes.run(graph, context, {.verify = checks_});
-  // Recorded by order-collectives: once the order is fixed, and before collectives become other nodes.
-  if (const auto schedule = records.find<CollectiveSchedule>()) parts.schedule = *schedule;
-  // A graph that the pipeline has verified is not verified again.
-  CompileOptions options = compile_;
-  options.verify = compile_.verify && checks_ == PipelineChecks::kNever;
-  parts.program = compile(std::move(graph), runtime_, options);
-  return Step(std::move(parts));
+Step Strategy::finish_step(Step::Parts parts, std::string_view method, const SourceSite& site) {
+  return named_call(method, site, [&] {
+    check_step(parts.step_graph);
+    Graph graph = parts.step_graph;
+    PassPipeline passes = pipeline();
+    Analyses records;
+    PassContext context{.topology = &runtime_.topology(), .records = &records};
+    parts.report = passes.run(graph, context, {.verify = checks_});
+    // Recorded by order-collectives: once the order is fixed, and before collectives become other nodes.
+    if (const auto schedule = records.find<CollectiveSchedule>()) parts.schedule = *schedule;
+    // A graph that the pipeline has verified is not verified again.
+    CompileOptions options = compile_;
+    options.verify = compile_.verify && checks_ == PipelineChecks::kNever;
+    parts.program = compile(std::move(graph), runtime_, options);
+    return Step(std::move(parts));
+  });
 }
 
 Step Strategy::distribute(Graph step, const std::vector<std::string>& shared, SourceSite site) {
@@ -119,7 +124,7 @@ Step Strategy::distribute(Graph step, const std::vector<std::string>& shared, So
   const bool plain = internal::max_replicas(step) == 0;
   PassPipeline enter;
   enter.add(make_enter_replicas({.replicas = num_replicas_in_sync(), .shared = shared}));
-  enter.run(step, {.verify = checks_});
+  named_call("distribute()", site, [&] { enter.run(step, {.verify = checks_}); });
   const auto add_input = [&](const Graph& graph, NodeId id, bool single) {
     parts.inputs.emplace_back(graph.spec({id, 0}), graph.node(id).name(), single);
   };
@@ -152,7 +157,7 @@ Step Strategy::distribute(Graph step, const std::vector<std::string>& shared, So
     step.set_results(std::move(kept));
   }
   parts.step_graph = std::move(step);
-  return finish_step(std::move(parts));
+  return finish_step(std::move(parts), "distribute()", site);
 }
 
 Tensor Strategy::reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<std::int64_t> axis,
@@ -167,13 +172,13 @@ Value Strategy::reduce(ReduceOp op, const PerReplica<Value>& value, std::optiona
 
 ReduceResult Strategy::reduce(ReduceOp op, const RunResult& value, std::optional<std::int64_t> axis,
                               SourceSite site) {
-  return value.is_traced() ? ReduceResult(reduce(op, value.traced(), axis, site))
-                           : ReduceResult(reduce(op, value.computed(), axis, site));
+  return value.is_traced() ? ReduceResult(reduce(op, value.traced(), axis, site), site)
+                           : ReduceResult(reduce(op, value.computed(), axis, site), site);
 }
 
 ReduceResult Strategy::gather(const RunResult& value, std::int64_t axis, SourceSite site) {
-  return value.is_traced() ? ReduceResult(gather(value.traced(), axis, site))
-                           : ReduceResult(gather(value.computed(), axis, site));
+  return value.is_traced() ? ReduceResult(gather(value.traced(), axis, site), site)
+                           : ReduceResult(gather(value.computed(), axis, site), site);
 }
 
 Value Strategy::gather(const PerReplica<Value>& value, std::int64_t axis, SourceSite site) {
@@ -203,9 +208,11 @@ Tensor Strategy::gather(const PerReplica<Tensor>& value, std::int64_t axis, Sour
   });
 }
 
-PlaceResult<std::vector<Value>, std::vector<Tensor>> Strategy::local_results(const RunResult& value) {
+PlaceResult<std::vector<Value>, std::vector<Tensor>> Strategy::local_results(const RunResult& value,
+                                                                             SourceSite site) {
   using Results = PlaceResult<std::vector<Value>, std::vector<Tensor>>;
-  return value.is_traced() ? Results(value.traced().values()) : Results(value.computed().values());
+  return value.is_traced() ? Results(value.traced().values(), site)
+                           : Results(value.computed().values(), site);
 }
 
 PerReplica<Tensor> Strategy::broadcast(const Tensor& value, SourceSite site) {

@@ -104,7 +104,8 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
     return internal::make_function<PerReplica<Value>>(
         std::move(inputs), fn, site,
         [this](std::vector<InputSpec> specs, const CrossTraceFn& trace, SourceSite where) {
-          return finish_step(trace_cross(std::move(specs), trace, "cross_function()", where));
+          return finish_step(trace_cross(std::move(specs), trace, "cross_function()", where),
+                             "cross_function()", where);
         });
   }
 
@@ -128,7 +129,7 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
     if constexpr (std::is_void_v<R>) {
       traced ? run_traced(fn, {}, site) : run_list(fn, {}, {}, site);
     } else {
-      const auto result = [](const auto& leaf) { return RunResult(leaf); };
+      const auto result = [&](const auto& leaf) { return RunResult(leaf, site); };
       return traced ? nest::rebuild<RunResult>(run_traced(fn, {}, site), result)
                     : nest::rebuild<RunResult>(run_list(fn, {}, {}, site), result);
     }
@@ -149,6 +150,22 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   auto run(const F& fn, const A& a, const B& b, const C& c, const D& d,
            SourceSite site = SourceSite::current()) {
     return run_at(site, fn, a, b, c, d);
+  }
+  template <class F, class A1, class A2, class A3, class A4, class A5>
+  auto run(const F& fn, const A1& a1, const A2& a2, const A3& a3, const A4& a4, const A5& a5,
+           SourceSite site = SourceSite::current()) {
+    return run_at(site, fn, a1, a2, a3, a4, a5);
+  }
+  template <class F, class A1, class A2, class A3, class A4, class A5, class A6>
+  auto run(const F& fn, const A1& a1, const A2& a2, const A3& a3, const A4& a4, const A5& a5, const A6& a6,
+           SourceSite site = SourceSite::current()) {
+    return run_at(site, fn, a1, a2, a3, a4, a5, a6);
+  }
+  template <class F, class A1, class A2, class A3, class A4, class A5, class A6, class... More>
+  requires(sizeof...(More) > 0) void run(const F&, const A1&, const A2&, const A3&, const A4&, const A5&,
+                                         const A6&, const More&...) {
+    static_assert(sizeof...(More) == 0,
+                  "run() takes up to 6 arguments: use run_at(SourceSite::current(), fn, ...), or a nest");
   }
   // Any number of arguments, after the line that run() is called from.
   template <class F, class... Arguments>
@@ -210,7 +227,8 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   static std::vector<T> local_results(const PerReplica<T>& value) {
     return value.values();
   }
-  static PlaceResult<std::vector<Value>, std::vector<Tensor>> local_results(const RunResult& value);
+  static PlaceResult<std::vector<Value>, std::vector<Tensor>> local_results(
+      const RunResult& value, SourceSite site = SourceSite::current());
   static std::vector<Tensor> local_results(const Tensor& value) { return {value}; }
   static std::vector<Value> local_results(const Value& value) { return {value}; }
   // A value for every replica: one copy of the caller's tensor, shared by all slots.
@@ -246,6 +264,12 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
       SourceSite site = SourceSite::current()) {
     return update_at(site, variable, fn, a, b);
   }
+  template <class F, class... More>
+  PerReplica<Value> update(const Variable& variable, const F& fn, const internal::SlotArgument& a,
+                           const internal::SlotArgument& b, const internal::SlotArgument& c,
+                           const More&... more) {
+    return update_at(a.site, variable, fn, a.slots, b.slots, c.slots, more...);
+  }
   // Any number of arguments, after the line that update() is called from.
   template <class F, class... Arguments>
   PerReplica<Value> update_at(SourceSite site, const Variable& variable, const F& fn,
@@ -267,19 +291,21 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
  protected:
   // Devices: one per replica, in their order; any spelling. Throws InvalidArgument for an empty list, a
   // device that is listed twice, and one that the runtime does not have.
-  explicit Strategy(const std::vector<std::string>& devices, StrategyOptions options = {});
+  explicit Strategy(const std::vector<std::string>& devices, StrategyOptions options = {},
+                    SourceSite site = SourceSite::current());
   // Throws if a traced step does not suit the strategy; called before its passes run.
   virtual void check_step(const Graph& step) const;
 
  private:
-  // Runs the strategy's passes on the step graph and compiles the result.
-  Step finish_step(Step::Parts parts);
+  // Runs the strategy's passes on the step graph and compiles the result. An error that knows no line gets
+  // that of the method's call.
+  Step finish_step(Step::Parts parts, std::string_view method, const SourceSite& site);
   template <class F>
   auto named_function(std::vector<InputSpec> inputs, F fn, std::string_view method, SourceSite site) {
     return internal::make_function<Value>(
         std::move(inputs), fn, site,
         [this, method](std::vector<InputSpec> specs, const TraceFn& trace, SourceSite where) {
-          return finish_step(trace_replicas(std::move(specs), trace, method, where));
+          return finish_step(trace_replicas(std::move(specs), trace, method, where), method, where);
         });
   }
   template <class F, class Slots>

@@ -109,13 +109,14 @@ OptionSpec devices_option() {
           .summary = "one for each replica; not given: every GPU, else the CPU"};
 }
 
+// The line of an error is that of the call that gives the text.
 void register_strategies(StrategyRegistry& registry) {
   const auto mirrored =
       mirrored_table("mirrored", "one replica per device, variables mirrored, gradients all-reduced");
   registry.add(mirrored.info(), [mirrored](const PassOptions& given, const StrategyOptions& base) {
     MirroredOptions options = mirrored.read(given);
     options.base = base;
-    return std::make_unique<MirroredStrategy>(std::move(options));
+    return std::make_unique<MirroredStrategy>(std::move(options), SourceSite());
   });
   const auto central =
       mirrored_table("central-storage", "variables in one place, replicas that compute on their slices");
@@ -125,13 +126,14 @@ void register_strategies(StrategyRegistry& registry) {
   registry.add(std::move(central_info), [central](const PassOptions& given, const StrategyOptions& base) {
     MirroredOptions options = central.read(given);
     options.base = base;
-    return std::make_unique<CentralStorageStrategy>(std::move(options), given.get_string("parameter_device"));
+    return std::make_unique<CentralStorageStrategy>(std::move(options), given.get_string("parameter_device"),
+                                                    SourceSite());
   });
   registry.add({.name = "one-device",
                 .summary = "everything on one device",
                 .options = {{"device", OptionType::kString, std::string("cpu:0"), "which"}}},
                [](const PassOptions& given, const StrategyOptions& base) {
-                 return std::make_unique<OneDeviceStrategy>(given.get_string("device"), base);
+                 return std::make_unique<OneDeviceStrategy>(given.get_string("device"), base, SourceSite());
                });
 }
 

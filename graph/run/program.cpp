@@ -320,7 +320,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
 
  private:
   [[noreturn]] void wrong_count(std::size_t got) const {
-    throw InvalidArgument(str("got ", got, " feeds, but the graph has ", placeholders()));
+    throw InvalidArgument(
+        str("got ", got, got == 1 ? " feed" : " feeds", ", but the graph has ", placeholders()));
   }
 
   std::string placeholders() const {
@@ -530,49 +531,57 @@ const Runtime& Program::runtime() const { return impl().runtime(); }
 VariableStore& Program::variables() const { return impl().store(); }
 std::size_t Program::cached_plans() const { return impl().cached_plans(); }
 
-std::vector<Tensor> Program::run(std::span<const Tensor> feeds, const RunOptions& options) const {
-  return run_n(1, feeds, options);
+std::vector<Tensor> Program::run(std::span<const Tensor> feeds, const RunOptions& options,
+                                 SourceSite site) const {
+  return run_n(1, feeds, options, site);
 }
 
-std::vector<Tensor> Program::run(std::initializer_list<Feed> feeds, const RunOptions& options) const {
-  return run_n(1, order_feeds(feeds), options);
+std::vector<Tensor> Program::run(std::initializer_list<Feed> feeds, const RunOptions& options,
+                                 SourceSite site) const {
+  return run_n(1, order_feeds(feeds, site), options, site);
 }
 
-std::vector<Tensor> Program::order_feeds(std::initializer_list<Feed> feeds) const {
-  return impl().order_feeds({feeds.begin(), feeds.size()});
+std::vector<Tensor> Program::order_feeds(std::initializer_list<Feed> feeds, SourceSite site) const {
+  return order_feeds(std::span<const Feed>(feeds.begin(), feeds.size()), site);
 }
-std::vector<Tensor> Program::order_feeds(std::span<const Feed> feeds) const {
-  return impl().order_feeds(feeds);
+std::vector<Tensor> Program::order_feeds(std::span<const Feed> feeds, SourceSite site) const {
+  return named_call("Program::order_feeds()", site, [&] { return impl().order_feeds(feeds); });
 }
 
-void Program::run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
-                       const RunOptions& options) const {
-  Impl& self = impl();
-  Impl::Lease lease(self, feeds);
-  self.check_results(lease.planned().plan(), feeds, results);
-  self.run_step(lease, feeds, results, options, 0, RunContext::is_awaited());
+void Program::run_into(std::span<const Tensor> feeds, std::span<Tensor> results, const RunOptions& options,
+                       SourceSite site) const {
+  named_call("Program::run_into()", site, [&] {
+    Impl& self = impl();
+    Impl::Lease lease(self, feeds);
+    self.check_results(lease.planned().plan(), feeds, results);
+    self.run_step(lease, feeds, results, options, 0, RunContext::is_awaited());
+  });
 }
 
 std::vector<Tensor> Program::run_n(std::uint64_t steps, std::span<const Tensor> feeds,
-                                   const RunOptions& options) const {
-  return run_n(steps, feeds, options, nullptr);
+                                   const RunOptions& options, SourceSite site) const {
+  return run_n(steps, feeds, options, nullptr, site);
 }
 
 std::vector<Tensor> Program::run_n(std::uint64_t steps, std::span<const Tensor> feeds,
-                                   const RunOptions& options, const PrepareResults& prepare) const {
-  return impl().run_n(steps, feeds, options, RunContext::is_awaited(), prepare);
+                                   const RunOptions& options, const PrepareResults& prepare,
+                                   SourceSite site) const {
+  return named_call("Program::run()", site,
+                    [&] { return impl().run_n(steps, feeds, options, RunContext::is_awaited(), prepare); });
 }
 
-std::future<std::vector<Tensor>> Program::run_async(std::vector<Tensor> feeds,
-                                                    const RunOptions& options) const {
+std::future<std::vector<Tensor>> Program::run_async(std::vector<Tensor> feeds, const RunOptions& options,
+                                                    SourceSite site) const {
   auto promise = std::make_shared<std::promise<std::vector<Tensor>>>();
   std::future<std::vector<Tensor>> future = promise->get_future();
   // Wrong feeds are refused here, not in the future.
-  impl().check_feeds(feeds);
-  impl().runtime().scheduler().submit([promise, program = *this, feeds = std::move(feeds), options,
+  named_call("Program::run_async()", site, [&] { impl().check_feeds(feeds); });
+  impl().runtime().scheduler().submit([promise, program = *this, feeds = std::move(feeds), options, site,
                                        awaited = RunContext::is_awaited()]() mutable {
     try {
-      promise->set_value(program.impl().run_n(1, feeds, options, awaited, nullptr));
+      promise->set_value(named_call("Program::run_async()", site, [&] {
+        return program.impl().run_n(1, feeds, options, awaited, nullptr);
+      }));
     } catch (...) {
       promise->set_exception(std::current_exception());
     }

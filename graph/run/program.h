@@ -54,6 +54,7 @@
 #include "lockstep/core/base/steady_time.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/runtime.h"
+#include "lockstep/core/source_site.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/run/observer.h"
@@ -115,29 +116,32 @@ class LOCKSTEP_API Program {
   // Feeds by position, in the order of graph().parameters(). A wrong feed (missing, extra, dtype, shape) is
   // refused before anything runs (InvalidArgument naming the placeholder and what it expects). Throws
   // RunError.
-  std::vector<Tensor> run(std::span<const Tensor> feeds = {}, const RunOptions& options = {}) const;
-  std::vector<Tensor> run(std::initializer_list<Feed> feeds, const RunOptions& options = {}) const;
+  std::vector<Tensor> run(std::span<const Tensor> feeds = {}, const RunOptions& options = {},
+                          SourceSite site = SourceSite::current()) const;
+  std::vector<Tensor> run(std::initializer_list<Feed> feeds, const RunOptions& options = {},
+                          SourceSite site = SourceSite::current()) const;
   // Feeds by name, put in order for the calls that take them by position.
-  std::vector<Tensor> order_feeds(std::initializer_list<Feed> feeds) const;
-  std::vector<Tensor> order_feeds(std::span<const Feed> feeds) const;
+  std::vector<Tensor> order_feeds(std::initializer_list<Feed> feeds,
+                                  SourceSite site = SourceSite::current()) const;
+  std::vector<Tensor> order_feeds(std::span<const Feed> feeds, SourceSite site = SourceSite::current()) const;
   // Results into tensors of the right specs, in the order of graph().results(). They must not share memory
   // with feeds or with each other. After an error their contents are unspecified.
-  void run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
-                const RunOptions& options = {}) const;
+  void run_into(std::span<const Tensor> feeds, std::span<Tensor> results, const RunOptions& options = {},
+                SourceSite site = SourceSite::current()) const;
   // Runs on the executor. The future throws what run would have thrown. If called inside a node of a run, it
   // goes ahead of other runs that wait for variables, since the node may wait for it.
-  std::future<std::vector<Tensor>> run_async(std::vector<Tensor> feeds = {},
-                                             const RunOptions& options = {}) const;
+  std::future<std::vector<Tensor>> run_async(std::vector<Tensor> feeds = {}, const RunOptions& options = {},
+                                             SourceSite site = SourceSite::current()) const;
   // `steps` runs on the same feeds, each committing separately; returns the results of the last. RunError
   // says how many committed.
   std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds = {},
-                            const RunOptions& options = {}) const;
+                            const RunOptions& options = {}, SourceSite site = SourceSite::current()) const;
   // The same; `prepare` is given the results before the first step, when they hold nothing yet. Callers that
   // build something from the results do so there: after the last commit nothing can fail any more, and a step
   // that threw can be run again.
   using PrepareResults = std::function<void(const std::vector<Tensor>& results)>;
   std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds, const RunOptions& options,
-                            const PrepareResults& prepare) const;
+                            const PrepareResults& prepare, SourceSite site = SourceSite::current()) const;
 
   const Graph& graph() const;
   const Runtime& runtime() const;

@@ -189,30 +189,35 @@ CheckpointInfo inspect_checkpoint(const std::filesystem::path& path, const ReadL
   return CheckpointReader(path, limits).info();
 }
 
-void save_checkpoint(VariableStore& store, const std::filesystem::path& path, const ReadLimits& limits) {
-  Snapshot snapshot;
-  snapshot.take(store);
-  write_checkpoint(snapshot, path, limits);
+void save_checkpoint(VariableStore& store, const std::filesystem::path& path, const ReadLimits& limits,
+                     SourceSite site) {
+  named_call("save_checkpoint()", site, [&] {
+    Snapshot snapshot;
+    snapshot.take(store);
+    write_checkpoint(snapshot, path, limits);
+  });
 }
 
 RestoreReport restore_checkpoint(VariableStore& store, const std::filesystem::path& path,
-                                 const RestoreOptions& options, const ReadLimits& limits) {
-  CheckpointReader reader(path, limits);
-  // A checkpoint that does not fit is refused before memory is allocated for it: the store bounds the bytes
-  // of its tensors.
-  RestoreReport report;
-  {
-    const StoreAtRest rest(store, StoreAtRest::Access::kRead);
-    std::vector<internal::Offered> offered;
-    for (const CheckpointInfo::Entry& entry : reader.info().entries) {
-      if (entry.kind != CheckpointInfo::Kind::kState && entry.copy == 0)
-        offered.push_back({entry.name, entry.spec, entry.copies});
+                                 const RestoreOptions& options, const ReadLimits& limits, SourceSite site) {
+  return named_call("restore_checkpoint()", site, [&] {
+    CheckpointReader reader(path, limits);
+    // A checkpoint that does not fit is refused before memory is allocated for it: the store bounds the bytes
+    // of its tensors.
+    RestoreReport report;
+    {
+      const StoreAtRest rest(store, StoreAtRest::Access::kRead);
+      std::vector<internal::Offered> offered;
+      for (const CheckpointInfo::Entry& entry : reader.info().entries) {
+        if (entry.kind != CheckpointInfo::Kind::kState && entry.copy == 0)
+          offered.push_back({entry.name, entry.spec, entry.copies});
+      }
+      report = internal::match(internal::logical_variables(rest), offered, options, reader.what());
     }
-    report = internal::match(internal::logical_variables(rest), offered, options, reader.what());
-  }
-  RestoreReport done = reader.read_rest(report.extra).restore(store, options);
-  done.extra = std::move(report.extra);
-  return done;
+    RestoreReport done = reader.read_rest(report.extra).restore(store, options, site);
+    done.extra = std::move(report.extra);
+    return done;
+  });
 }
 
 }  // namespace lockstep

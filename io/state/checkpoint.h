@@ -31,6 +31,7 @@
 #include "lockstep/core/base/export.h"
 #include "lockstep/core/read_limits.h"
 #include "lockstep/core/shape.h"
+#include "lockstep/core/source_site.h"
 #include "lockstep/core/variable_store.h"
 #include "lockstep/io/files/removed_limits.h"
 #include "lockstep/io/state/snapshot.h"
@@ -65,13 +66,15 @@ struct CheckpointInfo {
 // Throws FailedPrecondition for variables that cannot be saved (io/state/snapshot.h), and the errors of
 // io/files/files.h.
 LOCKSTEP_API void save_checkpoint(VariableStore& store, const std::filesystem::path& path,
-                                  const ReadLimits& limits = kCheckpointLimits);
+                                  const ReadLimits& limits = kCheckpointLimits,
+                                  SourceSite site = SourceSite::current());
 
 // Throws FailedPrecondition naming all variables that are missing, extra or mismatched, Error(kDataLoss) for
 // a damaged file; changes nothing then.
 LOCKSTEP_API RestoreReport restore_checkpoint(VariableStore& store, const std::filesystem::path& path,
                                               const RestoreOptions& options = {},
-                                              const ReadLimits& limits = kCheckpointLimits);
+                                              const ReadLimits& limits = kCheckpointLimits,
+                                              SourceSite site = SourceSite::current());
 
 // The same in two halves, without a store.
 LOCKSTEP_API void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& path,

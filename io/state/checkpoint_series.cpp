@@ -311,7 +311,8 @@ std::optional<fs::path> CheckpointSeries::latest() const {
 }
 
 std::optional<SeriesRestore> CheckpointSeries::restore_latest(VariableStore& store,
-                                                              const RestoreOptions& options) {
+                                                              const RestoreOptions& options,
+                                                              SourceSite site) {
   wait();
   SeriesRestore restored;
   std::set<fs::path> tried;
@@ -324,7 +325,7 @@ std::optional<SeriesRestore> CheckpointSeries::restore_latest(VariableStore& sto
     tried.insert(paths.back());
     try {
       restored.path = paths.back();  // before anything is restored: it may be out of memory
-      restored.report = restore_checkpoint(store, paths.back(), options, writer_->options.limits);
+      restored.report = restore_checkpoint(store, paths.back(), options, writer_->options.limits, site);
       return restored;
     } catch (const NotFound&) {
       if (fs::exists(paths.back())) throw;
@@ -336,7 +337,8 @@ std::optional<SeriesRestore> CheckpointSeries::restore_latest(VariableStore& sto
   if (restored.damaged.empty()) return std::nullopt;
   std::string faults;
   for (const auto& [path, why] : restored.damaged) faults += str("\n  ", why);
-  throw Error(ErrorCode::kDataLoss, str("every checkpoint is damaged, and nothing was restored:", faults));
+  throw Error(ErrorCode::kDataLoss, str("every checkpoint is damaged, and nothing was restored:", faults),
+              place_of_call("restore_latest()", site));
 }
 
 std::uint64_t CheckpointSeries::superseded() const {

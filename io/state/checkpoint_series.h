@@ -96,7 +96,8 @@ class LOCKSTEP_API CheckpointSeries {
 
   // Restores the newest checkpoint that is whole; returns nothing if there are none at all. Waits for a write
   // under way. Throws Error(kDataLoss) if all are damaged, and as restore_checkpoint if one does not fit.
-  std::optional<SeriesRestore> restore_latest(VariableStore& store, const RestoreOptions& options = {});
+  std::optional<SeriesRestore> restore_latest(VariableStore& store, const RestoreOptions& options = {},
+                                              SourceSite site = SourceSite::current());
 
   std::uint64_t superseded() const;
 

@@ -123,14 +123,16 @@ void Snapshot::take(VariableStore& store) {
   step_ = store.step();
 }
 
-RestoreReport Snapshot::restore(VariableStore& store, const RestoreOptions& options) const {
+RestoreReport Snapshot::restore(VariableStore& store, const RestoreOptions& options, SourceSite site) const {
   const StoreAtRest rest(store, StoreAtRest::Access::kWrite);
   const std::vector<internal::LogicalVariable> variables = internal::logical_variables(rest);
   std::vector<internal::Offered> offered;
   for (const Item& item : items_)
     offered.push_back(
         {item.name, item.copies.empty() ? item.value.spec() : item.copies[0].spec(), item.copies.size()});
-  RestoreReport report = internal::match(variables, offered, options, "the snapshot");
+  RestoreReport report = named_call("Snapshot::restore()", site, [&] {
+    return internal::match(variables, offered, options, "the snapshot");
+  });
   for (const State& state : states_) report.states.emplace_back(state.name, state.bytes);
   std::vector<StoredVariable*> written;
   for (const internal::LogicalVariable& variable : variables)

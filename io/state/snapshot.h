@@ -84,7 +84,8 @@ class LOCKSTEP_API Snapshot {
 
   // Throws FailedPrecondition naming all variables that are missing, extra, of another dtype or shape, or of
   // another number of copies, and changes nothing then.
-  RestoreReport restore(VariableStore& store, const RestoreOptions& options = {}) const;
+  RestoreReport restore(VariableStore& store, const RestoreOptions& options = {},
+                        SourceSite site = SourceSite::current()) const;
 
   std::uint64_t step() const { return step_; }
   std::span<const Item> variables() const;  // by name

@@ -32,6 +32,7 @@ requires std::is_arithmetic_v<T> Value constant(T value, SourceSite site = Sourc
 
 // Prefixes the names of nodes that are made while the guard lives with "name/". The guard must not outlive
 // the function that made it.
-[[nodiscard]] LOCKSTEP_API GraphBuilder::Guard name_scope(std::string_view name);
+[[nodiscard]] LOCKSTEP_API GraphBuilder::Guard name_scope(std::string_view name,
+                                                          SourceSite site = SourceSite::current());
 
 }  // namespace lockstep

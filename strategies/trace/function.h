@@ -27,9 +27,22 @@
 namespace lockstep {
 
 namespace internal {
+
 template <class T>
 concept FunctionArgument = nest::kLeavesAre<T, PerReplica<Tensor>>;
-}
+
+// The leaves of an argument, and the line of the call.
+struct CallArgument {
+  template <FunctionArgument A>
+  CallArgument(const A& argument,
+               SourceSite at = SourceSite::current())  // NOLINT(google-explicit-constructor)
+      : leaves(nest::leaves<PerReplica<Tensor>>(argument)), site(at) {}
+
+  std::vector<PerReplica<Tensor>> leaves;
+  SourceSite site;
+};
+
+}  // namespace internal
 
 // A function that a strategy has distributed: call it like the one it was made from.
 template <class Out>
@@ -54,11 +67,11 @@ class Function : public Step {
   Out operator()(const A& a, const B& b, const C& c, SourceSite site = SourceSite::current()) const {
     return call_with(site, a, b, c);
   }
-  // With more than three arguments, errors of the call do not name its line.
-  template <internal::FunctionArgument A, internal::FunctionArgument B, internal::FunctionArgument C,
-            internal::FunctionArgument D, internal::FunctionArgument... More>
-  Out operator()(const A& a, const B& b, const C& c, const D& d, const More&... more) const {
-    return call_with({}, a, b, c, d, more...);
+  template <internal::FunctionArgument B, internal::FunctionArgument C, internal::FunctionArgument D,
+            internal::FunctionArgument... More>
+  Out operator()(const internal::CallArgument& a, const B& b, const C& c, const D& d,
+                 const More&... more) const {
+    return call_with(a.site, a.leaves, b, c, d, more...);
   }
   Out call(std::span<const PerReplica<Tensor>> arguments, const RunOptions& options = {},
            SourceSite site = SourceSite::current()) const {

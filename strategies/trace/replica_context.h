@@ -95,6 +95,12 @@ class LOCKSTEP_API ReplicaContext {
                   SourceSite site = SourceSite::current()) const {
     return merge_nests(merge, site, value_of(a), value_of(b), value_of(c));
   }
+  template <class F, class... More>
+  auto merge_call(const F& merge, const Operand& a, const Operand& b, const Operand& c, const Operand& d,
+                  const More&... more) const {
+    return merge_nests(merge, a.site(), value_of(a), value_of(b), value_of(c), value_of(d),
+                       value_of(Operand(more, a.site()))...);
+  }
   template <class F, class A>
   requires(kIsNest<A>) auto merge_call(const F& merge, const A& a,
                                        SourceSite site = SourceSite::current()) const {

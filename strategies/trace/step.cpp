@@ -22,15 +22,17 @@ std::vector<PerReplica<Tensor>> Step::run_n(std::uint64_t steps,
                                             std::span<const PerReplica<Tensor>> arguments,
                                             const RunOptions& options, SourceSite site) const {
   std::vector<PerReplica<Tensor>> results;
-  parts().program.run_n(steps, feeds_of(arguments, site), options,
-                        [&](const std::vector<Tensor>& values) { results = results_of(values); });
+  parts().program.run_n(
+      steps, feeds_of(arguments, site), options,
+      [&](const std::vector<Tensor>& values) { results = results_of(values); }, site);
   return results;
 }
 
 void Step::run_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
                  const RunOptions& options, const PrepareResults& prepare, SourceSite site) const {
-  parts().program.run_n(steps, feeds_of(arguments, site), options,
-                        [&](const std::vector<Tensor>& values) { prepare(results_of(values)); });
+  parts().program.run_n(
+      steps, feeds_of(arguments, site), options,
+      [&](const std::vector<Tensor>& values) { prepare(results_of(values)); }, site);
 }
 
 std::vector<Tensor> Step::feeds_of(std::span<const PerReplica<Tensor>> arguments,

@@ -25,6 +25,7 @@
 // Tensor's, a Value as its builder.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -71,6 +72,17 @@ struct SlotOperand {
   SourceSite site;
 };
 
+// The number of a slot, and the line that asks for it.
+struct SlotIndex {
+  template <std::integral Number>
+  SlotIndex(Number slot, SourceSite at = SourceSite::current())  // NOLINT(google-explicit-constructor)
+      : number(static_cast<std::int64_t>(slot)), site(at) {}
+  bool is_below(std::size_t size) const { return number >= 0 && std::cmp_less(number, size); }
+
+  std::int64_t number;
+  SourceSite site;
+};
+
 using SlotFunction = Value (*)(const Operand& a, const Operand& b);
 LOCKSTEP_API PerReplica<Value> slot_by_slot(SlotFunction function, const SlotOperand<Value>& a,
                                             const SlotOperand<Value>& b);
@@ -85,11 +97,14 @@ class PerReplica {
   // slot write PerReplica<Tensor>(std::vector{t}).
   PerReplica(T value) : values_{std::move(value)} {}  // NOLINT(google-explicit-constructor)
   // One per replica.
-  explicit PerReplica(std::vector<T> values, ReplicaKind kind = ReplicaKind::kPerReplica)
+  explicit PerReplica(std::vector<T> values, ReplicaKind kind = ReplicaKind::kPerReplica,
+                      SourceSite site = SourceSite::current())
       : values_(std::move(values)), kind_(kind) {
-    if (values_.empty()) throw InvalidArgument("a per-replica value needs at least one slot");
+    if (values_.empty())
+      throw InvalidArgument("a per-replica value needs at least one slot", place_of_call("PerReplica", site));
     if (kind_ == ReplicaKind::kSingle && values_.size() != 1)
-      throw InvalidArgument(str("a single value has one slot, got ", values_.size()));
+      throw InvalidArgument(str("a single value has one slot, got ", values_.size()),
+                            place_of_call("PerReplica", site));
   }
 
   ReplicaKind kind() const { return kind_; }
@@ -97,11 +112,15 @@ class PerReplica {
   bool empty() const { return values_.empty(); }
   std::size_t size() const { return values_.size(); }  // slots
   // What replica r sees: its slot, or the only one. Throws InvalidArgument for a replica that does not exist.
-  const T& operator[](std::size_t replica) const {
+  const T& operator[](internal::SlotIndex replica) const {
     if (is_single() && !values_.empty()) return values_[0];
-    if (replica >= values_.size())
-      throw InvalidArgument(str("there is no replica ", replica, "; the value has ", values_.size()));
-    return values_[replica];
+    if (!replica.is_below(values_.size())) {
+      throw InvalidArgument(
+          values_.empty() ? str("there is no replica ", replica.number, ": the value is empty")
+                          : str("there is no replica ", replica.number, "; the value has ", values_.size()),
+          place_of_call("PerReplica::operator[]", replica.site));
+    }
+    return values_[static_cast<std::size_t>(replica.number)];
   }
   const std::vector<T>& values() const { return values_; }
   auto begin() const { return values_.begin(); }
@@ -135,9 +154,24 @@ class PerReplica {
 
 // A value with one slot per replica; the slots are known to be equal.
 template <class T>
-PerReplica<T> mirrored(std::vector<T> values) {
-  return PerReplica<T>(std::move(values), ReplicaKind::kMirrored);
+PerReplica<T> mirrored(std::vector<T> values, SourceSite site = SourceSite::current()) {
+  return PerReplica<T>(std::move(values), ReplicaKind::kMirrored, site);
 }
+
+namespace internal {
+
+// An argument of a function that takes any number of them, and its source line.
+struct SlotArgument {
+  template <class A>
+  requires std::is_convertible_v<const A&, PerReplica<Value>> SlotArgument(
+      const A& value, SourceSite at = SourceSite::current())  // NOLINT(google-explicit-constructor)
+      : slots(value), site(at) {}
+
+  PerReplica<Value> slots;
+  SourceSite site;
+};
+
+}  // namespace internal
 
 // The result of a method whose arguments do not say whether to make nodes or to compute (run() of a function
 // without arguments, and methods applied to its result): `Traced` while a function is being traced,
@@ -147,22 +181,23 @@ PerReplica<T> mirrored(std::vector<T> values) {
 //   Tensor total = strategy.reduce(ReduceOp::kSum, strategy.run(step));
 //   double total = strategy.reduce(ReduceOp::kSum, strategy.run(step)).computed().item();
 //
-// Asked for the other one it throws FailedPrecondition.
+// Asked for the other one it throws FailedPrecondition, which names the line of the method that gave it.
 template <class Traced, class Computed>
 class PlaceResult {
  public:
   PlaceResult() = default;
-  explicit PlaceResult(Traced traced) : result_(std::in_place_index<0>, std::move(traced)) {}
-  explicit PlaceResult(Computed computed) : result_(std::in_place_index<1>, std::move(computed)) {}
+  explicit PlaceResult(Traced traced, SourceSite site = SourceSite::current())
+      : result_(std::in_place_index<0>, std::move(traced)), made_(site) {}
+  explicit PlaceResult(Computed computed, SourceSite site = SourceSite::current())
+      : result_(std::in_place_index<1>, std::move(computed)), made_(site) {}
 
   bool is_traced() const { return result_.index() == 0; }
   const Traced& traced() const {
-    if (!is_traced()) throw FailedPrecondition("the result holds tensors: no function was being traced");
+    if (!is_traced()) refuse("the result holds tensors: no function was being traced");
     return std::get<0>(result_);
   }
   const Computed& computed() const {
-    if (is_traced())
-      throw FailedPrecondition("the result holds no tensors yet: it is a Value of the function being traced");
+    if (is_traced()) refuse("the result holds no tensors yet: it is a Value of the function being traced");
     return std::get<1>(result_);
   }
   operator const Traced&() const { return traced(); }      // NOLINT(google-explicit-constructor)
@@ -172,14 +207,31 @@ class PlaceResult {
   std::size_t size() const {
     return std::visit([](const auto& value) { return value.size(); }, result_);
   }
-  auto operator[](std::size_t slot) const {
+  auto operator[](internal::SlotIndex slot) const {
     using Item = PlaceResult<std::decay_t<decltype(std::declval<Traced>()[0])>,
                              std::decay_t<decltype(std::declval<Computed>()[0])>>;
-    return std::visit([slot](const auto& value) { return Item(value[slot]); }, result_);
+    return std::visit(
+        [&](const auto& value) {
+          if constexpr (requires { value.kind(); }) {
+            return Item(value[slot], made_);
+          } else {  // a list
+            if (!slot.is_below(value.size()))
+              throw InvalidArgument(str("there is no item ", slot.number, "; the list has ", value.size()),
+                                    place_of_call("operator[]", slot.site));
+            return Item(value[static_cast<std::size_t>(slot.number)], made_);
+          }
+        },
+        result_);
   }
 
  private:
+  [[noreturn]] void refuse(const char* why) const {
+    throw FailedPrecondition(why,
+                             {.node = {}, .op = {}, .device = {}, .file = made_.file, .line = made_.line});
+  }
+
   std::variant<Traced, Computed> result_;
+  SourceSite made_;
 };
 // For one value of a step, and for one value for all replicas.
 using RunResult = PlaceResult<PerReplica<Value>, PerReplica<Tensor>>;

@@ -31,6 +31,27 @@ using ::testing::Not;
 using testing::scalars;
 using testing::vec;
 
+struct Refused {
+  std::string what;
+  std::function<void()> call;
+  std::string says;
+};
+
+// The line is one of this file, so it is the caller's.
+void expect_lines(const std::vector<Refused>& calls) {
+  for (const Refused& refused : calls) {
+    SCOPED_TRACE(refused.what);
+    try {
+      refused.call();
+      ADD_FAILURE() << "it was accepted";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr(refused.says), HasSubstr("call_lines_test.cpp:")));
+      EXPECT_EQ(error.place().file, SourceSite::current().file) << error.what();
+      EXPECT_NE(error.place().line, 0U);
+    }
+  }
+}
+
 class CallLines : public ::testing::Test {
  protected:
   MirroredStrategy strategy_{{.devices = cpus(2)}};
@@ -76,6 +97,131 @@ TEST_F(CallLines, AVariableThatIsMadeWronglyIsMadeThere) {
   const std::string error = error_of([&] { Variable("w", Tensor()); });
   EXPECT_THAT(error, HasSubstr(str("made at ", SourceSite::current().file, ":", line)));
   EXPECT_THAT(error, Not(HasSubstr("called at")));
+}
+
+// --- values and results
+
+TEST_F(CallLines, Values) {
+  const PerReplica<Tensor> two = scalars({1, 2}), none;
+  const auto result = strategy_.run([] { return replica_context().replica_id(); });
+  expect_lines({
+      {"constant()", [] { constant(1.F); }, "constant() called at"},
+      {"name_scope()", [] { const auto guard = name_scope("layer"); }, "name_scope() called at"},
+      {"a slot too far", [&] { two[5]; }, "no replica 5; the value has 2 (PerReplica::operator[] called at"},
+      {"a slot below", [&] { two[-1]; }, "no replica -1; the value has 2"},
+      {"of nothing", [&] { none[0]; }, "no replica 0: the value is empty"},
+      {"no slots", [] { PerReplica<Tensor>(std::vector<Tensor>()); }, "PerReplica called at"},
+      {"mirrored without slots", [] { mirrored(std::vector<Tensor>()); }, "at least one slot"},
+      {"the other kind", [&] { result.traced(); }, "the result holds tensors"},
+      {"by conversion", [&] { static_cast<void>(static_cast<const PerReplica<Value>&>(result)); },
+       "the result holds tensors"},
+      {"of a slot", [&] { result[0].traced(); }, "the result holds tensors"},
+      {"a slot of a result", [&] { result[2]; }, "no replica 2"},
+      {"a local result", [&] { Strategy::local_results(result)[2]; }, "no item 2; the list has 2"},
+      {"a Value's slot",
+       [&] { strategy_.cross_function({kScalar}, [](const PerReplica<Value>& x) { return x[5]; }); },
+       "no replica 5"},
+  });
+}
+
+// --- strategies
+
+TEST_F(CallLines, Strategies) {
+  expect_lines({
+      {"a device twice",
+       [] {
+         MirroredStrategy({.devices = {"cpu:0", "cpu:0"}});
+       },
+       "listed twice"},
+      {"in text", [] { make_strategy("mirrored(devices=[cpu:0,cpu:0])"); }, "make_strategy() called at"},
+      {"unknown in text", [] { make_strategy("one-device(device=abacus:0)"); }, "make_strategy() called at"},
+      {"a parameter device", [] { CentralStorageStrategy({}, "cpu:x"); }, "cpu:x"},
+      {"a device that is none", [] { OneDeviceStrategy("nowhere"); }, "nowhere"},
+      {"a pass that is none", [] { MirroredStrategy({.devices = {"cpu:0"}, .step_passes = "no-such-pass"}); },
+       "no-such-pass"},
+      {"a variable that drifts",
+       [] {
+         MirroredStrategy loose({.devices = cpus(2), .may_drift = {"nothing"}});
+         loose.function({kScalar}, [](Value x) { return x; });
+       },
+       "function() called at"},
+  });
+}
+
+// --- many arguments
+
+TEST_F(CallLines, ManyArguments) {
+  const PerReplica<Tensor> x = scalars({1, 2});
+  const auto spec = [](const char* name) { return InputSpec(DType::kF32, Shape{}, name); };
+  const auto sum =
+      strategy_.function({spec("a"), spec("b"), spec("c"), spec("d"), spec("e")},
+                         [](Value a, Value b, Value c, Value d, Value e) { return a + b + c + d + e; });
+  EXPECT_EQ(sum(x, x, x, x, Tensor::scalar(1.F))[1].item(), 9);
+  EXPECT_EQ(sum(x, std::pair(x, x), x, x)[1].item(), 10);
+  const auto add6 = [](Value a, Value b, Value c, Value d, Value e, Value f) {
+    return a + b + c + d + e + f;
+  };
+  EXPECT_EQ(strategy_.run(add6, x, x, x, x, x, x)[1].item(), 12);
+  expect_lines({
+      {"too few", [&] { sum(x, x, x, x); }, "takes 5 values, got 4"},
+      {"another shape",
+       [&] {
+         sum(x, x, x, x, vec({1, 2}));
+       },
+       "e"},
+      {"too many of run", [&] { strategy_.run([](Value v) { return v; }, x, x, x, x, x); }, "got 5"},
+  });
+  const auto scope = strategy_.scope();
+  const Variable w("w", Tensor::scalar(0.F));
+  const auto f = strategy_.cross_function({kScalar}, [&](const PerReplica<Value>& v) {
+    const Value all = strategy_.reduce(ReduceOp::kSum, v);
+    strategy_.update(
+        w, [](const Variable& copy, Value a, Value b, Value c, Value d) { copy.assign_add(a + b + c + d); },
+        all, all, all, all);
+  });
+  f(x);
+  EXPECT_EQ(w.value().item(), 12);
+  const auto merged = strategy_.function({kScalar}, [](Value v) {
+    return replica_context().merge_call(
+        [](Strategy& s, const PerReplica<Value>& a, const PerReplica<Value>& b, const PerReplica<Value>& c,
+           const PerReplica<Value>& d) { return s.reduce(ReduceOp::kSum, a + b + c + d); },
+        v, v, v, v);
+  });
+  EXPECT_EQ(merged(x)[0].item(), 12);
+}
+
+// --- state
+
+TEST_F(CallLines, State) {
+  const TemporaryFolder folder;
+  VariableStore& store = strategy_.variables();
+  {
+    const auto scope = strategy_.scope();
+    const Variable w("w", vec({1, 2}));
+  }
+  save_checkpoint(store, folder / "a.lkc");
+  VariableStore empty;
+  const auto step = strategy_.function({kScalar}, [](Value x) { return x; });
+  const Program& program = step.program();
+  expect_lines({
+      {"erase", [&] { store.erase("v"); }, "VariableStore::erase() called at"},
+      {"reset", [&] { store.reset("v"); }, "VariableStore::reset() called at"},
+      {"replace", [&] { store.replace("v", vec({1})); }, "VariableStore::replace() called at"},
+      {"by nothing", [&] { store.replace("w", Tensor()); }, "the new value is empty"},
+      {"value", [&] { store.value("v"); }, "VariableStore::value() called at"},
+      {"set", [&] { store.set("w", vec({1})); }, "VariableStore::set() called at"},
+      {"committed", [&] { store.committed("v"); }, "VariableStore::committed() called at"},
+      {"role", [&] { store.role("v"); }, "VariableStore::role() called at"},
+      {"restore", [&] { restore_checkpoint(empty, folder / "a.lkc"); }, "restore_checkpoint() called at"},
+      {"no file", [&] { restore_checkpoint(store, folder / "b.lkc"); }, "restore_checkpoint() called at"},
+      {"too few feeds", [&] { program.run(); }, "got 0 feeds"},
+      {"by name",
+       [&] {
+         program.run({{"y", Tensor::scalar(1.F)}});
+       },
+       "y"},
+      {"later", [&] { program.run_async(); }, "Program::run_async() called at"},
+  });
 }
 
 }  // namespace

@@ -298,7 +298,7 @@ class ProgramFeeds : public ::testing::Test {
 };
 
 TEST_F(ProgramFeeds, Missing) {
-  expect_refused({image_}, "got 1 feeds, but the graph has 2 placeholders: 'image' f32[?,4], 'label' i32[3]");
+  expect_refused({image_}, "got 1 feed, but the graph has 2 placeholders: 'image' f32[?,4], 'label' i32[3]");
   const Caught error = caught([&] { program_.run({{"image", image_}}); });
   EXPECT_THAT(error.what, HasSubstr("placeholder 'label' expects i32[3] and was not fed"));
   EXPECT_EQ(error.place.node, "label");
