@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/core/base/name_hash.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/strategies/passes/internal/copies.h"
@@ -43,6 +44,41 @@ Graph without_declarations(const Graph& graph, const std::vector<NodeId>& parame
   for (const NodeId id : parameters) region.add_parameter(ids[id.index()]);
   for (const ValueId result : graph.results()) region.add_result({ids[result.node.index()], result.output});
   return region;
+}
+
+// An all_gather of a plain step has the extent of one replica. In the code of several it awaits joining: what
+// the others add is not known yet, and extents that depend on it are not either. `follows`: by node, whether
+// its value depends on such an extent.
+void open_gathers(Graph& level, const NodeView::VariableSpecs& variables, std::vector<bool> follows) {
+  static const OpDef& gather = OpRegistry::global().get("all_gather");
+  follows.resize(level.id_bound());
+  for (const NodeId id : level.topological_order()) {
+    const Node& node = level.node(id);
+    const bool opened = &node.op() == &gather && !awaits_joining(node);
+    if (opened) level.set_attribute(id, "replicas", std::int64_t{0});
+    const std::vector<TensorSpec> inputs = input_specs(level, node);
+    bool changes = opened || std::ranges::any_of(node.inputs(),
+                                                 [&](ValueId input) { return follows[input.node.index()]; });
+    const RegionKind kind = node.op().region_kind;
+    if (kind == RegionKind::kCond || kind == RegionKind::kWhile) {
+      const std::size_t first = kind == RegionKind::kCond ? 1 : 0;  // behind the predicate
+      for (std::size_t r = 0; r < node.regions().size(); ++r) {
+        Graph& inner = level.region(id, r);
+        std::vector<bool> inner_follows(inner.id_bound());
+        for (std::size_t i = 0; i < inner.parameters().size(); ++i) {
+          const NodeId parameter = inner.parameters()[i];
+          if (!follows[node.inputs()[first + i].node.index()]) continue;
+          inner.set_outputs(parameter, {&inputs[first + i], 1});
+          inner_follows[parameter.index()] = true;
+        }
+        open_gathers(inner, variables, std::move(inner_follows));
+      }
+      changes = true;  // perhaps
+    }
+    if (!changes) continue;
+    if (!node.inputs().empty()) level.set_outputs(id, infer_outputs(node, inputs, variables));
+    follows[id.index()] = true;
+  }
 }
 
 void check_plain(const Graph& graph) {
@@ -132,6 +168,7 @@ Graph enter_replicas(const Graph& graph, const EnterReplicasOptions& options, st
     for (std::int64_t r = 0; r < options.replicas; ++r) placeholder(graph.node(id), r);
   }
   Graph region = without_declarations(graph, order);
+  if (options.replicas > 1) open_gathers(region, variable_specs(outer), {});
   NodeInit init;
   init.op = &OpRegistry::global().get("replicated");
   init.name = outer.unique_name("replicated");

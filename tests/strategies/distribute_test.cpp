@@ -91,6 +91,59 @@ TEST(Distribute, ReplicatedGraphsAndUnknownInputsAreRefused) {
   EXPECT_THAT(error_of([] { make_enter_replicas({.replicas = 0}); }), HasSubstr("at least 1, got 0"));
 }
 
+// In one replica a gathered value has the extent of its own; in several that of all.
+TEST(Distribute, APlainStepMayGather) {
+  const Graph graph = parse(R"(%x = placeholder() : f32[2,3]
+%all = all_gather(%x) : f32[2,3]
+%wide = all_gather[axis=1](%x) : f32[2,3]
+%shape = shape_of(%all) : i64[2]
+%ones = full[dtype=f32, value=1.0](%shape) : f32[2,3]
+%twice = add(%all, %ones) : f32[2,3]
+%total = sum[axes=[0,1], keepdims=false](%twice) : f32[]
+return %twice, %total, %wide
+)");
+  const Tensor ones = Tensor::full(DType::kF32, {2, 3}, 1), twos = Tensor::full(DType::kF32, {2, 3}, 2);
+  for (const bool optimize : {false, true}) {
+    MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .optimize = optimize});
+    const std::vector<PerReplica<Tensor>> feeds = {PerReplica<Tensor>({ones, twos})};
+    const std::vector<PerReplica<Tensor>> results = strategy.distribute(graph).run(feeds);
+    EXPECT_EQ(results[0][0].shape(), (Shape{4, 3}));
+    EXPECT_EQ(results[1][1].item(), 6 + 12 + 12);
+    EXPECT_EQ(results[2][1].shape(), (Shape{2, 6}));
+  }
+  MirroredStrategy alone({.devices = {"cpu:0"}});
+  EXPECT_EQ(alone.distribute(graph).run(std::vector<PerReplica<Tensor>>{ones})[1][0].item(), 12);
+}
+
+TEST(EnterReplicas, OpensGathersInBranchesToo) {
+  Graph graph = parse(R"(%x = placeholder() : f32[2]
+%p = placeholder() : bool[]
+%all = all_gather(%x) : f32[2]
+%c = cond(%p, %x, %all) : f32[2], f32[] {
+  region {
+    %a = placeholder() : f32[2]
+    %b = placeholder() : f32[2]
+    %t = sum[axes=[0], keepdims=false](%b) : f32[]
+    return %b, %t
+  }
+  region {
+    %a = placeholder() : f32[2]
+    %b = placeholder() : f32[2]
+    %g = all_gather(%a) : f32[2]
+    %t = sum[axes=[0], keepdims=false](%g) : f32[]
+    return %g, %t
+  }
+}
+return %c, %c:1
+)");
+  StrategyRegistry::global()
+      .parse_pipeline("enter-replicas(replicas=2,shared=[p])")
+      .run(graph, {.verify = PipelineChecks::kAlways});
+  EXPECT_THAT(print(graph), HasSubstr("%all = all_gather[replicas=0](%x) : f32[?]"));
+  EXPECT_THAT(print(graph), HasSubstr("%g = all_gather[replicas=0](%a) : f32[?]"));
+  EXPECT_THAT(print(graph), HasSubstr("%c = cond(%p, %x, %all) : f32[?], f32[]"));
+}
+
 TEST(EnterReplicas, WrapsTheStepAndLeavesItThere) {
   Graph graph = parse(R"(%x = placeholder() : f32[?]
 %n = placeholder() : f32[]
