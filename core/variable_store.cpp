@@ -80,6 +80,18 @@ void check_same_spec(const StoredVariable& variable, const TensorSpec& wanted, s
           "one that is there"));
 }
 
+std::string_view words_for(CopyRule rule) {
+  switch (rule) {
+    case CopyRule::kEqual: return "copies that are equal";
+    case CopyRule::kSum: return "copies that are summed";
+    case CopyRule::kMean: return "copies that are averaged";
+    case CopyRule::kFirst: return "copies of which the first is the value";
+    case CopyRule::kOwn: return "copies that are each replica's own";
+    case CopyRule::kSlices: return "copies that are slices";
+  }
+  return "?";
+}
+
 bool is_zero(const Tensor& tensor) {
   const auto* bytes = static_cast<const unsigned char*>(tensor.raw());
   return std::all_of(bytes, bytes + tensor.num_bytes(), [](unsigned char byte) { return byte == 0; });
@@ -192,6 +204,15 @@ struct VariableStore::State {
     role.copy_of = found->second.copy_of;
     return role;
   }
+  // A program that was compiled by the old rule would go on by it.
+  void check_rule(const StoredVariable& variable, const VariableRole& role, std::string_view made_at) const {
+    const CopyRule now = role_of(variable).copies;
+    if (role.copies == CopyRule::kEqual || role.copies == now || variable.programs_ == 0) return;
+    throw FailedPrecondition(
+        str("variable '", variable.name(), "' is declared with ", words_for(role.copies), line_of(made_at),
+            ", and a program that uses it was compiled for ", words_for(now),
+            ": let that program end first, or declare the variable so before the first one is compiled"));
+  }
   void give_role(const StoredVariable& variable, const VariableRole& role) {
     if (role == VariableRole()) return;
     roles[&variable] = role;
@@ -225,6 +246,7 @@ StoredVariable& VariableStore::find_or_create(std::string_view name, const Tenso
       }
     }
     const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->check_rule(*variable, role, made_at);
     state_->give_role(*variable, role);
     return *variable;
   }

@@ -220,7 +220,8 @@ class LOCKSTEP_API VariableStore {
   // if one exists with another dtype or shape or, with SameStart::kRequired, another start. The store keeps
   // what `initial` returns, without copying it, for reset(): nobody may write into it. References stay valid
   // while the store lives. A role that is not the default replaces the one that the variable had; what the
-  // role of a copy says about the copies holds for the variable and all of them.
+  // role of a copy says about the copies holds for the variable and all of them. Throws FailedPrecondition if
+  // programs are bound to the variable that were compiled for copies of another rule.
   StoredVariable& find_or_create(std::string_view name, const TensorSpec& spec,
                                  const std::function<Tensor()>& initial, const VariableRole& role = {},
                                  std::string_view made_at = {}, SameStart same_start = SameStart::kAny);

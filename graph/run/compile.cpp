@@ -22,8 +22,11 @@ void bind_variables(const Graph& graph, VariableStore& store, SameStart same_sta
       continue;
     }
     if (store.is_alias(decl.name)) {
-      throw InvalidArgument(str("variable '", decl.name, "' lies in the memory of another in this store, ",
-                                "and the graph wants it by itself; use another store"));
+      throw InvalidArgument(
+          str("variable '", decl.name, "' lies in the memory of '", store.find(decl.name)->name(),
+              "' in this store, as a program with equal copies left it, and the graph wants it by "
+              "itself: VariableStore::erase() '",
+              store.find(decl.name)->name(), "' once no program is bound to it, or use another store"));
     }
     store.find_or_create(
         decl.name, decl.spec,

@@ -161,11 +161,12 @@ Variable::Variable(std::string name, const PerReplica<Tensor>& initial, const Va
         place);
   }
   VariableStore& store = strategy.variables();
+  // A variable that was made before keeps the rule that the store has: a pass may have declared it anew.
+  const VariableRole own = found == strategy.made_.end() ? role_of(state->decl) : VariableRole();
   store.find_or_create(
-      state->decl.name, state->decl.spec, [&] { return starts[0]; }, role_of(state->decl),
-      state->decl.made_at);
+      state->decl.name, state->decl.spec, [&] { return starts[0]; }, own, state->decl.made_at);
   if (options.synchronization == Synchronization::kOnRead) {
-    VariableRole role = role_of(state->decl);
+    VariableRole role = own;
     role.copy_of = state->decl.name;
     for (std::int64_t r = 1; r < strategy.num_replicas_in_sync(); ++r)
       store.find_or_create(

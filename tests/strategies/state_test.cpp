@@ -146,9 +146,14 @@ class Redeclare final : public Pass {
   }
 };
 
-TEST(Redeclared, VariablesAreWhatTheStoreSays) {
+void register_redeclare() {
+  if (PassRegistry::global().contains("test-redeclare")) return;
   PassRegistry::global().add({.name = "test-redeclare", .summary = "w becomes each replica's own"},
                              [](const PassOptions&) { return std::make_unique<Redeclare>(); });
+}
+
+TEST(Redeclared, VariablesAreWhatTheStoreSays) {
+  register_redeclare();
   MirroredStrategy strategy({.devices = cpus(2), .step_passes = "test-redeclare"});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F), {.aggregation = Aggregation::kSum});
@@ -164,6 +169,58 @@ TEST(Redeclared, VariablesAreWhatTheStoreSays) {
   EXPECT_EQ(snapshot.find("w")->item(), 2.5);
   // And where it is traced again.
   EXPECT_EQ(strategy.cross_function({}, [=] { return w.read(); })()[0].item(), 2.5);
+}
+
+// A function that was compiled before would read copy 0 and add to all copies, by the old rule.
+TEST(Redeclared, WhileFunctionsOfTheOldRuleLiveItIsRefused) {
+  register_redeclare();
+  for (const bool share : {true, false}) {
+    StrategyOptions base;
+    base.compile.variables = std::make_shared<VariableStore>();
+    MirroredStrategy before({.devices = cpus(2), .share_mirrored = share, .base = base});
+    MirroredStrategy after(
+        {.devices = cpus(2), .share_mirrored = share, .step_passes = "test-redeclare", .base = base});
+    const auto add = [](Strategy& strategy, const VariableOptions& options) {
+      return strategy.function({kScalar},
+                               [=](Value x) { Variable("w", Tensor::scalar(1.F), options).assign_add(x); });
+    };
+    const VariableOptions sum{.aggregation = Aggregation::kSum};
+    {
+      const auto old = add(before, sum);
+      EXPECT_THAT(error_of([&] { add(after, sum); }),
+                  AllOf(HasSubstr("variable 'w' is declared with copies that are averaged"),
+                        HasSubstr("a program that uses it was compiled for copies that are equal"),
+                        HasSubstr("let that program end first, or declare the variable so before"),
+                        HasSubstr("state_test.cpp:")));
+      old(scalars({1, 2}));
+      EXPECT_EQ(base.compile.variables->value("w").item(), 4) << "by the rule that it had";
+    }
+    if (share) {  // the copies lie in one memory
+      EXPECT_THAT(error_of([&] { add(after, sum); }),
+                  AllOf(HasSubstr("lies in the memory of 'w'"), HasSubstr("erase() 'w'")));
+      base.compile.variables->erase("w");
+    }
+    const auto now = add(after, sum);
+    now(scalars({1, 2}));
+    EXPECT_EQ(base.compile.variables->role("w").copies, CopyRule::kMean);
+  }
+}
+
+// Tracing it again takes the handle that is there, not the rule that it was made with.
+TEST(Redeclared, VariablesOfAFunctionKeepTheRuleOfTheStore) {
+  register_redeclare();
+  MirroredStrategy strategy({.devices = cpus(2)});
+  auto scope = strategy.scope();
+  const VariableOptions sum{.synchronization = Synchronization::kOnRead, .aggregation = Aggregation::kSum};
+  const auto add = [&] {
+    return strategy.function({kScalar},
+                             [=](Value x) { Variable("v", Tensor::scalar(0.F), sum).assign_add(x); });
+  };
+  add();
+  VariableStore& store = strategy.variables();
+  store.find_or_create("v", store.find("v")->spec(), nullptr, {.copies = CopyRule::kMean});
+  const auto again = add();
+  EXPECT_EQ(store.role("v").copies, CopyRule::kMean);
 }
 
 // --- integers that are a sum
