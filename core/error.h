@@ -128,6 +128,13 @@ std::string str(const Parts&... parts) {
   return std::move(out).str();
 }
 
+// "1 slot", "2 slots"; the plural is given if it is not the noun with an s: counted(n, "axis", "axes").
+template <class Number>
+std::string counted(Number number, std::string_view noun, std::string_view plural = {}) {
+  if (number == 1) return str(number, " ", noun);
+  return plural.empty() ? str(number, " ", noun, "s") : str(number, " ", plural);
+}
+
 // A yes, or a no that says why.
 class Decision {
  public:

@@ -161,8 +161,8 @@ Tensor Tensor::reshape(const Shape& shape) const {
   check_defined(*this, "reshape");
   if (!shape.is_known()) throw InvalidArgument(str("reshape: the new shape ", shape, " must be known"));
   if (shape.num_elements() != num_elements()) {
-    throw InvalidArgument(str("reshape: ", spec_, " has ", num_elements(), " elements, ", shape, " has ",
-                              shape.num_elements()));
+    throw InvalidArgument(str("reshape: ", spec_, " has ", counted(num_elements(), "element"), ", ", shape,
+                              " has ", shape.num_elements()));
   }
   return Tensor(TensorSpec{dtype(), shape}, buffer_, data_, pool_);
 }

@@ -98,9 +98,9 @@ std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, std::int6
   for (const Value& value : shared) parameters.push_back(trace.parameter(value.name(), value.spec()));
   for (const std::vector<Value>& values : per_replica) {
     if (values.size() != static_cast<std::size_t>(replicas)) {
-      throw InvalidArgument(
-          str("replicated: a per-replica input holds ", values.size(), " values for ", replicas, " replicas"),
-          place);
+      throw InvalidArgument(str("replicated: a per-replica input holds ", counted(values.size(), "value"),
+                                " for ", counted(replicas, "replica")),
+                            place);
     }
     TensorSpec spec = values[0].spec();
     for (const Value& value : values) spec.shape = join_shapes(spec.shape, value.shape());

@@ -120,7 +120,8 @@ std::vector<Tensor> Interpreter::run(const Feeds& feeds) {
 
 std::vector<Tensor> Interpreter::run(const std::vector<Tensor>& feeds) {
   if (feeds.size() != graph().parameters().size()) {
-    throw InvalidArgument(str("got ", feeds.size(), " feeds; the graph expects ", expectations(graph())));
+    throw InvalidArgument(
+        str("got ", counted(feeds.size(), "feed"), "; the graph expects ", expectations(graph())));
   }
   return state_->run(feeds);
 }

@@ -212,7 +212,7 @@ OpDef reduce_scatter_op() {
     // In a region one replica stands for all: their number is stated (`pieces`), or not known yet.
     const std::int64_t said = c.get_or<std::int64_t>("pieces", joined > 1 ? joined : 0);
     if (said < 0 || (joined > 1 && said != joined))
-      NodeView::fail(str("it is cut into ", said, " pieces for ", joined, " replicas"));
+      NodeView::fail(str("it is cut into ", counted(said, "piece"), " for ", counted(joined, "replica")));
     std::vector<TensorSpec> specs;
     for (std::size_t t = 0; t < tensors; ++t) {
       const TensorSpec spec = joined_spec(c, t, tensors);
@@ -395,10 +395,10 @@ OpDef merge_call_op() {
     const auto replicas = static_cast<std::size_t>(given);
     const Graph& region = c.regions()[0];
     const std::size_t inputs = c.num_inputs();
-    const auto counted = [](std::size_t count) { return str(count, count == 1 ? " value" : " values"); };
     if (region.parameters().size() != inputs * replicas) {
-      NodeView::fail(str("the merge function takes ", counted(region.parameters().size()), ", got ",
-                         counted(inputs * replicas), ": ", inputs, " for each of ", replicas, " replicas"));
+      NodeView::fail(str("the merge function takes ", counted(region.parameters().size(), "value"), ", got ",
+                         counted(inputs * replicas, "value"), ": ", inputs, " for each of ", replicas,
+                         " replicas"));
     }
     for (std::size_t i = 0; i < region.parameters().size(); ++i) {
       const TensorSpec& wanted = region.spec({region.parameters()[i], 0});
@@ -415,7 +415,8 @@ OpDef merge_call_op() {
       wanted += single == 1 ? 1 : replicas;
     }
     if (wanted != region.results().size()) {
-      NodeView::fail(str("the merge function gives ", counted(region.results().size()), ", expected ", wanted,
+      NodeView::fail(str("the merge function gives ", counted(region.results().size(), "value"),
+                         ", expected ", wanted,
                          ": one for each replica, or one for all where 'single' says so"));
     }
     std::size_t at = 0;
@@ -545,8 +546,8 @@ std::vector<Value> merge_call(GraphBuilder& builder, std::int64_t replicas, std:
   std::vector<std::int64_t> single;
   for (const MergedResult& result : function(seen)) {
     if (result.size() != 1 && result.size() != static_cast<std::size_t>(replicas)) {
-      throw InvalidArgument(str("merge_call: a result holds ", result.size(), " values for ", replicas,
-                                " replicas; give one for all, or one for each"),
+      throw InvalidArgument(str("merge_call: a result holds ", counted(result.size(), "value"), " for ",
+                                counted(replicas, "replica"), "; give one for all, or one for each"),
                             place);
     }
     single.push_back(result.size() == 1 ? 1 : 0);

@@ -14,8 +14,8 @@ const TensorSpec& parameter_spec(const Graph& region, std::size_t i) {
 // Does the region take these values?
 void check_parameters(const Graph& region, const char* which, std::span<const TensorSpec> arguments) {
   if (region.parameters().size() != arguments.size()) {
-    NodeView::fail(
-        str(which, " takes ", region.parameters().size(), " parameters, got ", arguments.size(), " values"));
+    NodeView::fail(str(which, " takes ", counted(region.parameters().size(), "parameter"), ", got ",
+                       counted(arguments.size(), "value")));
   }
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const TensorSpec& wanted = parameter_spec(region, i);
@@ -55,8 +55,8 @@ OpDef cond_op() {
     check_parameters(then_region, "then branch", c.inputs().subspan(1));
     check_parameters(else_region, "else branch", c.inputs().subspan(1));
     if (then_region.results().size() != else_region.results().size()) {
-      NodeView::fail(str("the then branch gives ", then_region.results().size(), " values, the else branch ",
-                         else_region.results().size()));
+      NodeView::fail(str("the then branch gives ", counted(then_region.results().size(), "value"),
+                         ", the else branch ", else_region.results().size()));
     }
     for (std::size_t i = 0; i < then_region.results().size(); ++i) {
       const TensorSpec a = result_spec(then_region, i);
@@ -81,7 +81,7 @@ OpDef while_op() {
   def.infer = [](InferContext& c) {
     const std::int64_t carried = c.get<std::int64_t>("carried");
     if (carried < 1 || static_cast<std::size_t>(carried) > c.num_inputs()) {
-      NodeView::fail(str("`carried` is ", carried, " with ", c.num_inputs(), " inputs"));
+      NodeView::fail(str("`carried` is ", carried, " with ", counted(c.num_inputs(), "input")));
     }
     const Graph& condition = c.regions()[0];
     const Graph& body = c.regions()[1];
@@ -91,7 +91,8 @@ OpDef while_op() {
       NodeView::fail("the condition must give one bool[]");
     }
     if (body.results().size() != static_cast<std::size_t>(carried)) {
-      NodeView::fail(str("the body gives ", body.results().size(), " values for ", carried, " carried ones"));
+      NodeView::fail(
+          str("the body gives ", counted(body.results().size(), "value"), " for ", carried, " carried ones"));
     }
     for (std::size_t i = 0; i < body.results().size(); ++i) {
       const TensorSpec result = result_spec(body, i);

@@ -23,11 +23,11 @@ kernels::ConvShape conv_shape(const NodeView& node, const Shape& x, const Shape&
   const std::int64_t channels =
       w[2] == kUnknown ? kUnknown : checked_mul(w[2], groups, "the channels of all groups");
   if (x[3] != kUnknown && channels != kUnknown && x[3] != channels) {
-    NodeView::fail(str("images of shape ", x, " have ", x[3], " channels; a filter of shape ", w, " in ",
-                       groups, " group(s) takes ", channels));
+    NodeView::fail(str("images of shape ", x, " have ", counted(x[3], "channel"), "; a filter of shape ", w,
+                       " in ", counted(groups, "group"), " takes ", channels));
   }
   if (w[3] != kUnknown && w[3] % groups != 0) {
-    NodeView::fail(str(w[3], " output channels cannot be cut into ", groups, " groups"));
+    NodeView::fail(str(counted(w[3], "output channel"), " cannot be cut into ", groups, " groups"));
   }
   kernels::ConvShape shape;
   const Extents2d dilations = internal::extents_of(node, "dilations", {1, 1});

@@ -53,8 +53,8 @@ Ints permutation(const NodeView& node) {
     std::iota(perm.rbegin(), perm.rend(), 0);
   }
   if (perm.size() != rank) {
-    NodeView::fail(
-        str("perm names ", perm.size(), " axes of a value of rank ", rank, "; it must name each once"));
+    NodeView::fail(str("perm names ", counted(perm.size(), "axis", "axes"), " of a value of rank ", rank,
+                       "; it must name each once"));
   }
   for (std::int64_t& axis : perm) axis = internal::normal_axis(axis, rank);
   internal::normal_axes(perm, rank);  // fails if an axis is there twice
@@ -134,7 +134,8 @@ Ints repeats(const NodeView& node) {
     reps = internal::elements_of(node, 1, "the repeats");
   }
   if (reps.size() != rank) {
-    NodeView::fail(str("needs a number of repeats for each of the ", rank, " axes, got ", reps.size()));
+    NodeView::fail(
+        str("needs a number of repeats for each axis of a value of rank ", rank, ", got ", reps.size()));
   }
   for (const std::int64_t rep : reps) {
     if (rep < 0 && rep != kUnknownElement)

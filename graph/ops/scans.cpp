@@ -113,7 +113,8 @@ OpDef top_k_op() {
     if (x.shape.rank() == 0) NodeView::fail(str("takes values along a last axis, got ", x));
     const std::size_t last = x.shape.rank() - 1;
     if (k < 0 || (x.shape[last] != kUnknown && k > x.shape[last])) {
-      NodeView::fail(str("k is ", k, ", but the last axis of ", x, " holds ", x.shape[last], " elements"));
+      NodeView::fail(
+          str("k is ", k, ", but the last axis of ", x, " holds ", counted(x.shape[last], "element")));
     }
     c.add_output(x.dtype, x.shape.with_dim(last, k));
     c.add_output(DType::kI64, x.shape.with_dim(last, k));

@@ -52,8 +52,9 @@ void check_steps(const NodeView& node, std::size_t rank) {
   const Ints& end = ints(node, "end");
   const Ints steps = steps_of(node);
   if (begin.size() != end.size() || begin.size() != steps.size() || begin.size() > rank) {
-    NodeView::fail(str("begin, end and steps need one number per axis, for at most ", rank, " axes, got ",
-                       begin.size(), ", ", end.size(), " and ", steps.size()));
+    NodeView::fail(str("begin, end and steps need one number per axis, for at most ",
+                       counted(rank, "axis", "axes"), ", got ", begin.size(), ", ", end.size(), " and ",
+                       steps.size()));
   }
   for (const std::int64_t step : steps) {
     // INT64_MIN has no positive counterpart: negating it would overflow.
@@ -83,8 +84,8 @@ std::vector<Cut> attribute_cuts(const NodeView& node, const Shape& shape) {
 // The cuts that begins and sizes name, as far as they are known.
 std::vector<Cut> operand_cuts(const Shape& shape, const Ints& begins, const Ints& sizes) {
   if (begins.size() != shape.rank() || sizes.size() != shape.rank()) {
-    NodeView::fail(str("needs a begin and a size for each of the ", shape.rank(), " axes, got ",
-                       begins.size(), " and ", sizes.size()));
+    NodeView::fail(str("needs a begin and a size for each axis of ", shape, ", got ", begins.size(), " and ",
+                       sizes.size()));
   }
   std::vector<Cut> cuts;
   for (std::size_t i = 0; i < shape.rank(); ++i) {
@@ -287,8 +288,8 @@ std::int64_t size_of_piece(const NodeView& node, std::size_t axis) {
   if (given != nullptr) return *given;
   const Ints shape = internal::elements_of(node, 2, "the shape");
   if (shape.size() != node.input(0).shape.rank())
-    NodeView::fail(
-        str("the shape of the piece has ", shape.size(), " axes, the value ", node.input(0).shape.rank()));
+    NodeView::fail(str("the shape of the piece has ", counted(shape.size(), "axis", "axes"), ", the value ",
+                       node.input(0).shape.rank()));
   return shape[axis] == kUnknownElement ? kUnknown : shape[axis];
 }
 
@@ -409,8 +410,8 @@ OpDef pad_op() {
     const Ints& before = ints(c, "before");
     const Ints& after = ints(c, "after");
     if (before.size() != shape.rank() || after.size() != shape.rank()) {
-      NodeView::fail(str("needs a number before and after for each of the ", shape.rank(), " axes, got ",
-                         before.size(), " and ", after.size()));
+      NodeView::fail(str("needs a number before and after for each axis of ", shape, ", got ", before.size(),
+                         " and ", after.size()));
     }
     for (std::size_t i = 0; i < shape.rank(); ++i) {
       if (before[i] < 0 || after[i] < 0)

@@ -239,8 +239,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
 
   void check_results(const Plan& plan, std::span<const Tensor> feeds, std::span<Tensor> results) const {
     if (results.size() != plan.results.size()) {
-      throw InvalidArgument(
-          str("run_into: the graph gives ", plan.results.size(), " results, got room for ", results.size()));
+      throw InvalidArgument(str("run_into: the graph gives ", counted(plan.results.size(), "result"),
+                                ", got room for ", results.size()));
     }
     for (std::size_t i = 0; i < results.size(); ++i) {
       if (!results[i].defined() || results[i].spec() != plan.results[i]) {
@@ -320,8 +320,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
 
  private:
   [[noreturn]] void wrong_count(std::size_t got) const {
-    throw InvalidArgument(
-        str("got ", got, got == 1 ? " feed" : " feeds", ", but the graph has ", placeholders()));
+    throw InvalidArgument(str("got ", counted(got, "feed"), ", but the graph has ", placeholders()));
   }
 
   std::string placeholders() const {

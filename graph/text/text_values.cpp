@@ -301,8 +301,8 @@ Tensor TextValues::parse_elements(const TensorSpec& spec, TextPlace place) {
   if (lexer_.take('*')) return parse_splat<T>(spec, place);
   const std::uint64_t most = lexer_.bytes_left() / 2 + 1;  // an element and its comma take two bytes
   if (count > most) {
-    TextLexer::fail(place,
-                    str(to_string(spec), " has ", count, " elements; the text is too short to hold them"));
+    TextLexer::fail(place, str(to_string(spec), " has ", counted(count, "element"),
+                               "; the text is too short to hold them"));
   }
   Tensor tensor = make_tensor(spec, place);
   auto* elements = static_cast<Stored<T>*>(tensor.raw());
@@ -310,13 +310,14 @@ Tensor TextValues::parse_elements(const TensorSpec& spec, TextPlace place) {
   if (!lexer_.take_close('}')) {
     do {
       if (found == count) {
-        lexer_.fail(str(to_string(spec), " has ", count, " elements; more are given"));
+        lexer_.fail(str(to_string(spec), " has ", counted(count, "element"), "; more are given"));
       }
       elements[found++] = parse_element<T>();
     } while (lexer_.take_comma_or_close('}', "',' or '}'"));
   }
   if (found != count) {
-    TextLexer::fail(place, str(to_string(spec), " has ", count, " elements; ", found, " are given"));
+    TextLexer::fail(place,
+                    str(to_string(spec), " has ", counted(count, "element"), "; ", found, " are given"));
   }
   return tensor;
 }

@@ -154,8 +154,8 @@ class Backward {
   static void check_rule(const Node& node, const std::vector<Gradient>& result,
                          std::span<const TensorSpec> inputs) {
     if (result.size() != inputs.size()) {
-      throw InvalidArgument(str("the gradient rule of op '", node.op().name, "' gives ", result.size(),
-                                " gradients for ", inputs.size(), " inputs"),
+      throw InvalidArgument(str("the gradient rule of op '", node.op().name, "' gives ",
+                                counted(result.size(), "gradient"), " for ", counted(inputs.size(), "input")),
                             place_of(node));
     }
     for (std::size_t i = 0; i < result.size(); ++i) {
@@ -501,9 +501,9 @@ Value custom_gradient(std::span<const Value> inputs, const CustomForwardFn& forw
   const std::vector<Value> flows =
       backward(all.first(inputs.size()), parameters[inputs.size()], parameters[inputs.size() + 1]);
   if (flows.size() != inputs.size()) {
-    throw InvalidArgument(
-        str("custom_gradient: the rule gives ", flows.size(), " gradients for ", inputs.size(), " inputs"),
-        place);
+    throw InvalidArgument(str("custom_gradient: the rule gives ", counted(flows.size(), "gradient"), " for ",
+                              counted(inputs.size(), "input")),
+                          place);
   }
   std::vector<Value> given;
   std::vector<std::int64_t> places;

@@ -68,10 +68,6 @@ ContextKind kind_of_scope() {
   return current_context() == ContextKind::kUpdate ? ContextKind::kUpdate : ContextKind::kCrossReplica;
 }
 
-std::string counted(std::size_t number, std::string_view noun) {
-  return str(number, " ", noun, number == 1 ? "" : "s");
-}
-
 void require_cross_replica(const Tracer* tracer, std::string_view method, const SourceSite& site) {
   if (top_frame == nullptr) return;
   if (top_frame->tracer() != tracer) {

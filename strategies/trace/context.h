@@ -92,9 +92,6 @@ class LOCKSTEP_API ContextFrame {
   mutable std::vector<Leaves> leaving_;
 };
 
-// "1 slot", "2 slots".
-LOCKSTEP_API std::string counted(std::size_t number, std::string_view noun);
-
 // Throw FailedPrecondition if the context is another one; `method` and `site` say what was called, and where.
 LOCKSTEP_API void require_cross_replica(const Tracer* tracer, std::string_view method,
                                         const SourceSite& site);

@@ -37,7 +37,6 @@ void Step::run_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> argume
 
 std::vector<Tensor> Step::feeds_of(std::span<const PerReplica<Tensor>> arguments,
                                    const SourceSite& site) const {
-  using internal::counted;
   const Parts& parts = this->parts();
   if (arguments.size() != parts.inputs.size()) {
     throw InvalidArgument(

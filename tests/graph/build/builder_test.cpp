@@ -307,7 +307,7 @@ TEST(BuilderErrors, OfRegionSignatures) {
   EXPECT_THAT(caught([&] { cond(x, give({x}), give({x})); }).what,
               HasSubstr("the predicate must be bool[], got f32[2]"));
   EXPECT_THAT(caught([&] { cond(b.constant(true), give({x}), give({})); }).what,
-              HasSubstr("the then branch gives 1 values, the else branch 0"));
+              HasSubstr("the then branch gives 1 value, the else branch 0"));
   EXPECT_THAT(
       caught([&] { cond(b.constant(true), give({x}), [&] { return std::vector<Value>{sum(x)}; }); }).what,
       HasSubstr("result 0 is f32[2] in the then branch and f32[] in the else branch"));
@@ -328,7 +328,7 @@ TEST(BuilderErrors, OfRegionSignatures) {
   EXPECT_THAT(caught([&] {
                 replicated(b, 2, {}, uneven, [](std::span<const Value>) { return std::vector<Value>(); });
               }).what,
-              HasSubstr("holds 1 values for 2 replicas"));
+              HasSubstr("holds 1 value for 2 replicas"));
   EXPECT_THAT(caught([&] {
                 replicated(b, 0, {}, {}, [](std::span<const Value>) { return std::vector<Value>(); });
               }).what,

@@ -168,7 +168,7 @@ TEST(Interpreter, FeedsAreCheckedBeforeAnythingRuns) {
               }),
               HasSubstr("an empty tensor handle"));
   EXPECT_THAT(error_of([&] { interpreter.run({good_x}); }),
-              HasSubstr("got 1 feeds; the graph expects 'x' f32[?,2]"));
+              HasSubstr("got 1 feed; the graph expects 'x' f32[?,2]"));
   EXPECT_EQ(calls, 0);
   EXPECT_EQ(interpreter.run({good_x, good_y}).size(), 2U);
   EXPECT_EQ(calls, 1);

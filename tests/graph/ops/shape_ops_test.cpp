@@ -289,7 +289,7 @@ TEST(Transpose, RefusesWhatIsNoPermutation) {
   const auto error = [](Ints perm) {
     return refusal([&](GraphBuilder& b) { transpose(b.placeholder("x", DType::kF32, {2, 3}), perm); });
   };
-  EXPECT_THAT(error({0}), HasSubstr("perm names 1 axes of a value of rank 2; it must name each once"));
+  EXPECT_THAT(error({0}), HasSubstr("perm names 1 axis of a value of rank 2; it must name each once"));
   EXPECT_THAT(error({0, 0}), HasSubstr("axis 0 is named twice"));
   EXPECT_THAT(error({0, 2}), HasSubstr("axis 2 is outside of a value of rank 2"));
 }
@@ -324,7 +324,7 @@ TEST(Tile, RepeatsTheWhole) {
   EXPECT_THAT(refusal([](GraphBuilder& b) {
                 tile(b.placeholder("x", DType::kF32, {2}), Ints{1, 2});
               }),
-              HasSubstr("needs a number of repeats for each of the 1 axes, got 2"));
+              HasSubstr("needs a number of repeats for each axis of a value of rank 1, got 2"));
   EXPECT_THAT(refusal([](GraphBuilder& b) { tile(b.placeholder("x", DType::kF32, {2}), Ints{-1}); }),
               HasSubstr("an axis is to be repeated -1 times"));
 }
@@ -485,6 +485,10 @@ TEST(Slice, SaysWhatDoesNotFit) {
                 slice(x, {0, 0, 0}, {1, 1, 1});
               }),
               HasSubstr("begin, end and steps need one number per axis, for at most 2 axes, got 3, 3 and 3"));
+  EXPECT_THAT(refusal([](GraphBuilder& b) {
+                slice(b.placeholder("x", DType::kF32, {4}), {0, 0}, {1, 1});
+              }),
+              HasSubstr("for at most 1 axis, got 2"));
   EXPECT_THAT(error([&](GraphBuilder& b, const Value& x) { slice(x, ints(b, 3, 0), ints(b, 2, 1)); }),
               HasSubstr("axis 0: a piece of size 2 at 3 leaves an axis of extent 4"));
   EXPECT_THAT(error([&](GraphBuilder& b, const Value& x) { slice(x, ints(b, -1, 0), ints(b, 2, 1)); }),
@@ -552,7 +556,7 @@ TEST(Pad, SaysWhatDoesNotFit) {
     return refusal([&](GraphBuilder& b) { pad(b.placeholder("x", DType::kI32, {2}), before, after, value); });
   };
   EXPECT_THAT(error({1, 1}, {1}, 0),
-              HasSubstr("needs a number before and after for each of the 1 axes, got 2 and 1"));
+              HasSubstr("needs a number before and after for each axis of [2], got 2 and 1"));
   EXPECT_THAT(error({-1}, {1}, 0), HasSubstr("axis 0: cannot pad by -1 and 1; slice() cuts"));
   EXPECT_THAT(error({1}, {1}, 0.5), HasSubstr("0.5 is no i32; give a whole number"));
 }

@@ -424,7 +424,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:22: expected the bits of a NaN of f32 as 0x... (hexadecimal)"},
         BadText{"%x = op[a=f32[2]]()", "1:17: expected '{' and the tensor's elements, got ']'"},
         BadText{"%x = op[a=f32[2]{1.0}]()", "1:11: f32[2] has 2 elements; 1 are given"},
-        BadText{"%x = op[a=f32[1]{1.0, 2.0}]()", "1:23: f32[1] has 1 elements; more are given"},
+        BadText{"%x = op[a=f32[1]{1.0, 2.0}]()", "1:23: f32[1] has 1 element; more are given"},
         BadText{"%x = op[a=f32[?]{1.0}]()", "1:11: a tensor's dimensions must be numbers, not '?'"},
         BadText{"%x = op[a=u8[1]{256}]()", "1:17: 256 is out of range for u8"},
         BadText{"%x = op[a=u8[1]{-1}]()", "1:17: expected an integer for u8, got '-1'"},

@@ -304,7 +304,7 @@ TEST(Gradients, ACustomRuleMustAnswerForEveryInput) {
                       return {flow};
                     });
               }).what,
-              HasSubstr("gives 1 gradients for 2 inputs"));
+              HasSubstr("gives 1 gradient for 2 inputs"));
   const auto rule_gives = [&](const std::function<Value(const Value&)>& made) {
     return caught([&] {
              custom_gradient(
