@@ -5,8 +5,9 @@
 //   std::vector<Tensor> results = interpreter.run({{"x", x}});
 //   Tensor w = interpreter.variables().at("w");
 //
-// It runs any graph that verifies: regions, replicas, lambdas, variables, random ops; every device is the
-// CPU. It uses the kernels and splits of the ops, so that compiled programs agree with it to the bit. As in
+// It runs any graph that verifies and whose ops have CPU kernels: regions, replicas, lambdas, variables, random
+// ops; every device is the CPU. A merge_call has no kernel: interpret what the replicate pass makes of it. The
+// interpreter uses the kernels and splits of the ops, so that compiled programs agree with it to the bit. As in
 // programs, a node that no result and no effect depends on does not run. But a node of which only the shape is
 // used runs here, and not in a program: if it fails, only the interpreter does. It is the oracle of the tests
 // and of bisect() (graph/transform/bisect.h).
