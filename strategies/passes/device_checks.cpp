@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "lockstep/core/device.h"
+#include "lockstep/graph/transform/pass.h"
 
 namespace lockstep::internal {
 
@@ -20,6 +21,16 @@ Runtime runtime_with(std::span<const std::string> devices) {
 void check_device(const Runtime& runtime, const std::string& name) {
   const Decision decision = runtime.has_device(Device::parse(name));
   if (!decision) throw InvalidArgument(str("device '", name, "': ", decision.reason()));
+}
+
+void check_devices(std::string_view pass, std::span<const std::string> devices, const Topology* topology) {
+  if (topology == nullptr) return;
+  for (const std::string& name : devices) {
+    const Decision decision = topology->has_device(Device::parse(name));
+    if (decision) continue;
+    throw PassError(pass, str("device '", name, "' is not in the topology of the machine: ",
+                              decision.reason(), "; add it to the topology, or name another device"));
+  }
 }
 
 }  // namespace lockstep::internal

@@ -5,6 +5,7 @@
 
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/rewriter.h"
+#include "lockstep/strategies/passes/internal/device_checks.h"
 #include "lockstep/strategies/passes/internal/registrations.h"
 
 namespace lockstep {
@@ -41,6 +42,7 @@ class LowerCollectives final : public Pass {
  private:
   PassOutcome run_on(Graph& graph, PassContext& context) override {
     topology_ = context.topology;
+    if (!options_.device.empty()) internal::check_devices(name(), {&options_.device, 1}, topology_);
     bool changed = false;
     for_each_level(graph, [&](Graph& level) { changed = lower(level, graph) || changed; });
     return outcome_of(changed);

@@ -5,6 +5,7 @@
 #include "lockstep/core/device.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/strategies/passes/internal/copies.h"
+#include "lockstep/strategies/passes/internal/device_checks.h"
 #include "lockstep/strategies/passes/internal/registrations.h"
 
 namespace lockstep {
@@ -27,12 +28,13 @@ class MirrorVariables final : public Pass {
   std::string to_string() const override { return mirror_variables_options().print(options_); }
 
  private:
-  PassOutcome run_on(Graph& graph, PassContext&) override {
+  PassOutcome run_on(Graph& graph, PassContext& context) override {
+    internal::check_devices(name(), options_.devices, context.topology);
     const std::int64_t replicas = internal::max_replicas(graph);
     const NameSet names = internal::replicated_variables(graph);
     if (!options_.devices.empty() && static_cast<std::int64_t>(options_.devices.size()) < replicas) {
-      throw PassError(name(), str("there are ", replicas, " replicas and ", options_.devices.size(),
-                                  " devices; name one for each"));
+      throw PassError(name(), str("there are ", replicas, " replicas and ",
+                                  counted(options_.devices.size(), "device"), "; name one for each"));
     }
     return outcome_of(internal::declare_copies(graph, names, replicas, options_.devices));
   }

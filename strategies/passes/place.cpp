@@ -7,6 +7,7 @@
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/ir/op.h"
 #include "lockstep/graph/transform/option_table.h"
+#include "lockstep/strategies/passes/internal/device_checks.h"
 #include "lockstep/strategies/passes/internal/registrations.h"
 
 namespace lockstep {
@@ -76,6 +77,10 @@ class Place final : public Pass {
 
  private:
   PassOutcome run_on(Graph& graph, PassContext& context) override {
+    internal::check_devices(name(), options_.devices, context.topology);
+    for (const std::string& device : {options_.fallback, options_.variables}) {
+      if (!device.empty()) internal::check_devices(name(), {&device, 1}, context.topology);
+    }
     bool changed = place_variables(graph);
     KernelHomes homes(context.topology);
     changed = place_nodes(graph, graph, homes) || changed;
@@ -89,10 +94,11 @@ class Place final : public Pass {
     return at < options_.devices.size() ? &options_.devices[at] : nullptr;
   }
   [[noreturn]] void fail(std::int64_t replica, const std::string& what, ErrorPlace place) const {
-    throw PassError(name(),
-                    str(what, " is for replica ", replica, ", and there are ", options_.devices.size(),
-                        " devices; name one for each replica"),
-                    std::move(place));
+    throw PassError(
+        name(),
+        str(what, " is for replica ", replica, ", and there ", options_.devices.size() == 1 ? "is " : "are ",
+            counted(options_.devices.size(), "device"), "; name one for each replica"),
+        std::move(place));
   }
 
   bool place_variables(Graph& graph) const {

@@ -4,8 +4,10 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "lockstep/core/runtime.h"
+#include "lockstep/core/topology.h"
 
 namespace lockstep::internal {
 
@@ -14,5 +16,7 @@ Runtime runtime_with(std::span<const std::string> devices);
 
 // Throws InvalidArgument if the runtime has no such device, in any spelling.
 void check_device(const Runtime& runtime, const std::string& name);
+// Throws PassError if the topology is known and lacks one of the devices that the pass is told to use.
+void check_devices(std::string_view pass, std::span<const std::string> devices, const Topology* topology);
 
 }  // namespace lockstep::internal

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/core/topology.h"
 #include "lockstep/strategies/passes/insert_copies.h"
 #include "lockstep/strategies/passes/register.h"
 #include "support/pass_test.h"
@@ -131,6 +132,25 @@ TEST_F(Place, TakesADefaultAndGoesIntoRegions) {
       }
       return %y
     )");
+}
+
+TEST_F(Place, RefusesADeviceThatTheTopologyDoesNotHave) {
+  const Topology topology = Topology::parse("cpu:0");
+  PassContext context{.topology = &topology};
+  for (const char* passes :
+       {"place(devices=[cpu:0,cpu:1])", "place(devices=[cpu:0],default=cpu:1)",
+        "place(devices=[cpu:0],variables=cpu:1)", "mirror-variables(devices=[cpu:0,cpu:1])",
+        "lower-collectives(ops=reduction_to_one_device,device=cpu:1)"}) {
+    Graph graph = parse("%x = placeholder() : f32[2]\nreturn %x\n");
+    try {
+      PassRegistry::global().parse_pipeline(passes).run(graph, context);
+      FAIL() << passes << " was accepted";
+    } catch (const PassError& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << passes;
+      EXPECT_THAT(error.what(), HasSubstr("device 'cpu:1' is not in the topology of the machine"));
+      EXPECT_THAT(error.what(), HasSubstr("there is cpu:0; add it to the topology, or name another device"));
+    }
+  }
 }
 
 TEST_F(Place, RefusesAReplicaWithoutADevice) {
