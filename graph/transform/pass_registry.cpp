@@ -42,6 +42,14 @@ PassPipeline PassRegistry::parse_pipeline(std::string_view text) const {
 }
 
 std::unique_ptr<Pass> PassRegistry::make(const PassText& text) const {
+  if (!contains(text.name) && !contains("replicate")) {  // neither are other passes of strategies
+    std::vector<std::string> known;
+    for (const PassInfo& info : passes()) known.push_back(info.name);
+    throw UnknownPass(
+        str(internal::unknown_name("pass", text.name, std::move(known)),
+            " (passes of strategies are registered by register_strategy_passes(), and when the first "
+            "Strategy is made)"));
+  }
   std::unique_ptr<Pass> pass = state_->factories.make(text);
   std::vector<std::pair<std::string, OptionValue>> given;
   for (const OptionText& option : text.options) {

@@ -109,6 +109,12 @@ TEST_F(PassRegistryTest, AnUnknownPassIsAnErrorWithTheClosestNames) {
   EXPECT_EQ(error_of<UnknownPass>("plain,replicat(n=2)"),
             "no pass named 'replicat' is registered; did you mean 'replicate', 'plain', 'bucket'?");
   EXPECT_THROW(PassRegistry().make("plain"), UnknownPass);
+  try {
+    PassRegistry().parse_pipeline("mirror-variables");
+    FAIL() << "it is known";
+  } catch (const UnknownPass& error) {
+    EXPECT_THAT(error.what(), HasSubstr("passes of strategies are registered by register_strategy_passes()"));
+  }
 }
 
 TEST_F(PassRegistryTest, AnUnknownOptionIsAnErrorWithTheListOfOptions) {
