@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <utility>
 
 #include "lockstep/core/base/large_pages.h"
@@ -40,6 +41,69 @@ void renew_identities(Graph& graph, std::string_view pass, std::int32_t replica,
     }
   }
 }
+
+// The inputs of Rewriter::build() as values of the graph being built: placeholders, except that what a shape
+// operand may be derived from is there again, down to the shapes and constants.
+class BuildInputs {
+ public:
+  BuildInputs(const Graph& graph, GraphBuilder& builder) : graph_(graph), builder_(builder) {}
+
+  Value add(ValueId value) {
+    if (const auto found = values_.find(value); found != values_.end()) return found->second;
+    const Node& node = graph_.node(value.node);
+    const bool source = node.op().traits.gives_shape || node.op().traits.gives_attribute.has_value();
+    if (!is_shape_value(value)) {
+      const TensorSpec& spec = graph_.spec(value);
+      const Value made =
+          builder_.placeholder(str("input_", values_.size()), spec.dtype, spec.shape, node.site());
+      return values_.emplace(value, made).first->second;
+    }
+    std::vector<Value> inputs;
+    for (const ValueId input : node.inputs()) inputs.push_back(source ? placeholder(input) : add(input));
+    const std::vector<Value> outputs = builder_.outputs_of(
+        builder_.node(node.op(), str("input_", values_.size()), inputs, node.attributes(), {}, node.site()));
+    for (std::uint32_t i = 0; i < outputs.size(); ++i) values_.emplace(ValueId{value.node, i}, outputs[i]);
+    return values_.at(value);
+  }
+  // The values of this graph that nodes of the built one stand for.
+  std::vector<std::vector<ValueId>> stand_for(const Graph& made) const {
+    std::vector<std::vector<ValueId>> values(made.id_bound());
+    for (const auto& [value, in] : values_) {
+      std::vector<ValueId>& outputs = values[in.id().node.index()];
+      outputs.resize(std::max<std::size_t>(outputs.size(), in.id().output + 1));
+      outputs[in.id().output] = value;
+    }
+    for (const auto& [value, in] : sources_) values[in.id().node.index()] = {value};
+    return values;
+  }
+
+ private:
+  // May a shape operand be derived from it? Nested too deep, it is a placeholder.
+  bool is_shape_value(ValueId value, int depth = 0) const {
+    const Node& node = graph_.node(value.node);
+    const DType dtype = graph_.spec(value).dtype;
+    if (depth > 32 || (depth == 0 && dtype != DType::kI64 && dtype != DType::kI32)) return false;
+    if (node.op().traits.gives_shape || node.op().traits.gives_attribute) return true;
+    return internal::is_derivable(node) && std::ranges::all_of(node.inputs(), [&](ValueId input) {
+             return is_shape_value(input, depth + 1);
+           });
+  }
+  // Of a value whose shape alone is used.
+  Value placeholder(ValueId value) {
+    const auto [found, added] = sources_.try_emplace(value);
+    if (added) {
+      const TensorSpec& spec = graph_.spec(value);
+      found->second = builder_.placeholder(str("shape_of_input_", sources_.size()), spec.dtype, spec.shape,
+                                           graph_.node(value.node).site());
+    }
+    return found->second;
+  }
+
+  const Graph& graph_;
+  GraphBuilder& builder_;
+  std::map<ValueId, Value> values_;
+  std::map<ValueId, Value> sources_;
+};
 
 // Waiting for such a node has no effect: it has nothing to wait for and no effects.
 bool is_source(const Node& node) {
@@ -213,11 +277,9 @@ std::vector<ValueId> Rewriter::build(std::span<const ValueId> inputs, const Buil
   internal::BuilderAccess access(builder);
   access.set_in_replicas(is_replica_code(outermost_, graph_));
   for (const VariableDecl& decl : outermost_.variables()) builder.variable(decl);
+  BuildInputs given(graph_, builder);
   std::vector<Value> values;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const TensorSpec& spec = graph_.spec(inputs[i]);
-    values.push_back(builder.placeholder(str("input_", i), spec.dtype, spec.shape));
-  }
+  for (const ValueId input : inputs) values.push_back(given.add(input));
   Graph made;
   try {
     const auto run = [&] {
@@ -231,14 +293,15 @@ std::vector<ValueId> Rewriter::build(std::span<const ValueId> inputs, const Buil
     }
     made = builder.finish();
   } catch (const Error& error) {
-    std::throw_with_nested(PassError(
-        pass_name_, str("cannot build: ", error.message()),
-        graph_.contains(at.origin) ? place_of(graph_.node(at.origin)) : error.place(), error.code()));
+    const NodeId user = graph_.contains(at.origin) || inputs.empty() ? at.origin : inputs[0].node;
+    std::throw_with_nested(PassError(pass_name_, str("cannot build: ", error.message()),
+                                     graph_.contains(user) ? place_of(graph_.node(user)) : error.place(),
+                                     error.code()));
   }
   if (made.variables().size() != outermost_.variables().size())
     fail("declares a variable while it builds: declare it before, with Graph::declare_variable", at.origin);
   if (graph_.contains(at.origin)) built_for_ = at.origin;
-  std::vector<ValueId> results = inline_region(made, inputs, at.scope, -1, at.why, at.after);
+  std::vector<ValueId> results = inline_nodes(made, given.stand_for(made), at.scope, -1, at.why, at.after);
   built_for_ = {};
   return results;
 }
@@ -360,6 +423,13 @@ void Rewriter::become(NodeId id, NewNode what) {
   const Node& node = graph_.node(id);
   if (!node.regions().empty() || !what.regions.empty()) fail("a node with regions cannot become another", id);
   NodeInit init = infer(what, &node);
+  const auto same_attribute = [](const Attribute& a, const Attribute& b) {
+    return a.name == b.name && same_value(a.value, b.value);
+  };
+  if (init.op == &node.op() && std::ranges::equal(init.inputs, node.inputs()) &&
+      std::ranges::equal(init.outputs, node.outputs()) &&
+      std::ranges::equal(init.attributes, node.attributes(), same_attribute))
+    return;
   Provenance made = made_from(&node.provenance(), what.replica, what.why);
   made.gradient = mark_of(*init.op, what.inputs, node);
   unlink_inputs(id);
@@ -415,9 +485,15 @@ std::vector<ValueId> Rewriter::inline_region(const Graph& region, std::span<cons
   }
   std::vector<std::vector<ValueId>> values(region.id_bound());  // of each node of the region
   for (std::size_t i = 0; i < arguments.size(); ++i) values[region.parameters()[i].index()] = {arguments[i]};
+  return inline_nodes(region, std::move(values), prefix, replica, why, controls);
+}
+
+std::vector<ValueId> Rewriter::inline_nodes(const Graph& region, std::vector<std::vector<ValueId>> values,
+                                            std::string_view prefix, std::int32_t replica,
+                                            std::string_view why, std::span<const NodeId> controls) {
   for (const NodeId id : region.topological_order()) {
     std::vector<ValueId>& mine = values[id.index()];
-    if (!mine.empty()) continue;  // a parameter
+    if (!mine.empty()) continue;
     const Node& node = region.node(id);
     NodeInit init;
     init.op = &node.op();

@@ -77,6 +77,7 @@ class LOCKSTEP_API Rewriter {
   // themselves they use variables in the order in which they are made; order them relative to other nodes of
   // the graph with at.after and add_control(). Declare variables before, with Graph::declare_variable. Throws
   // PassError.
+  // Inputs may be shapes of values and what follows from them; their nodes are not made again.
   using BuildFn = std::function<std::vector<Value>(GraphBuilder& builder, std::span<const Value> inputs)>;
   struct BuildAt {
     NodeId origin = {};
@@ -98,8 +99,8 @@ class LOCKSTEP_API Rewriter {
 
   // --- changing existing nodes
   // Turns the node into another one in place: op, inputs and attributes are those given, output specs are
-  // inferred, and name, device, controls and readers stay. It gets a new identity and keeps its origin. Only
-  // for nodes without regions.
+  // inferred, and name, device, controls and readers stay. It gets a new identity and keeps its origin. A
+  // node that is so already stays as it is. Only for nodes without regions.
   void become(NodeId node, NewNode what);
   // Readers and results move to `to`, except that `to`'s own node keeps reading `from` (so that a value can
   // be wrapped).
@@ -158,6 +159,10 @@ class LOCKSTEP_API Rewriter {
   std::vector<NodeId> redirect_readers(std::span<const Replacement> nodes, bool erasing);
   void redirect_order(NodeId user, std::span<const Replacement> nodes, bool erasing);
   NodeInit infer(NewNode& node, const Node* origin) const;
+  // inline_region(), given the values of some of the region's nodes (by node; the others are empty).
+  std::vector<ValueId> inline_nodes(const Graph& region, std::vector<std::vector<ValueId>> values,
+                                    std::string_view prefix, std::int32_t replica, std::string_view why,
+                                    std::span<const NodeId> controls);
   NodeId add_node(NodeInit init, const Node* origin, std::int32_t replica, std::string_view why,
                   std::optional<GradientMark> gradient = std::nullopt);
   GradientMark mark_of(const OpDef& op, std::span<const ValueId> inputs, const Node& origin) const;

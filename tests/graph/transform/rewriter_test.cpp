@@ -408,6 +408,64 @@ TEST(Rewriter, BuildsWithFunctionsOfOps) {
   EXPECT_TRUE(graph.find("new/cond").valid()) << print(graph);
 }
 
+// A shape operand is derived from constants and shapes: they are there while nodes are built, and not made again.
+TEST(Rewriter, BuildsWithShapes) {
+  Graph graph = parse(R"(
+      %x = placeholder() : f32[?,2]
+      %y = placeholder() : f32[?]
+      %s = shape_of(%x) : i64[2]
+      %two = constant[value=i64[2]{1,2}]() : i64[2]
+      %t = mul(%s, %two) : i64[2]
+      return %y
+    )");
+  {
+    Rewriter edit(graph, "test");
+    const ValueId inputs[] = {{graph.find("y"), 0}, {graph.find("s"), 0}, {graph.find("t"), 0}};
+    const std::vector<ValueId> made =
+        edit.build(inputs,
+                   [](GraphBuilder&, std::span<const Value> v) {
+                     return std::vector{reshape(v[0], v[1]), full(v[2].builder(), DType::kF32, v[2], 1)};
+                   },
+                   {.origin = graph.find("y")});
+    edit.set_results(made);
+  }
+  expect_text(graph, R"(
+      %x = placeholder() : f32[?,2]
+      %y = placeholder() : f32[?]
+      %s = shape_of(%x) : i64[2]
+      %two = constant[value=i64[2]{1,2}]() : i64[2]
+      %t = mul(%s, %two) : i64[2]
+      %reshape = reshape(%y, %s) : f32[?,2]
+      %full = full[dtype=f32, value=1.0](%t) : f32[?,4]
+      return %reshape, %full
+    )");
+}
+
+TEST(Rewriter, BuildNamesTheLinesOfItsInputs) {
+  Graph graph = diamond();
+  Rewriter edit(graph, "test");
+  const ValueId inputs[] = {{graph.find("b"), 0}};
+  try {
+    edit.build(inputs,
+               [](GraphBuilder&, std::span<const Value> v) { return std::vector{matmul(v[0], v[0])}; }, {});
+    FAIL() << "it was built";
+  } catch (const PassError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("f32[4] made at diamond.lks:5"));
+    EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("rewriter")));
+    EXPECT_EQ(error.place().line, 5U);
+  }
+}
+
+TEST(Rewriter, ANodeThatIsSoAlreadyBecomesNothing) {
+  Graph graph = diamond();
+  Rewriter edit(graph, "test");
+  const NodeId a = graph.find("a"), x = graph.find("x");
+  edit.become(a, {.op = "relu", .inputs = {{x, 0}}});
+  EXPECT_FALSE(edit.changed());
+  edit.become(a, {.op = "neg", .inputs = {{x, 0}}});
+  EXPECT_TRUE(edit.changed());
+}
+
 TEST(Rewriter, BuildSaysWhatIsWrong) {
   Graph graph = diamond();
   Rewriter edit(graph, "test");
