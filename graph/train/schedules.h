@@ -5,7 +5,7 @@
 // A Schedule makes the nodes that compute the learning rate, an f64 scalar, from t, the number of steps taken
 // before this one (an i64 scalar, 0 in the first step). The rate follows from the optimizer's `iterations`
 // variable alone, so that a step that did not commit does not count, and a restored checkpoint goes on where
-// it was.
+// it was. Nodes that a function of yours makes carry its lines.
 //
 // Thread safety: as the builder; schedules themselves never change.
 #pragma once
@@ -59,8 +59,10 @@ class LOCKSTEP_API LearningRate {
 
 namespace schedules {
 
+// The nodes of these carry the line that made the schedule.
+
 // Always the same.
-LOCKSTEP_API Schedule constant(double rate);
+LOCKSTEP_API Schedule constant(double rate, SourceSite site = SourceSite::current());
 
 struct ExponentialDecay {
   double initial = 0;
@@ -69,7 +71,8 @@ struct ExponentialDecay {
   bool staircase = false;  // at once at the end of each period, rather than gradually
 };
 // initial * factor^(t / steps), the quotient rounded down for a staircase.
-LOCKSTEP_API Schedule exponential_decay(const ExponentialDecay& options);
+LOCKSTEP_API Schedule exponential_decay(const ExponentialDecay& options,
+                                        SourceSite site = SourceSite::current());
 
 struct PolynomialDecay {
   double initial = 0;
@@ -78,7 +81,8 @@ struct PolynomialDecay {
   double power = 1;  // 1: a straight line
 };
 // (initial - final) * (1 - min(t, steps) / steps)^power + final.
-LOCKSTEP_API Schedule polynomial_decay(const PolynomialDecay& options);
+LOCKSTEP_API Schedule polynomial_decay(const PolynomialDecay& options,
+                                       SourceSite site = SourceSite::current());
 
 struct CosineDecay {
   double initial = 0;      // after the warm-up
@@ -88,18 +92,19 @@ struct CosineDecay {
 };
 // final + (initial - final) * (1 + cos(pi * min(t - warmup, steps) / steps)) / 2; during the warm-up initial
 // * (t + 1) / (warmup + 1).
-LOCKSTEP_API Schedule cosine_decay(const CosineDecay& options);
+LOCKSTEP_API Schedule cosine_decay(const CosineDecay& options, SourceSite site = SourceSite::current());
 
 // values[i] where i is the number of boundaries that t has reached: values[0] for t < boundaries[0], and so
 // on. The boundaries rise; there is one value more than boundaries.
-LOCKSTEP_API Schedule piecewise_constant(std::vector<std::int64_t> boundaries, std::vector<double> values);
+LOCKSTEP_API Schedule piecewise_constant(std::vector<std::int64_t> boundaries, std::vector<double> values,
+                                         SourceSite site = SourceSite::current());
 
 struct InverseSqrt {
   double peak = 0;          // reached at the end of the warm-up
   std::int64_t warmup = 1;  // steps of a straight line up to `peak`; 1 or more
 };
 // peak * min((t + 1) / warmup, sqrt(warmup / (t + 1))).
-LOCKSTEP_API Schedule inverse_sqrt(const InverseSqrt& options);
+LOCKSTEP_API Schedule inverse_sqrt(const InverseSqrt& options, SourceSite site = SourceSite::current());
 
 }  // namespace schedules
 

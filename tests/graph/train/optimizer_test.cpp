@@ -612,6 +612,28 @@ TEST_F(OptimizerErrors, AVariableThatTheStepHasWrittenIsNamedWithTheWrite) {
   EXPECT_THAT(error.what, HasSubstr("before the step first writes it"));
 }
 
+TEST(LearningRates, NodesOfAScheduleCarryItsLine) {
+  std::uint32_t line = 0;
+  const auto mine = [&](const Value& t) {
+    line = SourceSite::current().line + 1;
+    return exp(-cast(t, DType::kF64));
+  };
+  const auto has = [](const Schedule& schedule, std::string_view op, const std::uint32_t& expected) {
+    GraphBuilder b;
+    const VariableRef w = b.variable("w", Tensor::zeros({2}));
+    Sgd(schedule).minimize(sum(square(b.read(w))), {w});
+    const Graph& graph = b.graph();
+    return std::ranges::any_of(graph.nodes(), [&](const Node& node) {
+      return node.op().name == op && node.site().line == expected &&
+             std::string_view(node.site().file).ends_with("optimizer_test.cpp");
+    });
+  };
+  EXPECT_TRUE(has(mine, "exp", line));
+  line = SourceSite::current().line + 1;
+  const Schedule falling = schedules::cosine_decay({.initial = 1, .steps = 4});
+  EXPECT_TRUE(has(falling, "cos", line));
+}
+
 TEST_F(OptimizerErrors, NoGradientIsNamed) {
   const Caught error = caught([&] { sgd.apply_gradients({{Gradient(), w}}); });
   EXPECT_THAT(error.what, HasSubstr("no gradient for variable 'w'"));
