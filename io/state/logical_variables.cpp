@@ -29,8 +29,10 @@ std::string misfit(const LogicalVariable& variable, const Offered& offered, cons
     const bool same_number = offered.copies == copies;
     return str(name, " was saved as the copies of ", offered.copies,
                " replicas, each its own, and the program has ", one ? "one value" : str(copies, " of them"),
-               same_number ? str(": declare it so here too (may_drift, or Synchronization::kOnRead)")
-                           : str(": restore it on ", offered.copies, " replicas"));
+               same_number ? "" : str(": restore it on ", offered.copies, " replicas"),
+               one ? str(same_number ? ": " : ", and ", "declare it as each replica's own ",
+                         same_number ? "here" : "there", " too (may_drift, or Synchronization::kOnRead)")
+                   : "");
   }
   if (offered.copies == 0 && !one && !options.spread_values) {
     return str(name, " was saved as one value, and the program has ", copies,

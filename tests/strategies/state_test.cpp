@@ -94,8 +94,18 @@ TEST(CopiesApart, AreSavedAndRestoredEach) {
     EXPECT_THAT(refused, AllOf(HasSubstr("'loose' was saved as the copies of 2 replicas"),
                                HasSubstr("'own' was saved as the copies of 2 replicas"),
                                HasSubstr("nothing was restored")));
+    EXPECT_THAT(refused, HasSubstr(": restore it on 2 replicas"));
     EXPECT_TRUE(other.loose->copies()[0].bit_equal(vec({5, 5})));
   }
+  // One value, whose copies are equal: on two replicas it would be refused next.
+  MirroredStrategy mirrored({.devices = cpus(3)});
+  {
+    const auto scope = mirrored.scope();
+    const Variable loose("loose", vec({0, 0})), own("own", Tensor::scalar(0.F));
+  }
+  EXPECT_THAT(
+      error_of([&] { snapshot.restore(mirrored.variables()); }),
+      HasSubstr("restore it on 2 replicas, and declare it as each replica's own there too (may_drift"));
   // From one replica to several only where it is said.
   Apart one(1);
   one.step(scalars({7}));
