@@ -89,7 +89,8 @@ class LOCKSTEP_API Tensor {
   const void* raw() const { return data_; }
   void* raw() { return data_; }
   // Typed contents; throws InvalidArgument if T is not the dtype, FailedPrecondition if the host does not read
-  // the memory.
+  // the memory. They live as long as a tensor that shares them: name the result of a function before you keep
+  // its data beyond the statement.
   template <class T>
   std::span<const T> data() const {
     check_dtype(dtype_of<T>);

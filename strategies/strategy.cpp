@@ -189,7 +189,7 @@ Value Strategy::gather(const PerReplica<Value>& value, std::int64_t axis, Source
   if (value.empty()) refuse("the value is empty");
   const auto replicas = static_cast<std::size_t>(num_replicas_in_sync());
   if (!value.is_single() && value.size() != replicas)
-    refuse(str("the value has ", value.size(), " slots for ", replicas, " replicas"));
+    refuse(str("the value has ", counted(value.size(), "slot"), " for ", counted(replicas, "replica")));
   const auto rank = static_cast<std::int64_t>(value[0].shape().rank());
   if (axis < -rank || axis >= rank)
     refuse(str("axis ", axis, " is out of range for values of rank ", rank, " (", value[0].spec(), ")"));
@@ -243,7 +243,7 @@ PerReplica<Value> Strategy::update_each(const std::function<Value(std::span<cons
   internal::require_cross_replica(this, method, site);
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].kind() != ReplicaKind::kPerReplica || num_replicas_in_sync() == 1) continue;
-    throw InvalidArgument(str(method, ": Expected value to be mirrored across replicas, and argument ", i,
+    throw InvalidArgument(str(method, ": Expected value to be mirrored across replicas, and argument ", i + 1,
                               " is per replica: reduce it first"),
                           place_of_call(method, site));
   }

@@ -124,7 +124,12 @@ R apply_list(const F& fn, std::span<const Argument> list, R (*)(As...), const So
     static_assert(kKnown,
                   "function() cannot tell how many inputs a std::vector or std::map among several parameters "
                   "takes: make it a std::array, a std::tuple or a struct, or the only parameter");
-    if constexpr (kKnown) {
+    constexpr bool kFits = std::is_invocable_v<const F&, const nest::Rebound<As, Argument>&...>;
+    static_assert(
+        kFits || !kKnown,
+        "the parameters of a function given to cross_function() are PerReplica<Value>, one for each "
+        "input, those of one given to function() or run() are Value, or nests of these");
+    if constexpr (kKnown && kFits) {
       constexpr std::size_t kTakes =
           (std::size_t{0} + ... + static_cast<std::size_t>(nest::kFixedLeaves<As>));
       if (list.size() != kTakes) wrong_arity(kTakes, list.size(), site);

@@ -111,7 +111,7 @@ std::vector<PerReplica<Value>> Tracer::replicate(std::span<const PerReplica<Valu
       continue;
     }
     if (argument.size() != static_cast<std::size_t>(replicas)) {
-      throw InvalidArgument(str(method, ": argument ", i, " has ", slots_text(argument.size()), " for ",
+      throw InvalidArgument(str(method, ": argument ", i + 1, " has ", slots_text(argument.size()), " for ",
                                 replicas_text(replicas)),
                             place_of_call(method, site));
     }

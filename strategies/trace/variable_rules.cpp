@@ -23,7 +23,9 @@ VariableAnswer replica_assign(const VariableQuestion& q) {
     case Aggregation::kNone:
       return no(
           "You must specify an aggregation method to assign a mirrored variable in replica context: its "
-          "copies could drift apart. Give the variable Aggregation::kSum, kMean or kOnlyFirstReplica");
+          "copies could drift apart. Give the variable Aggregation::kMean or kOnlyFirstReplica, or kSum if "
+          "the "
+          "values differ between replicas and are to be added up");
     case Aggregation::kSum:
       if (same)
         return no(

@@ -137,7 +137,7 @@ TEST_F(FirstTries, UpdateTakesAPlainLambda) {
                       w, [](const Variable& copy, Value by) { copy.assign_add(by); }, x);
                 });
               }),
-              AllOf(HasSubstr("argument 0"), HasSubstr("first_tries_test.cpp:")));
+              AllOf(HasSubstr("argument 1"), HasSubstr("first_tries_test.cpp:")));
 }
 
 // --- operators on slots
