@@ -23,7 +23,6 @@ bool on_every_replica(const Strategy& strategy, const Destinations& destinations
          (strategy.num_replicas_in_sync() > 1 && destinations.devices() == strategy.worker_devices());
 }
 
-
 GraphBuilder& require_builder(Strategy& strategy, std::string_view method, const SourceSite& site) {
   internal::require_cross_replica(&strategy, method, site);
   GraphBuilder* builder = current_builder();

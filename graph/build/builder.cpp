@@ -389,7 +389,8 @@ Value GraphBuilder::placeholder(std::string_view name, DType dtype, Shape shape,
 
 Value GraphBuilder::constant(const Tensor& value, std::string_view name, SourceSite site) {
   std::vector<Attribute> attributes;
-  attributes.push_back({"value", value.defined() ? value.clone() : value});
+  // Constants of a graph are on the host.
+  attributes.push_back({"value", value.memory() == kHostMemory ? value.clone() : value.host()});
   return op1("constant", {}, std::move(attributes), name, site);
 }
 

@@ -136,7 +136,11 @@ std::vector<Tensor> Interpreter::State::run(const std::vector<Tensor>& feeds) {
   for (std::size_t i = 0; i < feeds.size(); ++i) check_feed(graph, graph.parameters()[i], feeds[i]);
   internal::Evaluator evaluator({options.seed, step}, variable_specs(graph), variables, options.max_trips,
                                 *orders);
-  std::vector<Tensor> results = evaluator.run_graph(graph, feeds, -1);
+  std::vector<Tensor> fed;
+  fed.reserve(feeds.size());
+  for (const Tensor& feed : feeds) fed.push_back(feed.host());
+  std::vector<Tensor> results = evaluator.run_graph(graph, fed, -1);
+  fed.clear();
   // A tensor with one owner belongs to the caller alone; the others are shared with feeds, variables or
   // constants.
   std::vector<Tensor> own;

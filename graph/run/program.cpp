@@ -113,6 +113,14 @@ bool overlap(const Tensor& a, const Tensor& b) {
   return begin(a) < begin(b) + b.num_bytes() && begin(b) < begin(a) + a.num_bytes();
 }
 
+// Tensors that the host reads: the given ones, or copies in `kept`.
+std::span<const Tensor> on_host(std::span<const Tensor> tensors, std::vector<Tensor>& kept) {
+  const auto is_here = [](const Tensor& tensor) { return tensor.memory() == kHostMemory; };
+  if (std::ranges::all_of(tensors, is_here)) return tensors;
+  for (const Tensor& tensor : tensors) kept.push_back(tensor.host());
+  return kept;
+}
+
 }  // namespace
 
 class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
@@ -265,6 +273,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds, const RunOptions& options,
                             bool awaited, const PrepareResults& prepare) {
     if (steps == 0) throw InvalidArgument("run_n: at least one step is needed for results");
+    std::vector<Tensor> kept;
+    feeds = on_host(feeds, kept);
     Lease lease(*this, feeds);
     std::vector<Tensor> results = make_results(lease.planned().plan());
     if (prepare) prepare(results);
@@ -551,9 +561,19 @@ void Program::run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
                        SourceSite site) const {
   named_call("Program::run_into()", site, [&] {
     Impl& self = impl();
-    Impl::Lease lease(self, feeds);
+    std::vector<Tensor> kept;
+    const std::span<const Tensor> fed = on_host(feeds, kept);
+    Impl::Lease lease(self, fed);
     self.check_results(lease.planned().plan(), feeds, results);
-    self.run_step(lease, feeds, results, options, 0, RunContext::is_awaited());
+    std::vector<Tensor> kept_results;
+    if (on_host(results, kept_results).data() == results.data()) {
+      self.run_step(lease, fed, results, options, 0, RunContext::is_awaited());
+      return;
+    }
+    self.run_step(lease, fed, kept_results, options, 0, RunContext::is_awaited());
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (!results[i].shares_memory_with(kept_results[i])) results[i].assign(kept_results[i]);
+    }
   });
 }
 

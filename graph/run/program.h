@@ -25,6 +25,8 @@
 // which may be after the program is gone. A later run that needs a variable of the stopped one waits until
 // then.
 //
+// Feeds and results may lie in another memory than the host's (core/tensor.h): they are copied there and back.
+//
 // Out of memory: a run that cannot get memory throws std::bad_alloc and has changed nothing; a run that has
 // no memory to call workers continues alone.
 //

@@ -314,7 +314,7 @@ std::string write_npy(const Tensor& tensor) {
   bytes += static_cast<char>((header.size() >> 8U) & 0xFFU);
   bytes += header;
   const std::size_t begin = bytes.size();
-  bytes.append(static_cast<const char*>(tensor.raw()), tensor.num_bytes());
+  bytes.append(static_cast<const char*>(tensor.host().raw()), tensor.num_bytes());
   if (std::endian::native == std::endian::big && size > 1) {
     for (auto at = bytes.begin() + static_cast<std::ptrdiff_t>(begin); at != bytes.end();
          at += static_cast<std::ptrdiff_t>(size)) {

@@ -67,8 +67,9 @@ void Histogram::add(double value) {
   sum_of_squares_ += value * value;
 }
 
-void Histogram::add(const Tensor& values) {
-  if (!values.defined()) throw InvalidArgument("a histogram of an empty handle; give it a tensor");
+void Histogram::add(const Tensor& tensor) {
+  if (!tensor.defined()) throw InvalidArgument("a histogram of an empty handle; give it a tensor");
+  const Tensor values = tensor.host();
   const kernels::UnaryLoop convert = kernels::cast_loop(values.dtype(), DType::kF64);
   const auto* data = static_cast<const char*>(values.raw());
   std::array<double, 1024> part{};

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/train/gradients.h"
+#include "support/far_memory.h"
 #include "support/program_test.h"
 #include "support/sanitizers.h"
 
@@ -101,6 +103,25 @@ TEST(ProgramMemory, AValueThatIsReducedTwiceIsNotWrittenOver) {
   const std::vector<Tensor> results = program.run({{"x", Tensor::full(DType::kF32, {64}, 1)}});
   EXPECT_EQ(results[0].data<float>()[63], 5.5F);
   EXPECT_EQ(results[1].data<float>()[63], 7.5F);
+}
+
+// The caller's tensors may be anywhere.
+TEST(ProgramMemory, FeedsAndResultsInMemoryThatTheHostDoesNotRead) {
+  const auto pool = std::make_shared<testing::FarPool>(MemoryId{3});
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {2});
+  b.result(x + b.constant(Tensor::from({2}, {10.F, 20.F}).to(pool)));
+  b.result(x * 2.0F);
+  const Graph graph = b.finish();
+  const Program program = compile(graph, Runtime());
+  const Tensor far = Tensor::from({2}, {1.F, 2.F}).to(pool);
+  EXPECT_EQ(testing::floats(program.run({{"x", far}})[0]), (std::vector<float>{11, 22}));
+  EXPECT_EQ(testing::floats(Interpreter(graph).run({far})[0]), (std::vector<float>{11, 22}));
+  std::vector<Tensor> results{Tensor::zeros({2}).to(pool), Tensor::zeros({2})};
+  program.run_into(std::vector<Tensor>{far}, results);
+  EXPECT_EQ(results[0].memory(), MemoryId{3});
+  EXPECT_EQ(testing::floats(results[0].host()), (std::vector<float>{11, 22}));
+  EXPECT_EQ(testing::floats(results[1]), (std::vector<float>{2, 4}));
 }
 
 // A bound that is never reached is kept room for all the same.
