@@ -67,7 +67,14 @@ std::string comma_list(const std::vector<std::string>& words) {
   return text;
 }
 
-std::string kernels_text(const OpDef& op) { return comma_list(OpRegistry::global().kernel_sets(op)); }
+// "cpu", or "cpu (deferred)" if calls may go on after the kernel has returned.
+std::string kernels_text(const OpDef& op) {
+  std::vector<std::string> words = OpRegistry::global().kernel_sets(op);
+  for (std::string& set : words) {
+    if (OpRegistry::global().kernel(op, set)->deferred) set += " (deferred)";
+  }
+  return comma_list(words);
+}
 
 void print_one(const OpDef& op) {
   const auto row = [](std::string_view name, const std::string& text) {

@@ -29,6 +29,7 @@ struct PhaseShape {
   std::size_t most_predecessors = 3;
   std::uint32_t most_shards = 12;
   bool commits = true;
+  std::size_t once_in_defers = 0;          // one phase in so many starts something; 0: none does
   double shortest = 1e-8, longest = 1e-4;  // seconds of a shard
 };
 
@@ -48,6 +49,16 @@ inline std::vector<internal::Phase> random_phases(PhaseDice& dice, const PhaseSh
     phase.shards = dice.once_in(3) ? 1 + dice.below(shape.most_shards) : 1;
     phase.seconds = shape.shortest * std::pow(shape.longest / shape.shortest, dice.unit());
     if (shape.commits && i > shape.phases / 2 && dice.once_in(5)) phase.commit = true;
+    if (i > 0 && phases[i - 1].starts) {  // awaits what the phase before it started
+      phase = internal::Phase();
+      phase.predecessors.push_back(i - 1);
+      phase.seconds = 1e-3;
+      phase.awaits = true;
+    } else if (shape.once_in_defers > 0 && i + 1 < phases.size() && !phase.commit &&
+               dice.once_in(shape.once_in_defers)) {
+      phase.shards = 1;
+      phase.starts = true;
+    }
   }
   return phases;
 }
