@@ -400,7 +400,8 @@ TEST(PlanOps, AnOpWithoutAKernelForItsDeviceIsRefused) {
   b.result(b.op1("test.no_kernel", {}));
   const Caught error = caught([&] { compile(b.finish(), Runtime()); });
   EXPECT_EQ(error.code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(error.what, HasSubstr("has no kernel for cpu devices; place the node elsewhere"));
+  EXPECT_THAT(error.what,
+              HasSubstr("has no kernel for cpu:0, which runs the kernels 'cpu'; place the node elsewhere"));
 }
 
 TEST(PlanOps, AMergeCallIsForAStrategy) {

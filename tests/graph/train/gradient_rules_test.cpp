@@ -235,6 +235,7 @@ TEST(GradientRules, AreAllHeldAgainstDifferences) {
   std::map<std::string, Case> cases = all_cases();
   for (const std::string& name : kBuiltIn) {
     if (!OpRegistry::global().get(name).gradient) continue;
+    if (name == "group_all_reduce") continue;  // needs members: tests/graph/run/group_programs_test.cpp
     SCOPED_TRACE(name);
     const auto found = cases.find(name);
     if (found == cases.end()) {
