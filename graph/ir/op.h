@@ -282,11 +282,8 @@ using SplitFn = std::function<Split(const NodeView&, std::span<const TensorSpec>
 //   def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn { ... };
 struct KernelDef {
   KernelDef() = default;
-  KernelDef(KernelMaker maker) : make(std::move(maker)) {}
   template <class Maker>
-  requires(!std::is_same_v<std::remove_cvref_t<Maker>, KernelDef> &&
-           std::is_constructible_v<KernelMaker, Maker>) KernelDef(Maker&& maker)
-      : make(std::forward<Maker>(maker)) {}
+  requires std::is_constructible_v<KernelMaker, Maker> KernelDef(Maker maker) : make(std::move(maker)) {}
 
   KernelMaker make;
   CostFn cost;    // absent: from the bytes

@@ -155,10 +155,10 @@ class Clusterer {
       add_phases(level, phases);
       return;
     }
-    const auto awaits =
-        std::ranges::stable_partition(phases, [&](std::uint32_t phase) { return !phases_[phase].awaits; });
-    for (const std::uint32_t phase : awaits) add_await(level, phase);
-    phases.resize(phases.size() - awaits.size());
+    for (const std::uint32_t phase : phases) {
+      if (phases_[phase].awaits) add_await(level, phase);
+    }
+    std::erase_if(phases, [&](std::uint32_t phase) { return phases_[phase].awaits; });
     // What starts something comes first: the earlier it starts, the more can run meanwhile.
     std::ranges::stable_sort(phases, [&](std::uint32_t a, std::uint32_t b) {
       if (class_of(a) != class_of(b)) return class_of(a) < class_of(b);
