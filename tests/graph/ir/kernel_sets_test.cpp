@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/ir/op.h"
 #include "support/program_test.h"
 
