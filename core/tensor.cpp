@@ -13,24 +13,6 @@ namespace {
 
 constexpr std::int64_t kPrintedElements = 32;
 
-// Gives a block back to the pool that it keeps alive.
-struct PoolDeleter {
-  std::shared_ptr<MemoryPool> pool;
-  std::size_t bytes;
-  void operator()(void* block) const noexcept { pool->deallocate(block, bytes); }
-};
-
-// The owner of a view: calls `release` when the last handle is gone.
-struct ViewOwner {
-  explicit ViewOwner(std::function<void()> callback) noexcept : release(std::move(callback)) {}
-  ViewOwner(const ViewOwner&) = delete;
-  ViewOwner& operator=(const ViewOwner&) = delete;
-  ~ViewOwner() {
-    if (release) release();
-  }
-  std::function<void()> release;
-};
-
 template <class T>
 T convert(double value, DType dtype) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -70,8 +52,34 @@ void check_defined(const Tensor& tensor, const char* what) {
 
 }  // namespace
 
-Tensor::Tensor(TensorSpec spec, std::shared_ptr<void> buffer, void* data, MemoryPool* pool)
-    : spec_(std::move(spec)), buffer_(std::move(buffer)), data_(data), pool_(pool) {}
+Tensor::Buffer::~Buffer() = default;
+
+// A block of a pool, which it keeps alive.
+struct Tensor::PoolBuffer final : Buffer {
+  PoolBuffer(std::shared_ptr<MemoryPool> from, std::size_t size)
+      : Buffer(from->memory()), pool(std::move(from)), bytes(size), block(pool->allocate(size)) {}
+  ~PoolBuffer() override { pool->deallocate(block, bytes); }
+  std::shared_ptr<MemoryPool> pool;
+  std::size_t bytes;
+  void* block;
+};
+
+// The caller's memory, on the host.
+struct Tensor::ViewBuffer final : Buffer {
+  explicit ViewBuffer(std::function<void()> callback) noexcept
+      : Buffer(kHostMemory), release(std::move(callback)) {}
+  ~ViewBuffer() override {
+    if (release) release();
+  }
+  std::function<void()> release;
+};
+
+Tensor::Tensor(TensorSpec spec, std::shared_ptr<Buffer> buffer, void* data)
+    : spec_(std::move(spec)), buffer_(std::move(buffer)), data_(data) {}
+
+const std::shared_ptr<MemoryPool>& Tensor::pool() const {
+  return static_cast<const PoolBuffer&>(*buffer_).pool;
+}
 
 Tensor Tensor::empty(DType dtype, const Shape& shape) { return empty(dtype, shape, default_host_pool()); }
 
@@ -79,10 +87,9 @@ Tensor Tensor::empty(DType dtype, const Shape& shape, std::shared_ptr<MemoryPool
   if (pool == nullptr) throw InvalidArgument("Tensor::empty: the pool is null");
   TensorSpec spec{dtype, shape};
   const auto bytes = static_cast<std::size_t>(lockstep::num_bytes(spec));
-  void* block = pool->allocate(bytes);
-  MemoryPool* const kept = pool.get();
-  std::shared_ptr<void> buffer(block, PoolDeleter{std::move(pool), bytes});  // frees the block if it throws
-  return Tensor(std::move(spec), std::move(buffer), block, kept);
+  auto buffer = std::make_shared<PoolBuffer>(std::move(pool), bytes);
+  void* const block = buffer->block;
+  return Tensor(std::move(spec), std::move(buffer), block);
 }
 
 Tensor Tensor::zeros(DType dtype, const Shape& shape) {
@@ -108,14 +115,14 @@ Tensor Tensor::view(DType dtype, const Shape& shape, void* data, std::function<v
     throw InvalidArgument(
         str("Tensor::view: memory for ", spec, " must be aligned to ", size_of(dtype), " bytes"));
   }
-  auto owner = std::make_shared<ViewOwner>(std::move(release));  // the last step that can throw
-  return Tensor(std::move(spec), std::move(owner), data, nullptr);
+  auto owner = std::make_shared<ViewBuffer>(std::move(release));  // the last step that can throw
+  return Tensor(std::move(spec), std::move(owner), data);
 }
 
 Tensor Tensor::host() const {
   if (!defined() || is_host()) return *this;
   Tensor result = empty(dtype(), shape());
-  pool_->read(result.data_, data_, num_bytes());
+  pool()->read(result.data_, data_, num_bytes());
   return result;
 }
 
@@ -154,7 +161,7 @@ Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
   const std::size_t row_bytes = rows == 0 ? 0 : num_bytes() / static_cast<std::size_t>(rows);
   const std::size_t offset = static_cast<std::size_t>(begin) * row_bytes;
   void* data = offset == 0 ? data_ : static_cast<std::byte*>(data_) + offset;
-  return Tensor(TensorSpec{dtype(), shape().with_dim(0, end - begin)}, buffer_, data, pool_);
+  return Tensor(TensorSpec{dtype(), shape().with_dim(0, end - begin)}, buffer_, data);
 }
 
 Tensor Tensor::reshape(const Shape& shape) const {
@@ -164,13 +171,12 @@ Tensor Tensor::reshape(const Shape& shape) const {
     throw InvalidArgument(str("reshape: ", spec_, " has ", counted(num_elements(), "element"), ", ", shape,
                               " has ", shape.num_elements()));
   }
-  return Tensor(TensorSpec{dtype(), shape}, buffer_, data_, pool_);
+  return Tensor(TensorSpec{dtype(), shape}, buffer_, data_);
 }
 
 Tensor Tensor::clone() const {
   if (!defined()) return {};
-  Tensor result = is_host() ? empty(dtype(), shape())
-                            : empty(dtype(), shape(), std::get_deleter<PoolDeleter>(buffer_)->pool);
+  Tensor result = is_host() ? empty(dtype(), shape()) : empty(dtype(), shape(), pool());
   result.assign(*this);
   return result;
 }
@@ -182,9 +188,9 @@ void Tensor::assign(const Tensor& source) {
   const std::size_t bytes = num_bytes();
   if (!is_host()) {
     const Tensor from = source.host();
-    pool_->write(data_, from.data_, bytes);
+    pool()->write(data_, from.data_, bytes);
   } else if (!source.is_host()) {
-    source.pool_->read(data_, source.data_, bytes);
+    source.pool()->read(data_, source.data_, bytes);
   } else if (bytes > 0) {
     std::memmove(data_, source.data_, bytes);  // slices of one buffer may overlap
   }

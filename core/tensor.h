@@ -77,7 +77,7 @@ class LOCKSTEP_API Tensor {
   std::size_t num_bytes() const { return static_cast<std::size_t>(lockstep::num_bytes(spec_)); }
 
   // Where the contents are.
-  MemoryId memory() const { return pool_ == nullptr ? kHostMemory : pool_->memory(); }
+  MemoryId memory() const { return buffer_ == nullptr ? kHostMemory : buffer_->memory; }
   // This tensor, if the host reads its memory; else a copy that it reads.
   Tensor host() const;
   // This tensor, if it lies in the memory of the pool; else a copy there.
@@ -123,15 +123,26 @@ class LOCKSTEP_API Tensor {
   bool bit_equal(const Tensor& other) const;
 
  private:
-  Tensor(TensorSpec spec, std::shared_ptr<void> buffer, void* data, MemoryPool* pool);
-  bool is_host() const { return pool_ == nullptr || pool_->is_host(); }
+  // What tensors share: it gives the memory back.
+  struct LOCKSTEP_API Buffer {
+    explicit Buffer(MemoryId where) noexcept : memory(where) {}
+    virtual ~Buffer();
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+    MemoryId memory;
+  };
+  struct PoolBuffer;
+  struct ViewBuffer;
+
+  Tensor(TensorSpec spec, std::shared_ptr<Buffer> buffer, void* data);
+  bool is_host() const { return memory() == kHostMemory; }
+  const std::shared_ptr<MemoryPool>& pool() const;  // of a tensor that is not on the host
   void check_dtype(DType wanted) const;
   void copy_from(const void* values, std::size_t count);
 
   TensorSpec spec_;
-  std::shared_ptr<void> buffer_;
+  std::shared_ptr<Buffer> buffer_;
   void* data_ = nullptr;
-  MemoryPool* pool_ = nullptr;  // that the buffer keeps alive; null: the caller's memory, on the host
 };
 
 // "f32[2,2] {1, 2, 3, 4}"; long contents are cut with "...".
