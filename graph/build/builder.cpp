@@ -88,12 +88,12 @@ GraphBuilder& Value::builder() const {
 }
 
 const Value& Operand::value_for(std::string_view op) const {
-  const ErrorPlace place{{}, std::string(op), {}, site_.file, site_.line, -1};
-  if (number_) throw InvalidArgument(str(op, ": takes a Value here, got the number ", *number_), place);
+  const auto place = [&] { return ErrorPlace{{}, std::string(op), {}, site_.file, site_.line, -1}; };
+  if (number_) throw InvalidArgument(str(op, ": takes a Value here, got the number ", *number_), place());
   try {
     value_.builder();
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(str(op, ": ", error.message()), place);
+    throw InvalidArgument(str(op, ": ", error.message()), place());
   }
   return value_;
 }
