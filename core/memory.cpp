@@ -36,6 +36,10 @@ void MemoryPool::write(void* block, const void* host, std::size_t bytes) {
   if (bytes > 0) std::memcpy(block, host, bytes);
 }
 
+void MemoryPool::copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
 void* MemoryPool::allocate(std::size_t bytes) {
   constexpr auto kLimit = static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max());
   void* block = bytes <= kLimit ? take(bytes) : nullptr;

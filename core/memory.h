@@ -5,8 +5,8 @@
 // outlive them, which std::shared_ptr handles for tensors. Thread safety: all methods may be called from any
 // thread.
 //
-// A pool of another memory than the host's derives from it: take() and give(), and read() and write() if the
-// host must not touch its blocks.
+// A pool of another memory than the host's derives from it: take() and give(), and read(), write() and copy()
+// if the host must not touch its blocks.
 #pragma once
 
 #include <atomic>
@@ -57,6 +57,8 @@ class LOCKSTEP_API MemoryPool {
   // the device reports.
   virtual void read(void* host, const void* block, std::size_t bytes);
   virtual void write(void* block, const void* host, std::size_t bytes);
+  // Copies between two places in blocks of this memory that do not overlap.
+  virtual void copy(void* to, const void* from, std::size_t bytes);
 
  private:
   virtual void* take(std::size_t bytes);  // null when out of memory

@@ -1,8 +1,12 @@
 // core/runtime.cpp - what programs run on: devices, threads, memory, variables.
 #include "lockstep/core/runtime.h"
 
+#include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
+
+#include "lockstep/core/compute_device.h"
 
 namespace lockstep {
 namespace {
@@ -22,10 +26,39 @@ struct Runtime::State {
   std::vector<Device> devices;
   Topology topology;                               // the same devices in the same order
   std::vector<std::shared_ptr<MemoryPool>> pools;  // one per device
+  std::vector<std::shared_ptr<DeviceBackend>> backends;
+  std::vector<std::shared_ptr<ComputeDevice>> opened;  // by backends
   std::uint64_t seed = 0;
   std::map<std::string, std::shared_ptr<Group>, std::less<>> groups;
   std::shared_ptr<Scheduler> scheduler;  // the last member: its threads end before anything that they may use
+
+  void add(DeviceFacts facts, std::shared_ptr<MemoryPool> pool) {
+    devices.push_back(facts.device);
+    topology.add(std::move(facts));
+    pools.push_back(std::move(pool));
+  }
+  void open_devices(std::span<const std::shared_ptr<DeviceBackend>> from);
 };
+
+void Runtime::State::open_devices(std::span<const std::shared_ptr<DeviceBackend>> from) {
+  for (const std::shared_ptr<DeviceBackend>& backend : from) {
+    if (backend == nullptr) throw InvalidArgument("Runtime: a backend is an empty pointer");
+    backends.push_back(backend);
+    for (std::shared_ptr<ComputeDevice>& device : backend->open()) {
+      if (device == nullptr) throw InvalidArgument("Runtime: a backend gave an empty pointer for a device");
+      const DeviceFacts& facts = device->facts();
+      const auto other = std::ranges::find(topology.devices(), facts.memory, &DeviceFacts::memory);
+      if (other != topology.devices().end() && facts.memory != kHostMemory &&
+          pools[static_cast<std::size_t>(other - topology.devices().begin())] != device->pool()) {
+        throw InvalidArgument(str("Runtime: ", facts.device, " and ", other->device,
+                                  " both compute in memory ", facts.memory.value,
+                                  " and have two pools: give them one, or two memories"));
+      }
+      add(facts, device->pool());
+      opened.push_back(std::move(device));
+    }
+  }
+}
 
 Runtime::Runtime(RuntimeOptions options) : state_(std::make_shared<State>()) {
   if (options.scheduler != nullptr && options.threads != 0) {
@@ -44,10 +77,9 @@ Runtime::Runtime(RuntimeOptions options) : state_(std::make_shared<State>()) {
   for (std::size_t i = 0; i < options.cpu_devices; ++i) {
     Device device;
     device.index = static_cast<int>(i);
-    state_->topology.add({.device = device, .card = 0});
-    state_->devices.push_back(std::move(device));
-    state_->pools.push_back(std::make_shared<MemoryPool>(DeviceKind::kCpu));
+    state_->add({.device = device, .card = 0}, std::make_shared<MemoryPool>(DeviceKind::kCpu));
   }
+  state_->open_devices(options.backends);
   state_->seed = options.seed;
   for (const auto& [name, group] : options.groups) {
     if (group == nullptr) throw InvalidArgument(str("Runtime: the group '", name, "' is an empty pointer"));
@@ -72,6 +104,12 @@ const std::shared_ptr<MemoryPool>& Runtime::pool(const Device& device) const {
   const DeviceFacts* found = state_->topology.find(device);
   if (found == nullptr) throw NotFound(has_device(device).reason());
   return state_->pools[static_cast<std::size_t>(found - state_->topology.devices().data())];
+}
+
+std::shared_ptr<MemoryPool> Runtime::find_pool(MemoryId memory) const {
+  const std::vector<DeviceFacts>& devices = state_->topology.devices();
+  const auto found = std::ranges::find(devices, memory, &DeviceFacts::memory);
+  return found == devices.end() ? nullptr : state_->pools[static_cast<std::size_t>(found - devices.begin())];
 }
 
 Tensor Tensor::to(const Device& device, const Runtime& runtime) const { return to(runtime.pool(device)); }

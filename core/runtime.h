@@ -3,6 +3,7 @@
 //   Runtime runtime;                                   // every core, one logical CPU device
 //   Runtime runtime({.threads = 4, .cpu_devices = 8}); // cpu:0 .. cpu:7 share four threads
 //   Runtime runtime({.scheduler = borrow(executor)});  // the application's tf::Executor (core/taskflow.h)
+//   Runtime runtime({.backends = {cards}});            // and devices of another kind (core/compute_device.h)
 //
 // A Runtime is a cheap handle; copies share one state, which lives while a handle or a Program needs it. The
 // last handle ends the threads. In a child that fork() made, which does not have these threads, it ends
@@ -29,6 +30,7 @@
 
 namespace lockstep {
 
+class DeviceBackend;
 class Group;
 
 struct RuntimeOptions {
@@ -40,6 +42,8 @@ struct RuntimeOptions {
   std::shared_ptr<Scheduler> scheduler = nullptr;
   // Seed of every random op's stream.
   std::uint64_t seed = 0;
+  // Who brings devices besides the CPUs.
+  std::vector<std::shared_ptr<DeviceBackend>> backends = {};
   // This process among others; its devices may then be named "/job:worker/task:1/cpu:0" too. An empty job: it
   // is alone.
   struct Worker {
@@ -62,6 +66,8 @@ class LOCKSTEP_API Runtime {
   // A no names the devices that exist.
   Decision has_device(const Device& device) const;
   const std::shared_ptr<MemoryPool>& pool(const Device& device) const;  // throws NotFound
+  // The pool of the first device that computes in this memory; null: none does.
+  std::shared_ptr<MemoryPool> find_pool(MemoryId memory) const;
   // The store that programs use unless told otherwise.
   const std::shared_ptr<VariableStore>& variables() const;
   std::uint64_t seed() const;

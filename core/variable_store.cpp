@@ -80,6 +80,19 @@ void check_same_spec(const StoredVariable& variable, const TensorSpec& wanted, s
           "one that is there"));
 }
 
+std::string_view words_for(const VariableHome& home) {
+  return home.device.empty() ? std::string_view("the host") : std::string_view(home.device);
+}
+
+void check_same_home(const StoredVariable& variable, const VariableHome& wanted, std::string_view made_at) {
+  if (wanted.pool == nullptr || wanted.pool->memory() == variable.memory()) return;
+  throw InvalidArgument(str("variable '", variable.name(), "' lies in the memory of ",
+                            words_for(variable.home()), " in this store", line_of(variable.made_at()),
+                            ", and is declared for ", words_for(wanted), line_of(made_at),
+                            ": declare it for ", words_for(variable.home()),
+                            ", use another store, or VariableStore::erase() the one that is there"));
+}
+
 std::string_view words_for(CopyRule rule) {
   switch (rule) {
     case CopyRule::kEqual: return "copies that are equal";
@@ -92,15 +105,27 @@ std::string_view words_for(CopyRule rule) {
   return "?";
 }
 
+// Of a tensor on the host.
 bool is_zero(const Tensor& tensor) {
   const auto* bytes = static_cast<const unsigned char*>(tensor.raw());
   return std::all_of(bytes, bytes + tensor.num_bytes(), [](unsigned char byte) { return byte == 0; });
 }
 
+Tensor copied(const Tensor& value, const std::shared_ptr<MemoryPool>& pool = default_host_pool()) {
+  Tensor copy = Tensor::empty(value.dtype(), value.shape(), pool);
+  copy.assign(value);
+  return copy;
+}
+
 }  // namespace
 
-StoredVariable::StoredVariable(VariableStore& store, std::string name, Tensor value)
-    : RunLock(store), name_(std::move(name)), value_(std::move(value)), spec_(value_.spec()) {}
+StoredVariable::StoredVariable(VariableStore& store, std::string name, const Tensor& value, VariableHome home)
+    : RunLock(store),
+      name_(std::move(name)),
+      home_(std::move(home)),
+      value_(copied(value, home_.pool != nullptr ? home_.pool : default_host_pool())),
+      spec_(value_.spec()),
+      memory_(value_.memory()) {}
 
 bool RunLock::is_reserved(bool exclusive) const {
   const std::uint32_t waiting = reserved_.load(std::memory_order_relaxed);
@@ -233,11 +258,12 @@ VariableStore::~VariableStore() {
 StoredVariable& VariableStore::find_or_create(std::string_view name, const TensorSpec& spec,
                                               const std::function<Tensor()>& initial,
                                               const VariableRole& role, std::string_view made_at,
-                                              SameStart same_start) {
+                                              SameStart same_start, const VariableHome& home) {
   if (StoredVariable* variable = find(name)) {
     check_same_spec(*variable, spec, made_at);
+    check_same_home(*variable, home, made_at);
     if (same_start == SameStart::kRequired && role.copy_of.empty()) {
-      const Tensor start = initial();
+      const Tensor start = initial().host();
       if (variable->start_.defined() ? !variable->start_.bit_equal(start) : !is_zero(start)) {
         throw InvalidArgument(str("variable '", name, "' is in this store with another initial value",
                                   line_of(variable->made_at()), " than it is declared with", line_of(made_at),
@@ -252,13 +278,13 @@ StoredVariable& VariableStore::find_or_create(std::string_view name, const Tenso
   }
   // Without the lock: the function is the caller's and may use this store. If two threads make the variable,
   // the first to come wins.
-  const Tensor made = initial ? initial() : Tensor();
+  const Tensor made = initial ? initial().host() : Tensor();
   if (!made.defined()) throw InvalidArgument(str("variable '", name, "': its initial value is empty"));
   if (made.spec() != spec) {
     throw InvalidArgument(
         str("variable '", name, "': declared as ", spec, ", but its initial value is ", made.spec()));
   }
-  auto fresh = std::make_unique<StoredVariable>(*this, std::string(name), made.clone());
+  auto fresh = std::make_unique<StoredVariable>(*this, std::string(name), made, home);
   fresh->made_at_ = made_at;
   // Zeros need not be kept, nor a value that a copy got from its original.
   if (!is_zero(made) && (role.copy_of.empty() || made.use_count() > 1)) fresh->start_ = made;
@@ -266,6 +292,7 @@ StoredVariable& VariableStore::find_or_create(std::string_view name, const Tenso
   StoredVariable& variable =
       *state_->variables.try_emplace(std::string(name), std::move(fresh)).first->second;
   check_same_spec(variable, spec, made_at);
+  check_same_home(variable, home, made_at);
   state_->give_role(variable, role);
   return variable;
 }
@@ -333,7 +360,7 @@ Tensor VariableStore::value(std::string_view name, SourceSite site) {
   return named_call("VariableStore::value()", site, [&] {
     StoredVariable& variable = must_find(*this, name);
     const VariableLock lock(*this, variable, false);
-    return value_of(variable).clone();
+    return copied(value_of(variable));
   });
 }
 
@@ -431,6 +458,8 @@ void VariableStore::reset(std::string_view name, SourceSite site) {
       const Tensor& start = variable->start_.defined() ? variable->start_ : group[0]->start_;
       if (start.defined()) {
         variable->value_.assign(start);
+      } else if (variable->memory_ != kHostMemory) {
+        variable->value_.assign(Tensor::zeros(variable->spec_.dtype, variable->spec_.shape));
       } else if (variable->value_.num_bytes() > 0) {
         std::memset(variable->value_.raw(), 0, variable->value_.num_bytes());
       }
@@ -443,8 +472,8 @@ void VariableStore::replace(std::string_view name, const Tensor& value, SourceSi
     if (!value.defined()) throw InvalidArgument(str("variable '", name, "': the new value is empty"));
     const std::vector<StoredVariable*> group = group_of(name);
     const std::string own = group[0]->name();
-    auto fresh = std::make_unique<StoredVariable>(*this, own, value.clone());
-    fresh->start_ = value.clone();
+    auto fresh = std::make_unique<StoredVariable>(*this, own, value, group[0]->home_);
+    fresh->start_ = copied(value);
     fresh->made_at_ = group[0]->made_at_;
     const VariableRole role = this->role(name, site);
     forget(name, group, "replaced");

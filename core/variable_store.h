@@ -1,6 +1,6 @@
 // core/variable_store.h - named state that outlives a step.
 //
-// A VariableStore maps names to StoredVariables: a value on a device and a lock. Programs bind to the
+// A VariableStore maps names to StoredVariables: a value in the memory of a device, and a lock. Programs bind to the
 // variables of their store by name when they are compiled, creating those that are missing from the graph's
 // initial values. Runs lock what they touch: any number of readers, or one writer (RunLock).
 //
@@ -180,11 +180,20 @@ struct VariableRole {
   friend bool operator==(const VariableRole&, const VariableRole&) = default;
 };
 
+// Where a variable is to live.
+struct VariableHome {
+  std::string device = {};                     // for messages; empty: the host
+  std::shared_ptr<MemoryPool> pool = nullptr;  // null: where it is found; on the host, if it is made
+};
+
 class LOCKSTEP_API StoredVariable : public RunLock {
  public:
-  StoredVariable(VariableStore& store, std::string name, Tensor value);
+  // Copies the value into the memory of its home.
+  StoredVariable(VariableStore& store, std::string name, const Tensor& value, VariableHome home = {});
   const std::string& name() const { return name_; }
   const TensorSpec& spec() const { return spec_; }
+  MemoryId memory() const { return memory_; }
+  const VariableHome& home() const { return home_; }
   // The live memory; use it only while holding the lock. It stays at one address until the variable is
   // erased, which leaves an empty tensor.
   Tensor& storage() { return value_; }
@@ -195,9 +204,11 @@ class LOCKSTEP_API StoredVariable : public RunLock {
  private:
   friend class VariableStore;
   std::string name_;
+  VariableHome home_;
   Tensor value_;
   TensorSpec spec_;  // of the value
-  Tensor start_;     // the value it was made with; empty: zeros, or that of its original
+  MemoryId memory_;
+  Tensor start_;  // the value it was made with; empty: zeros, or that of its original
   std::string made_at_;
   CommitLock commit_lock_;
   std::size_t programs_ = 0;  // bound to it; guarded by the store's mutex
@@ -216,15 +227,17 @@ class LOCKSTEP_API VariableStore {
   VariableStore(const VariableStore&) = delete;
   VariableStore& operator=(const VariableStore&) = delete;
 
-  // The variable of that name; if there is none, it is made with a copy of `initial`. Throws InvalidArgument
-  // if one exists with another dtype or shape or, with SameStart::kRequired, another start. The store keeps
-  // what `initial` returns, without copying it, for reset(): nobody may write into it. References stay valid
+  // The variable of that name; if there is none, it is made at `home` with a copy of `initial`. Throws
+  // InvalidArgument if one exists with another dtype or shape, in another memory than that of `home` or, with
+  // SameStart::kRequired, with another start. The store keeps what `initial` returns, without copying it if it
+  // is on the host, for reset(): nobody may write into it. References stay valid
   // while the store lives. A role that is not the default replaces the one that the variable had; what the
   // role of a copy says about the copies holds for the variable and all of them. Throws FailedPrecondition if
   // programs are bound to the variable that were compiled for copies of another rule.
   StoredVariable& find_or_create(std::string_view name, const TensorSpec& spec,
                                  const std::function<Tensor()>& initial, const VariableRole& role = {},
-                                 std::string_view made_at = {}, SameStart same_start = SameStart::kAny);
+                                 std::string_view made_at = {}, SameStart same_start = SameStart::kAny,
+                                 const VariableHome& home = {});
   // A second name for an existing variable: find, value and set take either. Throws NotFound if the target is
   // missing, InvalidArgument if the name already belongs to another variable.
   StoredVariable& alias(std::string_view name, std::string_view target,
@@ -235,7 +248,7 @@ class LOCKSTEP_API VariableStore {
   std::vector<std::string> names() const;  // sorted, aliases included
   // Also by an alias; throws NotFound.
   VariableRole role(std::string_view name, SourceSite site = SourceSite::current()) const;
-  // A copy of the value, and a new value (of the same spec), of the variable with exactly this name. If its
+  // A copy of the value on the host, and a new value (of the same spec), of the variable with exactly this name. If its
   // copies differ (synchronized on read, or drifting), that is the first copy; Variable::value() combines
   // them or says why it cannot. Throws NotFound. Both wait in line for runs that hold the variable: do not
   // call them for a variable from a node of a run that uses it.

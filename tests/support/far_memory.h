@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -28,12 +29,17 @@ class FarPool : public MemoryPool {
   void write(void* block, const void* host, std::size_t bytes) override {
     std::memcpy(near(block), host, bytes);
   }
-  // Where a kernel of this memory would find the block.
+  void copy(void* to, const void* from, std::size_t bytes) override {
+    std::memcpy(near(to), near(from), bytes);
+  }
+  // Where a kernel of this memory finds what is at the address. Throws if that is in another memory.
   char* near(const void* far) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto* address = static_cast<const char*>(far);
-    auto found = blocks_.upper_bound(const_cast<char*>(address));
+    auto* address = static_cast<char*>(const_cast<void*>(far));
+    auto found = blocks_.upper_bound(address);
+    if (found == blocks_.begin()) throw std::logic_error("an address of another memory");
     --found;
+    if (address >= found->first + found->second.bytes) throw std::logic_error("an address of another memory");
     return found->second.near + (address - found->first);
   }
 
