@@ -412,7 +412,7 @@ VariableRef GraphBuilder::variable(std::string_view name, const Tensor& initial,
                           {decl.name, "variable", {}, site.file, site.line, -1});
   }
   decl.spec = initial.spec();
-  decl.initial = initial.clone();
+  decl.initial = initial.clone().host();
   return variable(std::move(decl), site);
 }
 
@@ -422,6 +422,7 @@ VariableRef GraphBuilder::variable(VariableDecl decl, SourceSite site) {
     throw FailedPrecondition("variables are declared in the outermost graph, not inside a region", place);
   }
   VariableRef reference{decl.name};
+  if (decl.device.empty()) decl.device = device_;
   if (decl.made_at.empty() && site.known()) decl.made_at = str(site.file, ":", site.line);
   try {
     graph_.declare_variable(std::move(decl));
@@ -443,7 +444,7 @@ VariableRef GraphBuilder::find_or_declare(VariableDecl decl, SourceSite site) {
         place);
   }
   if (decl.made_at.empty() && site.known()) decl.made_at = str(site.file, ":", site.line);
-  if (decl.initial.defined()) decl.initial = decl.initial.clone();
+  if (decl.initial.defined()) decl.initial = decl.initial.clone().host();
   try {
     graph.declare_variable(std::move(decl));
   } catch (const InvalidArgument& error) {

@@ -77,7 +77,7 @@ class LOCKSTEP_API GraphBuilder {
                        SourceSite site = SourceSite::current());
 
   // --- variables
-  // Copies the initial value.
+  // Copies the initial value. The variable lives on the device() of the builder, unless its declaration names one.
   VariableRef variable(std::string_view name, const Tensor& initial, SourceSite site = SourceSite::current());
   VariableRef variable(VariableDecl decl, SourceSite site = SourceSite::current());
   Value read(const VariableRef& variable, SourceSite site = SourceSite::current());
@@ -120,7 +120,7 @@ class LOCKSTEP_API GraphBuilder {
     std::string old_;
   };
   Guard scope(std::string_view name);     // prefixes names with "name/"
-  Guard device(std::string_view device);  // places nodes; any spelling
+  Guard device(std::string_view device);  // places nodes and variables; any spelling
 
   // --- results
   void result(const Value& value, SourceSite site = SourceSite::current());

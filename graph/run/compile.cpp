@@ -15,10 +15,13 @@ namespace {
 
 // Creates the graph's variables that the store does not have yet, and aliases for those that share another's
 // memory.
-void bind_variables(const Graph& graph, VariableStore& store, SameStart same_start) {
+void bind_variables(const Graph& graph, const Runtime& runtime, VariableStore& store, SameStart same_start) {
   for (const VariableDecl& decl : graph.variables()) {
+    VariableHome home;
+    if (!decl.device.empty()) home = {decl.device, runtime.pool(Device::parse(decl.device))};
     if (decl.shares) {
       store.alias(decl.name, decl.copy_of);
+      store.find_or_create(decl.name, decl.spec, {}, {}, decl.made_at, SameStart::kAny, home);  // checks it
       continue;
     }
     if (store.is_alias(decl.name)) {
@@ -35,7 +38,7 @@ void bind_variables(const Graph& graph, VariableStore& store, SameStart same_sta
           if (!decl.copy_of.empty()) return store.value(decl.copy_of);  // a broadcast from the original
           return Tensor::zeros(decl.spec.dtype, decl.spec.shape);
         },
-        role_of(decl), decl.made_at, same_start);
+        role_of(decl), decl.made_at, same_start, home);
   }
 }
 
@@ -93,7 +96,7 @@ Program compile(Graph graph, const Runtime& runtime, const CompileOptions& optio
   graph.compact();
   if (options.verify) verify(graph, &runtime.topology());
   if (!options.replicas_in_turn) check_replicas(graph);
-  bind_variables(graph, *bound.variables, options.same_start);
+  bind_variables(graph, runtime, *bound.variables, options.same_start);
   return {std::move(graph), runtime, bound};
 }
 

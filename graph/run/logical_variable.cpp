@@ -54,7 +54,11 @@ void visit_slice(const TensorSpec& slice, const VariableRole& role, std::size_t 
 
 LogicalVariable::LogicalVariable(std::vector<StoredVariable*> copies, const VariableRole& role)
     : copies_(std::move(copies)), role_(role), spec_(copies_[0]->spec()) {
-  for (StoredVariable* copy : copies_) memory_.push_back(copy->storage().raw());
+  for (StoredVariable* copy : copies_) {
+    const bool here = copy->memory() == kHostMemory;
+    staging_.push_back(here ? Tensor() : Tensor::empty(copy->spec().dtype, copy->spec().shape));
+    memory_.push_back(here ? copy->storage().raw() : staging_.back().raw());
+  }
   if (role_.copies != CopyRule::kSlices) return;
   std::vector<std::int64_t> dims(spec_.shape.dims().begin(), spec_.shape.dims().end());
   const auto axis = static_cast<std::size_t>(role_.slice_axis);
@@ -89,7 +93,14 @@ Decision LogicalVariable::has_value() const {
   return Decision::yes();
 }
 
-void LogicalVariable::read(Tensor& into) const noexcept {
+void LogicalVariable::stage() const {
+  for (std::size_t i = 0; i < copies_.size(); ++i) {
+    if (Tensor staged = staging_[i]; staged.defined()) staged.assign(copies_[i]->storage());
+  }
+}
+
+void LogicalVariable::read(Tensor& into) const {
+  stage();
   if (role_.copies == CopyRule::kSlices) {
     join(into);
     return;
@@ -97,19 +108,18 @@ void LogicalVariable::read(Tensor& into) const noexcept {
   const bool all = role_.copies == CopyRule::kSum || role_.copies == CopyRule::kMean;
   // The mean of equal values is that value, but adding up and dividing may round: return the value itself, so
   // that what was restored is saved as it was.
-  const bool equal =
-      role_.copies == CopyRule::kMean && std::ranges::all_of(copies_, [&](StoredVariable* copy) {
-        return copy->storage().bit_equal(copies_[0]->storage());
-      });
+  const bool equal = role_.copies == CopyRule::kMean && std::ranges::all_of(memory_, [&](const void* copy) {
+                       return std::memcmp(copy, memory_[0], into.num_bytes()) == 0;
+                     });
   if (!all || equal || copies_.size() == 1) {
-    into.assign(copies_[0]->storage());
+    if (into.num_bytes() > 0) std::memcpy(into.raw(), memory_[0], into.num_bytes());
   } else {
     kernels::reduce_replicas(role_.copies == CopyRule::kSum ? ReplicaReduce::kSum : ReplicaReduce::kMean,
                              spec().dtype, memory_, into.raw(), 0, into.num_elements());
   }
 }
 
-void LogicalVariable::join(Tensor& into) const noexcept {
+void LogicalVariable::join(Tensor& into) const {
   for (std::size_t i = 0; i < copies_.size(); ++i) {
     visit_slice(copy_spec(), role_, i, [&](std::int64_t whole, std::int64_t slice, std::size_t bytes) {
       std::memcpy(static_cast<char*>(into.raw()) + whole, static_cast<const char*>(memory_[i]) + slice,
@@ -118,11 +128,15 @@ void LogicalVariable::join(Tensor& into) const noexcept {
   }
 }
 
-void LogicalVariable::write(const Tensor& value) const noexcept {
-  for (std::size_t i = 0; i < copies_.size(); ++i) part(value, i, copies_[i]->storage());
+void LogicalVariable::write(const Tensor& value) const {
+  for (std::size_t i = 0; i < copies_.size(); ++i) {
+    Tensor staged = staging_[i];
+    part(value, i, staged.defined() ? staged : copies_[i]->storage());
+    if (staged.defined()) copies_[i]->storage().assign(staged);
+  }
 }
 
-void LogicalVariable::part(const Tensor& value, std::size_t i, Tensor& into) const noexcept {
+void LogicalVariable::part(const Tensor& value, std::size_t i, Tensor& into) const {
   if (role_.copies == CopyRule::kSlices) {
     if (into.num_bytes() > 0) std::memset(into.raw(), 0, into.num_bytes());
     visit_slice(copy_spec(), role_, i, [&](std::int64_t whole, std::int64_t slice, std::size_t bytes) {

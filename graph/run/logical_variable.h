@@ -30,20 +30,23 @@ class LOCKSTEP_API LogicalVariable {
   // Each copy stands for itself, and all copies exist. (Nothing can be said about slices if some are
   // missing.)
   bool is_apart() const { return role_.copies != CopyRule::kSlices && !has_value(); }
-  // Copy the value into a tensor of spec(), and back, if there is a value. They allocate nothing and cannot
-  // fail: either all of several variables are read or written, or none is.
-  void read(Tensor& into) const noexcept;
-  void write(const Tensor& value) const noexcept;
-  // The part of `value` that copy `i` holds once `value` is written, into a tensor of copy_spec().
-  void part(const Tensor& value, std::size_t i, Tensor& into) const noexcept;
+  // Copy the value into a tensor of spec() on the host, and back, if there is a value. They allocate nothing,
+  // and fail only where a device does: either all of several variables are read or written, or none is.
+  void read(Tensor& into) const;
+  void write(const Tensor& value) const;
+  // The part of `value` that copy `i` holds once `value` is written, into a tensor of copy_spec(); all on the
+  // host.
+  void part(const Tensor& value, std::size_t i, Tensor& into) const;
 
  private:
-  void join(Tensor& into) const noexcept;
+  void stage() const;  // brings copies of other memories to the host
+  void join(Tensor& into) const;
 
   std::vector<StoredVariable*> copies_;
   VariableRole role_;
   TensorSpec spec_;
-  std::vector<const void*> memory_;  // of the copies
+  std::vector<Tensor> staging_;      // on the host, for copies of other memories
+  std::vector<const void*> memory_;  // of the copies or their staging
 };
 
 }  // namespace lockstep::internal

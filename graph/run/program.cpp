@@ -108,17 +108,27 @@ class Binding {
 };
 
 bool overlap(const Tensor& a, const Tensor& b) {
-  if (a.num_bytes() == 0 || b.num_bytes() == 0) return false;
+  if (a.memory() != b.memory() || a.num_bytes() == 0 || b.num_bytes() == 0) return false;
   const auto begin = [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw()); };
   return begin(a) < begin(b) + b.num_bytes() && begin(b) < begin(a) + a.num_bytes();
 }
 
-// Tensors that the host reads: the given ones, or copies in `kept`.
-std::span<const Tensor> on_host(std::span<const Tensor> tensors, std::vector<Tensor>& kept) {
-  const auto is_here = [](const Tensor& tensor) { return tensor.memory() == kHostMemory; };
-  if (std::ranges::all_of(tensors, is_here)) return tensors;
-  for (const Tensor& tensor : tensors) kept.push_back(tensor.host());
+// The given tensors, if they are in memories of the runtime; else `kept`, where the others are copied to the
+// host.
+std::span<const Tensor> within_reach(std::span<const Tensor> tensors, const Runtime& runtime,
+                                     std::vector<Tensor>& kept) {
+  const auto is_near = [&](const Tensor& tensor) {
+    return tensor.memory() == kHostMemory || runtime.find_pool(tensor.memory()) != nullptr;
+  };
+  if (std::ranges::all_of(tensors, is_near)) return tensors;
+  for (const Tensor& tensor : tensors) kept.push_back(is_near(tensor) ? tensor : tensor.host());
   return kept;
+}
+
+std::vector<internal::PlacedSpec> on_host(std::span<const TensorSpec> specs) {
+  std::vector<internal::PlacedSpec> placed;
+  for (const TensorSpec& spec : specs) placed.push_back({spec, kHostMemory});
+  return placed;
 }
 
 }  // namespace
@@ -131,7 +141,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     std::vector<TensorSpec> specs;
     for (const NodeId id : graph_.parameters()) specs.push_back(graph_.node(id).outputs()[0]);
     if (std::ranges::all_of(specs, [](const TensorSpec& spec) { return spec.shape.is_known(); }))
-      find_plan(specs);
+      find_plan(on_host(specs), {});
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -143,22 +153,27 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   // A plan and a context of it, for one call.
   class Lease {
    public:
-    Lease(Impl& program, std::span<const Tensor> feeds) : program_(program) {
+    // `results`, unless there are none, are for a plan that writes where they are.
+    Lease(Impl& program, std::span<const Tensor> feeds, std::span<const Tensor> results = {})
+        : program_(program) {
       if (feeds.size() != program.graph_.parameters().size()) program.wrong_count(feeds.size());
+      if (results.size() != program.graph_.results().size()) results = {};
       {
         const std::lock_guard<std::mutex> lock(program.mutex_);
-        if (!program.plans_.empty() && matches(*program.plans_.front(), feeds)) {
+        if (!program.plans_.empty() && matches(program.plans_.front()->plan(), feeds, results)) {
           planned_ = program.plans_.front();
           context_ = planned_->take_free();
         }
       }
       if (planned_ == nullptr) {
-        std::vector<TensorSpec> specs;
+        std::vector<internal::PlacedSpec> placed;
         for (std::size_t i = 0; i < feeds.size(); ++i) {
           program.check_feed(i, feeds[i]);
-          specs.push_back(feeds[i].spec());
+          placed.push_back({feeds[i].spec(), feeds[i].memory()});
         }
-        planned_ = program.find_plan(specs);
+        std::vector<MemoryId> wanted;
+        for (const Tensor& result : results) wanted.push_back(result.memory());
+        planned_ = program.find_plan(placed, wanted);
         const std::lock_guard<std::mutex> lock(program.mutex_);
         context_ = planned_->take_free();
       }
@@ -209,10 +224,10 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     for (std::size_t i = 0; i < feeds.size(); ++i) check_feed(i, feeds[i]);
   }
 
-  std::shared_ptr<PlannedProgram> plan_for(std::span<const TensorSpec> specs) {
-    if (specs.size() != graph_.parameters().size()) wrong_count(specs.size());
-    for (std::size_t i = 0; i < specs.size(); ++i) check_spec(i, specs[i]);
-    return find_plan(specs);
+  std::shared_ptr<PlannedProgram> plan_for(std::span<const internal::PlacedSpec> feeds) {
+    if (feeds.size() != graph_.parameters().size()) wrong_count(feeds.size());
+    for (std::size_t i = 0; i < feeds.size(); ++i) check_spec(i, feeds[i].spec);
+    return find_plan(feeds, {});
   }
 
   std::size_t cached_plans() const {
@@ -239,9 +254,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   std::vector<Tensor> make_results(const Plan& plan) const {
     std::vector<Tensor> results;
     results.reserve(plan.results.size());
-    const auto& pool = runtime_.pool(runtime_.devices().front());
-    for (const TensorSpec& spec : plan.results)
-      results.push_back(Tensor::empty(spec.dtype, spec.shape, pool));
+    for (const auto& [spec, memory] : plan.results)
+      results.push_back(Tensor::empty(spec.dtype, spec.shape, runtime_.find_pool(memory)));
     return results;
   }
 
@@ -251,9 +265,9 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
                                 ", got room for ", results.size()));
     }
     for (std::size_t i = 0; i < results.size(); ++i) {
-      if (!results[i].defined() || results[i].spec() != plan.results[i]) {
+      if (!results[i].defined() || results[i].spec() != plan.results[i].spec) {
         throw InvalidArgument(str("run_into: result ", i, " ('", graph_.node(graph_.results()[i].node).name(),
-                                  "') is ", plan.results[i], ", got ",
+                                  "') is ", plan.results[i].spec, ", got ",
                                   results[i].defined() ? to_string(results[i].spec()) : "an empty handle"));
       }
       for (std::size_t j = 0; j < feeds.size(); ++j) {
@@ -274,7 +288,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
                             bool awaited, const PrepareResults& prepare) {
     if (steps == 0) throw InvalidArgument("run_n: at least one step is needed for results");
     std::vector<Tensor> kept;
-    feeds = on_host(feeds, kept);
+    feeds = within_reach(feeds, runtime_, kept);
     Lease lease(*this, feeds);
     std::vector<Tensor> results = make_results(lease.planned().plan());
     if (prepare) prepare(results);
@@ -363,20 +377,32 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
                           place_of(node));
   }
 
-  static bool matches(const PlannedProgram& planned, std::span<const Tensor> feeds) {
-    const std::vector<TensorSpec>& specs = planned.plan().feeds;
+  // Is the plan for these feeds, and for results in these places, if there are any?
+  static bool matches(const Plan& plan, std::span<const Tensor> feeds, std::span<const Tensor> results) {
     for (std::size_t i = 0; i < feeds.size(); ++i) {
-      if (!feeds[i].defined() || feeds[i].spec() != specs[i]) return false;
+      const internal::PlacedSpec& expected = plan.feeds[i];
+      if (!feeds[i].defined() || feeds[i].spec() != expected.spec || feeds[i].memory() != expected.memory)
+        return false;
+    }
+    if (results.empty()) return plan.results_where_made;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (results[i].memory() != plan.results[i].memory) return false;
     }
     return true;
   }
 
-  // The plan for these specs, moved to the front of the cache. Two threads may both make one; the first to
-  // finish is kept.
-  std::shared_ptr<PlannedProgram> find_plan(std::span<const TensorSpec> specs) {
+  // The plan for these feeds, and for results in these memories (none: where they are made), moved to the front
+  // of the cache. Two threads may both make one; the first to finish is kept.
+  std::shared_ptr<PlannedProgram> find_plan(std::span<const internal::PlacedSpec> feeds,
+                                            std::span<const MemoryId> results) {
+    const auto fits = [&](const Plan& plan) {
+      if (!std::ranges::equal(plan.feeds, feeds)) return false;
+      if (results.empty()) return plan.results_where_made;
+      return std::ranges::equal(plan.results, results, {}, &internal::PlacedSpec::memory);
+    };
     const auto find = [&]() -> std::shared_ptr<PlannedProgram> {
       for (auto entry = plans_.begin(); entry != plans_.end(); ++entry) {
-        if (!std::ranges::equal((*entry)->plan().feeds, specs)) continue;
+        if (!fits((*entry)->plan())) continue;
         plans_.splice(plans_.begin(), plans_, entry);
         return plans_.front();
       }
@@ -386,8 +412,13 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (auto found = find()) return found;
     }
+    internal::PlanRequest request;
+    request.feeds = feeds;
+    request.results = results;
+    request.variable_specs = lockstep::variable_specs(graph_);
+    request.variable_memory = [&](const std::string& name) { return store_->find(name)->memory(); };
     auto fresh = std::make_shared<PlannedProgram>(runtime_, *store_,
-                                                  internal::make_plan(graph_, runtime_, specs, options_));
+                                                  internal::make_plan(graph_, runtime_, request, options_));
     std::shared_ptr<PlannedProgram> dropped;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -561,18 +592,17 @@ void Program::run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
                        SourceSite site) const {
   named_call("Program::run_into()", site, [&] {
     Impl& self = impl();
-    std::vector<Tensor> kept;
-    const std::span<const Tensor> fed = on_host(feeds, kept);
-    Impl::Lease lease(self, fed);
+    std::vector<Tensor> kept, kept_results;
+    const std::span<const Tensor> fed = within_reach(feeds, self.runtime(), kept);
+    // In a memory that the runtime does not know: computed here, and copied there.
+    const bool near = within_reach(results, self.runtime(), kept_results).data() == results.data();
+    const std::span<Tensor> into = near ? results : std::span<Tensor>(kept_results);
+    Impl::Lease lease(self, fed, into);
     self.check_results(lease.planned().plan(), feeds, results);
-    std::vector<Tensor> kept_results;
-    if (on_host(results, kept_results).data() == results.data()) {
-      self.run_step(lease, fed, results, options, 0, RunContext::is_awaited());
-      return;
-    }
-    self.run_step(lease, fed, kept_results, options, 0, RunContext::is_awaited());
+    self.run_step(lease, fed, into, options, 0, RunContext::is_awaited());
+    if (near) return;
     for (std::size_t i = 0; i < results.size(); ++i) {
-      if (!results[i].shares_memory_with(kept_results[i])) results[i].assign(kept_results[i]);
+      if (!results[i].shares_memory_with(into[i])) results[i].assign(into[i]);
     }
   });
 }
@@ -608,11 +638,11 @@ std::future<std::vector<Tensor>> Program::run_async(std::vector<Tensor> feeds, c
   return future;
 }
 
-PlanSummary Program::plan(std::span<const TensorSpec> feeds) const {
-  const std::shared_ptr<PlannedProgram> planned = impl().plan_for(feeds);
-  const Plan& plan = planned->plan();
+namespace {
+
+PlanSummary summary_of(const Plan& plan, std::size_t nodes) {
   PlanSummary summary;
-  summary.nodes = graph().size();
+  summary.nodes = nodes;
   summary.calls = plan.clusters.calls.size() -
                   static_cast<std::size_t>(std::ranges::count_if(plan.phases, &PlannedPhase::awaits));
   summary.clusters = plan.clusters.sequential ? 1 : plan.clusters.clusters.size();
@@ -623,10 +653,18 @@ PlanSummary Program::plan(std::span<const TensorSpec> feeds) const {
   return summary;
 }
 
+}  // namespace
+
+PlanSummary Program::plan(std::span<const TensorSpec> feeds) const {
+  return summary_of(impl().plan_for(on_host(feeds))->plan(), graph().size());
+}
+
 PlanSummary Program::plan(std::span<const Tensor> feeds) const {
-  std::vector<TensorSpec> specs;
-  for (const Tensor& feed : feeds) specs.push_back(feed.spec());
-  return plan(specs);
+  std::vector<Tensor> kept;
+  std::vector<internal::PlacedSpec> placed;
+  for (const Tensor& feed : within_reach(feeds, runtime(), kept))
+    placed.push_back({feed.spec(), feed.memory()});
+  return summary_of(impl().plan_for(placed)->plan(), graph().size());
 }
 
 }  // namespace lockstep

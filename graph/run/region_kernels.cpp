@@ -2,16 +2,15 @@
 #include "lockstep/graph/run/internal/region_kernels.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <mutex>
 
-#include "lockstep/core/memory.h"
 #include "lockstep/graph/ir/internal/region_shapes.h"
 #include "lockstep/graph/ir/internal/shape_values.h"
 #include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/run/internal/plan.h"
 #include "lockstep/graph/run/internal/run_context.h"
+#include "lockstep/graph/run/internal/transfer.h"
 
 namespace lockstep::internal {
 
@@ -115,18 +114,12 @@ class RegionProgram {
 
 using Pointers = SmallVector<void*, 16>;
 
-// Copies `bytes`, which may be 0.
-void copy_bytes(void* to, const void* from, std::size_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-}
-
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 // What all kinds of region nodes share: the programs of the regions, and where variables lie.
 struct RegionNode {
   const Node* node;
   std::size_t outputs;  // of the node; the new values of variables follow
   std::vector<VariableUse> uses;
+  std::vector<Transfer> refresh;  // by use: within the memory of the variable
   std::vector<std::unique_ptr<RegionProgram>> programs;
 
   // A written variable starts as a copy of the current value, so that the regions work on the new value.
@@ -138,7 +131,7 @@ struct RegionNode {
       auto* current = const_cast<void*>(c.input(input));
       if (uses[i].writes) {
         void* fresh = c.output(next++);
-        copy_bytes(fresh, current, static_cast<std::size_t>(num_bytes(c.input_spec(input))));
+        refresh[i](fresh, current, static_cast<std::size_t>(num_bytes(c.input_spec(input))));
         current = fresh;
       }
       pointers.push_back(current);
@@ -161,16 +154,22 @@ void run_cond(const RegionNode& self, KernelContext& c) {
                                     c.run());
 }
 
-void run_while(const RegionNode& self, const LoopShape& loop, KernelContext& c) {
+// How a loop moves what it carries.
+struct LoopMoves {
+  std::vector<Transfer> within;    // by carried value: in its memory
+  std::vector<Transfer> to_stash;  // by carried value
+  std::vector<Transfer> to_trips;  // one, if there is a stash: the number of trips, from the host
+};
+
+void run_while(const RegionNode& self, const LoopShape& loop, const LoopMoves& moves, KernelContext& c) {
   const Pointers variables = self.variables(c);
   Pointers values = RegionNode::inputs(c, 0, self.node->inputs().size());
-  // The carried values alternate between the outputs and the scratch memory.
+  // The carried values alternate between the outputs and the room behind all outputs.
+  const auto written = static_cast<std::size_t>(std::ranges::count_if(self.uses, &VariableUse::writes));
   Pointers here, there;
-  auto* scratch = static_cast<char*>(c.scratch());
   for (std::size_t i = 0; i < loop.carried; ++i) {
     here.push_back(c.output(i));
-    there.push_back(scratch);
-    scratch += aligned(static_cast<std::size_t>(num_bytes(c.input_spec(i))));
+    there.push_back(c.output(self.outputs + written + i));
   }
   const auto bytes = [&](std::size_t i) { return static_cast<std::size_t>(num_bytes(c.input_spec(i))); };
   bool goes_on = false;
@@ -180,24 +179,24 @@ void run_while(const RegionNode& self, const LoopShape& loop, KernelContext& c) 
     self.programs[0]->run(values, {&condition, 1}, variables, c.run());
     if (!goes_on) break;
     for (std::size_t i = 0; loop.stash && i < loop.carried; ++i) {
-      copy_bytes(static_cast<char*>(c.output(loop.carried + i)) + static_cast<std::size_t>(trip) * bytes(i),
-                 values[i], bytes(i));
+      moves.to_stash[i](
+          static_cast<char*>(c.output(loop.carried + i)) + static_cast<std::size_t>(trip) * bytes(i),
+          values[i], bytes(i));
     }
     self.programs[1]->run(values, here, variables, c.run());
     std::ranges::copy(here, values.begin());
     std::swap(here, there);
   }
   for (std::size_t i = 0; i < loop.carried; ++i) {
-    if (values[i] != c.output(i)) copy_bytes(c.output(i), values[i], bytes(i));
+    if (values[i] != c.output(i)) moves.within[i](c.output(i), values[i], bytes(i));
   }
   if (!loop.stash) return;
   for (std::size_t i = 0; i < loop.carried; ++i) {  // rows that no trip reached
-    auto* rows = static_cast<char*>(c.output(loop.carried + i));
     const auto done = static_cast<std::size_t>(trip) * bytes(i);
     const auto all = static_cast<std::size_t>(loop.max_trips) * bytes(i);
-    if (all > done) std::memset(rows + done, 0, all - done);
+    moves.to_stash[i].clear(static_cast<char*>(c.output(loop.carried + i)) + done, all - done);
   }
-  *static_cast<std::int64_t*>(c.output(2 * loop.carried)) = trip;
+  moves.to_trips[0](c.output(2 * loop.carried), &trip, sizeof(trip));
 }
 
 void run_replicated(const RegionNode& self, const ReplicatedNode& replicated, KernelContext& c) {
@@ -216,17 +215,29 @@ void run_replicated(const RegionNode& self, const ReplicatedNode& replicated, Ke
 }  // namespace
 
 RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> inputs,
-                                std::span<const TensorSpec> outputs, std::vector<VariableUse> uses,
-                                const Runtime& runtime, const CompileOptions& options,
-                                const NodeView::VariableSpecs& variables, int replica) {
+                                std::span<const TensorSpec> outputs, const RegionMemories& memories,
+                                std::vector<VariableUse> uses, const Runtime& runtime,
+                                const CompileOptions& options, const PlanRequest& request) {
   auto self = std::make_shared<RegionNode>();
   self->node = &node;
   self->outputs = outputs.size();
   self->uses = std::move(uses);
-  if (node.provenance().replica >= 0 && replica < 0) replica = node.provenance().replica;
+  for (const VariableUse& use : self->uses) {
+    const MemoryId memory = request.variable_memory(use.name);
+    self->refresh.emplace_back(runtime, memory, memory);
+  }
+  const int replica = request.replica < 0 ? node.provenance().replica : request.replica;
+  std::vector<PlacedSpec> placed;
+  for (std::size_t i = 0; i < inputs.size(); ++i) placed.push_back({inputs[i], memories.inputs[i]});
+  const std::span<const PlacedSpec> all = placed;
   RegionKernel result;
-  const auto add = [&](const Graph& region, std::span<const TensorSpec> arguments, int which) {
-    auto plan = make_region_plan(region, runtime, arguments, options, variables, which);
+  const auto add = [&](const Graph& region, std::span<const PlacedSpec> arguments,
+                       std::span<const MemoryId> results, int which) {
+    PlanRequest inner = request;
+    inner.feeds = arguments;
+    inner.results = results;
+    inner.replica = which;
+    auto plan = make_plan(region, runtime, inner, options);
     result.planned_bytes += plan->memory.planned_bytes + plan->region_planned_bytes;
     result.live_bytes += plan->memory.live_set_bytes + plan->region_live_bytes;
     result.defers = result.defers || plan->defers;
@@ -236,20 +247,20 @@ RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> in
   };
   // The regions' results must have the shapes that the outputs were planned with.
   const auto check_results = [&](std::size_t program, std::size_t first, std::size_t step) {
-    const std::vector<TensorSpec>& results = self->programs[program]->plan().results;
+    const std::vector<PlacedSpec>& results = self->programs[program]->plan().results;
     for (std::size_t i = 0; i < results.size(); ++i) {
       const TensorSpec& planned = outputs[first + i * step];
-      if (results[i] != planned) {
-        throw InvalidArgument(
-            str("output ", first + i * step, " was planned as ", planned, " and comes out as ", results[i]),
-            place_of(node));
+      if (results[i].spec != planned) {
+        throw InvalidArgument(str("output ", first + i * step, " was planned as ", planned,
+                                  " and comes out as ", results[i].spec),
+                              place_of(node));
       }
     }
   };
   switch (node.op().region_kind) {
     case RegionKind::kCond: {
-      const double yes = add(node.regions()[0], inputs.subspan(1), replica);
-      const double no = add(node.regions()[1], inputs.subspan(1), replica);
+      const double yes = add(node.regions()[0], all.subspan(1), memories.outputs, replica);
+      const double no = add(node.regions()[1], all.subspan(1), memories.outputs, replica);
       check_results(0, 0, 1);
       check_results(1, 0, 1);
       result.seconds = std::max(yes, no);
@@ -257,20 +268,29 @@ RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> in
       break;
     }
     case RegionKind::kWhile: {
-      const double trip = add(node.regions()[0], inputs, replica) + add(node.regions()[1], inputs, replica);
-      check_results(1, 0, 1);
+      const MemoryId predicate[] = {kHostMemory};
+      const double condition = add(node.regions()[0], all, predicate, replica);
       const LoopShape loop = loop_shape(node);
+      const auto carried = std::span(memories.inputs).first(loop.carried);
+      const double trip = condition + add(node.regions()[1], all, carried, replica);
+      check_results(1, 0, 1);
       result.seconds = kTripsGuess * trip;
+      LoopMoves moves;
       for (std::size_t i = 0; i < loop.carried; ++i) {
-        result.scratch_bytes += aligned(static_cast<std::size_t>(num_bytes(inputs[i])));
+        moves.within.emplace_back(runtime, memories.inputs[i], memories.inputs[i]);
+        moves.to_stash.emplace_back(runtime, memories.inputs[i], memories.own);
       }
-      result.kernel = [self, loop](KernelContext& c) { run_while(*self, loop, c); };
+      if (loop.stash) moves.to_trips.emplace_back(runtime, kHostMemory, memories.own);
+      result.kernel = [self, loop, moves](KernelContext& c) { run_while(*self, loop, moves, c); };
       break;
     }
     case RegionKind::kReplicated: {
       const ReplicatedNode replicated(node);
       for (std::size_t r = 0; r < replicated.replicas(); ++r) {
-        result.seconds += add(node.regions()[0], replicated.arguments(inputs, r), static_cast<int>(r));
+        std::vector<MemoryId> results;
+        for (std::size_t i = 0; i < node.regions()[0].results().size(); ++i)
+          results.push_back(memories.outputs[replicated.output(i, r)]);
+        result.seconds += add(node.regions()[0], replicated.arguments(all, r), results, static_cast<int>(r));
         check_results(r, r, replicated.replicas());
       }
       result.kernel = [self, replicated](KernelContext& c) { run_replicated(*self, replicated, c); };

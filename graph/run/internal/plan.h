@@ -1,5 +1,8 @@
-// graph/run/internal/plan.h - everything that is decided about a run before it starts, for one set of feed
-// shapes.
+// graph/run/internal/plan.h - everything that is decided about a run before it starts, for one set of feeds.
+//
+// A plan is for feeds of certain shapes in certain memories, and for results in certain memories. Every value
+// has one memory: that of the device where it is made (graph/ir/placement.h), of the caller's tensor, of the
+// stored variable. Where a node needs it in another, the plan moves it; constants are there from the start.
 //
 // A Plan is immutable once made and shared by all runs; what changes during a run lives in a RunContext. See
 // docs/architecture.md for how the parts fit together.
@@ -36,6 +39,13 @@ struct Location {
   std::int64_t offset = 0;
 };
 
+// A value that goes into a plan or comes out of it.
+struct PlacedSpec {
+  TensorSpec spec;
+  MemoryId memory = kHostMemory;
+  friend bool operator==(const PlacedSpec&, const PlacedSpec&) = default;
+};
+
 struct PlannedArg {
   Location location;
   const TensorSpec* spec = nullptr;  // in Plan::specs
@@ -65,7 +75,7 @@ struct PlannedVariable {
 };
 
 struct Plan {
-  std::vector<TensorSpec> feeds;                     // the feed specs it was made for
+  std::vector<PlacedSpec> feeds;                     // the feeds it was made for
   std::vector<std::unique_ptr<TensorSpec[]>> specs;  // of every value; addresses are stable
   std::vector<KernelFn> kernels;
   std::vector<std::function<void()>> plain_calls;  // kernels without arguments, called without a context
@@ -74,7 +84,8 @@ struct Plan {
   std::vector<PlannedArg> args;
   std::vector<Tensor> constants;
   std::vector<PlannedVariable> variables;
-  std::vector<TensorSpec> results;
+  std::vector<PlacedSpec> results;
+  bool results_where_made = true;  // each result is in the memory where it is made
   std::vector<Device> arenas;
   Clusters clusters;
   MemoryPlan memory;
@@ -88,15 +99,22 @@ struct Plan {
   double seconds = 0;
 };
 
+// What a plan is made for.
+struct PlanRequest {
+  std::span<const PlacedSpec> feeds;
+  std::span<const MemoryId> results = {};  // where results are wanted; empty: wherever they are made
+  // Of variables that the graph uses. For a region they are declared in an outer graph.
+  NodeView::VariableSpecs variable_specs;
+  std::function<MemoryId(const std::string& name)> variable_memory;
+  int replica = -1;  // the replica that a region runs for; -1: each node states its own
+};
+
 // Throws InvalidArgument if shapes do not fit, stay unknown, or a kernel is missing.
 LOCKSTEP_API std::unique_ptr<const Plan> make_plan(const Graph& graph, const Runtime& runtime,
-                                                   std::span<const TensorSpec> feeds,
-                                                   const CompileOptions& options);
-// The plan of a region: variables are declared in an outer graph, and `replica`, unless -1, is the one that
-// runs.
-std::unique_ptr<const Plan> make_region_plan(const Graph& region, const Runtime& runtime,
-                                             std::span<const TensorSpec> arguments,
-                                             const CompileOptions& options,
-                                             const NodeView::VariableSpecs& variables, int replica);
+                                                   const PlanRequest& request, const CompileOptions& options);
+// The same for feeds, variables and results on the host.
+LOCKSTEP_API std::unique_ptr<const Plan> make_host_plan(const Graph& graph, const Runtime& runtime,
+                                                        std::span<const TensorSpec> feeds,
+                                                        const CompileOptions& options);
 
 }  // namespace lockstep::internal

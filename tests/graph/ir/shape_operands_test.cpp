@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-using internal::make_plan;
+using internal::make_host_plan;
 using internal::Plan;
 using testing::caught;
 using ::testing::ElementsAre;
@@ -51,7 +51,7 @@ std::vector<Tensor> evaluate(const Graph& graph, const std::vector<Tensor>& feed
 
 std::unique_ptr<const Plan> plan_of(const Graph& graph, std::vector<TensorSpec> feeds) {
   const Runtime runtime({.threads = 1});
-  return make_plan(graph, runtime, feeds, {});
+  return make_host_plan(graph, runtime, feeds, {});
 }
 
 // --- while a graph is built

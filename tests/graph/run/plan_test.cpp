@@ -454,7 +454,7 @@ TEST(PlanDevices, ACollectiveGivesEachReplicaItsValueOnItsOwnDevice) {
     )");
   const Runtime runtime({.threads = 1, .cpu_devices = 2});
   const TensorSpec feed{DType::kF32, {2}};
-  const auto plan = internal::make_plan(graph, runtime, {&feed, 1}, {});
+  const auto plan = internal::make_host_plan(graph, runtime, {&feed, 1}, {});
   const auto gather = std::ranges::find_if(
       plan->phases, [](const auto& phase) { return phase.source->op().name == "all_gather"; });
   ASSERT_NE(gather, plan->phases.end());

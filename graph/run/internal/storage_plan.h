@@ -1,0 +1,89 @@
+// graph/run/internal/storage_plan.h - which memory every value of a plan has, while the plan is made.
+//
+// A Storage is a piece of memory: a feed, a result, a variable, a constant, or room in an arena, which is one
+// block of a device's memory. Several values may have one storage (aliases). lay_out() decides which rooms of
+// an arena share bytes. Thread safety: one thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/base/name_hash.h"
+#include "lockstep/core/runtime.h"
+#include "lockstep/graph/run/internal/memory_plan.h"
+#include "lockstep/graph/run/internal/plan.h"
+
+namespace lockstep::internal {
+
+struct Storage {
+  Location location;
+  std::int64_t bytes = 0;
+  MemoryId memory = kHostMemory;
+  std::int64_t interval = -1;  // the number of its Interval, if it lies in an arena; else -1
+  bool deferred = false;       // a call that may outlive the run writes it
+};
+
+// What a call reads or writes.
+struct StorageUse {
+  std::uint32_t storage;
+  const TensorSpec* spec;
+};
+
+class StoragePlan {
+ public:
+  // The arenas, constants and arguments go into the plan.
+  StoragePlan(const Runtime& runtime, Plan& plan) : runtime_(runtime), plan_(plan) {}
+
+  // --- places
+  // Empty: the first device.
+  Device device_named(const std::string& name) const;
+  MemoryId memory_of(const std::string& device) { return memory_of(arena_of(device)); }
+  MemoryId memory_of(std::uint32_t arena) const { return memories_[arena]; }
+  std::uint32_t arena_of(const std::string& device);
+  std::uint32_t arena_in(MemoryId memory);
+
+  // --- storage
+  const Storage& operator[](std::uint32_t storage) const { return storages_[storage]; }
+  std::uint32_t size() const { return static_cast<std::uint32_t>(storages_.size()); }
+  std::uint32_t add(const Storage& storage);
+  // Room of its own, written by the phase `writer`.
+  std::uint32_t add_room(std::int64_t bytes, std::uint32_t arena, std::uint32_t writer);
+  std::uint32_t add_constant(const Tensor& value);
+  // The constant in another memory: put there now, once.
+  std::uint32_t constant_in(std::uint32_t constant, MemoryId memory);
+  // The call that writes it may outlive the run.
+  void set_deferred(std::uint32_t storage) { storages_[storage].deferred = true; }
+  // What is written into its room is written right into the result.
+  void turn_into(std::uint32_t storage, const Location& result) { storages_[storage].location = result; }
+
+  // --- lifetimes
+  void add_reader(std::uint32_t storage, std::uint32_t phase);
+  // Room that only the phases from `first` to `last` need; returns its interval.
+  std::int64_t add_scratch(std::int64_t bytes, std::uint32_t arena, std::uint32_t first, std::uint32_t last);
+  void add_argument(const StorageUse& use);
+  // Lets the call write an output over an input that ends there, as the node's op allows: see
+  // OpTraits::in_place. Kernels of nodes with regions allow output 0 over any input.
+  void offer_in_place(const Node& node, std::span<const StorageUse> inputs,
+                      std::span<const StorageUse> outputs);
+
+  // Once the plan has its clusters: gives every room its bytes.
+  void lay_out();
+
+ private:
+  bool offer(const StorageUse& input, const StorageUse& output);
+
+  const Runtime& runtime_;
+  Plan& plan_;
+  NameMap<std::uint32_t> arenas_;                                          // by name of a device
+  std::vector<MemoryId> memories_;                                         // by arena
+  std::map<std::pair<std::uint32_t, MemoryId>, std::uint32_t> constants_;  // elsewhere: by storage
+  std::vector<Storage> storages_;
+  std::vector<Interval> intervals_;
+  std::vector<std::uint32_t> arg_storage_;  // by argument
+};
+
+}  // namespace lockstep::internal
