@@ -88,6 +88,12 @@ Strategy::Strategy(const std::vector<std::string>& devices, StrategyOptions opti
 
 Strategy::~Strategy() = default;
 
+VariableHome Strategy::variable_home(std::int64_t replica) const {
+  const std::vector<std::string>& devices = parameter_devices();
+  const std::string& device = devices[static_cast<std::size_t>(replica) % devices.size()];
+  return {device, runtime_.pool(Device::parse(device))};
+}
+
 void Strategy::check_step(const Graph& step) const {
   if (worker_devices().size() > 1) check_writes(step);
   check_assigns(step);

@@ -75,6 +75,7 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   // --- properties
   virtual const std::vector<std::string>& parameter_devices() const { return worker_devices(); }
   const Runtime& runtime() const { return runtime_; }
+  VariableHome variable_home(std::int64_t replica) const override;  // on the parameter device
 
   // Makes this strategy the active one of the thread, in cross-replica context, while the guard lives.
   // Entering the same strategy again changes nothing (an update stays one); entering another one is an error,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "lockstep/core/device.h"
 #include "lockstep/graph/transform/replica_kind.h"
 
 namespace lockstep::internal {
@@ -183,6 +184,11 @@ std::string Drift::why(const Node& a, const Node& b) {
                           [](const Attribute& x) { return std::holds_alternative<Lambda>(x.value); }))
     return "code cannot be compared, so it is not known to give equal values";
   if (has(effects, Effect::kRandom)) return "each replica draws random numbers of its own";
+  if (!a.device().empty() && !b.device().empty() &&
+      Device::parse(a.device()).kind != Device::parse(b.device()).kind) {
+    return str("one is on ", a.device(), " and the other on ", b.device(),
+               ", and devices of two kinds do not give the same bits: mirror over devices of one kind");
+  }
   if (traits.reads_variable) {
     const auto* read = a.find<VariableRef>(*traits.reads_variable);
     const auto* other = b.find<VariableRef>(*traits.reads_variable);

@@ -79,6 +79,8 @@ Tracer::~Tracer() = default;
 
 bool Tracer::may_drift(std::string_view) const { return false; }
 
+VariableHome Tracer::variable_home(std::int64_t) const { return {}; }
+
 // Declares them as Variable does: for variables that a graph declares, or an optimizer for its slots.
 void Tracer::allow_drift(Graph& step) const {
   std::vector<std::string> names;

@@ -48,6 +48,8 @@ class LOCKSTEP_API Tracer {
   VariableStore& variables() const { return *variables_; }
   // May the copies of this variable drift apart? Only if the user allows it (MirroredOptions::may_drift).
   virtual bool may_drift(std::string_view variable) const;
+  // Where the copy of a variable for this replica lives.
+  virtual VariableHome variable_home(std::int64_t replica) const;
   Strategy& strategy() const { return *strategy_; }
 
  protected:

@@ -164,14 +164,16 @@ Variable::Variable(std::string name, const PerReplica<Tensor>& initial, const Va
   // A variable that was made before keeps the rule that the store has: a pass may have declared it anew.
   const VariableRole own = found == strategy.made_.end() ? role_of(state->decl) : VariableRole();
   store.find_or_create(
-      state->decl.name, state->decl.spec, [&] { return starts[0]; }, own, state->decl.made_at);
+      state->decl.name, state->decl.spec, [&] { return starts[0]; }, own, state->decl.made_at,
+      SameStart::kAny, strategy.variable_home(0));
   if (options.synchronization == Synchronization::kOnRead) {
     VariableRole role = own;
     role.copy_of = state->decl.name;
     for (std::int64_t r = 1; r < strategy.num_replicas_in_sync(); ++r)
       store.find_or_create(
           copy_name(state->decl.name, r), state->decl.spec,
-          [&] { return starts[static_cast<std::size_t>(r) % starts.size()]; }, role, state->decl.made_at);
+          [&] { return starts[static_cast<std::size_t>(r) % starts.size()]; }, role, state->decl.made_at,
+          SameStart::kAny, strategy.variable_home(r));
   }
   state_ = strategy.made_.emplace(state->decl.name, state).first->second;
 }

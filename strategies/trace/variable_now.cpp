@@ -63,7 +63,8 @@ PerReplica<Tensor> Variable::copies(SourceSite site) const {
   const CopyLocks held(store, name(), state_->tracer->num_replicas_in_sync(), CopyLocks::Use::kRead);
   for (std::size_t r = 0; r < replicas; ++r) {
     StoredVariable* copy = store.find(copy_name(name(), static_cast<std::int64_t>(r)));
-    values.push_back(copy == nullptr ? values[0].clone() : copy->storage().clone());
+    const Tensor& value = copy == nullptr ? values[0] : copy->storage();
+    values.push_back(value.clone().host());
   }
   if (values.size() == 1) return values[0];
   const bool mirrored =
