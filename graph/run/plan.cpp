@@ -49,6 +49,7 @@ class PlanMaker {
       parameters_.emplace(graph_.parameters()[i], i);
     values_.resize(graph_.id_bound());
     done_.resize(graph_.id_bound());
+    storages_.reserve(graph_.id_bound());
     for (const NodeId id : resolved_.order()) {
       if (resolved_.is_live(id)) add_node(graph_.node(id));
     }
@@ -226,11 +227,11 @@ class PlanMaker {
     for (const ValueId input : node.inputs()) specs.push_back(resolved_.spec_of(input));
     const NodeView::ShapeValues shape_values = resolved_.host_values().for_node(node);
     const NodeView view = view_of(node, specs, request_.variable_specs, &shape_values);
-    const Device device = storages_.device_named(node.device());
-    const NodeView placed = view.placed(device, runtime_);
+    const DeviceFacts& facts = storages_.facts(storages_.arena_of(node.device()));
+    const NodeView placed = view.placed(facts.device, runtime_);
     static const KernelDef kNothing(
         [](const NodeView&, std::span<const TensorSpec>) -> KernelFn { return [](KernelContext&) {}; });
-    const KernelDef& def = internal::gives_nothing(node, outputs) ? kNothing : find_kernel(node, device);
+    const KernelDef& def = internal::gives_nothing(node, outputs) ? kNothing : find_kernel(node, facts);
     work.kernel = phases_.add_kernel(make_kernel(node, def, placed, outputs));
     if (def.split) work.split = def.split(placed, outputs);
     check_shards(node, work.split, outputs);
@@ -352,7 +353,7 @@ class PlanMaker {
   // Values that a call leaves elsewhere than device_of() says are moved there: those of a collective, whose
   // kernel runs in one memory, and what a loop carries.
   void bring_home(const Node& node, bool in_place) {
-    if (in_place) return;
+    if (in_place || !several_memories_) return;
     Phases moves;
     for (std::uint32_t i = 0; i < node.outputs().size(); ++i) {
       const ValueId value{node.id(), i};
@@ -386,15 +387,14 @@ class PlanMaker {
   }
 
   // The kernel for the node's device. Throws InvalidArgument if there is none.
-  const KernelDef& find_kernel(const Node& node, const Device& device) const {
-    const std::string& set = runtime_.topology().facts(device).kernels;
-    if (const KernelDef* found = OpRegistry::global().kernel(node.op(), set)) return *found;
+  static const KernelDef& find_kernel(const Node& node, const DeviceFacts& facts) {
+    if (const KernelDef* found = OpRegistry::global().kernel(node.op(), facts.kernels)) return *found;
     const char* remedy = combines_replicas(node.op())
                              ? "; let a strategy distribute the graph (Strategy::distribute, or lockstep run "
                                "--strategy)"
                              : "; place the node elsewhere, or register one (OpRegistry::add_kernel)";
-    throw InvalidArgument(str("op '", node.op().name, "' has no kernel for ", device,
-                              ", which runs the kernels '", set, "'", remedy),
+    throw InvalidArgument(str("op '", node.op().name, "' has no kernel for ", facts.device,
+                              ", which runs the kernels '", facts.kernels, "'", remedy),
                           place_of(node));
   }
 
@@ -464,6 +464,8 @@ class PlanMaker {
     Phases done;
   };
   std::map<std::pair<ValueId, MemoryId>, Moved> moved_;
+  const bool several_memories_ = std::ranges::any_of(
+      runtime_.topology().devices(), [](const DeviceFacts& facts) { return facts.memory != kHostMemory; });
   std::optional<std::uint32_t> last_collective_;  // the phase that starts the last call to a group
 };
 

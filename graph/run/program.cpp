@@ -28,8 +28,12 @@ using internal::PlannedVariable;
 using internal::RunContext;
 
 // A plan with the variables it binds and the contexts that run it.
-class PlannedProgram {
+class PlannedProgram : public std::enable_shared_from_this<PlannedProgram> {
  public:
+  // Under the program's mutex: how many leases there are, and whether the cache has dropped it meanwhile.
+  std::size_t leases = 0;
+  bool dropped = false;
+
   PlannedProgram(const Runtime& runtime, VariableStore& store, std::unique_ptr<const Plan> plan)
       : runtime_(runtime), gate_(store.commits()), plan_(std::move(plan)) {
     for (const PlannedVariable& variable : plan_->variables) {
@@ -113,6 +117,13 @@ bool overlap(const Tensor& a, const Tensor& b) {
   return begin(a) < begin(b) + b.num_bytes() && begin(b) < begin(a) + a.num_bytes();
 }
 
+bool all_on_host(std::span<const Tensor> tensors) {
+  for (const Tensor& tensor : tensors) {
+    if (tensor.memory() != kHostMemory) return false;
+  }
+  return true;
+}
+
 // The given tensors, if they are in memories of the runtime; else `kept`, where the others are copied to the
 // host.
 std::span<const Tensor> within_reach(std::span<const Tensor> tensors, const Runtime& runtime,
@@ -161,33 +172,15 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
       {
         const std::lock_guard<std::mutex> lock(program.mutex_);
         if (!program.plans_.empty() && matches(program.plans_.front()->plan(), feeds, results)) {
-          planned_ = program.plans_.front();
+          planned_ = program.plans_.front().get();
+          ++planned_->leases;
           context_ = planned_->take_free();
         }
       }
-      if (planned_ == nullptr) {
-        std::vector<internal::PlacedSpec> placed;
-        for (std::size_t i = 0; i < feeds.size(); ++i) {
-          program.check_feed(i, feeds[i]);
-          placed.push_back({feeds[i].spec(), feeds[i].memory()});
-        }
-        std::vector<MemoryId> wanted;
-        for (const Tensor& result : results) wanted.push_back(result.memory());
-        planned_ = program.find_plan(placed, wanted);
-        const std::lock_guard<std::mutex> lock(program.mutex_);
-        context_ = planned_->take_free();
-      }
-      if (context_ == nullptr) {
-        std::unique_ptr<RunContext> fresh = planned_->make_context();
-        const std::lock_guard<std::mutex> lock(program.mutex_);
-        context_ = planned_->adopt(std::move(fresh));
-      }
+      if (planned_ == nullptr) find_plan(feeds, results);
+      if (context_ == nullptr) make_context();
     }
-    ~Lease() {
-      if (context_ == nullptr) return;
-      const std::lock_guard<std::mutex> lock(program_.mutex_);
-      planned_->give_back(*context_);
-    }
+    ~Lease() { end(); }
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
     PlannedProgram& planned() const { return *planned_; }
@@ -199,7 +192,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
       RunContext& context = *std::exchange(context_, nullptr);
       Impl& program = program_;
       // The lambda keeps the plan, the variables and the runtime.
-      const auto end = [self = program.shared_from_this(), planned = planned_, &context] {
+      const auto end = [self = program.shared_from_this(), planned = planned_->shared_from_this(), &context] {
         planned->locks().unlock();
         std::unique_ptr<RunContext> over;
         const std::lock_guard<std::mutex> lock(self->mutex_);
@@ -214,8 +207,40 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     }
 
    private:
+    void find_plan(std::span<const Tensor> feeds, std::span<const Tensor> results) {
+      std::vector<internal::PlacedSpec> placed;
+      for (std::size_t i = 0; i < feeds.size(); ++i) {
+        program_.check_feed(i, feeds[i]);
+        placed.push_back({feeds[i].spec(), feeds[i].memory()});
+      }
+      std::vector<MemoryId> wanted;
+      for (const Tensor& result : results) wanted.push_back(result.memory());
+      const std::shared_ptr<PlannedProgram> found = program_.find_plan(placed, wanted);
+      const std::lock_guard<std::mutex> lock(program_.mutex_);
+      if (found->dropped && found->leases == 0) program_.dropped_.push_back(found);
+      planned_ = found.get();
+      ++planned_->leases;
+      context_ = planned_->take_free();
+    }
+    void make_context() {
+      try {
+        std::unique_ptr<RunContext> fresh = planned_->make_context();
+        const std::lock_guard<std::mutex> lock(program_.mutex_);
+        context_ = planned_->adopt(std::move(fresh));
+      } catch (...) {
+        end();
+        throw;
+      }
+    }
+    void end() noexcept {
+      std::shared_ptr<PlannedProgram> unused;  // destroyed without the mutex
+      const std::lock_guard<std::mutex> lock(program_.mutex_);
+      if (context_ != nullptr) planned_->give_back(*context_);
+      if (--planned_->leases == 0 && planned_->dropped) unused = program_.take_dropped(*planned_);
+    }
+
     Impl& program_;
-    std::shared_ptr<PlannedProgram> planned_;
+    PlannedProgram* planned_ = nullptr;  // the cache has it, or the list of those that it dropped
     RunContext* context_ = nullptr;
   };
 
@@ -288,7 +313,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
                             bool awaited, const PrepareResults& prepare) {
     if (steps == 0) throw InvalidArgument("run_n: at least one step is needed for results");
     std::vector<Tensor> kept;
-    feeds = within_reach(feeds, runtime_, kept);
+    if (!all_on_host(feeds)) feeds = within_reach(feeds, runtime_, kept);
     Lease lease(*this, feeds);
     std::vector<Tensor> results = make_results(lease.planned().plan());
     if (prepare) prepare(results);
@@ -301,6 +326,12 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
       }
     }
     return results;
+  }
+
+  void run_into(std::span<const Tensor> feeds, std::span<Tensor> results, const RunOptions& options) {
+    Lease lease(*this, feeds, results);
+    check_results(lease.planned().plan(), feeds, results);
+    run_step(lease, feeds, results, options, 0, RunContext::is_awaited());
   }
 
   // One step. Throws RunError; `committed` is the number of earlier steps of the same call. `awaited`: may a
@@ -425,11 +456,21 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
       if (auto found = find()) return found;
       plans_.push_front(fresh);
       if (plans_.size() > options_.max_plans) {
+        if (plans_.back()->leases > 0) dropped_.push_back(plans_.back());
         dropped = std::move(plans_.back());
+        dropped->dropped = true;
         plans_.pop_back();
       }
     }
     return fresh;
+  }
+
+  // Under the mutex: takes a plan out that the cache dropped while it was leased.
+  std::shared_ptr<PlannedProgram> take_dropped(const PlannedProgram& plan) {
+    const auto found = std::ranges::find(dropped_, &plan, &std::shared_ptr<PlannedProgram>::get);
+    std::shared_ptr<PlannedProgram> taken = std::move(*found);
+    dropped_.erase(found);
+    return taken;
   }
 
   // Tells the run's observer about one wait, from the first lock it waits for until the run goes ahead.
@@ -548,7 +589,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   std::shared_ptr<VariableStore> store_;
   const Binding binding_{graph_, *store_};
   mutable std::mutex mutex_;
-  std::list<std::shared_ptr<PlannedProgram>> plans_;  // most recently used first
+  std::list<std::shared_ptr<PlannedProgram>> plans_;      // most recently used first
+  std::vector<std::shared_ptr<PlannedProgram>> dropped_;  // from the cache, and still leased
 };
 
 Program::Program() = default;
@@ -592,17 +634,20 @@ void Program::run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
                        SourceSite site) const {
   named_call("Program::run_into()", site, [&] {
     Impl& self = impl();
+    if (all_on_host(feeds) && all_on_host(results)) {
+      self.run_into(feeds, results, options);
+      return;
+    }
     std::vector<Tensor> kept, kept_results;
-    const std::span<const Tensor> fed = within_reach(feeds, self.runtime(), kept);
+    feeds = within_reach(feeds, self.runtime(), kept);
+    if (within_reach(results, self.runtime(), kept_results).data() == results.data()) {
+      self.run_into(feeds, results, options);
+      return;
+    }
     // In a memory that the runtime does not know: computed here, and copied there.
-    const bool near = within_reach(results, self.runtime(), kept_results).data() == results.data();
-    const std::span<Tensor> into = near ? results : std::span<Tensor>(kept_results);
-    Impl::Lease lease(self, fed, into);
-    self.check_results(lease.planned().plan(), feeds, results);
-    self.run_step(lease, fed, into, options, 0, RunContext::is_awaited());
-    if (near) return;
+    self.run_into(feeds, kept_results, options);
     for (std::size_t i = 0; i < results.size(); ++i) {
-      if (!results[i].shares_memory_with(into[i])) results[i].assign(into[i]);
+      if (!results[i].shares_memory_with(kept_results[i])) results[i].assign(kept_results[i]);
     }
   });
 }

@@ -218,20 +218,23 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
   watched_ = info.observer != nullptr || info.deadline != nullptr || info.cancel != nullptr;
   state_.store(State::kRunning, std::memory_order_relaxed);
   failing_.clear(std::memory_order_relaxed);
-  outcome_known_.store(false, std::memory_order_relaxed);
   outcome_ = Outcome();
-  flights_.reset(info.flights);
-  info_.flights = &flights_;
+  if (plan_.defers) {
+    outcome_known_.store(false, std::memory_order_relaxed);
+    flights_.reset(info.flights);
+    info_.flights = &flights_;
+  }
   if (told != nullptr) told->on_run_begin(*event);
   {
     const Active active(*this);
     if (lanes_ != nullptr) {
-      end_run(lanes_->run());
+      const bool complete = lanes_->run();
+      if (plan_.defers) end_run(complete);
       // Without a gate the run commits when all clusters have ended.
       if (!outcome_.committed && state_.load(std::memory_order_acquire) != State::kFailed) pass_gate();
     } else {
       run_inline();
-      end_run(true);
+      if (plan_.defers) end_run(true);
     }
   }
   if (gate_ != nullptr && outcome_.committed) gate_->end(written_);
@@ -239,7 +242,7 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
   return std::move(outcome_);
 }
 
-// `complete`: all clusters have run, or were counted off.
+// Of a plan that defers calls. `complete`: all clusters have run, or were counted off.
 void RunContext::end_run(bool complete) {
   if (complete && !flights_.any()) return;
   const bool failed = state_.load(std::memory_order_acquire) == State::kFailed;

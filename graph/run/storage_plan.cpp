@@ -6,36 +6,32 @@
 
 namespace lockstep::internal {
 
-Device StoragePlan::device_named(const std::string& name) const {
-  return name.empty() ? runtime_.devices().front() : runtime_.topology().own(Device::parse(name));
-}
-
 std::uint32_t StoragePlan::arena_of(const std::string& device) {
+  if (!arenas_.empty() && device == last_name_) return last_arena_;
   const auto [found, fresh] = arenas_.try_emplace(device, 0);
   if (fresh) {
-    Device parsed = device_named(device);
-    const auto known = std::ranges::find(plan_.arenas, parsed);
-    found->second = static_cast<std::uint32_t>(known - plan_.arenas.begin());
-    if (known == plan_.arenas.end()) {
-      memories_.push_back(runtime_.topology().facts(parsed).memory);
-      plan_.arenas.push_back(std::move(parsed));
+    const Topology& topology = runtime_.topology();
+    const DeviceFacts* facts =
+        device.empty() ? &topology.devices().front() : &topology.facts(Device::parse(device));
+    const auto known = std::ranges::find(facts_, facts);
+    found->second = static_cast<std::uint32_t>(known - facts_.begin());
+    if (known == facts_.end()) {
+      facts_.push_back(facts);
+      plan_.arenas.push_back(facts->device);
     }
   }
-  return found->second;
+  last_name_ = device;
+  last_arena_ = found->second;
+  return last_arena_;
 }
 
 std::uint32_t StoragePlan::arena_in(MemoryId memory) {
-  const auto known = std::ranges::find(memories_, memory);
-  if (known != memories_.end()) return static_cast<std::uint32_t>(known - memories_.begin());
+  const auto known = std::ranges::find(facts_, memory, &DeviceFacts::memory);
+  if (known != facts_.end()) return static_cast<std::uint32_t>(known - facts_.begin());
   const auto& devices = runtime_.topology().devices();
   const auto device = std::ranges::find(devices, memory, &DeviceFacts::memory);
   LOCKSTEP_CHECK(device != devices.end(), "no device computes in memory ", memory.value);
   return arena_of(device->device.to_string());
-}
-
-std::uint32_t StoragePlan::add(const Storage& storage) {
-  storages_.push_back(storage);
-  return size() - 1;
 }
 
 std::uint32_t StoragePlan::add_room(std::int64_t bytes, std::uint32_t arena, std::uint32_t writer) {
@@ -46,7 +42,7 @@ std::uint32_t StoragePlan::add_room(std::int64_t bytes, std::uint32_t arena, std
   intervals_.push_back(std::move(interval));
   return add({.location = {Location::Kind::kArena, arena, 0},
               .bytes = bytes,
-              .memory = memories_[arena],
+              .memory = memory_of(arena),
               .interval = static_cast<std::int64_t>(intervals_.size() - 1)});
 }
 
@@ -68,13 +64,6 @@ std::uint32_t StoragePlan::constant_in(std::uint32_t constant, MemoryId memory) 
   return found->second;
 }
 
-void StoragePlan::add_reader(std::uint32_t storage, std::uint32_t phase) {
-  const std::int64_t interval = storages_[storage].interval;
-  if (interval < 0) return;
-  auto& readers = intervals_[static_cast<std::size_t>(interval)].readers;
-  if (readers.empty() || readers.back() != phase) readers.push_back(phase);
-}
-
 std::int64_t StoragePlan::add_scratch(std::int64_t bytes, std::uint32_t arena, std::uint32_t first,
                                       std::uint32_t last) {
   Interval scratch;
@@ -84,11 +73,6 @@ std::int64_t StoragePlan::add_scratch(std::int64_t bytes, std::uint32_t arena, s
   scratch.readers.push_back(last);
   intervals_.push_back(std::move(scratch));
   return static_cast<std::int64_t>(intervals_.size() - 1);
-}
-
-void StoragePlan::add_argument(const StorageUse& use) {
-  plan_.args.push_back({storages_[use.storage].location, use.spec});
-  arg_storage_.push_back(use.storage);
 }
 
 void StoragePlan::offer_in_place(const Node& node, std::span<const StorageUse> inputs,

@@ -39,17 +39,24 @@ class StoragePlan {
   StoragePlan(const Runtime& runtime, Plan& plan) : runtime_(runtime), plan_(plan) {}
 
   // --- places
-  // Empty: the first device.
-  Device device_named(const std::string& name) const;
-  MemoryId memory_of(const std::string& device) { return memory_of(arena_of(device)); }
-  MemoryId memory_of(std::uint32_t arena) const { return memories_[arena]; }
+  // The arena of a device; empty: the first one.
   std::uint32_t arena_of(const std::string& device);
+  const DeviceFacts& facts(std::uint32_t arena) const { return *facts_[arena]; }
+  MemoryId memory_of(std::uint32_t arena) const { return facts_[arena]->memory; }
+  MemoryId memory_of(const std::string& device) { return memory_of(arena_of(device)); }
   std::uint32_t arena_in(MemoryId memory);
 
   // --- storage
   const Storage& operator[](std::uint32_t storage) const { return storages_[storage]; }
   std::uint32_t size() const { return static_cast<std::uint32_t>(storages_.size()); }
-  std::uint32_t add(const Storage& storage);
+  void reserve(std::size_t storages) {
+    storages_.reserve(storages);
+    intervals_.reserve(storages);
+  }
+  std::uint32_t add(const Storage& storage) {
+    storages_.push_back(storage);
+    return size() - 1;
+  }
   // Room of its own, written by the phase `writer`.
   std::uint32_t add_room(std::int64_t bytes, std::uint32_t arena, std::uint32_t writer);
   std::uint32_t add_constant(const Tensor& value);
@@ -61,10 +68,18 @@ class StoragePlan {
   void turn_into(std::uint32_t storage, const Location& result) { storages_[storage].location = result; }
 
   // --- lifetimes
-  void add_reader(std::uint32_t storage, std::uint32_t phase);
+  void add_reader(std::uint32_t storage, std::uint32_t phase) {
+    const std::int64_t interval = storages_[storage].interval;
+    if (interval < 0) return;
+    auto& readers = intervals_[static_cast<std::size_t>(interval)].readers;
+    if (readers.empty() || readers.back() != phase) readers.push_back(phase);
+  }
   // Room that only the phases from `first` to `last` need; returns its interval.
   std::int64_t add_scratch(std::int64_t bytes, std::uint32_t arena, std::uint32_t first, std::uint32_t last);
-  void add_argument(const StorageUse& use);
+  void add_argument(const StorageUse& use) {
+    plan_.args.push_back({storages_[use.storage].location, use.spec});
+    arg_storage_.push_back(use.storage);
+  }
   // Lets the call write an output over an input that ends there, as the node's op allows: see
   // OpTraits::in_place. Kernels of nodes with regions allow output 0 over any input.
   void offer_in_place(const Node& node, std::span<const StorageUse> inputs,
@@ -78,8 +93,10 @@ class StoragePlan {
 
   const Runtime& runtime_;
   Plan& plan_;
-  NameMap<std::uint32_t> arenas_;                                          // by name of a device
-  std::vector<MemoryId> memories_;                                         // by arena
+  NameMap<std::uint32_t> arenas_;  // by name of a device
+  std::string last_name_;          // that was asked for: nodes of one device come one after another
+  std::uint32_t last_arena_ = 0;
+  std::vector<const DeviceFacts*> facts_;                                  // by arena
   std::map<std::pair<std::uint32_t, MemoryId>, std::uint32_t> constants_;  // elsewhere: by storage
   std::vector<Storage> storages_;
   std::vector<Interval> intervals_;
