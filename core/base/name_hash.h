@@ -17,7 +17,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "lockstep/core/base/export.h"
 
@@ -33,6 +32,5 @@ struct NameHash {
 
 template <class T>
 using NameMap = std::unordered_map<std::string, T, NameHash, std::equal_to<>>;
-using NameSet = std::unordered_set<std::string, NameHash, std::equal_to<>>;
 
 }  // namespace lockstep

@@ -4,7 +4,6 @@
 // of std::vector plus its heap block. Sizes fit into 32 bits. Thread safety: as std::vector.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -72,7 +71,7 @@ class SmallVector {
   void push_back(const T& value) { emplace_back(value); }
   void push_back(T&& value) { emplace_back(std::move(value)); }
   void erase(std::size_t index) {
-    std::move(begin() + index + 1, end(), begin() + index);
+    for (std::size_t i = index + 1; i < size_; ++i) data()[i - 1] = std::move(data()[i]);
     std::destroy_at(data() + --size_);
   }
   void clear() {

@@ -3,8 +3,18 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace lockstep {
+
+Attribute::Attribute() = default;
+Attribute::Attribute(std::string own_name, AttributeValue own_value)
+    : name(std::move(own_name)), value(std::move(own_value)) {}
+Attribute::Attribute(const Attribute&) = default;
+Attribute::Attribute(Attribute&&) noexcept = default;
+Attribute& Attribute::operator=(const Attribute&) = default;
+Attribute& Attribute::operator=(Attribute&&) noexcept = default;
+Attribute::~Attribute() = default;
 
 std::string_view to_string(AttributeType type) {
   switch (type) {

@@ -61,7 +61,16 @@ inline AttributeType type_of(const AttributeValue& value) {
 // Equality that tells -0.0 from 0.0 and holds for equal NaNs (bits are compared, tensors by contents).
 LOCKSTEP_API bool same_value(const AttributeValue& a, const AttributeValue& b);
 
-struct Attribute {
+struct LOCKSTEP_API Attribute {
+  Attribute();
+  Attribute(std::string own_name, AttributeValue own_value);
+  // Defined in the library: a variant costs every program that compiles them.
+  Attribute(const Attribute&);
+  Attribute(Attribute&&) noexcept;
+  Attribute& operator=(const Attribute&);
+  Attribute& operator=(Attribute&&) noexcept;
+  ~Attribute();
+
   std::string name;
   AttributeValue value;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <utility>
 
 #include "lockstep/core/base/name_hash.h"
 
@@ -21,6 +22,25 @@ std::uint64_t Graph::new_identity(std::uint64_t count) {
 
 void Graph::throw_missing(NodeId id) {
   throw Error(ErrorCode::kInternal, str("there is no node with id ", id.value));
+}
+
+Graph::Graph() noexcept = default;
+Graph::Graph(const Graph& other) : parts_(other.parts_) { adopt(); }
+Graph::Graph(Graph&& other) noexcept : parts_(std::exchange(other.parts_, Parts())) { adopt(); }
+Graph& Graph::operator=(const Graph& other) {
+  if (this != &other) *this = Graph(other);
+  return *this;
+}
+Graph& Graph::operator=(Graph&& other) noexcept {
+  if (this == &other) return *this;
+  parts_ = std::exchange(other.parts_, Parts());
+  adopt();
+  return *this;
+}
+Graph::~Graph() = default;
+
+void Graph::adopt() noexcept {
+  for (std::size_t i = 0; i < id_bound(); ++i) slot(NodeId(i)).graph_ = this;
 }
 
 Node& Graph::append_slot() {

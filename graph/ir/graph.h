@@ -132,20 +132,13 @@ struct NodeInit {
 
 class LOCKSTEP_API Graph {
  public:
-  Graph() noexcept = default;
-  Graph(const Graph& other) : parts_(other.parts_) { adopt(); }
-  Graph(Graph&& other) noexcept : parts_(std::exchange(other.parts_, Parts())) { adopt(); }
-  Graph& operator=(const Graph& other) {
-    if (this != &other) *this = Graph(other);
-    return *this;
-  }
-  Graph& operator=(Graph&& other) noexcept {
-    if (this == &other) return *this;
-    parts_ = std::exchange(other.parts_, Parts());
-    adopt();
-    return *this;
-  }
-  ~Graph() = default;
+  // Defined in the library, not here: with a whole graph's parts they would be compiled in every program.
+  Graph() noexcept;
+  Graph(const Graph& other);
+  Graph(Graph&& other) noexcept;
+  Graph& operator=(const Graph& other);
+  Graph& operator=(Graph&& other) noexcept;
+  ~Graph();
 
   // --- reading
   std::size_t size() const { return parts_.live; }              // live nodes
@@ -273,9 +266,7 @@ class LOCKSTEP_API Graph {
   void keep_op(const OpDef& op);
   void reserve_name();
   void rebuild_name_index(std::size_t capacity);
-  void adopt() noexcept {  // points every node at this graph
-    for (std::size_t i = 0; i < id_bound(); ++i) slot(NodeId(i)).graph_ = this;
-  }
+  void adopt() noexcept;  // points every node at this graph
   static bool names_earlier(const Node& node);
 
   // Everything a graph holds. Copied and moved member by member, except that adopt() points the nodes at

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/base/name_hash.h"
+#include "lockstep/core/base/name_set.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/ops.h"

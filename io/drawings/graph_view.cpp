@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/core/base/name_hash.h"
+#include "lockstep/core/base/name_set.h"
 #include "lockstep/core/error.h"
 #include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/io/drawings/internal/communication.h"

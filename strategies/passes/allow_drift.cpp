@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "lockstep/core/base/name_hash.h"
+#include "lockstep/core/base/name_set.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/strategies/passes/internal/registrations.h"
 

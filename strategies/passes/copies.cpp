@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/core/base/name_hash.h"
+#include "lockstep/core/base/name_set.h"
 #include "lockstep/core/device.h"
 #include "lockstep/graph/ir/replica_nodes.h"
 

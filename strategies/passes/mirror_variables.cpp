@@ -1,7 +1,7 @@
 // strategies/passes/mirror_variables.cpp - a copy of each variable for every replica.
 #include "lockstep/strategies/passes/mirror_variables.h"
 
-#include "lockstep/core/base/name_hash.h"
+#include "lockstep/core/base/name_set.h"
 #include "lockstep/core/device.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/strategies/passes/internal/copies.h"

@@ -2,6 +2,7 @@
 #include "lockstep/strategies/passes/place.h"
 
 #include "lockstep/core/base/name_hash.h"
+#include "lockstep/core/base/name_set.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/topology.h"
 #include "lockstep/graph/ir/graph.h"

@@ -31,7 +31,7 @@
 #include <vector>
 
 #include "lockstep/core/base/export.h"
-#include "lockstep/core/base/name_hash.h"
+#include "lockstep/core/base/name_set.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/transform/replica_kind.h"
 

@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "lockstep/core/base/name_hash.h"
+#include "lockstep/core/base/name_set.h"
 #include "lockstep/core/base/small_vector.h"
 #include "lockstep/graph/check/verifier.h"
 #include "lockstep/graph/ir/graph.h"
