@@ -159,6 +159,7 @@ class LOCKSTEP_API GraphBuilder {
   bool in_replicas_ = false;  // builds the code of one replica, which stands for several
   GraphBuilder* child_ = nullptr;
   std::string scope_;
+  bool has_outer_scope_ = false;  // scope_ begins with the scopes of the graphs around this one
   std::string device_;
   std::optional<Maker> maker_;  // of the outermost: see BuilderAccess::made_at
   NodeView::VariableSpecs variable_specs_;

@@ -27,8 +27,15 @@ class BuilderAccess {
   GraphBuilder& innermost() const { return builder_.innermost(); }
   GraphBuilder& outermost() const { return builder_.outermost(); }
 
-  // The open scopes where nodes are made: "layer/", or empty.
-  const std::string& scope() const { return builder_.innermost().scope_; }
+  // The open scopes, those of the graphs around the region that is being built included: "layer/", or empty.
+  std::string scope() const {
+    std::string scope;
+    for (const GraphBuilder* at = &builder_.innermost(); at != nullptr; at = at->parent_) {
+      scope.insert(0, at->scope_);
+      if (at->has_outer_scope_) break;
+    }
+    return scope;
+  }
   // Is the code of one replica, which stands for several, being built?
   bool in_replicas() const { return builder_.innermost().in_replicas_; }
   void set_in_replicas(bool inside) const { builder_.in_replicas_ = inside; }

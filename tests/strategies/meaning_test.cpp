@@ -1,8 +1,10 @@
 // Tests: strategies/strategy.cpp, strategies/mirrored.cpp, strategies/passes/depths.cpp,
 //        strategies/passes/order_collectives.cpp, strategies/trace/replica_context.cpp
 // Methods mean one thing wherever they are called: names in scopes, the order of collectives, gathering.
+#include <functional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -45,6 +47,70 @@ TEST(Scopes, AroundRunReachTheNodesOfReplicas) {
   EXPECT_TRUE(names.contains("main/foo/exp")) << ::testing::PrintToString(names);
   EXPECT_TRUE(names.contains("replica_1/main/foo/exp")) << ::testing::PrintToString(names);
   EXPECT_TRUE(names.contains("main/foo/merge_call/square")) << ::testing::PrintToString(names);
+}
+
+// Two layers that each make a variable "a" have two of them, whatever region the variable is made in.
+TEST(Scopes, ReachVariablesInBranchesLoopsAndMergeCalls) {
+  using Layer = std::function<Value(const Value&, const std::string&, float)>;
+  const auto multiplied = [](const Value& x, float start) {
+    return x * Variable("a", Tensor::scalar(start));
+  };
+  const std::vector<std::pair<const char*, Layer>> layers = {
+      {"branch",
+       [&](const Value& x, const std::string& name, float start) {
+         const auto scope = name_scope(name);
+         return cond(
+             x > -1.F, [&]() -> std::vector<Value> { return {multiplied(x, start)}; },
+             [&]() -> std::vector<Value> { return {x * 1.F}; })[0];
+       }},
+      {"loop",
+       [&](const Value& x, const std::string& name, float start) {
+         const auto scope = name_scope(name);
+         return while_loop(
+             std::vector<Value>{x, x * 0.F}, [](std::span<const Value> now) { return now[1] < 0.5F; },
+             [&](std::span<const Value> now) -> std::vector<Value> {
+               return {multiplied(now[0], start), now[1] + 1.F};
+             })[0];
+       }},
+      {"run in a merge call", [&](const Value& x, const std::string& name, float start) {
+         const auto scope = name_scope(name);
+         return replica_context().merge_call(
+             [&](Strategy& s, const PerReplica<Value>& all) {
+               return s.run([&](const Value& v) { return multiplied(v, start); }, all);
+             },
+             x);
+       }}};
+  for (const auto& [what, layer] : layers) {
+    MirroredStrategy strategy({.devices = cpus(2)});
+    const auto scope = strategy.scope();
+    const InputSpec shared(DType::kF32, {}, "x", true);
+    const auto f = strategy.function(
+        {shared}, [&, layer = layer](const Value& x) { return layer(layer(x, "l1", 2.F), "l2", 3.F); });
+    EXPECT_EQ(f(Tensor::scalar(1.F))[0].item(), 6) << what;
+    EXPECT_TRUE(strategy.variables().contains("l1/a")) << what;
+    EXPECT_TRUE(strategy.variables().contains("l2/a")) << what;
+  }
+}
+
+TEST(Scopes, ReachNodesOfRunAndUpdateInAMergeCall) {
+  MirroredStrategy strategy({.devices = cpus(2), .optimize = false});
+  const auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(1.F));
+  const auto f = strategy.function({kScalar}, [&](const Value& x) {
+    const auto outer = name_scope("outer");
+    return replica_context().merge_call(
+        [&](Strategy& s, const PerReplica<Value>& all) {
+          s.update(
+              w, [](const Variable& v, const Value& sum) { v.assign_add(sum); },
+              s.reduce(ReduceOp::kSum, all));
+          return s.run([](const Value& v) { return tanh(v); }, all);
+        },
+        x);
+  });
+  std::set<std::string> names;
+  for (const Node& node : f.replicated_graph().nodes()) names.insert(node.name());
+  EXPECT_TRUE(names.contains("outer/tanh")) << ::testing::PrintToString(names);
+  EXPECT_TRUE(names.contains("outer/w/assign_add")) << ::testing::PrintToString(names);
 }
 
 TEST(Scopes, ArePartOfAVariablesName) {
@@ -187,6 +253,35 @@ TEST(ScatterDiv, OfIntegersFailsBeforeTheCommit) {
               AllOf(HasSubstr("check_divisors: element 1 is 0"), HasSubstr("meaning_test.cpp:")));
   EXPECT_TRUE(counts.value().bit_equal(Tensor::from<std::int64_t>({3}, {10, 10, 3})))
       << "nothing was committed";
+}
+
+TEST(Gathering, ValuesOfDifferentRankAreNamed) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  const auto scope = strategy.scope();
+  const PerReplica<Tensor> ranks(std::vector<Tensor>{Tensor::scalar(1.F), vec({1, 2})});
+  EXPECT_THAT(error_of([&] { strategy.gather(ranks, 0); }),
+              AllOf(HasSubstr("f32[] on replica 0 and f32[2] on replica 1"), HasSubstr("gather()")));
+}
+
+// Of a wrong argument it is the call that is to be looked at.
+TEST(Calls, OfFunctionsWithWrongValuesNameTheirLine) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  const auto f = strategy.function({kScalar}, [](const Value& x) { return x * 2.F; });
+  const std::uint32_t line = SourceSite::current().line + 1;
+  const std::string error = error_of([&] { f(PerReplica<Tensor>({vec({1, 2}), vec({1, 2})})); });
+  EXPECT_THAT(error, AllOf(HasSubstr("expects f32[], got f32[2]; it was made at"),
+                           HasSubstr(str("called at ../../tests/strategies/meaning_test.cpp:", line))));
+}
+
+TEST(Gradients, ThatDoNotExistNameTheNode) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  EXPECT_THAT(error_of([&] {
+                strategy.function({kScalar}, [](const Value& x) {
+                  return Value(gradients(all_reduce(ReduceOp::kMax, x), {x})[0]);
+                });
+              }),
+              AllOf(HasSubstr("all_reduce of max has no gradient"), HasSubstr("node 'all_reduce'"),
+                    HasSubstr("meaning_test.cpp:")));
 }
 
 }  // namespace

@@ -24,7 +24,10 @@ struct RegionTrace {
   }
   // For a region whose nodes become nodes of the graph around it under their own names: they take over the
   // scope that is open there.
-  void keep_scope() { inner_.scope_ = outer_.scope_; }
+  void keep_scope() {
+    inner_.scope_ = BuilderAccess(outer_).scope();
+    inner_.has_outer_scope_ = true;
+  }
   ~RegionTrace() { outer_.child_ = nullptr; }
   RegionTrace(const RegionTrace&) = delete;
   RegionTrace& operator=(const RegionTrace&) = delete;
