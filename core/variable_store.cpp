@@ -53,8 +53,9 @@ Openings openings_of_line(SteadyTime since, SteadyTime now) {
 }
 
 [[noreturn]] void throw_missing(std::string_view name, std::size_t others) {
-  throw NotFound(str("variable '", name, "' does not exist in this store: names() lists the ", others,
-                     " that do; variables are made when a program that uses them is compiled"));
+  throw NotFound(str("variable '", name, "' does not exist in this store: names() lists the ",
+                     counted(others, "variable"),
+                     " that it has; variables are made when a program that uses them is compiled"));
 }
 
 StoredVariable& must_find(VariableStore& store, std::string_view name) {
@@ -503,11 +504,17 @@ void VariableStore::set(std::string_view name, const Tensor& value, SourceSite s
       throw InvalidArgument(str("variable '", name, "' is ", variable.spec(), ", but the new value is ",
                                 value.spec(), ": replace() takes one of another dtype or shape"));
     }
-    const VariableLock lock(*this, variable, true);
-    StoredVariable* const written[] = {&variable};
+    // Copies that are one value stay one value.
+    const VariableRole role = this->role(name, site);
+    const bool alone = role.copies != CopyRule::kEqual || !role.copy_of.empty();
+    const std::vector<StoredVariable*> written =
+        alone ? std::vector<StoredVariable*>{&variable} : group_of(variable.name());
+    const VariableLock lock(*this, written, true);
     const CommitScope scope(commits_, written);
     value_of(variable);
-    variable.storage().assign(value);
+    for (StoredVariable* copy : written) {
+      if (copy->storage().defined()) copy->storage().assign(value);
+    }
   });
 }
 

@@ -248,7 +248,8 @@ class LOCKSTEP_API VariableStore {
   std::vector<std::string> names() const;  // sorted, aliases included
   // Also by an alias; throws NotFound.
   VariableRole role(std::string_view name, SourceSite site = SourceSite::current()) const;
-  // A copy of the value on the host, and a new value (of the same spec), of the variable with exactly this name. If its
+  // A copy of the value on the host, and a new value (of the same spec), of the variable with exactly this name;
+  // copies that are equal get the new value too. If its
   // copies differ (synchronized on read, or drifting), that is the first copy; Variable::value() combines
   // them or says why it cannot. Throws NotFound. Both wait in line for runs that hold the variable: do not
   // call them for a variable from a node of a run that uses it.

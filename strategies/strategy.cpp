@@ -196,6 +196,11 @@ Value Strategy::gather(const PerReplica<Value>& value, std::int64_t axis, Source
   const auto replicas = static_cast<std::size_t>(num_replicas_in_sync());
   if (!value.is_single() && value.size() != replicas)
     refuse(str("the value has ", counted(value.size(), "slot"), " for ", counted(replicas, "replica")));
+  for (std::size_t r = 1; r < value.size(); ++r) {
+    if (value[r].shape().rank() != value[0].shape().rank())
+      refuse(str("the value is ", value[0].spec(), " on replica 0 and ", value[r].spec(), " on replica ", r,
+                 "; give all of them one rank"));
+  }
   const auto rank = static_cast<std::int64_t>(value[0].shape().rank());
   if (axis < -rank || axis >= rank)
     refuse(str("axis ", axis, " is out of range for values of rank ", rank, " (", value[0].spec(), ")"));

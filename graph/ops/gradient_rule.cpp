@@ -14,7 +14,8 @@ const Value& Gradient::dense() const {
   if (!valid()) throw FailedPrecondition("this gradient is empty: nothing flows back; check valid()");
   if (is_sparse()) {
     throw FailedPrecondition(
-        "this gradient is IndexedSlices (rows of a gather); to_dense() makes it one value");
+        "this gradient is IndexedSlices (rows of a gather); to_dense() makes it one value",
+        place_of(value_.builder().graph().node(value_.id().node)));
   }
   return value_;
 }

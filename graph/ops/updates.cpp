@@ -175,8 +175,8 @@ void infer_sparse_update(InferContext& c, const Kind& kind) {
   }
   if (!fits) NodeView::fail(str("variable '", name, "' holds ", spec, ", got rows of ", rows));
   if (rows.shape[0] != kUnknown && indices.shape[0] != kUnknown && rows.shape[0] != indices.shape[0]) {
-    NodeView::fail(str("there are ", indices.shape[0], " indices for ", rows.shape[0],
-                       rows.shape[0] == 1 ? " row" : " rows"));
+    NodeView::fail(str("takes one index for each row, got ", counted(indices.shape[0], "index", "indices"),
+                       " for ", counted(rows.shape[0], "row")));
   }
   check_scalars(c, kind, 2);
   check_numbers(c, kind.numbers);
@@ -340,8 +340,8 @@ OpDef check_indices_op() {
       if (indices.rank() != 1 || rows.rank() == 0)
         NodeView::fail(str("takes a vector of indices for rows, got ", c.input(0), " and ", c.input(1)));
       if (indices[0] != kUnknown && rows[0] != kUnknown && indices[0] != rows[0])
-        NodeView::fail(
-            str("there are ", indices[0], " indices for ", rows[0], rows[0] == 1 ? " row" : " rows"));
+        NodeView::fail(str("takes one index for each row, got ", counted(indices[0], "index", "indices"),
+                           " for ", counted(rows[0], "row")));
     }
     c.add_output(c.input(0));
   };

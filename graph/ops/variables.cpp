@@ -123,8 +123,8 @@ void infer_row_change(InferContext& c) {
     fits = rows.shape[axis] == kUnknown || rows.shape[axis] == spec.shape[axis];
   if (!fits) NodeView::fail(str("variable '", name, "' holds ", spec, ", got rows of ", rows));
   if (rows.shape[0] != kUnknown && indices.shape[0] != kUnknown && rows.shape[0] != indices.shape[0])
-    NodeView::fail(str("there are ", indices.shape[0], " indices for ", rows.shape[0],
-                       rows.shape[0] == 1 ? " row" : " rows"));
+    NodeView::fail(str("takes one index for each row, got ", counted(indices.shape[0], "index", "indices"),
+                       " for ", counted(rows.shape[0], "row")));
   c.add_output(spec);
 }
 

@@ -98,7 +98,9 @@ class Binding {
  public:
   Binding(const Graph& graph, VariableStore& store) : store_(store) {
     bound_.reserve(graph.variables().size());
-    for (const VariableDecl& decl : graph.variables()) bound_.push_back(&store.bind(decl.name));
+    for (const VariableDecl& decl : graph.variables()) {
+      if (!decl.shares) bound_.push_back(&store.bind(decl.name));  // else its original is bound
+    }
   }
   ~Binding() {
     for (StoredVariable* variable : bound_) store_.unbind(*variable);
@@ -396,16 +398,29 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     }
     const Node& node = graph_.node(graph_.parameters()[i]);
     throw InvalidArgument(
-        str("placeholder '", node.name(), "' expects ", node.outputs()[0], " and was not fed"),
-        place_of(node));
+        str("placeholder '", node.name(), "' expects ", node.outputs()[0], " and was not fed", made_at(node)),
+        place_of_feed(node));
+  }
+
+  // The line to look at is that of the call, which whoever names the call adds.
+  static ErrorPlace place_of_feed(const Node& node) {
+    ErrorPlace place = place_of(node);
+    place.file.clear();
+    place.line = 0;
+    return place;
+  }
+  static std::string made_at(const Node& node) {
+    const ErrorPlace place = place_of(node);
+    return place.file.empty() ? "" : str("; it was made at ", place.file, ":", place.line);
   }
 
   void check_spec(std::size_t i, const TensorSpec& spec) const {
     const Node& node = graph_.node(graph_.parameters()[i]);
     const TensorSpec& expected = node.outputs()[0];
     if (spec.dtype == expected.dtype && spec.shape.is_known() && expected.shape.admits(spec.shape)) return;
-    throw InvalidArgument(str("placeholder '", node.name(), "' expects ", expected, ", got ", spec),
-                          place_of(node));
+    throw InvalidArgument(
+        str("placeholder '", node.name(), "' expects ", expected, ", got ", spec, made_at(node)),
+        place_of_feed(node));
   }
 
   // Is the plan for these feeds, and for results in these places, if there are any?

@@ -144,10 +144,20 @@ class Backward {
         variable_specs(internal::BuilderAccess(builder_).outermost().graph());
     const NodeView view = view_of(node, specs, variables);
     GradientContext context(node, view, inputs, outputs, grads);
-    const std::vector<Gradient> result = node.op().gradient(context);
+    const std::vector<Gradient> result = apply_rule(node, context);
     check_rule(node, result, specs);
     for (std::size_t i = 0; i < result.size(); ++i) {
       if (result[i].valid() && carries(node.inputs()[i])) flow(node.inputs()[i], result[i]);
+    }
+  }
+
+  // An error that names no node is about this one.
+  static std::vector<Gradient> apply_rule(const Node& node, GradientContext& context) {
+    try {
+      return node.op().gradient(context);
+    } catch (const Error& error) {
+      if (!error.place().node.empty() || !error.place().file.empty()) throw;
+      throw_error(error.code(), error.message(), place_of(node));
     }
   }
 

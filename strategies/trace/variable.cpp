@@ -94,8 +94,7 @@ std::vector<Tensor> initial_copies(const std::string& name, const PerReplica<Ten
           "is kept equal on all replicas, and cannot start with another value on each: use "
           "Synchronization::kOnRead");
     if (static_cast<std::int64_t>(initial.size()) != replicas)
-      refuse(str("has ", initial.size(), initial.size() == 1 ? " initial value for " : " initial values for ",
-                 replicas, " replicas"));
+      refuse(str("has ", counted(initial.size(), "initial value"), " for ", counted(replicas, "replica")));
   }
   if (options.aggregation != Aggregation::kSlices) {
     std::vector<Tensor> own;
@@ -144,9 +143,11 @@ Variable::Variable(std::string name, const PerReplica<Tensor>& initial, const Va
   const std::lock_guard<std::mutex> lock(strategy.made_mutex_);
   const bool exists = strategy.variables().contains(state->decl.name);
   if (exists && current_builder() == nullptr) {
-    throw InvalidArgument(
-        str("variable '", state->decl.name, "' exists already in this strategy; give it another name"),
-        place);
+    const StoredVariable& there = *strategy.variables().find(state->decl.name);
+    throw InvalidArgument(str("variable '", state->decl.name, "' exists already in this strategy, as ",
+                              there.spec(), there.made_at().empty() ? "" : str(" (", there.made_at(), ")"),
+                              "; give the new one, ", state->decl.spec, ", another name"),
+                          place);
   }
   if (!exists) {
     strategy.made_.erase(state->decl.name);  // if it was erased from the store
@@ -179,7 +180,10 @@ Variable::Variable(std::string name, const PerReplica<Tensor>& initial, const Va
 }
 
 const std::string& Variable::name() const { return state_->decl.name; }
-const TensorSpec& Variable::spec() const { return state_->decl.spec; }
+const TensorSpec& Variable::spec() const {
+  const StoredVariable* stored = state_->tracer->variables().find(name());
+  return stored == nullptr ? state_->decl.spec : stored->spec();
+}
 Synchronization Variable::synchronization() const {
   return internal::declaration_in_store(state_->decl, *state_->tracer).synchronization;
 }
@@ -226,7 +230,13 @@ VariableQuestion Variable::question(VariableAction action, ReplicaKind value, co
 namespace internal {
 
 VariableDecl declaration_in_store(VariableDecl decl, const Tracer& tracer) {
-  if (tracer.variables().contains(decl.name)) declare_as(tracer.variables().role(decl.name), decl);
+  const StoredVariable* stored = tracer.variables().find(decl.name);
+  if (stored == nullptr) return decl;
+  declare_as(tracer.variables().role(decl.name), decl);
+  if (decl.spec != stored->spec()) {  // replaced, or made anew
+    decl.spec = stored->spec();
+    decl.initial = Tensor();
+  }
   return decl;
 }
 

@@ -73,7 +73,7 @@ class LOCKSTEP_API Variable {
            SourceSite site = SourceSite::current());
 
   const std::string& name() const;
-  const TensorSpec& spec() const;
+  const TensorSpec& spec() const;  // as the store has it
   // As the store has it: if a pass declared the variable anew, what that declaration says.
   Synchronization synchronization() const;
   Aggregation aggregation() const;

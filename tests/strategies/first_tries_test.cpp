@@ -340,7 +340,7 @@ TEST_F(FirstTries, RowsThatDoNotFitAreCountedReplicaByReplica) {
   // As many in all, which is not enough.
   const PerReplica<Tensor> values(std::vector{row(1), row(2)}), places(std::vector{index(2), index(1)});
   EXPECT_THAT(error_of([&] { f(values, places); }),
-              AllOf(HasSubstr("there are 2 indices for 1 row"), HasSubstr("first_tries_test.cpp:")));
+              AllOf(HasSubstr("got 2 indices for 1 row"), HasSubstr("first_tries_test.cpp:")));
   EXPECT_TRUE(table.value().bit_equal(Tensor::zeros({4, 2})));
   f(values, PerReplica<Tensor>(std::vector{index(1), index(2)}));
   EXPECT_TRUE(table.value().bit_equal(Tensor::from<float>({4, 2}, {0, 0, 3, 3, 0, 0, 0, 0})));

@@ -466,5 +466,49 @@ TEST(Erased, NamesAreFreeForVariables) {
   EXPECT_TRUE(strategy.function({}, [=] { return w * 2.F; })()[0].bit_equal(vec({2, 4})));
 }
 
+// --- the store and its handles
+
+TEST(StoreSet, KeepsCopiesThatAreOneValueOneValue) {
+  MirroredStrategy strategy({.devices = cpus(2), .share_mirrored = false});
+  const auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(1.F));
+  const auto read = strategy.function({}, [=](std::span<const Value>) { return w.read() * 1.F; });
+  strategy.variables().set("w", Tensor::scalar(7.F));
+  EXPECT_EQ(read()[1].item(), 7);
+  EXPECT_EQ(w.copies()[1].item(), 7);
+}
+
+TEST(Handles, HaveTheShapeThatTheStoreHas) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  const auto scope = strategy.scope();
+  const Variable w("w", vec({1, 2}));
+  strategy.variables().replace("w", vec({1, 2, 3}));
+  EXPECT_EQ(w.spec().shape, Shape{3});
+  EXPECT_EQ(w.value().shape(), Shape{3});
+  const auto twice = strategy.function({}, [=](std::span<const Value>) { return w.read() * 2.F; });
+  EXPECT_EQ(twice()[0].data<float>()[2], 6);
+}
+
+TEST(Handles, OfATakenNameAreRefusedWithBothShapesAndLines) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  const auto scope = strategy.scope();
+  const std::uint32_t line = SourceSite::current().line + 1;
+  const Variable w("w", vec({1, 2}));
+  EXPECT_THAT(error_of([] {
+                Variable("w", vec({1, 2, 3}));
+              }),
+              AllOf(HasSubstr(str("f32[2] (../../tests/strategies/state_test.cpp:", line, ")")),
+                    HasSubstr("f32[3]"), HasSubstr(str("state_test.cpp:", line + 1))));
+}
+
+// Copies that share their memory are one variable of one program.
+TEST(StoreErase, CountsProgramsOnce) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  const auto scope = strategy.scope();
+  const Variable w("w", vec({1, 2}));
+  const auto f = strategy.function({kScalar}, [=](const Value& x) { return w.read() * x; });
+  EXPECT_THAT(error_of([&] { strategy.variables().erase("w"); }), HasSubstr("1 program is bound to it"));
+}
+
 }  // namespace
 }  // namespace lockstep
