@@ -22,8 +22,8 @@
 // refused. Assigning rows follows the same rules as assigning the whole value, except that setting rows has
 // no sum and no mean, and variables that are synchronized on read have no rows. Inside Strategy::update() a
 // variable is the copy that is being updated, whatever its row says. A may_drift variable is each replica's
-// own: it has no value outside of the replicas. Slices can only be given a whole value at once, outside of
-// functions (Variable::assign of a tensor).
+// own: it has no value outside of the replicas. Slices are changed as one value only outside of functions
+// (Variable::assign, assign_add and assign_sub of a tensor).
 //
 // Thread safety: functions of their arguments, from any thread.
 #pragma once
