@@ -17,7 +17,7 @@ class ResolvedGraph {
   // Blocks of specs with stable addresses.
   using SpecBlocks = std::vector<std::unique_ptr<TensorSpec[]>>;
 
-  // Adds the specs of all live values to `kept`; `kept` and the other arguments must outlive this object.
+  // Adds the specs of all live values to `kept`; all arguments but `feeds` must outlive this object.
   // Throws InvalidArgument if shapes do not fit, or stay unknown.
   ResolvedGraph(const Graph& graph, std::span<const TensorSpec> feeds,
                 const NodeView::VariableSpecs& variables, SpecBlocks& kept);

@@ -30,7 +30,7 @@ class VariablePlan {
   VariablePlan(const ResolvedGraph& resolved, const PlanRequest& request, Plan& plan, StoragePlan& storages);
 
   PlannedState& at(const std::string& name) { return states_.at(name); }
-  // The phases, which write a shadow, come before all that use the variable from now on.
+  // From now on the variable's value is this storage, after the phase `writer`.
   void set_shadow(const std::string& name, std::uint32_t storage, std::uint32_t writer);
   // Adds the copies from shadows to variables.
   void commit(const Graph& graph, PhasePlan& phases);
