@@ -90,9 +90,11 @@ class HeldCalls {
     taken.swap(calls_[door]);
     return taken;
   }
-  static void wait_for(const std::string& door, std::size_t count = 1) {
+  // False if fewer calls came within the time.
+  static bool wait_for(const std::string& door, std::size_t count = 1,
+                       std::chrono::seconds time = std::chrono::hours(1)) {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return calls_[door].size() >= count; });
+    return changed_.wait_for(lock, time, [&] { return calls_[door].size() >= count; });
   }
   static void open(const std::string& door) {
     for (const LaterCopy& call : take(door)) call.complete();
