@@ -136,6 +136,7 @@ PipelineReport PassPipeline::run(Graph& graph, PassContext& given, const Pipelin
       entry.seconds = watch.seconds();
       if (checking) check_contract(pass, work, context, entry.outcome, hash);
     } catch (const std::exception& error) {
+      if (options.verify == PipelineChecks::kEnds) blame_earlier(i, graph, given, options.instrumentation);
       for (PassInstrumentation* observer : options.instrumentation)
         observer->pass_failed(pass, work, i, error);
       throw;
@@ -152,6 +153,30 @@ PipelineReport PassPipeline::run(Graph& graph, PassContext& given, const Pipelin
   if (report.outcome == PassOutcome::kChanged) graph = std::move(work);
   report.seconds = whole.seconds();
   return report;
+}
+
+void PassPipeline::blame_earlier(std::size_t failed, const Graph& original, const PassContext& given,
+                                 const std::vector<PassInstrumentation*>& instrumentation) {
+  Analyses analyses, records;
+  PassContext context = given;
+  context.analyses = &analyses;
+  context.records = &records;
+  Graph again = original;
+  for (std::size_t i = 0; i < failed; ++i) {
+    try {
+      passes_[i]->run(again, context);
+    } catch (...) {
+      return;  // it went well the first time: the error of then says more
+    }
+    try {
+      verify(again, context.topology);
+    } catch (const VerifyError& error) {
+      const PassError blamed = PassError::after(passes_[i]->name(), error.message(), error.place());
+      for (PassInstrumentation* observer : instrumentation)
+        observer->pass_failed(*passes_[i], again, i, blamed);
+      std::throw_with_nested(blamed);
+    }
+  }
 }
 
 void PassPipeline::check_end(const Graph& made, const Graph& original, PassContext& context,

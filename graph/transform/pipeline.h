@@ -91,6 +91,10 @@ class LOCKSTEP_API PassPipeline {
   std::string to_string() const;
 
  private:
+  // After the pass of that number has failed: throws an error that names the earlier pass that left the graph
+  // invalid, if there is one.
+  void blame_earlier(std::size_t failed, const Graph& original, const PassContext& given,
+                     const std::vector<PassInstrumentation*>& instrumentation);
   // Verifies the graph that the passes made; throws an error that names the pass at fault.
   void check_end(const Graph& made, const Graph& original, PassContext& context,
                  const std::vector<PassInstrumentation*>& instrumentation);

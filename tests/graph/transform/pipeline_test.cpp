@@ -176,6 +176,35 @@ TEST(PassPipeline, ChecksOfTheEndsNameThePassAtFault) {
   EXPECT_THAT(log.failures, ElementsAre(str("breaks-things: ", error.what())));
 }
 
+TEST(PassPipeline, ChecksOfTheEndsBlameThePassThatBrokeTheGraphBeforeAnotherFailed) {
+  int runs = 0;
+  const auto broken = [&](const Scripted::Script& later) {
+    PassPipeline pipeline;
+    pipeline.add(make_dead_node_elimination());
+    pipeline.append(one("breaks-things", [&](Graph& graph) {
+      ++runs;
+      graph.erase(graph.find("a"));
+      return PassOutcome::kChanged;
+    }));
+    pipeline.append(one("stumbles", later));
+    return pipeline;
+  };
+  FailureLog log;
+  const PipelineOptions options{.verify = PipelineChecks::kEnds, .instrumentation = {&log}};
+  const auto error = failure_of<PassError>(
+      broken([](Graph&) -> PassOutcome { throw std::logic_error("where is it?"); }), options);
+  EXPECT_THAT(error.message(), HasSubstr("after breaks-things: "));
+  EXPECT_THAT(log.failures, ElementsAre(str("breaks-things: ", error.what())));
+  EXPECT_EQ(runs, 2);
+  // What fails by itself is still said of the pass that fails.
+  PassPipeline alone = one("renames", [](Graph& graph) {
+    graph.rename(graph.find("a"), "b");
+    return PassOutcome::kChanged;
+  });
+  alone.append(one("stumbles", [](Graph&) -> PassOutcome { throw std::logic_error("where is it?"); }));
+  EXPECT_EQ(failure_of<PassError>(std::move(alone), options).pass(), "stumbles");
+}
+
 TEST(PassPipeline, ChecksOfTheEndsRefuseABrokenGraphAndTrustClaims) {
   Graph graph = small_graph();
   PassPipeline pipeline = one("boasts", [](Graph&) { return PassOutcome::kChanged; });
