@@ -117,7 +117,7 @@ Step Strategy::finish_step(Step::Parts parts, std::string_view method, const Sou
     // A graph that the pipeline has verified is not verified again.
     CompileOptions options = compile_;
     options.verify = compile_.verify && checks_ == PipelineChecks::kNever;
-    parts.program = compile(std::move(graph), runtime_, options);
+    parts.program = compile(std::move(graph), runtime_, options, site);
     return Step(std::move(parts));
   });
 }

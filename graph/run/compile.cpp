@@ -89,15 +89,17 @@ void check_replicas(const Graph& graph) {
 
 }  // namespace
 
-Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options) {
-  if (options.max_plans < 1) throw InvalidArgument("CompileOptions::max_plans must be at least 1");
-  CompileOptions bound = options;
-  if (bound.variables == nullptr) bound.variables = runtime.variables();
-  graph.compact();
-  if (options.verify) verify(graph, &runtime.topology());
-  if (!options.replicas_in_turn) check_replicas(graph);
-  bind_variables(graph, runtime, *bound.variables, options.same_start);
-  return {std::move(graph), runtime, bound};
+Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options, SourceSite site) {
+  return named_call("compile()", site, [&]() -> Program {
+    if (options.max_plans < 1) throw InvalidArgument("CompileOptions::max_plans must be at least 1");
+    CompileOptions bound = options;
+    if (bound.variables == nullptr) bound.variables = runtime.variables();
+    graph.compact();
+    if (options.verify) verify(graph, &runtime.topology());
+    if (!options.replicas_in_turn) check_replicas(graph);
+    bind_variables(graph, runtime, *bound.variables, options.same_start);
+    return {std::move(graph), runtime, bound};
+  });
 }
 
 }  // namespace lockstep

@@ -50,6 +50,7 @@ struct CompileOptions {
 // Throws VerifyError, InvalidArgument (a variable of the store has another spec or, if same_start is
 // kRequired, another initial value; an op has no kernel for its device), FailedPrecondition (replicas whose
 // variables no strategy gave copies).
-LOCKSTEP_API Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options = {});
+LOCKSTEP_API Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options = {},
+                             SourceSite site = SourceSite::current());
 
 }  // namespace lockstep

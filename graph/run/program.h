@@ -157,7 +157,8 @@ class LOCKSTEP_API Program {
   class Impl;  // for the library only
 
  private:
-  friend LOCKSTEP_API Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options);
+  friend LOCKSTEP_API Program compile(Graph graph, const Runtime& runtime, const CompileOptions& options,
+                                      SourceSite site);
   // Takes a verified graph whose variables are in options.variables.
   Program(Graph graph, const Runtime& runtime, const CompileOptions& options);
   Impl& impl() const;
