@@ -260,7 +260,9 @@ StoredVariable& VariableStore::find_or_create(std::string_view name, const Tenso
                                               const std::function<Tensor()>& initial,
                                               const VariableRole& role, std::string_view made_at,
                                               SameStart same_start, const VariableHome& home) {
-  if (StoredVariable* variable = find(name)) {
+  StoredVariable* variable = find(name);
+  const bool reshapes = variable != nullptr && variable->spec() != spec && give_way(*variable, made_at);
+  if (variable != nullptr && !reshapes) {
     check_same_spec(*variable, spec, made_at);
     check_same_home(*variable, home, made_at);
     if (same_start == SameStart::kRequired && role.copy_of.empty()) {
@@ -287,23 +289,25 @@ StoredVariable& VariableStore::find_or_create(std::string_view name, const Tenso
   }
   auto fresh = std::make_unique<StoredVariable>(*this, std::string(name), made, home);
   fresh->made_at_ = made_at;
+  fresh->reshaped_ = reshapes;
   // Zeros need not be kept, nor a value that a copy got from its original.
   if (!is_zero(made) && (role.copy_of.empty() || made.use_count() > 1)) fresh->start_ = made;
   const std::lock_guard<std::mutex> lock(state_->mutex);
-  StoredVariable& variable =
-      *state_->variables.try_emplace(std::string(name), std::move(fresh)).first->second;
-  check_same_spec(variable, spec, made_at);
-  check_same_home(variable, home, made_at);
-  state_->give_role(variable, role);
-  return variable;
+  StoredVariable& stored = *state_->variables.try_emplace(std::string(name), std::move(fresh)).first->second;
+  check_same_spec(stored, spec, made_at);
+  check_same_home(stored, home, made_at);
+  state_->give_role(stored, role);
+  return stored;
+}
+
+VariableRole VariableStore::find_role(std::string_view name) const {
+  const StoredVariable& variable = must_find(const_cast<VariableStore&>(*this), name);
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->role_of(variable);
 }
 
 VariableRole VariableStore::role(std::string_view name, SourceSite site) const {
-  return named_call("VariableStore::role()", site, [&] {
-    const StoredVariable& variable = must_find(const_cast<VariableStore&>(*this), name);
-    const std::lock_guard<std::mutex> lock(state_->mutex);
-    return state_->role_of(variable);
-  });
+  return named_call("VariableStore::role()", site, [&] { return find_role(name); });
 }
 
 std::vector<std::pair<StoredVariable*, VariableRole>> VariableStore::originals() const {
@@ -412,8 +416,8 @@ std::vector<StoredVariable*> VariableStore::group_of(std::string_view name) {
 
 // Holds all locks of the group, so that code that found a variable before sees it whole or empty. Checks for
 // bound programs before it locks, too: called from a node of such a program, it would wait for itself.
-void VariableStore::forget(std::string_view name, const std::vector<StoredVariable*>& group,
-                           std::string_view action) {
+bool VariableStore::forget(std::string_view name, const std::vector<StoredVariable*>& group,
+                           std::string_view action, const std::function<bool()>& condition) {
   const auto check = [&] {  // under the mutex
     std::size_t programs = 0;
     for (const StoredVariable* variable : group) {
@@ -435,6 +439,7 @@ void VariableStore::forget(std::string_view name, const std::vector<StoredVariab
   const CommitScope scope(commits_, group);
   const std::lock_guard<std::mutex> lock(state_->mutex);
   check();
+  if (condition && !condition()) return false;
   state_->erased.reserve(state_->erased.size() + group.size());
   for (StoredVariable* variable : group) {
     std::erase_if(state_->aliases, [&](const auto& alias) { return alias.second == variable; });
@@ -443,6 +448,23 @@ void VariableStore::forget(std::string_view name, const std::vector<StoredVariab
     variable->value_ = Tensor();
     variable->start_ = Tensor();
   }
+  return true;
+}
+
+bool VariableStore::give_way(StoredVariable& variable, std::string_view made_at) {
+  if (made_at.empty() || made_at != variable.made_at()) return false;
+  const std::vector<StoredVariable*> group = group_of(variable.name());
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    if (std::ranges::any_of(group, &StoredVariable::was_bound_)) return false;
+  }
+  return forget(variable.name(), group, "reshaped", [&] {
+    return std::ranges::all_of(group, [&](const StoredVariable* copy) {
+      const Tensor& start = copy->start_.defined() ? copy->start_ : group[0]->start_;
+      const Tensor value = copy->value_.host();
+      return !copy->was_bound_ && (start.defined() ? value.bit_equal(start.host()) : is_zero(value));
+    });
+  });
 }
 
 void VariableStore::erase(std::string_view name, SourceSite site) {
@@ -476,7 +498,7 @@ void VariableStore::replace(std::string_view name, const Tensor& value, SourceSi
     auto fresh = std::make_unique<StoredVariable>(*this, own, value, group[0]->home_);
     fresh->start_ = copied(value);
     fresh->made_at_ = group[0]->made_at_;
-    const VariableRole role = this->role(name, site);
+    const VariableRole role = find_role(name);
     forget(name, group, "replaced");
     const std::lock_guard<std::mutex> lock(state_->mutex);
     state_->give_role(*fresh, role);
@@ -488,6 +510,7 @@ StoredVariable& VariableStore::bind(std::string_view name) {
   StoredVariable& variable = must_find(*this, name);
   const std::lock_guard<std::mutex> lock(state_->mutex);
   ++variable.programs_;
+  variable.was_bound_ = true;
   return variable;
 }
 
@@ -505,7 +528,7 @@ void VariableStore::set(std::string_view name, const Tensor& value, SourceSite s
                                 value.spec(), ": replace() takes one of another dtype or shape"));
     }
     // Copies that are one value stay one value.
-    const VariableRole role = this->role(name, site);
+    const VariableRole role = find_role(name);
     const bool alone = role.copies != CopyRule::kEqual || !role.copy_of.empty();
     const std::vector<StoredVariable*> written =
         alone ? std::vector<StoredVariable*>{&variable} : group_of(variable.name());

@@ -200,6 +200,8 @@ class LOCKSTEP_API StoredVariable : public RunLock {
   // Where it was made: "train.cpp:12"; empty: not known.
   const std::string& made_at() const { return made_at_; }
   CommitLock& commit_lock() { return commit_lock_; }
+  // Has it another dtype or shape than it was made with, because the first program that uses it declares it so?
+  bool reshaped() const { return reshaped_; }
 
  private:
   friend class VariableStore;
@@ -211,7 +213,9 @@ class LOCKSTEP_API StoredVariable : public RunLock {
   Tensor start_;  // the value it was made with; empty: zeros, or that of its original
   std::string made_at_;
   CommitLock commit_lock_;
-  std::size_t programs_ = 0;  // bound to it; guarded by the store's mutex
+  bool reshaped_ = false;
+  std::size_t programs_ = 0;  // bound to it; guarded by the store's mutex, as is the next
+  bool was_bound_ = false;    // by some program, once
 };
 
 // Whether a store that already has a variable accepts another declaration of it.
@@ -234,6 +238,9 @@ class LOCKSTEP_API VariableStore {
   // while the store lives. A role that is not the default replaces the one that the variable had; what the
   // role of a copy says about the copies holds for the variable and all of them. Throws FailedPrecondition if
   // programs are bound to the variable that were compiled for copies of another rule.
+  //
+  // One exception to dtype and shape: a variable that no program has used yet and nobody has changed gives way to
+  // a declaration of the same line (`made_at`). A pass has reshaped it, and its value is in the declaration.
   StoredVariable& find_or_create(std::string_view name, const TensorSpec& spec,
                                  const std::function<Tensor()>& initial, const VariableRole& role = {},
                                  std::string_view made_at = {}, SameStart same_start = SameStart::kAny,
@@ -303,8 +310,13 @@ class LOCKSTEP_API VariableStore {
   SteadyTime first_since() const;
   std::vector<std::pair<StoredVariable*, VariableRole>> originals() const;  // by name
   std::vector<StoredVariable*> group_of(std::string_view name);             // the variable and its copies
-  // Takes the variable and its copies out of the names, and gives their memory back.
-  void forget(std::string_view name, const std::vector<StoredVariable*>& group, std::string_view action);
+  // Takes the variable and its copies out of the names, and gives their memory back; false and nothing if the
+  // condition, which is asked while all locks are held, does not hold.
+  bool forget(std::string_view name, const std::vector<StoredVariable*>& group, std::string_view action,
+              const std::function<bool()>& condition = {});
+  // Forgets the variable if a declaration of another dtype or shape may take its place.
+  bool give_way(StoredVariable& variable, std::string_view made_at);
+  VariableRole find_role(std::string_view name) const;
 
   struct State;
   std::unique_ptr<State> state_;

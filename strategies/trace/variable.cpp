@@ -113,6 +113,12 @@ std::vector<Tensor> initial_copies(const std::string& name, const PerReplica<Ten
   return slices;
 }
 
+// Has a pass given it another dtype or shape?
+bool is_reshaped(const VariableDecl& decl, const internal::Tracer& tracer) {
+  const StoredVariable* stored = tracer.variables().find(decl.name);
+  return stored != nullptr && stored->reshaped();
+}
+
 }  // namespace
 
 Variable::Variable(std::string name, const Tensor& initial, const VariableOptions& options, SourceSite site)
@@ -160,6 +166,10 @@ Variable::Variable(std::string name, const PerReplica<Tensor>& initial, const Va
             described(found->second->decl, found->second->site), " and as ", described(state->decl, site),
             "; give one of them another name, or both the same options"),
         place);
+  }
+  if (found != strategy.made_.end() && is_reshaped(state->decl, strategy)) {
+    state_ = found->second;
+    return;
   }
   VariableStore& store = strategy.variables();
   // A variable that was made before keeps the rule that the store has: a pass may have declared it anew.
@@ -215,8 +225,9 @@ VariableQuestion Variable::question(VariableAction action, ReplicaKind value, co
   check_strategy(site);
   VariableQuestion question;
   const bool drifts = state_->tracer->may_drift(name());
-  question.synchronization = drifts ? state_->decl.synchronization : synchronization();
-  question.aggregation = drifts ? state_->decl.aggregation : aggregation();
+  const bool as_made = drifts || (current_builder() != nullptr && is_reshaped(state_->decl, *state_->tracer));
+  question.synchronization = as_made ? state_->decl.synchronization : synchronization();
+  question.aggregation = as_made ? state_->decl.aggregation : aggregation();
   question.context =
       current_context() == ContextKind::kDefault ? ContextKind::kCrossReplica : current_context();
   question.action = action;
@@ -241,6 +252,7 @@ VariableDecl declaration_in_store(VariableDecl decl, const Tracer& tracer) {
 }
 
 VariableDecl declaration_in_step(VariableDecl decl, const Tracer& tracer) {
+  if (is_reshaped(decl, tracer)) return decl;  // the pass that did it will do it again
   decl = declaration_in_store(std::move(decl), tracer);
   if (tracer.num_replicas_in_sync() == 1 || !tracer.may_drift(decl.name)) return decl;
   if (decl.synchronization == Synchronization::kOnRead) return decl;
@@ -297,9 +309,9 @@ Value Variable::read(SourceSite site) const {
       ContextKind::kUpdate, "read()", site);
   if (joins) {
     const auto here = internal::BuilderAccess(builder).made_at(site);
-    const VariableDecl decl = internal::declaration_in_store(state_->decl, *state_->tracer);
-    std::vector<std::int64_t> begin(spec().shape.rank(), 0);
-    std::vector<std::int64_t> end(spec().shape.dims().begin(), spec().shape.dims().end());
+    const VariableDecl decl = internal::declaration_in_step(state_->decl, *state_->tracer);
+    std::vector<std::int64_t> begin(decl.spec.shape.rank(), 0);
+    std::vector<std::int64_t> end(decl.spec.shape.dims().begin(), decl.spec.shape.dims().end());
     end[static_cast<std::size_t>(decl.slice_axis)] = decl.slice_extent;
     return slice(concat(copies[0].values(), decl.slice_axis), begin, end);
   }
@@ -321,8 +333,9 @@ Value Variable::change(VariableAction action, const Operand& operand, bool negat
   GraphBuilder& builder = require_trace("takes Values", "give it a tensor", site);
   const auto here = internal::BuilderAccess(builder).made_at(site);
   const VariableRef ref = declare(builder, site);
+  const TensorSpec spec = internal::declaration_in_step(state_->decl, *state_->tracer).spec;
   Value value = operand.value();
-  if (operand.number()) value = builder.constant(Tensor::full(spec().dtype, Shape{}, *operand.number()));
+  if (operand.number()) value = builder.constant(Tensor::full(spec.dtype, Shape{}, *operand.number()));
   if (!value.valid())
     throw InvalidArgument(str("variable '", name(), "' is assigned an empty value"), place(site));
   if (negate) value = neg(value);
@@ -331,8 +344,7 @@ Value Variable::change(VariableAction action, const Operand& operand, bool negat
       {value},
       [&](GraphBuilder& where, std::span<const Value> v) {
         const Value mine = meaning == VariableMeaning::kShareEach ? share_of(v[0]) : v[0];
-        const Value whole =
-            mine.shape().rank() < spec().shape.rank() ? broadcast_to(mine, spec().shape) : mine;
+        const Value whole = mine.shape().rank() < spec.shape.rank() ? broadcast_to(mine, spec.shape) : mine;
         return action == VariableAction::kAssign ? where.assign(ref, whole, site)
                                                  : where.assign_add(ref, whole, site);
       },
@@ -408,7 +420,8 @@ Value Variable::scatter(RowChange change, const Operand& indices, const Operand&
   static constexpr std::string_view kHow[] = {"add", "mul", "div", "set", "min", "max"};  // of assign_rows
   GraphBuilder& builder = require_trace("takes rows", "assign the whole outside", site);
   const auto here = internal::BuilderAccess(builder).made_at(site);
-  if (spec().shape.rank() == 0) {
+  const TensorSpec spec = internal::declaration_in_step(state_->decl, *state_->tracer).spec;
+  if (spec.shape.rank() == 0) {
     throw InvalidArgument(str("variable '", name(), "' is a scalar, which has no rows: assign it"),
                           place(site));
   }
@@ -422,8 +435,8 @@ Value Variable::scatter(RowChange change, const Operand& indices, const Operand&
   const bool open = places.shape().rank() == 1 && what.shape().rank() > 0 &&
                     (places.shape()[0] == kUnknown || what.shape()[0] == kUnknown);
   const Value where =
-      open ? check_indices(places, spec().shape[0], what) : check_indices(places, spec().shape[0]);
-  if (change == RowChange::kDiv && is_integer(spec().dtype)) what = check_divisors(what);
+      open ? check_indices(places, spec.shape[0], what) : check_indices(places, spec.shape[0]);
+  if (change == RowChange::kDiv && is_integer(spec.dtype)) what = check_divisors(what);
   return apply(
       {where, negate ? neg(what) : what},
       [&](GraphBuilder& target, std::span<const Value> v) {

@@ -51,6 +51,15 @@ void require_no_trace_for_value(const ErrorPlace& place) {
   require_no_trace("asked for its value", "use read()", place);
 }
 
+// Throws NotFound if the variable was erased.
+VariableRole role_now(const VariableStore& store, std::string_view name, const ErrorPlace& place) {
+  try {
+    return store.role(name);
+  } catch (const NotFound& error) {
+    throw NotFound(error.message(), place);
+  }
+}
+
 }  // namespace
 
 PerReplica<Tensor> Variable::copies(SourceSite site) const {
@@ -58,7 +67,7 @@ PerReplica<Tensor> Variable::copies(SourceSite site) const {
   check_strategy(site);
   const auto replicas = static_cast<std::size_t>(state_->tracer->num_replicas_in_sync());
   VariableStore& store = state_->tracer->variables();
-  static_cast<void>(store.role(name(), site));  // throws if it was erased
+  static_cast<void>(role_now(store, name(), place(site)));  // throws if it was erased
   std::vector<Tensor> values;
   const CopyLocks held(store, name(), state_->tracer->num_replicas_in_sync(), CopyLocks::Use::kRead);
   for (std::size_t r = 0; r < replicas; ++r) {
@@ -78,7 +87,7 @@ Tensor Variable::value(SourceSite site) const {
   internal::accepted(question(VariableAction::kRead, ReplicaKind::kSingle, site), place(site));
   VariableStore& store = state_->tracer->variables();
   const CopyLocks held(store, name(), state_->tracer->num_replicas_in_sync(), CopyLocks::Use::kRead);
-  const internal::LogicalVariable variable(held.copies(), store.role(name(), site));
+  const internal::LogicalVariable variable(held.copies(), role_now(store, name(), place(site)));
   if (const Decision decision = variable.has_value(); !decision)
     throw InvalidArgument(str("variable '", name(), "': ", decision.reason()), place(site));
   Tensor value = Tensor::empty(variable.spec().dtype, variable.spec().shape);
@@ -106,7 +115,7 @@ void Variable::change_now(VariableAction action, const Tensor& value, bool negat
   VariableStore& store = state_->tracer->variables();
   const std::int64_t replicas = state_->tracer->num_replicas_in_sync();
   const CopyLocks held(store, name(), replicas, CopyLocks::Use::kWrite);
-  const internal::LogicalVariable variable(held.copies(), store.role(name(), site));
+  const internal::LogicalVariable variable(held.copies(), role_now(store, name(), place(site)));
   if (!value.defined() || value.spec() != variable.spec()) {
     throw InvalidArgument(str("variable '", name(), "' holds ", variable.spec(), ", got ",
                               value.defined() ? to_string(value.spec()) : "an empty tensor"),

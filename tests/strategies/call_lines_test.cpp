@@ -195,10 +195,12 @@ TEST_F(CallLines, ManyArguments) {
 TEST_F(CallLines, State) {
   const TemporaryFolder folder;
   VariableStore& store = strategy_.variables();
-  {
+  const Variable gone = [&] {
     const auto scope = strategy_.scope();
     const Variable w("w", vec({1, 2}));
-  }
+    return Variable("gone", vec({1, 2}));
+  }();
+  store.erase("gone");
   save_checkpoint(store, folder / "a.lkc");
   VariableStore empty;
   const auto step = strategy_.function({kScalar}, [](Value x) { return x; });
@@ -211,6 +213,7 @@ TEST_F(CallLines, State) {
       {"value", [&] { store.value("v"); }, "VariableStore::value() called at"},
       {"set", [&] { store.set("w", vec({1})); }, "VariableStore::set() called at"},
       {"committed", [&] { store.committed("v"); }, "VariableStore::committed() called at"},
+      {"value of a handle", [&] { gone.value(); }, "variable 'gone'"},
       {"role", [&] { store.role("v"); }, "VariableStore::role() called at"},
       {"restore", [&] { restore_checkpoint(empty, folder / "a.lkc"); }, "restore_checkpoint() called at"},
       {"no file", [&] { restore_checkpoint(store, folder / "b.lkc"); }, "restore_checkpoint() called at"},

@@ -1,7 +1,9 @@
 // Tests: strategies/trace/variable.cpp, strategies/trace/variable_now.cpp, strategies/trace/tracer.cpp,
 //        strategies/trace/result_kinds.cpp, graph/run/compile.cpp, io/state/snapshot.cpp
 // State that replicas share or have each for themselves: what it is outside of them, saved, and restored.
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 
 #include <gmock/gmock.h>
@@ -11,6 +13,8 @@
 #include "lockstep/graph/text/text.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "lockstep/graph/transform/pass_registry.h"
+#include "lockstep/graph/transform/rewriter.h"
+#include "lockstep/graph/transform/slices.h"
 #include "lockstep/io/state/checkpoint.h"
 #include "lockstep/io/state/snapshot.h"
 #include "lockstep/strategies/mirrored.h"
@@ -160,6 +164,152 @@ void register_redeclare() {
   if (PassRegistry::global().contains("test-redeclare")) return;
   PassRegistry::global().add({.name = "test-redeclare", .summary = "w becomes each replica's own"},
                              [](const PassOptions&) { return std::make_unique<Redeclare>(); });
+}
+
+Tensor upward(const Shape& shape, float from = 0) {
+  Tensor values = Tensor::empty(DType::kF32, shape);
+  std::iota(values.data<float>().begin(), values.data<float>().end(), from);
+  return values;
+}
+
+// Declares w anew, and makes what reads it read it another way.
+class ReshapeW : public Pass {
+ protected:
+  virtual void declare(Graph& graph, std::int64_t replicas) const = 0;
+  virtual Value reading(const Value& w, const Shape& whole) const = 0;
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext&) override {
+    for (const NodeId owner : graph.region_owners()) {
+      if (graph.node(owner).op().region_kind != RegionKind::kReplicated) continue;
+      const Shape whole = graph.find_variable("w")->spec.shape;
+      Graph& region = graph.region(owner, 0);
+      std::vector<NodeId> reads;
+      for (const Node& node : region.nodes()) {
+        if (node.op().name == "read") reads.push_back(node.id());
+      }
+      declare(graph, *graph.node(owner).find<std::int64_t>("replicas"));
+      Rewriter edit(region, name(), &graph);
+      for (const NodeId read : reads) {
+        const auto again = [&](GraphBuilder& b, std::span<const Value>) {
+          return std::vector{reading(b.read({"w"}), whole)};
+        };
+        const std::vector<ValueId> made =
+            edit.build({}, again, {.origin = read, .scope = "w/again", .why = "reshaped"});
+        edit.replace_node(read, made);
+        edit.erase(read);
+      }
+    }
+    return PassOutcome::kChanged;
+  }
+};
+
+// Replicas keep rows of w alone, and gather them where they read it.
+class CutW final : public ReshapeW {
+ public:
+  std::string_view name() const override { return "test-cut-w"; }
+
+ private:
+  void declare(Graph& graph, std::int64_t replicas) const override { declare_slices(graph, "w", replicas); }
+  Value reading(const Value& w, const Shape& whole) const override {
+    return reshape(slice(all_gather(w), {0}, {whole[0]}), whole);
+  }
+};
+
+// w becomes a row of numbers.
+class FlattenW final : public ReshapeW {
+ public:
+  std::string_view name() const override { return "test-flatten-w"; }
+
+ private:
+  void declare(Graph& graph, std::int64_t /*replicas*/) const override {
+    VariableDecl w = *graph.find_variable("w");
+    w.spec.shape = Shape{w.spec.shape.num_elements()};
+    w.initial = w.initial.reshape(w.spec.shape);
+    graph.redeclare_variable(w);
+  }
+  Value reading(const Value& w, const Shape& whole) const override { return reshape(w, whole); }
+};
+
+class RemoveW final : public Pass {
+ public:
+  std::string_view name() const override { return "test-remove-w"; }
+
+ private:
+  PassOutcome run_on(Graph& graph, PassContext&) override {
+    graph.remove_variable("w");
+    return PassOutcome::kChanged;
+  }
+};
+
+template <class P>
+std::string registered() {
+  const std::string name(P().name());
+  if (!PassRegistry::global().contains(name))
+    PassRegistry::global().add({.name = name, .summary = name},
+                               [](const PassOptions&) { return std::make_unique<P>(); });
+  return name;
+}
+
+// A strategy makes its variables before a pass sees a step: the pass may cut them all the same, and each step that
+// is traced later knows them as they were made.
+TEST(Redeclared, APassCutsAVariableOfTheStrategy) {
+  MirroredStrategy strategy({.devices = cpus(2), .step_passes = registered<CutW>()});
+  auto scope = strategy.scope();
+  const Variable w("w", upward({3, 2}));
+  for (int i = 0; i < 2; ++i) {
+    const auto doubled = strategy.function({kScalar}, [=](Value x) { return sum(w * x); });
+    const PerReplica<Tensor> sums = doubled(scalars({1, 2}));
+    EXPECT_EQ(sums[0].item(), 15);
+    EXPECT_EQ(sums[1].item(), 30);
+    EXPECT_EQ(w.aggregation(), Aggregation::kSlices);
+    EXPECT_EQ(w.copies()[1].shape(), (Shape{2, 2}));
+    EXPECT_TRUE(w.value().bit_equal(upward({3, 2}))) << "joined";
+  }
+  // A function that makes its variables itself names the same ones.
+  const auto own = strategy.function({kScalar}, [](Value x) {
+    return sum(Variable("w", upward({3, 2})) * x);
+  });
+  EXPECT_EQ(own(scalars({1, 2}))[1].item(), 30);
+}
+
+TEST(Redeclared, NothingIsLostWhenAPassReshapes) {
+  const auto reshaped_after = [](const std::function<void(const Strategy&, const Variable&)>& before) {
+    MirroredOptions options{.devices = cpus(2), .step_passes = registered<FlattenW>()};
+    options.base.compile.variables = std::make_shared<VariableStore>();
+    MirroredStrategy strategy(options);
+    auto scope = strategy.scope();
+    const Variable w("w", upward({2, 2}));
+    before(strategy, w);
+    const std::string error = error_of([&] {
+      strategy.function({kScalar}, [=](Value x) { return sum(w) * x; })(scalars({1, 2}));
+    });
+    EXPECT_EQ(w.spec().shape.rank(), error == "no error" ? 1U : 2U);
+    return error;
+  };
+  EXPECT_EQ(reshaped_after([](const Strategy&, const Variable&) {}), "no error");
+  const auto refused = AllOf(HasSubstr("is f32[2,2] in this store"), HasSubstr("is used as f32[4]"));
+  EXPECT_THAT(reshaped_after([](const Strategy&, const Variable& w) {
+                w.assign(upward({2, 2}, 5));
+              }),
+              refused);
+  EXPECT_THAT(reshaped_after([](const Strategy& strategy, const Variable&) {
+                CompileOptions options;
+                options.variables = std::shared_ptr<VariableStore>(&strategy.variables(), [](auto*) {});
+                compile(parse("var @w : f32[2,2]\n%r = read[variable=@w]() : f32[2,2]\nreturn %r"),
+                        strategy.runtime(), options);
+              }),
+              refused);
+}
+
+TEST(Redeclared, APassThatRemovesAVariableInUseIsNamed) {
+  MirroredOptions options{.devices = cpus(2), .step_passes = registered<RemoveW>()};
+  options.base.checks = PipelineChecks::kEnds;
+  MirroredStrategy strategy(options);
+  auto scope = strategy.scope();
+  const Variable w("w", Tensor::scalar(1.F));
+  EXPECT_THAT(error_of([&] { strategy.function({kScalar}, [=](Value x) { return w * x; }); }),
+              AllOf(HasSubstr("after test-remove-w: "), HasSubstr("'@w'")));
 }
 
 TEST(Redeclared, VariablesAreWhatTheStoreSays) {
@@ -450,6 +600,17 @@ TEST(Compile, BindsVariablesWhileProgramsLive) {
   program.reset();
   store->erase("w");
   EXPECT_FALSE(store->contains("w"));
+}
+
+TEST(Compile, ErrorsNameTheCall) {
+  const Runtime runtime({.threads = 1});
+  const auto text = [](const char* shape) {
+    return parse(str("var @w : ", shape, "\n%r = read[variable=@w]() : ", shape, "\nreturn %r"));
+  };
+  const Program first = compile(text("f32[]"), runtime);
+  const std::uint32_t line = __LINE__ + 1;
+  const std::string error = error_of([&] { compile(text("f32[2]"), runtime); });
+  EXPECT_THAT(error, HasSubstr(str("compile() called at ", __FILE__, ":", line)));
 }
 
 // A name whose variable was erased can be taken again, with other options.
