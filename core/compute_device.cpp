@@ -21,6 +21,29 @@ ComputeDevice::ComputeDevice(DeviceFacts facts, std::shared_ptr<MemoryPool> pool
 }
 ComputeDevice::~ComputeDevice() = default;
 
+const std::shared_ptr<MemoryPool>& ComputeDevice::staging() const { return default_host_pool(); }
+Stream* ComputeDevice::stream(StreamRole /*role*/) { return nullptr; }
+std::unique_ptr<Event> ComputeDevice::make_event() {
+  throw FailedPrecondition(str("device ", facts_.device, " has no streams, and so no events"));
+}
+Decision ComputeDevice::can_record() const {
+  return Decision::no(str("device ", facts_.device, " cannot record its work"));
+}
+
+Event::~Event() = default;
+Stream::~Stream() = default;
+Recording::~Recording() = default;
+
+std::string_view to_string(StreamRole role) {
+  switch (role) {
+    case StreamRole::kCompute: return "compute";
+    case StreamRole::kCopyIn: return "copy-in";
+    case StreamRole::kCopyOut: return "copy-out";
+    case StreamRole::kCommunication: return "communication";
+  }
+  return "unknown";
+}
+
 DeviceBackend::~DeviceBackend() = default;
 
 }  // namespace lockstep

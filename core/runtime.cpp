@@ -112,6 +112,14 @@ std::shared_ptr<MemoryPool> Runtime::find_pool(MemoryId memory) const {
   return found == devices.end() ? nullptr : state_->pools[static_cast<std::size_t>(found - devices.begin())];
 }
 
+ComputeDevice* Runtime::backend_device(const Device& device) const {
+  const DeviceFacts* found = state_->topology.find(device);
+  if (found == nullptr) throw NotFound(has_device(device).reason());
+  const std::size_t cpus = state_->devices.size() - state_->opened.size();
+  const auto index = static_cast<std::size_t>(found - state_->topology.devices().data());
+  return index < cpus ? nullptr : state_->opened[index - cpus].get();
+}
+
 Tensor Tensor::to(const Device& device, const Runtime& runtime) const { return to(runtime.pool(device)); }
 
 const std::shared_ptr<VariableStore>& Runtime::variables() const { return state_->variables; }

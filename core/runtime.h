@@ -30,6 +30,7 @@
 
 namespace lockstep {
 
+class ComputeDevice;
 class DeviceBackend;
 class Group;
 
@@ -68,6 +69,8 @@ class LOCKSTEP_API Runtime {
   const std::shared_ptr<MemoryPool>& pool(const Device& device) const;  // throws NotFound
   // The pool of the first device that computes in this memory; null: none does.
   std::shared_ptr<MemoryPool> find_pool(MemoryId memory) const;
+  // The device that a backend brought; null for a CPU. Throws NotFound.
+  ComputeDevice* backend_device(const Device& device) const;
   // The store that programs use unless told otherwise.
   const std::shared_ptr<VariableStore>& variables() const;
   std::uint64_t seed() const;

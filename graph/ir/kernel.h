@@ -40,6 +40,7 @@
 namespace lockstep {
 
 class Observer;
+class Stream;
 
 namespace internal {
 class Deferral;
@@ -128,6 +129,9 @@ class LOCKSTEP_API KernelContext {
   // This call goes on after the kernel has returned, until the Completion is signalled. At most once a call.
   // Throws FailedPrecondition if the kernel's KernelDef does not say `deferred`, and if it is called twice.
   Completion& defer();
+  // Where a kernel of a device with streams puts its work (core/compute_device.h); null on other devices. Such a
+  // kernel returns at once: what it was given stays as it is until the work is done.
+  Stream* stream() const { return stream_; }
 
   void set_shard(std::int64_t shard, std::int64_t shards, void* scratch) {
     shard_ = shard;
@@ -136,6 +140,7 @@ class LOCKSTEP_API KernelContext {
   }
   void set_replica(int replica) { replica_ = replica; }
   void set_deferral(internal::Deferral* deferral) { deferral_ = deferral; }
+  void set_stream(Stream* stream) { stream_ = stream; }
 
  private:
   static void check_dtype(const TensorArg& arg, DType wanted);
@@ -150,6 +155,7 @@ class LOCKSTEP_API KernelContext {
   std::int64_t shards_ = 1;
   int replica_ = 0;
   internal::Deferral* deferral_ = nullptr;  // null: it may not defer
+  Stream* stream_ = nullptr;
 };
 
 }  // namespace lockstep
