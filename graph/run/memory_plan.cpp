@@ -91,21 +91,23 @@ class Reachability {
 
 class Planner {
  public:
-  Planner(std::span<Interval> intervals, std::size_t phases, const Clusters& clusters, std::size_t arenas)
-      : intervals_(intervals), sequential_(clusters.sequential), free_(arenas) {
+  Planner(std::span<Interval> intervals, std::size_t phases, const Clusters& clusters, std::size_t arenas,
+          const DeviceOrder& devices)
+      : intervals_(intervals), devices_(devices), sequential_(clusters.sequential), free_(arenas) {
     if (!sequential_) reach_.emplace(clusters);
     plan_.arena_bytes.assign(arenas, 0);
     join_of_ = clusters.join_of;
     first_.assign(phases, 0xFFFFFFFFU);
     last_.assign(phases, 0);
     clusters_of_.resize(sequential_ ? 0 : phases);
+    std::uint32_t position = 0;
     for (std::uint32_t at = 0; at < clusters.calls.size(); ++at) {
       const std::uint32_t phase = clusters.calls[at].phase;
-      first_[phase] = std::min(first_[phase], at);
-      last_[phase] = at;
-      if (sequential_) continue;
-      auto& list = clusters_of_[phase];
-      if (list.empty() || list.back() != clusters.cluster_of[at]) list.push_back(clusters.cluster_of[at]);
+      add_position(phase, position++, clusters.cluster_of[at]);
+      for (const std::uint32_t put : devices.put_by(phase)) {
+        add_position(put, position++, clusters.cluster_of[at]);
+        has_devices_ = true;
+      }
     }
   }
 
@@ -142,20 +144,35 @@ class Planner {
       interval.offset = allocate(interval);
     }
     for (const std::int64_t bytes : plan_.arena_bytes) plan_.planned_bytes += bytes;
-    if (sequential_ && plan_.planned_bytes > plan_.live_set_bytes && intervals_.size() <= kMaxBySize)
+    if (sequential_ && !has_devices_ && plan_.planned_bytes > plan_.live_set_bytes &&
+        intervals_.size() <= kMaxBySize)
       place_by_size();
     return std::move(plan_);
   }
 
  private:
+  struct Users {
+    std::vector<std::uint32_t> clusters;   // that must have ended; empty in sequential plans
+    std::vector<std::uint32_t> on_device;  // phases whose calls must be over
+    std::size_t size() const { return clusters.size() + on_device.size(); }
+    friend bool operator==(const Users&, const Users&) = default;
+  };
   struct Block {
     std::int64_t bytes = 0;
-    std::vector<std::uint32_t> users;  // clusters that must have ended; empty in sequential plans
+    Users users;
   };
   struct FreeList {
     std::map<std::int64_t, Block> by_offset;
     std::set<std::pair<std::int64_t, std::int64_t>> by_size;  // bytes, offset
   };
+
+  void add_position(std::uint32_t phase, std::uint32_t position, std::uint32_t cluster) {
+    first_[phase] = std::min(first_[phase], position);
+    last_[phase] = position;
+    if (sequential_) return;
+    auto& list = clusters_of_[phase];
+    if (list.empty() || list.back() != cluster) list.push_back(cluster);
+  }
 
   // Large blocks of equal size would start at addresses that map to the same cache sets. They get a few extra
   // lines, so that streams over several blocks do not evict each other.
@@ -222,28 +239,37 @@ class Planner {
       intervals_[i].offset = blocks[block_of[first_of_[i]]].offset;
   }
 
-  std::vector<std::uint32_t> users_of(const Interval& interval) const {
-    std::vector<std::uint32_t> users;
-    if (sequential_) return users;
+  Users users_of(const Interval& interval) const {
+    Users users;
+    if (sequential_ && !has_devices_) return users;
     const auto add = [&](std::uint32_t phase) {
-      if (join_of_[phase] != Clusters::kNoJoin) {
-        users.push_back(join_of_[phase]);  // the join ends after all calls of the phase
+      if (devices_.is_on_device(phase)) {
+        users.on_device.push_back(phase);
+      } else if (sequential_) {  // the order of the calls says it
+      } else if (join_of_[phase] != Clusters::kNoJoin) {
+        users.clusters.push_back(join_of_[phase]);  // the join ends after all calls of the phase
       } else {
-        users.insert(users.end(), clusters_of_[phase].begin(), clusters_of_[phase].end());
+        users.clusters.insert(users.clusters.end(), clusters_of_[phase].begin(), clusters_of_[phase].end());
       }
     };
     for (const std::uint32_t reader : interval.readers) add(reader);
     if (interval.readers.empty()) add(interval.writer);
-    std::ranges::sort(users);
-    users.erase(std::unique(users.begin(), users.end()), users.end());
+    for (std::vector<std::uint32_t>* list : {&users.clusters, &users.on_device}) {
+      std::ranges::sort(*list);
+      list->erase(std::unique(list->begin(), list->end()), list->end());
+    }
     return users;
   }
 
-  bool all_precede(std::span<const std::uint32_t> users, std::uint32_t phase) const {
+  bool all_precede(const Users& users, std::uint32_t phase) const {
+    if (!std::ranges::all_of(users.on_device,
+                             [&](std::uint32_t user) { return devices_.precedes(user, phase); }))
+      return false;
     if (sequential_) return true;
-    if (users.size() * clusters_of_[phase].size() > kMaxPairs) return false;
+    if (users.clusters.size() * clusters_of_[phase].size() > kMaxPairs) return false;
     return std::ranges::all_of(clusters_of_[phase], [&](std::uint32_t cluster) {
-      return std::ranges::all_of(users, [&](std::uint32_t user) { return reach_->precedes(user, cluster); });
+      return std::ranges::all_of(users.clusters,
+                                 [&](std::uint32_t user) { return reach_->precedes(user, cluster); });
     });
   }
 
@@ -254,8 +280,8 @@ class Planner {
     const bool fits = !taken_over_[from] && old.offset >= 0 && rounded(old) == rounded(interval) &&
                       old.arena == interval.arena && ends_[from] == last_[interval.writer];
     if (!fits) return false;
-    std::vector<std::uint32_t> others;  // its readers besides the one that takes over
-    if (!sequential_) {
+    if (!sequential_ || has_devices_) {
+      Users others;  // its readers besides the one that takes over
       Interval rest = old;
       rest.readers.clear();
       for (const std::uint32_t reader : old.readers) {
@@ -341,10 +367,12 @@ class Planner {
   }
 
   std::span<Interval> intervals_;
+  const DeviceOrder& devices_;
   bool sequential_;
+  bool has_devices_ = false;
   std::optional<Reachability> reach_;
   std::vector<FreeList> free_;
-  std::vector<std::uint32_t> first_, last_;  // calls, by phase
+  std::vector<std::uint32_t> first_, last_;  // by phase: its calls, in the order of all of them
   std::vector<SmallVector<std::uint32_t, 2>> clusters_of_;
   std::vector<std::uint32_t> join_of_;  // by phase
   std::vector<std::uint32_t> ends_;     // by interval: the last call that touches it
@@ -356,8 +384,8 @@ class Planner {
 }  // namespace
 
 MemoryPlan plan_memory(std::span<Interval> intervals, std::size_t phases, const Clusters& clusters,
-                       std::size_t arenas) {
-  return Planner(intervals, phases, clusters, arenas).run();
+                       std::size_t arenas, const DeviceOrder& devices) {
+  return Planner(intervals, phases, clusters, arenas, devices).run();
 }
 
 }  // namespace lockstep::internal

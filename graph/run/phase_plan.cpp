@@ -52,6 +52,7 @@ std::uint32_t PhasePlan::add(Work work) {
   call.inputs = static_cast<std::uint32_t>(work.inputs.size());
   call.outputs = static_cast<std::uint32_t>(work.outputs.size() + work.rooms.size());
   call.shards = work.split.shards;
+  call.stream = work.stream;
   for (const StorageUse& input : work.inputs) call.bytes_read += num_bytes(*input.spec);
   for (const StorageUse& output : work.outputs) call.bytes_written += num_bytes(*output.spec);
   for (const std::vector<StorageUse>* list : {&work.inputs, &work.outputs, &work.rooms}) {
@@ -80,13 +81,14 @@ std::uint32_t PhasePlan::add(Work work) {
   clustered.commit = work.commit;
   if (work.deferred) clustered.seconds = kCallSeconds;
   clustered.starts = call.starts = work.deferred;
-  plan_.seconds += clustered.seconds * shards;
+  if (work.stream < 0) plan_.seconds += clustered.seconds * shards;
   plan_.phases.push_back(call);
   phases_.push_back(clustered);
   if (has_second) {
     call.finish = work.split.finish;
     call.starts = false;
     call.awaits = work.deferred;
+    call.started_by = phase;
     plan_.phases.push_back(call);
     Phase second;
     second.predecessors.push_back(phase);
@@ -107,7 +109,15 @@ std::uint32_t PhasePlan::add_copy(const Node& node, std::uint32_t from, std::uin
   work.commit = commit || any_commits(after);
   work.after = std::move(after);
   const std::int64_t bytes = num_bytes(*spec);
-  const Transfer transfer(runtime_, storages_[from].memory, storages_[to].memory);
+  const MemoryId source = storages_[from].memory, target = storages_[to].memory;
+  work.stream = copy_stream(source, target);
+  if (work.stream >= 0) {
+    work.kernel = add_kernel([bytes, source, target](KernelContext& c) {
+      c.stream()->copy(c.output(0), target, c.input(0), source, static_cast<std::size_t>(bytes));
+    });
+    return add(std::move(work));
+  }
+  const Transfer transfer(runtime_, source, target);
   if (transfer.stays_on_host())
     work.split.shards = std::max<std::int64_t>(1, (bytes + kCopyGrain - 1) / kCopyGrain);
   work.seconds = 2 * static_cast<double>(bytes) / kBandwidth;
@@ -119,14 +129,51 @@ std::uint32_t PhasePlan::add_copy(const Node& node, std::uint32_t from, std::uin
   return add(std::move(work));
 }
 
+// -1: no device with streams takes part.
+std::int32_t PhasePlan::copy_stream(MemoryId from, MemoryId to) {
+  const bool within = from == to;
+  const std::int32_t at_target = stream_in(to, within ? StreamRole::kCompute : StreamRole::kCopyIn);
+  if (at_target >= 0 || within) return at_target;
+  return stream_in(from, StreamRole::kCopyOut);
+}
+
+std::int32_t PhasePlan::stream_in(MemoryId memory, StreamRole role) {
+  if (memory == kHostMemory) return -1;
+  return stream_of(storages_.facts(storages_.arena_in(memory)).device, role);
+}
+
+std::int32_t PhasePlan::stream_of(const Device& device, StreamRole role) {
+  ComputeDevice* const found = runtime_.backend_device(device);
+  if (found == nullptr || found->stream(role) == nullptr) return -1;
+  for (std::size_t i = 0; i < plan_.streams.size(); ++i) {
+    const PlannedStream& known = plan_.streams[i];
+    if (runtime_.backend_device(known.device)->stream(known.role) == found->stream(role))
+      return static_cast<std::int32_t>(i);
+  }
+  plan_.streams.push_back({device, role});
+  return static_cast<std::int32_t>(plan_.streams.size() - 1);
+}
+
 void PhasePlan::make_clusters(const CompileOptions& options) {
+  HostPhases seen;
+  const bool on_devices =
+      std::ranges::any_of(plan_.phases, [](const PlannedPhase& phase) { return phase.stream >= 0; });
+  if (on_devices) seen = make_segments(phases_, plan_, device_order_);
+  const std::span<const Phase> phases = on_devices ? std::span<const Phase>(seen.phases) : phases_;
   const bool by_cost = options.clustering == Clustering::kByCost;
   std::size_t lanes = std::max<std::size_t>(runtime_.scheduler().num_workers(), 1);
   if (by_cost && plan_.seconds < options.inline_seconds) lanes = 1;
-  plan_.clusters = internal::make_clusters(phases_, {lanes, by_cost});
+  plan_.clusters = internal::make_clusters(phases, {lanes, by_cost});
   const std::size_t too_few = by_cost ? 2 : 1;
   if (plan_.clusters.clusters.size() <= too_few && lanes > 1) {
-    plan_.clusters = internal::make_clusters(phases_, {1, true});  // nothing can run in parallel
+    plan_.clusters = internal::make_clusters(phases, {1, true});  // nothing can run in parallel
+  }
+  if (on_devices) {
+    for (Call& call : plan_.clusters.calls) call.phase = seen.origin[call.phase];
+    std::vector<std::uint32_t> joins(plan_.phases.size(), Clusters::kNoJoin);
+    for (std::size_t i = 0; i < plan_.clusters.join_of.size(); ++i)
+      joins[seen.origin[i]] = plan_.clusters.join_of[i];
+    plan_.clusters.join_of = std::move(joins);
   }
   plan_.lanes = plan_.clusters.sequential ? 1 : lanes;
   sort_plain_calls();

@@ -56,7 +56,7 @@ class PlanMaker {
     variables_.commit(graph_, phases_);
     add_results();
     phases_.make_clusters(options_);
-    storages_.lay_out();
+    storages_.lay_out(phases_.device_order());
     return std::move(plan_);
   }
 
@@ -239,7 +239,11 @@ class PlanMaker {
     work.seconds = PhasePlan::seconds_of(cost);
     work.hinted = cost.seconds > 0;
     work.deferred = def.deferred;
-    if (work.deferred) prepare_deferred(work, updates);
+    if (work.deferred) {
+      prepare_deferred(work, updates);
+    } else {
+      work.stream = phases_.stream_of(facts.device, StreamRole::kCompute);
+    }
     return work.deferred;
   }
 

@@ -188,9 +188,9 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     PlannedProgram& planned() const { return *planned_; }
     RunContext& context() const { return *context_; }
 
-    // The run has ended for its caller, and deferred calls of it are in flight: everything stays as it is until
-    // they are over.
-    void leave_behind() noexcept {
+    // The run has ended for its caller, and calls of it are in flight: everything stays as it is until they are
+    // over. Calls on streams also use feeds and results: those are kept, or, if the caller has them, waited for.
+    void leave_behind(std::span<const Tensor> feeds, std::span<const Tensor> results, bool given) noexcept {
       RunContext& context = *std::exchange(context_, nullptr);
       Impl& program = program_;
       // The lambda keeps the plan, the variables and the runtime.
@@ -200,9 +200,13 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
         const std::lock_guard<std::mutex> lock(self->mutex_);
         over = planned->take_out(context);
       };
+      const bool on_streams = !planned_->plan().streams.empty();
       try {
-        if (internal::drain(context.flights(), end)) return;
-      } catch (const std::bad_alloc&) {  // of the function: wait here, as without a thread
+        std::vector<Tensor> kept(feeds.begin(), on_streams ? feeds.end() : feeds.begin());
+        if (on_streams) kept.insert(kept.end(), results.begin(), results.end());
+        const bool waits = given && on_streams;
+        if (!waits && internal::drain(context.flights(), [end, kept] { end(); })) return;
+      } catch (const std::bad_alloc&) {  // wait here, as without a thread
       }
       while (context.flights().any()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       end();
@@ -333,13 +337,13 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   void run_into(std::span<const Tensor> feeds, std::span<Tensor> results, const RunOptions& options) {
     Lease lease(*this, feeds, results);
     check_results(lease.planned().plan(), feeds, results);
-    run_step(lease, feeds, results, options, 0, RunContext::is_awaited());
+    run_step(lease, feeds, results, options, 0, RunContext::is_awaited(), true);
   }
 
   // One step. Throws RunError; `committed` is the number of earlier steps of the same call. `awaited`: may a
-  // run that holds locks be waiting for this one?
+  // run that holds locks be waiting for this one? `given`: are the results the caller's tensors?
   void run_step(Lease& lease, std::span<const Tensor> feeds, std::span<Tensor> results,
-                const RunOptions& options, std::uint64_t committed, bool awaited) {
+                const RunOptions& options, std::uint64_t committed, bool awaited, bool given = false) {
     PlannedProgram& planned = lease.planned();
     std::optional<RunEvent> event;
     if (options.observer != nullptr) {
@@ -367,7 +371,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
         context.run(planned.locks().all(), info, event ? &*event : nullptr, awaited);
     if (outcome.committed && !outcome.error && planned.plan().commits) store_->advance_step();
     if (outcome.left) {
-      lease.leave_behind();
+      lease.leave_behind(feeds, results, given);
     } else {
       planned.locks().unlock();
     }
@@ -557,9 +561,12 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   [[noreturn]] void throw_error(const Plan& plan, const RunContext::Outcome& outcome,
                                 std::uint64_t committed) const {
     if (!outcome.error) stopped(outcome.stopped, committed);
-    const PlannedPhase& phase = plan.phases[plan.clusters.calls[*outcome.failed_call].phase];
-    ErrorPlace place = place_of(graph_.node(phase.node));
-    if (place.device.empty()) place.device = plan.arenas[phase.arena].to_string();
+    ErrorPlace place;  // empty: a device failed, and did not say where
+    if (outcome.failed_phase) {
+      const PlannedPhase& phase = plan.phases[*outcome.failed_phase];
+      place = place_of(graph_.node(phase.node));
+      if (place.device.empty()) place.device = plan.arenas[phase.arena].to_string();
+    }
     ErrorCode code = ErrorCode::kFailedPrecondition;
     std::string message;
     std::exception_ptr cause = outcome.error;

@@ -84,8 +84,8 @@ class RegionProgram {
   }
 
   [[noreturn]] void rethrow(const RunContext::Outcome& outcome) const {
-    const PlannedPhase& phase = plan_->phases[plan_->clusters.calls[*outcome.failed_call].phase];
-    ErrorPlace place = place_of(region_.node(phase.node));
+    ErrorPlace place;
+    if (outcome.failed_phase) place = place_of(region_.node(plan_->phases[*outcome.failed_phase].node));
     if (replica_ >= 0) place.replica = replica_;
     try {
       std::rethrow_exception(outcome.error);

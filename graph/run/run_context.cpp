@@ -14,7 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPollForStop = std::chrono::milliseconds(5);  // a stop request wakes nobody
-constexpr int kLooksAtFlights = 1000;                        // before a failed run leaves them behind
+constexpr auto kPatience = std::chrono::microseconds(50);    // before a failed run leaves its flights behind
 
 }  // namespace
 
@@ -34,12 +34,16 @@ thread_local RunContext::Active* RunContext::Active::top = nullptr;
 // One call of a plan that may go on after it has returned.
 class RunContext::DeferredCall final : public Deferral {
  public:
-  void bind(RunContext& run, std::uint32_t call, std::uint32_t await) {
+  // `call` starts it, `await` is the cluster that awaits it, and a failure is that of `phase`, which awaits
+  // it.
+  void bind(RunContext& run, std::uint32_t call, std::uint32_t await, std::uint32_t phase) {
     run_ = &run;
     call_ = call;
     await_ = await;
+    phase_ = phase;
   }
   std::uint32_t call() const { return call_; }
+  std::int32_t event() const { return run_->plan_.phases[phase_].event; }
 
   // Before the kernel is called; after it has returned; after it has thrown, or in place of calling it.
   void prepare() { state_.store(State::kIdle, std::memory_order_relaxed); }
@@ -64,7 +68,7 @@ class RunContext::DeferredCall final : public Deferral {
   void end(std::exception_ptr why) noexcept override {
     LOCKSTEP_CHECK(state_.exchange(State::kEnded, std::memory_order_relaxed) == State::kDeferred,
                    "a deferred call was completed twice");
-    if (why != nullptr) run_->fail(call_, std::move(why));
+    if (why != nullptr) run_->fail(phase_, std::move(why));
     run_->lanes_->arrive(await_);
     run_->flights_.drop();
   }
@@ -72,7 +76,27 @@ class RunContext::DeferredCall final : public Deferral {
   RunContext* run_ = nullptr;
   std::uint32_t call_ = 0;
   std::uint32_t await_ = 0;  // the cluster
+  std::uint32_t phase_ = 0;
   std::atomic<State> state_{State::kIdle};
+};
+
+// What a run that failed has left on a stream.
+class RunContext::Flight final : public Completion {
+ public:
+  void leave(Event& end, Flights& flights) {
+    flights_ = &flights;
+    flights.add();
+    try {
+      end.when_done(*this);
+    } catch (...) {
+      flights.drop();
+      throw;
+    }
+  }
+
+ private:
+  void end(std::exception_ptr /*why*/) noexcept override { flights_->drop(); }
+  Flights* flights_ = nullptr;
 };
 
 bool RunContext::is_held(const RunLock* lock, const Active* active) {
@@ -152,22 +176,19 @@ RunContext::RunContext(const Plan& plan, const Runtime& runtime)
   const std::vector<Call>& calls = plan.clusters.calls;
   contexts_.reserve(calls.size());  // instructions point into it
   instructions_.reserve(calls.size());
+  if (!plan.segments.empty()) bind_streams();
   for (const Call& call : calls) {
     const PlannedPhase& phase = plan.phases[call.phase];
+    if (phase.segment >= 0) {
+      instructions_.push_back({&segments_[static_cast<std::size_t>(phase.segment)], nullptr});
+      continue;
+    }
     if (const std::int32_t plain = plan.plain_of[phase.kernel]; plain >= 0) {
       instructions_.push_back({&plan.plain_calls[static_cast<std::size_t>(plain)], nullptr});
       continue;
     }
-    const TensorArg* first = args_.data() + phase.first_arg;
-    KernelContext& context =
-        contexts_.emplace_back(std::span<const TensorArg>(first, phase.inputs),
-                               std::span<const TensorArg>(first + phase.inputs, phase.outputs), &info_);
-    void* scratch = plan.scratch_offsets[call.phase] < 0
-                        ? nullptr
-                        : static_cast<char*>(arenas_[phase.arena].raw()) + plan.scratch_offsets[call.phase];
-    context.set_shard(phase.finish ? phase.shards : call.shard, phase.shards, scratch);
-    context.set_replica(std::max(phase.replica, 0));
-    instructions_.push_back({&plan.kernels[phase.kernel], &context});
+    contexts_.push_back(make_context(phase, call.phase, call.shard));
+    instructions_.push_back({&plan.kernels[phase.kernel], &contexts_.back()});
   }
   if (plan.clusters.sequential) return;
   if (plan.clusters.awaits) bind_deferred();
@@ -175,13 +196,46 @@ RunContext::RunContext(const Plan& plan, const Runtime& runtime)
   lanes_ = std::make_unique<Lanes>(plan.clusters, plan.lanes, runtime_.scheduler(), work);
 }
 
+KernelContext RunContext::make_context(const PlannedPhase& phase, std::uint32_t number, std::uint32_t shard) {
+  const TensorArg* first = args_.data() + phase.first_arg;
+  KernelContext context(std::span<const TensorArg>(first, phase.inputs),
+                        std::span<const TensorArg>(first + phase.inputs, phase.outputs), &info_);
+  const std::int64_t offset = plan_.scratch_offsets[number];
+  void* scratch = offset < 0 ? nullptr : static_cast<char*>(arenas_[phase.arena].raw()) + offset;
+  context.set_shard(phase.finish ? phase.shards : shard, phase.shards, scratch);
+  context.set_replica(std::max(phase.replica, 0));
+  return context;
+}
+
+void RunContext::bind_streams() {
+  for (const PlannedStream& planned : plan_.streams) {
+    ComputeDevice& device = *runtime_.backend_device(planned.device);
+    streams_.push_back(device.stream(planned.role));
+    ends_.push_back(device.make_event());
+  }
+  flying_ = std::make_unique<Flight[]>(streams_.size());
+  for (const std::uint32_t stream : plan_.events)
+    events_.push_back(runtime_.backend_device(plan_.streams[stream].device)->make_event());
+  for (const DeviceCall& call : plan_.device_calls) {
+    const PlannedPhase& phase = plan_.phases[call.phase];
+    device_contexts_.push_back(make_context(phase, call.phase, call.shard));
+    device_contexts_.back().set_stream(streams_[static_cast<std::size_t>(phase.stream)]);
+  }
+  for (std::uint32_t i = 0; i < plan_.segments.size(); ++i)
+    segments_.push_back([this, i] { run_segment(i); });
+  reached_.assign(plan_.segments.size(), 0);
+  segment_awaits_.resize(plan_.segments.size());
+  commits_on_streams_ = std::ranges::any_of(plan_.segments, &Segment::commit);
+}
+
 void RunContext::bind_deferred() {
   const Clusters& clusters = plan_.clusters;
-  std::vector<std::uint32_t> await_of(plan_.phases.size());  // by phase that starts: the cluster
+  // By phase that starts something: the clusters that await it.
+  std::vector<SmallVector<std::uint32_t, 1>> awaits_of(plan_.phases.size());
   std::size_t count = 0;
   for (std::uint32_t i = 0; i < clusters.clusters.size(); ++i) {
     if (!clusters.clusters[i].awaits) continue;
-    await_of[clusters.calls[clusters.clusters[i].begin].phase - 1] = i;
+    awaits_of[plan_.phases[clusters.calls[clusters.clusters[i].begin].phase].started_by].push_back(i);
     ++count;
   }
   deferred_ = std::make_unique<DeferredCall[]>(count);
@@ -189,10 +243,16 @@ void RunContext::bind_deferred() {
   for (const Cluster& cluster : clusters.clusters) {
     first_deferred_.push_back(next);
     for (std::uint32_t at = cluster.begin; at < cluster.end; ++at) {
-      if (!plan_.phases[clusters.calls[at].phase].starts) continue;
-      deferred_[next].bind(*this, at, await_of[clusters.calls[at].phase]);
-      instructions_[at].context->set_deferral(&deferred_[next]);
-      ++next;
+      for (const std::uint32_t await : awaits_of[clusters.calls[at].phase]) {
+        deferred_[next].bind(*this, at, await, clusters.calls[clusters.clusters[await].begin].phase);
+        const std::int32_t segment = plan_.phases[clusters.calls[at].phase].segment;
+        if (segment >= 0) {
+          segment_awaits_[static_cast<std::size_t>(segment)].push_back(next);
+        } else {
+          instructions_[at].context->set_deferral(&deferred_[next]);
+        }
+        ++next;
+      }
     }
   }
 }
@@ -236,6 +296,7 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
       run_inline();
       if (plan_.defers) end_run(true);
     }
+    if (!streams_.empty()) end_streams();
   }
   if (gate_ != nullptr && outcome_.committed) gate_->end(written_);
   if (told != nullptr) told->on_run_end(*event);
@@ -247,8 +308,8 @@ void RunContext::end_run(bool complete) {
   if (complete && !flights_.any()) return;
   const bool failed = state_.load(std::memory_order_acquire) == State::kFailed;
   // Calls that have ended may be about to say so; of a run that did not fail there are no others.
-  for (int i = 0; complete && flights_.any() && (!failed || i < kLooksAtFlights); ++i)
-    std::this_thread::yield();
+  const SteadyTime leave_at = Clock::now() + kPatience;
+  while (complete && flights_.any() && (!failed || Clock::now() < leave_at)) std::this_thread::yield();
   outcome_.left = !complete || flights_.any();
   // Whoever failed may be about to write why.
   while (failed && !outcome_known_.load(std::memory_order_acquire)) std::this_thread::yield();
@@ -256,10 +317,10 @@ void RunContext::end_run(bool complete) {
 
 // --- stopping
 
-void RunContext::fail(std::uint32_t call, std::exception_ptr error) {
+void RunContext::fail(std::optional<std::uint32_t> phase, std::exception_ptr error) {
   if (!failing_.test_and_set(std::memory_order_acq_rel)) {  // the first failure is the one that counts
     outcome_.error = std::move(error);
-    outcome_.failed_call = call;
+    outcome_.failed_phase = phase;
     outcome_known_.store(true, std::memory_order_release);
   }
   state_.store(State::kFailed, std::memory_order_release);
@@ -275,12 +336,18 @@ void RunContext::stop(ErrorCode why) {
 
 bool RunContext::wants_to_leave(std::optional<SteadyTime>& ask_again) noexcept {
   if (should_stop()) return flights_.any();
-  if (info_.deadline != nullptr) ask_again = *info_.deadline;
-  if (info_.cancel != nullptr) {
-    const SteadyTime soon = Clock::now() + kPollForStop;
-    ask_again = ask_again ? std::min(*ask_again, soon) : soon;
-  }
+  ask_again = next_look();
   return false;
+}
+
+// When a thread that sleeps has to ask whether the run is to stop; never, if nothing can stop it.
+std::optional<SteadyTime> RunContext::next_look() const {
+  if (state_.load(std::memory_order_relaxed) == State::kCommitting) return std::nullopt;
+  std::optional<SteadyTime> next;
+  if (info_.deadline != nullptr) next = *info_.deadline;
+  if (info_.cancel == nullptr) return next;
+  const SteadyTime soon = Clock::now() + kPollForStop;
+  return next ? std::min(*next, soon) : soon;
 }
 
 bool RunContext::should_stop() {
@@ -300,7 +367,7 @@ bool RunContext::should_stop() {
 }
 
 bool RunContext::pass_gate() {
-  if (should_stop()) return false;
+  if (should_stop() || (!streams_.empty() && !wait_for_streams())) return false;
   if (gate_ != nullptr) gate_->begin(written_);
   state_.store(State::kCommitting, std::memory_order_release);
   outcome_.committed = true;
@@ -321,6 +388,10 @@ void RunContext::run_call(std::uint32_t at) {
 void RunContext::run_observed_call(std::uint32_t at, int worker, bool follows) {
   const Call& call = plan_.clusters.calls[at];
   const PlannedPhase& phase = plan_.phases[call.phase];
+  if (phase.segment >= 0) {  // its calls run later, on streams
+    run_call(at);
+    return;
+  }
   const NodeEvent event{.run = *event_,
                         .node = *phase.source,
                         .shard = phase.finish ? phase.shards : call.shard,
@@ -357,7 +428,9 @@ bool RunContext::run_calls(std::uint32_t begin, std::uint32_t end, bool follows)
       }
     }
   } catch (...) {
-    fail(at, std::current_exception());
+    const std::uint32_t phase = plan_.clusters.calls[at].phase;
+    const std::int32_t segment = plan_.phases[phase].segment;
+    fail(segment < 0 ? phase : reached_[static_cast<std::size_t>(segment)], std::current_exception());
     return false;
   }
   return true;
@@ -390,24 +463,77 @@ void RunContext::run_cluster(std::uint32_t index, bool follows) noexcept {
 void RunContext::run_starting_cluster(std::uint32_t index, bool follows) {
   const Cluster& cluster = plan_.clusters.clusters[index];
   std::uint32_t begin = cluster.begin;
+  const std::span<DeferredCall> all(deferred_.get() + first_deferred_[index],
+                                    deferred_.get() + first_deferred_[index + 1]);
   // Each call that starts something, with the calls in front of it.
-  for (std::uint32_t i = first_deferred_[index]; i < first_deferred_[index + 1]; ++i) {
-    DeferredCall& deferred = deferred_[i];
-    deferred.prepare();
-    if (should_stop()) {
-      deferred.give_up();
-      continue;
-    }
-    const std::uint32_t end = deferred.call() + 1;
-    if (run_range(begin, end, follows)) {
-      deferred.settle();
-    } else {
-      deferred.give_up();
-    }
+  for (std::size_t i = 0; i < all.size();) {
+    std::size_t next = i;
+    for (; next < all.size() && all[next].call() == all[i].call(); ++next) all[next].prepare();
+    const std::span<DeferredCall> started = all.subspan(i, next - i);
+    i = next;
+    const std::uint32_t end = started[0].call() + 1;
+    const bool runs = !should_stop();
+    const bool started_all = runs && run_range(begin, end, follows);
+    for (DeferredCall& deferred : started) started_all ? deferred.settle() : deferred.give_up();
+    if (!runs) continue;
     follows = true;
     begin = end;
   }
   if (begin < cluster.end && !should_stop()) run_range(begin, cluster.end, follows);
+}
+
+// --- streams
+
+void RunContext::run_segment(std::uint32_t index) {
+  const Segment& segment = plan_.segments[index];
+  for (std::uint32_t at = segment.begin; at < segment.end; ++at) {
+    const DeviceCall& call = plan_.device_calls[at];
+    KernelContext& context = device_contexts_[at];
+    reached_[index] = call.phase;
+    for (std::uint32_t i = call.first_wait; i < call.end_wait; ++i)
+      context.stream()->wait(*events_[plan_.device_waits[i]]);
+    plan_.kernels[plan_.phases[call.phase].kernel](context);
+    if (call.event >= 0) context.stream()->record(*events_[static_cast<std::size_t>(call.event)]);
+  }
+  for (const std::uint32_t i : segment_awaits_[index]) {
+    DeferredCall& awaited = deferred_[i];
+    awaited.begin();
+    try {
+      events_[static_cast<std::size_t>(awaited.event())]->when_done(awaited);
+    } catch (...) {
+      awaited.failed(std::current_exception());
+    }
+  }
+}
+
+// False: the run failed, or is to stop.
+bool RunContext::wait_for_streams() {
+  try {
+    for (std::size_t i = 0; i < streams_.size(); ++i) streams_[i]->record(*ends_[i]);
+    for (const std::unique_ptr<Event>& end : ends_) {
+      while (!end->wait(next_look())) {
+        if (should_stop()) return false;
+      }
+    }
+  } catch (...) {
+    fail(std::nullopt, std::current_exception());
+    return false;
+  }
+  return true;
+}
+
+// The run has ended: what it put on streams is waited for, or left behind.
+void RunContext::end_streams() {
+  if (outcome_.committed && (!commits_on_streams_ || wait_for_streams())) return;
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    try {
+      streams_[i]->record(*ends_[i]);
+      flying_[i].leave(*ends_[i], flights_);
+    } catch (...) {  // the device is lost: nothing runs there any more
+      continue;
+    }
+  }
+  end_run(!outcome_.left);
 }
 
 void RunContext::run_helper(Lanes& lanes, std::size_t helper) noexcept {

@@ -103,7 +103,7 @@ bool StoragePlan::offer(const StorageUse& input, const StorageUse& output) {
   return true;
 }
 
-void StoragePlan::lay_out() {
+void StoragePlan::lay_out(const DeviceOrder& order) {
   if (plan_.arenas.empty()) arena_of({});
   // Values that lie in results need no memory of the plan.
   std::vector<std::int64_t> used(intervals_.size(), -1);
@@ -124,7 +124,7 @@ void StoragePlan::lay_out() {
     if (interval.in_place_of >= 0)
       interval.in_place_of = used[static_cast<std::size_t>(interval.in_place_of)];
   }
-  plan_.memory = plan_memory(needed, plan_.phases.size(), plan_.clusters, plan_.arenas.size());
+  plan_.memory = plan_memory(needed, plan_.phases.size(), plan_.clusters, plan_.arenas.size(), order);
   const auto offset_of = [&](std::int64_t interval) {
     return needed[static_cast<std::size_t>(used[static_cast<std::size_t>(interval)])].offset;
   };

@@ -1,8 +1,11 @@
 // Tests: graph/run/plan.cpp, graph/run/phase_plan.cpp, graph/run/storage_plan.cpp, graph/run/transfer.cpp,
 //        graph/run/variable_plan.cpp, graph/run/region_kernels.cpp
 // A graph, the same bits, wherever its nodes, variables, feeds and results are.
+#include <chrono>
+#include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,6 +17,7 @@
 #include "lockstep/strategies/central_storage.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/passes/register.h"
+#include "support/fake_gpu.h"
 #include "support/far_devices.h"
 #include "support/program_test.h"
 #include "support/random_graph.h"
@@ -28,6 +32,29 @@ using testing::expect_same_values;
 using testing::feeds_for;
 using testing::Values;
 using testing::variables_of;
+
+// How GPUs work: a kernel is done when its call returns, or runs later, on a stream.
+enum class Gpus : std::uint8_t { kAtOnce, kStreams };
+
+// cpu:0, cpu:1, ...; gpu:0 and gpu:2 in one memory, gpu:1 in another.
+Runtime runtime_with(Gpus gpus, RuntimeOptions options = {.threads = 2, .cpu_devices = 2}) {
+  if (gpus == Gpus::kAtOnce) return testing::far_runtime(std::move(options));
+  const auto fake =
+      std::make_shared<testing::FakeGpu>(testing::FakeGpuOptions{.devices = 3, .memories = {0, 1, 0}});
+  fake->set_delays(std::chrono::microseconds(20), options.seed);
+  options.backends = {fake};
+  return Runtime(std::move(options));
+}
+
+class Places : public ::testing::TestWithParam<Gpus> {
+ protected:
+  Places() { testing::FakeGpu::add_kernels(); }  // those that every GPU has
+};
+
+INSTANTIATE_TEST_SUITE_P(Gpus, Places, ::testing::Values(Gpus::kAtOnce, Gpus::kStreams),
+                         [](const auto& given) {
+                           return given.param == Gpus::kAtOnce ? "AtOnce" : "Streams";
+                         });
 
 class Scatter {
  public:
@@ -59,7 +86,7 @@ class Scatter {
  private:
   // Regions are run by the host, whatever the device.
   std::string device_for(const OpDef& op) {
-    const bool anywhere = op.region_kind != RegionKind::kNone || OpRegistry::global().kernel(op, "far");
+    const bool anywhere = op.region_kind != RegionKind::kNone || OpRegistry::global().kernel(op, "fake");
     const std::string name = one_of();
     return anywhere ? name : Device::parse("cpu:0").to_string();
   }
@@ -87,17 +114,18 @@ void expect_same_everywhere(const Graph& graph, std::uint64_t seed, const Runtim
   }
 }
 
-TEST(Places, RandomGraphsGiveTheSameBitsWhereverTheirNodesAre) {
-  const Runtime runtime = testing::far_runtime({.threads = 2, .cpu_devices = 2, .seed = 11});
-  for (std::uint64_t seed = 0; seed < 150; ++seed) {
+TEST_P(Places, RandomGraphsGiveTheSameBitsWhereverTheirNodesAre) {
+  const Runtime runtime = runtime_with(GetParam(), {.threads = 2, .cpu_devices = 2, .seed = 11});
+  const std::uint64_t graphs = testing::kSanitized ? 40 : 150;
+  for (std::uint64_t seed = 0; seed < graphs; ++seed) {
     const Graph graph = testing::random_graph({.seed = seed, .nodes = 25, .regions = 2});
     expect_same_everywhere(graph, seed, runtime, seed % 2 == 0 ? CompileOptions() : testing::with_lanes());
     if (HasFailure()) return;
   }
 }
 
-TEST(Places, LargeValuesInShards) {
-  const Runtime runtime = testing::far_runtime({.threads = 2, .cpu_devices = 2, .seed = 11});
+TEST_P(Places, LargeValuesInShards) {
+  const Runtime runtime = runtime_with(GetParam(), {.threads = 2, .cpu_devices = 2, .seed = 11});
   for (std::uint64_t seed = 0; seed < 3; ++seed) {
     const Graph graph = testing::random_graph({.seed = seed, .nodes = 15, .elements = 300'000});
     expect_same_everywhere(graph, seed, runtime, testing::with_lanes());
@@ -106,9 +134,9 @@ TEST(Places, LargeValuesInShards) {
 }
 
 // Collectives that nothing lowered leave each replica's values where its own input was.
-TEST(Places, CollectivesOverSeveralMemories) {
+TEST_P(Places, CollectivesOverSeveralMemories) {
   register_strategy_passes();
-  const Runtime runtime = testing::far_runtime();
+  const Runtime runtime = runtime_with(GetParam());
   for (const char* lowering :
        {"", ",lower-collectives(ops=ring)", ",lower-collectives(ops=reduction_to_one_device)"}) {
     Graph graph = testing::replicated_step(3);
@@ -175,42 +203,45 @@ std::vector<Tensor> trained(Strategy& strategy) {
 }
 
 template <class Strategy>
-std::vector<Tensor> trained_on(const std::vector<std::string>& devices) {
+std::vector<Tensor> trained_on(const std::vector<std::string>& devices, Gpus gpus) {
   MirroredOptions options{.devices = devices};
-  options.base.runtime = testing::far_runtime({.threads = 2, .cpu_devices = 4, .seed = 3});
+  options.base.runtime = runtime_with(gpus, {.threads = 2, .cpu_devices = 4, .seed = 3});
   Strategy strategy(options);
   return trained(strategy);
 }
 
-TEST(Places, MirroredTrainingOnGpusEqualsThatOnCpus) {
-  const std::vector<Tensor> one_memory = trained_on<MirroredStrategy>({"cpu:0", "cpu:1", "cpu:2"});
+TEST_P(Places, MirroredTrainingOnGpusEqualsThatOnCpus) {
+  const std::vector<Tensor> one_memory =
+      trained_on<MirroredStrategy>({"cpu:0", "cpu:1", "cpu:2"}, GetParam());
   // gpu:0 and gpu:2 share a memory.
-  expect_same_tensors(trained_on<MirroredStrategy>({"gpu:0", "gpu:2", "gpu:1"}), one_memory);
-  expect_same_tensors(trained_on<MirroredStrategy>({"gpu:1", "gpu:0", "gpu:2"}), one_memory);
+  expect_same_tensors(trained_on<MirroredStrategy>({"gpu:0", "gpu:2", "gpu:1"}, GetParam()), one_memory);
+  expect_same_tensors(trained_on<MirroredStrategy>({"gpu:1", "gpu:0", "gpu:2"}, GetParam()), one_memory);
 }
 
 // Their kernels need not give the same bits, so copies of variables would drift apart.
-TEST(Places, MirroringOverDevicesOfTwoKindsIsRefused) {
-  EXPECT_THAT(testing::caught([] {
-                trained_on<MirroredStrategy>({"gpu:0", "cpu:0"});
+TEST_P(Places, MirroringOverDevicesOfTwoKindsIsRefused) {
+  EXPECT_THAT(testing::caught([&] {
+                trained_on<MirroredStrategy>({"gpu:0", "cpu:0"}, GetParam());
               }).what,
               ::testing::HasSubstr("mirror over devices of one kind"));
 }
 
-TEST(Places, LogicalGpusOfOneCardShareTheirVariables) {
-  expect_same_tensors(trained_on<MirroredStrategy>({"gpu:0", "gpu:2"}),
-                      trained_on<MirroredStrategy>({"cpu:0", "cpu:1"}));
+TEST_P(Places, LogicalGpusOfOneCardShareTheirVariables) {
+  expect_same_tensors(trained_on<MirroredStrategy>({"gpu:0", "gpu:2"}, GetParam()),
+                      trained_on<MirroredStrategy>({"cpu:0", "cpu:1"}, GetParam()));
   MirroredOptions options{.devices = {"gpu:0", "gpu:2"}};
-  options.base.runtime = testing::far_runtime();
+  const Runtime runtime = runtime_with(GetParam());
+  options.base.runtime = runtime;
   MirroredStrategy strategy(options);
   trained(strategy);
   EXPECT_TRUE(strategy.variables().is_alias("w/replica_1"));
-  EXPECT_EQ(strategy.variables().find("w")->memory(), testing::kFarA);
+  EXPECT_EQ(strategy.variables().find("w")->memory(),
+            runtime.topology().facts(Device::parse("gpu:0")).memory);
 }
 
-TEST(Places, CentralStorageKeepsVariablesOnItsDevice) {
-  const std::vector<Tensor> cpus = trained_on<CentralStorageStrategy>({"cpu:0", "cpu:1"});
-  expect_same_tensors(trained_on<CentralStorageStrategy>({"gpu:0", "gpu:1"}), cpus);
+TEST_P(Places, CentralStorageKeepsVariablesOnItsDevice) {
+  const std::vector<Tensor> cpus = trained_on<CentralStorageStrategy>({"cpu:0", "cpu:1"}, GetParam());
+  expect_same_tensors(trained_on<CentralStorageStrategy>({"gpu:0", "gpu:1"}, GetParam()), cpus);
 }
 
 }  // namespace

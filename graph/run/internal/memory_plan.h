@@ -2,7 +2,8 @@
 //
 // Every value that needs memory of its own is an Interval: it is written by one phase and read by others. Two
 // of them may share memory only if every phase that uses the first is done before the writer of the second
-// starts, in every order that the clusters allow, not only in the order that a single thread would take.
+// starts, in every order that the clusters and the streams of devices allow, not only in the order that a
+// single thread would take.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include "lockstep/core/base/small_vector.h"
 #include "lockstep/graph/run/internal/clusters.h"
+#include "lockstep/graph/run/internal/device_order.h"
 
 namespace lockstep::internal {
 
@@ -31,8 +33,10 @@ struct MemoryPlan {
   std::int64_t live_set_bytes = 0;  // the most that is alive at one call, in the order of the calls
 };
 
-// Sets the offsets. `arenas` is how many devices there are.
+// Sets the offsets. `arenas` is how many devices there are, `phases` how many phases, those of devices with
+// streams included: the order of their calls is that of `devices`.
 LOCKSTEP_API MemoryPlan plan_memory(std::span<Interval> intervals, std::size_t phases,
-                                    const Clusters& clusters, std::size_t arenas);
+                                    const Clusters& clusters, std::size_t arenas,
+                                    const DeviceOrder& devices = {});
 
 }  // namespace lockstep::internal

@@ -10,6 +10,7 @@
 
 #include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/run/internal/clusters.h"
+#include "lockstep/graph/run/internal/segments.h"
 #include "lockstep/graph/run/internal/storage_plan.h"
 
 namespace lockstep::internal {
@@ -24,7 +25,8 @@ struct Work {
   double seconds = 0;   // of the whole
   bool hinted = false;  // given by the op, not estimated
   bool commit = false;
-  bool deferred = false;  // its call may go on after it has returned
+  bool deferred = false;     // its call may go on after it has returned
+  std::int32_t stream = -1;  // its calls are put there; -1: the host runs it
 };
 
 class PhasePlan {
@@ -44,12 +46,19 @@ class PhasePlan {
   std::uint32_t add_copy(const Node& node, std::uint32_t from, std::uint32_t to, const TensorSpec* spec,
                          std::vector<std::uint32_t> after, bool commit = false);
 
+  // The stream of the first device that computes in the memory, or of a device; -1: it has none.
+  std::int32_t stream_in(MemoryId memory, StreamRole role);
+  std::int32_t stream_of(const Device& device, StreamRole role);
+
   // Once all phases are there: which of them run together, on how many lanes.
   void make_clusters(const CompileOptions& options);
+  // And then: what is over on devices when a phase starts.
+  const DeviceOrder& device_order() const { return device_order_; }
 
   static double seconds_of(const Cost& cost);
 
  private:
+  std::int32_t copy_stream(MemoryId from, MemoryId to);
   void sort_plain_calls();
 
   const Runtime& runtime_;
@@ -57,6 +66,7 @@ class PhasePlan {
   StoragePlan& storages_;
   int replica_;
   std::vector<Phase> phases_;  // by phase: what clustering sees
+  DeviceOrder device_order_;
 };
 
 }  // namespace lockstep::internal

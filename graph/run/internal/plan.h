@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/compute_device.h"
 #include "lockstep/core/runtime.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/ir/kernel.h"
@@ -61,12 +62,34 @@ struct PlannedPhase {
   std::uint32_t outputs = 0;
   std::int64_t shards = 1;  // of the node; a finishing phase has one call, with shard == shards
   bool finish = false;
-  bool starts = false;        // the call may go on after it has returned ...
-  bool awaits = false;        // ... until this phase, the next one, which calls nothing
-  std::int64_t scratch = -1;  // interval
+  bool starts = false;           // the call may go on after it has returned ...
+  bool awaits = false;           // ... until this phase, which calls nothing
+  std::uint32_t started_by = 0;  // of a phase that awaits
+  std::int64_t scratch = -1;     // interval
   std::uint32_t arena = 0;
   std::int32_t replica = -1;                       // -1: for none in particular
   std::int64_t bytes_read = 0, bytes_written = 0;  // by all shards together
+  // Of plans with streams (graph/run/internal/segments.h):
+  std::int32_t stream = -1;   // its calls are put on this one, as part of a segment
+  std::int32_t segment = -1;  // it puts this one on streams
+  std::int32_t event = -1;    // it awaits this one
+};
+
+// A stream that the plan uses, and what it does there.
+struct PlannedStream {
+  Device device;
+  StreamRole role = StreamRole::kCompute;
+};
+struct DeviceCall {
+  std::uint32_t phase = 0;
+  std::uint32_t shard = 0;
+  std::uint32_t first_wait = 0,
+                end_wait = 0;  // in Plan::device_waits: events that its stream waits for first
+  std::int32_t event = -1;     // is set after it; -1: none
+};
+struct Segment {
+  std::uint32_t begin = 0, end = 0;  // its device calls, in the order in which they are put on streams
+  bool commit = false;
 };
 
 struct PlannedVariable {
@@ -87,13 +110,18 @@ struct Plan {
   std::vector<PlacedSpec> results;
   bool results_where_made = true;  // each result is in the memory where it is made
   std::vector<Device> arenas;
-  Clusters clusters;
+  std::vector<PlannedStream> streams;
+  std::vector<Segment> segments;
+  std::vector<DeviceCall> device_calls;
+  std::vector<std::uint32_t> device_waits;
+  std::vector<std::uint32_t> events;  // the stream that sets each
+  Clusters clusters;                  // of the phases that the host runs
   MemoryPlan memory;
   std::int64_t region_planned_bytes = 0;  // of one context for each region of the plan
   std::int64_t region_live_bytes = 0;
   std::vector<std::int64_t> scratch_offsets;  // by phase
   std::size_t lanes = 1;
-  bool defers = false;  // it or one of its regions has deferred calls
+  bool defers = false;  // it or one of its regions has calls that go on after they have returned
   bool draws_random = false;
   bool commits = false;  // writes variables or draws random numbers: the step counter advances
   double seconds = 0;

@@ -5,6 +5,8 @@
 //
 //   inline    every call in the plan's order on the calling thread
 //   lanes     the calling thread and helpers share the plan's clusters (graph/run/internal/lanes.h)
+//   streams   work of devices is put on their streams, segment by segment (graph/run/internal/segments.h);
+//             the gate and the end of the run wait for them
 //
 // A plan with deferred calls always has lanes, if only the calling thread's.
 //
@@ -17,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,9 +44,9 @@ class RunContext : private Lanes::Work {
   // Runs one step and says how it ended.
   struct Outcome {
     bool committed = false;
-    std::exception_ptr error;                  // of the first call that failed
-    std::optional<std::uint32_t> failed_call;  // the call that failed
-    ErrorCode stopped = ErrorCode::kInternal;  // kCancelled or kDeadlineExceeded, if no call failed
+    std::exception_ptr error;                   // of the first call that failed
+    std::optional<std::uint32_t> failed_phase;  // whose call failed, if one did
+    ErrorCode stopped = ErrorCode::kInternal;   // kCancelled or kDeadlineExceeded, if no call failed
     // The run failed while deferred calls were in flight. The context, what the run works on and its locks
     // must stay until flights() are over, and the context cannot run again.
     bool left = false;
@@ -83,6 +86,8 @@ class RunContext : private Lanes::Work {
   class DeferredCall;
   static bool is_held(const RunLock* lock, const Active* active);
 
+  KernelContext make_context(const PlannedPhase& phase, std::uint32_t number, std::uint32_t shard);
+  void bind_streams();
   void bind_deferred();
   void bind();
   void run_call(std::uint32_t at);
@@ -95,9 +100,13 @@ class RunContext : private Lanes::Work {
   void run_helper(Lanes& lanes, std::size_t helper) noexcept override;
   bool wants_to_leave(std::optional<SteadyTime>& ask_again) noexcept override;
   void run_starting_cluster(std::uint32_t index, bool follows);
+  void run_segment(std::uint32_t index);
+  bool wait_for_streams();
+  void end_streams();
+  std::optional<SteadyTime> next_look() const;
   void end_run(bool complete);
   bool should_stop();
-  void fail(std::uint32_t call, std::exception_ptr error);
+  void fail(std::optional<std::uint32_t> phase, std::exception_ptr error);
   void stop(ErrorCode why);
   bool pass_gate();
 
@@ -134,6 +143,18 @@ class RunContext : private Lanes::Work {
   Flights flights_;
   std::unique_ptr<DeferredCall[]> deferred_;
   std::vector<std::uint32_t> first_deferred_;
+
+  // Of plans with streams.
+  class Flight;
+  std::vector<Stream*> streams_;
+  std::vector<std::unique_ptr<Event>> events_;  // of the plan
+  std::vector<std::unique_ptr<Event>> ends_;    // by stream: of everything that the run put there
+  std::unique_ptr<Flight[]> flying_;            // by stream: what a run that failed left there
+  std::vector<KernelContext> device_contexts_;  // by device call
+  std::vector<std::function<void()>> segments_;
+  std::vector<std::uint32_t> reached_;  // by segment: the phase whose call is put on its stream
+  std::vector<std::vector<std::uint32_t>> segment_awaits_;  // by segment: of the deferred calls
+  bool commits_on_streams_ = false;
 
   std::unique_ptr<Lanes>
       lanes_;  // null: inline. The last member: helpers use the others until they have left

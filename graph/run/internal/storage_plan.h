@@ -86,7 +86,7 @@ class StoragePlan {
                       std::span<const StorageUse> outputs);
 
   // Once the plan has its clusters: gives every room its bytes.
-  void lay_out();
+  void lay_out(const DeviceOrder& order);
 
  private:
   bool offer(const StorageUse& input, const StorageUse& output);

@@ -1,0 +1,242 @@
+// graph/run/segments.cpp - which calls of devices are put on streams together, and what orders them there.
+#include "lockstep/graph/run/internal/segments.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+namespace lockstep::internal {
+
+namespace {
+
+constexpr double kPutSeconds = 100e-9;   // of the caller's time, for one call
+constexpr double kAwaitSeconds = 10e-6;  // only decides what is urgent
+
+}  // namespace
+
+class SegmentMaker {
+ public:
+  SegmentMaker(std::span<const Phase> phases, Plan& plan, DeviceOrder& order)
+      : phases_(phases), plan_(plan), order_(order), streams_(plan.streams.size()) {}
+
+  HostPhases run() {
+    number_phases();
+    find_awaited();
+    order_ = DeviceOrder(phases_.size(), streams_);
+    turns_.assign(streams_, 0);
+    last_on_.assign(streams_, Known(streams_, 0));
+    last_call_.assign(phases_.size(), kNone);
+    host_of_.assign(phases_.size(), kNone);
+    await_of_.assign(phases_.size(), kNone);
+    add_stage(false);
+    // The gate waits for all streams.
+    at_gate_ = turns_;
+    add_stage(true);
+    return std::move(result_);
+  }
+
+ private:
+  using Known = std::vector<std::uint32_t>;  // by stream: the turn that is over
+  static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
+
+  bool is_on_device(std::uint32_t phase) const { return plan_.phases[phase].stream >= 0; }
+  // Within one stage: the gate is between them otherwise.
+  bool same_stage(std::uint32_t a, std::uint32_t b) const { return phases_[a].commit == phases_[b].commit; }
+
+  void number_phases() {
+    number_.assign(phases_.size(), 0);
+    for (std::uint32_t i = 0; i < phases_.size(); ++i) {
+      for (const std::uint32_t before : phases_[i].predecessors) {
+        if (!same_stage(before, i)) continue;
+        const bool comes_back = is_on_device(before) && !is_on_device(i);
+        number_[i] = std::max(number_[i], number_[before] + (comes_back ? 1 : 0));
+      }
+      last_number_ = std::max(last_number_, number_[i]);
+    }
+  }
+
+  // Which calls of devices the host, or another stream, needs to be over.
+  void find_awaited() {
+    awaited_.assign(phases_.size(), false);
+    for (std::uint32_t i = 0; i < phases_.size(); ++i) {
+      if (is_on_device(i)) continue;
+      for (const std::uint32_t before : phases_[i].predecessors) {
+        if (is_on_device(before) && same_stage(before, i)) awaited_[before] = true;
+      }
+    }
+  }
+
+  void add_stage(bool commit) {
+    std::vector<std::vector<std::uint32_t>> host(last_number_ + 1), device(last_number_ + 1);
+    for (std::uint32_t i = 0; i < phases_.size(); ++i) {
+      if (phases_[i].commit == commit) (is_on_device(i) ? device : host)[number_[i]].push_back(i);
+    }
+    std::uint32_t segment_before = kNone;
+    for (std::uint32_t number = 0; number <= last_number_; ++number) {
+      for (const std::uint32_t phase : host[number]) add_host_phase(phase);
+      if (!device[number].empty()) segment_before = add_segment(device[number], commit, segment_before);
+    }
+  }
+
+  // --- phases of the host
+
+  void add_host_phase(std::uint32_t phase) {
+    Phase seen = phases_[phase];
+    seen.predecessors.clear();
+    Known known = phases_[phase].commit ? at_gate_ : Known(streams_, 0);
+    for (const std::uint32_t before : phases_[phase].predecessors) {
+      if (!same_stage(before, phase)) {
+        if (!is_on_device(before)) seen.predecessors.push_back(host_of_[before]);
+        continue;
+      }
+      const std::uint32_t waits_for = is_on_device(before) ? await_of_[before] : host_of_[before];
+      seen.predecessors.push_back(waits_for);
+      learn(known, before);
+    }
+    order_.set_known(phase, known);
+    host_of_[phase] = add(std::move(seen), phase);
+  }
+
+  std::uint32_t add(Phase seen, std::uint32_t origin) {
+    std::vector<std::uint32_t> after(seen.predecessors.begin(), seen.predecessors.end());
+    std::ranges::sort(after);
+    after.erase(std::unique(after.begin(), after.end()), after.end());
+    seen.predecessors = SmallVector<std::uint32_t, 2>(std::span<const std::uint32_t>(after));
+    result_.phases.push_back(std::move(seen));
+    result_.origin.push_back(origin);
+    return static_cast<std::uint32_t>(result_.phases.size() - 1);
+  }
+
+  // What is over when a phase has ended, besides what was when it started: itself.
+  void learn(Known& known, std::uint32_t before) const {
+    merge(known, order_.known(before));
+    const DeviceOrder::Place& place = order_.place(before);
+    if (place.stream < 0) return;
+    std::uint32_t& turn = known[static_cast<std::size_t>(place.stream)];
+    turn = std::max(turn, place.turn);
+  }
+  static void merge(Known& into, std::span<const std::uint32_t> other) {
+    for (std::size_t s = 0; s < into.size(); ++s) into[s] = std::max(into[s], other[s]);
+  }
+
+  // --- segments
+
+  std::uint32_t add_segment(std::span<const std::uint32_t> members, bool commit, std::uint32_t before) {
+    const auto own = static_cast<std::uint32_t>(plan_.phases.size());
+    PlannedPhase put;
+    put.segment = static_cast<std::int32_t>(plan_.segments.size());
+    put.source = plan_.phases[members[0]].source;
+    put.node = plan_.phases[members[0]].node;
+    plan_.phases.push_back(put);
+    plan_.defers = true;
+    Segment& segment = plan_.segments.emplace_back();
+    segment.begin = static_cast<std::uint32_t>(plan_.device_calls.size());
+    segment.commit = commit;
+
+    Phase seen;
+    seen.commit = commit;
+    Known at_put = commit ? at_gate_ : Known(streams_, 0);
+    if (before != kNone) seen.predecessors.push_back(before);
+    for (const std::uint32_t member : members) {
+      for (const std::uint32_t after : phases_[member].predecessors) {
+        if (is_on_device(after)) continue;
+        seen.predecessors.push_back(host_of_[after]);
+        if (same_stage(after, member)) learn(at_put, after);
+      }
+    }
+    for (const std::uint32_t member : members) put_calls(member, own, at_put);
+    segment.end = static_cast<std::uint32_t>(plan_.device_calls.size());
+    seen.seconds = kPutSeconds * static_cast<double>(segment.end - segment.begin);
+    plan_.seconds += seen.seconds;
+    seen.starts = std::ranges::any_of(members, [&](std::uint32_t member) { return awaited_[member]; });
+    const std::uint32_t put_phase = add(std::move(seen), own);
+    for (const std::uint32_t member : members) {
+      if (awaited_[member]) add_await(member, own, put_phase);
+    }
+    return put_phase;
+  }
+
+  void put_calls(std::uint32_t member, std::uint32_t put_by, const Known& at_put) {
+    const PlannedPhase& phase = plan_.phases[member];
+    const auto stream = static_cast<std::size_t>(phase.stream);
+    Known known = last_on_[stream];
+    merge(known, at_put);
+    std::vector<std::uint32_t> waits;
+    // The latest first: it may imply the others.
+    std::vector<std::uint32_t> before(phases_[member].predecessors.begin(),
+                                      phases_[member].predecessors.end());
+    std::ranges::sort(before, std::greater<>());
+    for (const std::uint32_t after : before) {
+      if (!is_on_device(after)) continue;
+      const DeviceOrder::Place& place = order_.place(after);
+      if (known[static_cast<std::size_t>(place.stream)] >= place.turn) continue;
+      waits.push_back(event_after(after));
+      learn(known, after);
+    }
+    order_.set_known(member, known);
+    const std::uint32_t shards = phase.finish ? 1 : phases_[member].shards;
+    for (std::uint32_t shard = 0; shard < shards; ++shard) {
+      DeviceCall call;
+      call.phase = member;
+      call.shard = shard;
+      call.first_wait = static_cast<std::uint32_t>(plan_.device_waits.size());
+      if (shard == 0) plan_.device_waits.insert(plan_.device_waits.end(), waits.begin(), waits.end());
+      call.end_wait = static_cast<std::uint32_t>(plan_.device_waits.size());
+      plan_.device_calls.push_back(call);
+    }
+    turns_[stream] += shards;
+    known[stream] = turns_[stream];
+    last_on_[stream] = known;
+    order_.put(member, {phase.stream, turns_[stream]}, put_by);
+    last_call_[member] = static_cast<std::uint32_t>(plan_.device_calls.size() - 1);
+  }
+
+  // The event that is set after the calls of the phase.
+  std::uint32_t event_after(std::uint32_t phase) {
+    DeviceCall& call = plan_.device_calls[last_call_[phase]];
+    if (call.event < 0) {
+      call.event = static_cast<std::int32_t>(plan_.events.size());
+      plan_.events.push_back(static_cast<std::uint32_t>(plan_.phases[phase].stream));
+    }
+    return static_cast<std::uint32_t>(call.event);
+  }
+
+  void add_await(std::uint32_t member, std::uint32_t put_by, std::uint32_t put_phase) {
+    const auto own = static_cast<std::uint32_t>(plan_.phases.size());
+    PlannedPhase await = plan_.phases[member];
+    await.stream = -1;
+    await.scratch = -1;
+    await.inputs = await.outputs = 0;
+    await.awaits = true;
+    await.started_by = put_by;
+    await.event = static_cast<std::int32_t>(event_after(member));
+    plan_.phases.push_back(await);
+    Phase seen;
+    seen.predecessors.push_back(put_phase);
+    seen.seconds = kAwaitSeconds;
+    seen.commit = phases_[member].commit;
+    seen.awaits = true;
+    await_of_[member] = add(std::move(seen), own);
+    plan_.defers = true;
+  }
+
+  std::span<const Phase> phases_;
+  Plan& plan_;
+  DeviceOrder& order_;
+  const std::size_t streams_;
+  std::uint32_t last_number_ = 0;
+  std::vector<std::uint32_t> number_;  // by phase: how often a path to it comes back to the host
+  std::vector<bool> awaited_;          // by phase
+  std::vector<std::uint32_t> turns_;   // by stream: calls so far
+  std::vector<Known> last_on_;         // by stream: what is over when its last call is
+  Known at_gate_;
+  std::vector<std::uint32_t> host_of_, await_of_;  // by phase: in the result
+  std::vector<std::uint32_t> last_call_;           // by phase: of the device calls
+  HostPhases result_;
+};
+
+HostPhases make_segments(std::span<const Phase> phases, Plan& plan, DeviceOrder& order) {
+  return SegmentMaker(phases, plan, order).run();
+}
+
+}  // namespace lockstep::internal

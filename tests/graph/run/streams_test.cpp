@@ -1,0 +1,224 @@
+// Tests: graph/run/segments.cpp, graph/run/memory_plan.cpp, graph/run/run_context.cpp, graph/run/phase_plan.cpp
+// Programs on devices that work by themselves: the interpreter's bits, whatever the streams do first.
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/graph/interpret/interpreter.h"
+#include "lockstep/graph/ops/ops.h"
+#include "support/fake_gpu.h"
+#include "support/program_test.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+class Streams : public ::testing::Test {
+ protected:
+  Streams() : gpus_(std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 3, .memories = {0, 1, 0}})) {}
+  static Runtime on(const std::shared_ptr<FakeGpu>& gpus, std::size_t threads = 2) {
+    return Runtime({.threads = threads, .cpu_devices = 2, .backends = {gpus}});
+  }
+  Runtime runtime(std::size_t threads = 2) const { return on(gpus_, threads); }
+
+  std::shared_ptr<FakeGpu> gpus_;
+};
+
+struct Way {
+  std::size_t threads;
+  CompileOptions options;
+};
+std::vector<Way> ways() {
+  return {{1, {}},
+          {2, {}},
+          {1, with_lanes(Clustering::kOff)},
+          {2, with_lanes()},
+          {2, with_lanes(Clustering::kOff)}};
+}
+
+// A value that crosses the host and two devices, with a variable on each of them.
+Graph crossing_graph() {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {4});
+  const auto at = [&](const char* device, const std::function<Value()>& make) {
+    const auto scope = b.device(device);
+    return make();
+  };
+  const Value a = at("gpu:0", [&] { return x * 2.0F + 1.0F; });
+  const Value c = at("gpu:1", [&] { return relu(a - x); });
+  const Value d = at("cpu:0", [&] { return exp(a) + c; });
+  const Value e = at("gpu:2", [&] { return tanh(d) * a; });
+  at("gpu:0", [&] {
+    const VariableRef w = b.variable("w", Tensor::from({4}, {1.F, 2.F, 3.F, 4.F}));
+    b.assign_add(w, e);
+    return b.read(w);
+  });
+  at("cpu:0", [&] {
+    const VariableRef v = b.variable("v", Tensor::zeros(DType::kF32, {4}));
+    b.assign(v, c * 3.0F);
+    return b.read(v);
+  });
+  b.result(e + c);
+  b.result(a);
+  return b.finish();
+}
+
+TEST_F(Streams, GiveTheInterpretersBits) {
+  const Graph graph = crossing_graph();
+  const std::vector<Tensor> fed = list({vec({1, -2, 3, 0.5})});
+  for (const std::uint64_t seed : {0U, 1U, 2U, 3U, 4U}) {
+    gpus_->set_delays(seed == 0 ? 0us : 300us, seed);
+    for (const Way& way : ways()) {
+      Interpreter interpreter(graph);
+      CompileOptions options = way.options;
+      options.variables = std::make_shared<VariableStore>();
+      const Program program = compile(graph, runtime(way.threads), options);
+      for (int step = 0; step < 3; ++step) {
+        expect_same_tensors(program.run(fed), interpreter.run(fed));
+        expect_same_values(variables_of(*options.variables), interpreter.variables());
+      }
+    }
+  }
+  EXPECT_GT(gpus_->calls(), 0U);
+}
+
+// The host waits for what it reads, not for what else runs there: the call lets the other device go on.
+TEST_F(Streams, TheHostAwaitsSingleValues) {
+  for (const Way& way : ways()) {
+    GraphBuilder b;
+    const Value x = b.placeholder("x", DType::kF32, {2});
+    Value slow, quick;
+    {
+      const auto there = b.device("gpu:1");
+      slow = x * 3.0F;
+    }
+    {
+      const auto there = b.device("gpu:0");
+      quick = x + 1.0F;
+    }
+    const TensorSpec spec{DType::kF32, {2}};
+    const Value looked = b.call("look", {&quick, 1}, {&spec, 1}, [&](KernelContext& c) {
+      std::copy_n(c.input<float>(0).data(), 2, c.output<float>(0).data());
+      gpus_->release(1, StreamRole::kCompute);
+    })[0];
+    b.result(looked);
+    b.result(slow);
+    const Program program = compile(b.finish(), runtime(way.threads), way.options);
+    gpus_->hold(1, StreamRole::kCompute);
+    RunOptions options;
+    options.deadline = Clock::now() + 60s;
+    const std::vector<Tensor> results = program.run(list({vec({1, 2})}), options);
+    EXPECT_EQ(floats(results[0].host()), (std::vector<float>{2, 3}));
+    EXPECT_EQ(floats(results[1].host()), (std::vector<float>{3, 6}));
+  }
+}
+
+TEST_F(Streams, DeadlinesAndCancellationsDoNotWaitForADevice) {
+  for (const Way& way : ways()) {
+    GraphBuilder b;
+    const Value x = b.placeholder("x", DType::kF32, {2});
+    {
+      const auto there = b.device("gpu:0");
+      const VariableRef w = b.variable("w", vec({1, 1}));
+      b.assign_add(w, x * 2.0F);
+    }
+    CompileOptions compiled = way.options;
+    compiled.variables = std::make_shared<VariableStore>();
+    const Program program = compile(b.finish(), runtime(way.threads), compiled);
+    const Tensor fed = vec({1, 2});
+    gpus_->hold(0, StreamRole::kCompute);
+    RunOptions options;
+    options.deadline = Clock::now() + 10ms;
+    EXPECT_EQ(caught([&] { program.run(list({fed}), options); }).code, ErrorCode::kDeadlineExceeded);
+    std::stop_source stop;
+    RunOptions cancelled;
+    cancelled.cancel = stop.get_token();
+    std::thread stops([&] {
+      std::this_thread::sleep_for(5ms);
+      stop.request_stop();
+    });
+    EXPECT_EQ(caught([&] { program.run(list({fed}), cancelled); }).code, ErrorCode::kCancelled);
+    stops.join();
+    gpus_->release(0, StreamRole::kCompute);
+    program.run(list({fed}));
+    EXPECT_EQ(floats(compiled.variables->value("w")), (std::vector<float>{3, 5}))
+        << "the others did not commit";
+  }
+}
+
+// Call k fails, for every k: nothing is committed, the error says where, and the other device goes on.
+TEST_F(Streams, AFailingCallEndsTheRunAndLosesTheDevice) {
+  const Graph graph = crossing_graph();
+  const std::vector<Tensor> fed = list({vec({1, -2, 3, 0.5})});
+  for (const Way& way : ways()) {
+    for (std::uint64_t k = 0;; ++k) {
+      const auto gpus = std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 3, .memories = {0, 1, 2}});
+      CompileOptions options = way.options;
+      options.variables = std::make_shared<VariableStore>();
+      const Program program = compile(graph, on(gpus, way.threads), options);
+      const std::uint64_t calls = gpus->calls();
+      gpus->fail_call(k);
+      try {
+        program.run(fed);
+        ASSERT_GT(k, 4U);
+        EXPECT_LE(gpus->calls() - calls, k) << "all calls were tried";
+        break;
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("the device failed in"));
+        const bool committing = error.code() == ErrorCode::kInternal;
+        EXPECT_TRUE(committing || error.code() == ErrorCode::kUnavailable) << error.what();
+        if (committing) {
+          EXPECT_THAT(error.what(), HasSubstr("variables may be changed"));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Streams, ACallThatIsRefusedEndsTheRunAlone) {
+  const Graph graph = crossing_graph();
+  const std::vector<Tensor> fed = list({vec({1, -2, 3, 0.5})});
+  for (const Way& way : ways()) {
+    CompileOptions options = way.options;
+    options.variables = std::make_shared<VariableStore>();
+    const Program program = compile(graph, runtime(way.threads), options);
+    for (std::uint64_t k = 0; k < 5; ++k) {
+      gpus_->refuse_call(k);
+      const Caught error = caught([&] { program.run(fed); });
+      EXPECT_EQ(error.code, ErrorCode::kUnavailable);
+      EXPECT_THAT(error.what, HasSubstr("could not be put on its stream"));
+      EXPECT_NE(error.place.node, "");
+    }
+    Interpreter interpreter(graph);
+    expect_same_tensors(program.run(fed), interpreter.run(fed));
+    expect_same_values(variables_of(*options.variables), interpreter.variables());
+  }
+}
+
+TEST_F(Streams, MemoryThatIsTooSmallIsAnError) {
+  const auto gpus = std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 1, .memory_bytes = 1 << 16});
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {1 << 16});
+  {
+    const auto there = b.device("gpu:0");
+    b.result(sum(x * 2.0F));
+  }
+  const Program program = compile(b.finish(), on(gpus));
+  const Caught error = caught([&] { program.run(list({Tensor::zeros(DType::kF32, {1 << 16})})); });
+  EXPECT_EQ(error.code, ErrorCode::kOutOfMemory);
+  EXPECT_THAT(error.what, HasSubstr("out of gpu memory"));
+  EXPECT_NE(error.place.node, "");
+}
+
+}  // namespace
+}  // namespace lockstep::testing
