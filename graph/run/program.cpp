@@ -710,7 +710,7 @@ namespace {
 PlanSummary summary_of(const Plan& plan, std::size_t nodes) {
   PlanSummary summary;
   summary.nodes = nodes;
-  summary.calls = plan.clusters.calls.size() -
+  summary.calls = plan.clusters.calls.size() + plan.device_calls.size() - plan.segments.size() -
                   static_cast<std::size_t>(std::ranges::count_if(plan.phases, &PlannedPhase::awaits));
   summary.clusters = plan.clusters.sequential ? 1 : plan.clusters.clusters.size();
   summary.lanes = plan.lanes;

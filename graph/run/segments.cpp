@@ -12,8 +12,6 @@ namespace {
 constexpr double kPutSeconds = 100e-9;   // of the caller's time, for one call
 constexpr double kAwaitSeconds = 10e-6;  // only decides what is urgent
 
-}  // namespace
-
 class SegmentMaker {
  public:
   SegmentMaker(std::span<const Phase> phases, Plan& plan, DeviceOrder& order)
@@ -55,7 +53,7 @@ class SegmentMaker {
     }
   }
 
-  // Which calls of devices the host, or another stream, needs to be over.
+  // Which calls of devices have to be over for the host.
   void find_awaited() {
     awaited_.assign(phases_.size(), false);
     for (std::uint32_t i = 0; i < phases_.size(); ++i) {
@@ -234,6 +232,8 @@ class SegmentMaker {
   std::vector<std::uint32_t> last_call_;           // by phase: of the device calls
   HostPhases result_;
 };
+
+}  // namespace
 
 HostPhases make_segments(std::span<const Phase> phases, Plan& plan, DeviceOrder& order) {
   return SegmentMaker(phases, plan, order).run();

@@ -92,6 +92,22 @@ TEST_F(Streams, GiveTheInterpretersBits) {
   EXPECT_GT(gpus_->calls(), 0U);
 }
 
+// Calls that a segment puts on streams count as calls, the segment and the awaits do not.
+TEST_F(Streams, SummariesCountTheCallsOfDevices) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {4});
+  {
+    const auto there = b.device("gpu:0");
+    b.result(relu(x) + 1.0F);
+  }
+  const Program program = compile(b.finish(), runtime(1));
+  const std::vector<Tensor> fed = list({vec({1, 2, 3, 4})});
+  EXPECT_EQ(program.plan(fed).calls, 3U) << "a copy in, relu and add";
+  const std::uint64_t before = gpus_->calls();
+  program.run(fed);
+  EXPECT_EQ(gpus_->calls() - before, 3U);
+}
+
 // The host waits for what it reads, not for what else runs there: the call lets the other device go on.
 TEST_F(Streams, TheHostAwaitsSingleValues) {
   for (const Way& way : ways()) {
