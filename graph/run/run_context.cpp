@@ -14,7 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPollForStop = std::chrono::milliseconds(5);  // a stop request wakes nobody
-constexpr auto kPatience = std::chrono::microseconds(50);    // before a failed run leaves its flights behind
+constexpr auto kLeaveAfter = std::chrono::microseconds(50);  // before a failed run leaves its flights behind
 
 }  // namespace
 
@@ -308,7 +308,7 @@ void RunContext::end_run(bool complete) {
   if (complete && !flights_.any()) return;
   const bool failed = state_.load(std::memory_order_acquire) == State::kFailed;
   // Calls that have ended may be about to say so; of a run that did not fail there are no others.
-  const SteadyTime leave_at = Clock::now() + kPatience;
+  const SteadyTime leave_at = Clock::now() + kLeaveAfter;
   while (complete && flights_.any() && (!failed || Clock::now() < leave_at)) std::this_thread::yield();
   outcome_.left = !complete || flights_.any();
   // Whoever failed may be about to write why.
