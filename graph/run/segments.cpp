@@ -215,7 +215,6 @@ class SegmentMaker {
     seen.commit = phases_[member].commit;
     seen.awaits = true;
     await_of_[member] = add(std::move(seen), own);
-    plan_.defers = true;
   }
 
   std::span<const Phase> phases_;
