@@ -26,6 +26,9 @@ Stream* ComputeDevice::stream(StreamRole /*role*/) { return nullptr; }
 std::unique_ptr<Event> ComputeDevice::make_event() {
   throw FailedPrecondition(str("device ", facts_.device, " has no streams, and so no events"));
 }
+std::unique_ptr<Stream> ComputeDevice::make_stream() {
+  throw FailedPrecondition(str("device ", facts_.device, " has no streams"));
+}
 Decision ComputeDevice::can_record() const {
   return Decision::no(str("device ", facts_.device, " cannot record its work"));
 }

@@ -35,7 +35,8 @@
 //
 // A stream that waits for an event of the recording takes part in it from then on; before the end the first
 // stream has to wait for the last work of every other. A recording keeps the addresses and arguments that it
-// was made with. While a thread records, it cannot wait for a device.
+// was made with, and may be replayed on any stream of its devices. While a thread records, it cannot wait for a
+// device.
 //
 // Errors: put on a stream, work is accepted or refused (an Error that is thrown). A failure while it runs
 // reaches the host when it waits for an event after it, and from then on with every use of the device.
@@ -138,6 +139,9 @@ class LOCKSTEP_API ComputeDevice {
   // then it has none of any kind, and makes no events.
   virtual Stream* stream(StreamRole role);
   virtual std::unique_ptr<Event> make_event();
+  // A further stream, of which the caller is the only user: work is recorded there, so that what other threads put
+  // on the device's streams meanwhile does not become part of it.
+  virtual std::unique_ptr<Stream> make_stream();
   // A no says why work on its streams has to be put there each time.
   virtual Decision can_record() const;
 

@@ -129,9 +129,13 @@ class LOCKSTEP_API KernelContext {
   // This call goes on after the kernel has returned, until the Completion is signalled. At most once a call.
   // Throws FailedPrecondition if the kernel's KernelDef does not say `deferred`, and if it is called twice.
   Completion& defer();
-  // Where a kernel of a device with streams puts its work (core/compute_device.h); null on other devices. Such a
-  // kernel returns at once: what it was given stays as it is until the work is done.
+  // Where a kernel of a device with streams puts its work (core/compute_device.h); null on other devices.
+  // Such a kernel returns at once: what it was given stays as it is until the work is done.
   Stream* stream() const { return stream_; }
+  // Where such a kernel finds the seed and the step of the run, two std::uint64_t in the memory of its
+  // device: they change from run to run, and a recorded call keeps its arguments. Null: no kernel of the plan
+  // draws random numbers.
+  const void* run_block() const { return run_block_; }
 
   void set_shard(std::int64_t shard, std::int64_t shards, void* scratch) {
     shard_ = shard;
@@ -140,7 +144,10 @@ class LOCKSTEP_API KernelContext {
   }
   void set_replica(int replica) { replica_ = replica; }
   void set_deferral(internal::Deferral* deferral) { deferral_ = deferral; }
-  void set_stream(Stream* stream) { stream_ = stream; }
+  void set_stream(Stream* stream, const void* run_block) {
+    stream_ = stream;
+    run_block_ = run_block;
+  }
 
  private:
   static void check_dtype(const TensorArg& arg, DType wanted);
@@ -156,6 +163,7 @@ class LOCKSTEP_API KernelContext {
   int replica_ = 0;
   internal::Deferral* deferral_ = nullptr;  // null: it may not defer
   Stream* stream_ = nullptr;
+  const void* run_block_ = nullptr;
 };
 
 }  // namespace lockstep

@@ -43,6 +43,9 @@ struct CompileOptions {
   bool replicas_in_turn = false;
   // The most plans kept, one per combination of feed shapes; at least 1.
   std::size_t max_plans = 16;
+  // Work of devices that is the same in each run is recorded when it runs for the second time, and replayed from
+  // then on: that costs the host little. The bits are the same.
+  bool record = true;
   // false: the caller vouches for the graph.
   bool verify = true;
 };

@@ -169,6 +169,13 @@ void PhasePlan::make_clusters(const CompileOptions& options) {
     plan_.clusters = internal::make_clusters(phases, {1, true});  // nothing can run in parallel
   }
   if (on_devices) {
+    for (Segment& segment : plan_.segments) {
+      if (!options.record) segment.records = Decision::no("CompileOptions::record is false");
+      for (const std::uint32_t stream : segment.streams) {
+        const Decision can = runtime_.backend_device(plan_.streams[stream].device)->can_record();
+        if (segment.records && !can) segment.records = can;
+      }
+    }
     for (Call& call : plan_.clusters.calls) call.phase = seen.origin[call.phase];
     std::vector<std::uint32_t> joins(plan_.phases.size(), Clusters::kNoJoin);
     for (std::size_t i = 0; i < plan_.clusters.join_of.size(); ++i)

@@ -55,6 +55,7 @@ class PlanMaker {
     }
     variables_.commit(graph_, phases_);
     add_results();
+    storages_.place_arguments();
     phases_.make_clusters(options_);
     storages_.lay_out(phases_.device_order());
     return std::move(plan_);
@@ -95,6 +96,10 @@ class PlanMaker {
                                .bytes = num_bytes(resolved_.outputs_of(node)[0]),
                                .memory = plan_->feeds[index].memory})};
       done = predecessors(node);
+      const MemoryId memory = plan_->feeds[index].memory;
+      // Its address is another one in each run.
+      if (phases_.stream_in(memory, StreamRole::kCompute) >= 0)
+        values = {move({node.id(), 0}, storages_.arena_in(memory), node, done)};
     } else if (const Tensor* constant = constant_of(node)) {
       values = {storages_.add_constant(*constant)};
       done = predecessors(node);
@@ -439,7 +444,14 @@ class PlanMaker {
       plan_->results_where_made = plan_->results_where_made && wanted == storage.memory;
       const Location result{Location::Kind::kResult, i, 0};
       // Computed directly into the result, unless the call may still be writing when the caller has it again.
-      const bool directly = storage.interval >= 0 && storage.memory == wanted && !storage.deferred;
+      const bool on_stream = phases_.stream_in(storage.memory, StreamRole::kCompute) >= 0;
+      // A stream writes a result last: nothing else of the plan may read it there.
+      const bool read_there =
+          storages_.is_read(from) && std::ranges::any_of(done_[value.node.index()], [&](std::uint32_t phase) {
+            return plan_->phases[phase].stream >= 0;
+          });
+      const bool directly =
+          storage.interval >= 0 && storage.memory == wanted && !storage.deferred && !on_stream && !read_there;
       if (directly && !given[from]) {
         storages_.turn_into(from, result);
         given[from] = true;

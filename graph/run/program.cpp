@@ -717,6 +717,11 @@ PlanSummary summary_of(const Plan& plan, std::size_t nodes) {
   summary.planned_bytes = plan.memory.planned_bytes + plan.region_planned_bytes;
   summary.live_set_bytes = plan.memory.live_set_bytes + plan.region_live_bytes;
   summary.estimated_seconds = plan.seconds;
+  for (const internal::Segment& segment : plan.segments) {
+    const bool records = static_cast<bool>(segment.records);
+    summary.segments.push_back(
+        {segment.end - segment.begin, records, records ? std::string() : segment.records.reason()});
+  }
   return summary;
 }
 

@@ -92,6 +92,13 @@ class LOCKSTEP_API RunError : public Error {
   std::uint64_t committed_;
 };
 
+// Device calls that the host puts on streams together.
+struct SegmentSummary {
+  std::size_t calls = 0;
+  bool records = false;      // is most of it recorded, and replayed?
+  std::string why_not = {};  // why it is not
+};
+
 // What the plan for some feed shapes looks like.
 struct PlanSummary {
   std::size_t nodes = 0;
@@ -102,6 +109,7 @@ struct PlanSummary {
   // The most that is alive at one time, in the plan's order: no plan can need less.
   std::int64_t live_set_bytes = 0;
   double estimated_seconds = 0;  // of one run on one thread
+  std::vector<SegmentSummary> segments = {};
 };
 
 struct CompileOptions;

@@ -2,6 +2,7 @@
 #include "lockstep/graph/run/internal/run_context.h"
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -208,24 +209,74 @@ KernelContext RunContext::make_context(const PlannedPhase& phase, std::uint32_t 
 }
 
 void RunContext::bind_streams() {
-  for (const PlannedStream& planned : plan_.streams) {
-    ComputeDevice& device = *runtime_.backend_device(planned.device);
-    streams_.push_back(device.stream(planned.role));
-    ends_.push_back(device.make_event());
+  const auto device_of = [this](std::uint32_t stream) -> ComputeDevice& {
+    return *runtime_.backend_device(plan_.streams[stream].device);
+  };
+  for (std::uint32_t i = 0; i < plan_.streams.size(); ++i) {
+    streams_.push_back(device_of(i).stream(plan_.streams[i].role));
+    ends_.push_back(device_of(i).make_event());
   }
   flying_ = std::make_unique<Flight[]>(streams_.size());
-  for (const std::uint32_t stream : plan_.events)
-    events_.push_back(runtime_.backend_device(plan_.streams[stream].device)->make_event());
+  for (const PlannedEvent& event : plan_.events) events_.push_back(device_of(event.stream).make_event());
+  bind_run_blocks();
+  stage_feeds();
   for (const DeviceCall& call : plan_.device_calls) {
     const PlannedPhase& phase = plan_.phases[call.phase];
+    const auto stream = static_cast<std::size_t>(phase.stream);
     device_contexts_.push_back(make_context(phase, call.phase, call.shard));
-    device_contexts_.back().set_stream(streams_[static_cast<std::size_t>(phase.stream)]);
+    const auto block = std::ranges::find(run_blocks_, stream, &RunBlock::stream);
+    device_contexts_.back().set_stream(streams_[stream],
+                                       block == run_blocks_.end() ? nullptr : block->block.raw());
   }
-  for (std::uint32_t i = 0; i < plan_.segments.size(); ++i)
+  for (std::uint32_t i = 0; i < plan_.segments.size(); ++i) {
     segments_.push_back([this, i] { run_segment(i); });
-  reached_.assign(plan_.segments.size(), 0);
+    Body& body = bodies_.emplace_back();
+    const std::vector<std::uint32_t>& streams = plan_.segments[i].streams;
+    if (streams.empty() || !plan_.segments[i].records) continue;
+    body.fork = device_of(streams[0]).make_event();
+    body.end = device_of(streams[0]).make_event();
+    for (std::size_t s = 1; s < streams.size(); ++s) {
+      body.join.push_back(device_of(streams[s]).make_event());
+      body.before.push_back(device_of(streams[s]).make_event());
+    }
+  }
   segment_awaits_.resize(plan_.segments.size());
   commits_on_streams_ = std::ranges::any_of(plan_.segments, &Segment::commit);
+}
+
+void RunContext::bind_run_blocks() {
+  if (!plan_.draws_random) return;
+  constexpr std::int64_t kBytes = 2 * sizeof(std::uint64_t);
+  for (std::size_t i = 0; i < plan_.streams.size(); ++i) {
+    if (plan_.streams[i].role != StreamRole::kCompute) continue;
+    const ComputeDevice& device = *runtime_.backend_device(plan_.streams[i].device);
+    run_blocks_.push_back({i, Tensor::empty(DType::kU8, {kBytes}, device.pool()),
+                           Tensor::empty(DType::kU8, {kBytes}, device.staging())});
+  }
+}
+
+// What streams read of the caller's feeds is copied first: the caller may change them when the run has returned,
+// and a recording keeps the address.
+void RunContext::stage_feeds() {
+  std::vector<void*> staged(plan_.feeds.size(), nullptr);
+  std::vector<bool> on_stream(plan_.args.size(), false);
+  for (const PlannedPhase& phase : plan_.phases) {
+    if (phase.stream < 0) continue;
+    for (std::uint32_t i = phase.first_arg; i < phase.first_arg + phase.inputs; ++i) {
+      const Location& from = plan_.args[i].location;
+      if (from.kind != Location::Kind::kFeed || plan_.feeds[from.index].memory != kHostMemory) continue;
+      const TensorSpec& spec = plan_.feeds[from.index].spec;
+      if (staged[from.index] == nullptr) {
+        const ComputeDevice& device =
+            *runtime_.backend_device(plan_.streams[static_cast<std::size_t>(phase.stream)].device);
+        staged_.push_back({from.index, Tensor::empty(spec.dtype, spec.shape, device.staging())});
+        staged[from.index] = staged_.back().staged.raw();
+      }
+      args_[i].data = staged[from.index];
+      on_stream[i] = true;
+    }
+  }
+  std::erase_if(feed_patches_, [&](const Patch& patch) { return on_stream[patch.arg]; });
 }
 
 void RunContext::bind_deferred() {
@@ -268,6 +319,10 @@ void RunContext::bind() {
 RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunInfo& info,
                                     const RunEvent* event, bool awaited) noexcept {
   bind();
+  for (const StagedFeed& feed : staged_) {
+    if (feed.staged.num_bytes() > 0)
+      std::memcpy(const_cast<void*>(feed.staged.raw()), feeds_[feed.feed], feed.staged.num_bytes());
+  }
   info_ = info;
   caller_ = Active::top;
   awaited_ = awaited || is_awaited();
@@ -430,7 +485,7 @@ bool RunContext::run_calls(std::uint32_t begin, std::uint32_t end, bool follows)
   } catch (...) {
     const std::uint32_t phase = plan_.clusters.calls[at].phase;
     const std::int32_t segment = plan_.phases[phase].segment;
-    fail(segment < 0 ? phase : reached_[static_cast<std::size_t>(segment)], std::current_exception());
+    fail(segment < 0 ? phase : reached_, std::current_exception());
     return false;
   }
   return true;
@@ -486,24 +541,143 @@ void RunContext::run_starting_cluster(std::uint32_t index, bool follows) {
 
 void RunContext::run_segment(std::uint32_t index) {
   const Segment& segment = plan_.segments[index];
-  for (std::uint32_t at = segment.begin; at < segment.end; ++at) {
-    const DeviceCall& call = plan_.device_calls[at];
-    KernelContext& context = device_contexts_[at];
-    reached_[index] = call.phase;
-    for (std::uint32_t i = call.first_wait; i < call.end_wait; ++i)
-      context.stream()->wait(*events_[plan_.device_waits[i]]);
-    plan_.kernels[plan_.phases[call.phase].kernel](context);
-    if (call.event >= 0) context.stream()->record(*events_[static_cast<std::size_t>(call.event)]);
-  }
+  reached_ = plan_.device_calls[segment.begin].phase;
+  if (index == 0) put_run_blocks();
+  put_calls(segment.begin, segment.body_begin);
+  put_body(index);
+  put_calls(segment.body_end, segment.end);
   for (const std::uint32_t i : segment_awaits_[index]) {
     DeferredCall& awaited = deferred_[i];
     awaited.begin();
     try {
-      events_[static_cast<std::size_t>(awaited.event())]->when_done(awaited);
+      event_at(static_cast<std::uint32_t>(awaited.event())).when_done(awaited);
     } catch (...) {
       awaited.failed(std::current_exception());
     }
   }
+}
+
+void RunContext::put_run_blocks() {
+  for (RunBlock& block : run_blocks_) {
+    const std::uint64_t values[] = {info_.seed, info_.step};
+    std::memcpy(block.staged.raw(), values, sizeof(values));
+    streams_[block.stream]->copy(block.block.raw(), block.block.memory(), block.staged.raw(), kHostMemory,
+                                 sizeof(values));
+  }
+}
+
+// What stands for the event in this run: of a body that was replayed, its end.
+Event& RunContext::event_at(std::uint32_t event) {
+  const std::int32_t body = plan_.events[event].body_of;
+  if (body >= 0 && bodies_[static_cast<std::size_t>(body)].replayed)
+    return *bodies_[static_cast<std::size_t>(body)].end;
+  return *events_[event];
+}
+
+void RunContext::put_calls(std::uint32_t begin, std::uint32_t end) {
+  for (std::uint32_t at = begin; at < end; ++at) {
+    const DeviceCall& call = plan_.device_calls[at];
+    KernelContext& context = device_contexts_[at];
+    reached_ = call.phase;
+    for (std::uint32_t i = call.first_wait; i < call.end_wait; ++i)
+      context.stream()->wait(event_at(plan_.device_waits[i]));
+    plan_.kernels[plan_.phases[call.phase].kernel](context);
+    if (call.event >= 0) context.stream()->record(*events_[static_cast<std::size_t>(call.event)]);
+  }
+}
+
+// The first run warms libraries up, the second one is recorded, unless a variable has moved meanwhile.
+void RunContext::put_body(std::uint32_t index) {
+  const Segment& segment = plan_.segments[index];
+  Body& body = bodies_[index];
+  body.replayed = false;
+  if (!segment.records) {
+    put_calls(segment.body_begin, segment.body_end);
+    return;
+  }
+  if (body.variables != variables_) {
+    body.variables = variables_;
+    body.recording = nullptr;
+    body.runs = 0;
+  }
+  if (body.recording == nullptr && body.runs > 0) record_body(index);
+  if (body.recording != nullptr) {
+    replay_body(index);
+  } else {
+    put_calls(segment.body_begin, segment.body_end);
+  }
+  ++body.runs;
+}
+
+void RunContext::record_body(std::uint32_t index) {
+  const Segment& segment = plan_.segments[index];
+  Body& body = bodies_[index];
+  std::vector<std::unique_ptr<Stream>> own;  // by stream of the segment
+  for (const std::uint32_t stream : segment.streams)
+    own.push_back(runtime_.backend_device(plan_.streams[stream].device)->make_stream());
+  const auto own_stream = [&](std::uint32_t phase) {
+    const auto stream = static_cast<std::uint32_t>(plan_.phases[phase].stream);
+    return own[static_cast<std::size_t>(std::ranges::find(segment.streams, stream) - segment.streams.begin())]
+        .get();
+  };
+  Stream& first = *own[0];
+  first.begin_recording();
+  try {
+    if (own.size() > 1) first.record(*body.fork);
+    for (std::size_t i = 1; i < own.size(); ++i) own[i]->wait(*body.fork);
+    for (std::uint32_t at = segment.body_begin; at < segment.body_end; ++at) {
+      const DeviceCall& call = plan_.device_calls[at];
+      Stream& stream = *own_stream(call.phase);
+      reached_ = call.phase;
+      for (std::uint32_t i = call.first_wait; i < call.end_wait; ++i) {
+        const std::uint32_t event = plan_.device_waits[i];
+        const bool inside = plan_.events[event].body_of == static_cast<std::int32_t>(index);
+        if (inside) stream.wait(*body.events.at(event));  // for others the whole waits
+      }
+      KernelContext context = device_contexts_[at];
+      context.set_stream(&stream, context.run_block());
+      plan_.kernels[plan_.phases[call.phase].kernel](context);
+      if (call.event < 0) continue;
+      const auto event = static_cast<std::uint32_t>(call.event);
+      stream.record(
+          *(body.events[event] =
+                runtime_.backend_device(plan_.streams[plan_.events[event].stream].device)->make_event()));
+    }
+    for (std::size_t i = 1; i < own.size(); ++i) {
+      own[i]->record(*body.join[i - 1]);
+      first.wait(*body.join[i - 1]);
+    }
+  } catch (...) {
+    try {
+      static_cast<void>(first.end_recording());
+    } catch (const std::exception&) {  // the first error says more
+    }
+    throw;
+  }
+  body.recording = first.end_recording();
+}
+
+// As one piece of work of the first stream, with the order of all streams that take part.
+void RunContext::replay_body(std::uint32_t index) {
+  const Segment& segment = plan_.segments[index];
+  Body& body = bodies_[index];
+  Stream& first = *streams_[segment.streams[0]];
+  const auto further = std::span(segment.streams).subspan(1);
+  for (std::size_t i = 0; i < further.size(); ++i) {
+    streams_[further[i]]->record(*body.before[i]);
+    first.wait(*body.before[i]);
+  }
+  for (std::uint32_t at = segment.body_begin; at < segment.body_end; ++at) {
+    const DeviceCall& call = plan_.device_calls[at];
+    for (std::uint32_t i = call.first_wait; i < call.end_wait; ++i) {
+      const std::uint32_t event = plan_.device_waits[i];
+      if (plan_.events[event].body_of != static_cast<std::int32_t>(index)) first.wait(event_at(event));
+    }
+  }
+  body.recording->replay(first);
+  body.replayed = true;
+  first.record(*body.end);
+  for (const std::uint32_t stream : further) streams_[stream]->wait(*body.end);
 }
 
 // False: the run failed, or is to stop.

@@ -56,10 +56,11 @@ class SegmentMaker {
   // Which calls of devices have to be over for the host.
   void find_awaited() {
     awaited_.assign(phases_.size(), false);
+    goes_on_.assign(phases_.size(), false);
     for (std::uint32_t i = 0; i < phases_.size(); ++i) {
-      if (is_on_device(i)) continue;
       for (const std::uint32_t before : phases_[i].predecessors) {
-        if (is_on_device(before) && same_stage(before, i)) awaited_[before] = true;
+        if (is_on_device(before) && same_stage(before, i))
+          (is_on_device(i) ? goes_on_ : awaited_)[before] = true;
       }
     }
   }
@@ -119,6 +120,31 @@ class SegmentMaker {
 
   // --- segments
 
+  enum class Part : std::uint8_t { kFront, kBody, kBack };
+
+  Part part_of(std::uint32_t phase) const {
+    const PlannedPhase& planned = plan_.phases[phase];
+    const auto args = std::span(plan_.args).subspan(planned.first_arg, planned.inputs + planned.outputs);
+    const auto is_feed = [](const PlannedArg& arg) { return arg.location.kind == Location::Kind::kFeed; };
+    const auto is_result = [](const PlannedArg& arg) { return arg.location.kind == Location::Kind::kResult; };
+    if (std::ranges::any_of(args.first(planned.inputs), is_feed)) return Part::kFront;
+    const bool for_host = awaited_[phase] && !goes_on_[phase];
+    return for_host || std::ranges::any_of(args.subspan(planned.inputs), is_result) ? Part::kBack
+                                                                                    : Part::kBody;
+  }
+
+  Decision can_record(std::span<const std::uint32_t> body) const {
+    if (body.empty()) return Decision::no("nothing in it is the same in each run");
+    for (const std::uint32_t phase : body) {
+      if (awaited_[phase])
+        return Decision::no(
+            str("the host awaits '", plan_.phases[phase].source->name(), "' in the middle of it"));
+    }
+    return Decision::yes();
+  }
+
+  std::uint32_t next_call() const { return static_cast<std::uint32_t>(plan_.device_calls.size()); }
+
   std::uint32_t add_segment(std::span<const std::uint32_t> members, bool commit, std::uint32_t before) {
     const auto own = static_cast<std::uint32_t>(plan_.phases.size());
     PlannedPhase put;
@@ -142,8 +168,21 @@ class SegmentMaker {
         if (same_stage(after, member)) learn(at_put, after);
       }
     }
-    for (const std::uint32_t member : members) put_calls(member, own, at_put);
-    segment.end = static_cast<std::uint32_t>(plan_.device_calls.size());
+    std::vector<std::uint32_t> parts[3];
+    for (const std::uint32_t member : members)
+      parts[static_cast<std::size_t>(part_of(member))].push_back(member);
+    for (const std::uint32_t member : parts[0]) put_calls(member, own, at_put);
+    segment.body_begin = next_call();
+    for (const std::uint32_t member : parts[1]) {
+      put_calls(member, own, at_put);
+      const auto stream = static_cast<std::uint32_t>(plan_.phases[member].stream);
+      if (std::ranges::find(segment.streams, stream) == segment.streams.end())
+        segment.streams.push_back(stream);
+    }
+    segment.body_end = next_call();
+    for (const std::uint32_t member : parts[2]) put_calls(member, own, at_put);
+    segment.end = next_call();
+    segment.records = can_record(parts[1]);
     seen.seconds = kPutSeconds * static_cast<double>(segment.end - segment.begin);
     plan_.seconds += seen.seconds;
     seen.starts = std::ranges::any_of(members, [&](std::uint32_t member) { return awaited_[member]; });
@@ -194,9 +233,16 @@ class SegmentMaker {
     DeviceCall& call = plan_.device_calls[last_call_[phase]];
     if (call.event < 0) {
       call.event = static_cast<std::int32_t>(plan_.events.size());
-      plan_.events.push_back(static_cast<std::uint32_t>(plan_.phases[phase].stream));
+      plan_.events.push_back({static_cast<std::uint32_t>(plan_.phases[phase].stream), body_of(phase)});
     }
     return static_cast<std::uint32_t>(call.event);
+  }
+
+  // The segment in whose body the phase is; -1: in none. Its calls are there.
+  std::int32_t body_of(std::uint32_t phase) const {
+    if (part_of(phase) != Part::kBody) return -1;
+    const auto after = std::ranges::upper_bound(plan_.segments, last_call_[phase], {}, &Segment::begin);
+    return static_cast<std::int32_t>(after - plan_.segments.begin()) - 1;
   }
 
   void add_await(std::uint32_t member, std::uint32_t put_by, std::uint32_t put_phase) {
@@ -222,10 +268,10 @@ class SegmentMaker {
   DeviceOrder& order_;
   const std::size_t streams_;
   std::uint32_t last_number_ = 0;
-  std::vector<std::uint32_t> number_;  // by phase: how often a path to it comes back to the host
-  std::vector<bool> awaited_;          // by phase
-  std::vector<std::uint32_t> turns_;   // by stream: calls so far
-  std::vector<Known> last_on_;         // by stream: what is over when its last call is
+  std::vector<std::uint32_t> number_;    // by phase: how often a path to it comes back to the host
+  std::vector<bool> awaited_, goes_on_;  // by phase: does the host need it to be over; do other device calls?
+  std::vector<std::uint32_t> turns_;     // by stream: calls so far
+  std::vector<Known> last_on_;           // by stream: what is over when its last call is
   Known at_gate_;
   std::vector<std::uint32_t> host_of_, await_of_;  // by phase: in the result
   std::vector<std::uint32_t> last_call_;           // by phase: of the device calls

@@ -629,13 +629,14 @@ class FakeGpu::Lane final : public Stream {
 // no order with other work but that of the recording as a whole.
 class FakeGpu::Replayer final : public Recording {
  public:
-  explicit Replayer(std::shared_ptr<const Tape> tape) : tape_(std::move(tape)) {}
+  Replayer(std::shared_ptr<const Tape> tape, std::vector<std::shared_ptr<Health>> healths)
+      : tape_(std::move(tape)), healths_(std::move(healths)) {}
 
   void replay(Stream& given) override {
     auto& stream = static_cast<Lane&>(given);
     if (stream.is_recorded()) throw FailedPrecondition("a recording cannot be replayed into another one");
-    for (std::size_t i = branches_.size() + 1; i < tape_->lanes().size(); ++i)
-      branches_.push_back(std::make_unique<Lane>(stream.order(), tape_->lanes()[i]->health()));
+    for (std::size_t i = branches_.size() + 1; i < healths_.size(); ++i)
+      branches_.push_back(std::make_unique<Lane>(stream.order(), healths_[i]));
     while (events_.size() < tape_->events() + branches_.size() + 1)
       events_.push_back(std::make_unique<Event>(stream.order()));
     Event& fork = *events_.back();
@@ -661,7 +662,8 @@ class FakeGpu::Replayer final : public Recording {
 
  private:
   std::shared_ptr<const Tape> tape_;
-  std::vector<std::unique_ptr<Event>> events_;   // of the tape, the ends of the branches, the start of all
+  std::vector<std::shared_ptr<Health>> healths_;  // by branch
+  std::vector<std::unique_ptr<Event>> events_;    // of the tape, the ends of the branches, the start of all
   std::vector<std::unique_ptr<Lane>> branches_;  // from branch 1 on; the last member: their threads end first
 };
 
@@ -672,12 +674,16 @@ std::unique_ptr<Recording> FakeGpu::Lane::end_recording() {
   const std::shared_ptr<Tape> tape = tape_;
   --recording;
   tape->open = false;
-  for (Lane* lane : tape->lanes()) lane->tape_ = nullptr;
+  std::vector<std::shared_ptr<Health>> healths;
+  for (Lane* lane : tape->lanes()) {
+    lane->tape_ = nullptr;
+    healths.push_back(lane->health());
+  }
   if (!tape->is_joined()) {
     throw FailedPrecondition(
         "the recording ends before work of another stream: let the first stream wait for an event after it");
   }
-  return std::make_unique<Replayer>(tape);
+  return std::make_unique<Replayer>(tape, std::move(healths));
 }
 
 class FakeGpu::Device final : public ComputeDevice {
@@ -692,6 +698,7 @@ class FakeGpu::Device final : public ComputeDevice {
   }
   Lane* stream(StreamRole role) override { return lanes_[static_cast<std::size_t>(role)].get(); }
   std::unique_ptr<lockstep::Event> make_event() override { return std::make_unique<Event>(order_); }
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<Lane>(order_, health_); }
   Decision can_record() const override {
     return records_ ? Decision::yes() : Decision::no("this fake does not record");
   }
@@ -752,14 +759,20 @@ KernelDef FakeGpu::fake_kernel(const KernelDef& cpu) {
         results.push_back({c.output(i), &c.output_spec(i)});
         call.writes.push_back({c.output(i), static_cast<std::size_t>(num_bytes(c.output_spec(i)))});
       }
-      const RunInfo info{c.run().seed, c.run().step};
-      call.run = [kernel, info, inputs, results, order = lane.order().get(), shard = c.shard(),
-                  shards = c.num_shards(), scratch = c.scratch(), replica = c.replica()] {
+      if (c.run_block() != nullptr) call.reads.push_back({c.run_block(), 2 * sizeof(std::uint64_t)});
+      call.run = [kernel, block = c.run_block(), inputs, results, order = lane.order().get(),
+                  shard = c.shard(), shards = c.num_shards(), scratch = c.scratch(), replica = c.replica()] {
         const auto near_args = [&](std::vector<TensorArg> args) {
           for (TensorArg& arg : args) arg.data = Lane::near_of(*order, arg.data);
           return args;
         };
         const std::vector<TensorArg> from = near_args(inputs), to = near_args(results);
+        RunInfo info;
+        if (block != nullptr) {
+          const auto* values = static_cast<const std::uint64_t*>(Lane::near_of(*order, block));
+          info.seed = values[0];
+          info.step = values[1];
+        }
         KernelContext near(from, to, &info);
         near.set_shard(shard, shards, scratch == nullptr ? nullptr : Lane::near_of(*order, scratch));
         near.set_replica(replica);

@@ -87,9 +87,18 @@ struct DeviceCall {
                 end_wait = 0;  // in Plan::device_waits: events that its stream waits for first
   std::int32_t event = -1;     // is set after it; -1: none
 };
+struct PlannedEvent {
+  std::uint32_t stream = 0;   // that sets it
+  std::int32_t body_of = -1;  // the segment in whose body it is set; -1: outside of bodies
+};
+// Device calls, in the order in which they are put on streams. Those of the body use the same addresses in
+// each run of a context, and so can be recorded. The calls in front of it read feeds; those after it write
+// results, or values that the host awaits.
 struct Segment {
-  std::uint32_t begin = 0, end = 0;  // its device calls, in the order in which they are put on streams
+  std::uint32_t begin = 0, body_begin = 0, body_end = 0, end = 0;
   bool commit = false;
+  std::vector<std::uint32_t> streams;  // of the body; it is recorded on the first
+  Decision records = Decision::yes();  // a no says why the body is put on streams call by call in each run
 };
 
 struct PlannedVariable {
@@ -114,8 +123,8 @@ struct Plan {
   std::vector<Segment> segments;
   std::vector<DeviceCall> device_calls;
   std::vector<std::uint32_t> device_waits;
-  std::vector<std::uint32_t> events;  // the stream that sets each
-  Clusters clusters;                  // of the phases that the host runs
+  std::vector<PlannedEvent> events;
+  Clusters clusters;  // of the phases that the host runs
   MemoryPlan memory;
   std::int64_t region_planned_bytes = 0;  // of one context for each region of the plan
   std::int64_t region_live_bytes = 0;

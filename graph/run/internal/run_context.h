@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -88,6 +89,8 @@ class RunContext : private Lanes::Work {
 
   KernelContext make_context(const PlannedPhase& phase, std::uint32_t number, std::uint32_t shard);
   void bind_streams();
+  void bind_run_blocks();
+  void stage_feeds();
   void bind_deferred();
   void bind();
   void run_call(std::uint32_t at);
@@ -101,6 +104,12 @@ class RunContext : private Lanes::Work {
   bool wants_to_leave(std::optional<SteadyTime>& ask_again) noexcept override;
   void run_starting_cluster(std::uint32_t index, bool follows);
   void run_segment(std::uint32_t index);
+  void put_calls(std::uint32_t begin, std::uint32_t end);
+  void put_body(std::uint32_t index);
+  void record_body(std::uint32_t index);
+  void replay_body(std::uint32_t index);
+  void put_run_blocks();
+  Event& event_at(std::uint32_t event);
   bool wait_for_streams();
   void end_streams();
   std::optional<SteadyTime> next_look() const;
@@ -152,7 +161,30 @@ class RunContext : private Lanes::Work {
   std::unique_ptr<Flight[]> flying_;            // by stream: what a run that failed left there
   std::vector<KernelContext> device_contexts_;  // by device call
   std::vector<std::function<void()>> segments_;
-  std::vector<std::uint32_t> reached_;  // by segment: the phase whose call is put on its stream
+  std::uint32_t reached_ = 0;  // the phase whose call is put on its stream; segments come one after another
+  // The body of a segment, once it was recorded.
+  struct Body {
+    std::uint32_t runs = 0;  // with the variables where they are now
+    std::vector<void*> variables;
+    std::unique_ptr<Recording> recording;
+    bool replayed = false;                                   // in this run
+    std::map<std::uint32_t, std::unique_ptr<Event>> events;  // of the plan, in the recording
+    std::unique_ptr<Event> fork, end;                        // of the recording's branches; after all of it
+    std::vector<std::unique_ptr<Event>> join,
+        before;  // by further stream: ends of the branches; what was there
+  };
+  std::vector<Body> bodies_;  // by segment
+  // Seed and step, for the kernels of a stream.
+  struct RunBlock {
+    std::size_t stream;
+    Tensor block, staged;
+  };
+  std::vector<RunBlock> run_blocks_;
+  struct StagedFeed {
+    std::uint32_t feed;
+    Tensor staged;
+  };
+  std::vector<StagedFeed> staged_;                          // feeds that streams read
   std::vector<std::vector<std::uint32_t>> segment_awaits_;  // by segment: of the deferred calls
   bool commits_on_streams_ = false;
 

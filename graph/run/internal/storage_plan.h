@@ -66,6 +66,15 @@ class StoragePlan {
   void set_deferred(std::uint32_t storage) { storages_[storage].deferred = true; }
   // What is written into its room is written right into the result.
   void turn_into(std::uint32_t storage, const Location& result) { storages_[storage].location = result; }
+  // Tells the arguments where their storages are by now; rooms in arenas have no offsets yet.
+  void place_arguments() {
+    for (std::size_t i = 0; i < plan_.args.size(); ++i)
+      plan_.args[i].location = storages_[arg_storage_[i]].location;
+  }
+  bool is_read(std::uint32_t storage) const {
+    const std::int64_t interval = storages_[storage].interval;
+    return interval >= 0 && !intervals_[static_cast<std::size_t>(interval)].readers.empty();
+  }
 
   // --- lifetimes
   void add_reader(std::uint32_t storage, std::uint32_t phase) {

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/graph/build/regions.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
 #include "support/fake_gpu.h"
@@ -102,10 +103,96 @@ TEST_F(Streams, SummariesCountTheCallsOfDevices) {
   }
   const Program program = compile(b.finish(), runtime(1));
   const std::vector<Tensor> fed = list({vec({1, 2, 3, 4})});
-  EXPECT_EQ(program.plan(fed).calls, 3U) << "a copy in, relu and add";
+  EXPECT_EQ(program.plan(fed).calls, 4U) << "a copy in, relu, add, and a copy to the result";
   const std::uint64_t before = gpus_->calls();
   program.run(fed);
-  EXPECT_EQ(gpus_->calls() - before, 3U);
+  EXPECT_EQ(gpus_->calls() - before, 4U);
+}
+
+// --- recordings
+
+// A step of which everything is on devices: dropout draws from the step, so that a recording that kept it would show.
+Graph recorded_graph() {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {4});
+  Value y;
+  {
+    const auto there = b.device("gpu:0");
+    const VariableRef w = b.variable("w", Tensor::from({4}, {1.F, 2.F, 3.F, 4.F}));
+    y = dropout(x * b.read(w), 0.5);
+    b.assign_add(w, y);
+  }
+  {
+    const auto there = b.device("gpu:1");
+    b.result(tanh(y) + x);
+  }
+  b.result(y);
+  return b.finish();
+}
+
+TEST_F(Streams, ReplaysGiveTheSameBits) {
+  const Graph graph = recorded_graph();
+  for (const std::uint64_t seed : {0U, 1U, 2U}) {
+    gpus_->set_delays(seed == 0 ? 0us : 200us, seed);
+    for (const Way& way : ways()) {
+      Interpreter interpreter(graph);
+      CompileOptions options = way.options;
+      options.variables = std::make_shared<VariableStore>();
+      const Program program = compile(graph, runtime(way.threads), options);
+      const std::uint64_t before = gpus_->replays();
+      for (int step = 0; step < 6; ++step) {
+        // Feeds and results are somewhere else in each run.
+        const std::vector<Tensor> fed = list({vec({1, -2, 3, static_cast<float>(step)})});
+        expect_same_tensors(program.run(fed), interpreter.run(fed));
+        expect_same_values(variables_of(*options.variables), interpreter.variables());
+      }
+      EXPECT_GE(gpus_->replays() - before, 5U) << "from the second run on";
+      for (const SegmentSummary& segment : program.plan(list({vec({1, 2, 3, 4})})).segments)
+        EXPECT_TRUE(segment.records) << segment.why_not;
+    }
+  }
+}
+
+TEST_F(Streams, FeedsOfADeviceAreReadWhereTheyAre) {
+  const Graph graph = recorded_graph();
+  Interpreter interpreter(graph);
+  const Runtime here = runtime();
+  const Program program = compile(graph, here, {.variables = std::make_shared<VariableStore>()});
+  for (int step = 0; step < 5; ++step) {
+    const Tensor fed = vec({1, -2, 3, static_cast<float>(step)});
+    expect_same_tensors(program.run(list({fed.to(Device::parse("gpu:0"), here)})),
+                        interpreter.run(list({fed})));
+  }
+  EXPECT_GT(gpus_->replays(), 0U);
+}
+
+TEST_F(Streams, WhatIsNotRecordedSaysWhy) {
+  CompileOptions options;
+  options.record = false;
+  const Program plain = compile(recorded_graph(), runtime(), options);
+  const std::vector<Tensor> fed = list({vec({1, 2, 3, 4})});
+  for (int i = 0; i < 3; ++i) plain.run(fed);
+  EXPECT_EQ(gpus_->replays(), 0U);
+  for (const SegmentSummary& segment : plain.plan(fed).segments)
+    EXPECT_THAT(segment.why_not, HasSubstr("CompileOptions::record is false"));
+
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {4});
+  const Value yes = b.placeholder("yes", DType::kBool, {});
+  {
+    const auto there = b.device("gpu:0");
+    const Value a = x * 2.0F;
+    b.result(a + 1.0F);
+    const auto twice = [&] { return std::vector{a * 2.0F}; };
+    const auto thrice = [&] { return std::vector{a * 3.0F}; };
+    b.result(cond(yes, twice, thrice)[0]);  // run by the host
+  }
+  const Program awaited = compile(b.finish(), runtime());
+  const std::vector<Tensor> both = list({vec({1, 2, 3, 4}), Tensor::scalar(true)});
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(floats(awaited.run(both)[1].host()), (std::vector<float>{4, 8, 12, 16}));
+  EXPECT_THAT(awaited.plan(both).segments.at(0).why_not,
+              HasSubstr("the host awaits 'mul' in the middle of it"));
 }
 
 // The host waits for what it reads, not for what else runs there: the call lets the other device go on.
