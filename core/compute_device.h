@@ -42,7 +42,7 @@
 // reaches the host when it waits for an event after it, and from then on with every use of the device.
 //
 // Thread safety: devices and streams may be used from any thread, and a thread that records a stream is the
-// only one to use it meanwhile. An event: one thread at a time.
+// only one to use it meanwhile. An event: one thread sets it, while nobody else uses it; otherwise any.
 #pragma once
 
 #include <cstddef>

@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "lockstep/core/work_in_flight.h"
+
 namespace lockstep {
 namespace {
 
@@ -55,13 +57,26 @@ void check_defined(const Tensor& tensor, const char* what) {
 Tensor::Buffer::~Buffer() = default;
 
 // A block of a pool, which it keeps alive.
-struct Tensor::PoolBuffer final : Buffer {
+struct Tensor::PoolBuffer : Buffer {
   PoolBuffer(std::shared_ptr<MemoryPool> from, std::size_t size)
       : Buffer(from->memory()), pool(std::move(from)), bytes(size), block(pool->allocate(size)) {}
   ~PoolBuffer() override { pool->deallocate(block, bytes); }
   std::shared_ptr<MemoryPool> pool;
   std::size_t bytes;
   void* block;
+};
+
+// The same, not on the host: runs in flight may use it.
+struct Tensor::DeviceBuffer final : PoolBuffer {
+  using PoolBuffer::PoolBuffer;
+  ~DeviceBuffer() override {
+    try {
+      uses.wait(true);
+    } catch (...) {  // the device is lost: nothing uses it any more
+      return;
+    }
+  }
+  MemoryUses uses;
 };
 
 // The caller's memory, on the host.
@@ -87,7 +102,12 @@ Tensor Tensor::empty(DType dtype, const Shape& shape, std::shared_ptr<MemoryPool
   if (pool == nullptr) throw InvalidArgument("Tensor::empty: the pool is null");
   TensorSpec spec{dtype, shape};
   const auto bytes = static_cast<std::size_t>(lockstep::num_bytes(spec));
-  auto buffer = std::make_shared<PoolBuffer>(std::move(pool), bytes);
+  std::shared_ptr<PoolBuffer> buffer;
+  if (pool->is_host()) {
+    buffer = std::make_shared<PoolBuffer>(std::move(pool), bytes);
+  } else {
+    buffer = std::make_shared<DeviceBuffer>(std::move(pool), bytes);
+  }
   void* const block = buffer->block;
   return Tensor(std::move(spec), std::move(buffer), block);
 }
@@ -119,8 +139,17 @@ Tensor Tensor::view(DType dtype, const Shape& shape, void* data, std::function<v
   return Tensor(std::move(spec), std::move(owner), data);
 }
 
+MemoryUses* Tensor::uses() const { return is_host() ? nullptr : &static_cast<DeviceBuffer&>(*buffer_).uses; }
+
+void Tensor::wait() const {
+  if (!is_host()) uses()->wait(false);
+}
+
+bool Tensor::is_ready() const { return is_host() || uses()->is_free(false); }
+
 Tensor Tensor::host() const {
   if (!defined() || is_host()) return *this;
+  wait();
   Tensor result = empty(dtype(), shape());
   pool()->read(result.data_, data_, num_bytes());
   return result;
@@ -188,8 +217,10 @@ void Tensor::assign(const Tensor& source) {
   const std::size_t bytes = num_bytes();
   if (!is_host()) {
     const Tensor from = source.host();
+    uses()->wait(true);
     pool()->write(data_, from.data_, bytes);
   } else if (!source.is_host()) {
+    source.wait();
     source.pool()->read(data_, source.data_, bytes);
   } else if (bytes > 0) {
     std::memmove(data_, source.data_, bytes);  // slices of one buffer may overlap

@@ -32,6 +32,7 @@
 
 namespace lockstep {
 
+class MemoryUses;
 class Runtime;
 
 class LOCKSTEP_API Tensor {
@@ -85,7 +86,12 @@ class LOCKSTEP_API Tensor {
   // The same for the memory of a device (Runtime::pool). Throws NotFound if the runtime has no such device.
   Tensor to(const Device& device, const Runtime& runtime) const;
 
-  // The address, whatever memory it is in: for kernels of that memory.
+  // A tensor that a run on devices gave may still be on its way; what reads it waits. Sleeps until nothing
+  // writes it any more, and throws what went wrong in the run (any Error). At once for memory of the host.
+  void wait() const;
+  bool is_ready() const;
+
+  // The address, whatever memory it is in: for kernels of that memory. It does not wait.
   const void* raw() const { return data_; }
   void* raw() { return data_; }
   // Typed contents; throws InvalidArgument if T is not the dtype, FailedPrecondition if the host does not read
@@ -122,6 +128,9 @@ class LOCKSTEP_API Tensor {
   // Same spec and same bytes.
   bool bit_equal(const Tensor& other) const;
 
+  // The runs in flight that use its memory (core/work_in_flight.h); null for memory of the host.
+  MemoryUses* uses() const;
+
  private:
   // What tensors share: it gives the memory back.
   struct LOCKSTEP_API Buffer {
@@ -132,6 +141,7 @@ class LOCKSTEP_API Tensor {
     MemoryId memory;
   };
   struct PoolBuffer;
+  struct DeviceBuffer;
   struct ViewBuffer;
 
   Tensor(TensorSpec spec, std::shared_ptr<Buffer> buffer, void* data);

@@ -1,0 +1,106 @@
+// core/work_in_flight.cpp - work of devices that goes on after the run which began it has returned.
+#include "lockstep/core/work_in_flight.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace lockstep {
+
+namespace {
+
+// Calls `each` for all, and throws the first error afterwards: what one device has lost, others still do.
+template <class F>
+void for_all(const std::vector<WorkInFlight::End>& ends, F&& each) {
+  std::exception_ptr first;
+  for (const WorkInFlight::End& end : ends) {
+    try {
+      each(end);
+    } catch (...) {
+      if (first == nullptr) first = std::current_exception();
+    }
+  }
+  if (first != nullptr) std::rethrow_exception(first);
+}
+
+}  // namespace
+
+WorkInFlight::WorkInFlight(std::vector<End> ends) : ends_(std::move(ends)) {}
+
+std::uint64_t WorkInFlight::record() {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  ++last_;
+  for_all(ends_, [](const End& end) { end.stream->record(*end.event); });
+  return last_;
+}
+
+void WorkInFlight::close() noexcept {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  ends_.clear();
+  ++last_;
+}
+
+// A run that is not the last one is over, or the last one would not have begun.
+bool WorkInFlight::wait(std::uint64_t number, std::optional<SteadyTime> deadline) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  if (number != last_) return true;
+  bool over = true;
+  for_all(ends_, [&](const End& end) { over = end.event->wait(deadline) && over; });
+  return over;
+}
+
+bool WorkInFlight::is_over(std::uint64_t number) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  if (number != last_) return true;
+  bool over = true;
+  for_all(ends_, [&](const End& end) { over = end.event->is_done() && over; });
+  return over;
+}
+
+std::uint64_t WorkInFlight::last() const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  return last_;
+}
+
+void WorkInFlight::precede(Stream& stream, std::uint64_t number) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  if (number != last_) return;
+  for (const End& end : ends_) {
+    if (end.stream != &stream) stream.wait(*end.event);
+  }
+}
+
+void MemoryUses::add(const std::shared_ptr<WorkInFlight>& work, std::uint64_t number, bool writes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (writes) uses_.clear();
+  for (Use& use : uses_) {
+    if (use.work != work) continue;
+    use = {work, number, writes};  // its run before is over
+    return;
+  }
+  uses_.push_back({work, number, writes});
+}
+
+MemoryUses::Uses MemoryUses::in_the_way(bool to_write) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Uses found;
+  for (const Use& use : uses_) {
+    if (use.writes || to_write) found.push_back(use);
+  }
+  return found;
+}
+
+void MemoryUses::wait(bool to_write) const {
+  for (const Use& use : in_the_way(to_write)) use.work->wait(use.number);
+}
+
+bool MemoryUses::is_free(bool to_write) const {
+  return std::ranges::all_of(in_the_way(to_write),
+                             [](const Use& use) { return use.work->is_over(use.number); });
+}
+
+void MemoryUses::precede(Stream& stream, bool to_write) const {
+  for (const Use& use : in_the_way(to_write)) use.work->precede(stream, use.number);
+}
+
+}  // namespace lockstep
