@@ -236,6 +236,7 @@ struct OpTraits {
   bool alias = false;          // output 0 is input 0 under another name or shape: nothing runs
   bool alias_if_same = false;  // as alias, if input 0 and output 0 turn out to have one spec
   bool infallible = false;     // its kernel never throws: allowed in the commit stage
+  bool refuses_integers = false;  // its kernel throws on some integers: an index out of range, a divisor of 0
   ReplicaRole role = ReplicaRole::kNone;
   bool is(ReplicaRole asked) const { return role == asked; }
   bool same_on_all = false;       // of a collective: each of its outputs is equal on all replicas

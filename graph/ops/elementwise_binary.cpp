@@ -134,6 +134,7 @@ OpDef binary_op(const BinaryDef& binary) {
   OpDef def = elementwise_op(std::string(to_string(binary.op)), binary.summary, 2, binary.weight);
   def.traits.commutative = binary.commutative;
   def.traits.infallible = binary.infallible;
+  def.traits.refuses_integers = !binary.infallible;
   def.infer = [op = binary.op](InferContext& c) { infer_binary(op, c); };
   def.kernels["cpu"] = [op = binary.op](const NodeView& node,
                                         std::span<const TensorSpec> outputs) -> KernelFn {

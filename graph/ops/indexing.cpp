@@ -97,6 +97,7 @@ std::vector<Gradient> gather_gradient(GradientContext& c) {
 OpDef gather_op() {
   OpDef def;
   def.name = "gather";
+  def.traits.refuses_integers = true;
   def.summary = "the entries `indices` of x along `axis`, which the shape of the indices replaces";
   def.inputs = Arity::exactly(2);
   def.attributes = {{"axis", AttributeType::kInt}};
@@ -139,6 +140,7 @@ constexpr std::int64_t kMaxScatterShards = 128;  // each reads all indices
 OpDef scatter_add_op() {
   OpDef def;
   def.name = "scatter_add";
+  def.traits.refuses_integers = true;
   def.summary =
       "zeros of the given shape, to whose row indices[i] row i of the values is added, in order of i";
   def.inputs = Arity::exactly(3);  // indices, values, shape

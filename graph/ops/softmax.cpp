@@ -130,6 +130,7 @@ Items rows_of(const TensorSpec& logits) {
 OpDef cross_entropy_op() {
   OpDef def;
   def.name = "softmax_cross_entropy";
+  def.traits.refuses_integers = true;
   def.summary = "-sum(labels * log_softmax(logits)) along the last axis, and softmax(logits)";
   def.inputs = Arity::exactly(2);
   def.infer = [](InferContext& c) {

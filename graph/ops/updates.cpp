@@ -324,6 +324,7 @@ void check_and_copy(const KernelContext& c, std::int64_t begin, std::int64_t end
 OpDef check_indices_op() {
   OpDef def;
   def.name = "check_indices";
+  def.traits.refuses_integers = true;
   def.summary =
       "its first input; fails where an index is outside of [0, limit), or a second has not as many rows";
   def.inputs = Arity::between(1, 2);
@@ -367,6 +368,7 @@ OpDef check_indices_op() {
 OpDef check_divisors_op() {
   OpDef def;
   def.name = "check_divisors";
+  def.traits.refuses_integers = true;
   def.summary = "its input, whole numbers to divide by; fails where one is 0";
   def.inputs = Arity::exactly(1);
   def.traits.in_place = true;

@@ -94,6 +94,7 @@ void internal::register_fused_ops(OpRegistry& registry) {
   def.inputs = Arity::at_least(0);
   def.regions = 1;
   def.traits.in_place = true;
+  def.traits.refuses_integers = true;
   def.infer = [](InferContext& c) {
     const Graph& region = c.regions()[0];
     const std::vector<TensorSpec> specs = internal::infer_elementwise(region, c.inputs());
