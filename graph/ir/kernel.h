@@ -76,6 +76,19 @@ struct RunInfo {
   LOCKSTEP_API void check_stop() const;
 };
 
+// What a kernel of a device with streams is given besides its arguments, in the memory of the device.
+struct DeviceBlocks {
+  // Seed and step of the run, two std::uint64_t: they change from run to run, and a recorded call keeps its
+  // arguments. Null: no kernel of the plan draws random numbers.
+  const void* run = nullptr;
+  // A std::uint64_t. A kernel there cannot throw: one that finds data which it refuses, such as an index out
+  // of range, writes the smallest refused(position) of all positions that it refuses, by atomic minimum, and
+  // goes on. Then the run throws before its commit. Null: no op of the plan refuses data (OpTraits::refuses).
+  void* refusal = nullptr;
+  std::uint32_t number = 0;  // of the call
+  std::uint64_t refused(std::uint32_t position) const { return (std::uint64_t{number} << 32U) | position; }
+};
+
 class LOCKSTEP_API KernelContext {
  public:
   KernelContext() = default;
@@ -132,10 +145,8 @@ class LOCKSTEP_API KernelContext {
   // Where a kernel of a device with streams puts its work (core/compute_device.h); null on other devices.
   // Such a kernel returns at once: what it was given stays as it is until the work is done.
   Stream* stream() const { return stream_; }
-  // Where such a kernel finds the seed and the step of the run, two std::uint64_t in the memory of its
-  // device: they change from run to run, and a recorded call keeps its arguments. Null: no kernel of the plan
-  // draws random numbers.
-  const void* run_block() const { return run_block_; }
+  // What such a kernel reads and writes there besides its arguments.
+  const DeviceBlocks& blocks() const { return blocks_; }
 
   void set_shard(std::int64_t shard, std::int64_t shards, void* scratch) {
     shard_ = shard;
@@ -144,9 +155,9 @@ class LOCKSTEP_API KernelContext {
   }
   void set_replica(int replica) { replica_ = replica; }
   void set_deferral(internal::Deferral* deferral) { deferral_ = deferral; }
-  void set_stream(Stream* stream, const void* run_block) {
+  void set_stream(Stream* stream, const DeviceBlocks& blocks) {
     stream_ = stream;
-    run_block_ = run_block;
+    blocks_ = blocks;
   }
 
  private:
@@ -163,7 +174,7 @@ class LOCKSTEP_API KernelContext {
   int replica_ = 0;
   internal::Deferral* deferral_ = nullptr;  // null: it may not defer
   Stream* stream_ = nullptr;
-  const void* run_block_ = nullptr;
+  DeviceBlocks blocks_;
 };
 
 }  // namespace lockstep

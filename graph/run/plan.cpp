@@ -279,6 +279,7 @@ class PlanMaker {
     work.seconds = region.seconds;
     plan_->region_planned_bytes += region.planned_bytes;
     plan_->region_live_bytes += region.live_bytes;
+    plan_->regions_on_streams = plan_->regions_on_streams || region.on_streams;
     return region.defers;
   }
 

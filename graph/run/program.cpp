@@ -34,8 +34,13 @@ class PlannedProgram : public std::enable_shared_from_this<PlannedProgram> {
   std::size_t leases = 0;
   bool dropped = false;
 
-  PlannedProgram(const Runtime& runtime, VariableStore& store, std::unique_ptr<const Plan> plan)
-      : runtime_(runtime), gate_(store.commits()), plan_(std::move(plan)) {
+  // `ahead`: the most runs of it that are under way on devices.
+  PlannedProgram(const Runtime& runtime, VariableStore& store, std::unique_ptr<const Plan> plan,
+                 std::size_t ahead)
+      : runtime_(runtime),
+        gate_(store.commits()),
+        plan_(std::move(plan)),
+        ahead_(plan_->runs_ahead ? std::max<std::size_t>(ahead, 1) : 1) {
     for (const PlannedVariable& variable : plan_->variables) {
       StoredVariable* stored = store.find(variable.name);
       LOCKSTEP_CHECK(stored != nullptr, "variable '", variable.name, "' is not in the store");
@@ -44,18 +49,27 @@ class PlannedProgram : public std::enable_shared_from_this<PlannedProgram> {
       locks_.add(*stored, variable.written);
     }
     if (plan_->draws_random) locks_.add(store.step_lock(), true);
+    const auto is_far = [](const auto& placed) { return placed.memory != kHostMemory; };
+    uses_devices_ = !plan_->streams.empty() || std::ranges::any_of(plan_->feeds, is_far) ||
+                    std::ranges::any_of(plan_->results, is_far) ||
+                    std::ranges::any_of(plan_->variables, is_far);
   }
 
   const Plan& plan() const { return *plan_; }
   std::span<StoredVariable* const> variables() const { return variables_; }
+  // Does it use memory that is not the host's?
+  bool uses_devices() const { return uses_devices_; }
   // The locks of the variables, in their order, and of the random step if the plan draws from it.
   const RunLockSet& locks() const { return locks_; }
 
-  // A context that no run is using, or null. Like give_back and adopt, called under the program's mutex.
+  // A context that no run is using, or null: make one. Like give_back and adopt, called under the program's
+  // mutex. One that runs ahead may be in flight: the oldest, if there are as many as there may be.
   RunContext* take_free() {
     if (free_.empty()) return nullptr;
-    RunContext* context = free_.back();
-    free_.pop_back();
+    const auto taken = ahead_ > 1 ? free_.begin() : free_.end() - 1;
+    RunContext* const context = *taken;
+    if (contexts_.size() < ahead_ && !is_over(*context)) return nullptr;
+    free_.erase(taken);
     return context;
   }
   void give_back(RunContext& context) { free_.push_back(&context); }
@@ -74,7 +88,14 @@ class PlannedProgram : public std::enable_shared_from_this<PlannedProgram> {
   std::unique_ptr<RunContext> make_context() const {
     auto context = std::make_unique<RunContext>(*plan_, runtime_);
     context->set_commit(gate_, written_);
+    if (ahead_ > 1) context->run_ahead();
     return context;
+  }
+  // What may be in flight.
+  void add_work(std::vector<std::shared_ptr<WorkInFlight>>& into) const {
+    for (const std::unique_ptr<RunContext>& context : contexts_) {
+      if (context->runs_ahead()) into.push_back(context->work());
+    }
   }
 
   // The name of the variable that lock i guards; empty: the random step.
@@ -83,12 +104,23 @@ class PlannedProgram : public std::enable_shared_from_this<PlannedProgram> {
   }
 
  private:
+  // A device that is lost counts as over here: the next run says so.
+  static bool is_over(const RunContext& context) {
+    try {
+      return context.is_over();
+    } catch (const std::exception&) {
+      return true;
+    }
+  }
+
   const Runtime& runtime_;
   CommitGate& gate_;
   std::unique_ptr<const Plan> plan_;
+  const std::size_t ahead_;
   std::vector<StoredVariable*> variables_;
   std::vector<StoredVariable*> written_;  // the ones it writes
   RunLockSet locks_;
+  bool uses_devices_ = false;
   std::vector<RunContext*> free_;
   std::vector<std::unique_ptr<RunContext>> contexts_;
 };
@@ -356,12 +388,21 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
                    .worker = runtime_.scheduler().this_worker(),
                    .workers = static_cast<int>(runtime_.scheduler().num_workers())});
     }
-    lock_variables(planned, options, event ? &*event : nullptr, committed, awaited);
     RunContext& context = lease.context();
+    if (context.runs_ahead()) wait_for_devices(context, options, committed);
+    lock_variables(planned, options, event ? &*event : nullptr, committed, awaited);
     for (std::size_t i = 0; i < feeds.size(); ++i) context.feeds()[i] = const_cast<void*>(feeds[i].raw());
     for (std::size_t i = 0; i < results.size(); ++i) context.results()[i] = results[i].raw();
     for (std::size_t i = 0; i < planned.variables().size(); ++i) {
       context.variables()[i] = planned.variables()[i]->storage().raw();
+    }
+    if (planned.uses_devices()) {
+      try {
+        follow_runs_in_flight(planned, context, feeds, results);
+      } catch (...) {
+        planned.locks().unlock();
+        throw;
+      }
     }
     RunInfo info{runtime_.seed(), store_->step()};
     info.cancel = options.cancel.stop_possible() ? &options.cancel : nullptr;
@@ -375,11 +416,95 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     } else {
       planned.locks().unlock();
     }
-    if (!outcome.error && outcome.committed) return;
+    if (!outcome.error && outcome.committed) {
+      if (context.runs_ahead()) context.keep(feeds, results);
+      return;
+    }
     throw_error(planned.plan(), outcome, committed);
   }
 
+  // Until nothing is in flight.
+  void wait() {
+    std::vector<std::shared_ptr<WorkInFlight>> all;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (const std::shared_ptr<PlannedProgram>& planned : plans_) planned->add_work(all);
+      for (const std::shared_ptr<PlannedProgram>& planned : dropped_) planned->add_work(all);
+    }
+    for (const std::shared_ptr<WorkInFlight>& work : all) {
+      try {
+        work->wait(work->last());
+      } catch (...) {
+        earlier_run_failed(0);
+      }
+    }
+  }
+
  private:
+  // Until the context's last run is over on its devices.
+  void wait_for_devices(RunContext& context, const RunOptions& options, std::uint64_t committed) const {
+    try {
+      while (!context.wait(next_look(options))) check_stop(options, committed);
+    } catch (const RunError&) {
+      throw;
+    } catch (...) {
+      earlier_run_failed(committed);
+    }
+  }
+
+  // What an earlier run left on streams has failed, and is being caught.
+  [[noreturn]] static void earlier_run_failed(std::uint64_t committed) {
+    ErrorCode code = ErrorCode::kInternal;
+    std::string message = "an exception that is not a std::exception";
+    ErrorPlace place;
+    try {
+      throw;
+    } catch (const Error& error) {
+      code = error.code();
+      message = error.message();
+      place = error.place();
+    } catch (const std::exception& error) {
+      message = message_of(error);
+    } catch (...) {
+    }
+    std::throw_with_nested(
+        RunError(code,
+                 str("a run that had returned failed on its device: ", message,
+                     "; its variables may be changed: restore them", after_steps(committed)),
+                 std::move(place), committed));
+  }
+
+  // Memory of devices that is still used by other runs: streams go on after those, the host waits for them.
+  static void follow_runs_in_flight(const PlannedProgram& planned, RunContext& context,
+                                    std::span<const Tensor> feeds, std::span<const Tensor> results) {
+    if (context.has_streams()) {
+      for (std::size_t i = 0; i < feeds.size(); ++i) context.feed_uses()[i] = feeds[i].uses();
+      for (std::size_t i = 0; i < results.size(); ++i) context.result_uses()[i] = results[i].uses();
+      for (std::size_t i = 0; i < planned.variables().size(); ++i)
+        context.variable_uses()[i] = planned.variables()[i]->storage().uses();
+      if (!planned.plan().regions_on_streams) return;
+    }
+    const auto wait = [](const Tensor& tensor, bool writes) {
+      if (const MemoryUses* uses = tensor.uses(); uses != nullptr) uses->wait(writes);
+    };
+    for (const Tensor& feed : feeds) wait(feed, false);
+    for (const Tensor& result : results) wait(result, true);
+    for (std::size_t i = 0; i < planned.variables().size(); ++i)
+      wait(planned.variables()[i]->storage(), planned.plan().variables[i].written);
+  }
+
+  static void check_stop(const RunOptions& options, std::uint64_t committed) {
+    if (options.cancel.stop_requested()) stopped(ErrorCode::kCancelled, committed);
+    if (options.deadline && std::chrono::steady_clock::now() >= *options.deadline)
+      stopped(ErrorCode::kDeadlineExceeded, committed);
+  }
+  // When a thread that sleeps has to ask again. A stop request does not wake a waiter: poll for it.
+  static std::optional<SteadyTime> next_look(const RunOptions& options) {
+    if (!options.cancel.stop_possible()) return options.deadline;
+    const SteadyTime soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+    return options.deadline ? std::min(*options.deadline, soon) : soon;
+  }
+
   [[noreturn]] void wrong_count(std::size_t got) const {
     throw InvalidArgument(str("got ", counted(got, "feed"), ", but the graph has ", placeholders()));
   }
@@ -467,8 +592,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     request.results = results;
     request.variable_specs = lockstep::variable_specs(graph_);
     request.variable_memory = [&](const std::string& name) { return store_->find(name)->memory(); };
-    auto fresh = std::make_shared<PlannedProgram>(runtime_, *store_,
-                                                  internal::make_plan(graph_, runtime_, request, options_));
+    auto fresh = std::make_shared<PlannedProgram>(
+        runtime_, *store_, internal::make_plan(graph_, runtime_, request, options_), options_.runs_ahead);
     std::shared_ptr<PlannedProgram> dropped;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -534,17 +659,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
               "value from the node and run the program afterwards");
         }
       }
-      if (options.cancel.stop_requested()) stopped(ErrorCode::kCancelled, committed);
-      if (options.deadline && std::chrono::steady_clock::now() >= *options.deadline) {
-        stopped(ErrorCode::kDeadlineExceeded, committed);
-      }
-      // A stop request does not wake a waiter: poll for it.
-      std::optional<std::chrono::steady_clock::time_point> until = options.deadline;
-      if (options.cancel.stop_possible()) {
-        const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
-        until = until ? std::min(*until, soon) : soon;
-      }
-      turn.wait(until);
+      check_stop(options, committed);
+      turn.wait(next_look(options));
     }
   }
 
@@ -634,6 +750,9 @@ const Graph& Program::graph() const { return impl().graph(); }
 const Runtime& Program::runtime() const { return impl().runtime(); }
 VariableStore& Program::variables() const { return impl().store(); }
 std::size_t Program::cached_plans() const { return impl().cached_plans(); }
+void Program::wait(SourceSite site) const {
+  named_call("Program::wait()", site, [&] { impl().wait(); });
+}
 
 std::vector<Tensor> Program::run(std::span<const Tensor> feeds, const RunOptions& options,
                                  SourceSite site) const {

@@ -153,6 +153,11 @@ class LOCKSTEP_API Program {
   std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds, const RunOptions& options,
                             const PrepareResults& prepare, SourceSite site = SourceSite::current()) const;
 
+  // A run on devices returns when everything of it is on their streams: results are handles that wait when they
+  // are read (Tensor::wait), and up to CompileOptions::runs_ahead runs are under way. wait() sleeps until all of
+  // them are over, and throws what went wrong in one of them. On CPUs a run is over when it returns.
+  void wait(SourceSite site = SourceSite::current()) const;
+
   const Graph& graph() const;
   const Runtime& runtime() const;
   VariableStore& variables() const;

@@ -241,6 +241,7 @@ RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> in
     result.planned_bytes += plan->memory.planned_bytes + plan->region_planned_bytes;
     result.live_bytes += plan->memory.live_set_bytes + plan->region_live_bytes;
     result.defers = result.defers || plan->defers;
+    result.on_streams = result.on_streams || !plan->streams.empty() || plan->regions_on_streams;
     self->programs.push_back(
         std::make_unique<RegionProgram>(region, std::move(plan), runtime, self->uses, which));
     return self->programs.back()->plan().seconds;

@@ -2,7 +2,6 @@
 #include "lockstep/graph/run/internal/run_context.h"
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -79,25 +78,6 @@ class RunContext::DeferredCall final : public Deferral {
   std::uint32_t await_ = 0;  // the cluster
   std::uint32_t phase_ = 0;
   std::atomic<State> state_{State::kIdle};
-};
-
-// What a run that failed has left on a stream.
-class RunContext::Flight final : public Completion {
- public:
-  void leave(Event& end, Flights& flights) {
-    flights_ = &flights;
-    flights.add();
-    try {
-      end.when_done(*this);
-    } catch (...) {
-      flights.drop();
-      throw;
-    }
-  }
-
- private:
-  void end(std::exception_ptr /*why*/) noexcept override { flights_->drop(); }
-  Flights* flights_ = nullptr;
 };
 
 bool RunContext::is_held(const RunLock* lock, const Active* active) {
@@ -197,6 +177,22 @@ RunContext::RunContext(const Plan& plan, const Runtime& runtime)
   lanes_ = std::make_unique<Lanes>(plan.clusters, plan.lanes, runtime_.scheduler(), work);
 }
 
+void RunContext::bind_streams() {
+  streams_ = std::make_unique<StreamRun>(plan_, runtime_, args_);
+  std::erase_if(feed_patches_, [this](const Patch& patch) { return streams_->is_staged(patch.arg); });
+  streams_->bind([this](std::uint32_t phase, std::uint32_t shard) {
+    return make_context(plan_.phases[phase], phase, shard);
+  });
+  for (std::uint32_t i = 0; i < plan_.segments.size(); ++i)
+    segments_.push_back([this, i] { run_segment(i); });
+  segment_awaits_.resize(plan_.segments.size());
+  commits_on_streams_ = std::ranges::any_of(plan_.segments, &Segment::commit);
+  feed_uses_.resize(feeds_.size());
+  result_uses_.resize(results_.size());
+  variable_uses_.resize(variables_.size());
+  kept_.reserve(feeds_.size() + results_.size());
+}
+
 KernelContext RunContext::make_context(const PlannedPhase& phase, std::uint32_t number, std::uint32_t shard) {
   const TensorArg* first = args_.data() + phase.first_arg;
   KernelContext context(std::span<const TensorArg>(first, phase.inputs),
@@ -206,77 +202,6 @@ KernelContext RunContext::make_context(const PlannedPhase& phase, std::uint32_t 
   context.set_shard(phase.finish ? phase.shards : shard, phase.shards, scratch);
   context.set_replica(std::max(phase.replica, 0));
   return context;
-}
-
-void RunContext::bind_streams() {
-  const auto device_of = [this](std::uint32_t stream) -> ComputeDevice& {
-    return *runtime_.backend_device(plan_.streams[stream].device);
-  };
-  for (std::uint32_t i = 0; i < plan_.streams.size(); ++i) {
-    streams_.push_back(device_of(i).stream(plan_.streams[i].role));
-    ends_.push_back(device_of(i).make_event());
-  }
-  flying_ = std::make_unique<Flight[]>(streams_.size());
-  for (const PlannedEvent& event : plan_.events) events_.push_back(device_of(event.stream).make_event());
-  bind_run_blocks();
-  stage_feeds();
-  for (const DeviceCall& call : plan_.device_calls) {
-    const PlannedPhase& phase = plan_.phases[call.phase];
-    const auto stream = static_cast<std::size_t>(phase.stream);
-    device_contexts_.push_back(make_context(phase, call.phase, call.shard));
-    const auto block = std::ranges::find(run_blocks_, stream, &RunBlock::stream);
-    device_contexts_.back().set_stream(streams_[stream],
-                                       block == run_blocks_.end() ? nullptr : block->block.raw());
-  }
-  for (std::uint32_t i = 0; i < plan_.segments.size(); ++i) {
-    segments_.push_back([this, i] { run_segment(i); });
-    Body& body = bodies_.emplace_back();
-    const std::vector<std::uint32_t>& streams = plan_.segments[i].streams;
-    if (streams.empty() || !plan_.segments[i].records) continue;
-    body.fork = device_of(streams[0]).make_event();
-    body.end = device_of(streams[0]).make_event();
-    for (std::size_t s = 1; s < streams.size(); ++s) {
-      body.join.push_back(device_of(streams[s]).make_event());
-      body.before.push_back(device_of(streams[s]).make_event());
-    }
-  }
-  segment_awaits_.resize(plan_.segments.size());
-  commits_on_streams_ = std::ranges::any_of(plan_.segments, &Segment::commit);
-}
-
-void RunContext::bind_run_blocks() {
-  if (!plan_.draws_random) return;
-  constexpr std::int64_t kBytes = 2 * sizeof(std::uint64_t);
-  for (std::size_t i = 0; i < plan_.streams.size(); ++i) {
-    if (plan_.streams[i].role != StreamRole::kCompute) continue;
-    const ComputeDevice& device = *runtime_.backend_device(plan_.streams[i].device);
-    run_blocks_.push_back({i, Tensor::empty(DType::kU8, {kBytes}, device.pool()),
-                           Tensor::empty(DType::kU8, {kBytes}, device.staging())});
-  }
-}
-
-// What streams read of the caller's feeds is copied first: the caller may change them when the run has returned,
-// and a recording keeps the address.
-void RunContext::stage_feeds() {
-  std::vector<void*> staged(plan_.feeds.size(), nullptr);
-  std::vector<bool> on_stream(plan_.args.size(), false);
-  for (const PlannedPhase& phase : plan_.phases) {
-    if (phase.stream < 0) continue;
-    for (std::uint32_t i = phase.first_arg; i < phase.first_arg + phase.inputs; ++i) {
-      const Location& from = plan_.args[i].location;
-      if (from.kind != Location::Kind::kFeed || plan_.feeds[from.index].memory != kHostMemory) continue;
-      const TensorSpec& spec = plan_.feeds[from.index].spec;
-      if (staged[from.index] == nullptr) {
-        const ComputeDevice& device =
-            *runtime_.backend_device(plan_.streams[static_cast<std::size_t>(phase.stream)].device);
-        staged_.push_back({from.index, Tensor::empty(spec.dtype, spec.shape, device.staging())});
-        staged[from.index] = staged_.back().staged.raw();
-      }
-      args_[i].data = staged[from.index];
-      on_stream[i] = true;
-    }
-  }
-  std::erase_if(feed_patches_, [&](const Patch& patch) { return on_stream[patch.arg]; });
 }
 
 void RunContext::bind_deferred() {
@@ -319,11 +244,8 @@ void RunContext::bind() {
 RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunInfo& info,
                                     const RunEvent* event, bool awaited) noexcept {
   bind();
-  for (const StagedFeed& feed : staged_) {
-    if (feed.staged.num_bytes() > 0)
-      std::memcpy(const_cast<void*>(feed.staged.raw()), feeds_[feed.feed], feed.staged.num_bytes());
-  }
   info_ = info;
+  if (streams_ != nullptr) streams_->begin(feeds_, variables_, info_);
   caller_ = Active::top;
   awaited_ = awaited || is_awaited();
   event_ = event;
@@ -342,6 +264,7 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
   if (told != nullptr) told->on_run_begin(*event);
   {
     const Active active(*this);
+    if (streams_ != nullptr) follow_runs_in_flight();
     if (lanes_ != nullptr) {
       const bool complete = lanes_->run();
       if (plan_.defers) end_run(complete);
@@ -351,7 +274,7 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
       run_inline();
       if (plan_.defers) end_run(true);
     }
-    if (!streams_.empty()) end_streams();
+    if (streams_ != nullptr) end_streams();
   }
   if (gate_ != nullptr && outcome_.committed) gate_->end(written_);
   if (told != nullptr) told->on_run_end(*event);
@@ -422,7 +345,8 @@ bool RunContext::should_stop() {
 }
 
 bool RunContext::pass_gate() {
-  if (should_stop() || (!streams_.empty() && !wait_for_streams())) return false;
+  if (should_stop()) return false;
+  if (streams_ != nullptr && !ahead_ && !wait_for_streams()) return false;
   if (gate_ != nullptr) gate_->begin(written_);
   state_.store(State::kCommitting, std::memory_order_release);
   outcome_.committed = true;
@@ -485,7 +409,7 @@ bool RunContext::run_calls(std::uint32_t begin, std::uint32_t end, bool follows)
   } catch (...) {
     const std::uint32_t phase = plan_.clusters.calls[at].phase;
     const std::int32_t segment = plan_.phases[phase].segment;
-    fail(segment < 0 ? phase : reached_, std::current_exception());
+    fail(segment < 0 ? phase : streams_->reached(), std::current_exception());
     return false;
   }
   return true;
@@ -540,154 +464,43 @@ void RunContext::run_starting_cluster(std::uint32_t index, bool follows) {
 // --- streams
 
 void RunContext::run_segment(std::uint32_t index) {
-  const Segment& segment = plan_.segments[index];
-  reached_ = plan_.device_calls[segment.begin].phase;
-  if (index == 0) put_run_blocks();
-  put_calls(segment.begin, segment.body_begin);
-  put_body(index);
-  put_calls(segment.body_end, segment.end);
+  streams_->put(index);
   for (const std::uint32_t i : segment_awaits_[index]) {
     DeferredCall& awaited = deferred_[i];
     awaited.begin();
     try {
-      event_at(static_cast<std::uint32_t>(awaited.event())).when_done(awaited);
+      streams_->event_at(static_cast<std::uint32_t>(awaited.event())).when_done(awaited);
     } catch (...) {
       awaited.failed(std::current_exception());
     }
   }
 }
 
-void RunContext::put_run_blocks() {
-  for (RunBlock& block : run_blocks_) {
-    const std::uint64_t values[] = {info_.seed, info_.step};
-    std::memcpy(block.staged.raw(), values, sizeof(values));
-    streams_[block.stream]->copy(block.block.raw(), block.block.memory(), block.staged.raw(), kHostMemory,
-                                 sizeof(values));
-  }
-}
-
-// What stands for the event in this run: of a body that was replayed, its end.
-Event& RunContext::event_at(std::uint32_t event) {
-  const std::int32_t body = plan_.events[event].body_of;
-  if (body >= 0 && bodies_[static_cast<std::size_t>(body)].replayed)
-    return *bodies_[static_cast<std::size_t>(body)].end;
-  return *events_[event];
-}
-
-void RunContext::put_calls(std::uint32_t begin, std::uint32_t end) {
-  for (std::uint32_t at = begin; at < end; ++at) {
-    const DeviceCall& call = plan_.device_calls[at];
-    KernelContext& context = device_contexts_[at];
-    reached_ = call.phase;
-    for (std::uint32_t i = call.first_wait; i < call.end_wait; ++i)
-      context.stream()->wait(event_at(plan_.device_waits[i]));
-    plan_.kernels[plan_.phases[call.phase].kernel](context);
-    if (call.event >= 0) context.stream()->record(*events_[static_cast<std::size_t>(call.event)]);
-  }
-}
-
-// The first run warms libraries up, the second one is recorded, unless a variable has moved meanwhile.
-void RunContext::put_body(std::uint32_t index) {
-  const Segment& segment = plan_.segments[index];
-  Body& body = bodies_[index];
-  body.replayed = false;
-  if (!segment.records) {
-    put_calls(segment.body_begin, segment.body_end);
-    return;
-  }
-  if (body.variables != variables_) {
-    body.variables = variables_;
-    body.recording = nullptr;
-    body.runs = 0;
-  }
-  if (body.recording == nullptr && body.runs > 0) record_body(index);
-  if (body.recording != nullptr) {
-    replay_body(index);
-  } else {
-    put_calls(segment.body_begin, segment.body_end);
-  }
-  ++body.runs;
-}
-
-void RunContext::record_body(std::uint32_t index) {
-  const Segment& segment = plan_.segments[index];
-  Body& body = bodies_[index];
-  std::vector<std::unique_ptr<Stream>> own;  // by stream of the segment
-  for (const std::uint32_t stream : segment.streams)
-    own.push_back(runtime_.backend_device(plan_.streams[stream].device)->make_stream());
-  const auto own_stream = [&](std::uint32_t phase) {
-    const auto stream = static_cast<std::uint32_t>(plan_.phases[phase].stream);
-    return own[static_cast<std::size_t>(std::ranges::find(segment.streams, stream) - segment.streams.begin())]
-        .get();
-  };
-  Stream& first = *own[0];
-  first.begin_recording();
+// What uses the same memory on devices, and has not come to its end there, comes first.
+void RunContext::follow_runs_in_flight() {
   try {
-    if (own.size() > 1) first.record(*body.fork);
-    for (std::size_t i = 1; i < own.size(); ++i) own[i]->wait(*body.fork);
-    for (std::uint32_t at = segment.body_begin; at < segment.body_end; ++at) {
-      const DeviceCall& call = plan_.device_calls[at];
-      Stream& stream = *own_stream(call.phase);
-      reached_ = call.phase;
-      for (std::uint32_t i = call.first_wait; i < call.end_wait; ++i) {
-        const std::uint32_t event = plan_.device_waits[i];
-        const bool inside = plan_.events[event].body_of == static_cast<std::int32_t>(index);
-        if (inside) stream.wait(*body.events.at(event));  // for others the whole waits
-      }
-      KernelContext context = device_contexts_[at];
-      context.set_stream(&stream, context.run_block());
-      plan_.kernels[plan_.phases[call.phase].kernel](context);
-      if (call.event < 0) continue;
-      const auto event = static_cast<std::uint32_t>(call.event);
-      stream.record(
-          *(body.events[event] =
-                runtime_.backend_device(plan_.streams[plan_.events[event].stream].device)->make_event()));
-    }
-    for (std::size_t i = 1; i < own.size(); ++i) {
-      own[i]->record(*body.join[i - 1]);
-      first.wait(*body.join[i - 1]);
-    }
+    for (MemoryUses* const uses : feed_uses_) streams_->follow(uses, false);
+    for (MemoryUses* const uses : result_uses_) streams_->follow(uses, true);
+    for (std::size_t i = 0; i < variable_uses_.size(); ++i)
+      streams_->follow(variable_uses_[i], plan_.variables[i].written);
   } catch (...) {
-    try {
-      static_cast<void>(first.end_recording());
-    } catch (const std::exception&) {  // the first error says more
-    }
-    throw;
+    fail(std::nullopt, std::current_exception());
   }
-  body.recording = first.end_recording();
-}
-
-// As one piece of work of the first stream, with the order of all streams that take part.
-void RunContext::replay_body(std::uint32_t index) {
-  const Segment& segment = plan_.segments[index];
-  Body& body = bodies_[index];
-  Stream& first = *streams_[segment.streams[0]];
-  const auto further = std::span(segment.streams).subspan(1);
-  for (std::size_t i = 0; i < further.size(); ++i) {
-    streams_[further[i]]->record(*body.before[i]);
-    first.wait(*body.before[i]);
-  }
-  for (std::uint32_t at = segment.body_begin; at < segment.body_end; ++at) {
-    const DeviceCall& call = plan_.device_calls[at];
-    for (std::uint32_t i = call.first_wait; i < call.end_wait; ++i) {
-      const std::uint32_t event = plan_.device_waits[i];
-      if (plan_.events[event].body_of != static_cast<std::int32_t>(index)) first.wait(event_at(event));
-    }
-  }
-  body.recording->replay(first);
-  body.replayed = true;
-  first.record(*body.end);
-  for (const std::uint32_t stream : further) streams_[stream]->wait(*body.end);
 }
 
 // False: the run failed, or is to stop.
 bool RunContext::wait_for_streams() {
   try {
-    for (std::size_t i = 0; i < streams_.size(); ++i) streams_[i]->record(*ends_[i]);
-    for (const std::unique_ptr<Event>& end : ends_) {
-      while (!end->wait(next_look())) {
-        if (should_stop()) return false;
-      }
+    if (!outcome_.committed) streams_->fetch_refusals();
+    const std::uint64_t number = streams_->end();
+    while (!streams_->work()->wait(number, next_look())) {
+      if (should_stop()) return false;
+    }
+    if (outcome_.committed) return true;
+    if (const std::optional<StreamRun::Refusal> refusal = streams_->find_refusal()) {
+      fail(refusal->phase, std::make_exception_ptr(InvalidArgument(
+                               str("the device refused its data at position ", refusal->position))));
+      return false;
     }
   } catch (...) {
     fail(std::nullopt, std::current_exception());
@@ -696,18 +509,53 @@ bool RunContext::wait_for_streams() {
   return true;
 }
 
-// The run has ended: what it put on streams is waited for, or left behind.
+// The run has ended for the host: what it put on streams goes on, is waited for, or left behind.
 void RunContext::end_streams() {
-  if (outcome_.committed && (!commits_on_streams_ || wait_for_streams())) return;
-  for (std::size_t i = 0; i < streams_.size(); ++i) {
-    try {
-      streams_[i]->record(*ends_[i]);
-      flying_[i].leave(*ends_[i], flights_);
-    } catch (...) {  // the device is lost: nothing runs there any more
-      continue;
+  if (outcome_.committed) {
+    if (ahead_ && outcome_.error == nullptr) {
+      try {
+        note_uses(streams_->end());
+        return;
+      } catch (...) {
+        fail(std::nullopt, std::current_exception());
+      }
+    } else if (!commits_on_streams_ || wait_for_streams()) {
+      return;
     }
   }
+  streams_->leave(flights_);
   end_run(!outcome_.left);
+}
+
+void RunContext::note_uses(std::uint64_t number) {
+  const auto note = [&](MemoryUses* uses, bool writes) {
+    if (uses != nullptr) uses->add(streams_->work(), number, writes);
+  };
+  try {
+    for (MemoryUses* const uses : feed_uses_) note(uses, false);
+    for (MemoryUses* const uses : result_uses_) note(uses, true);
+    for (std::size_t i = 0; i < variable_uses_.size(); ++i)
+      note(variable_uses_[i], plan_.variables[i].written);
+  } catch (const std::bad_alloc&) {
+    streams_->work()->wait(number);  // then there is nothing to note
+  }
+}
+
+void RunContext::keep(std::span<const Tensor> feeds, std::span<const Tensor> results) {
+  kept_.assign(results.begin(), results.end());
+  for (const Tensor& feed : feeds) {
+    if (feed.memory() != kHostMemory) kept_.push_back(feed);
+  }
+}
+
+bool RunContext::is_over() const {
+  return streams_ == nullptr || streams_->work()->is_over(streams_->work()->last());
+}
+
+bool RunContext::wait(std::optional<SteadyTime> deadline) {
+  if (streams_ != nullptr && !streams_->work()->wait(streams_->work()->last(), deadline)) return false;
+  kept_.clear();
+  return true;
 }
 
 void RunContext::run_helper(Lanes& lanes, std::size_t helper) noexcept {

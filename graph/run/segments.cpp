@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <ranges>
 #include <utility>
 
 namespace lockstep::internal {
@@ -18,17 +19,22 @@ class SegmentMaker {
       : phases_(phases), plan_(plan), order_(order), streams_(plan.streams.size()) {}
 
   HostPhases run() {
+    find_refusals();
+    plan_.gate_on_streams = !plan_.refuses && !commits_on_host();
+    plan_.runs_ahead = plan_.gate_on_streams && !uses_host_memory();
     number_phases();
     find_awaited();
     order_ = DeviceOrder(phases_.size(), streams_);
     turns_.assign(streams_, 0);
     last_on_.assign(streams_, Known(streams_, 0));
+    last_phase_on_.assign(streams_, kNone);
     last_call_.assign(phases_.size(), kNone);
     host_of_.assign(phases_.size(), kNone);
     await_of_.assign(phases_.size(), kNone);
     add_stage(false);
-    // The gate waits for all streams.
+    // Everything so far is over when the first call after the gate starts.
     at_gate_ = turns_;
+    last_at_gate_ = last_phase_on_;
     add_stage(true);
     return std::move(result_);
   }
@@ -37,9 +43,42 @@ class SegmentMaker {
   using Known = std::vector<std::uint32_t>;  // by stream: the turn that is over
   static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
 
+  auto indices() const { return std::views::iota(0U, static_cast<std::uint32_t>(phases_.size())); }
   bool is_on_device(std::uint32_t phase) const { return plan_.phases[phase].stream >= 0; }
   // Within one stage: the gate is between them otherwise.
   bool same_stage(std::uint32_t a, std::uint32_t b) const { return phases_[a].commit == phases_[b].commit; }
+
+  std::span<const PlannedArg> args_of(const PlannedPhase& phase) const {
+    return std::span(plan_.args).subspan(phase.first_arg, phase.inputs + phase.outputs);
+  }
+
+  void find_refusals() {
+    for (const std::uint32_t i : indices()) {
+      const PlannedPhase& phase = plan_.phases[i];
+      if (!is_on_device(i) || !phase.source->op().traits.refuses_integers) continue;
+      plan_.refuses = plan_.refuses || std::ranges::any_of(args_of(phase), [](const PlannedArg& arg) {
+                        return is_integer(arg.spec->dtype);
+                      });
+    }
+  }
+
+  bool commits_on_host() const {
+    return std::ranges::any_of(indices(),
+                               [&](std::uint32_t i) { return phases_[i].commit && !is_on_device(i); });
+  }
+  // Does a device use memory of the host that is not the plan's own? (Feeds are staged.)
+  bool uses_host_memory() const {
+    return std::ranges::any_of(indices(), [&](std::uint32_t i) {
+      return is_on_device(i) && std::ranges::any_of(args_of(plan_.phases[i]), [&](const PlannedArg& arg) {
+               const std::uint32_t index = arg.location.index;
+               switch (arg.location.kind) {
+                 case Location::Kind::kVariable: return plan_.variables[index].memory == kHostMemory;
+                 case Location::Kind::kResult: return plan_.results[index].memory == kHostMemory;
+                 default: return false;
+               }
+             });
+    });
+  }
 
   void number_phases() {
     number_.assign(phases_.size(), 0);
@@ -124,7 +163,7 @@ class SegmentMaker {
 
   Part part_of(std::uint32_t phase) const {
     const PlannedPhase& planned = plan_.phases[phase];
-    const auto args = std::span(plan_.args).subspan(planned.first_arg, planned.inputs + planned.outputs);
+    const auto args = args_of(planned);
     const auto is_feed = [](const PlannedArg& arg) { return arg.location.kind == Location::Kind::kFeed; };
     const auto is_result = [](const PlannedArg& arg) { return arg.location.kind == Location::Kind::kResult; };
     if (std::ranges::any_of(args.first(planned.inputs), is_feed)) return Part::kFront;
@@ -159,7 +198,7 @@ class SegmentMaker {
 
     Phase seen;
     seen.commit = commit;
-    Known at_put = commit ? at_gate_ : Known(streams_, 0);
+    Known at_put = commit && !plan_.gate_on_streams ? at_gate_ : Known(streams_, 0);
     if (before != kNone) seen.predecessors.push_back(before);
     for (const std::uint32_t member : members) {
       for (const std::uint32_t after : phases_[member].predecessors) {
@@ -210,6 +249,13 @@ class SegmentMaker {
       waits.push_back(event_after(after));
       learn(known, after);
     }
+    if (phases_[member].commit && plan_.gate_on_streams) {
+      for (std::size_t s = 0; s < streams_; ++s) {
+        if (s == stream || known[s] >= at_gate_[s]) continue;
+        waits.push_back(event_after(last_at_gate_[s]));
+        learn(known, last_at_gate_[s]);
+      }
+    }
     order_.set_known(member, known);
     const std::uint32_t shards = phase.finish ? 1 : phases_[member].shards;
     for (std::uint32_t shard = 0; shard < shards; ++shard) {
@@ -224,6 +270,7 @@ class SegmentMaker {
     turns_[stream] += shards;
     known[stream] = turns_[stream];
     last_on_[stream] = known;
+    last_phase_on_[stream] = member;
     order_.put(member, {phase.stream, turns_[stream]}, put_by);
     last_call_[member] = static_cast<std::uint32_t>(plan_.device_calls.size() - 1);
   }
@@ -272,6 +319,7 @@ class SegmentMaker {
   std::vector<bool> awaited_, goes_on_;  // by phase: does the host need it to be over; do other device calls?
   std::vector<std::uint32_t> turns_;     // by stream: calls so far
   std::vector<Known> last_on_;           // by stream: what is over when its last call is
+  std::vector<std::uint32_t> last_phase_on_, last_at_gate_;  // by stream
   Known at_gate_;
   std::vector<std::uint32_t> host_of_, await_of_;  // by phase: in the result
   std::vector<std::uint32_t> last_call_;           // by phase: of the device calls

@@ -16,7 +16,7 @@ VariablePlan::VariablePlan(const ResolvedGraph& resolved, const PlanRequest& req
   for (const auto& [name, stage] : stages.variables) {
     PlannedState& state = states_[name];
     const auto index = static_cast<std::uint32_t>(plan_.variables.size());
-    plan_.variables.push_back({name, stage.written});
+    plan_.variables.push_back({name, stage.written, request.variable_memory(name)});
     plan_.specs.push_back(std::make_unique<TensorSpec[]>(1));
     plan_.specs.back()[0] = *request.variable_specs(name);
     state.spec = plan_.specs.back().get();

@@ -759,24 +759,32 @@ KernelDef FakeGpu::fake_kernel(const KernelDef& cpu) {
         results.push_back({c.output(i), &c.output_spec(i)});
         call.writes.push_back({c.output(i), static_cast<std::size_t>(num_bytes(c.output_spec(i)))});
       }
-      if (c.run_block() != nullptr) call.reads.push_back({c.run_block(), 2 * sizeof(std::uint64_t)});
-      call.run = [kernel, block = c.run_block(), inputs, results, order = lane.order().get(),
-                  shard = c.shard(), shards = c.num_shards(), scratch = c.scratch(), replica = c.replica()] {
+      const DeviceBlocks& blocks = c.blocks();
+      if (blocks.run != nullptr) call.reads.push_back({blocks.run, 2 * sizeof(std::uint64_t)});
+      if (blocks.refusal != nullptr) call.writes.push_back({blocks.refusal, sizeof(std::uint64_t)});
+      call.run = [kernel, blocks, inputs, results, order = lane.order().get(), shard = c.shard(),
+                  shards = c.num_shards(), scratch = c.scratch(), replica = c.replica()] {
         const auto near_args = [&](std::vector<TensorArg> args) {
           for (TensorArg& arg : args) arg.data = Lane::near_of(*order, arg.data);
           return args;
         };
         const std::vector<TensorArg> from = near_args(inputs), to = near_args(results);
         RunInfo info;
-        if (block != nullptr) {
-          const auto* values = static_cast<const std::uint64_t*>(Lane::near_of(*order, block));
+        if (blocks.run != nullptr) {
+          const auto* values = static_cast<const std::uint64_t*>(Lane::near_of(*order, blocks.run));
           info.seed = values[0];
           info.step = values[1];
         }
         KernelContext near(from, to, &info);
         near.set_shard(shard, shards, scratch == nullptr ? nullptr : Lane::near_of(*order, scratch));
         near.set_replica(replica);
-        kernel(near);
+        try {
+          kernel(near);
+        } catch (const InvalidArgument&) {
+          if (blocks.refusal == nullptr) throw;
+          auto* const word = static_cast<std::uint64_t*>(Lane::near_of(*order, blocks.refusal));
+          *word = std::min(*word, blocks.refused(0));
+        }
       };
       lane.call(std::make_shared<FakeCall>(std::move(call)));
     };

@@ -104,6 +104,7 @@ struct Segment {
 struct PlannedVariable {
   std::string name;
   bool written = false;
+  MemoryId memory = kHostMemory;
 };
 
 struct Plan {
@@ -132,7 +133,11 @@ struct Plan {
   std::size_t lanes = 1;
   bool defers = false;  // it or one of its regions has calls that go on after they have returned
   bool draws_random = false;
-  bool commits = false;  // writes variables or draws random numbers: the step counter advances
+  bool regions_on_streams = false;
+  bool refuses = false;          // a call of a device with streams may refuse its data
+  bool gate_on_streams = false;  // the commit follows on streams, without the host waiting for them
+  bool runs_ahead = false;       // a run may return while it is on streams
+  bool commits = false;          // writes variables or draws random numbers: the step counter advances
   double seconds = 0;
 };
 

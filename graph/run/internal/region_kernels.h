@@ -26,7 +26,8 @@ struct RegionKernel {
   KernelFn kernel;
   double seconds = 0;  // estimated; for a loop, as if it made a few trips
   std::int64_t planned_bytes = 0, live_bytes = 0;
-  bool defers = false;  // calls in it may be deferred
+  bool defers = false;      // calls in it may be deferred
+  bool on_streams = false;  // calls in it are put on streams
 };
 
 // Runs the node's regions. The inputs are the node's, followed by the current value of each variable in

@@ -5,8 +5,8 @@
 //
 //   inline    every call in the plan's order on the calling thread
 //   lanes     the calling thread and helpers share the plan's clusters (graph/run/internal/lanes.h)
-//   streams   work of devices is put on their streams, segment by segment (graph/run/internal/segments.h);
-//             the gate and the end of the run wait for them
+//   streams   work of devices is put on their streams, segment by segment (graph/run/internal/stream_run.h);
+//             the gate and the end of the run wait for them, or, if the plan allows it, nobody does
 //
 // A plan with deferred calls always has lanes, if only the calling thread's.
 //
@@ -20,7 +20,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,6 +29,7 @@
 #include "lockstep/graph/run/internal/drain.h"
 #include "lockstep/graph/run/internal/lanes.h"
 #include "lockstep/graph/run/internal/plan.h"
+#include "lockstep/graph/run/internal/stream_run.h"
 #include "lockstep/graph/run/observer.h"
 #include "lockstep/graph/run/program.h"
 
@@ -56,6 +56,22 @@ class RunContext : private Lanes::Work {
   std::span<void*> feeds() { return feeds_; }
   std::span<void*> results() { return results_; }
   std::span<void*> variables() { return variables_; }
+  // Runs in flight that use the same memory (Tensor::uses), by feed, result and variable, for a plan that has
+  // streams.
+  std::span<MemoryUses*> feed_uses() { return feed_uses_; }
+  std::span<MemoryUses*> result_uses() { return result_uses_; }
+  std::span<MemoryUses*> variable_uses() { return variable_uses_; }
+  // Its runs return while they are on streams, if the plan allows it. What such a run uses has to be kept until
+  // it is over: the context keeps a share of these tensors until the next run begins.
+  void run_ahead() { ahead_ = plan_.runs_ahead; }
+  bool runs_ahead() const { return ahead_; }
+  bool has_streams() const { return streams_ != nullptr; }
+  const std::shared_ptr<WorkInFlight>& work() const { return streams_->work(); }
+  void keep(std::span<const Tensor> feeds, std::span<const Tensor> results);
+  // Is the last run over on its devices? wait() sleeps until it is, or returns false when the deadline has
+  // passed; it throws what went wrong there. A run begins only when the one before is over.
+  bool is_over() const;
+  bool wait(std::optional<SteadyTime> deadline = std::nullopt);
   // `locks` are the locks that the caller holds for this run; they, and what the other arguments point at,
   // must outlive it. Observers are told about the run as `event`, if it is given. A run inside a node of
   // another run (a region) has no event: observers are told only about its nodes, as part of the outer run.
@@ -89,8 +105,6 @@ class RunContext : private Lanes::Work {
 
   KernelContext make_context(const PlannedPhase& phase, std::uint32_t number, std::uint32_t shard);
   void bind_streams();
-  void bind_run_blocks();
-  void stage_feeds();
   void bind_deferred();
   void bind();
   void run_call(std::uint32_t at);
@@ -104,14 +118,10 @@ class RunContext : private Lanes::Work {
   bool wants_to_leave(std::optional<SteadyTime>& ask_again) noexcept override;
   void run_starting_cluster(std::uint32_t index, bool follows);
   void run_segment(std::uint32_t index);
-  void put_calls(std::uint32_t begin, std::uint32_t end);
-  void put_body(std::uint32_t index);
-  void record_body(std::uint32_t index);
-  void replay_body(std::uint32_t index);
-  void put_run_blocks();
-  Event& event_at(std::uint32_t event);
+  void follow_runs_in_flight();
   bool wait_for_streams();
   void end_streams();
+  void note_uses(std::uint64_t number);
   std::optional<SteadyTime> next_look() const;
   void end_run(bool complete);
   bool should_stop();
@@ -154,39 +164,13 @@ class RunContext : private Lanes::Work {
   std::vector<std::uint32_t> first_deferred_;
 
   // Of plans with streams.
-  class Flight;
-  std::vector<Stream*> streams_;
-  std::vector<std::unique_ptr<Event>> events_;  // of the plan
-  std::vector<std::unique_ptr<Event>> ends_;    // by stream: of everything that the run put there
-  std::unique_ptr<Flight[]> flying_;            // by stream: what a run that failed left there
-  std::vector<KernelContext> device_contexts_;  // by device call
+  std::unique_ptr<StreamRun> streams_;
   std::vector<std::function<void()>> segments_;
-  std::uint32_t reached_ = 0;  // the phase whose call is put on its stream; segments come one after another
-  // The body of a segment, once it was recorded.
-  struct Body {
-    std::uint32_t runs = 0;  // with the variables where they are now
-    std::vector<void*> variables;
-    std::unique_ptr<Recording> recording;
-    bool replayed = false;                                   // in this run
-    std::map<std::uint32_t, std::unique_ptr<Event>> events;  // of the plan, in the recording
-    std::unique_ptr<Event> fork, end;                        // of the recording's branches; after all of it
-    std::vector<std::unique_ptr<Event>> join,
-        before;  // by further stream: ends of the branches; what was there
-  };
-  std::vector<Body> bodies_;  // by segment
-  // Seed and step, for the kernels of a stream.
-  struct RunBlock {
-    std::size_t stream;
-    Tensor block, staged;
-  };
-  std::vector<RunBlock> run_blocks_;
-  struct StagedFeed {
-    std::uint32_t feed;
-    Tensor staged;
-  };
-  std::vector<StagedFeed> staged_;                          // feeds that streams read
   std::vector<std::vector<std::uint32_t>> segment_awaits_;  // by segment: of the deferred calls
+  std::vector<MemoryUses*> feed_uses_, result_uses_, variable_uses_;
   bool commits_on_streams_ = false;
+  bool ahead_ = false;        // a run may return while it is on streams
+  std::vector<Tensor> kept_;  // what it uses there
 
   std::unique_ptr<Lanes>
       lanes_;  // null: inline. The last member: helpers use the others until they have left

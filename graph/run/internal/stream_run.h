@@ -1,0 +1,121 @@
+// graph/run/internal/stream_run.h - the part of a run that is on streams of devices.
+//
+// A StreamRun belongs to a RunContext, and like it is made once and used for many runs, one at a time. In each
+// run the context calls begin(), then put() for each segment in turn (graph/run/internal/segments.h), and
+// end(). What was put on streams goes on after that; before the next begin() it must be over.
+//
+// The body of a segment is put there call by call in the first run, recorded in the second one, and replayed
+// from then on. A variable that has moved starts this anew.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lockstep/core/runtime.h"
+#include "lockstep/core/work_in_flight.h"
+#include "lockstep/graph/run/internal/drain.h"
+#include "lockstep/graph/run/internal/plan.h"
+
+namespace lockstep::internal {
+
+class StreamRun {
+ public:
+  // Of a plan that has segments. `args` are the run's, by argument of the plan; what streams read of feeds on
+  // the host is given an address of this object's own there: is_staged().
+  StreamRun(const Plan& plan, const Runtime& runtime, std::span<TensorArg> args);
+  // Waits for what is in flight.
+  ~StreamRun();
+  StreamRun(const StreamRun&) = delete;
+  StreamRun& operator=(const StreamRun&) = delete;
+
+  bool is_staged(std::uint32_t arg) const { return is_staged_[arg]; }
+  // How the context makes the kernel context of a phase's shard. Called once.
+  using MakeContext = std::function<KernelContext(std::uint32_t phase, std::uint32_t shard)>;
+  void bind(const MakeContext& make);
+
+  // --- one run
+  void begin(std::span<void* const> feeds, std::span<void* const> variables, const RunInfo& info);
+  // The memory that the run uses is used by runs in flight, too: its streams go on after those. Null: it is
+  // the host's, or nobody else's.
+  void follow(MemoryUses* uses, bool writes);
+  // Throws what a device refuses; reached() is the phase whose call that was.
+  void put(std::uint32_t segment);
+  std::uint32_t reached() const { return reached_; }
+  // What stands for an event of the plan in this run.
+  Event& event_at(std::uint32_t event);
+  // Kernels cannot throw on a device: they leave word of data that they refuse. fetch_refusals() puts copies of
+  // these words on the streams, to be looked at when the streams are over.
+  void fetch_refusals();
+  struct Refusal {
+    std::uint32_t phase;
+    std::uint32_t position;
+  };
+  std::optional<Refusal> find_refusal();  // the first, in the order of the plan
+  // Sets the events behind everything that is on streams now: the run in flight, and its number.
+  std::uint64_t end() { return work_->record(); }
+  const std::shared_ptr<WorkInFlight>& work() const { return work_; }
+  // The run has failed: what it has put on streams counts as flights until it is over.
+  void leave(Flights& flights) noexcept;
+
+ private:
+  class Flight;
+  // The body of a segment, once it was recorded.
+  struct Body {
+    std::uint32_t runs = 0;  // with the variables where they are now
+    std::vector<void*> variables;
+    std::unique_ptr<Recording> recording;
+    bool replayed = false;                                   // in this run
+    std::map<std::uint32_t, std::unique_ptr<Event>> events;  // of the plan, in the recording
+    std::unique_ptr<Event> fork, end;                        // of the recording's branches; after all of it
+    // By further stream: the end of its branch; what was there before.
+    std::vector<std::unique_ptr<Event>> join, before;
+  };
+  // What kernels of a stream read besides their arguments, or leave there.
+  struct Block {
+    std::size_t stream = 0;
+    Tensor run, staged_run;          // seed and step
+    Tensor refusal, staged_refusal;  // the smallest refusal so far
+    bool is_clear = false;           // no refusal is there
+  };
+  struct StagedFeed {
+    std::uint32_t feed;
+    Tensor staged;
+  };
+
+  ComputeDevice& device_of(std::uint32_t stream) const;
+  void make_blocks();
+  void stage_feeds(std::span<TensorArg> args);
+  void find_users();
+  void put_blocks();
+  void put_calls(std::uint32_t begin, std::uint32_t end);
+  void put_body(std::uint32_t index);
+  void record_body(std::uint32_t index);
+  void replay_body(std::uint32_t index);
+
+  const Plan& plan_;
+  const Runtime runtime_;
+  std::vector<Stream*> streams_;
+  std::vector<Stream*> users_;                  // of variables, and of feeds on devices
+  std::vector<std::unique_ptr<Event>> events_;  // of the plan
+  std::shared_ptr<WorkInFlight> work_;
+  std::unique_ptr<Flight[]> flying_;     // by stream: what a run that failed left there
+  std::vector<KernelContext> contexts_;  // by device call
+  std::vector<Body> bodies_;             // by segment
+  std::vector<Block> blocks_;
+  std::vector<StagedFeed> staged_;
+  std::vector<bool> is_staged_;  // by argument
+  std::uint32_t reached_ = 0;    // the phase whose call is put on its stream; segments come one after another
+  bool began_ = false;           // something of the run is on streams
+  std::span<void* const> variables_;
+  const RunInfo* info_ = nullptr;
+};
+
+}  // namespace lockstep::internal

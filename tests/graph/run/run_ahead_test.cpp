@@ -1,0 +1,333 @@
+// Tests: graph/run/stream_run.cpp, core/work_in_flight.cpp, graph/run/program.cpp
+// Runs that return while devices work: what is read waits, what shares memory keeps its order, errors come later.
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/core/work_in_flight.h"
+#include "lockstep/graph/build/regions.h"
+#include "lockstep/graph/interpret/interpreter.h"
+#include "lockstep/graph/ops/ops.h"
+#include "support/fake_gpu.h"
+#include "support/program_test.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+class RunAhead : public ::testing::Test {
+ protected:
+  Program compiled(Graph graph, CompileOptions options = {}) const {
+    options.variables = store_;
+    return compile(std::move(graph), runtime_, options);
+  }
+  void hold() { gpus_->hold(0, StreamRole::kCompute); }
+  void release() { gpus_->release(0, StreamRole::kCompute); }
+
+  std::shared_ptr<FakeGpu> gpus_ = std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 2});
+  Runtime runtime_{{.threads = 2, .cpu_devices = 2, .backends = {gpus_}}};
+  std::shared_ptr<VariableStore> store_ = std::make_shared<VariableStore>();
+};
+
+// w += x, and w as it was.
+Graph counting(const char* device = "gpu:0") {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {2});
+  const auto there = b.device(device);
+  const VariableRef w = b.variable("w", vec({0, 0}));
+  const Value before = b.read(w) * 1.0F;
+  b.assign_add(w, x);
+  b.result(before);
+  return b.finish();
+}
+
+TEST_F(RunAhead, RunsReturnWhileTheDeviceWorks) {
+  const Program program = compiled(counting());
+  Tensor fed = vec({1, 2});
+  hold();
+  std::vector<Tensor> results;
+  for (int i = 0; i < 2; ++i) {
+    results.push_back(program.run(list({fed}))[0]);
+    fed.data<float>()[0] += 10;  // it is the caller's again
+    EXPECT_FALSE(results.back().is_ready());
+  }
+  RunOptions options;
+  options.deadline = Clock::now() + 5ms;
+  EXPECT_EQ(caught([&] { program.run(list({fed}), options); }).code, ErrorCode::kDeadlineExceeded)
+      << "two are under way";
+  release();
+  program.wait();
+  EXPECT_TRUE(results[0].is_ready());
+  EXPECT_EQ(floats(results[0].host()), (std::vector<float>{0, 0}));
+  EXPECT_EQ(floats(results[1].host()), (std::vector<float>{1, 2}));
+  EXPECT_EQ(floats(store_->value("w")), (std::vector<float>{12, 4}));
+}
+
+TEST_F(RunAhead, AsManyAsTheOptionSays) {
+  for (const std::size_t ahead : {1U, 3U}) {
+    const Program program = compiled(counting(), {.runs_ahead = ahead});
+    const Tensor fed = vec({1, 2});
+    program.run(list({fed}));
+    program.wait();
+    hold();
+    RunOptions options;
+    options.deadline = Clock::now() + 100ms;
+    std::size_t returned = 0;
+    try {
+      for (; returned < 5; ++returned) program.run(list({fed}), options);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
+    }
+    EXPECT_EQ(returned, ahead == 1 ? 0 : ahead);
+    release();
+    program.wait();
+  }
+}
+
+// Everything that looks at the contents waits for them.
+TEST_F(RunAhead, ResultsWaitWhenTheyAreRead) {
+  gpus_->set_delays(2ms, 7);
+  const Program program = compiled(counting());
+  const auto next = [&] { return program.run(list({vec({1, 2})}))[0]; };
+  EXPECT_EQ(floats(next().host()), (std::vector<float>{0, 0}));
+  std::ostringstream out;
+  out << next();
+  EXPECT_EQ(out.str(), "f32[2] {1, 2}");
+  EXPECT_TRUE(next().bit_equal(vec({2, 4})));
+  EXPECT_EQ(floats(next().clone().host()), (std::vector<float>{3, 6}));
+  EXPECT_EQ(next().slice(0, 1).item(), 4);
+  Tensor copy = vec({0, 0});
+  copy.assign(next());
+  EXPECT_EQ(floats(copy), (std::vector<float>{5, 10}));
+  EXPECT_EQ(floats(next().to(Device::parse("gpu:1"), runtime_).host()), (std::vector<float>{6, 12}));
+  const Tensor waited = next();
+  waited.wait();
+  EXPECT_TRUE(waited.is_ready());
+}
+
+TEST_F(RunAhead, VariablesAreReadAndAssignedAfterTheRun) {
+  gpus_->set_delays(1ms, 3);
+  const Program program = compiled(counting());
+  for (float step = 1; step < 6; ++step) {
+    program.run(list({vec({1, 2})}));
+    EXPECT_EQ(floats(store_->committed("w")), (std::vector<float>{step, 2 * step}));
+    program.run(list({vec({1, 2})}));
+    EXPECT_EQ(floats(store_->value("w")), (std::vector<float>{step + 1, 2 * (step + 1)}));
+    program.run(list({vec({1, 2})}));
+    store_->set("w", vec({step, 2 * step}));
+  }
+}
+
+// Feeds of the device are read where they are: whoever changes them waits.
+TEST_F(RunAhead, FeedsOfADeviceStayUntilTheyWereRead) {
+  const Program program = compiled(counting());
+  const Device device = Device::parse("gpu:0");
+  Tensor fed = vec({1, 2}).to(device, runtime_);
+  hold();
+  program.run(list({fed}));
+  std::atomic<bool> assigned = false;
+  std::thread assigns([&] {
+    fed.assign(vec({100, 100}));
+    assigned = true;
+  });
+  program.run(list({vec({1, 2}).to(device, runtime_)}));  // its last share goes with this statement
+  EXPECT_FALSE(assigned);
+  release();
+  assigns.join();
+  EXPECT_EQ(floats(store_->value("w")), (std::vector<float>{2, 4}));
+}
+
+// A result is a feed of the next run, of the same program and of one on another device.
+TEST_F(RunAhead, ResultsAreFedBeforeTheyAreThere) {
+  gpus_->set_delays(1ms, 5);
+  const auto doubles = [](const char* device) {
+    GraphBuilder b;
+    const Value x = b.placeholder("x", DType::kF32, {2});
+    const auto there = b.device(device);
+    b.result(x * 2.0F);
+    return b.finish();
+  };
+  const Program first = compiled(doubles("gpu:0")), second = compiled(doubles("gpu:1")),
+                third = compiled(doubles("cpu:0"));
+  Tensor value = vec({1, 3});
+  for (int i = 0; i < 5; ++i) {
+    value = first.run(list({value}))[0];
+    value = second.run(list({value}))[0];
+    value = first.run(list({value}))[0];
+  }
+  value = third.run(list({value}))[0];
+  EXPECT_EQ(floats(value), (std::vector<float>{65536, 3 * 65536}));
+}
+
+// Programs on two devices and the host that read and write the same variables, in any order, with delays: what the
+// interpreter gives. The fake refuses whatever is not ordered.
+TEST_F(RunAhead, ProgramsThatShareVariablesKeepTheirOrder) {
+  const auto mixing = [](const char* device, float factor, bool writes_v) {
+    GraphBuilder b;
+    const Value x = b.placeholder("x", DType::kF32, {2});
+    VariableRef w, v;
+    {
+      const auto there = b.device("gpu:0");
+      w = b.variable("w", vec({1, 2}));
+    }
+    {
+      const auto there = b.device("gpu:1");
+      v = b.variable("v", vec({3, 4}));
+    }
+    const auto there = b.device(device);
+    const Value both = b.read(w) * factor + b.read(v) + x;
+    if (writes_v) {
+      b.assign(v, both * 0.5F);
+    } else {
+      b.assign(w, both * 0.25F);
+    }
+    b.result(both);
+    return b.finish();
+  };
+  const auto looking = [](const char* device) {
+    GraphBuilder b;
+    VariableRef w;
+    {
+      const auto there = b.device("gpu:0");
+      w = b.variable("w", vec({1, 2}));
+    }
+    const auto there = b.device(device);
+    b.result(exp(b.read(w)));
+    return b.finish();
+  };
+  std::vector<Graph> graphs;
+  for (const char* device : {"gpu:0", "gpu:1", "cpu:0"}) {
+    graphs.push_back(mixing(device, 0.5F, false));
+    graphs.push_back(mixing(device, -0.25F, true));
+    graphs.push_back(looking(device));
+  }
+  for (std::uint32_t seed = 0; seed < 12; ++seed) {
+    gpus_->set_delays(seed % 3 == 0 ? 0us : 300us, seed);
+    store_ = std::make_shared<VariableStore>();
+    std::vector<Program> programs;
+    for (const Graph& graph : graphs) programs.push_back(compiled(graph));
+    std::map<std::string, Tensor> now = {{"w", vec({1, 2})}, {"v", vec({3, 4})}};
+    std::minstd_rand random(seed + 1);
+    std::vector<std::pair<Tensor, Tensor>> results;  // what came, and what should
+    for (int step = 0; step < 40; ++step) {
+      const std::size_t which = random() % graphs.size();
+      std::vector<Tensor> fed;
+      if (!graphs[which].parameters().empty()) fed.push_back(vec({static_cast<float>(step), 1}));
+      Interpreter interpreter(graphs[which]);
+      for (const auto& [name, value] : interpreter.variables()) interpreter.set_variable(name, now.at(name));
+      results.emplace_back(programs[which].run(fed)[0], interpreter.run(fed)[0]);
+      for (const auto& [name, value] : interpreter.variables()) now.at(name) = value.clone();
+      if (step % 11 == 10) expect_same_tensors(list({store_->value("w")}), list({now.at("w")}));
+    }
+    for (const auto& [came, expected] : results) expect_same_tensors(list({came.host()}), list({expected}));
+    expect_same_tensors(list({store_->value("v")}), list({now.at("v")}));
+  }
+}
+
+TEST_F(RunAhead, WhatIsInFlightOutlivesItsProgram) {
+  Tensor result;
+  {
+    const Program program = compiled(counting());
+    gpus_->set_delays(20ms, 1);
+    program.run(list({vec({1, 2})}));
+    result = program.run(list({vec({1, 2})}))[0];
+  }
+  EXPECT_EQ(floats(result.host()), (std::vector<float>{1, 2}));
+  EXPECT_EQ(floats(store_->value("w")), (std::vector<float>{2, 4}));
+}
+
+// A device is lost after the run has returned: whoever asks next is told, and others go on.
+TEST_F(RunAhead, ErrorsComeToWhoeverAsksNext) {
+  const auto broken = [&](const auto& ask) {
+    gpus_ = std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 2});
+    runtime_ = Runtime({.threads = 2, .backends = {gpus_}});
+    store_ = std::make_shared<VariableStore>();
+    const Program program = compiled(counting());
+    const Program other = compiled([] {
+      GraphBuilder b;
+      const auto there = b.device("gpu:1");
+      const VariableRef u = b.variable("u", vec({0, 0}));
+      b.result(b.assign_add(u, b.constant(vec({1, 1}))));
+      return b.finish();
+    }());
+    hold();
+    const Tensor result = program.run(list({vec({1, 2})}))[0];
+    gpus_->lose(0);
+    release();
+    const Caught error = caught([&] { ask(program, result); });
+    EXPECT_EQ(error.code, ErrorCode::kUnavailable) << error.what;
+    EXPECT_THAT(error.what, HasSubstr("lost"));
+    EXPECT_EQ(floats(other.run()[0].host()), (std::vector<float>{1, 1}));
+    return error.what;
+  };
+  EXPECT_THAT(broken([](const Program& program, const Tensor&) { program.wait(); }),
+              HasSubstr("a run that had returned failed on its device"));
+  broken([](const Program& program, const Tensor&) {
+    for (int i = 0; i < 3; ++i) program.run(list({vec({1, 2})}));
+  });
+  broken([](const Program&, const Tensor& result) { result.host(); });
+  broken([&](const Program&, const Tensor&) { store_->value("w"); });
+}
+
+// --- data that a device refuses
+
+Graph looking_up(bool twice) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kI32, {3});
+  const auto there = b.device("gpu:0");
+  const VariableRef table = b.variable("table", vec({5, 6, 7}));
+  const VariableRef w = b.variable("w", vec({0, 0, 0}));
+  const Value first = gather(b.read(table), x);
+  Value second = first;
+  if (twice) {
+    const auto other = b.device("gpu:1");
+    second = gather(first * 2.0F, x);
+  }
+  b.assign_add(w, second);
+  b.result(second);
+  return b.finish();
+}
+Tensor ints(std::initializer_list<std::int32_t> values) { return Tensor::from<std::int32_t>({3}, values); }
+
+TEST_F(RunAhead, RefusedDataEndsTheRunBeforeItsCommit) {
+  for (const bool twice : {false, true}) {
+    store_ = std::make_shared<VariableStore>();
+    const Program program = compiled(looking_up(twice));
+    for (int i = 0; i < 4; ++i) {  // eager, recorded, replayed
+      const Caught error = caught([&] { program.run(list({ints({0, 3, -1})})); });
+      EXPECT_EQ(error.code, ErrorCode::kInvalidArgument) << error.what;
+      EXPECT_THAT(error.what, HasSubstr("refused its data"));
+      EXPECT_EQ(error.place.node, "gather") << "the same one each time";
+      const std::vector<float> before(3, static_cast<float>(i) * (twice ? 12 : 6));
+      EXPECT_EQ(floats(store_->value("w")), before) << "it did not happen";
+      const std::vector<Tensor> results = program.run(list({ints({1, 1, 1})}));
+      EXPECT_EQ(floats(results[0].host()), std::vector<float>(3, twice ? 12 : 6)) << "the device goes on";
+    }
+  }
+}
+
+TEST_F(RunAhead, OnlyIntegersAreRefused) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {2});
+  const auto there = b.device("gpu:0");
+  b.result(x / x);
+  const Program program = compiled(b.finish());
+  hold();
+  const Tensor result = program.run(list({vec({0, 4})}))[0];  // returns: nothing has to be looked at
+  release();
+  EXPECT_EQ(floats(result.host())[1], 1.0F);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
