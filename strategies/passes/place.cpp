@@ -1,6 +1,8 @@
 // strategies/passes/place.cpp - every node gets a device.
 #include "lockstep/strategies/passes/place.h"
 
+#include <unordered_map>
+
 #include "lockstep/core/base/name_hash.h"
 #include "lockstep/core/base/name_set.h"
 #include "lockstep/core/device.h"
@@ -34,23 +36,34 @@ class KernelHomes {
   // process. Null: it can stay, or there is no such CPU.
   const std::string* instead_of(const std::string& home, const OpDef& op) {
     if (topology_ == nullptr || op.traits.transfers) return nullptr;
-    const auto [found, fresh] = facts_.try_emplace(home);
-    Facts& facts = found->second;
+    if (last_ == nullptr || last_->home != home) last_ = &facts_of(home);
+    if (last_->host.empty()) return nullptr;
+    const auto [found, fresh] = last_->leave.try_emplace(&op, false);
     if (fresh) {
-      const DeviceFacts* device = topology_->find(Device::parse(home));
-      if (device != nullptr) facts = {device->kernels, host_of(device->device)};
+      const OpRegistry& registry = OpRegistry::global();
+      found->second = registry.kernel(op, "cpu") != nullptr && registry.kernel(op, last_->kernels) == nullptr;
     }
-    if (facts.kernels.empty() || facts.host.empty() || facts.host == home) return nullptr;
-    const OpRegistry& registry = OpRegistry::global();
-    if (registry.kernel(op, "cpu") == nullptr || registry.kernel(op, facts.kernels) != nullptr)
-      return nullptr;
-    return &facts.host;
+    return found->second ? &last_->host : nullptr;
   }
 
  private:
   struct Facts {
-    std::string kernels, host;
+    std::string home, kernels;
+    std::string host;  // empty: nothing has to leave
+    std::unordered_map<const OpDef*, bool> leave;
   };
+
+  Facts& facts_of(const std::string& home) {
+    const auto [found, fresh] = facts_.try_emplace(home);
+    Facts& facts = found->second;
+    if (!fresh) return facts;
+    facts.home = home;
+    const DeviceFacts* const device = topology_->find(Device::parse(home));
+    if (device == nullptr || device->kernels == "cpu") return facts;
+    facts.kernels = device->kernels;
+    facts.host = host_of(device->device);
+    return facts;
+  }
 
   std::string host_of(const Device& device) const {
     for (const DeviceFacts& other : topology_->devices()) {
@@ -61,7 +74,8 @@ class KernelHomes {
   }
 
   const Topology* topology_;
-  NameMap<Facts> facts_;  // by device
+  NameMap<Facts> facts_;   // by device
+  Facts* last_ = nullptr;  // neighbours are often on one device
 };
 
 class Place final : public Pass {
