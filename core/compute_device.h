@@ -107,6 +107,15 @@ class LOCKSTEP_API Stream {
                     std::size_t bytes) = 0;
   virtual void fill(void* to, std::byte value, std::size_t bytes) = 0;
 
+  // How a commit is decided on a device: kernels leave word of data that they refuse, the words are latched into
+  // a decision, and what commits looks at that. All of it lies in the memory of the stream's device; a word is a
+  // std::uint64_t, and all ones means that nothing was refused.
+  //
+  // `decision` becomes the smallest of itself and of the words.
+  virtual void latch(void* decision, const void* words, std::size_t count) = 0;
+  // Copies within the memory, unless the decision says that something was refused.
+  virtual void copy_unless(const void* decision, void* to, const void* from, std::size_t bytes) = 0;
+
   // Throw FailedPrecondition if the stream records already, if it does not, or if work of another stream that
   // takes part has not been waited for.
   virtual void begin_recording() = 0;

@@ -291,6 +291,8 @@ class LOCKSTEP_API VariableStore {
   std::uint64_t step() const { return step_.load(std::memory_order_acquire); }
   void set_step(std::uint64_t step) { step_.store(step, std::memory_order_release); }
   std::uint64_t advance_step() { return step_.fetch_add(1, std::memory_order_acq_rel); }
+  // Steps that were counted, and then did not happen.
+  void take_back_steps(std::uint64_t steps) { step_.fetch_sub(steps, std::memory_order_acq_rel); }
 
   // Held exclusively by a run that draws random numbers, so that no two runs draw from one step.
   RunLock& step_lock() { return step_lock_; }

@@ -34,9 +34,42 @@ std::uint64_t WorkInFlight::record() {
   return last_;
 }
 
+void WorkInFlight::judge_by(Look look, const void* group) {
+  look_ = std::move(look);
+  group_ = group;
+}
+
+std::exception_ptr WorkInFlight::refusal(std::uint64_t number, bool seen) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> judging(judging_);
+  if (look_ && number == last_ && judged_ != last_) {
+    judged_ = last_;
+    seen_ = false;
+    if (std::exception_ptr why = look_(); why != nullptr) refused_.emplace_back(last_, std::move(why));
+  }
+  const auto found =
+      std::ranges::find(refused_, number, &std::pair<std::uint64_t, std::exception_ptr>::first);
+  if (found == refused_.end()) return nullptr;
+  seen_ = seen_ || (seen && number == last_);
+  return found->second;
+}
+
+std::exception_ptr WorkInFlight::take_refusal() {
+  const std::uint64_t number = last();
+  std::exception_ptr why = refusal(number, false);
+  const std::lock_guard<std::mutex> judging(judging_);
+  return std::exchange(dealt_with_, number) == number ? nullptr : why;
+}
+
+bool WorkInFlight::is_seen() const {
+  const std::lock_guard<std::mutex> judging(judging_);
+  return seen_;
+}
+
 void WorkInFlight::close() noexcept {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   ends_.clear();
+  look_ = nullptr;
   ++last_;
 }
 
@@ -70,15 +103,22 @@ void WorkInFlight::precede(Stream& stream, std::uint64_t number) const {
   }
 }
 
-void MemoryUses::add(const std::shared_ptr<WorkInFlight>& work, std::uint64_t number, bool writes) {
+void MemoryUses::Use::wait() const {
+  work->wait(number);
+  if (!judged) return;
+  if (const std::exception_ptr why = work->refusal(number, true); why != nullptr) std::rethrow_exception(why);
+}
+
+void MemoryUses::add(const std::shared_ptr<WorkInFlight>& work, std::uint64_t number, bool writes,
+                     bool judged) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (writes) uses_.clear();
   for (Use& use : uses_) {
     if (use.work != work) continue;
-    use = {work, number, writes};  // its run before is over
+    use = {work, number, writes, judged};  // its run before is over
     return;
   }
-  uses_.push_back({work, number, writes});
+  uses_.push_back({work, number, writes, judged});
 }
 
 MemoryUses::Uses MemoryUses::in_the_way(bool to_write) const {
@@ -91,7 +131,13 @@ MemoryUses::Uses MemoryUses::in_the_way(bool to_write) const {
 }
 
 void MemoryUses::wait(bool to_write) const {
-  for (const Use& use : in_the_way(to_write)) use.work->wait(use.number);
+  for (const Use& use : in_the_way(to_write)) use.wait();
+}
+
+void MemoryUses::wait_for_others(const void* group, bool to_write) const {
+  for (const Use& use : in_the_way(to_write)) {
+    if (use.work->group() != nullptr && use.work->group() != group) use.wait();
+  }
 }
 
 bool MemoryUses::is_free(bool to_write) const {

@@ -86,6 +86,8 @@ struct DeviceBlocks {
   // goes on. Then the run throws before its commit. Null: no op of the plan refuses data (OpTraits::refuses).
   void* refusal = nullptr;
   std::uint32_t number = 0;  // of the call
+  // Of a call that commits, a std::uint64_t: the kernel does nothing unless it is all ones. Null: it commits.
+  const void* decision = nullptr;
   std::uint64_t refused(std::uint32_t position) const { return (std::uint64_t{number} << 32U) | position; }
 };
 

@@ -112,8 +112,15 @@ std::uint32_t PhasePlan::add_copy(const Node& node, std::uint32_t from, std::uin
   const MemoryId source = storages_[from].memory, target = storages_[to].memory;
   work.stream = copy_stream(source, target);
   if (work.stream >= 0) {
-    work.kernel = add_kernel([bytes, source, target](KernelContext& c) {
-      c.stream()->copy(c.output(0), target, c.input(0), source, static_cast<std::size_t>(bytes));
+    const bool to_variable = storages_[to].location.kind == Location::Kind::kVariable;
+    work.kernel = add_kernel([bytes, source, target, to_variable](KernelContext& c) {
+      const auto count = static_cast<std::size_t>(bytes);
+      const void* const decision = to_variable ? c.blocks().decision : nullptr;
+      if (decision != nullptr) {
+        c.stream()->copy_unless(decision, c.output(0), c.input(0), count);
+      } else {
+        c.stream()->copy(c.output(0), target, c.input(0), source, count);
+      }
     });
     return add(std::move(work));
   }

@@ -88,14 +88,23 @@ class PlannedProgram : public std::enable_shared_from_this<PlannedProgram> {
   std::unique_ptr<RunContext> make_context() const {
     auto context = std::make_unique<RunContext>(*plan_, runtime_);
     context->set_commit(gate_, written_);
-    if (ahead_ > 1) context->run_ahead();
+    if (ahead_ > 1) {
+      const std::lock_guard<std::mutex> lock(deciding_);
+      context->run_ahead(decision_);
+    }
     return context;
   }
   // What may be in flight.
-  void add_work(std::vector<std::shared_ptr<WorkInFlight>>& into) const {
+  std::vector<std::shared_ptr<WorkInFlight>> work_ahead() const {
+    std::vector<std::shared_ptr<WorkInFlight>> found;
     for (const std::unique_ptr<RunContext>& context : contexts_) {
-      if (context->runs_ahead()) into.push_back(context->work());
+      if (context->runs_ahead()) found.push_back(context->work());
     }
+    return found;
+  }
+  std::shared_ptr<internal::StreamRun::Decision> decision() const {
+    const std::lock_guard<std::mutex> lock(deciding_);
+    return decision_;
   }
 
   // The name of the variable that lock i guards; empty: the random step.
@@ -117,6 +126,8 @@ class PlannedProgram : public std::enable_shared_from_this<PlannedProgram> {
   CommitGate& gate_;
   std::unique_ptr<const Plan> plan_;
   const std::size_t ahead_;
+  mutable std::mutex deciding_;
+  mutable std::shared_ptr<internal::StreamRun::Decision> decision_;  // of contexts that run ahead
   std::vector<StoredVariable*> variables_;
   std::vector<StoredVariable*> written_;  // the ones it writes
   RunLockSet locks_;
@@ -389,8 +400,13 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
                    .workers = static_cast<int>(runtime_.scheduler().num_workers())});
     }
     RunContext& context = lease.context();
-    if (context.runs_ahead()) wait_for_devices(context, options, committed);
-    lock_variables(planned, options, event ? &*event : nullptr, committed, awaited);
+    const RunEvent* const seen = event ? &*event : nullptr;
+    if (context.runs_ahead()) {
+      wait_for_devices(context, options, committed);
+      if (planned.plan().refuses)
+        deal_with_refusals(planned, context.work(), options, seen, committed, awaited);
+    }
+    lock_variables(planned, options, seen, committed, awaited);
     for (std::size_t i = 0; i < feeds.size(); ++i) context.feeds()[i] = const_cast<void*>(feeds[i].raw());
     for (std::size_t i = 0; i < results.size(); ++i) context.results()[i] = results[i].raw();
     for (std::size_t i = 0; i < planned.variables().size(); ++i) {
@@ -425,22 +441,93 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
 
   // Until nothing is in flight.
   void wait() {
-    std::vector<std::shared_ptr<WorkInFlight>> all;
+    std::vector<std::shared_ptr<PlannedProgram>> all;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      for (const std::shared_ptr<PlannedProgram>& planned : plans_) planned->add_work(all);
-      for (const std::shared_ptr<PlannedProgram>& planned : dropped_) planned->add_work(all);
+      all.assign(plans_.begin(), plans_.end());
+      all.insert(all.end(), dropped_.begin(), dropped_.end());
     }
-    for (const std::shared_ptr<WorkInFlight>& work : all) {
-      try {
-        work->wait(work->last());
-      } catch (...) {
-        earlier_run_failed(0);
+    for (const std::shared_ptr<PlannedProgram>& planned : all) {
+      for (const std::shared_ptr<WorkInFlight>& work : work_ahead(*planned)) {
+        try {
+          work->wait(work->last());
+        } catch (...) {
+          earlier_run_failed(0);
+        }
+        if (planned->plan().refuses)
+          deal_with_refusals(*planned, work, {}, nullptr, 0, RunContext::is_awaited());
       }
     }
   }
 
  private:
+  std::vector<std::shared_ptr<WorkInFlight>> work_ahead(const PlannedProgram& planned) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return planned.work_ahead();
+  }
+
+  // The last run of the work is over. If data of it, or of another run of the plan, was refused, those runs and the
+  // ones after them did not happen: throws that, unless someone was told when reading a result, and lets runs
+  // commit again.
+  void deal_with_refusals(PlannedProgram& planned, const std::shared_ptr<WorkInFlight>& work,
+                          const RunOptions& options, const RunEvent* event, std::uint64_t committed,
+                          bool awaited) {
+    const std::shared_ptr<internal::StreamRun::Decision> decision = planned.decision();
+    if (decision == nullptr) {  // such runs commit nothing
+      if (const Refusals found = take_refusals({&work, 1}); found.why != nullptr)
+        did_not_happen(found, committed);
+      return;
+    }
+    work->refusal(work->last(), false);
+    if (!decision->is_refused()) return;
+    lock_variables(planned, options, event, committed, awaited);  // so that no run begins meanwhile
+    Refusals found;
+    try {
+      if (decision->is_refused()) {
+        const std::vector<std::shared_ptr<WorkInFlight>> all = work_ahead(planned);
+        for (const std::shared_ptr<WorkInFlight>& other : all) other->wait(other->last());
+        found = take_refusals(all);
+        decision->clear();
+        if (planned.plan().commits) store_->take_back_steps(found.runs);
+      }
+    } catch (...) {
+      planned.locks().unlock();
+      earlier_run_failed(committed);
+    }
+    planned.locks().unlock();
+    if (found.why != nullptr) did_not_happen(found, committed);
+  }
+
+  struct Refusals {
+    std::exception_ptr why;  // null: there are none, or someone was told already
+    std::uint64_t runs = 0;
+  };
+  static Refusals take_refusals(std::span<const std::shared_ptr<WorkInFlight>> all) {
+    Refusals found;
+    bool told = false;
+    for (const std::shared_ptr<WorkInFlight>& work : all) {
+      const std::exception_ptr why = work->take_refusal();
+      if (why == nullptr) continue;
+      told = told || work->is_seen();
+      found.why = why;
+      ++found.runs;
+    }
+    if (told) found.why = nullptr;
+    return found;
+  }
+  [[noreturn]] static void did_not_happen(const Refusals& found, std::uint64_t committed) {
+    try {
+      std::rethrow_exception(found.why);
+    } catch (const Error& error) {
+      std::throw_with_nested(
+          RunError(error.code(),
+                   str("a run that had returned did not happen",
+                       found.runs > 1 ? str(", nor ", counted(found.runs - 1, "run"), " after it") : "", ": ",
+                       error.message(), after_steps(committed)),
+                   error.place(), committed));
+    }
+  }
+
   // Until the context's last run is over on its devices.
   void wait_for_devices(RunContext& context, const RunOptions& options, std::uint64_t committed) const {
     try {
@@ -482,6 +569,13 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
       for (std::size_t i = 0; i < results.size(); ++i) context.result_uses()[i] = results[i].uses();
       for (std::size_t i = 0; i < planned.variables().size(); ++i)
         context.variable_uses()[i] = planned.variables()[i]->storage().uses();
+      const void* const group = context.work()->group();
+      for (const MemoryUses* uses : context.feed_uses())
+        if (uses != nullptr) uses->wait_for_others(group, false);
+      for (std::size_t i = 0; i < planned.variables().size(); ++i) {
+        if (const MemoryUses* uses = context.variable_uses()[i]; uses != nullptr)
+          uses->wait_for_others(group, planned.plan().variables[i].written);
+      }
       if (!planned.plan().regions_on_streams) return;
     }
     const auto wait = [](const Tensor& tensor, bool writes) {

@@ -498,8 +498,7 @@ bool RunContext::wait_for_streams() {
     }
     if (outcome_.committed) return true;
     if (const std::optional<StreamRun::Refusal> refusal = streams_->find_refusal()) {
-      fail(refusal->phase, std::make_exception_ptr(InvalidArgument(
-                               str("the device refused its data at position ", refusal->position))));
+      fail(refusal->phase, std::make_exception_ptr(refused(*refusal)));
       return false;
     }
   } catch (...) {
@@ -514,6 +513,7 @@ void RunContext::end_streams() {
   if (outcome_.committed) {
     if (ahead_ && outcome_.error == nullptr) {
       try {
+        streams_->fetch_refusals();
         note_uses(streams_->end());
         return;
       } catch (...) {
@@ -528,17 +528,41 @@ void RunContext::end_streams() {
 }
 
 void RunContext::note_uses(std::uint64_t number) {
-  const auto note = [&](MemoryUses* uses, bool writes) {
-    if (uses != nullptr) uses->add(streams_->work(), number, writes);
+  const auto note = [&](MemoryUses* uses, bool writes, bool judged = false) {
+    if (uses != nullptr) uses->add(streams_->work(), number, writes, judged);
   };
   try {
     for (MemoryUses* const uses : feed_uses_) note(uses, false);
-    for (MemoryUses* const uses : result_uses_) note(uses, true);
+    for (MemoryUses* const uses : result_uses_) note(uses, true, plan_.refuses);
     for (std::size_t i = 0; i < variable_uses_.size(); ++i)
       note(variable_uses_[i], plan_.variables[i].written);
   } catch (const std::bad_alloc&) {
     streams_->work()->wait(number);  // then there is nothing to note
   }
+}
+
+void RunContext::run_ahead(std::shared_ptr<StreamRun::Decision>& decision) {
+  ahead_ = true;
+  if (!plan_.refuses) return;
+  if (commits_on_streams_) {
+    if (decision == nullptr) decision = streams_->make_decision();
+    streams_->decide_by(decision);
+  }
+  const auto look = [this, decided = commits_on_streams_ ? decision : nullptr]() -> std::exception_ptr {
+    const std::optional<StreamRun::Refusal> refusal = streams_->find_refusal();
+    if (!refusal) return nullptr;
+    if (decided != nullptr) decided->set_refused();
+    return std::make_exception_ptr(refused(*refusal));
+  };
+  const void* const group = commits_on_streams_ ? static_cast<const void*>(decision.get()) : streams_.get();
+  streams_->work()->judge_by(look, group);
+}
+
+Error RunContext::refused(const StreamRun::Refusal& refusal) const {
+  const Node& node = *plan_.phases[refusal.phase].source;
+  return InvalidArgument(str("'", node.name(), "' (", node.op().name, ") was refused its data at position ",
+                             refusal.position, ": an integer there is out of range"),
+                         place_of(node));
 }
 
 void RunContext::keep(std::span<const Tensor> feeds, std::span<const Tensor> results) {

@@ -20,7 +20,7 @@ class SegmentMaker {
 
   HostPhases run() {
     find_refusals();
-    plan_.gate_on_streams = !plan_.refuses && !commits_on_host();
+    plan_.gate_on_streams = !commits_on_host();
     plan_.runs_ahead = plan_.gate_on_streams && !uses_host_memory();
     number_phases();
     find_awaited();

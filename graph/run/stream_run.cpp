@@ -10,6 +10,7 @@ namespace lockstep::internal {
 
 namespace {
 
+constexpr std::size_t kWord = sizeof(std::uint64_t);
 constexpr std::uint64_t kNothingRefused = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
@@ -61,7 +62,8 @@ StreamRun::StreamRun(const Plan& plan, const Runtime& runtime, std::span<TensorA
 StreamRun::~StreamRun() {
   try {
     work_->wait(work_->last());
-  } catch (...) {  // the device is lost: nothing runs there any more
+    work_->refusal(work_->last(), false);  // results may outlive this
+  } catch (...) {                          // the device is lost: nothing runs there any more
   }
   work_->close();
 }
@@ -143,12 +145,57 @@ void StreamRun::bind(const MakeContext& make) {
   }
 }
 
+std::shared_ptr<StreamRun::Decision> StreamRun::make_decision() const {
+  std::vector<Tensor> words;
+  for (const Block& block : blocks_) words.push_back(Tensor::empty(DType::kU8, {kWord}, pool_of(block)));
+  return std::make_shared<Decision>(std::move(words));
+}
+
+void StreamRun::Decision::clear() {
+  const Tensor none = Tensor::full(DType::kU8, {kWord}, 255);
+  for (Tensor& word : words_) word.assign(none);
+  refused_.store(false, std::memory_order_release);
+}
+
+void StreamRun::decide_by(std::shared_ptr<Decision> decision) {
+  decision_ = std::move(decision);
+  gathered_ =
+      Tensor::empty(DType::kU8, {static_cast<std::int64_t>(kWord * blocks_.size())}, pool_of(blocks_[0]));
+  decided_ = device_of(static_cast<std::uint32_t>(blocks_[0].stream)).make_event();
+  for (std::size_t i = 1; i < blocks_.size(); ++i)
+    arrived_.push_back(device_of(static_cast<std::uint32_t>(blocks_[i].stream)).make_event());
+  for (const Segment& segment : plan_.segments) {
+    if (!segment.commit) continue;
+    for (std::uint32_t at = segment.begin; at < segment.end; ++at) {
+      DeviceBlocks given = contexts_[at].blocks();
+      given.decision = find_decision(plan_.phases[plan_.device_calls[at].phase]);
+      contexts_[at].set_stream(contexts_[at].stream(), given);
+    }
+  }
+}
+
+// The word that a call of the phase looks at: in the memory that it writes.
+const void* StreamRun::find_decision(const PlannedPhase& phase) const {
+  const ComputeDevice& device = device_of(static_cast<std::uint32_t>(phase.stream));
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    if (pool_of(blocks_[i])->memory() == device.pool()->memory()) return decision_->word(i).raw();
+  }
+  return nullptr;  // it only copies to memory that is the run's own
+}
+
+const std::shared_ptr<MemoryPool>& StreamRun::pool_of(const Block& block) const {
+  return device_of(static_cast<std::uint32_t>(block.stream)).pool();
+}
+
 // --- one run
 
 void StreamRun::begin(std::span<void* const> feeds, std::span<void* const> variables, const RunInfo& info) {
+  if (find_refusal()) {  // of the run before
+    for (Block& block : blocks_) block.is_clear = false;
+  }
   variables_ = variables;
   info_ = &info;
-  began_ = false;
+  began_ = is_gated_ = fetched_ = false;
   for (StagedFeed& feed : staged_) {
     if (feed.staged.num_bytes() > 0)
       std::memcpy(feed.staged.raw(), feeds[feed.feed], feed.staged.num_bytes());
@@ -164,6 +211,7 @@ void StreamRun::put(std::uint32_t index) {
   const Segment& segment = plan_.segments[index];
   reached_ = plan_.device_calls[segment.begin].phase;
   if (!std::exchange(began_, true)) put_blocks();
+  if (segment.commit && decision_ != nullptr && !std::exchange(is_gated_, true)) put_gate();
   put_calls(segment.begin, segment.body_begin);
   put_body(index);
   put_calls(segment.body_end, segment.end);
@@ -178,26 +226,55 @@ void StreamRun::put_blocks() {
       stream.copy(block.run.raw(), block.run.memory(), block.staged_run.raw(), kHostMemory, sizeof(values));
     }
     if (block.refusal.defined() && !std::exchange(block.is_clear, true))
-      stream.fill(block.refusal.raw(), std::byte{0xFF}, sizeof(std::uint64_t));
+      stream.fill(block.refusal.raw(), std::byte{0xFF}, kWord);
+  }
+}
+
+// One decision for all devices, from the words of all of them.
+void StreamRun::put_gate() {
+  Stream& first = *streams_[blocks_[0].stream];
+  auto* const gathered = static_cast<std::uint64_t*>(gathered_.raw());
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    if (i > 0) {
+      streams_[blocks_[i].stream]->record(*arrived_[i - 1]);
+      first.wait(*arrived_[i - 1]);
+    }
+    const Tensor& word = blocks_[i].refusal;
+    first.copy(gathered + i, gathered_.memory(), word.raw(), word.memory(), kWord);
+  }
+  const Tensor& made = decision_->word(0);
+  first.latch(const_cast<void*>(made.raw()), gathered, blocks_.size());
+  for (std::size_t i = 1; i < blocks_.size(); ++i) {
+    const Tensor& told = decision_->word(i);
+    first.copy(const_cast<void*>(told.raw()), told.memory(), made.raw(), made.memory(), kWord);
+  }
+  first.record(*decided_);
+  for (Stream* const stream : streams_) {
+    if (stream != &first) stream->wait(*decided_);
   }
 }
 
 void StreamRun::fetch_refusals() {
+  if (!plan_.refuses || !began_) return;
+  fetched_ = true;
+  if (is_gated_) {
+    const Tensor& made = decision_->word(0);
+    streams_[blocks_[0].stream]->copy(blocks_[0].staged_refusal.raw(), kHostMemory, made.raw(), made.memory(),
+                                      kWord);
+    return;
+  }
   for (Block& block : blocks_) {
-    if (!block.refusal.defined()) continue;
-    if (!began_) continue;
     streams_[block.stream]->copy(block.staged_refusal.raw(), kHostMemory, block.refusal.raw(),
-                                 block.refusal.memory(), sizeof(std::uint64_t));
+                                 block.refusal.memory(), kWord);
   }
 }
 
-std::optional<StreamRun::Refusal> StreamRun::find_refusal() {
+std::optional<StreamRun::Refusal> StreamRun::find_refusal() const {
+  if (!fetched_) return std::nullopt;
   std::uint64_t first = kNothingRefused;
-  for (Block& block : blocks_) {
-    if (!block.refusal.defined() || !began_) continue;
+  for (const Block& block : std::span(blocks_).first(is_gated_ ? 1 : blocks_.size())) {
     std::uint64_t word = 0;
     std::memcpy(&word, block.staged_refusal.raw(), sizeof(word));
-    if (word != kNothingRefused) block.is_clear = false;
     first = std::min(first, word);
   }
   if (first == kNothingRefused) return std::nullopt;

@@ -9,7 +9,7 @@ namespace lockstep::internal {
 
 VariablePlan::VariablePlan(const ResolvedGraph& resolved, const PlanRequest& request, Plan& plan,
                            StoragePlan& storages)
-    : plan_(plan) {
+    : plan_(plan), storages_(storages) {
   const VariableStages stages = find_variable_stages(resolved);
   plan_.draws_random = stages.draws_random;
   plan_.commits = stages.commits;
@@ -38,7 +38,15 @@ void VariablePlan::commit(const Graph& graph, PhasePlan& phases) {
   for (const auto& [name, state] : states_) {
     if (!state.is_shadowed()) continue;
     const Node& node = graph.node(plan_.phases[state.writers[0]].node);
-    phases.add_copy(node, state.current, state.live, state.spec, state.writers, true);
+    const MemoryId home = storages_[state.live].memory;
+    std::uint32_t made = state.current;
+    std::vector<std::uint32_t> after = state.writers;
+    // A copy that depends on a decision (Stream::copy_unless) stays within one memory.
+    if (storages_[made].memory != home && phases.stream_in(home, StreamRole::kCompute) >= 0) {
+      made = storages_.add_room(num_bytes(*state.spec), storages_.arena_in(home), phases.next());
+      after = {phases.add_copy(node, state.current, made, state.spec, state.writers)};
+    }
+    phases.add_copy(node, made, state.live, state.spec, after, true);
   }
 }
 

@@ -547,6 +547,35 @@ class FakeGpu::Lane final : public Stream {
                  }}));
   }
 
+  void latch(void* decision, const void* words, std::size_t count) override {
+    constexpr std::size_t kWord = sizeof(std::uint64_t);
+    call(std::make_shared<FakeCall>(FakeCall{"a latch",
+                                             {{words, count * kWord}, {decision, kWord}},
+                                             {{decision, kWord}},
+                                             [order = order_.get(), decision, words, count] {
+                                               auto& decided =
+                                                   *static_cast<std::uint64_t*>(near_of(*order, decision));
+                                               const auto* word =
+                                                   static_cast<const std::uint64_t*>(near_of(*order, words));
+                                               for (std::size_t i = 0; i < count; ++i)
+                                                 decided = std::min(decided, word[i]);
+                                             }}));
+  }
+  void copy_unless(const void* decision, void* to, const void* from, std::size_t bytes) override {
+    if (bytes == 0) return;
+    call(std::make_shared<FakeCall>(FakeCall{"a copy",
+                                             {{from, bytes}, {decision, sizeof(std::uint64_t)}},
+                                             {{to, bytes}},
+                                             [order = order_.get(), decision, to, from, bytes] {
+                                               if (is_refused(*order, decision)) return;
+                                               std::memmove(near_of(*order, to), near_of(*order, from),
+                                                            bytes);
+                                             }}));
+  }
+  static bool is_refused(Order& order, const void* decision) {
+    return ~*static_cast<const std::uint64_t*>(near_of(order, decision)) != 0;
+  }
+
   void begin_recording() override {
     const std::lock_guard<std::mutex> putting(putting_);
     if (tape_ != nullptr) throw FailedPrecondition("the stream is recorded already");
@@ -761,9 +790,11 @@ KernelDef FakeGpu::fake_kernel(const KernelDef& cpu) {
       }
       const DeviceBlocks& blocks = c.blocks();
       if (blocks.run != nullptr) call.reads.push_back({blocks.run, 2 * sizeof(std::uint64_t)});
+      if (blocks.decision != nullptr) call.reads.push_back({blocks.decision, sizeof(std::uint64_t)});
       if (blocks.refusal != nullptr) call.writes.push_back({blocks.refusal, sizeof(std::uint64_t)});
       call.run = [kernel, blocks, inputs, results, order = lane.order().get(), shard = c.shard(),
                   shards = c.num_shards(), scratch = c.scratch(), replica = c.replica()] {
+        if (blocks.decision != nullptr && Lane::is_refused(*order, blocks.decision)) return;
         const auto near_args = [&](std::vector<TensorArg> args) {
           for (TensorArg& arg : args) arg.data = Lane::near_of(*order, arg.data);
           return args;

@@ -61,9 +61,10 @@ class RunContext : private Lanes::Work {
   std::span<MemoryUses*> feed_uses() { return feed_uses_; }
   std::span<MemoryUses*> result_uses() { return result_uses_; }
   std::span<MemoryUses*> variable_uses() { return variable_uses_; }
-  // Its runs return while they are on streams, if the plan allows it. What such a run uses has to be kept until
-  // it is over: the context keeps a share of these tensors until the next run begins.
-  void run_ahead() { ahead_ = plan_.runs_ahead; }
+  // Its runs return while they are on streams. What such a run uses has to be kept until it is over: the context
+  // keeps a share of these tensors until the next run begins. If its devices may refuse data, whether it commits
+  // is decided there; the contexts of one plan share the decision, which the first of them makes.
+  void run_ahead(std::shared_ptr<StreamRun::Decision>& decision);
   bool runs_ahead() const { return ahead_; }
   bool has_streams() const { return streams_ != nullptr; }
   const std::shared_ptr<WorkInFlight>& work() const { return streams_->work(); }
@@ -122,6 +123,7 @@ class RunContext : private Lanes::Work {
   bool wait_for_streams();
   void end_streams();
   void note_uses(std::uint64_t number);
+  Error refused(const StreamRun::Refusal& refusal) const;
   std::optional<SteadyTime> next_look() const;
   void end_run(bool complete);
   bool should_stop();

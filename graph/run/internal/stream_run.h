@@ -10,6 +10,7 @@
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -41,6 +42,12 @@ class StreamRun {
   using MakeContext = std::function<KernelContext(std::uint32_t phase, std::uint32_t shard)>;
   void bind(const MakeContext& make);
 
+  // Whether runs commit is decided on the devices, by this. The contexts of a program share one: after a refusal
+  // no run of it commits until it was cleared.
+  class Decision;
+  std::shared_ptr<Decision> make_decision() const;
+  void decide_by(std::shared_ptr<Decision> decision);
+
   // --- one run
   void begin(std::span<void* const> feeds, std::span<void* const> variables, const RunInfo& info);
   // The memory that the run uses is used by runs in flight, too: its streams go on after those. Null: it is
@@ -52,13 +59,13 @@ class StreamRun {
   // What stands for an event of the plan in this run.
   Event& event_at(std::uint32_t event);
   // Kernels cannot throw on a device: they leave word of data that they refuse. fetch_refusals() puts copies of
-  // these words on the streams, to be looked at when the streams are over.
+  // these words, or of the decision, on the streams, to be looked at when the run is over there.
   void fetch_refusals();
   struct Refusal {
     std::uint32_t phase;
     std::uint32_t position;
   };
-  std::optional<Refusal> find_refusal();  // the first, in the order of the plan
+  std::optional<Refusal> find_refusal() const;  // the first, in the order of the plan
   // Sets the events behind everything that is on streams now: the run in flight, and its number.
   std::uint64_t end() { return work_->record(); }
   const std::shared_ptr<WorkInFlight>& work() const { return work_; }
@@ -94,7 +101,10 @@ class StreamRun {
   void make_blocks();
   void stage_feeds(std::span<TensorArg> args);
   void find_users();
+  const std::shared_ptr<MemoryPool>& pool_of(const Block& block) const;
+  const void* find_decision(const PlannedPhase& phase) const;
   void put_blocks();
+  void put_gate();
   void put_calls(std::uint32_t begin, std::uint32_t end);
   void put_body(std::uint32_t index);
   void record_body(std::uint32_t index);
@@ -113,9 +123,32 @@ class StreamRun {
   std::vector<StagedFeed> staged_;
   std::vector<bool> is_staged_;  // by argument
   std::uint32_t reached_ = 0;    // the phase whose call is put on its stream; segments come one after another
-  bool began_ = false;           // something of the run is on streams
+  std::shared_ptr<Decision> decision_;           // null: the host decides
+  Tensor gathered_;                              // where it is made: the words of all blocks
+  std::vector<std::unique_ptr<Event>> arrived_;  // by block, but the first: its word is final
+  std::unique_ptr<Event> decided_;
+  bool began_ = false;     // something of the run is on streams
+  bool fetched_ = false;   // copies of refusals are
+  bool is_gated_ = false;  // the decision is made there
   std::span<void* const> variables_;
   const RunInfo* info_ = nullptr;
+};
+
+// Words in the memories of a plan's devices.
+class StreamRun::Decision {
+ public:
+  explicit Decision(std::vector<Tensor> words) : words_(std::move(words)) { clear(); }
+
+  const Tensor& word(std::size_t block) const { return words_[block]; }
+  // Nothing uses the words now: runs commit again.
+  void clear();
+  // Someone has found a refusal: it has to be cleared.
+  bool is_refused() const { return refused_.load(std::memory_order_acquire); }
+  void set_refused() { refused_.store(true, std::memory_order_release); }
+
+ private:
+  std::vector<Tensor> words_;  // by block
+  std::atomic<bool> refused_{false};
 };
 
 }  // namespace lockstep::internal

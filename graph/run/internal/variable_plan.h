@@ -37,6 +37,7 @@ class VariablePlan {
 
  private:
   Plan& plan_;
+  StoragePlan& storages_;
   std::map<std::string, PlannedState> states_;
 };
 

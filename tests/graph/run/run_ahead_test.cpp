@@ -300,20 +300,120 @@ Graph looking_up(bool twice) {
 }
 Tensor ints(std::initializer_list<std::int32_t> values) { return Tensor::from<std::int32_t>({3}, values); }
 
+// With one run at a time the host decides.
 TEST_F(RunAhead, RefusedDataEndsTheRunBeforeItsCommit) {
   for (const bool twice : {false, true}) {
     store_ = std::make_shared<VariableStore>();
-    const Program program = compiled(looking_up(twice));
+    const Program program = compiled(looking_up(twice), {.runs_ahead = 1});
     for (int i = 0; i < 4; ++i) {  // eager, recorded, replayed
       const Caught error = caught([&] { program.run(list({ints({0, 3, -1})})); });
       EXPECT_EQ(error.code, ErrorCode::kInvalidArgument) << error.what;
-      EXPECT_THAT(error.what, HasSubstr("refused its data"));
+      EXPECT_THAT(error.what, HasSubstr("was refused its data"));
       EXPECT_EQ(error.place.node, "gather") << "the same one each time";
       const std::vector<float> before(3, static_cast<float>(i) * (twice ? 12 : 6));
       EXPECT_EQ(floats(store_->value("w")), before) << "it did not happen";
       const std::vector<Tensor> results = program.run(list({ints({1, 1, 1})}));
       EXPECT_EQ(floats(results[0].host()), std::vector<float>(3, twice ? 12 : 6)) << "the device goes on";
     }
+  }
+}
+
+// Else the devices do: the run and those after it do nothing, until someone is told.
+TEST_F(RunAhead, RunsAfterARefusedOneDoNothing) {
+  for (const bool twice : {false, true}) {
+    for (const std::uint64_t delays : {0U, 1U}) {
+      gpus_->set_delays(delays == 0 ? 0us : 500us, delays);
+      store_ = std::make_shared<VariableStore>();
+      const Program program = compiled(looking_up(twice));
+      const float each = twice ? 12 : 6;
+      const Tensor good = ints({1, 1, 1}), bad = ints({0, 3, -1});
+      for (int i = 0; i < 4; ++i) {
+        const float before = static_cast<float>(2 * i) * each;
+        const std::uint64_t step = store_->step();
+        program.run(list({good}));
+        const Tensor refused = program.run(list({bad}))[0];
+        const Tensor skipped = program.run(list({good}))[0];
+        const Caught error = caught([&] { program.run(list({good})); });
+        EXPECT_EQ(error.code, ErrorCode::kInvalidArgument) << error.what;
+        EXPECT_THAT(error.what, HasSubstr("did not happen, nor 1 run after it"));
+        EXPECT_EQ(error.place.node, "gather");
+        EXPECT_EQ(floats(store_->value("w")), std::vector<float>(3, before + each));
+        EXPECT_EQ(store_->step(), step + 1);
+        EXPECT_EQ(floats(program.run(list({good}))[0].host()), std::vector<float>(3, each));
+        program.wait();
+        EXPECT_EQ(floats(store_->value("w")), std::vector<float>(3, before + 2 * each));
+        for (const Tensor& nothing : {refused, skipped})
+          EXPECT_EQ(caught([&] { nothing.host(); }).code, ErrorCode::kInvalidArgument);
+      }
+    }
+  }
+}
+
+TEST_F(RunAhead, WhoeverReadsARefusedResultIsTold) {
+  const Program program = compiled(looking_up(true));
+  const Tensor refused = program.run(list({ints({0, 3, 0})}))[0];
+  EXPECT_THAT(caught([&] { refused.wait(); }).what, HasSubstr("was refused its data"));
+  // Nobody is told twice, and the next run happens.
+  EXPECT_EQ(floats(program.run(list({ints({0, 0, 0})}))[0].host()), std::vector<float>(3, 10));
+  program.wait();
+  EXPECT_EQ(floats(store_->value("w")), std::vector<float>(3, 10));
+  program.run(list({ints({0, 3, 0})}));
+  EXPECT_THAT(caught([&] { program.wait(); }).what, HasSubstr("did not happen: 'gather'"));
+  program.wait();
+  EXPECT_EQ(floats(store_->value("w")), std::vector<float>(3, 10));
+}
+
+// Another program, and another plan of the same one, wait for the decision before they take a variable over.
+TEST_F(RunAhead, OthersWaitForTheDecision) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kI32, {kUnknown});
+  {
+    const auto there = b.device("gpu:0");
+    const VariableRef w = b.variable("w", vec({1, 2, 3}));
+    b.assign(w, b.read(w) + sum(gather(b.read(w), x)));
+  }
+  const Program program = compiled(b.finish());
+  const Program other = compiled([] {
+    GraphBuilder c;
+    const auto there = c.device("gpu:0");
+    const VariableRef w = c.variable("w", vec({1, 2, 3}));
+    c.result(c.assign_add(w, c.read(w)));
+    return c.finish();
+  }());
+  hold();
+  program.run(list({ints({7, 7, 7})}));
+  std::thread releases([&] {
+    std::this_thread::sleep_for(5ms);
+    release();
+  });
+  EXPECT_EQ(floats(other.run()[0].host()), (std::vector<float>{2, 4, 6}));
+  releases.join();
+  EXPECT_THAT(caught([&] { program.wait(); }).what, HasSubstr("did not happen"));
+  program.run(list({ints({0, 0, 0})}));
+  program.run(list({Tensor::from<std::int32_t>({1}, {1})}));  // of another shape
+  EXPECT_EQ(floats(store_->value("w")), (std::vector<float>{18, 20, 22}));
+}
+
+// Steps that did not happen draw no random numbers.
+TEST_F(RunAhead, RandomNumbersGoOnWhereTheyWere) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kI32, {3});
+  {
+    const auto there = b.device("gpu:0");
+    const VariableRef w = b.variable("w", vec({1, 1, 1}));
+    b.assign_add(w, dropout(gather(b.read(w), x), 0.5));
+  }
+  const Graph graph = b.finish();
+  Interpreter interpreter(graph);
+  const Program program = compiled(graph);
+  for (int i = 0; i < 6; ++i) {
+    const std::vector<Tensor> good = list({ints({i % 3, 1, 2})});
+    program.run(good);
+    interpreter.run(good);
+    program.run(list({ints({9, 9, 9})}));
+    program.run(good);
+    EXPECT_THAT(caught([&] { program.wait(); }).what, HasSubstr("nor 1 run after it"));
+    expect_same_tensors(list({store_->value("w")}), list({interpreter.variables().at("w")}));
   }
 }
 
