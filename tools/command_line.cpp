@@ -375,6 +375,10 @@ class Parser {
 
   void add_info() {
     CLI::App& app = add_command("info", "Devices, versions and features", info_);
+    app.add_option("--topology", info_.topology,
+                   "List the devices of another machine: a file, or the text itself: 'cpu:0; gpu:0 gpu:1 "
+                   "memory=1'. Default: this machine's")
+        ->type_name("TEXT|FILE");
     add_load(app);
   }
 

@@ -76,7 +76,9 @@ struct ProfileCommand {
   std::uint64_t warmup = 3;
 };
 
-struct InfoCommand {};
+struct InfoCommand {
+  std::string topology;  // a file or the text itself; empty: this machine's
+};
 struct OpsCommand {
   std::string name;  // empty: all
   bool markdown = false;

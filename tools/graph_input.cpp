@@ -34,6 +34,12 @@ Graph read_graph_input(const std::string& path, UnknownOps unknown) {
   return read_graph(read_standard_input(input_limits()), input_limits(), "standard input", unknown);
 }
 
+Topology read_topology(const std::string& file_or_text) {
+  std::error_code none;
+  const bool is_file = std::filesystem::exists(file_or_text, none);
+  return Topology::parse(is_file ? read_input(file_or_text) : file_or_text);
+}
+
 void write_output(const std::string& path, std::string_view bytes) {
   if (path != "-") return write_file_whole(path, bytes);
   write_data(bytes);

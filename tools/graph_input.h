@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/read_limits.h"
+#include "lockstep/core/topology.h"
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/io/graphs/graph_file.h"
 
@@ -23,6 +24,8 @@ void set_input_limits(const ReadLimits& limits);
 std::string read_input(const std::string& path);
 // The graph in a file or on standard input, whatever its format, verified; errors name the file.
 Graph read_graph_input(const std::string& path, UnknownOps unknown = UnknownOps::kRefuse);
+// The topology that a file or the text itself describes.
+Topology read_topology(const std::string& file_or_text);
 void write_output(const std::string& path, std::string_view bytes);
 
 // The format that an output asks for by its extension; the first of `formats` if it has none, like "-".

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "commands.h"
+#include "graph_input.h"
 #include "lockstep/core/runtime.h"
 #include "lockstep/core/version.h"
 #include "lockstep/graph/ir/op.h"
@@ -15,7 +16,26 @@
 
 namespace lockstep::tools {
 
-int run_command(const InfoCommand& /*command*/) {
+namespace {
+
+void print_devices(const Topology& topology) {
+  std::cout << "\ndevice        memory  card        bytes  kernels\n";
+  const auto known = [](auto value, bool is_known) { return is_known ? std::to_string(value) : "-"; };
+  for (const DeviceFacts& facts : topology.devices()) {
+    std::cout << std::left << std::setw(12) << facts.device.to_string() << std::right << std::setw(8)
+              << facts.memory.value << std::setw(6) << known(facts.card, facts.card >= 0) << std::setw(13)
+              << known(facts.memory_bytes, facts.memory_bytes > 0) << "  "
+              << (facts.kernels.empty() ? "-" : facts.kernels) << '\n';
+  }
+}
+
+}  // namespace
+
+int run_command(const InfoCommand& command) {
+  if (!command.topology.empty()) {
+    print_devices(read_topology(command.topology));
+    return kSuccess;
+  }
   const auto row = [](const char* name, const auto& value) {
     std::cout << std::left << std::setw(14) << name << value << '\n';
   };
@@ -39,16 +59,14 @@ int run_command(const InfoCommand& /*command*/) {
   row("CUDA", "not built in");
   row("threads", std::thread::hardware_concurrency());
   const Runtime runtime;
-  std::string devices;
-  for (const Device& device : runtime.devices())
-    devices += (devices.empty() ? "" : ", ") + device.to_string();
-  row("devices", devices + " (more logical ones as asked for)");
   row("ops", OpRegistry::global().names().size());
   row("passes", PassRegistry::global().passes().size());
   std::string strategies;
   for (const StrategyInfo& info : StrategyRegistry::global().strategies())
     strategies += (strategies.empty() ? "" : ", ") + info.name;
   row("strategies", strategies);
+  print_devices(runtime.topology());
+  std::cout << "(more logical ones as asked for)\n";
   return kSuccess;
 }
 

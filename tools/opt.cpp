@@ -1,6 +1,5 @@
 // tools/opt.cpp - lockstep opt: passes on a graph.
 #include <algorithm>
-#include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <optional>
@@ -118,12 +117,6 @@ GraphFormat format_of(const OptCommand& command) {
   return name == "json" ? GraphFormat::kJson : name == "binary" ? GraphFormat::kBinary : GraphFormat::kText;
 }
 
-Topology topology_of(const std::string& file_or_text) {
-  std::error_code none;
-  const bool is_file = std::filesystem::exists(file_or_text, none);
-  return Topology::parse(is_file ? read_input(file_or_text) : file_or_text);
-}
-
 void print_times(const PipelineReport& report) {
   std::cerr << std::fixed << std::setprecision(3) << "        ms  nodes before   after  pass\n";
   double passes = 0;
@@ -154,7 +147,7 @@ int run_command(const OptCommand& command) {
   } else {
     graph = read_graph_input(asked.input);
   }
-  const Topology topology = topology_of(asked.topology);
+  const Topology topology = read_topology(asked.topology);
   PassContext context{.topology = asked.topology.empty() ? nullptr : &topology};
   PassPipeline pipeline = StrategyRegistry::global().parse_pipeline(asked.passes);
   std::optional<Watch> watch(std::in_place, asked, pipeline);
