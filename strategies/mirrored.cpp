@@ -36,8 +36,14 @@ std::optional<std::vector<std::string>> counted_devices(const MirroredOptions& o
 
 std::vector<std::string> replica_devices(const MirroredOptions& options) {
   if (const auto counted = counted_devices(options)) return *counted;
-  // There are no GPU devices yet: a runtime without GPUs uses the CPU.
-  return options.devices.names().value_or(std::vector<std::string>{"cpu:0"});
+  if (options.devices.names()) return *options.devices.names();
+  std::vector<std::string> gpus;
+  if (options.base.runtime) {
+    for (const Device& device : options.base.runtime->devices()) {
+      if (device.kind == DeviceKind::kGpu) gpus.push_back(device.to_string());
+    }
+  }
+  return gpus.empty() ? std::vector<std::string>{"cpu:0"} : gpus;
 }
 
 // With a runtime that has the reduce device, if no runtime is given.

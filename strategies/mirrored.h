@@ -40,8 +40,8 @@ class LOCKSTEP_API DeviceList {
 };
 
 struct MirroredOptions {
-  // One per replica, in their order. Unspecified: every GPU, or the CPU if there is none. An empty list is an
-  // error.
+  // One per replica, in their order. Unspecified: every GPU of the runtime, or the CPU if there is none. An empty
+  // list is an error.
   DeviceList devices = {};
   // Instead of devices: this many GPUs, gpu:0 and on; 0: cpu:0. Giving both is an error.
   std::optional<std::int64_t> num_gpus = std::nullopt;

@@ -217,6 +217,15 @@ TEST_P(Places, MirroredTrainingOnGpusEqualsThatOnCpus) {
   expect_same_tensors(trained_on<MirroredStrategy>({"gpu:1", "gpu:0", "gpu:2"}, GetParam()), one_memory);
 }
 
+TEST_P(Places, MirroredStrategyTakesEveryGpuOfItsRuntime) {
+  MirroredOptions options;
+  options.base.runtime = runtime_with(GetParam(), {.threads = 2, .seed = 3});
+  MirroredStrategy strategy(options);
+  EXPECT_EQ(strategy.worker_devices(), (std::vector<std::string>{"gpu:0", "gpu:1", "gpu:2"}));
+  expect_same_tensors(trained(strategy),
+                      trained_on<MirroredStrategy>({"cpu:0", "cpu:1", "cpu:2"}, GetParam()));
+}
+
 // Their kernels need not give the same bits, so copies of variables would drift apart.
 TEST_P(Places, MirroringOverDevicesOfTwoKindsIsRefused) {
   EXPECT_THAT(testing::caught([&] {
