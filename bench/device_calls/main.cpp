@@ -1,0 +1,78 @@
+// bench_device_calls - what the host does for a call of a device, measured on a device that does nothing.
+//
+//   bench_device_calls [--quick] [--json FILE]
+//
+// Chains of additions on one device: put on its stream call by call, and recorded and replayed; and a run of one
+// call that returns a handle, beside the same run on the CPU.
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device_calls/null_device.h"
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/run/compile.h"
+#include "support/report.h"
+
+namespace lockstep::bench {
+namespace {
+
+constexpr int kCalls = 1000;
+constexpr double kEagerTarget = 150e-9;
+constexpr double kReplayTarget = 2e-6;
+constexpr double kHandleTarget = 1e-6;
+
+Program chain(const Runtime& runtime, const char* device, int calls, bool record) {
+  GraphBuilder b;
+  const auto there = b.device(device);
+  const VariableRef start = b.variable("start", Tensor::zeros(DType::kF32, {4}));
+  Value value = b.read(start);
+  for (int i = 0; i < calls; ++i) value = value + value;
+  b.result(value);
+  CompileOptions options{.variables = std::make_shared<VariableStore>()};
+  options.record = record;
+  return compile(b.finish(), runtime, options);
+}
+
+void run(Report& report) {
+  const Runtime runtime({.threads = 1, .backends = {std::make_shared<NullBackend>()}});
+  const Program eager = chain(runtime, "gpu:0", kCalls, false),
+                replayed = chain(runtime, "gpu:0", kCalls, true), one = chain(runtime, "gpu:0", 1, true),
+                here = chain(runtime, "cpu:0", 1, true);
+  const auto runs = [](const Program& program) {
+    return [&program](std::size_t n) {
+      for (std::size_t i = 0; i < n; ++i) program.run();
+    };
+  };
+  const std::vector<Contender> contenders = {{"1000 calls, one by one", runs(eager)},
+                                             {"1000 calls, replayed", runs(replayed)},
+                                             {"one call", runs(one)},
+                                             {"one call on the CPU", runs(here)}};
+  for (const Contender& contender : contenders) contender.run(4);  // so that everything is recorded
+  const Samples samples = report.sampler().alternate(contenders);
+  for (std::size_t i = 0; i < contenders.size(); ++i) {
+    std::printf("%-24s", contenders[i].name.c_str());
+    Report::show(spread(samples.seconds[i]), 1e6, 28);
+    std::printf(" us a run%s\n", samples.noisy ? " NOISY" : "");
+  }
+  const std::string where = samples.noisy ? "(noisy)" : "";
+  const Spread call = spread(differences(samples.seconds[0], samples.seconds[2]));
+  const Spread replay = spread(differences(samples.seconds[1], samples.seconds[2]));
+  const Spread handle = spread(differences(samples.seconds[2], samples.seconds[3]));
+  report.verdicts().at_most("a call, ns", where, call.median / (kCalls - 1) * 1e9, kEagerTarget * 1e9);
+  report.verdicts().at_most("999 calls replayed, us", where, replay.median * 1e6, kReplayTarget * 1e6);
+  report.verdicts().at_most("a handle, above the CPU's run, us", where, handle.median * 1e6,
+                            kHandleTarget * 1e6);
+  report.record("calls", contenders, samples);
+}
+
+}  // namespace
+}  // namespace lockstep::bench
+
+int main(int argc, char** argv) {
+  lockstep::bench::Report report(argc, argv, "bench_device_calls");
+  lockstep::bench::run(report);
+  report.finish();
+}
