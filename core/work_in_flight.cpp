@@ -112,13 +112,15 @@ void MemoryUses::Use::wait() const {
 void MemoryUses::add(const std::shared_ptr<WorkInFlight>& work, std::uint64_t number, bool writes,
                      bool judged) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (writes) uses_.clear();
-  for (Use& use : uses_) {
-    if (use.work != work) continue;
-    use = {work, number, writes, judged};  // its run before is over
-    return;
+  Uses kept;
+  if (!writes) {
+    for (Use& use : uses_) {
+      const bool is_over = use.work->last() != use.number;
+      if (!is_over || use.judged) kept.push_back(std::move(use));
+    }
   }
-  uses_.push_back({work, number, writes, judged});
+  kept.push_back({work, number, writes, judged});
+  uses_ = std::move(kept);
 }
 
 MemoryUses::Uses MemoryUses::in_the_way(bool to_write) const {
