@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <ranges>
 #include <utility>
 
 namespace lockstep::internal {
@@ -43,7 +42,13 @@ class SegmentMaker {
   using Known = std::vector<std::uint32_t>;  // by stream: the turn that is over
   static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
 
-  auto indices() const { return std::views::iota(0U, static_cast<std::uint32_t>(phases_.size())); }
+  template <class F>
+  bool any_phase(F&& is) const {
+    for (std::uint32_t i = 0; i < phases_.size(); ++i) {
+      if (is(i)) return true;
+    }
+    return false;
+  }
   bool is_on_device(std::uint32_t phase) const { return plan_.phases[phase].stream >= 0; }
   // Within one stage: the gate is between them otherwise.
   bool same_stage(std::uint32_t a, std::uint32_t b) const { return phases_[a].commit == phases_[b].commit; }
@@ -53,30 +58,29 @@ class SegmentMaker {
   }
 
   void find_refusals() {
-    for (const std::uint32_t i : indices()) {
+    plan_.refuses = any_phase([this](std::uint32_t i) {
       const PlannedPhase& phase = plan_.phases[i];
-      if (!is_on_device(i) || !phase.source->op().traits.refuses_integers) continue;
-      plan_.refuses = plan_.refuses || std::ranges::any_of(args_of(phase), [](const PlannedArg& arg) {
-                        return is_integer(arg.spec->dtype);
-                      });
-    }
+      return is_on_device(i) && phase.source->op().traits.refuses_integers &&
+             std::ranges::any_of(args_of(phase),
+                                 [](const PlannedArg& arg) { return is_integer(arg.spec->dtype); });
+    });
   }
 
   bool commits_on_host() const {
-    return std::ranges::any_of(indices(),
-                               [&](std::uint32_t i) { return phases_[i].commit && !is_on_device(i); });
+    return any_phase([this](std::uint32_t i) { return phases_[i].commit && !is_on_device(i); });
   }
   // Does a device use memory of the host that is not the plan's own? (Feeds are staged.)
   bool uses_host_memory() const {
-    return std::ranges::any_of(indices(), [&](std::uint32_t i) {
-      return is_on_device(i) && std::ranges::any_of(args_of(plan_.phases[i]), [&](const PlannedArg& arg) {
-               const std::uint32_t index = arg.location.index;
-               switch (arg.location.kind) {
-                 case Location::Kind::kVariable: return plan_.variables[index].memory == kHostMemory;
-                 case Location::Kind::kResult: return plan_.results[index].memory == kHostMemory;
-                 default: return false;
-               }
-             });
+    const auto is_on_host = [this](const PlannedArg& arg) {
+      const std::uint32_t index = arg.location.index;
+      switch (arg.location.kind) {
+        case Location::Kind::kVariable: return plan_.variables[index].memory == kHostMemory;
+        case Location::Kind::kResult: return plan_.results[index].memory == kHostMemory;
+        default: return false;
+      }
+    };
+    return any_phase([&](std::uint32_t i) {
+      return is_on_device(i) && std::ranges::any_of(args_of(plan_.phases[i]), is_on_host);
     });
   }
 
