@@ -4,8 +4,12 @@
 //
 // Chains of additions on one device: put on its stream call by call, and recorded and replayed; and a run of one
 // call that returns a handle, beside the same run on the CPU.
+#include <atomic>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +19,20 @@
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/run/compile.h"
 #include "support/report.h"
+
+namespace {
+
+std::atomic<std::uint64_t> allocations{0};
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* const block = std::malloc(bytes == 0 ? 1 : bytes)) return block;
+  throw std::bad_alloc();
+}
+void operator delete(void* block) noexcept { std::free(block); }
+void operator delete(void* block, std::size_t /*bytes*/) noexcept { std::free(block); }
 
 namespace lockstep::bench {
 namespace {
@@ -66,6 +84,13 @@ void run(Report& report) {
   report.verdicts().at_most("a handle, above the CPU's run, us", where, handle.median * 1e6,
                             kHandleTarget * 1e6);
   report.record("calls", contenders, samples);
+
+  std::vector<Tensor> room = replayed.run();
+  for (int i = 0; i < 4; ++i) replayed.run_into({}, room);
+  const std::uint64_t before = allocations.load();
+  for (int i = 0; i < kCalls; ++i) replayed.run_into({}, room);
+  report.verdicts().at_most("allocations in 1000 runs", "", static_cast<double>(allocations.load() - before),
+                            0);
 }
 
 }  // namespace

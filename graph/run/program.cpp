@@ -363,12 +363,13 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     if (steps == 0) throw InvalidArgument("run_n: at least one step is needed for results");
     std::vector<Tensor> kept;
     if (!all_on_host(feeds)) feeds = within_reach(feeds, runtime_, kept);
-    Lease lease(*this, feeds);
-    std::vector<Tensor> results = make_results(lease.planned().plan());
+    std::optional<Lease> lease(std::in_place, *this, feeds);
+    std::vector<Tensor> results = make_results(lease->planned().plan());
     if (prepare) prepare(results);
     for (std::uint64_t step = 0; step < steps; ++step) {
       try {
-        run_step(lease, feeds, results, options, step, awaited);
+        if (step > 0 && lease->context().runs_ahead()) lease.emplace(*this, feeds);  // the last is under way
+        run_step(*lease, feeds, results, options, step, awaited);
       } catch (const std::bad_alloc&) {
         if (step == 0) throw;
         throw RunError(ErrorCode::kOutOfMemory, "there is not enough memory" + after_steps(step), {}, step);

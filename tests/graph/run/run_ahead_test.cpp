@@ -235,6 +235,47 @@ TEST_F(RunAhead, ProgramsThatShareVariablesKeepTheirOrder) {
   }
 }
 
+TEST_F(RunAhead, StepsOfOneCallRunAheadToo) {
+  const Program program = compiled(counting());
+  program.run_n(3, list({vec({1, 2})}));
+  program.wait();
+  hold();
+  const Tensor last = program.run_n(2, list({vec({1, 2})}))[0];
+  EXPECT_FALSE(last.is_ready());
+  release();
+  EXPECT_EQ(floats(last.host()), (std::vector<float>{4, 8}));
+  EXPECT_EQ(floats(store_->value("w")), (std::vector<float>{5, 10}));
+}
+
+// Threads that run one program, read its results and look at its variable.
+TEST_F(RunAhead, ThreadsShareAProgram) {
+  gpus_->set_delays(100us, 11);
+  const Program program = compiled(counting());
+  constexpr int kRuns = 20;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      Tensor before;
+      for (int i = 0; i < kRuns; ++i) {
+        const Tensor result = program.run(list({vec({1, 2})}))[0];
+        if (i % 3 == t) {
+          const std::vector<float> seen = floats(result.host());
+          EXPECT_EQ(seen[1], 2 * seen[0]);
+        }
+        if (i % 5 == t) {
+          const std::vector<float> now = floats(store_->committed("w"));
+          EXPECT_EQ(now[1], 2 * now[0]) << "never half of a step";
+        }
+        before = result;
+      }
+      before.wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  program.wait();
+  EXPECT_EQ(floats(store_->value("w")), (std::vector<float>{3 * kRuns, 6 * kRuns}));
+}
+
 TEST_F(RunAhead, WhatIsInFlightOutlivesItsProgram) {
   Tensor result;
   {
