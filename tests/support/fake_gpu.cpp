@@ -52,6 +52,16 @@ void refuse_while_recording(const char* what) {
   if (recording > 0) throw FailedPrecondition(str("a thread that records a stream cannot ", what));
 }
 
+// A sleep lasts at least some 50 us, however short: less than that is waited for awake.
+void pause(std::chrono::microseconds length) {
+  if (length >= std::chrono::microseconds(100)) {
+    std::this_thread::sleep_for(length);
+    return;
+  }
+  const auto end = std::chrono::steady_clock::now() + length;
+  while (std::chrono::steady_clock::now() < end) std::this_thread::yield();
+}
+
 }  // namespace
 
 // Which calls are known to come after which, and who used which bytes last.
@@ -621,7 +631,7 @@ class FakeGpu::Lane final : public Stream {
     }
   }
   void run(const FakeCall& call, const Order::Orders& orders) {
-    if (orders.pause.count() > 0) std::this_thread::sleep_for(orders.pause);
+    pause(orders.pause);
     if (!health_->begin_call()) return;
     std::exception_ptr failure;
     try {
