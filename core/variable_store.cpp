@@ -578,7 +578,8 @@ LockTurn::~LockTurn() {
 
 bool LockTurn::try_lock() {
   seen_ = store_.epoch();
-  if (kind_ == Kind::kAhead ? locks_.try_lock(true) : locks_.take(may_pass())) {
+  passing_ = may_pass();
+  if (kind_ == Kind::kAhead ? locks_.try_lock(true) : locks_.take(passing_)) {
     // No need to announce it: its locks now hold back the waiters that its reservation held back.
     if (joined_) leave();
     return true;
@@ -592,7 +593,9 @@ bool LockTurn::try_lock() {
 }
 
 void LockTurn::wait(std::optional<SteadyTime> deadline) {
-  if (!may_pass()) {
+  const bool passes = may_pass();
+  if (passes && !passing_) return;  // since the try: nobody else would say so
+  if (!passes) {
     const SteadyTime next = openings_of_line(store_.first_since(), std::chrono::steady_clock::now()).next;
     deadline = deadline ? std::min(*deadline, next) : next;
   } else if (is_first() && !store_.first_is_late_.load(std::memory_order_relaxed)) {

@@ -156,6 +156,7 @@ class LOCKSTEP_API LockTurn {
   const RunLockSet& locks_;
   Kind kind_;
   bool joined_ = false;
+  bool passing_ = false;    // whether the last try could ignore reservations
   std::uint32_t seen_ = 0;  // the store's epoch before the last try
   SteadyTime since_;        // when it joined
   LockTurn *before_ = nullptr, *after_ = nullptr;

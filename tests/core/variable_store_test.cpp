@@ -447,6 +447,21 @@ TEST_F(LockTurnTest, TheLineLetsPastThoseWhoCouldGoAfterAWhile) {
   write_a_.unlock();
 }
 
+// A thread may lose its processor between the try and the wait. Nothing else happens then, so that one that slept would sleep
+// for ever.
+TEST_F(LockTurnTest, TheLineLetsPastThoseWhoseTimeComesBeforeTheyWait) {
+  ASSERT_TRUE(read_a_.try_lock());
+  LockTurn writer(store_, write_a_);
+  ASSERT_FALSE(writer.try_lock());
+  LockTurn reader(store_, read_a_);
+  ASSERT_FALSE(reader.try_lock());
+  std::this_thread::sleep_for(std::chrono::milliseconds(110));
+  reader.wait();
+  EXPECT_TRUE(reader.try_lock());
+  read_a_.unlock();
+  read_a_.unlock();
+}
+
 TEST_F(LockTurnTest, AllWaitForTheFirstInLineOnceItWasOvertakenAndHasWaitedForLong) {
   ASSERT_TRUE(read_a_.try_lock());
   LockTurn writer(store_, write_a_);
