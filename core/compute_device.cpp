@@ -49,4 +49,10 @@ std::string_view to_string(StreamRole role) {
 
 DeviceBackend::~DeviceBackend() = default;
 
+std::vector<std::shared_ptr<ComputeDevice>> DeviceBackend::open_logical(
+    std::span<const LogicalDevice> /*wanted*/) {
+  throw Error(ErrorCode::kUnimplemented,
+              "this backend has no logical devices: leave RuntimeOptions::gpus out");
+}
+
 }  // namespace lockstep

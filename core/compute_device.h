@@ -49,6 +49,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -162,8 +163,11 @@ class LOCKSTEP_API ComputeDevice {
 class LOCKSTEP_API DeviceBackend {
  public:
   virtual ~DeviceBackend();
-  // The devices for one Runtime, which keeps them. None: there are none on this machine.
+  // The devices for one Runtime, which keeps them: one for each card. None: there are none on this machine.
   virtual std::vector<std::shared_ptr<ComputeDevice>> open() = 0;
+  // Instead, one for each of these, which are not empty (RuntimeOptions::gpus). Throws InvalidArgument for a card
+  // that does not exist. By default the backend has no logical devices: Unimplemented.
+  virtual std::vector<std::shared_ptr<ComputeDevice>> open_logical(std::span<const LogicalDevice> wanted);
 };
 
 }  // namespace lockstep

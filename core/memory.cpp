@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "lockstep/core/base/large_pages.h"
 #include "lockstep/core/error.h"
@@ -71,6 +72,40 @@ MemoryStats MemoryPool::stats() const {
 
 void MemoryPool::reset_peak() {
   peak_.store(live_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+LimitedPool::LimitedPool(std::shared_ptr<MemoryPool> whole, std::int64_t bytes)
+    : MemoryPool(whole == nullptr ? DeviceKind::kCpu : whole->kind(),
+                 whole == nullptr ? kHostMemory : whole->memory()),
+      whole_(std::move(whole)),
+      limit_(bytes) {
+  if (whole_ == nullptr) throw InvalidArgument("LimitedPool: the pool is missing");
+  if (bytes <= 0) throw InvalidArgument(str("LimitedPool: a limit of ", bytes, " bytes: expected 1 or more"));
+}
+
+void LimitedPool::read(void* host, const void* block, std::size_t bytes) { whole_->read(host, block, bytes); }
+void LimitedPool::write(void* block, const void* host, std::size_t bytes) {
+  whole_->write(block, host, bytes);
+}
+void LimitedPool::copy(void* to, const void* from, std::size_t bytes) { whole_->copy(to, from, bytes); }
+
+void* LimitedPool::take(std::size_t bytes) {
+  const auto wanted = static_cast<std::int64_t>(bytes);
+  std::int64_t taken = taken_.load(std::memory_order_relaxed);
+  do {
+    if (wanted > limit_ - taken) return nullptr;
+  } while (!taken_.compare_exchange_weak(taken, taken + wanted, std::memory_order_relaxed));
+  try {
+    return whole_->allocate(bytes);
+  } catch (...) {
+    taken_.fetch_sub(wanted, std::memory_order_relaxed);
+    throw;
+  }
+}
+
+void LimitedPool::give(void* block, std::size_t bytes) noexcept {
+  whole_->deallocate(block, bytes);
+  taken_.fetch_sub(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
 }
 
 void* MemoryPool::take(std::size_t bytes) {

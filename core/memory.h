@@ -50,6 +50,8 @@ class LOCKSTEP_API MemoryPool {
   DeviceKind kind() const { return kind_; }
   MemoryId memory() const { return memory_; }
   bool is_host() const { return memory_ == kHostMemory; }
+  // The pool whose blocks these are: this one, or the one that it is a share of.
+  virtual const MemoryPool& whole() const { return *this; }
   MemoryStats stats() const;
   void reset_peak();
 
@@ -69,6 +71,26 @@ class LOCKSTEP_API MemoryPool {
   std::atomic<std::int64_t> live_{0};
   std::atomic<std::int64_t> peak_{0};
   std::atomic<std::int64_t> allocations_{0};
+};
+
+// A share of another pool: the same memory, and no more than so many bytes of it at one time. What logical devices
+// of one card allocate from.
+class LOCKSTEP_API LimitedPool final : public MemoryPool {
+ public:
+  // Throws InvalidArgument if the pool is missing, or the limit is not positive.
+  LimitedPool(std::shared_ptr<MemoryPool> whole, std::int64_t bytes);
+  const MemoryPool& whole() const override { return whole_->whole(); }
+  void read(void* host, const void* block, std::size_t bytes) override;
+  void write(void* block, const void* host, std::size_t bytes) override;
+  void copy(void* to, const void* from, std::size_t bytes) override;
+
+ private:
+  void* take(std::size_t bytes) override;
+  void give(void* block, std::size_t bytes) noexcept override;
+
+  std::shared_ptr<MemoryPool> whole_;
+  const std::int64_t limit_;
+  std::atomic<std::int64_t> taken_{0};
 };
 
 // The pool that tensors made without a Runtime use. Lives as long as anything allocated from it.

@@ -37,19 +37,26 @@ struct Runtime::State {
     topology.add(std::move(facts));
     pools.push_back(std::move(pool));
   }
-  void open_devices(std::span<const std::shared_ptr<DeviceBackend>> from);
+  void open_devices(const RuntimeOptions& options);
 };
 
-void Runtime::State::open_devices(std::span<const std::shared_ptr<DeviceBackend>> from) {
-  for (const std::shared_ptr<DeviceBackend>& backend : from) {
+void Runtime::State::open_devices(const RuntimeOptions& options) {
+  if (!options.gpus.empty() && options.backends.size() != 1) {
+    throw InvalidArgument(str("Runtime: gpus cuts the cards of one backend, and there are ",
+                              counted(options.backends.size(), "backend")));
+  }
+  for (const std::shared_ptr<DeviceBackend>& backend : options.backends) {
     if (backend == nullptr) throw InvalidArgument("Runtime: a backend is an empty pointer");
     backends.push_back(backend);
-    for (std::shared_ptr<ComputeDevice>& device : backend->open()) {
+    std::vector<std::shared_ptr<ComputeDevice>> given =
+        options.gpus.empty() ? backend->open() : backend->open_logical(options.gpus);
+    for (std::shared_ptr<ComputeDevice>& device : given) {
       if (device == nullptr) throw InvalidArgument("Runtime: a backend gave an empty pointer for a device");
       const DeviceFacts& facts = device->facts();
       const auto other = std::ranges::find(topology.devices(), facts.memory, &DeviceFacts::memory);
       if (other != topology.devices().end() && facts.memory != kHostMemory &&
-          pools[static_cast<std::size_t>(other - topology.devices().begin())] != device->pool()) {
+          &pools[static_cast<std::size_t>(other - topology.devices().begin())]->whole() !=
+              &device->pool()->whole()) {
         throw InvalidArgument(str("Runtime: ", facts.device, " and ", other->device,
                                   " both compute in memory ", facts.memory.value,
                                   " and have two pools: give them one, or two memories"));
@@ -79,7 +86,7 @@ Runtime::Runtime(RuntimeOptions options) : state_(std::make_shared<State>()) {
     device.index = static_cast<int>(i);
     state_->add({.device = device, .card = 0}, std::make_shared<MemoryPool>(DeviceKind::kCpu));
   }
-  state_->open_devices(options.backends);
+  state_->open_devices(options);
   state_->seed = options.seed;
   for (const auto& [name, group] : options.groups) {
     if (group == nullptr) throw InvalidArgument(str("Runtime: the group '", name, "' is an empty pointer"));

@@ -45,6 +45,9 @@ struct RuntimeOptions {
   std::uint64_t seed = 0;
   // Who brings devices besides the CPUs.
   std::vector<std::shared_ptr<DeviceBackend>> backends = {};
+  // The logical devices that the backend's cards are cut into, gpu:0 and on. Empty: one for each card.
+  //   {.backends = {...}, .gpus = {{.card = 0, .memory_bytes = 1 << 30}, {.card = 0, .memory_bytes = 1 << 30}}}
+  std::vector<LogicalDevice> gpus = {};
   // This process among others; its devices may then be named "/job:worker/task:1/cpu:0" too. An empty job: it
   // is alone.
   struct Worker {

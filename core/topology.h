@@ -49,6 +49,12 @@ struct DeviceFacts {
   friend bool operator==(const DeviceFacts&, const DeviceFacts&) = default;
 };
 
+// A device that is a part of a card: it computes in the card's memory, beside others, on streams of its own.
+struct LogicalDevice {
+  int card = 0;                   // of the backend, from 0 on
+  std::int64_t memory_bytes = 0;  // the most that it may take of the card's memory; 0: all there is
+};
+
 // How values get from one memory to another.
 struct MemoryLink {
   MemoryId from, to;

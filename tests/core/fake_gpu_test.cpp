@@ -342,5 +342,36 @@ TEST(FakeGpuMemory, IsSharedOrLimitedAsOneLikes) {
   Tensor::empty(DType::kU8, {1 << 20}, gpu.device(1)->pool());
 }
 
+// --- logical devices
+
+TEST(LogicalDevices, AreOfOneCardAndKeepTheirShares) {
+  const auto gpu = std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 2, .memory_bytes = 1 << 20});
+  const Runtime runtime({.threads = 1,
+                         .backends = {gpu},
+                         .gpus = {{.card = 1, .memory_bytes = 1000}, {.card = 0}, {.card = 1}}});
+  const Device parts[] = {Device::parse("gpu:0"), Device::parse("gpu:1"), Device::parse("gpu:2")};
+  const Topology& topology = runtime.topology();
+  EXPECT_TRUE(topology.same_memory(parts[0], parts[2]));
+  EXPECT_FALSE(topology.same_memory(parts[0], parts[1]));
+  EXPECT_EQ(topology.facts(parts[0]).card, 1);
+  EXPECT_EQ(topology.facts(parts[0]).memory_bytes, 1000);
+  EXPECT_NE(gpu->device(0)->stream(StreamRole::kCompute), gpu->device(2)->stream(StreamRole::kCompute));
+  const Tensor fits = Tensor::empty(DType::kU8, {1000}, runtime.pool(parts[0]));
+  EXPECT_THAT(error_of([&] { Tensor::empty(DType::kU8, {1}, runtime.pool(parts[0])); }),
+              HasSubstr("out of gpu memory"));
+  Tensor::empty(DType::kU8, {1 << 19}, runtime.pool(parts[2]));  // the other part has no limit
+}
+
+TEST(LogicalDevices, WhatDoesNotFitIsRefused) {
+  const auto gpu = std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 1});
+  EXPECT_THAT(error_of([&] { Runtime({.backends = {gpu}, .gpus = {{.card = 1}}}); }), HasSubstr("no card 1"));
+  EXPECT_THAT(error_of([&] { Runtime({.backends = {}, .gpus = {{.card = 0}}}); }), HasSubstr("0 backends"));
+  class Plain : public DeviceBackend {
+    std::vector<std::shared_ptr<ComputeDevice>> open() override { return {}; }
+  };
+  EXPECT_THAT(error_of([&] { Runtime({.backends = {std::make_shared<Plain>()}, .gpus = {{.card = 0}}}); }),
+              HasSubstr("no logical devices"));
+}
+
 }  // namespace
 }  // namespace lockstep::testing

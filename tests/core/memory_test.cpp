@@ -128,6 +128,24 @@ TEST(MemoryPool, BlocksMayBeGivenBackByAnotherThread) {
   EXPECT_EQ(pool.stats().live_bytes, 0);
 }
 
+TEST(LimitedPool, TakesNoMoreThanItsShare) {
+  const auto whole = std::make_shared<MemoryPool>(DeviceKind::kGpu, MemoryId{7});
+  LimitedPool first(whole, 1000), second(whole, 500);
+  EXPECT_EQ(first.memory(), whole->memory());
+  EXPECT_EQ(&first.whole(), whole.get());
+  void* const block = first.allocate(600);
+  EXPECT_EQ(whole->stats().live_bytes, 600);
+  EXPECT_THROW(first.allocate(401), Error);
+  EXPECT_THROW(second.allocate(501), Error);
+  second.deallocate(second.allocate(500), 500);
+  first.deallocate(first.allocate(400), 400);
+  first.deallocate(block, 600);
+  first.deallocate(first.allocate(1000), 1000);
+  EXPECT_EQ(whole->stats().live_bytes, 0);
+  EXPECT_THROW(LimitedPool(nullptr, 1), Error);
+  EXPECT_THROW(LimitedPool(whole, 0), Error);
+}
+
 TEST(DefaultHostPool, IsOneCpuPool) {
   EXPECT_EQ(default_host_pool(), default_host_pool());
   EXPECT_EQ(default_host_pool()->kind(), DeviceKind::kCpu);

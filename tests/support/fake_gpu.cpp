@@ -750,7 +750,7 @@ class FakeGpu::Device final : public ComputeDevice {
   std::array<std::unique_ptr<Lane>, kStreamRoles> lanes_;
 };
 
-FakeGpu::FakeGpu(FakeGpuOptions options) : order_(std::make_shared<Order>()) {
+FakeGpu::FakeGpu(FakeGpuOptions options) : order_(std::make_shared<Order>()), records_(options.records) {
   add_kernels();
   static std::atomic<std::uint32_t> last_memory{1'000'000};
   std::map<int, std::shared_ptr<Pool>> pools;
@@ -774,6 +774,26 @@ FakeGpu::~FakeGpu() {
 }
 
 std::vector<std::shared_ptr<ComputeDevice>> FakeGpu::open() { return devices_; }
+
+std::vector<std::shared_ptr<ComputeDevice>> FakeGpu::open_logical(std::span<const LogicalDevice> wanted) {
+  std::vector<std::shared_ptr<ComputeDevice>> parts;
+  for (const LogicalDevice& part : wanted) {
+    if (part.card < 0 || part.card >= static_cast<int>(devices_.size()))
+      throw InvalidArgument(str("there is no card ", part.card, ": the fake has ", devices_.size()));
+    const ComputeDevice& card = *devices_[static_cast<std::size_t>(part.card)];
+    DeviceFacts facts = card.facts();
+    facts.device.index = static_cast<int>(parts.size());
+    std::shared_ptr<MemoryPool> pool = card.pool();
+    if (part.memory_bytes > 0) {
+      facts.memory_bytes = part.memory_bytes;
+      pool = std::make_shared<LimitedPool>(std::move(pool), part.memory_bytes);
+    }
+    parts.push_back(std::make_shared<Device>(std::move(facts), std::move(pool), order_, records_));
+  }
+  devices_ = parts;
+  return parts;
+}
+
 const std::shared_ptr<ComputeDevice>& FakeGpu::device(int index) const {
   return devices_.at(static_cast<std::size_t>(index));
 }

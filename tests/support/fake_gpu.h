@@ -65,6 +65,8 @@ class FakeGpu : public DeviceBackend {
 
   // The same devices for each Runtime.
   std::vector<std::shared_ptr<ComputeDevice>> open() override;
+  // For one Runtime; from now on device(), hold() and lose() count these.
+  std::vector<std::shared_ptr<ComputeDevice>> open_logical(std::span<const LogicalDevice> wanted) override;
   const std::shared_ptr<ComputeDevice>& device(int index) const;
 
   // Puts a call on a stream of some FakeGpu.
@@ -105,6 +107,7 @@ class FakeGpu : public DeviceBackend {
   class Device;
   static KernelDef fake_kernel(const KernelDef& cpu);
   std::shared_ptr<Order> order_;
+  bool records_;
   std::vector<std::shared_ptr<ComputeDevice>> devices_;
 };
 
