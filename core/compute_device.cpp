@@ -34,6 +34,7 @@ Decision ComputeDevice::can_record() const {
 }
 
 Event::~Event() = default;
+std::optional<SteadyTime> Event::time() const { return std::nullopt; }
 Stream::~Stream() = default;
 Recording::~Recording() = default;
 

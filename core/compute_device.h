@@ -77,6 +77,9 @@ class LOCKSTEP_API Event {
   // Signals the completion once it has, on any thread, or at once. The event must not be set or destroyed
   // until then.
   virtual void when_done(Completion& completion) = 0;
+  // When the work came to the point that was set last, by the clock of the host; it has come there. None: the
+  // device does not say.
+  virtual std::optional<SteadyTime> time() const;
 };
 
 class Stream;

@@ -1,6 +1,7 @@
 // graph/run/observer.h - sees what runs when.
 //
-// An Observer is handed to a run (RunOptions::observer) and told about every kernel call, shard by shard.
+// An Observer is handed to a run (RunOptions::observer) and told about every kernel call, shard by shard; about
+// calls that are put on streams of devices when they are over there, since nobody knows before.
 // Constants, aliases and reads of variables make no calls; the nodes of a region come between begin and end
 // of the node around them. On each thread begins and ends nest: the call that began last ends first.
 // Implementations must be fast, since the run waits for them. Without an observer nothing is called and
@@ -16,6 +17,9 @@
 #include <string_view>
 
 #include "lockstep/core/base/export.h"
+#include "lockstep/core/base/steady_time.h"
+#include "lockstep/core/compute_device.h"
+#include "lockstep/core/device.h"
 #include "lockstep/graph/ir/graph.h"
 
 namespace lockstep {
@@ -46,6 +50,18 @@ struct NodeEvent {
   bool follows = false;
 };
 
+// A call on a device that works by itself, once it is over there.
+struct SpanEvent {
+  const RunEvent& run;
+  const Node& node;
+  std::int64_t shard = 0, shards = 1;  // as in NodeEvent
+  int replica = -1;
+  std::int64_t bytes_read = 0, bytes_written = 0;
+  Device device = {};
+  StreamRole stream = StreamRole::kCompute;
+  SteadyTime begin, end;  // on the stream, by the clock of the host
+};
+
 // A run that cannot start: other runs hold a variable, or a checkpoint is being taken.
 struct WaitEvent {
   const RunEvent& run;
@@ -68,6 +84,10 @@ class LOCKSTEP_API Observer {
   virtual void on_node_begin(const NodeEvent& event) noexcept = 0;
   // Also called when the node failed.
   virtual void on_node_end(const NodeEvent& event) noexcept = 0;
+  // Calls on streams of devices, after the fact: a run that is observed waits for them, and tells of them on the
+  // thread that called run, stream by stream in their order, before on_run_end. On devices that do not say when a
+  // call began and ended, nothing is told.
+  virtual void on_span(const SpanEvent&) noexcept {}
 };
 
 }  // namespace lockstep

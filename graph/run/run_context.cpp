@@ -275,6 +275,8 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
       if (plan_.defers) end_run(true);
     }
     if (streams_ != nullptr) end_streams();
+    if (streams_ != nullptr && info_.observer != nullptr && outcome_.committed && !outcome_.left)
+      tell_spans();
   }
   if (gate_ != nullptr && outcome_.committed) gate_->end(written_);
   if (told != nullptr) told->on_run_end(*event);
@@ -514,7 +516,9 @@ void RunContext::end_streams() {
     if (ahead_ && outcome_.error == nullptr) {
       try {
         streams_->fetch_refusals();
-        note_uses(streams_->end());
+        const std::uint64_t number = streams_->end();
+        note_uses(number);
+        if (info_.observer != nullptr) streams_->work()->wait(number);
         return;
       } catch (...) {
         fail(std::nullopt, std::current_exception());
@@ -525,6 +529,29 @@ void RunContext::end_streams() {
   }
   streams_->leave(flights_);
   end_run(!outcome_.left);
+}
+
+void RunContext::tell_spans() {
+  try {
+    streams_->tell_times([this](std::uint32_t at, SteadyTime begin, SteadyTime end) {
+      const DeviceCall& call = plan_.device_calls[at];
+      const PlannedPhase& phase = plan_.phases[call.phase];
+      const PlannedStream& stream = plan_.streams[static_cast<std::size_t>(phase.stream)];
+      info_.observer->on_span({.run = *event_,
+                               .node = *phase.source,
+                               .shard = phase.finish ? phase.shards : call.shard,
+                               .shards = phase.shards,
+                               .replica = phase.replica,
+                               .bytes_read = phase.bytes_read,
+                               .bytes_written = phase.bytes_written,
+                               .device = stream.device,
+                               .stream = stream.role,
+                               .begin = begin,
+                               .end = end});
+    });
+  } catch (...) {  // the device is lost, and whoever uses it next is told
+    return;
+  }
 }
 
 void RunContext::note_uses(std::uint64_t number) {

@@ -196,6 +196,7 @@ void StreamRun::begin(std::span<void* const> feeds, std::span<void* const> varia
   variables_ = variables;
   info_ = &info;
   began_ = is_gated_ = fetched_ = false;
+  is_timed_ = info.observer != nullptr;
   for (StagedFeed& feed : staged_) {
     if (feed.staged.num_bytes() > 0)
       std::memcpy(feed.staged.raw(), feeds[feed.feed], feed.staged.num_bytes());
@@ -210,6 +211,7 @@ void StreamRun::follow(MemoryUses* uses, bool writes) {
 void StreamRun::put(std::uint32_t index) {
   const Segment& segment = plan_.segments[index];
   reached_ = plan_.device_calls[segment.begin].phase;
+  if (is_timed_ && timings_.empty()) make_timings();
   if (!std::exchange(began_, true)) put_blocks();
   if (segment.commit && decision_ != nullptr && !std::exchange(is_gated_, true)) put_gate();
   put_calls(segment.begin, segment.body_begin);
@@ -296,7 +298,9 @@ void StreamRun::put_calls(std::uint32_t begin, std::uint32_t end) {
     reached_ = call.phase;
     for (std::uint32_t i = call.first_wait; i < call.end_wait; ++i)
       context.stream()->wait(event_at(plan_.device_waits[i]));
+    if (is_timed_) context.stream()->record(*timings_[at].begin);
     plan_.kernels[plan_.phases[call.phase].kernel](context);
+    if (is_timed_) context.stream()->record(*timings_[at].end);
     if (call.event >= 0) context.stream()->record(*events_[static_cast<std::size_t>(call.event)]);
   }
 }
@@ -306,7 +310,7 @@ void StreamRun::put_body(std::uint32_t index) {
   const Segment& segment = plan_.segments[index];
   Body& body = bodies_[index];
   body.replayed = false;
-  if (!segment.records) {
+  if (!segment.records || is_timed_) {  // each call of a recording has no time
     put_calls(segment.body_begin, segment.body_end);
     return;
   }
@@ -392,6 +396,24 @@ void StreamRun::replay_body(std::uint32_t index) {
   body.replayed = true;
   first.record(*body.end);
   for (const std::uint32_t stream : further) streams_[stream]->wait(*body.end);
+}
+
+void StreamRun::make_timings() {
+  for (const DeviceCall& call : plan_.device_calls) {
+    ComputeDevice& device = device_of(static_cast<std::uint32_t>(plan_.phases[call.phase].stream));
+    timings_.push_back({device.make_event(), device.make_event()});
+  }
+}
+
+void StreamRun::tell_times(const Tell& tell) const {
+  if (!is_timed_ || timings_.empty()) return;
+  for (std::uint32_t stream = 0; stream < streams_.size(); ++stream) {
+    for (std::uint32_t at = 0; at < timings_.size(); ++at) {
+      if (static_cast<std::uint32_t>(plan_.phases[plan_.device_calls[at].phase].stream) != stream) continue;
+      const std::optional<SteadyTime> begin = timings_[at].begin->time(), end = timings_[at].end->time();
+      if (begin && end) tell(at, *begin, *end);
+    }
+  }
 }
 
 void StreamRun::leave(Flights& flights) noexcept {

@@ -16,6 +16,8 @@ namespace lockstep {
 
 namespace {
 
+constexpr int kStreams = 1000;  // tracks of streams come after those of threads
+
 using internal::JsonWriter;
 using internal::TraceEdges;
 
@@ -89,7 +91,10 @@ class ChromeWriter {
     for (std::uint32_t t = 0; t < trace_.tracks.size(); ++t) {
       const TraceTrack& track = trace_.tracks[t];
       name(t, "thread_name", [&] { json_.key("name").text(track.name); });
-      name(t, "thread_sort_index", [&] { json_.key("sort_index").number(track.worker + 1); });
+      name(t, "thread_sort_index", [&] {
+        json_.key("sort_index")
+            .number(track.device.empty() ? track.worker + 1 : kStreams + static_cast<int>(t));
+      });
     }
   }
 

@@ -28,7 +28,7 @@ using ProgramNumber = std::uint32_t;
 ProgramNumber program_of(const RunEvent& run) { return static_cast<ProgramNumber>(run.program); }
 
 // One cache line: a thread that records writes it whole and touches no other.
-struct alignas(64) Event {
+struct alignas(64) Entry {
   enum class Kind : std::uint8_t { kCall, kRun, kWait };
   // Of a call: the address of its node, which identifies the node only as long as the program is known.
   const void* node = nullptr;
@@ -42,7 +42,7 @@ struct alignas(64) Event {
   std::uint8_t depth = 0;
   Kind kind = Kind::kCall;
 };
-static_assert(sizeof(Event) == 64);
+static_assert(sizeof(Entry) == 64);
 
 // The nodes that are remembered of a program's graph.
 struct ProgramNodes {
@@ -109,7 +109,7 @@ class TraceRecorder::Track {
       too_deep_.fetch_add(1, std::memory_order_relaxed);
       return;
     }
-    Event& event = ring_.next();
+    Entry& event = ring_.next();
     event.begin = open_[depth_];
     event.end = last_end_;
     event.depth = static_cast<std::uint8_t>(depth_);
@@ -117,9 +117,20 @@ class TraceRecorder::Track {
     ring_.publish();
   }
 
+  // Adds a call of a stream, whose times are in nanoseconds since the recorder was made.
+  template <class Fill>
+  void add(std::int64_t begin, std::int64_t end, const Fill& fill) {
+    Entry& event = ring_.next();
+    event.begin = static_cast<std::uint64_t>(begin);
+    event.end = static_cast<std::uint64_t>(end);
+    event.depth = 0;
+    fill(event);
+    ring_.publish();
+  }
+
   int worker() const { return worker_; }
   const std::string& name() const { return name_; }
-  std::uint64_t copy_to(std::vector<Event>& events) const {
+  std::uint64_t copy_to(std::vector<Entry>& events) const {
     return ring_.copy_to(events) + too_deep_.load(std::memory_order_relaxed);
   }
 
@@ -130,7 +141,7 @@ class TraceRecorder::Track {
   std::uint64_t last_end_ = 0;
   std::array<std::uint64_t, kMaxDepth> open_{};
   std::atomic<std::uint64_t> too_deep_{0};
-  internal::EventRing<Event> ring_;
+  internal::EventRing<Entry> ring_;
 };
 
 struct TraceRecorder::State {
@@ -142,6 +153,7 @@ struct TraceRecorder::State {
   std::mutex mutex;                         // guards all members below
   std::map<std::thread::id, std::unique_ptr<Track>> tracks;
   std::vector<const Track*> in_order;
+  std::map<std::pair<std::string, StreamRole>, std::unique_ptr<Track>> streams;
   std::deque<ProgramNodes> programs;  // the most recent last
   std::vector<std::string> variables;
 };
@@ -274,8 +286,8 @@ void TraceRecorder::on_run_begin(const RunEvent& event) noexcept {
 }
 
 void TraceRecorder::on_run_end(const RunEvent& event) noexcept {
-  end(event.worker, [&](Event& run) {
-    run.kind = Event::Kind::kRun;
+  end(event.worker, [&](Entry& run) {
+    run.kind = Entry::Kind::kRun;
     run.run = event.run;
     run.program = program_of(event);
     run.read = static_cast<std::int64_t>(event.step);
@@ -289,8 +301,8 @@ void TraceRecorder::on_wait_begin(const WaitEvent& event) noexcept {
 
 void TraceRecorder::on_wait_end(const WaitEvent& event) noexcept {
   const std::int64_t variable = number_of(event.variable);
-  end(event.run.worker, [&](Event& wait) {
-    wait.kind = Event::Kind::kWait;
+  end(event.run.worker, [&](Entry& wait) {
+    wait.kind = Entry::Kind::kWait;
     wait.run = event.run.run;
     wait.program = program_of(event.run);
     wait.read = variable;
@@ -308,8 +320,8 @@ void TraceRecorder::on_node_begin(const NodeEvent& event) noexcept {
 }
 
 void TraceRecorder::on_node_end(const NodeEvent& event) noexcept {
-  end(event.worker, [&](Event& call) {
-    call.kind = Event::Kind::kCall;
+  end(event.worker, [&](Entry& call) {
+    call.kind = Entry::Kind::kCall;
     call.node = &event.node;
     call.run = event.run.run;
     call.program = program_of(event.run);
@@ -319,6 +331,34 @@ void TraceRecorder::on_node_end(const NodeEvent& event) noexcept {
     call.shards = static_cast<std::uint32_t>(event.shards);
     call.replica = static_cast<std::int16_t>(event.replica);
   });
+}
+
+// Many threads may tell of one stream; it is after the fact, so that a lock does no harm.
+void TraceRecorder::on_span(const SpanEvent& event) noexcept {
+  const auto since = [this](SteadyTime time) {
+    return std::chrono::nanoseconds(time - state_->clock.first_time()).count();
+  };
+  try {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    const std::string device = event.device.to_string();
+    std::unique_ptr<Track>& track = state_->streams[{device, event.stream}];
+    if (track == nullptr)
+      track = std::make_unique<Track>(-1, str(device, " ", to_string(event.stream)),
+                                      state_->options.events_per_thread);
+    track->add(since(event.begin), since(event.end), [&](Entry& call) {
+      call.kind = Entry::Kind::kCall;
+      call.node = &event.node;
+      call.run = event.run.run;
+      call.program = program_of(event.run);
+      call.read = event.bytes_read;
+      call.written = event.bytes_written;
+      call.shard = static_cast<std::uint32_t>(event.shard);
+      call.shards = static_cast<std::uint32_t>(event.shards);
+      call.replica = static_cast<std::int16_t>(event.replica);
+    });
+  } catch (const std::bad_alloc&) {
+    state_->lost.fetch_add(1, std::memory_order_relaxed);
+  }
 }
 
 namespace {
@@ -334,23 +374,28 @@ class TraceMaker {
         variables_(variables) {}
 
   // Adds a track with the events that it kept; `dropped` others are lost.
-  void add_track(std::string name, int worker, const std::vector<Event>& events, std::uint64_t dropped) {
+  // Of a stream of a device the events are in nanoseconds.
+  void add_track(std::string name, int worker, const std::vector<Entry>& events, std::uint64_t dropped,
+                 const std::string& device = {}) {
     const auto track = static_cast<std::uint32_t>(trace_.tracks.size());
-    trace_.tracks.push_back({std::move(name), worker, dropped});
-    if (dropped > 0 && !events.empty()) horizon_ = std::max(horizon_, nanoseconds(events.front().end));
-    for (const Event& event : events) {
-      const std::int64_t begin = nanoseconds(event.begin), end = nanoseconds(event.end);
+    trace_.tracks.push_back({std::move(name), worker, dropped, device});
+    const auto time = [&](std::uint64_t stamp) {
+      return device.empty() ? nanoseconds(stamp) : static_cast<std::int64_t>(stamp);
+    };
+    if (dropped > 0 && !events.empty()) horizon_ = std::max(horizon_, time(events.front().end));
+    for (const Entry& event : events) {
+      const std::int64_t begin = time(event.begin), end = time(event.end);
       switch (event.kind) {
-        case Event::Kind::kRun:
+        case Entry::Kind::kRun:
           trace_.runs.push_back({event.run, event.program, track, event.depth, begin, end,
                                  static_cast<std::uint64_t>(event.read), event.written});
           break;
-        case Event::Kind::kWait:
+        case Entry::Kind::kWait:
           trace_.waits.push_back(
               {event.run, track, event.depth, begin, end,
                event.read < 0 ? std::string() : variables_[static_cast<std::size_t>(event.read)]});
           break;
-        case Event::Kind::kCall:
+        case Entry::Kind::kCall:
           if (const std::optional<std::uint32_t> node = number_of(event)) {
             trace_.calls.push_back({*node, track, event.depth, begin, end, event.run, event.shard,
                                     event.shards, event.replica, event.read, event.written});
@@ -382,7 +427,7 @@ class TraceMaker {
 
   // The index of the event's node in the trace. The first call of a program adds the program's nodes to the
   // trace.
-  std::optional<std::uint32_t> number_of(const Event& event) {
+  std::optional<std::uint32_t> number_of(const Entry& event) {
     if (last_ == nullptr || last_->program != event.program) {
       const auto found = std::ranges::find(programs_, event.program, &ProgramNodes::program);
       if (found == programs_.end()) return std::nullopt;
@@ -422,7 +467,7 @@ class TraceMaker {
 Trace TraceRecorder::trace() const {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   TraceMaker maker(state_->clock, state_->programs, state_->variables);
-  std::vector<Event> events;
+  std::vector<Entry> events;
   for (const Track* track : state_->in_order) {
     events.clear();
     const std::uint64_t dropped = track->copy_to(events);
@@ -432,6 +477,11 @@ Trace TraceRecorder::trace() const {
   for (int worker = 0; worker < state_->workers.load(std::memory_order_relaxed); ++worker) {
     if (std::ranges::find(state_->in_order, worker, &Track::worker) == state_->in_order.end())
       maker.add_track(str("worker ", worker), worker, {}, 0);
+  }
+  for (const auto& [stream, track] : state_->streams) {
+    events.clear();
+    const std::uint64_t dropped = track->copy_to(events);
+    maker.add_track(track->name(), -1, events, dropped, stream.first);
   }
   return maker.finish(state_->lost.load(std::memory_order_relaxed));
 }

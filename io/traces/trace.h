@@ -84,13 +84,15 @@ struct TracedWait {
 };
 
 struct TraceTrack {
-  std::string name;  // "worker 0" of a scheduler; "caller" for a thread of the application
+  std::string name;  // "worker 0" of a scheduler; "caller" for a thread of the application; "gpu:0 compute"
   int worker = -1;
   std::uint64_t dropped = 0;  // events of this thread that are not in the trace
+  std::string device = {};    // of a stream; empty: it is a thread
 };
 
 struct Trace {
-  std::vector<TraceTrack> tracks;  // of threads that worked, then of workers that had nothing to do
+  // Of threads that worked, of workers that had nothing to do, then of streams of devices.
+  std::vector<TraceTrack> tracks;
   std::vector<TracedNode> nodes;
   std::vector<TracedCall> calls;
   std::vector<TracedRun> runs;
@@ -117,6 +119,7 @@ class LOCKSTEP_API TraceRecorder final : public Observer {
   void on_wait_end(const WaitEvent& event) noexcept override;
   void on_node_begin(const NodeEvent& event) noexcept override;
   void on_node_end(const NodeEvent& event) noexcept override;
+  void on_span(const SpanEvent& event) noexcept override;
 
   Trace trace() const;
 

@@ -183,6 +183,7 @@ class Summarizer {
     for (std::size_t t = 0; t < busy.size(); ++t) {
       const std::int64_t time = Moments(std::move(busy[t])).length_with(wall);
       out_.workers.push_back({trace_.tracks[t].name, time, out_.wall - time});
+      if (!trace_.tracks[t].device.empty()) ++out_.streams;
     }
   }
 
@@ -327,8 +328,10 @@ std::string path(const TraceSummary& summary, std::size_t max_rows) {
 TraceSummary summarize(const Trace& trace) { return Summarizer(trace).run(); }
 
 std::string to_text(const TraceSummary& summary, const TraceTextOptions& options) {
-  std::string text = str(summary.runs, " runs in", duration(summary.wall), ", calls took",
-                         duration(summary.busy), " on ", summary.workers.size(), " threads\n");
+  std::string text =
+      str(summary.runs, " runs in", duration(summary.wall), ", calls took", duration(summary.busy), " on ",
+          summary.workers.size() - summary.streams, " threads");
+  text += summary.streams > 0 ? str(" and ", counted(summary.streams, "stream"), "\n") : "\n";
   if (summary.runs_left_out > 0) text += str(summary.runs_left_out, " runs are not all there and left out\n");
   if (summary.dropped > 0)
     text +=

@@ -59,6 +59,7 @@ struct TraceSummary {
     std::int64_t idle = 0;  // the rest of it
   };
   std::vector<Worker> workers;  // one for each track
+  std::size_t streams = 0;      // of these, streams of devices: the last ones
 };
 
 LOCKSTEP_API TraceSummary summarize(const Trace& trace);

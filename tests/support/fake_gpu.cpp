@@ -344,6 +344,7 @@ class FakeGpu::Event final : public lockstep::Event {
     std::uint64_t set = 0, done = 0;
     std::exception_ptr error;
     Completion* waiting = nullptr;
+    SteadyTime time;  // when it was reached last
     Clock clock;
     std::shared_ptr<Tape> tape;  // it was set while this was recorded, last
     std::size_t tape_number = 0;
@@ -383,10 +384,15 @@ class FakeGpu::Event final : public lockstep::Event {
     lock.unlock();
     error == nullptr ? completion.done() : completion.failed(error);
   }
+  std::optional<SteadyTime> time() const override {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    return state_->done == 0 ? std::nullopt : std::optional(state_->time);
+  }
   // On the lane's thread.
   static void reach(State& state, Order& order, std::uint64_t number, const std::exception_ptr& error) {
     std::unique_lock<std::mutex> lock(state.mutex);
     state.done = std::max(state.done, number);
+    state.time = std::chrono::steady_clock::now();
     if (error != nullptr) state.error = error;
     Completion* const waiting = state.done >= state.set ? std::exchange(state.waiting, nullptr) : nullptr;
     state.changed.notify_all();

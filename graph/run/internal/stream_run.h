@@ -66,6 +66,10 @@ class StreamRun {
     std::uint32_t position;
   };
   std::optional<Refusal> find_refusal() const;  // the first, in the order of the plan
+  // Says when each call began and ended, in a run that is timed (RunInfo::observer) and over. `tell` is given the
+  // device call's number, its begin and its end.
+  using Tell = std::function<void(std::uint32_t call, SteadyTime begin, SteadyTime end)>;
+  void tell_times(const Tell& tell) const;
   // Sets the events behind everything that is on streams now: the run in flight, and its number.
   std::uint64_t end() { return work_->record(); }
   const std::shared_ptr<WorkInFlight>& work() const { return work_; }
@@ -106,6 +110,7 @@ class StreamRun {
   void put_blocks();
   void put_gate();
   void put_calls(std::uint32_t begin, std::uint32_t end);
+  void make_timings();
   void put_body(std::uint32_t index);
   void record_body(std::uint32_t index);
   void replay_body(std::uint32_t index);
@@ -123,6 +128,11 @@ class StreamRun {
   std::vector<StagedFeed> staged_;
   std::vector<bool> is_staged_;  // by argument
   std::uint32_t reached_ = 0;    // the phase whose call is put on its stream; segments come one after another
+  struct Timing {
+    std::unique_ptr<Event> begin, end;
+  };
+  std::vector<Timing> timings_;  // by device call, once a run was timed
+  bool is_timed_ = false;
   std::shared_ptr<Decision> decision_;           // null: the host decides
   Tensor gathered_;                              // where it is made: the words of all blocks
   std::vector<std::unique_ptr<Event>> arrived_;  // by block, but the first: its word is final

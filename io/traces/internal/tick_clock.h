@@ -45,6 +45,7 @@ class TickClock {
 #endif
   }
   std::uint64_t first() const { return began_.ticks; }
+  std::chrono::steady_clock::time_point first_time() const { return began_.time; }
 
  private:
   struct Moment {

@@ -19,6 +19,7 @@
 #include "lockstep/io/traces/internal/event_ring.h"
 #include "lockstep/io/traces/trace_summary.h"
 #include "lockstep/strategies/mirrored.h"
+#include "support/fake_gpu.h"
 #include "support/program_test.h"
 
 namespace lockstep {
@@ -180,6 +181,48 @@ TEST(TraceRecorder, NothingBeginsBeforeWhatItNeedsHasEnded) {
         ASSERT_GE(call->begin, by_node.at(before)->end) << trace.nodes[node].name << " in run " << run;
     }
   }
+}
+
+// Calls on streams are told when they are over, on a track for each stream; the run waits for them.
+TEST(TraceRecorder, StreamsOfDevicesHaveTracks) {
+  const auto gpus = std::make_shared<testing::FakeGpu>(testing::FakeGpuOptions{.devices = 2});
+  gpus->set_delays(std::chrono::microseconds(200), 5);
+  const Runtime runtime({.threads = 1, .backends = {gpus}});
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {4});
+  const auto at = [&](const char* device, const Value& value) {
+    const auto scope = b.device(device);
+    return tanh(value);
+  };
+  b.result(at("gpu:1", at("gpu:0", x)));
+  const Program program = compile(b.finish(), runtime);
+  const std::vector<Tensor> fed = {Tensor::zeros(DType::kF32, {4})};
+  TraceRecorder recorder;
+  for (int i = 0; i < 4; ++i) program.run(fed, {.observer = &recorder});
+  const Trace trace = recorder.trace();
+  std::map<std::string, std::uint32_t> tracks;
+  for (std::uint32_t t = 0; t < trace.tracks.size(); ++t) tracks[trace.tracks[t].name] = t;
+  ASSERT_TRUE(tracks.contains("gpu:0 compute"));
+  ASSERT_TRUE(tracks.contains("gpu:1 compute"));
+  EXPECT_EQ(trace.tracks[tracks["gpu:1 compute"]].device, "gpu:1");
+  std::map<std::uint64_t, std::int64_t> ended;  // by run: tanh on gpu:0
+  int later = 0;
+  for (const TracedCall& call : trace.calls) {
+    EXPECT_LE(call.begin, call.end);
+    if (trace.nodes[call.node].op != "tanh") continue;
+    const bool first = trace.nodes[call.node].device == "gpu:0";
+    if (call.track == tracks["gpu:0 compute"] && first) ended.try_emplace(call.run, call.end);
+    if (call.track == tracks["gpu:1 compute"] && !first && ended.contains(call.run)) {
+      EXPECT_GE(call.begin, ended[call.run]) << "it reads what the other made";
+      ++later;
+    }
+  }
+  EXPECT_EQ(later, 4) << "each of the four runs, replayed otherwise";
+  const auto run = std::ranges::find(trace.runs, trace.calls.back().run, &TracedRun::run);
+  ASSERT_NE(run, trace.runs.end());
+  EXPECT_LE(trace.calls.back().end, run->end);
+  EXPECT_NE(to_text(summarize(trace)).find(" threads and "), std::string::npos);
+  EXPECT_NE(to_chrome_trace(trace).find("gpu:1 compute"), std::string::npos);
 }
 
 TEST(TraceRecorder, ForgetsTheOldestAndSaysHowMany) {
