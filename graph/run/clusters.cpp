@@ -152,7 +152,11 @@ class Clusterer {
   void add_level(std::uint32_t level) {
     std::vector<std::uint32_t>& phases = levels_[level];
     if (!has_awaits_) {
-      add_phases(level, phases);
+      const auto rest = std::stable_partition(phases.begin(), phases.end(),
+                                              [&](std::uint32_t phase) { return phases_[phase].urgent; });
+      const auto urgent = static_cast<std::size_t>(rest - phases.begin());
+      if (urgent > 0) add_phases(level, std::span(phases).first(urgent));
+      if (urgent < phases.size()) add_phases(level, std::span(phases).subspan(urgent));
       return;
     }
     for (const std::uint32_t phase : phases) {
@@ -162,7 +166,8 @@ class Clusterer {
     // What starts something comes first: the earlier it starts, the more can run meanwhile.
     std::ranges::stable_sort(phases, [&](std::uint32_t a, std::uint32_t b) {
       if (class_of(a) != class_of(b)) return class_of(a) < class_of(b);
-      return phases_[a].starts && !phases_[b].starts;
+      const auto first = [&](std::uint32_t phase) { return phases_[phase].starts || phases_[phase].urgent; };
+      return first(a) && !first(b);
     });
     for (std::size_t begin = 0; begin < phases.size();) {
       std::size_t end = begin;

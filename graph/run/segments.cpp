@@ -228,6 +228,7 @@ class SegmentMaker {
     segment.records = can_record(parts[1]);
     seen.seconds = kPutSeconds * static_cast<double>(segment.end - segment.begin);
     plan_.seconds += seen.seconds;
+    seen.urgent = true;
     seen.starts = std::ranges::any_of(members, [&](std::uint32_t member) { return awaited_[member]; });
     const std::uint32_t put_phase = add(std::move(seen), own);
     for (const std::uint32_t member : members) {

@@ -34,6 +34,7 @@ struct Phase {
   double seconds = 0;   // of one shard
   bool commit = false;  // belongs to the commit stage
   bool starts = false;  // the next phase awaits the end of what it starts
+  bool urgent = false;  // puts work on devices: first in its level, so that it goes on meanwhile
   bool awaits = false;  // one shard; `seconds` is how long it waits, roughly
 };
 

@@ -1,7 +1,9 @@
 // Tests: graph/run/segments.cpp, graph/run/memory_plan.cpp, graph/run/run_context.cpp, graph/run/phase_plan.cpp
 // Programs on devices that work by themselves: the interpreter's bits, whatever the streams do first.
+#include <atomic>
 #include <chrono>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -223,6 +225,46 @@ TEST_F(Streams, TheHostAwaitsSingleValues) {
     const std::vector<Tensor> results = program.run(list({vec({1, 2})}), options);
     EXPECT_EQ(floats(results[0].host()), (std::vector<float>{2, 3}));
     EXPECT_EQ(floats(results[1].host()), (std::vector<float>{3, 6}));
+  }
+}
+
+// What devices do is put on their streams before the host computes, and both devices work at the same time: each
+// waits until all have come.
+std::atomic<std::latch*> meeting{nullptr};
+void add_meet_op() {
+  OpRegistry& registry = OpRegistry::global();
+  if (registry.find("test_meet") != nullptr) return;
+  OpDef def;
+  def.name = "test_meet";
+  def.summary = "waits for the others";
+  def.inputs = {1, 1};
+  def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
+  def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+    return [](KernelContext& c) {
+      meeting.load()->arrive_and_wait();
+      std::copy_n(c.input<float>(0).data(), 2, c.output<float>(0).data());
+    };
+  };
+  registry.add(std::move(def));
+  FakeGpu::add_kernels();
+}
+
+TEST_F(Streams, BranchesOnDevicesAndTheHostOverlap) {
+  add_meet_op();
+  for (const Way& way : ways()) {
+    GraphBuilder b;
+    const Value x = b.placeholder("x", DType::kF32, {2});
+    for (const char* device : {"cpu:0", "gpu:0", "gpu:1"}) {
+      const auto there = b.device(device);
+      b.result(b.op1("test_meet", {x}));
+    }
+    const Program program = compile(b.finish(), runtime(way.threads), way.options);
+    for (int i = 0; i < 4; ++i) {
+      std::latch all(3);
+      meeting = &all;
+      for (const Tensor& result : program.run(list({vec({1, 2})})))
+        EXPECT_EQ(floats(result.host()), (std::vector<float>{1, 2}));
+    }
   }
 }
 
