@@ -2,7 +2,11 @@
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/lockstep")
-foreach(component IN LISTS LOCKSTEP_COMPONENTS)
+set(installed ${LOCKSTEP_COMPONENTS})
+if(TARGET lockstep_testing)
+  list(APPEND installed testing)
+endif()
+foreach(component IN LISTS installed)
   get_target_property(headers lockstep_${component} LOCKSTEP_HEADERS)
   foreach(header IN LISTS headers)
     cmake_path(GET header PARENT_PATH subfolder)

@@ -3,7 +3,7 @@
 # blocks of namespace internal. core/kernels has lockstep::kernels as well.
 cmake_minimum_required(VERSION 3.25)
 set(problems "")
-foreach(folder IN ITEMS core graph strategies io tools)
+foreach(folder IN ITEMS core graph strategies io testing tools)
   file(GLOB_RECURSE headers RELATIVE "${ROOT}" "${ROOT}/${folder}/*.h")
   list(FILTER headers INCLUDE REGEX "/internal/")
   foreach(header IN LISTS headers)

@@ -17,7 +17,7 @@
 #include "lockstep/strategies/central_storage.h"
 #include "lockstep/strategies/mirrored.h"
 #include "lockstep/strategies/passes/register.h"
-#include "support/fake_gpu.h"
+#include "lockstep/testing/fake_gpu.h"
 #include "support/far_devices.h"
 #include "support/program_test.h"
 #include "support/random_graph.h"

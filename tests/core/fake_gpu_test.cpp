@@ -1,6 +1,6 @@
-// Tests: core/compute_device.cpp
+// Tests: core/compute_device.cpp, testing/fake_gpu.cpp
 // The fake GPU itself: a mistake that a GPU would punish now and then must be punished each time.
-#include "support/fake_gpu.h"
+#include "lockstep/testing/fake_gpu.h"
 
 #include <atomic>
 #include <future>

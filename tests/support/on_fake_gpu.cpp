@@ -5,7 +5,7 @@
 #include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/transform/pass.h"
 #include "lockstep/strategies/passes/place.h"
-#include "support/fake_gpu.h"
+#include "lockstep/testing/fake_gpu.h"
 
 namespace lockstep::testing {
 

@@ -16,7 +16,7 @@
 #include "lockstep/graph/build/regions.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
-#include "support/fake_gpu.h"
+#include "lockstep/testing/fake_gpu.h"
 #include "support/program_test.h"
 
 namespace lockstep::testing {

@@ -19,7 +19,7 @@
 #include "lockstep/io/traces/internal/event_ring.h"
 #include "lockstep/io/traces/trace_summary.h"
 #include "lockstep/strategies/mirrored.h"
-#include "support/fake_gpu.h"
+#include "lockstep/testing/fake_gpu.h"
 #include "support/program_test.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-// tests/support/fake_gpu.h - GPUs that threads play, for tests of whatever works with devices.
+// testing/fake_gpu.h - GPUs that threads play, for tests of whatever works with devices.
 //
 //   auto gpus = std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 2});
 //   Runtime runtime({.backends = {gpus}});              // cpu:0, gpu:0, gpu:1
@@ -30,6 +30,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/base/export.h"
 #include "lockstep/core/compute_device.h"
 #include "lockstep/graph/ir/op.h"
 
@@ -56,7 +57,7 @@ struct FakeCall {
   std::function<void()> run;  // on the stream's thread
 };
 
-class FakeGpu : public DeviceBackend {
+class LOCKSTEP_API FakeGpu : public DeviceBackend {
  public:
   explicit FakeGpu(FakeGpuOptions options = {});
   ~FakeGpu() override;  // waits for all work; ends the process if memory was given back too early

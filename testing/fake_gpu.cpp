@@ -1,5 +1,5 @@
-// tests/support/fake_gpu.cpp - GPUs that threads play: memory, streams, the order of calls, recordings, faults.
-#include "support/fake_gpu.h"
+// testing/fake_gpu.cpp - GPUs that threads play: memory, streams, the order of calls, recordings, faults.
+#include "lockstep/testing/fake_gpu.h"
 
 #include <algorithm>
 #include <array>
