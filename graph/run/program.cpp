@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <list>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 #include "lockstep/graph/run/compile.h"
-#include "lockstep/graph/run/internal/drain.h"
+#include "lockstep/graph/run/internal/earlier_runs.h"
+#include "lockstep/graph/run/internal/feed_check.h"
 #include "lockstep/graph/run/internal/plan.h"
+#include "lockstep/graph/run/internal/plan_cache.h"
 #include "lockstep/graph/run/internal/run_context.h"
 
 namespace lockstep {
@@ -22,119 +21,13 @@ RunError::~RunError() = default;
 
 namespace {
 
+using internal::after_steps;
+using internal::FeedCheck;
 using internal::Plan;
+using internal::PlanCache;
 using internal::PlannedPhase;
-using internal::PlannedVariable;
+using internal::PlannedProgram;
 using internal::RunContext;
-
-// A plan with the variables it binds and the contexts that run it.
-class PlannedProgram : public std::enable_shared_from_this<PlannedProgram> {
- public:
-  // Under the program's mutex: how many leases there are, and whether the cache has dropped it meanwhile.
-  std::size_t leases = 0;
-  bool dropped = false;
-
-  // `ahead`: the most runs of it that are under way on devices.
-  PlannedProgram(const Runtime& runtime, VariableStore& store, std::unique_ptr<const Plan> plan,
-                 std::size_t ahead)
-      : runtime_(runtime),
-        gate_(store.commits()),
-        plan_(std::move(plan)),
-        ahead_(plan_->runs_ahead ? std::max<std::size_t>(ahead, 1) : 1) {
-    for (const PlannedVariable& variable : plan_->variables) {
-      StoredVariable* stored = store.find(variable.name);
-      LOCKSTEP_CHECK(stored != nullptr, "variable '", variable.name, "' is not in the store");
-      variables_.push_back(stored);
-      if (variable.written) written_.push_back(stored);
-      locks_.add(*stored, variable.written);
-    }
-    if (plan_->draws_random) locks_.add(store.step_lock(), true);
-    const auto is_far = [](const auto& placed) { return placed.memory != kHostMemory; };
-    uses_devices_ = !plan_->streams.empty() || std::ranges::any_of(plan_->feeds, is_far) ||
-                    std::ranges::any_of(plan_->results, is_far) ||
-                    std::ranges::any_of(plan_->variables, is_far);
-  }
-
-  const Plan& plan() const { return *plan_; }
-  std::span<StoredVariable* const> variables() const { return variables_; }
-  // Does it use memory that is not the host's?
-  bool uses_devices() const { return uses_devices_; }
-  // The locks of the variables, in their order, and of the random step if the plan draws from it.
-  const RunLockSet& locks() const { return locks_; }
-
-  // A context that no run is using, or null: make one. Like give_back and adopt, called under the program's
-  // mutex. One that runs ahead may be in flight: the oldest, if there are as many as there may be.
-  RunContext* take_free() {
-    if (free_.empty()) return nullptr;
-    const auto taken = ahead_ > 1 ? free_.begin() : free_.end() - 1;
-    RunContext* const context = *taken;
-    if (contexts_.size() < ahead_ && !is_over(*context)) return nullptr;
-    free_.erase(taken);
-    return context;
-  }
-  void give_back(RunContext& context) { free_.push_back(&context); }
-  RunContext* adopt(std::unique_ptr<RunContext> fresh) {
-    free_.reserve(contexts_.size() + 1);
-    contexts_.push_back(std::move(fresh));
-    return contexts_.back().get();
-  }
-  // Takes a context out that no run can use any more; the caller destroys it.
-  std::unique_ptr<RunContext> take_out(const RunContext& context) {
-    const auto found = std::ranges::find(contexts_, &context, &std::unique_ptr<RunContext>::get);
-    std::unique_ptr<RunContext> taken = std::move(*found);
-    contexts_.erase(found);
-    return taken;
-  }
-  std::unique_ptr<RunContext> make_context() const {
-    auto context = std::make_unique<RunContext>(*plan_, runtime_);
-    context->set_commit(gate_, written_);
-    if (ahead_ > 1) {
-      const std::lock_guard<std::mutex> lock(deciding_);
-      context->run_ahead(decision_);
-    }
-    return context;
-  }
-  // What may be in flight.
-  std::vector<std::shared_ptr<WorkInFlight>> work_ahead() const {
-    std::vector<std::shared_ptr<WorkInFlight>> found;
-    for (const std::unique_ptr<RunContext>& context : contexts_) {
-      if (context->runs_ahead()) found.push_back(context->work());
-    }
-    return found;
-  }
-  std::shared_ptr<internal::StreamRun::Decision> decision() const {
-    const std::lock_guard<std::mutex> lock(deciding_);
-    return decision_;
-  }
-
-  // The name of the variable that lock i guards; empty: the random step.
-  std::string_view name_of(std::size_t i) const {
-    return i < variables_.size() ? std::string_view(variables_[i]->name()) : std::string_view();
-  }
-
- private:
-  // A device that is lost counts as over here: the next run says so.
-  static bool is_over(const RunContext& context) {
-    try {
-      return context.is_over();
-    } catch (const std::exception&) {
-      return true;
-    }
-  }
-
-  const Runtime& runtime_;
-  CommitGate& gate_;
-  std::unique_ptr<const Plan> plan_;
-  const std::size_t ahead_;
-  mutable std::mutex deciding_;
-  mutable std::shared_ptr<internal::StreamRun::Decision> decision_;  // of contexts that run ahead
-  std::vector<StoredVariable*> variables_;
-  std::vector<StoredVariable*> written_;  // the ones it writes
-  RunLockSet locks_;
-  bool uses_devices_ = false;
-  std::vector<RunContext*> free_;
-  std::vector<std::unique_ptr<RunContext>> contexts_;
-};
 
 // Keeps the variables of a graph in their store.
 class Binding {
@@ -191,13 +84,14 @@ std::vector<internal::PlacedSpec> on_host(std::span<const TensorSpec> specs) {
 
 class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
  public:
+  using Lease = PlanCache::Lease;
   // The graph's variables are in options.variables, the store.
   Impl(Graph graph, const Runtime& runtime, const CompileOptions& options)
       : graph_(std::move(graph)), runtime_(runtime), options_(options), store_(options_.variables) {
     std::vector<TensorSpec> specs;
     for (const NodeId id : graph_.parameters()) specs.push_back(graph_.node(id).outputs()[0]);
     if (std::ranges::all_of(specs, [](const TensorSpec& spec) { return spec.shape.is_known(); }))
-      find_plan(on_host(specs), {});
+      plans_.find(on_host(specs), {});
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -206,124 +100,14 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   const Runtime& runtime() const { return runtime_; }
   VariableStore& store() const { return *store_; }
 
-  // A plan and a context of it, for one call.
-  class Lease {
-   public:
-    // `results`, unless there are none, are for a plan that writes where they are.
-    Lease(Impl& program, std::span<const Tensor> feeds, std::span<const Tensor> results = {})
-        : program_(program) {
-      if (feeds.size() != program.graph_.parameters().size()) program.wrong_count(feeds.size());
-      if (results.size() != program.graph_.results().size()) results = {};
-      {
-        const std::lock_guard<std::mutex> lock(program.mutex_);
-        if (!program.plans_.empty() && matches(program.plans_.front()->plan(), feeds, results)) {
-          planned_ = program.plans_.front().get();
-          ++planned_->leases;
-          context_ = planned_->take_free();
-        }
-      }
-      if (planned_ == nullptr) find_plan(feeds, results);
-      if (context_ == nullptr) make_context();
-    }
-    ~Lease() { end(); }
-    Lease(const Lease&) = delete;
-    Lease& operator=(const Lease&) = delete;
-    PlannedProgram& planned() const { return *planned_; }
-    RunContext& context() const { return *context_; }
-
-    // The run has ended for its caller, and calls of it are in flight: everything stays as it is until they are
-    // over. Calls on streams also use feeds and results: those are kept, or, if the caller has them, waited for.
-    void leave_behind(std::span<const Tensor> feeds, std::span<const Tensor> results, bool given) noexcept {
-      RunContext& context = *std::exchange(context_, nullptr);
-      Impl& program = program_;
-      // The lambda keeps the plan, the variables and the runtime.
-      const auto end = [self = program.shared_from_this(), planned = planned_->shared_from_this(), &context] {
-        planned->locks().unlock();
-        std::unique_ptr<RunContext> over;
-        const std::lock_guard<std::mutex> lock(self->mutex_);
-        over = planned->take_out(context);
-      };
-      const bool on_streams = !planned_->plan().streams.empty();
-      try {
-        std::vector<Tensor> kept(feeds.begin(), on_streams ? feeds.end() : feeds.begin());
-        if (on_streams) kept.insert(kept.end(), results.begin(), results.end());
-        const bool waits = given && on_streams;
-        if (!waits && internal::drain(context.flights(), [end, kept] { end(); })) return;
-      } catch (const std::bad_alloc&) {  // wait here, as without a thread
-      }
-      while (context.flights().any()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      end();
-    }
-
-   private:
-    void find_plan(std::span<const Tensor> feeds, std::span<const Tensor> results) {
-      std::vector<internal::PlacedSpec> placed;
-      for (std::size_t i = 0; i < feeds.size(); ++i) {
-        program_.check_feed(i, feeds[i]);
-        placed.push_back({feeds[i].spec(), feeds[i].memory()});
-      }
-      std::vector<MemoryId> wanted;
-      for (const Tensor& result : results) wanted.push_back(result.memory());
-      const std::shared_ptr<PlannedProgram> found = program_.find_plan(placed, wanted);
-      const std::lock_guard<std::mutex> lock(program_.mutex_);
-      if (found->dropped && found->leases == 0) program_.dropped_.push_back(found);
-      planned_ = found.get();
-      ++planned_->leases;
-      context_ = planned_->take_free();
-    }
-    void make_context() {
-      try {
-        std::unique_ptr<RunContext> fresh = planned_->make_context();
-        const std::lock_guard<std::mutex> lock(program_.mutex_);
-        context_ = planned_->adopt(std::move(fresh));
-      } catch (...) {
-        end();
-        throw;
-      }
-    }
-    void end() noexcept {
-      std::shared_ptr<PlannedProgram> unused;  // destroyed without the mutex
-      const std::lock_guard<std::mutex> lock(program_.mutex_);
-      if (context_ != nullptr) planned_->give_back(*context_);
-      if (--planned_->leases == 0 && planned_->dropped) unused = program_.take_dropped(*planned_);
-    }
-
-    Impl& program_;
-    PlannedProgram* planned_ = nullptr;  // the cache has it, or the list of those that it dropped
-    RunContext* context_ = nullptr;
-  };
-
-  void check_feeds(std::span<const Tensor> feeds) const {
-    if (feeds.size() != graph_.parameters().size()) wrong_count(feeds.size());
-    for (std::size_t i = 0; i < feeds.size(); ++i) check_feed(i, feeds[i]);
-  }
-
+  void check_feeds(std::span<const Tensor> feeds) const { feeds_.all(feeds); }
+  std::vector<Tensor> order_feeds(std::span<const Feed> feeds) const { return feeds_.in_order(feeds); }
   std::shared_ptr<PlannedProgram> plan_for(std::span<const internal::PlacedSpec> feeds) {
-    if (feeds.size() != graph_.parameters().size()) wrong_count(feeds.size());
-    for (std::size_t i = 0; i < feeds.size(); ++i) check_spec(i, feeds[i].spec);
-    return find_plan(feeds, {});
+    feeds_.count(feeds.size());
+    for (std::size_t i = 0; i < feeds.size(); ++i) feeds_.spec(i, feeds[i].spec);
+    return plans_.find(feeds, {});
   }
-
-  std::size_t cached_plans() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return plans_.size();
-  }
-
-  std::vector<Tensor> order_feeds(std::span<const Feed> feeds) const {
-    std::vector<Tensor> ordered(graph_.parameters().size());
-    for (const Feed& feed : feeds) {
-      const auto place = std::ranges::find_if(graph_.parameters(),
-                                              [&](NodeId id) { return graph_.node(id).name() == feed.name; });
-      if (place == graph_.parameters().end()) {
-        throw InvalidArgument(
-            str("there is no placeholder named '", feed.name, "'; the graph has ", placeholders()));
-      }
-      Tensor& slot = ordered[static_cast<std::size_t>(place - graph_.parameters().begin())];
-      if (slot.defined()) throw InvalidArgument(str("placeholder '", feed.name, "' is fed twice"));
-      slot = feed.value;
-    }
-    return ordered;
-  }
+  std::size_t cached_plans() const { return plans_.size(); }
 
   std::vector<Tensor> make_results(const Plan& plan) const {
     std::vector<Tensor> results;
@@ -363,12 +147,12 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     if (steps == 0) throw InvalidArgument("run_n: at least one step is needed for results");
     std::vector<Tensor> kept;
     if (!all_on_host(feeds)) feeds = within_reach(feeds, runtime_, kept);
-    std::optional<Lease> lease(std::in_place, *this, feeds);
+    std::optional<Lease> lease(std::in_place, plans_, feeds);
     std::vector<Tensor> results = make_results(lease->planned().plan());
     if (prepare) prepare(results);
     for (std::uint64_t step = 0; step < steps; ++step) {
       try {
-        if (step > 0 && lease->context().runs_ahead()) lease.emplace(*this, feeds);  // the last is under way
+        if (step > 0 && lease->context().runs_ahead()) lease.emplace(plans_, feeds);  // the last is under way
         run_step(*lease, feeds, results, options, step, awaited);
       } catch (const std::bad_alloc&) {
         if (step == 0) throw;
@@ -379,7 +163,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   }
 
   void run_into(std::span<const Tensor> feeds, std::span<Tensor> results, const RunOptions& options) {
-    Lease lease(*this, feeds, results);
+    Lease lease(plans_, feeds, results);
     check_results(lease.planned().plan(), feeds, results);
     run_step(lease, feeds, results, options, 0, RunContext::is_awaited(), true);
   }
@@ -415,7 +199,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     }
     if (planned.uses_devices()) {
       try {
-        follow_runs_in_flight(planned, context, feeds, results);
+        internal::follow_runs_in_flight(planned, context, feeds, results);
       } catch (...) {
         planned.locks().unlock();
         throw;
@@ -429,7 +213,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
         context.run(planned.locks().all(), info, event ? &*event : nullptr, awaited);
     if (outcome.committed && !outcome.error && planned.plan().commits) store_->advance_step();
     if (outcome.left) {
-      lease.leave_behind(feeds, results, given);
+      lease.leave_behind(shared_from_this(), feeds, results, given);
     } else {
       planned.locks().unlock();
     }
@@ -442,18 +226,12 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
 
   // Until nothing is in flight.
   void wait() {
-    std::vector<std::shared_ptr<PlannedProgram>> all;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      all.assign(plans_.begin(), plans_.end());
-      all.insert(all.end(), dropped_.begin(), dropped_.end());
-    }
-    for (const std::shared_ptr<PlannedProgram>& planned : all) {
-      for (const std::shared_ptr<WorkInFlight>& work : work_ahead(*planned)) {
+    for (const std::shared_ptr<PlannedProgram>& planned : plans_.all()) {
+      for (const std::shared_ptr<WorkInFlight>& work : plans_.work_ahead(*planned)) {
         try {
           work->wait(work->last());
         } catch (...) {
-          earlier_run_failed(0);
+          internal::earlier_run_failed(0);
         }
         if (planned->plan().refuses)
           deal_with_refusals(*planned, work, {}, nullptr, 0, RunContext::is_awaited());
@@ -462,11 +240,6 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   }
 
  private:
-  std::vector<std::shared_ptr<WorkInFlight>> work_ahead(const PlannedProgram& planned) const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return planned.work_ahead();
-  }
-
   // The last run of the work is over. If data of it, or of another run of the plan, was refused, those runs and the
   // ones after them did not happen: throws that, unless someone was told when reading a result, and lets runs
   // commit again.
@@ -475,58 +248,28 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
                           bool awaited) {
     const std::shared_ptr<internal::StreamRun::Decision> decision = planned.decision();
     if (decision == nullptr) {  // such runs commit nothing
-      if (const Refusals found = take_refusals({&work, 1}); found.why != nullptr)
-        did_not_happen(found, committed);
+      if (const internal::Refusals found = internal::take_refusals({&work, 1}); found.why != nullptr)
+        internal::did_not_happen(found, committed);
       return;
     }
     work->refusal(work->last(), false);
     if (!decision->is_refused()) return;
     lock_variables(planned, options, event, committed, awaited);  // so that no run begins meanwhile
-    Refusals found;
+    internal::Refusals found;
     try {
       if (decision->is_refused()) {
-        const std::vector<std::shared_ptr<WorkInFlight>> all = work_ahead(planned);
+        const std::vector<std::shared_ptr<WorkInFlight>> all = plans_.work_ahead(planned);
         for (const std::shared_ptr<WorkInFlight>& other : all) other->wait(other->last());
-        found = take_refusals(all);
+        found = internal::take_refusals(all);
         decision->clear();
         if (planned.plan().commits) store_->take_back_steps(found.runs);
       }
     } catch (...) {
       planned.locks().unlock();
-      earlier_run_failed(committed);
+      internal::earlier_run_failed(committed);
     }
     planned.locks().unlock();
-    if (found.why != nullptr) did_not_happen(found, committed);
-  }
-
-  struct Refusals {
-    std::exception_ptr why;  // null: there are none, or someone was told already
-    std::uint64_t runs = 0;
-  };
-  static Refusals take_refusals(std::span<const std::shared_ptr<WorkInFlight>> all) {
-    Refusals found;
-    bool told = false;
-    for (const std::shared_ptr<WorkInFlight>& work : all) {
-      const std::exception_ptr why = work->take_refusal();
-      if (why == nullptr) continue;
-      told = told || work->is_seen();
-      found.why = why;
-      ++found.runs;
-    }
-    if (told) found.why = nullptr;
-    return found;
-  }
-  [[noreturn]] static void did_not_happen(const Refusals& found, std::uint64_t committed) {
-    try {
-      std::rethrow_exception(found.why);
-    } catch (const Error& error) {
-      std::throw_with_nested(
-          RunError(error.code(),
-                   str("a run that had returned did not happen",
-                       found.runs > 1 ? str(", nor ", counted(found.runs - 1, "run"), " after it") : "", ": ",
-                       error.message(), after_steps(committed)),
-                   error.place(), committed));
-    }
+    if (found.why != nullptr) internal::did_not_happen(found, committed);
   }
 
   // Until the context's last run is over on its devices.
@@ -536,56 +279,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     } catch (const RunError&) {
       throw;
     } catch (...) {
-      earlier_run_failed(committed);
+      internal::earlier_run_failed(committed);
     }
-  }
-
-  // What an earlier run left on streams has failed, and is being caught.
-  [[noreturn]] static void earlier_run_failed(std::uint64_t committed) {
-    ErrorCode code = ErrorCode::kInternal;
-    std::string message = "an exception that is not a std::exception";
-    ErrorPlace place;
-    try {
-      throw;
-    } catch (const Error& error) {
-      code = error.code();
-      message = error.message();
-      place = error.place();
-    } catch (const std::exception& error) {
-      message = message_of(error);
-    } catch (...) {
-    }
-    std::throw_with_nested(
-        RunError(code,
-                 str("a run that had returned failed on its device: ", message,
-                     "; its variables may be changed: restore them", after_steps(committed)),
-                 std::move(place), committed));
-  }
-
-  // Memory of devices that is still used by other runs: streams go on after those, the host waits for them.
-  static void follow_runs_in_flight(const PlannedProgram& planned, RunContext& context,
-                                    std::span<const Tensor> feeds, std::span<const Tensor> results) {
-    if (context.has_streams()) {
-      for (std::size_t i = 0; i < feeds.size(); ++i) context.feed_uses()[i] = feeds[i].uses();
-      for (std::size_t i = 0; i < results.size(); ++i) context.result_uses()[i] = results[i].uses();
-      for (std::size_t i = 0; i < planned.variables().size(); ++i)
-        context.variable_uses()[i] = planned.variables()[i]->storage().uses();
-      const void* const group = context.work()->group();
-      for (const MemoryUses* uses : context.feed_uses())
-        if (uses != nullptr) uses->wait_for_others(group, false);
-      for (std::size_t i = 0; i < planned.variables().size(); ++i) {
-        if (const MemoryUses* uses = context.variable_uses()[i]; uses != nullptr)
-          uses->wait_for_others(group, planned.plan().variables[i].written);
-      }
-      if (!planned.plan().regions_on_streams) return;
-    }
-    const auto wait = [](const Tensor& tensor, bool writes) {
-      if (const MemoryUses* uses = tensor.uses(); uses != nullptr) uses->wait(writes);
-    };
-    for (const Tensor& feed : feeds) wait(feed, false);
-    for (const Tensor& result : results) wait(result, true);
-    for (std::size_t i = 0; i < planned.variables().size(); ++i)
-      wait(planned.variables()[i]->storage(), planned.plan().variables[i].written);
   }
 
   static void check_stop(const RunOptions& options, std::uint64_t committed) {
@@ -598,118 +293,6 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     if (!options.cancel.stop_possible()) return options.deadline;
     const SteadyTime soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
     return options.deadline ? std::min(*options.deadline, soon) : soon;
-  }
-
-  [[noreturn]] void wrong_count(std::size_t got) const {
-    throw InvalidArgument(str("got ", counted(got, "feed"), ", but the graph has ", placeholders()));
-  }
-
-  std::string placeholders() const {
-    if (graph_.parameters().empty()) return "no placeholders";
-    std::string text;
-    for (const NodeId id : graph_.parameters()) {
-      const Node& node = graph_.node(id);
-      text += str(text.empty() ? "'" : ", '", node.name(), "' ", node.outputs()[0]);
-    }
-    const std::size_t count = graph_.parameters().size();
-    return str(count, count == 1 ? " placeholder: " : " placeholders: ", text);
-  }
-
-  void check_feed(std::size_t i, const Tensor& feed) const {
-    if (feed.defined()) {
-      check_spec(i, feed.spec());
-      return;
-    }
-    const Node& node = graph_.node(graph_.parameters()[i]);
-    throw InvalidArgument(
-        str("placeholder '", node.name(), "' expects ", node.outputs()[0], " and was not fed", made_at(node)),
-        place_of_feed(node));
-  }
-
-  // The line to look at is that of the call, which whoever names the call adds.
-  static ErrorPlace place_of_feed(const Node& node) {
-    ErrorPlace place = place_of(node);
-    place.file.clear();
-    place.line = 0;
-    return place;
-  }
-  static std::string made_at(const Node& node) {
-    const ErrorPlace place = place_of(node);
-    return place.file.empty() ? "" : str("; it was made at ", place.file, ":", place.line);
-  }
-
-  void check_spec(std::size_t i, const TensorSpec& spec) const {
-    const Node& node = graph_.node(graph_.parameters()[i]);
-    const TensorSpec& expected = node.outputs()[0];
-    if (spec.dtype == expected.dtype && spec.shape.is_known() && expected.shape.admits(spec.shape)) return;
-    throw InvalidArgument(
-        str("placeholder '", node.name(), "' expects ", expected, ", got ", spec, made_at(node)),
-        place_of_feed(node));
-  }
-
-  // Is the plan for these feeds, and for results in these places, if there are any?
-  static bool matches(const Plan& plan, std::span<const Tensor> feeds, std::span<const Tensor> results) {
-    for (std::size_t i = 0; i < feeds.size(); ++i) {
-      const internal::PlacedSpec& expected = plan.feeds[i];
-      if (!feeds[i].defined() || feeds[i].spec() != expected.spec || feeds[i].memory() != expected.memory)
-        return false;
-    }
-    if (results.empty()) return plan.results_where_made;
-    for (std::size_t i = 0; i < results.size(); ++i) {
-      if (results[i].memory() != plan.results[i].memory) return false;
-    }
-    return true;
-  }
-
-  // The plan for these feeds, and for results in these memories (none: where they are made), moved to the front
-  // of the cache. Two threads may both make one; the first to finish is kept.
-  std::shared_ptr<PlannedProgram> find_plan(std::span<const internal::PlacedSpec> feeds,
-                                            std::span<const MemoryId> results) {
-    const auto fits = [&](const Plan& plan) {
-      if (!std::ranges::equal(plan.feeds, feeds)) return false;
-      if (results.empty()) return plan.results_where_made;
-      return std::ranges::equal(plan.results, results, {}, &internal::PlacedSpec::memory);
-    };
-    const auto find = [&]() -> std::shared_ptr<PlannedProgram> {
-      for (auto entry = plans_.begin(); entry != plans_.end(); ++entry) {
-        if (!fits((*entry)->plan())) continue;
-        plans_.splice(plans_.begin(), plans_, entry);
-        return plans_.front();
-      }
-      return nullptr;
-    };
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (auto found = find()) return found;
-    }
-    internal::PlanRequest request;
-    request.feeds = feeds;
-    request.results = results;
-    request.variable_specs = lockstep::variable_specs(graph_);
-    request.variable_memory = [&](const std::string& name) { return store_->find(name)->memory(); };
-    auto fresh = std::make_shared<PlannedProgram>(
-        runtime_, *store_, internal::make_plan(graph_, runtime_, request, options_), options_.runs_ahead);
-    std::shared_ptr<PlannedProgram> dropped;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (auto found = find()) return found;
-      plans_.push_front(fresh);
-      if (plans_.size() > options_.max_plans) {
-        if (plans_.back()->leases > 0) dropped_.push_back(plans_.back());
-        dropped = std::move(plans_.back());
-        dropped->dropped = true;
-        plans_.pop_back();
-      }
-    }
-    return fresh;
-  }
-
-  // Under the mutex: takes a plan out that the cache dropped while it was leased.
-  std::shared_ptr<PlannedProgram> take_dropped(const PlannedProgram& plan) {
-    const auto found = std::ranges::find(dropped_, &plan, &std::shared_ptr<PlannedProgram>::get);
-    std::shared_ptr<PlannedProgram> taken = std::move(*found);
-    dropped_.erase(found);
-    return taken;
   }
 
   // Tells the run's observer about one wait, from the first lock it waits for until the run goes ahead.
@@ -757,10 +340,6 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
       check_stop(options, committed);
       turn.wait(next_look(options));
     }
-  }
-
-  static std::string after_steps(std::uint64_t committed) {
-    return committed == 0 ? std::string() : str(" (after ", committed, " committed steps)");
   }
 
   [[noreturn]] static void stopped(ErrorCode why, std::uint64_t committed) {
@@ -821,9 +400,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   const std::uint64_t number_ = next_number();  // among the programs and runs of the process
   std::shared_ptr<VariableStore> store_;
   const Binding binding_{graph_, *store_};
-  mutable std::mutex mutex_;
-  std::list<std::shared_ptr<PlannedProgram>> plans_;      // most recently used first
-  std::vector<std::shared_ptr<PlannedProgram>> dropped_;  // from the cache, and still leased
+  const FeedCheck feeds_{graph_};
+  PlanCache plans_{graph_, runtime_, *store_, options_};
 };
 
 Program::Program() = default;

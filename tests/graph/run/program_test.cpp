@@ -1,4 +1,5 @@
-// Tests: graph/run/compile.cpp, graph/run/program.cpp, graph/run/run_context.cpp
+// Tests: graph/run/compile.cpp, graph/run/program.cpp, graph/run/plan_cache.cpp, graph/run/feed_check.cpp,
+//        graph/run/run_context.cpp
 #include "lockstep/graph/run/program.h"
 
 #include <array>
