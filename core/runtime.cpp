@@ -2,6 +2,7 @@
 #include "lockstep/core/runtime.h"
 
 #include <algorithm>
+#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,7 +20,29 @@ std::string list(const std::vector<Device>& devices) {
   return text;
 }
 
+struct DefaultBackends {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<DeviceBackend>> all;
+  static DefaultBackends& of_process() {
+    static DefaultBackends backends;
+    return backends;
+  }
+};
+
 }  // namespace
+
+std::vector<std::shared_ptr<DeviceBackend>> default_backends() {
+  DefaultBackends& backends = DefaultBackends::of_process();
+  const std::lock_guard<std::mutex> lock(backends.mutex);
+  return backends.all;
+}
+
+void add_default_backend(std::shared_ptr<DeviceBackend> backend) {
+  if (backend == nullptr) throw InvalidArgument("add_default_backend: the backend is an empty pointer");
+  DefaultBackends& backends = DefaultBackends::of_process();
+  const std::lock_guard<std::mutex> lock(backends.mutex);
+  backends.all.push_back(std::move(backend));
+}
 
 struct Runtime::State {
   std::shared_ptr<VariableStore> variables = std::make_shared<VariableStore>();

@@ -34,6 +34,12 @@ class ComputeDevice;
 class DeviceBackend;
 class Group;
 
+// The backends of runtimes that are not given others. An application, or a library of devices that it uses, adds one
+// at its start, and strategies and tools find the devices; runtimes that exist do not change. Any thread.
+LOCKSTEP_API std::vector<std::shared_ptr<DeviceBackend>> default_backends();
+LOCKSTEP_API void add_default_backend(
+    std::shared_ptr<DeviceBackend> backend);  // throws InvalidArgument if null
+
 struct RuntimeOptions {
   // Worker threads of the owned executor; 0: one per hardware thread. Must be 0 with `scheduler`.
   std::size_t threads = 0;
@@ -43,8 +49,8 @@ struct RuntimeOptions {
   std::shared_ptr<Scheduler> scheduler = nullptr;
   // Seed of every random op's stream.
   std::uint64_t seed = 0;
-  // Who brings devices besides the CPUs.
-  std::vector<std::shared_ptr<DeviceBackend>> backends = {};
+  // Who brings devices besides the CPUs; {}: nobody.
+  std::vector<std::shared_ptr<DeviceBackend>> backends = default_backends();
   // The logical devices that the backend's cards are cut into, gpu:0 and on. Empty: one for each card.
   //   {.backends = {...}, .gpus = {{.card = 0, .memory_bytes = 1 << 30}, {.card = 0, .memory_bytes = 1 << 30}}}
   std::vector<LogicalDevice> gpus = {};

@@ -1,4 +1,4 @@
-// Tests: core/compute_device.cpp, testing/fake_gpu.cpp
+// Tests: core/compute_device.cpp, core/runtime.cpp, testing/fake_gpu.cpp
 // The fake GPU itself: a mistake that a GPU would punish now and then must be punished each time.
 #include "lockstep/testing/fake_gpu.h"
 
@@ -12,10 +12,33 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/runtime.h"
 #include "lockstep/core/tensor.h"
+#include "support/forked.h"
 #include "support/strategy_test.h"
 
 namespace lockstep::testing {
 namespace {
+
+// In a child: it is for the rest of the process.
+TEST(DefaultBackends, AreThoseOfRuntimesThatAreNotGivenOthers) {
+  EXPECT_THROW(add_default_backend(nullptr), InvalidArgument);
+  EXPECT_EQ(exit_status_of_child([] {
+              const std::size_t before = default_backends().size();
+              const Runtime earlier({.threads = 1});
+              add_default_backend(std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 2}));
+              const auto devices = [](const Runtime& runtime) {
+                std::size_t gpus = 0;
+                for (const Device& device : runtime.devices())
+                  gpus += device.kind == DeviceKind::kGpu ? 1 : 0;
+                return gpus;
+              };
+              if (default_backends().size() != before + 1) return 1;
+              if (devices(earlier) != 0) return 2;
+              if (devices(Runtime({.threads = 1})) != 2) return 3;
+              if (devices(Runtime({.threads = 1, .backends = {}})) != 0) return 4;
+              return 0;
+            }),
+            0);
+}
 
 using namespace std::chrono_literals;
 using ::testing::AllOf;
