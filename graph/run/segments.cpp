@@ -12,6 +12,18 @@ namespace {
 constexpr double kPutSeconds = 100e-9;   // of the caller's time, for one call
 constexpr double kAwaitSeconds = 10e-6;  // only decides what is urgent
 
+// Is there a node in its regions that refuses integers, and has any?
+bool may_refuse_inside(const Node& node) {
+  for (const Graph& region : node.regions()) {
+    const auto is_integral = [&](ValueId value) { return is_integer(region.spec(value).dtype); };
+    for (const Node& inner : region.nodes()) {
+      if (!inner.op().traits.refuses_integers) continue;
+      if (std::ranges::any_of(inner.inputs(), is_integral) || may_refuse_inside(inner)) return true;
+    }
+  }
+  return false;
+}
+
 class SegmentMaker {
  public:
   SegmentMaker(std::span<const Phase> phases, Plan& plan, DeviceOrder& order)
@@ -60,8 +72,9 @@ class SegmentMaker {
   void find_refusals() {
     plan_.refuses = any_phase([this](std::uint32_t i) {
       const PlannedPhase& phase = plan_.phases[i];
-      return is_on_device(i) && phase.source->op().traits.refuses_integers &&
-             std::ranges::any_of(args_of(phase),
+      if (!is_on_device(i) || !phase.source->op().traits.refuses_integers) return false;
+      if (!phase.source->regions().empty()) return may_refuse_inside(*phase.source);
+      return std::ranges::any_of(args_of(phase),
                                  [](const PlannedArg& arg) { return is_integer(arg.spec->dtype); });
     });
   }
@@ -115,9 +128,27 @@ class SegmentMaker {
     }
     std::uint32_t segment_before = kNone;
     for (std::uint32_t number = 0; number <= last_number_; ++number) {
-      for (const std::uint32_t phase : host[number]) add_host_phase(phase);
+      const std::size_t needed = move_needed_first(host[number], device[number]);
+      for (std::size_t i = 0; i < needed; ++i) add_host_phase(host[number][i]);
       if (!device[number].empty()) segment_before = add_segment(device[number], commit, segment_before);
+      for (std::size_t i = needed; i < host[number].size(); ++i) add_host_phase(host[number][i]);
     }
+  }
+
+  // What the devices' calls come after goes first, and is counted: the devices work while the host does the rest.
+  std::size_t move_needed_first(std::vector<std::uint32_t>& host, std::span<const std::uint32_t> device) {
+    if (device.empty() || host.empty()) return 0;
+    std::vector<bool> needed(phases_.size(), false);
+    const auto need = [&](std::uint32_t phase) {
+      for (const std::uint32_t before : phases_[phase].predecessors) needed[before] = true;
+    };
+    for (const std::uint32_t phase : device) need(phase);
+    for (std::size_t i = host.size(); i-- > 0;) {
+      if (needed[host[i]]) need(host[i]);
+    }
+    const auto rest =
+        std::stable_partition(host.begin(), host.end(), [&](std::uint32_t phase) { return needed[phase]; });
+    return static_cast<std::size_t>(rest - host.begin());
   }
 
   // --- phases of the host

@@ -1,4 +1,4 @@
-// Tests: graph/run/stream_run.cpp, core/work_in_flight.cpp, graph/run/program.cpp
+// Tests: graph/run/stream_run.cpp, core/work_in_flight.cpp, graph/run/earlier_runs.cpp, graph/run/program.cpp
 // Runs that return while devices work: what is read waits, what shares memory keeps its order, errors come later.
 #include <atomic>
 #include <chrono>
@@ -16,6 +16,7 @@
 #include "lockstep/graph/build/regions.h"
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/testing/fake_gpu.h"
 #include "support/program_test.h"
 
@@ -404,6 +405,39 @@ TEST_F(RunAhead, WhoeverReadsARefusedResultIsTold) {
   EXPECT_EQ(floats(store_->value("w")), std::vector<float>(3, 10));
 }
 
+// Whichever device refuses its data, and however a variable is written: by a kernel or by a copy, on any device.
+TEST_F(RunAhead, ARefusalOfOneDeviceHoldsForAll) {
+  for (const int refuses : {0, 1}) {
+    store_ = std::make_shared<VariableStore>();
+    GraphBuilder b;
+    const Value x = b.placeholder("x", DType::kI32, {3});
+    const Value y = b.placeholder("y", DType::kF32, {3});
+    for (const int device : {0, 1}) {
+      const auto there = b.device("gpu:" + std::to_string(device));
+      const std::string number = std::to_string(device);
+      b.assign_add(b.variable("added" + number, vec({0, 0, 0})), y);
+      b.assign(b.variable("copied" + number, vec({0, 0, 0})), y);
+      if (device == refuses) b.result(gather(y, x));
+    }
+    const Program program = compiled(b.finish());
+    const Tensor good = ints({0, 1, 2}), bad = ints({0, 1, 3});
+    for (float i = 1; i < 5; ++i) {
+      program.run(list({good, vec({i, i, i})}));
+      program.wait();
+      // The other device is ready to commit long before the refusal is known.
+      gpus_->hold(refuses, StreamRole::kCompute);
+      program.run(list({bad, vec({100, 100, 100})}));
+      std::this_thread::sleep_for(2ms);
+      gpus_->release(refuses, StreamRole::kCompute);
+      EXPECT_THAT(caught([&] { program.wait(); }).what, HasSubstr("did not happen"));
+      for (const std::string number : {"0", "1"}) {
+        EXPECT_EQ(floats(store_->value("added" + number)), std::vector<float>(3, i * (i + 1) / 2));
+        EXPECT_EQ(floats(store_->value("copied" + number)), std::vector<float>(3, i));
+      }
+    }
+  }
+}
+
 // Another program, and another plan of the same one, wait for the decision before they take a variable over.
 TEST_F(RunAhead, OthersWaitForTheDecision) {
   GraphBuilder b;
@@ -456,6 +490,25 @@ TEST_F(RunAhead, RandomNumbersGoOnWhereTheyWere) {
     EXPECT_THAT(caught([&] { program.wait(); }).what, HasSubstr("nor 1 run after it"));
     expect_same_tensors(list({store_->value("w")}), list({interpreter.variables().at("w")}));
   }
+}
+
+// What is fused computes with integers inside, and takes and gives none.
+TEST_F(RunAhead, IntegersInsideAFusedNodeAreRefused) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {2});
+  {
+    const auto there = b.device("gpu:0");
+    const VariableRef w = b.variable("w", vec({0, 0}));
+    const Value whole = cast(x, DType::kI32);
+    b.assign_add(w, cast(whole / whole, DType::kF32));
+  }
+  Graph graph = b.finish();
+  PassRegistry::global().parse_pipeline("fuse-elementwise").run(graph);
+  const Program program = compiled(std::move(graph));
+  program.run(list({vec({1, 2})}));
+  program.run(list({vec({0, 2})}));
+  EXPECT_EQ(caught([&] { program.wait(); }).code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(floats(store_->value("w")), (std::vector<float>{1, 1}));
 }
 
 TEST_F(RunAhead, OnlyIntegersAreRefused) {

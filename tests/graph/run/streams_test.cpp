@@ -95,6 +95,33 @@ TEST_F(Streams, GiveTheInterpretersBits) {
   EXPECT_GT(gpus_->calls(), 0U);
 }
 
+// Nothing but the gate says that what else reads a variable comes before the commit.
+TEST_F(Streams, AVariableIsReadEverywhereBeforeItIsWritten) {
+  GraphBuilder b;
+  VariableRef w;
+  {
+    const auto there = b.device("gpu:0");
+    w = b.variable("w", vec({1, 2}));
+    b.assign_add(w, b.constant(vec({10, 20})));
+  }
+  for (const char* device : {"gpu:1", "gpu:2", "cpu:0"}) {
+    const auto there = b.device(device);
+    b.result(b.read(w) * 2.0F);
+  }
+  const Graph graph = b.finish();
+  for (const std::uint64_t seed : {0U, 1U, 2U}) {
+    gpus_->set_delays(seed == 0 ? 0us : 200us, seed);
+    for (const Way& way : ways()) {
+      Interpreter interpreter(graph);
+      CompileOptions options = way.options;
+      options.variables = std::make_shared<VariableStore>();
+      const Program program = compile(graph, runtime(way.threads), options);
+      for (int step = 0; step < 5; ++step) expect_same_tensors(program.run(), interpreter.run({}));
+      expect_same_values(variables_of(*options.variables), interpreter.variables());
+    }
+  }
+}
+
 // Calls that a segment puts on streams count as calls, the segment and the awaits do not.
 TEST_F(Streams, SummariesCountTheCallsOfDevices) {
   GraphBuilder b;
