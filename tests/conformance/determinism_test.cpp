@@ -10,10 +10,12 @@
 #include "support/program_test.h"
 #include "support/random_graph.h"
 #include "support/sanitizers.h"
+#include "support/test_devices.h"
 
 namespace lockstep {
 namespace {
 
+using testing::compile_here;
 using testing::expect_same_tensors;
 using testing::expect_same_values;
 using testing::feeds_for;
@@ -60,7 +62,7 @@ void expect_same_bits(const Graph& graph, std::size_t steps, const std::string& 
     CompileOptions compile_options = kind.options;
     compile_options.variables = std::make_shared<VariableStore>();
     compile_options.replicas_in_turn = true;  // as the interpreter runs them
-    const Program program = compile(graph, kind.runtime, compile_options);
+    const Program program = compile_here(graph, kind.runtime, compile_options);
     if (program.plan(feeds_for(graph, 0)).lanes > 1) ++kind.with_lanes;
     for (std::size_t step = 0; step < steps; ++step) {
       expect_same_tensors(program.run(feeds_for(graph, step)), expected[step]);

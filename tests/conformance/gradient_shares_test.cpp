@@ -17,9 +17,12 @@
 #include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/graph/transform/rewriter.h"
 #include "lockstep/strategies/mirrored.h"
+#include "support/test_devices.h"
 
 namespace lockstep {
 namespace {
+
+using testing::test_devices;
 
 constexpr std::int64_t kRows = 4;  // of the joined batch
 
@@ -135,7 +138,7 @@ std::vector<Model> models() {
   };
 }
 
-std::vector<std::string> cpus(std::int64_t count) {
+std::vector<std::string> test_devices(std::int64_t count) {
   std::vector<std::string> names;
   for (std::int64_t r = 0; r < count; ++r) names.push_back(str("cpu:", r));
   return names;
@@ -144,7 +147,8 @@ std::vector<std::string> cpus(std::int64_t count) {
 // w and v after four steps.
 std::vector<double> trained(const Model& model, std::int64_t replicas, const std::string& step_passes,
                             bool share = true) {
-  MirroredStrategy strategy({.devices = cpus(replicas), .share_mirrored = share, .step_passes = step_passes});
+  MirroredStrategy strategy(
+      {.devices = test_devices(replicas), .share_mirrored = share, .step_passes = step_passes});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.5)), v("v", Tensor::scalar(2.0));
   const auto step = strategy.function(
@@ -299,7 +303,7 @@ TEST(GradientShares, AreSummedOnceWithEveryPass) {
 // What decides about sums survives printing: both graphs become the same.
 TEST(GradientShares, AreKnownFromTextToo) {
   for (const Model& model : models()) {
-    MirroredStrategy strategy({.devices = cpus(2)});
+    MirroredStrategy strategy({.devices = test_devices(2)});
     auto scope = strategy.scope();
     const Variable w("w", Tensor::scalar(1.5)), v("v", Tensor::scalar(2.0));
     const auto step = strategy.function(
@@ -320,7 +324,7 @@ TEST(GradientShares, AreKnownFromTextToo) {
 // Functions of one strategy that train different variables, as a generator and its critic, gather by
 // themselves; one that trains some of them beside others too.
 TEST(GradientShares, FunctionsGatherByThemselves) {
-  MirroredStrategy strategy({.devices = cpus(2), .step_passes = "accumulate-gradients(steps=2)"});
+  MirroredStrategy strategy({.devices = test_devices(2), .step_passes = "accumulate-gradients(steps=2)"});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(0.0)), v("v", Tensor::scalar(0.0)), u("u", Tensor::scalar(0.0));
   const InputSpec input(DType::kF64, Shape{1}, "x");
@@ -356,7 +360,7 @@ TEST(GradientShares, FunctionsGatherByThemselves) {
 
 // What update() writes is final; whether it keeps copies equal is for the proof to say.
 TEST(GradientShares, UpdateIsLeftToTheProof) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.0), {.aggregation = Aggregation::kSum});
   const Variable own("own", Tensor::scalar(1.0),

@@ -9,12 +9,14 @@
 #include "lockstep/core/runtime.h"
 #include "lockstep/strategies/mirrored.h"
 #include "support/replica_models.h"
+#include "support/test_devices.h"
 
 namespace lockstep {
 namespace {
 
 using testing::random_f64;
 using testing::ReplicaModel;
+using testing::test_devices;
 
 constexpr int kSteps = 20;
 
@@ -78,7 +80,7 @@ int expect_equal_copies(Strategy& strategy, const Graph& graph, const std::strin
 // Trains on the joined batches of `replicas` replicas.
 Trained train_joined(const MakeModel& make, const std::string& optimizer, std::size_t replicas,
                      const std::string& step_passes = {}) {
-  MirroredStrategy strategy({.devices = {"cpu:0"}, .step_passes = step_passes});
+  MirroredStrategy strategy({.devices = test_devices(1), .step_passes = step_passes});
   auto scope = strategy.scope();
   const ReplicaModel model = make();
   const auto step = train_function(strategy, model, optimizer);
@@ -284,7 +286,7 @@ class Epoch : public ::testing::TestWithParam<std::tuple<bool, std::string>> {
 
   // What the variables are in the end, and the sum of the losses.
   static Trained train(As as, bool share, const std::string& optimizer) {
-    MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1", "cpu:2"}, .share_mirrored = share});
+    MirroredStrategy strategy({.devices = test_devices(3), .share_mirrored = share});
     auto scope = strategy.scope();
     const ReplicaModel model = testing::mlp_model();
     const auto step = [&](Value x, Value y) {

@@ -18,12 +18,14 @@
 #include "support/forked.h"
 #include "support/program_test.h"
 #include "support/temporary_folder.h"
+#include "support/test_devices.h"
 
 namespace lockstep {
 namespace {
 
 using testing::exit_status_of_child;
 using testing::FailingAllocations;
+using testing::test_devices;
 
 class EachAllocation : public ::testing::Test {
  protected:
@@ -166,7 +168,7 @@ TEST_F(EachAllocation, OfSeveralStepsSaysHowManyCommitted) {
 
 TEST_F(EachAllocation, OfAStepOfAStrategyCommitsOrDidNotHappen) {
   MirroredStrategy strategy(
-      {.devices = {"cpu:0", "cpu:1"}, .base = {.runtime = Runtime({.threads = 1, .cpu_devices = 2})}});
+      {.devices = test_devices(2), .base = {.runtime = Runtime({.threads = 1, .cpu_devices = 2})}});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::full(DType::kF32, {4}, 1));
   const Sgd sgd(0.25);

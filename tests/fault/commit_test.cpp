@@ -10,12 +10,14 @@
 #include "support/program_test.h"
 #include "support/random_graph.h"
 #include "support/sanitizers.h"
+#include "support/test_devices.h"
 
 namespace lockstep {
 namespace {
 
 using testing::caught;
 using testing::Caught;
+using testing::compile_here;
 using testing::expect_same_tensors;
 using testing::expect_same_values;
 using testing::FaultSwitch;
@@ -65,7 +67,7 @@ TEST_P(Commit, AThrowInAnyNodeLeavesTheStepUndone) {
     const std::vector<Tensor> feeds = feeds_for(graph, seed);
     Interpreter interpreter(graph, {.seed = 4});
     const Program program =
-        compile(graph, Runtime({.threads = GetParam().threads, .seed = 4}), options_of(GetParam()));
+        compile_here(graph, Runtime({.threads = GetParam().threads, .seed = 4}), options_of(GetParam()));
     with_tasks += program.plan(feeds).lanes > 1 ? 1U : 0U;
     for (int which = 0; which < faults.count(); ++which) {
       const Values before = variables_of(program.variables());
@@ -116,8 +118,8 @@ TEST_P(Commit, DevicesAreNamed) {
   b.call("fails", [&] { faults.pass(0); });
   b.assign_add(v, b.constant(1.0F));
   faults.arm(0);
-  const Program program =
-      compile(b.finish(), Runtime({.threads = GetParam().threads, .cpu_devices = 2}), options_of(GetParam()));
+  const Program program = compile_here(b.finish(), Runtime({.threads = GetParam().threads, .cpu_devices = 2}),
+                                       options_of(GetParam()));
   EXPECT_EQ(caught([&] { program.run(); }).place.device, "cpu:1");
   EXPECT_EQ(program.variables().value("v").item(), 1);
 }
@@ -140,7 +142,7 @@ struct Pair {
     }
     b.assign_add(w, one);  // in place
     b.assign(v, x);
-    program = compile(b.finish(), Runtime({.threads = way.threads}), options_of(way));
+    program = compile_here(b.finish(), Runtime({.threads = way.threads}), options_of(way));
   }
 
   // The count that all elements of both variables agree on.
@@ -223,7 +225,7 @@ TEST_P(Commit, SeveralNodesMayFailAtOnce) {
   }
   b.assign_add(v, b.constant(1.0F));
   const Program program =
-      compile(b.finish(), Runtime({.threads = GetParam().threads}), options_of(GetParam()));
+      compile_here(b.finish(), Runtime({.threads = GetParam().threads}), options_of(GetParam()));
   for (int i = 0; i < 50; ++i) {
     bad = true;
     EXPECT_EQ(caught([&] { program.run(); }).nested, "no");

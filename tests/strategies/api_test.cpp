@@ -31,7 +31,6 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
-using testing::cpus;
 using testing::devices_of;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
@@ -39,12 +38,13 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
 using testing::scalars;
+using testing::test_devices;
 using testing::vec;
 
 // --- placement
 
 TEST(CentralStorage, PlacesVariablesAndTheirUpdates) {
-  CentralStorageStrategy strategy({.devices = {"cpu:0", "cpu:1"}}, "cpu:2");  // which is no replica's
+  CentralStorageStrategy strategy({.devices = test_devices(2)}, "cpu:2");  // which is no replica's
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F), {.aggregation = Aggregation::kMean});
   const Variable count("count", Tensor::scalar(0.F));
@@ -73,7 +73,7 @@ TEST(CentralStorage, PlacesVariablesAndTheirUpdates) {
 // One replica has the variables of another device too.
 TEST(CentralStorage, HasItsPlaceBesideOneReplica) {
   CentralStorageStrategy strategy(
-      {.devices = {"cpu:0"}, .base = {.runtime = Runtime(RuntimeOptions{.cpu_devices = 2})}}, "cpu:1");
+      {.devices = test_devices(1), .base = {.runtime = Runtime(RuntimeOptions{.cpu_devices = 2})}}, "cpu:1");
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F));
   const auto f = strategy.function({kScalar}, [=](Value x) { return w.assign_add(x * w); });
@@ -95,8 +95,7 @@ TEST(MirroredOptions, CountGpus) {
 
 TEST(MayDrift, IsSaidAndSeen) {
   for (const bool share : {true, false}) {
-    MirroredStrategy strategy(
-        {.devices = {"cpu:0", "cpu:1"}, .share_mirrored = share, .may_drift = {"loose"}});
+    MirroredStrategy strategy({.devices = test_devices(2), .share_mirrored = share, .may_drift = {"loose"}});
     EXPECT_THAT(strategy.pipeline().to_string(), HasSubstr("allow-drift(variables=[loose],strict=false)"));
     auto scope = strategy.scope();
     EXPECT_THAT(error_of([&] { strategy.function({kScalar}, [](Value x) { return x; }); }),
@@ -120,8 +119,7 @@ TEST(MayDrift, IsSaidAndSeen) {
 
 TEST(MayDrift, ReadsDiffer) {
   for (const bool share : {true, false}) {
-    MirroredStrategy strategy(
-        {.devices = {"cpu:0", "cpu:1"}, .share_mirrored = share, .may_drift = {"loose"}});
+    MirroredStrategy strategy({.devices = test_devices(2), .share_mirrored = share, .may_drift = {"loose"}});
     auto scope = strategy.scope();
     const Variable loose("loose", Tensor::scalar(0.F));
     EXPECT_EQ(str(loose), "Variable 'loose' f32[], each replica's own on 2 replicas");
@@ -151,7 +149,7 @@ TEST(MayDrift, ReadsDiffer) {
 // One meaning for whatever is written, aggregation or not, and for gradients.
 TEST(MayDrift, EachReplicaChangesItsOwn) {
   MirroredStrategy strategy(
-      {.devices = {"cpu:0", "cpu:1"}, .may_drift = {"sum", "mean", "first", "rows", "trained", "a, [b]"}});
+      {.devices = test_devices(2), .may_drift = {"sum", "mean", "first", "rows", "trained", "a, [b]"}});
   auto scope = strategy.scope();
   std::vector<Variable> assigned;
   for (const auto& [name, aggregation] :
@@ -192,7 +190,7 @@ TEST(MayDrift, EachReplicaChangesItsOwn) {
 // are not named may not drift along.
 TEST(MayDrift, IsSaidOfSlotsThatAGraphBrings) {
   {
-    MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .may_drift = {"w"}});
+    MirroredStrategy strategy({.devices = test_devices(2), .may_drift = {"w"}});
     auto scope = strategy.scope();
     const Variable w("w", Tensor::scalar(1.F));
     const Momentum momentum(0.5, 0.9);
@@ -200,7 +198,7 @@ TEST(MayDrift, IsSaidOfSlotsThatAGraphBrings) {
     EXPECT_EQ(w.copies()[1].item(), 1 - 0.5 * 4);
   }
   const auto trained = [](std::set<std::string> names) {
-    MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .may_drift = std::move(names)});
+    MirroredStrategy strategy({.devices = test_devices(2), .may_drift = std::move(names)});
     const Step step = strategy.distribute(parse(R"(
       var @w : f32[]
       var @v : f32[] [trainable=false]
@@ -236,7 +234,7 @@ class Chain final : public CrossDeviceOps {
 
 TEST(CrossDeviceOps, OfOnesOwn) {
   MirroredStrategy strategy(
-      {.devices = {"cpu:0", "cpu:1", "cpu:2"}, .custom_cross_device_ops = std::make_shared<Chain>()});
+      {.devices = test_devices(3), .custom_cross_device_ops = std::make_shared<Chain>()});
   EXPECT_THAT(strategy.pipeline().to_string(),
               HasSubstr("lower-collectives(ops=chain),prove-sync,insert-copies"));
   EXPECT_THAT(strategy.cross_device_choice().to_string(), HasSubstr("chain: "));
@@ -269,7 +267,7 @@ class OwnValues final : public CrossDeviceOps {
 
 TEST(CrossDeviceOps, OfOnesOwnAreProvenToKeepReplicasEqual) {
   const auto trained = [](CrossDeviceOpsPtr ops, std::set<std::string> may_drift = {}) {
-    MirroredStrategy strategy({.devices = cpus(3),
+    MirroredStrategy strategy({.devices = test_devices(3),
                                .custom_cross_device_ops = std::move(ops),
                                .share_mirrored = false,
                                .may_drift = std::move(may_drift)});
@@ -294,9 +292,8 @@ TEST(CrossDeviceOps, OfOnesOwnAreProvenToKeepReplicasEqual) {
 
 TEST(CrossDeviceOps, ReduceWhereTheyAreTold) {
   for (const char* device : {"cpu:1", "cpu:2"}) {  // a replica's, and one that is none's
-    MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"},
-                               .cross_device_ops = "reduction_to_one_device",
-                               .reduce_device = device});
+    MirroredStrategy strategy(
+        {.devices = test_devices(2), .cross_device_ops = "reduction_to_one_device", .reduce_device = device});
     const auto f =
         strategy.function({kScalar}, [](Value x) { return replica_context().all_reduce(ReduceOp::kSum, x); });
     EXPECT_THAT(devices_of(f.replicated_graph(), "reduce_replicas"), ElementsAre(device));
@@ -305,14 +302,14 @@ TEST(CrossDeviceOps, ReduceWhereTheyAreTold) {
   EXPECT_THAT(error_of([] { MirroredStrategy({.cross_device_ops = "ring", .reduce_device = "cpu:0"}); }),
               HasSubstr("a device is for reduction_to_one_device"));
   std::ostringstream choice;
-  choice << MirroredStrategy({.devices = {"cpu:0", "cpu:1"}}).cross_device_choice(1 << 20);
+  choice << MirroredStrategy({.devices = test_devices(2)}).cross_device_choice(1 << 20);
   EXPECT_EQ(choice.str(), "shared_memory: all replicas lie in one memory");
 }
 
 // --- calls without arguments, kinds, lines
 
 TEST(StrategyRun, TakesNoArguments) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F), {.aggregation = Aggregation::kMean});
   const auto f = strategy.cross_function({}, [&] {
@@ -332,7 +329,7 @@ TEST(StrategyRun, TakesNoArguments) {
 }
 
 TEST(StrategyRun, GivesWithoutArgumentsWhatReduceAndPrintingTake) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto id = []() noexcept { return cast(replica_context().replica_id(), DType::kF32) + 1.F; };
   const auto losses = strategy.run(id);
   EXPECT_EQ(strategy.reduce(ReduceOp::kSum, losses).computed().item(), 3);
@@ -362,7 +359,7 @@ TEST(StrategyRun, GivesWithoutArgumentsWhatReduceAndPrintingTake) {
 }
 
 TEST(StrategyMergeCall, KnowsWhatIsTheSameOnAllReplicas) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(3.F));
   strategy.function({kScalar}, [&](Value x) {
@@ -384,7 +381,7 @@ TEST(StrategyMergeCall, KnowsWhatIsTheSameOnAllReplicas) {
 
 // Thousands of merge calls in one function: each looks at what came since the last, so that they end.
 TEST(StrategyMergeCall, ManyAreTracedInLinearTime) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .base = {.checks = PipelineChecks::kNever}});
+  MirroredStrategy strategy({.devices = test_devices(2), .base = {.checks = PipelineChecks::kNever}});
   constexpr int kCalls = 1500;
   const auto f = strategy.function({kScalar}, [](Value x) {
     for (int i = 0; i < kCalls; ++i) {
@@ -397,7 +394,7 @@ TEST(StrategyMergeCall, ManyAreTracedInLinearTime) {
 }
 
 TEST(StrategyLines, AreTheUsers) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable total("total", Tensor::zeros({2}), {.aggregation = Aggregation::kSum});
   const InputSpec input(DType::kI32, Shape{kUnknown}, "x");
@@ -429,7 +426,7 @@ TEST(StrategyLines, AreTheUsers) {
 // --- signatures
 
 TEST(ElementSpec, DescribesABatch) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const std::pair batch(PerReplica<Tensor>({Tensor::zeros({3, 2}), Tensor::zeros({1, 2})}),
                         PerReplica<Tensor>(Tensor::scalar(2.F)));
   const std::vector<InputSpec> specs = element_spec(batch);
@@ -449,7 +446,7 @@ TEST(ElementSpec, DescribesABatch) {
 }
 
 TEST(RunOptions, AreTaken) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const std::vector<PerReplica<Tensor>> x = {scalars({1, 2})};
   EXPECT_EQ(strategy.run_list([](Value v) { return v + 1.F; }, x, RunOptions())[1].item(), 3);
   std::stop_source stop;
@@ -471,7 +468,7 @@ auto pairs_of(std::vector<float> values) {
 }
 
 TEST(RunSteps, TakesNestsAndSetsOutputsInReplicas) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const auto done =
       run_steps(strategy, pairs_of({1, 2, 3}), 3,
@@ -508,7 +505,7 @@ TEST(RunSteps, TakesNestsAndSetsOutputsInReplicas) {
 }
 
 TEST(RunSteps, LoopsInsideTheProgramWithoutASource) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(0.F), {.aggregation = Aggregation::kMean});
   const std::uint64_t before = strategy.variables().step();
@@ -541,7 +538,7 @@ TEST(RunSteps, LoopsInsideTheProgramWithoutASource) {
 // --- lower-level methods
 
 TEST(ExtendedMap, TakesArgumentsAndIsReduced) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto f = strategy.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
     const Value items[] = {x[0], x[1], x[0] + x[1]};
     const PerReplica<Value> by[] = {PerReplica<Value>(strategy.reduce(ReduceOp::kMax, x))};
@@ -562,7 +559,7 @@ TEST(ExtendedMap, TakesArgumentsAndIsReduced) {
 }
 
 TEST(Destinations, AreThoseOfAValue) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   strategy.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
     const auto guard = current_builder()->device("cpu:1");
     const PerReplica<Value> there(x[0] * 2.F);
@@ -599,7 +596,7 @@ TEST(AllGather, HasAnUnknownExtentUntilReplicasAreKnown) {
 }
 
 TEST(StepSchedule, IsKeptWithItsDigest) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto reduced = [&](ReduceOp op) {
     return strategy.function({kScalar}, [=](Value x) { return replica_context().all_reduce(op, x); });
   };
@@ -612,7 +609,7 @@ TEST(StepSchedule, IsKeptWithItsDigest) {
 }
 
 TEST(CheckAssigns, SeesWhatTheBuilderAssigns) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable total("total", Tensor::scalar(0.F), {.aggregation = Aggregation::kSum});
   const auto assigned = [&](float value) {

@@ -23,12 +23,12 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
-using testing::cpus;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
 using ::testing::Not;
 using testing::scalars;
+using testing::test_devices;
 using testing::vec;
 
 struct Refused {
@@ -54,7 +54,7 @@ void expect_lines(const std::vector<Refused>& calls) {
 
 class CallLines : public ::testing::Test {
  protected:
-  MirroredStrategy strategy_{{.devices = cpus(2)}};
+  MirroredStrategy strategy_{{.devices = test_devices(2)}};
 };
 
 // --- variables
@@ -137,11 +137,11 @@ TEST_F(CallLines, Strategies) {
       {"unknown in text", [] { make_strategy("one-device(device=abacus:0)"); }, "make_strategy() called at"},
       {"a parameter device", [] { CentralStorageStrategy({}, "cpu:x"); }, "cpu:x"},
       {"a device that is none", [] { OneDeviceStrategy("nowhere"); }, "nowhere"},
-      {"a pass that is none", [] { MirroredStrategy({.devices = {"cpu:0"}, .step_passes = "no-such-pass"}); },
-       "no-such-pass"},
+      {"a pass that is none",
+       [] { MirroredStrategy({.devices = test_devices(1), .step_passes = "no-such-pass"}); }, "no-such-pass"},
       {"a variable that drifts",
        [] {
-         MirroredStrategy loose({.devices = cpus(2), .may_drift = {"nothing"}});
+         MirroredStrategy loose({.devices = test_devices(2), .may_drift = {"nothing"}});
          loose.function({kScalar}, [](Value x) { return x; });
        },
        "function() called at"},

@@ -9,15 +9,17 @@
 namespace lockstep {
 namespace {
 
+using testing::test_devices;
+
 using ::testing::ElementsAre;
 
 TEST(Compat, KnowsOneTowerFromSeveral) {
-  EXPECT_TRUE(compat::is_single_tower(MirroredStrategy({.devices = {"cpu:0"}})));
-  EXPECT_FALSE(compat::is_single_tower(MirroredStrategy({.devices = {"cpu:0", "cpu:1"}})));
+  EXPECT_TRUE(compat::is_single_tower(MirroredStrategy({.devices = test_devices(1)})));
+  EXPECT_FALSE(compat::is_single_tower(MirroredStrategy({.devices = test_devices(2)})));
 }
 
 TEST(Compat, HooksHaveNothingToDo) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   EXPECT_FALSE(compat::between_graph(strategy));
   EXPECT_TRUE(compat::should_init(strategy));
   EXPECT_TRUE(compat::should_checkpoint(strategy));
@@ -37,7 +39,7 @@ TEST(Compat, CountsGpusInPlaceOfDevices) {
 }
 
 TEST(Compat, RunsOneStepWithoutInput) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   EXPECT_EQ(compat::experimental_run(strategy, [] { return replica_context().replica_id(); })[1].item(), 1);
 }
 

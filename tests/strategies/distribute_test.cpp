@@ -24,6 +24,7 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
 using testing::scalars;
+using testing::test_devices;
 
 // w -= lr * sum over the rows of x; gives the sum.
 constexpr const char* kStep = R"(var @w : f32[2] = f32[2]{*1.0}
@@ -41,7 +42,7 @@ Tensor rows(std::initializer_list<float> values) {
 
 TEST(Distribute, APlainStepTrainsAsOneDeviceDoesOnTheJoinedBatch) {
   const Graph graph = parse(kStep);
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const Step step = strategy.distribute(graph, {"lr"});
   ASSERT_EQ(step.inputs().size(), 2U);
   EXPECT_EQ(step.inputs()[0].name, "lr");
@@ -65,7 +66,7 @@ TEST(Distribute, APlainStepTrainsAsOneDeviceDoesOnTheJoinedBatch) {
 TEST(Distribute, AGraphWithRegionsForAsManyReplicasIsTakenAsItIs) {
   Graph entered = parse(kStep);
   StrategyRegistry::global().parse_pipeline("enter-replicas(replicas=2,shared=[lr])").run(entered);
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const Step step = strategy.distribute(entered);
   std::vector<std::string> names;
   for (const InputSpec& input : step.inputs()) names.push_back(input.name);
@@ -76,13 +77,13 @@ TEST(Distribute, AGraphWithRegionsForAsManyReplicasIsTakenAsItIs) {
   EXPECT_TRUE(results[1][0].bit_equal(Tensor::from({2}, {3.0F, 4.0F})));
   EXPECT_TRUE(strategy.variables().value("w").bit_equal(Tensor::from({2}, {-1.0F, -2.0F})));
 
-  MirroredStrategy three({.devices = {"cpu:0", "cpu:1", "cpu:2"}});
+  MirroredStrategy three({.devices = test_devices(3)});
   EXPECT_THAT(error_of([&] { three.distribute(entered); }),
               HasSubstr("region for 2 replicas, and 3 are wanted"));
 }
 
 TEST(Distribute, ReplicatedGraphsAndUnknownInputsAreRefused) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   EXPECT_THAT(error_of([&] { strategy.distribute(parse(kStep), {"rate"}); }),
               HasSubstr("there is no placeholder 'rate' to be shared"));
   const Step step = strategy.distribute(parse(kStep), {"lr"});
@@ -104,14 +105,14 @@ return %twice, %total, %wide
 )");
   const Tensor ones = Tensor::full(DType::kF32, {2, 3}, 1), twos = Tensor::full(DType::kF32, {2, 3}, 2);
   for (const bool optimize : {false, true}) {
-    MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .optimize = optimize});
+    MirroredStrategy strategy({.devices = test_devices(2), .optimize = optimize});
     const std::vector<PerReplica<Tensor>> feeds = {PerReplica<Tensor>({ones, twos})};
     const std::vector<PerReplica<Tensor>> results = strategy.distribute(graph).run(feeds);
     EXPECT_EQ(results[0][0].shape(), (Shape{4, 3}));
     EXPECT_EQ(results[1][1].item(), 6 + 12 + 12);
     EXPECT_EQ(results[2][1].shape(), (Shape{2, 6}));
   }
-  MirroredStrategy alone({.devices = {"cpu:0"}});
+  MirroredStrategy alone({.devices = test_devices(1)});
   EXPECT_EQ(alone.distribute(graph).run(std::vector<PerReplica<Tensor>>{ones})[1][0].item(), 12);
 }
 

@@ -14,11 +14,13 @@
 #include "lockstep/strategies/one_device.h"
 #include "lockstep/strategies/run_steps.h"
 #include "support/mistakes.h"
+#include "support/test_devices.h"
 
 namespace lockstep {
 namespace {
 
 using testing::kVector;
+using testing::test_devices;
 using testing::vec;
 
 // --- devices and options
@@ -41,37 +43,33 @@ TEST_F(StrategyErrors, DevicesAndOptionsAreChecked) {
       {"more than the runtime has",
        [] {
          MirroredStrategy(
-             {.devices = {"cpu:0", "cpu:1"}, .base = {.runtime = Runtime({.threads = 1, .cpu_devices = 1})}});
+             {.devices = test_devices(2), .base = {.runtime = Runtime({.threads = 1, .cpu_devices = 1})}});
        },
        kArgument,
        {"cpu:1"}},
       {"a parameter device",
-       [] {
-         CentralStorageStrategy({.devices = {"cpu:0", "cpu:1"}}, "cpu:x");
-       },
+       [] { CentralStorageStrategy({.devices = test_devices(2)}, "cpu:x"); },
        kArgument,
        {"cpu:x"}},
       {"unknown ways to reduce",
-       [] {
-         MirroredStrategy({.devices = {"cpu:0", "cpu:1"}, .cross_device_ops = "nccl"});
-       },
+       [] { MirroredStrategy({.devices = test_devices(2), .cross_device_ops = "nccl"}); },
        kArgument,
        {"nccl", "ring", "also auto"}},
       {"negative packs",
-       [] { MirroredStrategy({.devices = {"cpu:0"}, .num_packs = -2}); },
+       [] { MirroredStrategy({.devices = test_devices(1), .num_packs = -2}); },
        kArgument,
        {"num_packs"}},
       {"negative bytes",
-       [] { MirroredStrategy({.devices = {"cpu:0"}, .bytes_per_pack = -1}); },
+       [] { MirroredStrategy({.devices = test_devices(1), .bytes_per_pack = -1}); },
        kArgument,
        {"bytes_per_pack"}},
       {"packs and bytes",
-       [] { MirroredStrategy({.devices = {"cpu:0"}, .bytes_per_pack = 1024, .num_packs = 2}); },
+       [] { MirroredStrategy({.devices = test_devices(1), .bytes_per_pack = 1024, .num_packs = 2}); },
        kArgument,
        {"bytes_per_pack=1024 and num_packs=2 say two things", "give one of them"}},
       {"reducing where nothing is",
        [] {
-         MirroredStrategy({.devices = {"cpu:0", "cpu:1"},
+         MirroredStrategy({.devices = test_devices(2),
                            .cross_device_ops = "reduction_to_one_device",
                            .reduce_device = "cpu:7",
                            .base = {.runtime = Runtime({.threads = 1, .cpu_devices = 2})}});
@@ -81,13 +79,13 @@ TEST_F(StrategyErrors, DevicesAndOptionsAreChecked) {
       {"storing where nothing is",
        [] {
          CentralStorageStrategy(
-             {.devices = {"cpu:0", "cpu:1"}, .base = {.runtime = Runtime({.threads = 1, .cpu_devices = 2})}},
+             {.devices = test_devices(2), .base = {.runtime = Runtime({.threads = 1, .cpu_devices = 2})}},
              "cpu:2");
        },
        kArgument,
        {"device 'cpu:2'"}},
       {"nor on another machine",
-       [] { CentralStorageStrategy({.devices = {"cpu:0"}}, "/job:worker/task:1/cpu:0"); },
+       [] { CentralStorageStrategy({.devices = test_devices(1)}, "/job:worker/task:1/cpu:0"); },
        kArgument,
        {"/job:worker/task:1"}},
       {"no devices in text", [] { make_strategy("mirrored(devices=[])"); }, kArgument, {"must not be empty"}},
@@ -96,7 +94,7 @@ TEST_F(StrategyErrors, DevicesAndOptionsAreChecked) {
        kArgument,
        {"must not be empty"}},
       {"step passes",
-       [] { MirroredStrategy({.devices = {"cpu:0"}, .step_passes = "clip-by-global-nrom(norm=1)"}); },
+       [] { MirroredStrategy({.devices = test_devices(1), .step_passes = "clip-by-global-nrom(norm=1)"}); },
        ErrorCode::kNotFound,
        {"clip-by-global-nrom"}},
       {"a strategy that is none",
@@ -120,12 +118,12 @@ TEST_F(StrategyErrors, CountsOfGpusAreChecked) {
        {both}},
       {"text", text("num_gpus=0,num_gpus_per_worker=0"), kArgument, {both}},
       {"beside devices",
-       [] { MirroredStrategy({.devices = {"cpu:0"}, .num_gpus = 0}); },
+       [] { MirroredStrategy({.devices = test_devices(1), .num_gpus = 0}); },
        kArgument,
        {one_of, "name the devices, or count them"}},
       {"text", text("devices=[cpu:0],num_gpus=0"), kArgument, {one_of}},
       {"the other name",
-       [] { MirroredStrategy(compat::mirrored_options(1, {.devices = {"cpu:0"}})); },
+       [] { MirroredStrategy(compat::mirrored_options(1, {.devices = test_devices(1)})); },
        kArgument,
        {one_of}},
       {"text", text("devices=[cpu:0],num_gpus_per_worker=1"), kArgument, {one_of}},

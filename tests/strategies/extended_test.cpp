@@ -21,18 +21,18 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
-using testing::cpus;
 using testing::devices_of;
 using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
 using testing::scalars;
+using testing::test_devices;
 using ::testing::UnorderedElementsAre;
 
 class Extended : public ::testing::Test {
  protected:
-  MirroredStrategy strategy{{.devices = {"cpu:0", "cpu:1"}}};
+  MirroredStrategy strategy{{.devices = test_devices(2)}};
 };
 
 TEST_F(Extended, ReducesToDestinations) {
@@ -63,7 +63,7 @@ TEST_F(Extended, ReducesToDestinations) {
 
 // The nodes are where they were told to be, in the traced step and in what runs.
 TEST_F(Extended, PlacesNodesAtTheirDestinations) {
-  MirroredStrategy plain({.devices = cpus(2), .optimize = false});
+  MirroredStrategy plain({.devices = test_devices(2), .optimize = false});
   const auto f = plain.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
     const PerReplica<Value> sum = extended::reduce_to(plain, ReduceOp::kSum, x, "cpu:1");
     const PerReplica<Value> copy = extended::broadcast_to(plain, x[0], "cpu:1");
@@ -82,7 +82,7 @@ TEST_F(Extended, PlacesNodesAtTheirDestinations) {
 }
 
 TEST_F(Extended, TakesListsOfDevicesAndTheFirstReplica) {
-  MirroredStrategy three({.devices = cpus(3), .optimize = false});
+  MirroredStrategy three({.devices = test_devices(3), .optimize = false});
   const auto f = three.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
     const PerReplica<Value> first = extended::first_replica_to(three, x, x);
     EXPECT_EQ(first.kind(), ReplicaKind::kMirrored);
@@ -158,7 +158,7 @@ TEST_F(Extended, KnowsTheRest) {
   EXPECT_FALSE(compat::between_graph(strategy));
   EXPECT_TRUE(compat::should_init(strategy) && compat::should_checkpoint(strategy) &&
               compat::should_save_summary(strategy));
-  MirroredStrategy other({.devices = {"cpu:0"}});
+  MirroredStrategy other({.devices = test_devices(1)});
   const Variable foreign = [&] {
     auto scope = other.scope();
     return Variable("w", Tensor::scalar(0.F));
@@ -255,7 +255,7 @@ TEST_F(Extended, RunsManySteps) {
 // --- other strategies
 
 TEST(CentralStorage, KeepsVariablesInOnePlace) {
-  CentralStorageStrategy strategy({.devices = {"cpu:0", "cpu:1"}}, "cpu:1");
+  CentralStorageStrategy strategy({.devices = test_devices(2)}, "cpu:1");
   EXPECT_THAT(strategy.parameter_devices(), ElementsAre("cpu:1"));
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F), {.aggregation = Aggregation::kMean});

@@ -24,11 +24,11 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
-using testing::cpus;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
 using testing::scalars;
+using testing::test_devices;
 using testing::vec;
 
 template <class T>
@@ -42,7 +42,7 @@ const InputSpec kOther(DType::kF32, Shape{}, "y"), kThird(DType::kF32, Shape{}, 
 
 class FirstTries : public ::testing::Test {
  protected:
-  MirroredStrategy strategy_{{.devices = cpus(2)}};
+  MirroredStrategy strategy_{{.devices = test_devices(2)}};
 };
 
 // --- nests as arguments
@@ -296,7 +296,7 @@ TEST_F(FirstTries, CallsOfFunctionsCarryTheCallersLine) {
 }
 
 TEST_F(FirstTries, VariablesOfAnotherStrategyAreNamedWithTheirLine) {
-  MirroredStrategy other({.devices = cpus(2)});
+  MirroredStrategy other({.devices = test_devices(2)});
   std::uint32_t line = 0;
   const Variable foreign = [&] {
     const auto scope = other.scope();

@@ -21,16 +21,16 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
-using testing::cpus;
 using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
 using testing::scalars;
+using testing::test_devices;
 using testing::vec;
 
 TEST(Scopes, AroundRunReachTheNodesOfReplicas) {
-  MirroredStrategy strategy({.devices = cpus(2), .optimize = false});
+  MirroredStrategy strategy({.devices = test_devices(2), .optimize = false});
   const auto f = strategy.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
     const auto main = name_scope("main");
     return strategy.run(
@@ -81,7 +81,7 @@ TEST(Scopes, ReachVariablesInBranchesLoopsAndMergeCalls) {
              x);
        }}};
   for (const auto& [what, layer] : layers) {
-    MirroredStrategy strategy({.devices = cpus(2)});
+    MirroredStrategy strategy({.devices = test_devices(2)});
     const auto scope = strategy.scope();
     const InputSpec shared(DType::kF32, {}, "x", true);
     const auto f = strategy.function(
@@ -93,7 +93,7 @@ TEST(Scopes, ReachVariablesInBranchesLoopsAndMergeCalls) {
 }
 
 TEST(Scopes, ReachNodesOfRunAndUpdateInAMergeCall) {
-  MirroredStrategy strategy({.devices = cpus(2), .optimize = false});
+  MirroredStrategy strategy({.devices = test_devices(2), .optimize = false});
   const auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F));
   const auto f = strategy.function({kScalar}, [&](const Value& x) {
@@ -114,7 +114,7 @@ TEST(Scopes, ReachNodesOfRunAndUpdateInAMergeCall) {
 }
 
 TEST(Scopes, ArePartOfAVariablesName) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto scope = strategy.scope();
   const auto f = strategy.function({kScalar}, [](Value x) {
     const auto layer = name_scope("layer");
@@ -130,7 +130,7 @@ TEST(Scopes, ArePartOfAVariablesName) {
 TEST(Readiness, OrdersAllReducesNotTheListOfVariables) {
   std::set<std::uint64_t> digests;
   for (const bool turned : {false, true}) {
-    MirroredStrategy strategy({.devices = cpus(2), .num_packs = 2});
+    MirroredStrategy strategy({.devices = test_devices(2), .num_packs = 2});
     const auto scope = strategy.scope();
     std::vector<Variable> layers;
     const std::int64_t sizes[] = {2, 3, 4, 5, 6};  // so that tensors of the schedule tell which they are
@@ -170,14 +170,14 @@ TEST(Packing, CanBeSwitchedOff) {
         .collective_schedule()
         .size();
   };
-  EXPECT_EQ(collectives({.devices = cpus(2)}), 1U);
-  EXPECT_EQ(collectives({.devices = cpus(2), .pack = false}), 2U);
+  EXPECT_EQ(collectives({.devices = test_devices(2)}), 1U);
+  EXPECT_EQ(collectives({.devices = test_devices(2), .pack = false}), 2U);
   EXPECT_THAT(error_of([] { MirroredStrategy({.num_packs = 2, .pack = false}); }),
               HasSubstr("leave one out"));
 }
 
 TEST(Gather, PutsSlotsOneBehindTheOther) {
-  MirroredStrategy strategy({.devices = cpus(3)});
+  MirroredStrategy strategy({.devices = test_devices(3)});
   const PerReplica<Tensor> uneven(std::vector<Tensor>{vec({1}), vec({2, 3}), vec({})});
   EXPECT_TRUE(strategy.gather(uneven, 0).bit_equal(vec({1, 2, 3})));
   EXPECT_TRUE(strategy.gather(vec({7}), 0).bit_equal(vec({7, 7, 7})));
@@ -191,14 +191,14 @@ TEST(Gather, PutsSlotsOneBehindTheOther) {
 }
 
 TEST(Reduce, TakesItsOperationAsText) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   EXPECT_EQ(strategy.reduce("sum", scalars({1, 2})).item(), 3);
   EXPECT_EQ(strategy.reduce("MEAN", scalars({1, 2})).item(), 1.5);
   EXPECT_THAT(error_of([&] { strategy.reduce("median", scalars({1, 2})); }), HasSubstr("'median'"));
 }
 
 TEST(AllReduce, OfIntegersHasAMeanInF64) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const InputSpec whole(DType::kI32, Shape{}, "n");
   const auto f = strategy.function({whole}, [](Value n) {
     const ReplicaContext replica = replica_context();
@@ -214,7 +214,7 @@ TEST(AllReduce, OfIntegersHasAMeanInF64) {
 }
 
 TEST(AllReduce, TakesSlices) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto reduced = [&](ReduceOp op) {
     return strategy.function({InputSpec(DType::kI64, {kUnknown}, "rows")},
                              [op](Value rows) {
@@ -238,7 +238,7 @@ TEST(LocalResults, OfATensorIsTheTensor) {
 }
 
 TEST(ScatterDiv, OfIntegersFailsBeforeTheCommit) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto scope = strategy.scope();
   const Variable counts("counts", Tensor::from<std::int64_t>({3}, {10, 21, -7}),
                         {.aggregation = Aggregation::kOnlyFirstReplica});
@@ -256,7 +256,7 @@ TEST(ScatterDiv, OfIntegersFailsBeforeTheCommit) {
 }
 
 TEST(Gathering, ValuesOfDifferentRankAreNamed) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto scope = strategy.scope();
   const PerReplica<Tensor> ranks(std::vector<Tensor>{Tensor::scalar(1.F), vec({1, 2})});
   EXPECT_THAT(error_of([&] { strategy.gather(ranks, 0); }),
@@ -265,7 +265,7 @@ TEST(Gathering, ValuesOfDifferentRankAreNamed) {
 
 // Of a wrong argument it is the call that is to be looked at.
 TEST(Calls, OfFunctionsWithWrongValuesNameTheirLine) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto f = strategy.function({kScalar}, [](const Value& x) { return x * 2.F; });
   const std::uint32_t line = SourceSite::current().line + 1;
   const std::string error = error_of([&] { f(PerReplica<Tensor>({vec({1, 2}), vec({1, 2})})); });
@@ -274,7 +274,7 @@ TEST(Calls, OfFunctionsWithWrongValuesNameTheirLine) {
 }
 
 TEST(Gradients, ThatDoNotExistNameTheNode) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   EXPECT_THAT(error_of([&] {
                 strategy.function({kScalar}, [](const Value& x) {
                   return Value(gradients(all_reduce(ReduceOp::kMax, x), {x})[0]);

@@ -15,9 +15,12 @@
 #include "lockstep/graph/run/observer.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "lockstep/strategies/mirrored.h"
+#include "support/test_devices.h"
 
 namespace lockstep {
 namespace {
+
+using testing::test_devices;
 
 // Holds the first reduction of gradients where it begins, until another thread is inside a product: both are
 // then under way at once, which no schedule of one thread has.
@@ -50,7 +53,7 @@ class Meeting final : public Observer {
 };
 
 TEST(Overlap, ABucketIsReducedWhileTheBackwardPassRuns) {
-  MirroredOptions options{.devices = {"cpu:0", "cpu:1"}, .bytes_per_pack = 1, .optimize = false};
+  MirroredOptions options{.devices = test_devices(2), .bytes_per_pack = 1, .optimize = false};
   options.base.runtime = Runtime({.threads = 2, .cpu_devices = 2});
   options.base.compile.inline_seconds = 0;
   MirroredStrategy strategy(options);
@@ -98,7 +101,7 @@ class Updates final : public Observer {
 // One update for all replicas, cut over their cores; without sharing there is one for each.
 TEST(SharedUpdate, RunsInShards) {
   for (const bool share : {true, false}) {
-    MirroredOptions options{.devices = {"cpu:0", "cpu:1"}, .share_mirrored = share};
+    MirroredOptions options{.devices = test_devices(2), .share_mirrored = share};
     options.base.runtime = Runtime({.threads = 2, .cpu_devices = 2});
     MirroredStrategy strategy(options);
     auto scope = strategy.scope();

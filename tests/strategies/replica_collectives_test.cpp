@@ -19,10 +19,10 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
-using testing::cpus;
 using ::testing::ElementsAreArray;
 using testing::error_of;
 using ::testing::HasSubstr;
+using testing::test_devices;
 using testing::vec;
 
 std::vector<float> numbers(const Tensor& tensor) {
@@ -45,7 +45,7 @@ TEST(ReduceScatter, GivesEachReplicaItsPieceOfTheAllReduce) {
   for (const int replicas : {1, 2, 3}) {
     for (const std::int64_t axis : {0, 1, -1}) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kMax}) {
-        MirroredStrategy strategy({.devices = cpus(replicas)});
+        MirroredStrategy strategy({.devices = test_devices(replicas)});
         const InputSpec x(DType::kF32, {6, 12}, "x");
         const auto f = strategy.function({x}, [=](Value v) {
           const ReplicaContext replica = replica_context();
@@ -64,7 +64,7 @@ TEST(ReduceScatter, GivesEachReplicaItsPieceOfTheAllReduce) {
 
 // The whole is so large that it is cut into shards.
 TEST(ReduceScatter, OfManyElements) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const std::int64_t n = 1 << 20;
   const auto f = strategy.function({InputSpec(DType::kF32, {kUnknown}, "x")}, [=](Value v) {
     return replica_context().reduce_scatter(ReduceOp::kSum, v);
@@ -75,7 +75,7 @@ TEST(ReduceScatter, OfManyElements) {
 }
 
 TEST(ReduceScatter, SaysWhatDoesNotFit) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   EXPECT_THAT(
       error_of([&] {
         strategy.function({InputSpec(DType::kF32, {3}, "x")},
@@ -88,7 +88,7 @@ TEST(ReduceScatter, SaysWhatDoesNotFit) {
 // The loss of all replicas is the sum of theirs: what a replica's value adds to each of them flows back to it.
 TEST(CollectiveGradients, AreThoseOfTheSumOfAllLosses) {
   const int replicas = 3;
-  MirroredStrategy strategy({.devices = cpus(replicas)});
+  MirroredStrategy strategy({.devices = test_devices(replicas)});
   const InputSpec x(DType::kF32, {kUnknown}, "x"), w(DType::kF32, {kUnknown}, "w");
   const auto gradient_of = [&](const std::function<Value(const Value&)>& collective) {
     return strategy.function({x, w}, [&](Value v, Value weights) {
@@ -126,7 +126,7 @@ TEST(CollectiveGradients, AreThoseOfTheSumOfAllLosses) {
 
 // What all replicas have is more than one has: the shape does not say otherwise, however it is spelled.
 TEST(AllGather, HasAnUnknownExtentInsideOfReplicas) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   strategy.function({InputSpec(DType::kF32, {3}, "x")}, [](Value x) {
     EXPECT_EQ(all_gather(x).shape()[0], kUnknown);
     EXPECT_EQ(replica_context().all_gather(x).shape()[0], kUnknown);
@@ -149,7 +149,7 @@ TEST(AllGather, HasAnUnknownExtentInsideOfReplicas) {
 }
 
 TEST(SliceAt, IsWhereTheStepSays) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto f = strategy.function({InputSpec(DType::kF32, {4, 6}, "x", true)}, [](Value x) {
     return slice_at(x, replica_context().replica_id() * 3, 3, 1);
   });

@@ -25,11 +25,11 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
-using testing::cpus;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
 using testing::scalars;
+using testing::test_devices;
 using testing::vec;
 
 constexpr VariableOptions kSum{.synchronization = Synchronization::kOnRead, .aggregation = Aggregation::kSum};
@@ -38,7 +38,7 @@ constexpr VariableOptions kSum{.synchronization = Synchronization::kOnRead, .agg
 
 // A variable that may drift, and one that is synchronized on read without an aggregation.
 struct Apart {
-  explicit Apart(int replicas) : strategy({.devices = cpus(replicas), .may_drift = {"loose"}}) {
+  explicit Apart(int replicas) : strategy({.devices = test_devices(replicas), .may_drift = {"loose"}}) {
     auto scope = strategy.scope();
     loose.emplace("loose", vec({0, 0}));
     own.emplace("own", Tensor::scalar(0.F), VariableOptions{.synchronization = Synchronization::kOnRead});
@@ -102,7 +102,7 @@ TEST(CopiesApart, AreSavedAndRestoredEach) {
     EXPECT_TRUE(other.loose->copies()[0].bit_equal(vec({5, 5})));
   }
   // One value, whose copies are equal: on two replicas it would be refused next.
-  MirroredStrategy mirrored({.devices = cpus(3)});
+  MirroredStrategy mirrored({.devices = test_devices(3)});
   {
     const auto scope = mirrored.scope();
     const Variable loose("loose", vec({0, 0})), own("own", Tensor::scalar(0.F));
@@ -254,7 +254,7 @@ std::string registered() {
 // A strategy makes its variables before a pass sees a step: the pass may cut them all the same, and each step that
 // is traced later knows them as they were made.
 TEST(Redeclared, APassCutsAVariableOfTheStrategy) {
-  MirroredStrategy strategy({.devices = cpus(2), .step_passes = registered<CutW>()});
+  MirroredStrategy strategy({.devices = test_devices(2), .step_passes = registered<CutW>()});
   auto scope = strategy.scope();
   const Variable w("w", upward({3, 2}));
   for (int i = 0; i < 2; ++i) {
@@ -275,7 +275,7 @@ TEST(Redeclared, APassCutsAVariableOfTheStrategy) {
 
 TEST(Redeclared, NothingIsLostWhenAPassReshapes) {
   const auto reshaped_after = [](const std::function<void(const Strategy&, const Variable&)>& before) {
-    MirroredOptions options{.devices = cpus(2), .step_passes = registered<FlattenW>()};
+    MirroredOptions options{.devices = test_devices(2), .step_passes = registered<FlattenW>()};
     options.base.compile.variables = std::make_shared<VariableStore>();
     MirroredStrategy strategy(options);
     auto scope = strategy.scope();
@@ -303,7 +303,7 @@ TEST(Redeclared, NothingIsLostWhenAPassReshapes) {
 }
 
 TEST(Redeclared, APassThatRemovesAVariableInUseIsNamed) {
-  MirroredOptions options{.devices = cpus(2), .step_passes = registered<RemoveW>()};
+  MirroredOptions options{.devices = test_devices(2), .step_passes = registered<RemoveW>()};
   options.base.checks = PipelineChecks::kEnds;
   MirroredStrategy strategy(options);
   auto scope = strategy.scope();
@@ -314,7 +314,7 @@ TEST(Redeclared, APassThatRemovesAVariableInUseIsNamed) {
 
 TEST(Redeclared, VariablesAreWhatTheStoreSays) {
   register_redeclare();
-  MirroredStrategy strategy({.devices = cpus(2), .step_passes = "test-redeclare"});
+  MirroredStrategy strategy({.devices = test_devices(2), .step_passes = "test-redeclare"});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F), {.aggregation = Aggregation::kSum});
   EXPECT_EQ(w.synchronization(), Synchronization::kAuto);
@@ -337,9 +337,9 @@ TEST(Redeclared, WhileFunctionsOfTheOldRuleLiveItIsRefused) {
   for (const bool share : {true, false}) {
     StrategyOptions base;
     base.compile.variables = std::make_shared<VariableStore>();
-    MirroredStrategy before({.devices = cpus(2), .share_mirrored = share, .base = base});
+    MirroredStrategy before({.devices = test_devices(2), .share_mirrored = share, .base = base});
     MirroredStrategy after(
-        {.devices = cpus(2), .share_mirrored = share, .step_passes = "test-redeclare", .base = base});
+        {.devices = test_devices(2), .share_mirrored = share, .step_passes = "test-redeclare", .base = base});
     const auto add = [](Strategy& strategy, const VariableOptions& options) {
       return strategy.function({kScalar},
                                [=](Value x) { Variable("w", Tensor::scalar(1.F), options).assign_add(x); });
@@ -369,7 +369,7 @@ TEST(Redeclared, WhileFunctionsOfTheOldRuleLiveItIsRefused) {
 // Tracing it again takes the handle that is there, not the rule that it was made with.
 TEST(Redeclared, VariablesOfAFunctionKeepTheRuleOfTheStore) {
   register_redeclare();
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const VariableOptions sum{.synchronization = Synchronization::kOnRead, .aggregation = Aggregation::kSum};
   const auto add = [&] {
@@ -387,7 +387,7 @@ TEST(Redeclared, VariablesOfAFunctionKeepTheRuleOfTheStore) {
 
 TEST(SumOfIntegers, ReadsBackWhatWasAssigned) {
   for (const int replicas : {2, 3}) {
-    MirroredStrategy strategy({.devices = cpus(replicas)});
+    MirroredStrategy strategy({.devices = test_devices(replicas)});
     auto scope = strategy.scope();
     const Variable count("count", Tensor::scalar(std::int64_t{0}), kSum);
     for (const std::int64_t value : {7, -7, 8, 0}) {
@@ -405,7 +405,7 @@ TEST(SumOfIntegers, ReadsBackWhatWasAssigned) {
 // --- initial values by replica, and slices
 
 TEST(InitialValues, MayDifferByReplica) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable own("own", scalars({1, 2}), kSum);
   EXPECT_EQ(own.value().item(), 3);
@@ -426,7 +426,7 @@ TEST(Slices, AreOneValueOnAnyNumberOfReplicas) {
   const TemporaryFolder folder;
   const Tensor whole = vec({1, 2, 3, 4, 5});
   for (const int from : {1, 2, 3}) {
-    MirroredStrategy saved({.devices = cpus(from)});
+    MirroredStrategy saved({.devices = test_devices(from)});
     {
       auto scope = saved.scope();
       const Variable v("v", whole, kSlices);
@@ -440,7 +440,7 @@ TEST(Slices, AreOneValueOnAnyNumberOfReplicas) {
     save_checkpoint(saved.variables(), folder / "a.lkc");
     EXPECT_EQ(inspect_checkpoint(folder / "a.lkc").entries[0].spec.shape[0], 5);
     for (const int to : {1, 2, 4}) {
-      MirroredStrategy strategy({.devices = cpus(to)});
+      MirroredStrategy strategy({.devices = test_devices(to)});
       auto scope = strategy.scope();
       const Variable v("v", Tensor::zeros({5}), kSlices);
       restore_checkpoint(strategy.variables(), folder / "a.lkc");
@@ -449,7 +449,7 @@ TEST(Slices, AreOneValueOnAnyNumberOfReplicas) {
       EXPECT_TRUE(v.value().bit_equal(whole));
     }
   }
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   EXPECT_THAT(error_of([&] { Variable("v", whole, {.aggregation = Aggregation::kSlices}); }),
               HasSubstr("Synchronization::kOnRead"));
@@ -460,7 +460,7 @@ TEST(Slices, AreOneValueOnAnyNumberOfReplicas) {
 
 TEST(Reduce, AddsHalvesUpWider) {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
-    MirroredStrategy strategy({.devices = cpus(2)});
+    MirroredStrategy strategy({.devices = test_devices(2)});
     const Tensor large = Tensor::full(dtype, {4, 2}, 32768);
     const PerReplica<Tensor> value(std::vector<Tensor>{large, large});
     const Tensor mean = strategy.reduce(ReduceOp::kMean, value, 0);
@@ -475,7 +475,7 @@ TEST(Reduce, AddsHalvesUpWider) {
 }
 
 TEST(Reduce, NamesTheLineAndWhatIsWrong) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto refused = [&](const PerReplica<Tensor>& value, std::optional<std::int64_t> axis) {
     return error_of([&] { strategy.reduce(ReduceOp::kSum, value, axis); });
   };
@@ -490,7 +490,7 @@ TEST(Reduce, NamesTheLineAndWhatIsWrong) {
 }
 
 TEST(MergeCall, AConstantIsSingle) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto f = strategy.function({kScalar}, [](Value x) {
     const Value same =
         replica_context().merge_call([](Strategy&, const PerReplica<Value>&) { return constant(5.F); }, x);
@@ -532,7 +532,7 @@ TEST(Compile, RefusesReplicasThatChangeOneVariableInTurn) {
                 .run({{"x", Tensor::scalar(1.F)}, {"y", Tensor::scalar(2.F)}})[1]
                 .item(),
             3);
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   EXPECT_THAT(error_of([&] { strategy.distribute(graph); }), HasSubstr("aggregation"));
 }
 
@@ -559,7 +559,7 @@ TEST(Compile, RefusesReplicasThatCombineValues) {
     CompileOptions options;
     options.replicas_in_turn = true;
     EXPECT_EQ(compile(graph, runtime, options).run(feeds)[0].item(), 1);
-    MirroredStrategy strategy({.devices = cpus(2)});
+    MirroredStrategy strategy({.devices = test_devices(2)});
     const std::vector<PerReplica<Tensor>> fed(feeds.begin(), feeds.end());
     const std::vector<PerReplica<Tensor>> results = strategy.distribute(graph).run(fed);
     EXPECT_GT(results[0][0].item(), 1) << "the sum of both";
@@ -615,7 +615,7 @@ TEST(Compile, ErrorsNameTheCall) {
 
 // A name whose variable was erased can be taken again, with other options.
 TEST(Erased, NamesAreFreeForVariables) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   {
     const Variable w("w", Tensor::scalar(1.F));
@@ -630,7 +630,7 @@ TEST(Erased, NamesAreFreeForVariables) {
 // --- the store and its handles
 
 TEST(StoreSet, KeepsCopiesThatAreOneValueOneValue) {
-  MirroredStrategy strategy({.devices = cpus(2), .share_mirrored = false});
+  MirroredStrategy strategy({.devices = test_devices(2), .share_mirrored = false});
   const auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F));
   const auto read = strategy.function({}, [=](std::span<const Value>) { return w.read() * 1.F; });
@@ -640,7 +640,7 @@ TEST(StoreSet, KeepsCopiesThatAreOneValueOneValue) {
 }
 
 TEST(Handles, HaveTheShapeThatTheStoreHas) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto scope = strategy.scope();
   const Variable w("w", vec({1, 2}));
   strategy.variables().replace("w", vec({1, 2, 3}));
@@ -651,7 +651,7 @@ TEST(Handles, HaveTheShapeThatTheStoreHas) {
 }
 
 TEST(Handles, OfATakenNameAreRefusedWithBothShapesAndLines) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto scope = strategy.scope();
   const std::uint32_t line = SourceSite::current().line + 1;
   const Variable w("w", vec({1, 2}));
@@ -662,7 +662,7 @@ TEST(Handles, OfATakenNameAreRefusedWithBothShapesAndLines) {
 
 // Copies that share their memory are one variable of one program.
 TEST(StoreErase, CountsProgramsOnce) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto scope = strategy.scope();
   const Variable w("w", vec({1, 2}));
   const auto f = strategy.function({kScalar}, [=](const Value& x) { return w.read() * x; });

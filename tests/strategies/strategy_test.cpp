@@ -19,16 +19,16 @@
 namespace lockstep {
 namespace {
 
-using testing::cpus;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
 using testing::kVector;
 using testing::scalars;
+using testing::test_devices;
 using testing::vec;
 
 TEST(Strategy, RunsAFunctionOncePerReplica) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   int traces = 0;
   const auto twice = strategy.function({kVector}, [&traces](Value x) {
     ++traces;
@@ -43,7 +43,7 @@ TEST(Strategy, RunsAFunctionOncePerReplica) {
 }
 
 TEST(Strategy, GivesWhatDependsOnNoReplicaOnce) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto f = strategy.function({kVector}, [](Value x) {
     const Value seven = x.builder().constant(7.F);
     return std::tuple(seven, sum(x), replica_context().all_reduce(ReduceOp::kSum, sum(x)));
@@ -66,7 +66,7 @@ struct Metrics {
 };
 
 TEST(Strategy, GivesNestsBack) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto f = strategy.function({kVector}, [](Value x) {
     return std::map<std::string, std::vector<Metrics<Value>>>{{"a", {{sum(x), x}, {mean(x), x}}}, {"b", {}}};
   });
@@ -84,7 +84,7 @@ TEST(Strategy, GivesNestsBack) {
 }
 
 TEST(Strategy, ReducesOverReplicasAndRows) {
-  MirroredStrategy strategy({.devices = cpus(3)});
+  MirroredStrategy strategy({.devices = test_devices(3)});
   const PerReplica<Tensor> rows({vec({1, 2, 3}), vec({4}), Tensor::zeros({0})});
   EXPECT_EQ(strategy.reduce(ReduceOp::kSum, rows, 0).item(), 10);
   EXPECT_EQ(strategy.reduce(ReduceOp::kMean, rows, 0).item(), 2.5);
@@ -105,7 +105,7 @@ TEST(Strategy, ReducesOverReplicasAndRows) {
 // Equal values are stored once: whoever writes into a slot of a mirrored value writes into all. What a caller
 // broadcasts stays the caller's.
 TEST(Strategy, SlotsOfAMirroredValueShareOneBuffer) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   Tensor mine = vec({1, 2});
   const PerReplica<Tensor> everywhere = strategy.broadcast(mine);
   mine.data<float>()[0] = 9;
@@ -132,7 +132,7 @@ TEST(Strategy, RefusesDevicesItCannotUse) {
 }
 
 TEST(StrategyScope, HasRules) {
-  MirroredStrategy one({.devices = cpus(2)}), other({.devices = cpus(2)});
+  MirroredStrategy one({.devices = test_devices(2)}), other({.devices = test_devices(2)});
   EXPECT_FALSE(has_strategy());
   {
     auto scope = one.scope();
@@ -162,7 +162,7 @@ TEST(StrategyScope, HasRules) {
 }
 
 TEST(StrategyMergeCall, SeesAllReplicas) {
-  MirroredStrategy strategy({.devices = cpus(3)});
+  MirroredStrategy strategy({.devices = test_devices(3)});
   int merges = 0;
   const auto f = strategy.function({kVector}, [&](Value x) {
     return replica_context().merge_call(
@@ -189,7 +189,7 @@ TEST(StrategyMergeCall, SeesAllReplicas) {
 }
 
 TEST(StrategyVariable, IsMirroredAndTrained) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F));
   const Sgd sgd(0.5F);
@@ -207,7 +207,7 @@ TEST(StrategyVariable, IsMirroredAndTrained) {
 
 TEST(StrategyVariable, AggregatesWhatReplicasAssign) {
   for (const bool share : {true, false}) {
-    MirroredStrategy strategy({.devices = cpus(2), .share_mirrored = share});
+    MirroredStrategy strategy({.devices = test_devices(2), .share_mirrored = share});
     auto scope = strategy.scope();
     const Variable total("total", Tensor::scalar(1.F), {.aggregation = Aggregation::kSum});
     const Variable average("average", Tensor::scalar(5.F), {.aggregation = Aggregation::kMean});
@@ -230,7 +230,7 @@ TEST(StrategyVariable, AggregatesWhatReplicasAssign) {
 }
 
 TEST(StrategyVariable, OnReadIsEachReplicasOwn) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable seen("seen", Tensor::scalar(0.F),
                       {.synchronization = Synchronization::kOnRead, .aggregation = Aggregation::kSum});
@@ -250,7 +250,7 @@ TEST(StrategyVariable, OnReadIsEachReplicasOwn) {
 // Slots follow their variable.
 TEST(StrategyVariable, OnReadIsTrainedWithSlotsOfItsOwn) {
   for (const bool share : {true, false}) {
-    MirroredStrategy strategy({.devices = cpus(2), .share_mirrored = share});
+    MirroredStrategy strategy({.devices = test_devices(2), .share_mirrored = share});
     auto scope = strategy.scope();
     const VariableOptions options{
         .synchronization = Synchronization::kOnRead, .aggregation = Aggregation::kMean, .trainable = true};
@@ -281,7 +281,7 @@ TEST(StrategyVariable, OnReadIsTrainedWithSlotsOfItsOwn) {
 }
 
 TEST(StrategyVariable, IsReadAndWrittenAcrossReplicas) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F));
   const Variable seen("seen", Tensor::scalar(3.F),
@@ -300,7 +300,7 @@ TEST(StrategyVariable, IsReadAndWrittenAcrossReplicas) {
 }
 
 TEST(StrategyVariable, UpdateRunsOnEveryCopy) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F));
   const auto f = strategy.function({kScalar}, [&](Value x) {
@@ -318,7 +318,7 @@ TEST(StrategyVariable, UpdateRunsOnEveryCopy) {
 }
 
 TEST(StrategyMergeCall, IsKeptInOrderWhereItGivesNothing) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F));
   const auto f = strategy.function({kScalar}, [&](Value x) {
@@ -335,7 +335,7 @@ TEST(StrategyMergeCall, IsKeptInOrderWhereItGivesNothing) {
 
 // What is reduced and then handed to update() is final: it is not summed once more.
 TEST(StrategyVariable, UpdateAppliesReducedGradientsOnce) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F));
   const Sgd sgd(0.5);
@@ -358,7 +358,7 @@ TEST(StrategyVariable, UpdateAppliesReducedGradientsOnce) {
 
 // A value that replicas make together on the way forward leaves gradients shares, equal ones too.
 TEST(StrategyVariable, GradientsBehindForwardCollectivesAreSummed) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F)), v("v", Tensor::scalar(1.F));
   const Sgd sgd(0.5);
@@ -379,7 +379,7 @@ TEST(StrategyVariable, GradientsBehindForwardCollectivesAreSummed) {
 }
 
 TEST(Strategy, RefusesResultsWithTheWrongNumberOfSlots) {
-  MirroredStrategy strategy({.devices = cpus(3)});
+  MirroredStrategy strategy({.devices = test_devices(3)});
   EXPECT_THAT(error_of([&] {
                 strategy.cross_function({kVector}, [](const PerReplica<Value>& x) {
                   return PerReplica<Value>({x[0], x[1]});
@@ -390,12 +390,12 @@ TEST(Strategy, RefusesResultsWithTheWrongNumberOfSlots) {
                 strategy.reduce(ReduceOp::kSum, PerReplica<Tensor>({vec({1}), vec({2})}));
               }),
               HasSubstr("2 slots for 3 replicas"));
-  EXPECT_THAT(error_of([] { MirroredStrategy({.devices = cpus(2), .num_packs = -1}); }),
+  EXPECT_THAT(error_of([] { MirroredStrategy({.devices = test_devices(2), .num_packs = -1}); }),
               HasSubstr("num_packs"));
 }
 
 TEST(StrategyRun, AtOnce) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const PerReplica<Tensor> y =
       strategy.run([](Value x) { return x + 1.F; }, PerReplica<Tensor>({vec({1}), vec({2})}));
   EXPECT_EQ(y[0].item(), 2);

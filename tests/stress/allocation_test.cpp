@@ -9,11 +9,13 @@
 #include "support/failing_allocations.h"
 #include "support/program_test.h"
 #include "support/sanitizers.h"
+#include "support/test_devices.h"
 
 namespace lockstep {
 namespace {
 
 using testing::allocations_so_far;
+using testing::compile_here;
 using testing::kSanitized;
 using testing::with_lanes;
 
@@ -59,8 +61,8 @@ TEST_F(Allocations, TheCounterCounts) {
 }
 
 TEST_F(Allocations, NoneInline) {
-  EXPECT_EQ(allocations_per_run(compile(graph_of(10), Runtime({.threads = 2})), feeds_), 0);
-  EXPECT_EQ(allocations_per_run(compile(graph_of(100), Runtime({.threads = 1})), feeds_), 0);
+  EXPECT_EQ(allocations_per_run(compile_here(graph_of(10), Runtime({.threads = 2})), feeds_), 0);
+  EXPECT_EQ(allocations_per_run(compile_here(graph_of(100), Runtime({.threads = 1})), feeds_), 0);
 }
 
 TEST_F(Allocations, NoneInlineWithALoopAndABranch) {
@@ -78,7 +80,7 @@ TEST_F(Allocations, NoneInlineWithALoopAndABranch) {
         return {now[0] + 1, next};
       });
   b.result(end[1]);
-  EXPECT_EQ(allocations_per_run(compile(b.finish(), Runtime({.threads = 2})), feeds_), 0);
+  EXPECT_EQ(allocations_per_run(compile_here(b.finish(), Runtime({.threads = 2})), feeds_), 0);
 }
 
 TEST_F(Allocations, NoneInlineWithAnObserverADeadlineAndACancellation) {
@@ -86,7 +88,7 @@ TEST_F(Allocations, NoneInlineWithAnObserverADeadlineAndACancellation) {
     void on_node_begin(const NodeEvent&) noexcept override {}
     void on_node_end(const NodeEvent&) noexcept override {}
   } observer;
-  const Program program = compile(graph_of(10), Runtime({.threads = 2}));
+  const Program program = compile_here(graph_of(10), Runtime({.threads = 2}));
   std::stop_source stop;
   RunOptions options;
   options.observer = &observer;
@@ -101,7 +103,7 @@ TEST_F(Allocations, NoneInlineWithAnObserverADeadlineAndACancellation) {
 TEST_F(Allocations, AtMostFourARunWithTasksHoweverManyNodes) {
   for (const Clustering clustering : {Clustering::kByCost, Clustering::kOff}) {
     for (const int nodes : {10, 100, 400}) {
-      const Program program = compile(graph_of(nodes), Runtime({.threads = 2}), with_lanes(clustering));
+      const Program program = compile_here(graph_of(nodes), Runtime({.threads = 2}), with_lanes(clustering));
       ASSERT_EQ(program.plan(feeds_).lanes, 2U);
       EXPECT_LE(allocations_per_run(program, feeds_), 4) << nodes << " nodes";
     }
@@ -110,7 +112,7 @@ TEST_F(Allocations, AtMostFourARunWithTasksHoweverManyNodes) {
 
 TEST_F(Allocations, MemoryStaysWhereItIsBetweenRuns) {
   const Runtime runtime({.threads = 2});
-  const Program program = compile(graph_of(50), runtime, with_lanes());
+  const Program program = compile_here(graph_of(50), runtime, with_lanes());
   std::vector<Tensor> results = program.run(feeds_);
   const auto taken = runtime.pool(runtime.devices()[0])->stats().allocations;
   for (int i = 0; i < 500; ++i) program.run_into(feeds_, results);

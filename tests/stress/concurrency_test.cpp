@@ -16,11 +16,13 @@
 #include "support/program_test.h"
 #include "support/random_graph.h"
 #include "support/sanitizers.h"
+#include "support/test_devices.h"
 
 namespace lockstep {
 namespace {
 
 using testing::caught;
+using testing::compile_here;
 using testing::expect_same_tensors;
 using testing::feeds_for;
 using testing::random_graph;
@@ -65,9 +67,9 @@ const CompileOptions kWays[] = {CompileOptions(), with_lanes(), with_lanes(Clust
 TEST(Concurrency, TheseProgramsDoUseLanes) {
   const std::vector<Tensor> feeds = {kOnes};
   const Runtime runtime({.threads = 2});
-  EXPECT_EQ(compile(counting_graph(), runtime).plan(feeds).lanes, 1U);
-  EXPECT_EQ(compile(counting_graph(), runtime, with_lanes()).plan(feeds).lanes, 2U);
-  EXPECT_EQ(compile(counting_graph(), runtime, with_lanes(Clustering::kOff)).plan(feeds).lanes, 2U);
+  EXPECT_EQ(compile_here(counting_graph(), runtime).plan(feeds).lanes, 1U);
+  EXPECT_EQ(compile_here(counting_graph(), runtime, with_lanes()).plan(feeds).lanes, 2U);
+  EXPECT_EQ(compile_here(counting_graph(), runtime, with_lanes(Clustering::kOff)).plan(feeds).lanes, 2U);
 }
 
 // --- one program, many threads
@@ -78,7 +80,7 @@ TEST(Concurrency, APureProgramRunsFromManyThreads) {
   Interpreter interpreter(graph);
   for (std::uint64_t i = 0; i < 4; ++i) expected.push_back(interpreter.run(feeds_for(graph, i)));
   for (const CompileOptions& way : kWays) {
-    const Program program = compile(graph, Runtime({.threads = 2}), way);
+    const Program program = compile_here(graph, Runtime({.threads = 2}), way);
     on_threads(4, [&](std::size_t thread) {
       const std::vector<Tensor> feeds = feeds_for(graph, thread);
       for (std::size_t run = 0; run < repeats(2000); ++run)
@@ -89,7 +91,7 @@ TEST(Concurrency, APureProgramRunsFromManyThreads) {
 
 TEST(Concurrency, NoUpdateOfASharedVariableIsLost) {
   for (const CompileOptions& way : kWays) {
-    const Program program = compile(counting_graph(), Runtime({.threads = 2}), way);
+    const Program program = compile_here(counting_graph(), Runtime({.threads = 2}), way);
     const std::size_t runs = repeats(2000);
     on_threads(4, [&](std::size_t) {
       for (std::size_t run = 0; run < runs; ++run)
@@ -103,7 +105,7 @@ TEST(Concurrency, NoUpdateOfASharedVariableIsLost) {
 TEST(Concurrency, NoTwoRunsDrawTheSameNumbers) {
   GraphBuilder b;
   b.result(b.random_uniform({DType::kF64, {2}}));
-  const Program program = compile(b.finish(), Runtime({.threads = 2}));
+  const Program program = compile_here(b.finish(), Runtime({.threads = 2}));
   const std::size_t runs = repeats(2000);
   std::vector<std::vector<double>> drawn(4);
   on_threads(4, [&](std::size_t thread) {
@@ -122,7 +124,7 @@ TEST(Concurrency, NewShapesFromManyThreads) {
   b.result(sum(x * 2.0F));
   CompileOptions options = with_lanes();
   options.max_plans = 3;  // plans go while others run them
-  const Program program = compile(b.finish(), Runtime({.threads = 2}), options);
+  const Program program = compile_here(b.finish(), Runtime({.threads = 2}), options);
   on_threads(4, [&](std::size_t thread) {
     for (std::size_t run = 0; run < repeats(2000); ++run) {
       const auto n = static_cast<std::int64_t>(1 + (run * 5 + thread) % 9);
@@ -137,15 +139,15 @@ TEST(Concurrency, NewShapesFromManyThreads) {
 
 TEST(Concurrency, ProgramsOfOneRuntimeRunAtOnce) {
   const Runtime runtime({.threads = 2});
-  const Program writer = compile(counting_graph(), runtime, with_lanes());
+  const Program writer = compile_here(counting_graph(), runtime, with_lanes());
   GraphBuilder b;
   const VariableRef count = b.variable("count", Tensor::scalar(0.0F));
   const VariableRef other = b.variable("other", Tensor::scalar(0.0F));
   b.result(b.read(count) - b.read(count));  // the same moment, twice
   b.assign_add(other, b.constant(1.0F));
-  const Program reader = compile(b.finish(), runtime, with_lanes(Clustering::kOff));
+  const Program reader = compile_here(b.finish(), runtime, with_lanes(Clustering::kOff));
   const Graph pure = random_graph({.seed = 5, .variables = 0, .random = false});
-  const Program third = compile(pure, runtime);
+  const Program third = compile_here(pure, runtime);
   const std::vector<Tensor> feeds = feeds_for(pure, 1);
   const std::vector<Tensor> expected = third.run(feeds);
   const std::size_t runs = repeats(3000);
@@ -170,7 +172,7 @@ TEST(Concurrency, WritersOfOverlappingSetsOfVariablesDoNotBlockEachOtherForGood)
       const VariableRef v = b.variable(name, Tensor::scalar(0.0F));
       b.assign_add(v, b.constant(1.0F));
     }
-    return compile(b.finish(), runtime, with_lanes());
+    return compile_here(b.finish(), runtime, with_lanes());
   };
   const std::array<Program, 3> programs = {writer({"a", "b"}), writer({"b", "c"}), writer({"c", "a"})};
   const std::size_t runs = repeats(3000);
@@ -183,7 +185,7 @@ TEST(Concurrency, WritersOfOverlappingSetsOfVariablesDoNotBlockEachOtherForGood)
 }
 
 TEST(Concurrency, ValuesCanBeReadAndSetMeanwhile) {
-  const Program program = compile(counting_graph(), Runtime({.threads = 2}), with_lanes());
+  const Program program = compile_here(counting_graph(), Runtime({.threads = 2}), with_lanes());
   std::atomic<bool> done{false};
   std::thread outsider([&] {
     double last = 0;
@@ -204,7 +206,7 @@ TEST(Embedding, BorrowsAnExecutor) {
   tf::Executor executor(2);
   for (const CompileOptions& way : kWays) {
     const Runtime runtime({.scheduler = borrow(executor)});
-    const Program program = compile(counting_graph(), runtime, way);
+    const Program program = compile_here(counting_graph(), runtime, way);
     for (int i = 0; i < 20; ++i) EXPECT_EQ(program.run({{"x", kOnes}})[0].item(), kSumOfFour);
     EXPECT_EQ(program.run_async({kOnes}).get()[0].item(), kSumOfFour);
   }
@@ -215,7 +217,7 @@ TEST(Embedding, IsATaskOfTheApplicationsOwnTaskflow) {
   tf::Executor executor(2);
   const Runtime runtime({.scheduler = borrow(executor)});
   for (const CompileOptions& way : kWays) {
-    const Program program = compile(counting_graph(), runtime, way);
+    const Program program = compile_here(counting_graph(), runtime, way);
     Tensor feed = Tensor::zeros({16});
     double result = 0;
     tf::Taskflow flow;
@@ -238,7 +240,7 @@ TEST_P(NestedRuns, ManyTasksOfTheExecutorWriteOneVariable) {
   for (const Clustering clustering : {Clustering::kByCost, Clustering::kOff}) {
     CompileOptions options = with_lanes(clustering);
     options.variables = std::make_shared<VariableStore>();
-    const Program program = compile(counting_graph(), runtime, options);
+    const Program program = compile_here(counting_graph(), runtime, options);
     tf::Taskflow flow;
     for (int i = 0; i < 200; ++i) {
       flow.emplace([&] { EXPECT_EQ(program.run({{"x", kOnes}})[0].item(), kSumOfFour); });
@@ -251,7 +253,7 @@ TEST_P(NestedRuns, ManyTasksOfTheExecutorWriteOneVariable) {
 TEST_P(NestedRuns, InsideTasksAndOutsideAtOnce) {
   tf::Executor executor(GetParam());
   const Runtime runtime({.scheduler = borrow(executor)});
-  const Program program = compile(counting_graph(), runtime, with_lanes());
+  const Program program = compile_here(counting_graph(), runtime, with_lanes());
   std::vector<std::future<std::vector<Tensor>>> futures;
   const std::size_t runs = repeats(500);
   for (std::size_t i = 0; i < runs; ++i) {
@@ -265,10 +267,10 @@ TEST_P(NestedRuns, InsideTasksAndOutsideAtOnce) {
 TEST_P(NestedRuns, RunsInsideNodesOfRunsInsideTasks) {
   tf::Executor executor(GetParam());
   const Runtime runtime({.scheduler = borrow(executor)});
-  const Program inner = compile(counting_graph(), runtime, with_lanes(Clustering::kOff));
+  const Program inner = compile_here(counting_graph(), runtime, with_lanes(Clustering::kOff));
   GraphBuilder b;
   for (int i = 0; i < 5; ++i) b.call("nested", [&] { inner.run({{"x", kOnes}}); });
-  const Program outer = compile(b.finish(), runtime, with_lanes(Clustering::kOff));
+  const Program outer = compile_here(b.finish(), runtime, with_lanes(Clustering::kOff));
   tf::Taskflow flow;
   for (int i = 0; i < 20; ++i) flow.emplace([&] { outer.run(); });
   executor.run(flow).wait();
@@ -278,7 +280,7 @@ TEST_P(NestedRuns, RunsInsideNodesOfRunsInsideTasks) {
 TEST_P(NestedRuns, AWorkerThatIsBusyElsewhereDoesNotHoldARunUp) {
   tf::Executor executor(GetParam());
   const Runtime runtime({.scheduler = borrow(executor)});
-  const Program program = compile(counting_graph(), runtime, with_lanes(Clustering::kOff));
+  const Program program = compile_here(counting_graph(), runtime, with_lanes(Clustering::kOff));
   std::latch release(1);
   for (std::size_t i = 0; i < GetParam(); ++i) executor.silent_async([&] { release.wait(); });
   // No worker comes to help; memory must not pile up behind the helpers that were called.
@@ -301,7 +303,7 @@ TEST(Lifetime, AProgramMayGoWhileItsHelpersAreStillQueued) {
     std::latch release(1);
     for (int worker = 0; worker < 2; ++worker) executor.silent_async([&] { release.wait(); });
     auto program =
-        std::make_unique<Program>(compile(counting_graph(), runtime, with_lanes(Clustering::kOff)));
+        std::make_unique<Program>(compile_here(counting_graph(), runtime, with_lanes(Clustering::kOff)));
     program->run({{"x", kOnes}});
     std::thread end([&] { program.reset(); });  // while the workers come to the helpers
     release.count_down();
@@ -317,7 +319,7 @@ TEST(Lifetime, AProgramMayGoInsideATask) {
     tf::Taskflow flow;
     for (int i = 0; i < 30; ++i) {
       flow.emplace([&] {
-        const Program program = compile(counting_graph(), runtime, with_lanes(Clustering::kOff));
+        const Program program = compile_here(counting_graph(), runtime, with_lanes(Clustering::kOff));
         program.run({{"x", kOnes}});
       });
     }
@@ -330,7 +332,7 @@ TEST(Lifetime, EveryHandleMayGoBeforeAnAsynchronousRunEnds) {
   for (std::size_t i = 0; i < repeats(300); ++i) {
     std::future<std::vector<Tensor>> future;
     {
-      const Program program = compile(counting_graph(), Runtime({.threads = 2}), kWays[i % 3]);
+      const Program program = compile_here(counting_graph(), Runtime({.threads = 2}), kWays[i % 3]);
       future = program.run_async({kOnes});
     }
     if (i % 2 == 0) {
@@ -345,7 +347,7 @@ TEST(Lifetime, EveryHandleMayGoBeforeAnAsynchronousRunOnABorrowedExecutorEnds) {
     std::future<std::vector<Tensor>> future;
     {
       const Program program =
-          compile(counting_graph(), Runtime({.scheduler = borrow(executor)}), kWays[i % 3]);
+          compile_here(counting_graph(), Runtime({.scheduler = borrow(executor)}), kWays[i % 3]);
       future = program.run_async({kOnes});
     }
     if (i % 2 == 0) {
@@ -360,7 +362,7 @@ TEST(Lifetime, ResultsOutliveEverything) {
   {
     GraphBuilder b;
     b.result(b.constant(vec({1, 2})) + 1.0F);
-    result = compile(b.finish(), Runtime()).run()[0];
+    result = compile_here(b.finish(), Runtime()).run()[0];
   }
   EXPECT_TRUE(result.bit_equal(vec({2, 3})));
 }

@@ -12,10 +12,12 @@
 #include "lockstep/graph/ops/ops.h"
 #include "support/program_test.h"
 #include "support/sanitizers.h"
+#include "support/test_devices.h"
 
 namespace lockstep {
 namespace {
 
+using testing::compile_here;
 using testing::repeats;
 using testing::with_lanes;
 
@@ -26,7 +28,7 @@ TEST(NestedRun, MayShareWhatTheOuterRunReads) {
   const VariableRef inner_v = inner_builder.variable("v", Tensor::scalar(1.0F));
   const VariableRef w = inner_builder.variable("w", Tensor::scalar(0.0F));
   inner_builder.assign_add(w, inner_builder.read(inner_v));
-  const Program inner = compile(inner_builder.finish(), runtime);
+  const Program inner = compile_here(inner_builder.finish(), runtime);
 
   GraphBuilder b;
   const VariableRef v = b.variable("v", Tensor::scalar(1.0F));
@@ -36,7 +38,7 @@ TEST(NestedRun, MayShareWhatTheOuterRunReads) {
     inner.run();
     c.output<float>(0)[0] = c.input<float>(0)[0];
   })[0]);
-  const Program outer = compile(b.finish(), runtime);
+  const Program outer = compile_here(b.finish(), runtime);
 
   const std::size_t runs = repeats(500);
   std::vector<std::thread> threads;
@@ -57,7 +59,7 @@ TEST(NestedRun, MayDropAProgramWhileOthersWantWhatTheOuterRunHolds) {
     GraphBuilder b;
     const VariableRef v = b.variable(name, Tensor::scalar(0.0F));
     b.assign_add(v, b.constant(1.0F));
-    return compile(b.finish(), runtime);
+    return compile_here(b.finish(), runtime);
   };
   const Program u = counter("u");
   GraphBuilder b;
@@ -67,9 +69,9 @@ TEST(NestedRun, MayDropAProgramWhileOthersWantWhatTheOuterRunHolds) {
     GraphBuilder inner;
     const Value x = inner.placeholder("x", DType::kF32, {1000});
     inner.result(sum(relu(x) + x));
-    compile(inner.finish(), runtime, with_lanes()).run({{"x", Tensor::zeros({1000})}});
+    compile_here(inner.finish(), runtime, with_lanes()).run({{"x", Tensor::zeros({1000})}});
   });
-  const Program outer = compile(b.finish(), runtime);
+  const Program outer = compile_here(b.finish(), runtime);
   const std::size_t runs = repeats(100);
   std::vector<std::future<std::vector<Tensor>>> later;
   for (std::size_t i = 0; i < runs; ++i) {

@@ -18,10 +18,12 @@
 #include "support/forked.h"
 #include "support/program_test.h"
 #include "support/sanitizers.h"
+#include "support/test_devices.h"
 
 namespace lockstep {
 namespace {
 
+using testing::compile_here;
 using testing::exit_status_of_child;
 using testing::kSanitized;
 using testing::repeats;
@@ -65,7 +67,7 @@ double run_wide(const Program& program, std::int64_t n) {
 TEST(BusyWorkers, NewFeedShapesDoNotWaitForThem) {
   BusyExecutor busy(2);
   const Runtime runtime({.scheduler = borrow(busy.get())});
-  const Program program = compile(wide_graph(), runtime, with_lanes(Clustering::kOff));
+  const Program program = compile_here(wide_graph(), runtime, with_lanes(Clustering::kOff));
   for (std::int64_t n = 1; n <= 40; ++n) {
     EXPECT_EQ(run_wide(program, n), 3.0 * static_cast<double>(n));
   }
@@ -76,7 +78,7 @@ TEST(BusyWorkers, TheEndOfProgramAndRuntimeDoNotWaitForThem) {
   BusyExecutor busy(2);
   for (std::size_t i = 0; i < repeats(200); ++i) {
     const Program program =
-        compile(wide_graph(), Runtime({.scheduler = borrow(busy.get())}), with_lanes(Clustering::kOff));
+        compile_here(wide_graph(), Runtime({.scheduler = borrow(busy.get())}), with_lanes(Clustering::kOff));
     EXPECT_EQ(run_wide(program, 8), 24.0);
   }
 }
@@ -86,10 +88,10 @@ TEST(BusyWorkers, AProgramMayEndInsideANodeMeanwhile) {
   const Runtime runtime({.scheduler = borrow(busy.get())});
   GraphBuilder b;
   b.call("make and drop", [&runtime] {
-    const Program program = compile(wide_graph(), runtime, with_lanes(Clustering::kOff));
+    const Program program = compile_here(wide_graph(), runtime, with_lanes(Clustering::kOff));
     for (std::int64_t n = 1; n <= 20; ++n) run_wide(program, n);
   });
-  compile(b.finish(), runtime).run();
+  compile_here(b.finish(), runtime).run();
 }
 
 TEST(BusyWorkers, AProgramMayEndWhileTheyBecomeFree) {
@@ -98,7 +100,7 @@ TEST(BusyWorkers, AProgramMayEndWhileTheyBecomeFree) {
     std::latch release(1);
     for (int worker = 0; worker < 2; ++worker) executor.silent_async([&] { release.wait(); });
     std::optional<Program> program(
-        compile(wide_graph(), Runtime({.scheduler = borrow(executor)}), with_lanes(Clustering::kOff)));
+        compile_here(wide_graph(), Runtime({.scheduler = borrow(executor)}), with_lanes(Clustering::kOff)));
     run_wide(*program, 8);
     std::thread end([&] { program.reset(); });
     release.count_down();
@@ -112,7 +114,7 @@ TEST(BusyWorkers, AProgramMayEndWhileTheyBecomeFree) {
 Program reader_of(const char* name, const Runtime& runtime) {
   GraphBuilder b;
   b.result(b.read(b.variable(name, Tensor::scalar(0.0F))) * 1.0F);
-  return compile(b.finish(), runtime);
+  return compile_here(b.finish(), runtime);
 }
 
 // Lets other threads go while it holds the variable: of several of them one always holds it.
@@ -122,13 +124,13 @@ Program slow_reader_of(const char* name, const Runtime& runtime) {
   b.call("others", [] {
     for (int i = 0; i < 20; ++i) std::this_thread::yield();
   });
-  return compile(b.finish(), runtime);
+  return compile_here(b.finish(), runtime);
 }
 
 Program adder_to(const char* name, const Runtime& runtime) {
   GraphBuilder b;
   b.assign_add(b.variable(name, Tensor::scalar(0.0F)), b.constant(1.0F));
-  return compile(b.finish(), runtime);
+  return compile_here(b.finish(), runtime);
 }
 
 // Calls `body` on some threads again and again, until it goes.
@@ -191,7 +193,7 @@ TEST(Turns, AWriterOfTwoVariablesGetsBoth) {
   GraphBuilder builder;
   builder.assign_add(builder.variable("a", Tensor::scalar(0.0F)), builder.constant(1.0F));
   builder.assign_add(builder.variable("b", Tensor::scalar(0.0F)), builder.constant(1.0F));
-  const Program both = compile(builder.finish(), runtime);
+  const Program both = compile_here(builder.finish(), runtime);
   const Looping readers_of_a(8, [a] { a.run(); });
   const Looping readers_of_b(8, [b] { b.run(); });
   for (std::size_t i = 0; i < repeats(30); ++i) both.run();
@@ -204,7 +206,7 @@ TEST(Turns, ReadersInsideNodesLeaveWritersTheirs) {
   GraphBuilder b;
   b.result(b.read(b.variable("u", Tensor::scalar(0.0F))) * 1.0F);
   b.call("inner", [inner] { inner.run(); });
-  const Program outer = compile(b.finish(), runtime);
+  const Program outer = compile_here(b.finish(), runtime);
   const Looping readers(16, [outer] { outer.run(); });
   for (std::size_t i = 0; i < repeats(30); ++i) runtime.variables()->set("v", Tensor::scalar(1.0F));
 }
@@ -224,7 +226,7 @@ Program outer_of(const Program& inner, Way way, const Runtime& runtime, const Co
       case Way::kNestedInAsync: {
         GraphBuilder middle;  // holds nothing itself
         middle.call("inner", [inner] { inner.run(); });
-        compile(middle.finish(), inner.runtime()).run_async().get();
+        compile_here(middle.finish(), inner.runtime()).run_async().get();
         break;
       }
       case Way::kThread: std::thread([inner] { inner.run(); }).join(); break;
@@ -235,7 +237,7 @@ Program outer_of(const Program& inner, Way way, const Runtime& runtime, const Co
   for (int i = 0; i < 3; ++i)
     calls.push_back(b.call("nested", inputs, outputs, kernel, {.seconds = 1e-4})[0]);
   b.result(calls[0] + calls[1] + calls[2]);
-  return compile(b.finish(), runtime, options);
+  return compile_here(b.finish(), runtime, options);
 }
 
 const char* name_of(Way way) {
@@ -279,7 +281,7 @@ TEST(Fork, ProgramsEndInTheChild) {
   const Graph graph = wide_graph();
   for (std::size_t i = 0; i < repeats(20); ++i) {
     std::optional<Runtime> runtime(RuntimeOptions{.threads = 2});
-    std::optional<Program> program(compile(graph, *runtime, with_lanes(Clustering::kOff)));
+    std::optional<Program> program(compile_here(graph, *runtime, with_lanes(Clustering::kOff)));
     run_wide(*program, 8);  // its helper may still be there
     EXPECT_EQ(exit_status_of_child([&] {
                 program.reset();
@@ -311,7 +313,7 @@ TEST(Fork, ARuntimeEndsInTheChildThoughAThreadOfTheParentWaitsForAVariable) {
 TEST(Fork, ProgramsOfABorrowedExecutorEndInTheChild) {
   tf::Executor executor(2);
   std::optional<Program> program(
-      compile(wide_graph(), Runtime({.scheduler = borrow(executor)}), with_lanes(Clustering::kOff)));
+      compile_here(wide_graph(), Runtime({.scheduler = borrow(executor)}), with_lanes(Clustering::kOff)));
   run_wide(*program, 8);
   EXPECT_EQ(exit_status_of_child([&] {
               program.reset();
@@ -322,7 +324,7 @@ TEST(Fork, ProgramsOfABorrowedExecutorEndInTheChild) {
 
 TEST(Fork, TheChildRunsOnItsOwnThreadAlone) {
   const Runtime runtime({.threads = 2});
-  const Program program = compile(wide_graph(), runtime, with_lanes(Clustering::kOff));
+  const Program program = compile_here(wide_graph(), runtime, with_lanes(Clustering::kOff));
   run_wide(program, 8);
   EXPECT_EQ(exit_status_of_child([&] {
               for (std::int64_t n = 1; n <= 40; ++n) {

@@ -48,8 +48,8 @@ class StrategyErrors : public ::testing::Test {
     };
   }
 
-  MirroredStrategy strategy{{.devices = {"cpu:0", "cpu:1", "cpu:2"}, .optimize = false}};
-  MirroredStrategy other{{.devices = {"cpu:0", "cpu:1"}, .optimize = false}};
+  MirroredStrategy strategy{{.devices = testing::test_devices(3), .optimize = false}};
+  MirroredStrategy other{{.devices = testing::test_devices(2), .optimize = false}};
   const Variable w = [this] {
     auto scope = strategy.scope();
     return Variable("w", testing::vec({1, 2}), {.aggregation = Aggregation::kSum});

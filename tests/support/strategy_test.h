@@ -13,6 +13,7 @@
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/strategies/trace/step.h"
 #include "lockstep/strategies/trace/values.h"
+#include "support/test_devices.h"
 
 namespace lockstep::testing {
 
@@ -25,13 +26,6 @@ std::string error_of(const F& f) {
     return error.what();
   }
   return "no error";
-}
-
-// {"cpu:0", "cpu:1", ...}
-inline std::vector<std::string> cpus(int count) {
-  std::vector<std::string> names;
-  for (int i = 0; i < count; ++i) names.push_back(str("cpu:", i));
-  return names;
 }
 
 inline Tensor vec(std::initializer_list<float> values) {

@@ -16,6 +16,7 @@
 #include "support/drawn_graphs.h"
 #include "support/json.h"
 #include "support/temporary_folder.h"
+#include "support/test_devices.h"
 
 namespace lockstep {
 namespace {
@@ -23,6 +24,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::Json;
 using ::testing::Not;
+using testing::test_devices;
 
 #define LOCKSTEP_NEEDS_GRAPHVIZ() \
   if (const Decision there = has_graphviz(); !there) GTEST_SKIP() << there.reason()
@@ -83,7 +85,7 @@ TEST(Html, NoTextEndsTheScript) {
 // What a mirrored step looks like, pass by pass.
 TEST(Html, ShowsAStrategysPassesOnOneLayout) {
   LOCKSTEP_NEEDS_GRAPHVIZ();
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .share_mirrored = false, .optimize = false});
+  MirroredStrategy strategy({.devices = test_devices(2), .share_mirrored = false, .optimize = false});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::zeros({4, 1}));
   const Sgd sgd(0.1F);

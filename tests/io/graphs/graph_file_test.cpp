@@ -29,9 +29,12 @@
 #include "support/random_text_graph.h"
 #include "support/replica_models.h"
 #include "support/temporary_folder.h"
+#include "support/test_devices.h"
 
 namespace lockstep {
 namespace {
+
+using testing::test_devices;
 
 using internal::GraphFileRecord;
 using internal::GraphRecord;
@@ -96,7 +99,7 @@ TEST(GraphFile, KeepsRandomGraphs) {
 
 TEST(GraphFile, KeepsModelsBeforeAndAfterAStrategy) {
   for (const auto& make : {&lockstep::testing::mlp_model, &lockstep::testing::transformer_model}) {
-    MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1", "cpu:2"}});
+    MirroredStrategy strategy({.devices = test_devices(3)});
     const auto scope = strategy.scope();
     const lockstep::testing::ReplicaModel model = make();
     SCOPED_TRACE(model.name);

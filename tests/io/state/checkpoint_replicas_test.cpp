@@ -20,11 +20,13 @@
 #include "lockstep/strategies/central_storage.h"
 #include "lockstep/strategies/mirrored.h"
 #include "support/temporary_folder.h"
+#include "support/test_devices.h"
 
 namespace lockstep {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
+using testing::test_devices;
 
 std::unique_ptr<Strategy> make_strategy(const std::string& kind, int replicas) {
   std::vector<std::string> devices;
@@ -218,7 +220,7 @@ TEST(CheckpointReplicas, GoOnInTheMiddleOfAccumulatedGradients) {
       }
     }
     MirroredStrategy strategy{
-        MirroredOptions{.devices = {"cpu:0", "cpu:1"}, .step_passes = "accumulate-gradients(steps=3)"}};
+        MirroredOptions{.devices = test_devices(2), .step_passes = "accumulate-gradients(steps=3)"}};
     Function<PerReplica<Tensor>> step;
   };
   Accumulating whole;

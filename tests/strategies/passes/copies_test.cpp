@@ -16,11 +16,11 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
-using testing::cpus;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
 using testing::scalars;
+using testing::test_devices;
 
 void expect_copies(const Variable& variable, double value) {
   for (const Tensor& copy : variable.copies()) EXPECT_NEAR(copy.item(), value, 1e-6) << variable.name();
@@ -28,7 +28,7 @@ void expect_copies(const Variable& variable, double value) {
 
 class Copies : public ::testing::TestWithParam<bool> {
  protected:
-  MirroredStrategy strategy{{.devices = cpus(3), .share_mirrored = GetParam()}};
+  MirroredStrategy strategy{{.devices = test_devices(3), .share_mirrored = GetParam()}};
 };
 INSTANTIATE_TEST_SUITE_P(Sharing, Copies, ::testing::Bool(),
                          [](const auto& sharing) { return sharing.param ? "Shared" : "Apart"; });
@@ -107,7 +107,7 @@ TEST_P(Copies, AreAllReachedByWritesOutsideOfReplicas) {
 
 // One replica has one copy, which every write reaches.
 TEST(OneCopy, IsReachedByEveryWrite) {
-  MirroredStrategy one({.devices = {"cpu:0"}});
+  MirroredStrategy one({.devices = test_devices(1)});
   auto scope = one.scope();
   const Variable w("w", Tensor::scalar(1.F));
   one.cross_function({}, [&] { current_builder()->assign(static_cast<VariableRef>(w), constant(5.F)); })();
@@ -118,7 +118,7 @@ TEST(OneCopy, IsReachedByEveryWrite) {
 TEST_P(Copies, OneStoreIsSharedOrNot) {
   const auto store = std::make_shared<VariableStore>();
   const auto made = [&](bool share) {
-    MirroredOptions options{.devices = cpus(3), .share_mirrored = share};
+    MirroredOptions options{.devices = test_devices(3), .share_mirrored = share};
     options.base.compile.variables = store;
     return options;
   };
@@ -163,7 +163,7 @@ TEST_P(Copies, LoopsHoldCollectives) {
   for (const int replicas : {1, 3}) {
     for (const std::string ops : {"shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring"}) {
       MirroredOptions options{
-          .devices = cpus(replicas), .cross_device_ops = ops, .share_mirrored = GetParam()};
+          .devices = test_devices(replicas), .cross_device_ops = ops, .share_mirrored = GetParam()};
       options.base.runtime = Runtime({.threads = 1, .cpu_devices = 3});
       options.base.compile.inline_seconds = 0;
       MirroredStrategy looping(options);

@@ -228,7 +228,7 @@ TEST_F(ProveSync, AcceptsEveryLoweringOfTheLibrary) {
       for (const bool share : {true, false}) {
         SCOPED_TRACE(str(ops, ", ", replicas, " replicas, ", share ? "" : "not ", "shared"));
         const MirroredStrategy strategy(
-            {.devices = testing::cpus(replicas), .cross_device_ops = ops, .share_mirrored = share});
+            {.devices = testing::test_devices(replicas), .cross_device_ops = ops, .share_mirrored = share});
         for (Graph graph : {testing::replicated_step(replicas), step_with_open_shapes(replicas)}) {
           strategy.pipeline().run(graph);
           EXPECT_EQ(refusal(std::move(graph)), "");

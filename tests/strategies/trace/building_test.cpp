@@ -19,9 +19,10 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
 using testing::scalars;
+using testing::test_devices;
 
 TEST(Building, MakesConstantsInTheRegionBeingTraced) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   const auto f = strategy.function({kScalar}, [](Value x) {
     const Value outside = constant(Tensor::scalar(10.F), "ten");
     EXPECT_EQ(outside.name(), "ten");
@@ -40,7 +41,7 @@ TEST(Building, MakesConstantsInTheRegionBeingTraced) {
 }
 
 TEST(Building, CopiesTheTensorAndKeepsTheCallersLine) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   Tensor tensor = Tensor::scalar(1.F);
   const auto f = strategy.cross_function({}, [&] {
     const Value made = constant(tensor);
@@ -52,7 +53,7 @@ TEST(Building, CopiesTheTensorAndKeepsTheCallersLine) {
 }
 
 TEST(Building, ScopesNamesWhileTheGuardLives) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   strategy.function({kScalar}, [](Value x) {
     {
       const auto outer = name_scope("outer");
@@ -65,7 +66,7 @@ TEST(Building, ScopesNamesWhileTheGuardLives) {
 }
 
 TEST(Building, IsRefusedWhereNothingIsTraced) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   EXPECT_THAT(error_of([] { constant(1.F); }),
               AllOf(HasSubstr("constant() needs a function that is being traced"),

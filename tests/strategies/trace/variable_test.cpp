@@ -23,11 +23,12 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
 using ::testing::StartsWith;
+using testing::test_devices;
 
 // Copies are read and changed together: a step that compares them must never see them apart.
 TEST(VariableAtOnce, ChangesAllCopiesTogether) {
   for (const bool share : {true, false}) {
-    MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1", "cpu:2"}, .share_mirrored = share});
+    MirroredStrategy strategy({.devices = test_devices(3), .share_mirrored = share});
     auto scope = strategy.scope();
     const Variable w("w", Tensor::scalar(std::int64_t{0}));
     const auto look = strategy.function({}, [=] {
@@ -56,7 +57,7 @@ TEST(VariableAtOnce, ChangesAllCopiesTogether) {
 }
 
 TEST(VariableAtOnce, SharesOfIntegersAreExact) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   constexpr std::int64_t kLarge = (std::int64_t{1} << 60) + 2;  // not a double
   const Variable seen("seen", Tensor::scalar(std::int64_t{0}),
@@ -70,7 +71,7 @@ TEST(VariableAtOnce, SharesOfIntegersAreExact) {
 }
 
 TEST(VariableName, KeepsItsOptions) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const auto traced = [&](const VariableOptions& options, const Tensor& initial) {
     return error_of(
@@ -92,7 +93,7 @@ TEST(VariableName, KeepsItsOptions) {
 
 // Of two threads that want a name one gets it.
 TEST(VariableName, IsTakenOnce) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   constexpr int kNames = 200, kThreads = 2;
   std::atomic<int> made = 0, arrived = 0;
   std::vector<std::thread> makers;
@@ -111,7 +112,7 @@ TEST(VariableName, IsTakenOnce) {
 }
 
 TEST(VariableRows, AreChangedByEveryReplica) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Tensor start = Tensor::from(Shape{3, 1}, {1.F, 2.F, 3.F});
   const Variable total("total", start, {.aggregation = Aggregation::kSum});
@@ -165,7 +166,7 @@ TEST(VariableRows, AreChangedByEveryReplica) {
 }
 
 TEST(VariablePrinting, SaysWhatItIs) {
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto scope = strategy.scope();
   const Variable w("w", Tensor::zeros({2, 1}));
   const Variable seen("seen", Tensor::scalar(0.F),
