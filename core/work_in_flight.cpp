@@ -34,6 +34,12 @@ std::uint64_t WorkInFlight::record() {
   return last_;
 }
 
+void WorkInFlight::record_surely() noexcept {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  ++last_;
+  for (const End& end : ends_) internal::insist([&] { end.stream->record(*end.event); });
+}
+
 void WorkInFlight::judge_by(Look look, const void* group) {
   look_ = std::move(look);
   group_ = group;

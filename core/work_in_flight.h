@@ -7,13 +7,16 @@
 // Thread safety: any thread; record() and close() one at a time.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <shared_mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,6 +25,25 @@
 #include "lockstep/core/compute_device.h"
 
 namespace lockstep {
+
+namespace internal {
+
+// Does what must not fail for want of memory, again and again until it does not. False: something else was thrown.
+template <class F>
+bool insist(F&& action) noexcept {
+  for (;;) {
+    try {
+      action();
+      return true;
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } catch (...) {
+      return false;
+    }
+  }
+}
+
+}  // namespace internal
 
 // The runs of one run context, one after the other: each begins when the one before it is over.
 class LOCKSTEP_API WorkInFlight {
@@ -41,6 +63,8 @@ class LOCKSTEP_API WorkInFlight {
   // A run has put its work on the streams: sets their events, and gives the run's number. The run before must
   // be over. Throws if a device is lost, after the events of the others were set.
   std::uint64_t record();
+  // The same for a run that has failed, and that must be known to be over before anything of it is given back.
+  void record_surely() noexcept;
   // Nothing is in flight, and nothing will be: the streams may go.
   void close() noexcept;
 

@@ -32,6 +32,8 @@ class LOCKSTEP_API Destinations {
   Destinations(std::string_view device);         // NOLINT(google-explicit-constructor)
   // NOLINTNEXTLINE(google-explicit-constructor)
   Destinations(const char* device) : Destinations(std::string_view(device)) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Destinations(const std::string& device) : Destinations(std::string_view(device)) {}
   Destinations(const std::vector<std::string>& devices);  // NOLINT(google-explicit-constructor)
 
   bool every_replica() const { return devices_.empty(); }

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "device_calls/null_device.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/run/compile.h"
+#include "lockstep/testing/null_device.h"
 #include "support/report.h"
 
 namespace {
@@ -55,7 +55,7 @@ Program chain(const Runtime& runtime, const char* device, int calls, bool record
 }
 
 void run(Report& report) {
-  const Runtime runtime({.threads = 1, .backends = {std::make_shared<NullBackend>()}});
+  const Runtime runtime({.threads = 1, .backends = {std::make_shared<testing::NullBackend>()}});
   const Program eager = chain(runtime, "gpu:0", kCalls, false),
                 replayed = chain(runtime, "gpu:0", kCalls, true), one = chain(runtime, "gpu:0", 1, true),
                 here = chain(runtime, "cpu:0", 1, true);

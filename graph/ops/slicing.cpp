@@ -301,6 +301,7 @@ OpDef slice_at_op() {
   def.attributes = {{"axis", AttributeType::kInt, false}, {"size", AttributeType::kInt, false}};
   def.shape_operands = {2};
   def.traits.moves_elements = true;
+  def.traits.refuses_integers = true;
   def.infer = [](InferContext& c) {
     check_begin(c);
     const std::size_t axis = axis_of_piece(c);
@@ -348,6 +349,7 @@ OpDef unslice_at_op() {
   def.inputs = Arity::exactly(3);
   def.attributes = {{"axis", AttributeType::kInt, false}};
   def.shape_operands = {2};
+  def.traits.refuses_integers = true;
   def.infer = [](InferContext& c) {
     check_begin(c);
     const std::size_t axis = axis_of_piece(c);

@@ -198,7 +198,9 @@ void PhasePlan::sort_plain_calls() {
   std::vector<std::function<void()>> ordered;
   ordered.reserve(plan_.plain_calls.size());
   for (const Call& call : plan_.clusters.calls) {
-    std::int32_t& plain = plan_.plain_of[plan_.phases[call.phase].kernel];
+    const PlannedPhase& phase = plan_.phases[call.phase];
+    if (phase.segment >= 0 || phase.awaits) continue;  // these have no kernel
+    std::int32_t& plain = plan_.plain_of[phase.kernel];
     if (plain < 0 || call.shard > 0) continue;  // shards share one function
     ordered.push_back(std::move(plan_.plain_calls[static_cast<std::size_t>(plain)]));
     plain = static_cast<std::int32_t>(ordered.size() - 1);

@@ -18,15 +18,11 @@ constexpr std::uint64_t kNothingRefused = std::numeric_limits<std::uint64_t>::ma
 // What a run that failed has left on a stream.
 class StreamRun::Flight final : public Completion {
  public:
-  void leave(Event& end, Flights& flights) {
+  void leave(Event& end, Flights& flights) noexcept {
     flights_ = &flights;
     flights.add();
-    try {
-      end.when_done(*this);
-    } catch (...) {
-      flights.drop();
-      throw;
-    }
+    if (!internal::insist([&] { end.when_done(*this); }))
+      flights.drop();  // the device is lost: nothing runs there any more
   }
 
  private:
@@ -412,18 +408,9 @@ void StreamRun::tell_times(const Tell& tell) const {
 }
 
 void StreamRun::leave(Flights& flights) noexcept {
-  try {
-    end();
-  } catch (...) {  // a device is lost: nothing runs there any more, and the others go on
-  }
-  std::vector<WorkInFlight::End>& ends = work_->ends();
-  for (std::size_t i = 0; i < ends.size(); ++i) {
-    try {
-      flying_[i].leave(*ends[i].event, flights);
-    } catch (...) {
-      continue;
-    }
-  }
+  work_->record_surely();
+  const std::vector<WorkInFlight::End>& ends = work_->ends();
+  for (std::size_t i = 0; i < ends.size(); ++i) flying_[i].leave(*ends[i].event, flights);
 }
 
 }  // namespace lockstep::internal

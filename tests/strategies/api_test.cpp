@@ -38,6 +38,7 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
 using testing::scalars;
+using testing::test_device;
 using testing::test_devices;
 using testing::vec;
 
@@ -80,7 +81,7 @@ TEST(CentralStorage, HasItsPlaceBesideOneReplica) {
   for (const VariableDecl& decl : f.replicated_graph().variables())
     EXPECT_EQ(decl.device, "cpu:1") << decl.name;
   EXPECT_THAT(devices_of(f.replicated_graph(), "assign_add"), ElementsAre("cpu:1"));
-  EXPECT_THAT(devices_of(f.replicated_graph(), "mul"), ElementsAre("cpu:0"));
+  EXPECT_THAT(devices_of(f.replicated_graph(), "mul"), ElementsAre(test_device(0)));
   EXPECT_EQ(f(Tensor::scalar(2.F))[0].item(), 3);
   const auto from_text = make_strategy("central-storage(devices=[cpu:0],parameter_device=cpu:3)");
   EXPECT_THAT(from_text->parameter_devices(), ElementsAre("cpu:3"));
@@ -291,7 +292,7 @@ TEST(CrossDeviceOps, OfOnesOwnAreProvenToKeepReplicasEqual) {
 }
 
 TEST(CrossDeviceOps, ReduceWhereTheyAreTold) {
-  for (const char* device : {"cpu:1", "cpu:2"}) {  // a replica's, and one that is none's
+  for (const std::string& device : {test_device(1), test_device(2)}) {  // a replica's, and one that is none's
     MirroredStrategy strategy(
         {.devices = test_devices(2), .cross_device_ops = "reduction_to_one_device", .reduce_device = device});
     const auto f =
@@ -302,7 +303,7 @@ TEST(CrossDeviceOps, ReduceWhereTheyAreTold) {
   EXPECT_THAT(error_of([] { MirroredStrategy({.cross_device_ops = "ring", .reduce_device = "cpu:0"}); }),
               HasSubstr("a device is for reduction_to_one_device"));
   std::ostringstream choice;
-  choice << MirroredStrategy({.devices = test_devices(2)}).cross_device_choice(1 << 20);
+  choice << MirroredStrategy({.devices = {"cpu:0", "cpu:1"}}).cross_device_choice(1 << 20);
   EXPECT_EQ(choice.str(), "shared_memory: all replicas lie in one memory");
 }
 
@@ -561,9 +562,9 @@ TEST(ExtendedMap, TakesArgumentsAndIsReduced) {
 TEST(Destinations, AreThoseOfAValue) {
   MirroredStrategy strategy({.devices = test_devices(2)});
   strategy.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
-    const auto guard = current_builder()->device("cpu:1");
+    const auto guard = current_builder()->device(test_device(1));
     const PerReplica<Value> there(x[0] * 2.F);
-    EXPECT_THAT(extended::Destinations(there).devices(), ElementsAre("cpu:1"));
+    EXPECT_THAT(extended::Destinations(there).devices(), ElementsAre(test_device(1)));
     EXPECT_TRUE(extended::Destinations(x).every_replica());
     return extended::reduce_to(strategy, ReduceOp::kSum, x, there);
   });

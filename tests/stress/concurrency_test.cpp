@@ -109,7 +109,8 @@ TEST(Concurrency, NoTwoRunsDrawTheSameNumbers) {
   const std::size_t runs = repeats(2000);
   std::vector<std::vector<double>> drawn(4);
   on_threads(4, [&](std::size_t thread) {
-    for (std::size_t run = 0; run < runs; ++run) drawn[thread].push_back(program.run()[0].data<double>()[0]);
+    for (std::size_t run = 0; run < runs; ++run)
+      drawn[thread].push_back(program.run()[0].host().data<double>()[0]);
   });
   std::vector<double> all;
   for (const auto& list : drawn) all.insert(all.end(), list.begin(), list.end());
@@ -280,7 +281,9 @@ TEST_P(NestedRuns, RunsInsideNodesOfRunsInsideTasks) {
 TEST_P(NestedRuns, AWorkerThatIsBusyElsewhereDoesNotHoldARunUp) {
   tf::Executor executor(GetParam());
   const Runtime runtime({.scheduler = borrow(executor)});
-  const Program program = compile_here(counting_graph(), runtime, with_lanes(Clustering::kOff));
+  CompileOptions options = with_lanes(Clustering::kOff);
+  options.runs_ahead = 1;  // each run that is under way on a device has memory of its own
+  const Program program = compile_here(counting_graph(), runtime, options);
   std::latch release(1);
   for (std::size_t i = 0; i < GetParam(); ++i) executor.silent_async([&] { release.wait(); });
   // No worker comes to help; memory must not pile up behind the helpers that were called.

@@ -265,7 +265,8 @@ TEST_P(NestedReads, GoOnWhileWritersWait) {
 
 // The locks are taken by a worker; the nodes run there and on others.
 TEST_P(NestedReads, GoOnInsideAsynchronousRuns) {
-  const Runtime runtime({.threads = 4});
+  // The run's own lane, three helpers that wait in its nodes, and one for what these wait for.
+  const Runtime runtime({.threads = 5});
   const Program inner = reader_of("v", runtime);
   const Program writer = adder_to("v", runtime);
   const Program outer = outer_of(inner, GetParam(), runtime, with_lanes(Clustering::kOff));

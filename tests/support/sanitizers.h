@@ -1,4 +1,4 @@
-// tests/support/sanitizers.h - is this build instrumented? Instrumented tests repeat less.
+// tests/support/sanitizers.h - is this build instrumented? Instrumented tests repeat less, and so do those on devices.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,13 @@
 
 namespace lockstep::testing {
 
+bool on_fake_gpus();  // support/test_devices.h
+
 inline constexpr bool kSanitized = LOCKSTEP_TEST_SANITIZED != 0;
 
 // How often to repeat something: `times`, or a tenth of it (at least once) where everything is slow.
-constexpr std::size_t repeats(std::size_t times) { return kSanitized ? (times + 9) / 10 : times; }
+inline std::size_t repeats(std::size_t times) {
+  return kSanitized || on_fake_gpus() ? (times + 9) / 10 : times;
+}
 
 }  // namespace lockstep::testing

@@ -490,7 +490,8 @@ TEST(ChromeTrace, OfAMirroredStepNestsPairsAndMarksEveryCollective) {
     EXPECT_GE(collectives, 1U);
     EXPECT_GE(slices["collective"], static_cast<int>(3 * collectives));
     EXPECT_EQ(slices["run"], 3);
-    EXPECT_EQ(slices["compute"] + slices["collective"], static_cast<int>(recorded.calls.size()));
+    EXPECT_EQ(slices["compute"] + slices["collective"] + slices["copy"],
+              static_cast<int>(recorded.calls.size()));
     EXPECT_EQ(replicas, (std::set<int>{0, 1}));
 
     // Tracks are named, runs have their lines, and memory is counted down to nothing.

@@ -1,11 +1,13 @@
-// bench/device_calls/null_device.cpp - a device that does nothing, at once.
-#include "device_calls/null_device.h"
+// testing/null_device.cpp - a device that does nothing, at once.
+#include "lockstep/testing/null_device.h"
 
 #include <array>
+#include <mutex>
+#include <string>
 
 #include "lockstep/graph/ir/op.h"
 
-namespace lockstep::bench {
+namespace lockstep::testing {
 
 namespace {
 
@@ -51,13 +53,19 @@ class NullDevice final : public ComputeDevice {
 }  // namespace
 
 NullBackend::NullBackend() {
-  OpRegistry& registry = OpRegistry::global();
-  if (registry.kernel(registry.get("add"), "null") != nullptr) return;
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
   KernelDef nothing;
   nothing.make = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
     return [](KernelContext&) {};
   };
-  registry.add_kernel("add", "null", nothing);
+  OpRegistry& registry = OpRegistry::global();
+  for (const std::string& name : registry.names()) {
+    const OpDef& op = registry.get(name);
+    const KernelDef* const cpu = registry.kernel(op, "cpu");
+    if (name == "call" || cpu == nullptr || cpu->deferred || op.traits.refuses_integers) continue;
+    if (registry.kernel(op, "null") == nullptr) registry.add_kernel(name, "null", nothing);
+  }
 }
 
 std::vector<std::shared_ptr<ComputeDevice>> NullBackend::open() {
@@ -66,4 +74,4 @@ std::vector<std::shared_ptr<ComputeDevice>> NullBackend::open() {
   return {std::make_shared<NullDevice>(facts, std::make_shared<MemoryPool>(DeviceKind::kGpu, memory))};
 }
 
-}  // namespace lockstep::bench
+}  // namespace lockstep::testing
