@@ -245,7 +245,7 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
                                     const RunEvent* event, bool awaited) noexcept {
   bind();
   info_ = info;
-  if (streams_ != nullptr) streams_->begin(feeds_, info_);
+  if (streams_ != nullptr) streams_->begin(feeds_, variables_, info_);
   caller_ = Active::top;
   awaited_ = awaited || is_awaited();
   event_ = event;

@@ -185,10 +185,11 @@ const std::shared_ptr<MemoryPool>& StreamRun::pool_of(const Block& block) const 
 
 // --- one run
 
-void StreamRun::begin(std::span<void* const> feeds, const RunInfo& info) {
+void StreamRun::begin(std::span<void* const> feeds, std::span<void* const> variables, const RunInfo& info) {
   if (find_refusal()) {  // of the run before
     for (Block& block : blocks_) block.is_clear = false;
   }
+  variables_ = variables;
   info_ = &info;
   began_ = is_gated_ = fetched_ = false;
   is_timed_ = info.observer != nullptr;
@@ -300,8 +301,7 @@ void StreamRun::put_calls(std::uint32_t begin, std::uint32_t end) {
   }
 }
 
-// The first run warms libraries up, the second one is recorded. What is recorded stays where it is: variables for as long as
-// a program uses them, too.
+// The first run warms libraries up, the second one is recorded, unless a variable has moved meanwhile.
 void StreamRun::put_body(std::uint32_t index) {
   const Segment& segment = plan_.segments[index];
   Body& body = bodies_[index];
@@ -309,6 +309,11 @@ void StreamRun::put_body(std::uint32_t index) {
   if (!segment.records || is_timed_) {  // each call of a recording has no time
     put_calls(segment.body_begin, segment.body_end);
     return;
+  }
+  if (!std::ranges::equal(body.variables, variables_)) {
+    body.variables.assign(variables_.begin(), variables_.end());
+    body.recording = nullptr;
+    body.runs = 0;
   }
   if (body.recording == nullptr && body.runs > 0) record_body(index);
   if (body.recording != nullptr) {

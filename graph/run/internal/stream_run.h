@@ -49,7 +49,7 @@ class StreamRun {
   void decide_by(std::shared_ptr<Decision> decision);
 
   // --- one run
-  void begin(std::span<void* const> feeds, const RunInfo& info);
+  void begin(std::span<void* const> feeds, std::span<void* const> variables, const RunInfo& info);
   // The memory that the run uses is used by runs in flight, too: its streams go on after those. Null: it is
   // the host's, or nobody else's.
   void follow(MemoryUses* uses, bool writes);
@@ -80,7 +80,8 @@ class StreamRun {
   class Flight;
   // The body of a segment, once it was recorded.
   struct Body {
-    std::uint32_t runs = 0;
+    std::uint32_t runs = 0;  // with the variables where they are now
+    std::vector<void*> variables;
     std::unique_ptr<Recording> recording;
     bool replayed = false;                                   // in this run
     std::map<std::uint32_t, std::unique_ptr<Event>> events;  // of the plan, in the recording
@@ -139,6 +140,7 @@ class StreamRun {
   bool began_ = false;     // something of the run is on streams
   bool fetched_ = false;   // copies of refusals are
   bool is_gated_ = false;  // the decision is made there
+  std::span<void* const> variables_;
   const RunInfo* info_ = nullptr;
 };
 
