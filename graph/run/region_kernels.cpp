@@ -37,17 +37,30 @@ class RegionProgram {
   // node's place around it.
   void run(std::span<void* const> feeds, std::span<void* const> results, std::span<void* const> variables,
            const RunInfo& info) {
-    RunContext* context = take();
+    run_on(take(), feeds, results, variables, info);
+  }
+  // The same for a region of which the result is a condition. It lies in the context: what a run that failed has left
+  // behind may still write it.
+  bool is_true(std::span<void* const> feeds, std::span<void* const> variables, const RunInfo& info) {
+    RunContext* const context = take();
+    void* const result = &context->condition();
+    return run_on(context, feeds, {&result, 1}, variables, info);
+  }
+
+ private:
+  bool run_on(RunContext* context, std::span<void* const> feeds, std::span<void* const> results,
+              std::span<void* const> variables, const RunInfo& info) {
     std::ranges::copy(feeds, context->feeds().begin());
     std::ranges::copy(results, context->results().begin());
     for (std::size_t i = 0; i < uses_.size(); ++i) context->variables()[i] = variables[uses_[i]];
     const RunContext::Outcome outcome = context->run({}, info, nullptr);
+    const bool condition = !outcome.left && context->condition();
     if (outcome.left) {
       leave_behind(context);
     } else {
       give_back(context);
     }
-    if (!outcome.error && outcome.committed) return;
+    if (!outcome.error && outcome.committed) return condition;
     if (!outcome.error) {
       info.check_stop();
       throw Error(outcome.stopped, "the run was stopped inside a region");
@@ -55,7 +68,6 @@ class RegionProgram {
     rethrow(outcome);
   }
 
- private:
   RunContext* take() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -172,12 +184,9 @@ void run_while(const RegionNode& self, const LoopShape& loop, const LoopMoves& m
     there.push_back(c.output(self.outputs + written + i));
   }
   const auto bytes = [&](std::size_t i) { return static_cast<std::size_t>(num_bytes(c.input_spec(i))); };
-  bool goes_on = false;
-  void* const condition = &goes_on;
   std::int64_t trip = 0;
   for (; loop.max_trips < 0 || trip < loop.max_trips; ++trip) {
-    self.programs[0]->run(values, {&condition, 1}, variables, c.run());
-    if (!goes_on) break;
+    if (!self.programs[0]->is_true(values, variables, c.run())) break;
     for (std::size_t i = 0; loop.stash && i < loop.carried; ++i) {
       moves.to_stash[i](
           static_cast<char*>(c.output(loop.carried + i)) + static_cast<std::size_t>(trip) * bytes(i),

@@ -301,7 +301,8 @@ void StreamRun::put_calls(std::uint32_t begin, std::uint32_t end) {
   }
 }
 
-// The first run warms libraries up, the second one is recorded, unless a variable has moved meanwhile.
+// The first run warms libraries up, the second one is recorded, unless a variable has moved meanwhile: those of a region lie in
+// the memory of the run around it.
 void StreamRun::put_body(std::uint32_t index) {
   const Segment& segment = plan_.segments[index];
   Body& body = bodies_[index];

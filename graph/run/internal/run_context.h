@@ -56,6 +56,8 @@ class RunContext : private Lanes::Work {
   std::span<void*> feeds() { return feeds_; }
   std::span<void*> results() { return results_; }
   std::span<void*> variables() { return variables_; }
+  // Room for a result, if that is a condition which the host reads.
+  bool& condition() { return condition_; }
   // Runs in flight that use the same memory (Tensor::uses), by feed, result and variable, for a plan that has
   // streams.
   std::span<MemoryUses*> feed_uses() { return feed_uses_; }
@@ -172,7 +174,8 @@ class RunContext : private Lanes::Work {
   std::vector<std::vector<std::uint32_t>> segment_awaits_;  // by segment: of the deferred calls
   std::vector<MemoryUses*> feed_uses_, result_uses_, variable_uses_;
   bool commits_on_streams_ = false;
-  bool ahead_ = false;        // a run may return while it is on streams
+  bool ahead_ = false;  // a run may return while it is on streams
+  bool condition_ = false;
   std::vector<Tensor> kept_;  // what it uses there
 
   std::unique_ptr<Lanes>

@@ -182,6 +182,49 @@ TEST_F(Streams, ReplaysGiveTheSameBits) {
   }
 }
 
+// Two runs at the same time have two contexts, which take turns with the one of the region: the variable that it writes is
+// somewhere else each time.
+TEST_F(Streams, RegionsAreRecordedAnewWhereTheirVariablesHaveMoved) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {2});
+  const Value yes = b.placeholder("yes", DType::kBool, {});
+  std::function<void()> meanwhile;
+  b.call("meanwhile", [&] { meanwhile(); });
+  {
+    const auto there = b.device("gpu:0");
+    const VariableRef w = b.variable("w", vec({0, 0}));
+    const Value y = x * 2.0F;
+    const auto taken = [&] {
+      b.assign_add(w, y * 0.5F);
+      return std::vector{y + 1.0F};
+    };
+    const auto other = [&] { return std::vector{y}; };
+    b.result(cond(yes, taken, other)[0]);
+  }
+  CompileOptions options;
+  options.variables = std::make_shared<VariableStore>();
+  const Program program = compile(b.finish(), runtime(), options);
+  const std::vector<Tensor> fed = list({vec({1, 2}), Tensor::scalar(true)});
+  std::atomic<bool> first = false;
+  std::thread second;
+  meanwhile = [&] {
+    if (!first.exchange(false)) return;
+    second = std::thread([&] { program.run(fed); });
+    // It has taken a context when it waits for the variable.
+    while (!options.variables->find("w")->is_reserved(false)) std::this_thread::yield();
+  };
+  constexpr int kAlone = 3, kRounds = 4;
+  for (int i = 0; i < kAlone; ++i) program.run(fed);  // recorded
+  for (int i = 0; i < kRounds; ++i) {
+    first = true;
+    EXPECT_EQ(floats(program.run(fed)[0].host()), (std::vector<float>{3, 5}));
+    second.join();
+  }
+  constexpr float kRuns = kAlone + 2 * kRounds;
+  EXPECT_EQ(floats(options.variables->value("w")), (std::vector<float>{kRuns, 2 * kRuns}));
+  EXPECT_GT(gpus_->replays(), 0U);
+}
+
 TEST_F(Streams, FeedsOfADeviceAreReadWhereTheyAre) {
   const Graph graph = recorded_graph();
   Interpreter interpreter(graph);
