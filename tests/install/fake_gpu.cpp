@@ -1,9 +1,10 @@
 // A test of somebody else's, on devices that the package brings.
+#include "lockstep/testing/fake_gpu.h"
+
 #include <cstdlib>
 #include <memory>
 
 #include "lockstep/lockstep.h"
-#include "lockstep/testing/fake_gpu.h"
 
 int main() {
   using namespace lockstep;  // NOLINT(google-build-using-namespace): a program of its own
