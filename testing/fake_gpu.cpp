@@ -134,7 +134,7 @@ class FakeGpu::Order {
     const std::uint64_t turn = ++line.known[line.number];
     for (const FakeRange& range : call.reads) use(range, false, call.what, &line, turn);
     for (const FakeRange& range : call.writes) use(range, true, call.what, &line, turn);
-    Orders orders{.fails = number == failing_};
+    Orders orders{.pause = each_, .fails = number == failing_};
     if (longest_.count() > 0) {
       orders.pause = std::chrono::microseconds(
           std::uniform_int_distribution<std::int64_t>(0, longest_.count())(random_));
@@ -181,6 +181,12 @@ class FakeGpu::Order {
     const std::lock_guard<std::mutex> lock(mutex_);
     longest_ = longest;
     random_.seed(seed);
+    each_ = {};
+  }
+  void set_delay(std::chrono::microseconds each) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    longest_ = {};
+    each_ = each;
   }
   std::uint64_t calls() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -251,7 +257,7 @@ class FakeGpu::Order {
   std::size_t lines_ = 0;
   Clock host_;
   std::uint64_t calls_ = 0, failing_ = ~std::uint64_t{0}, refused_ = ~std::uint64_t{0};
-  std::chrono::microseconds longest_{0};
+  std::chrono::microseconds longest_{0}, each_{0};
   std::minstd_rand random_;
   std::string late_report_;
 };
@@ -889,6 +895,7 @@ void FakeGpu::lose(int device) {
 void FakeGpu::set_delays(std::chrono::microseconds longest, std::uint64_t seed) {
   order_->set_delays(longest, seed);
 }
+void FakeGpu::set_delay(std::chrono::microseconds each) { order_->set_delay(each); }
 std::uint64_t FakeGpu::calls() const { return order_->calls(); }
 std::uint64_t FakeGpu::replays() const { return order_->replays; }
 

@@ -90,8 +90,9 @@ class LOCKSTEP_API FakeGpu : public DeviceBackend {
   void fail_call(std::uint64_t k);
   void refuse_call(std::uint64_t k);
   void lose(int device);
-  // Before every call a pause of up to this long, drawn from the seed.
+  // Before every call a pause of up to this long, drawn from the seed; or one of exactly this long.
   void set_delays(std::chrono::microseconds longest, std::uint64_t seed);
+  void set_delay(std::chrono::microseconds each);
 
   // --- what was done
   std::uint64_t calls() const;    // put on streams, replays included

@@ -3,8 +3,11 @@
 //   bench_device_calls [--quick] [--json FILE]
 //
 // Chains of additions on one device: put on its stream call by call, and recorded and replayed; and a run of one
-// call that returns a handle, beside the same run on the CPU.
+// call that returns a handle, beside the same run on the CPU. Then branches on devices that take their time: how far
+// they overlap.
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +20,7 @@
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/run/compile.h"
+#include "lockstep/testing/fake_gpu.h"
 #include "lockstep/testing/null_device.h"
 #include "support/report.h"
 
@@ -41,6 +45,7 @@ constexpr int kCalls = 1000;
 constexpr double kEagerTarget = 150e-9;
 constexpr double kReplayTarget = 2e-6;
 constexpr double kHandleTarget = 1e-6;
+constexpr double kOverlapTarget = 1.05;
 
 Program chain(const Runtime& runtime, const char* device, int calls, bool record) {
   GraphBuilder b;
@@ -93,11 +98,63 @@ void run(Report& report) {
                             0);
 }
 
+// Branches that have nothing to do with each other, on a fake of which every call and copy takes 25 ms: a batch that comes in, a
+// computation, and a sum over two devices. All of them in one program, beside the longest alone.
+void overlap(Report& report) {
+  const auto gpus = std::make_shared<testing::FakeGpu>(testing::FakeGpuOptions{.devices = 4});
+  gpus->set_delay(std::chrono::milliseconds(25));
+  const Runtime runtime({.threads = 1, .backends = {gpus}});
+  const Tensor start = Tensor::full(DType::kF32, {4}, 1);
+  const auto arrival = [&](GraphBuilder& b) {
+    const Value x = b.placeholder("x", DType::kF32, {4});
+    const auto there = b.device("gpu:0");
+    b.result(relu(x));
+  };
+  const auto computation = [&](GraphBuilder& b) {
+    const auto there = b.device("gpu:1");
+    b.result(relu(relu(relu(b.read(b.variable("one", start))))));
+  };
+  const auto reduction = [&](GraphBuilder& b) {
+    Value far;
+    {
+      const auto other = b.device("gpu:3");
+      far = relu(b.read(b.variable("three", start)));
+    }
+    const auto there = b.device("gpu:2");
+    b.result(far + b.read(b.variable("two", start)));
+  };
+  const auto program = [&](const auto&... branches) {
+    GraphBuilder b;
+    (branches(b), ...);
+    return compile(b.finish(), runtime);
+  };
+  const Program alone[] = {program(arrival), program(computation), program(reduction)};
+  const Program together = program(arrival, computation, reduction);
+  const auto seconds = [&](const Program& each) {
+    const std::vector<Tensor> fed(each.graph().parameters().size(), start);
+    const auto begin = std::chrono::steady_clock::now();
+    for (const Tensor& result : each.run(fed)) result.wait();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  std::vector<double> ratios;
+  for (int i = 0; i < 7; ++i) {
+    double longest = 0;
+    for (const Program& each : alone) longest = std::max(longest, seconds(each));
+    ratios.push_back(seconds(together) / longest);
+  }
+  const Spread ratio = spread(ratios);
+  std::printf("%-24s", "branches together");
+  Report::show(ratio, 1, 28);
+  std::printf(" of the longest\n");
+  report.verdicts().at_most("branches together / the longest", "", ratio.median, kOverlapTarget);
+}
+
 }  // namespace
 }  // namespace lockstep::bench
 
 int main(int argc, char** argv) {
   lockstep::bench::Report report(argc, argv, "bench_device_calls");
   lockstep::bench::run(report);
+  lockstep::bench::overlap(report);
   report.finish();
 }
