@@ -94,12 +94,14 @@ void run(Report& report) {
   for (int i = 0; i < 4; ++i) replayed.run_into({}, room);
   const std::uint64_t before = allocations.load();
   for (int i = 0; i < kCalls; ++i) replayed.run_into({}, room);
-  report.verdicts().at_most("allocations in 1000 runs", "", static_cast<double>(allocations.load() - before),
-                            0);
+  const std::uint64_t made = allocations.load() - before;
+  report.verdicts().at_most("allocations in 1000 runs", "", static_cast<double>(made), 0);
 }
 
 // Branches that have nothing to do with each other, on a fake of which every call and copy takes 25 ms: a batch that comes in, a
-// computation, and a sum over two devices. All of them in one program, beside the longest alone.
+// computation, and a sum over two devices. All of them in one program, beside the longest alone: one run put call by call, and
+// runs in a row that are replayed. (A recording begins when its feeds are there, so that a single replayed run waits for them; of
+// runs in a row the feeds of the next come in while this one computes.)
 void overlap(Report& report) {
   const auto gpus = std::make_shared<testing::FakeGpu>(testing::FakeGpuOptions{.devices = 4});
   gpus->set_delay(std::chrono::milliseconds(25));
@@ -123,30 +125,42 @@ void overlap(Report& report) {
     const auto there = b.device("gpu:2");
     b.result(far + b.read(b.variable("two", start)));
   };
-  const auto program = [&](const auto&... branches) {
-    GraphBuilder b;
-    (branches(b), ...);
-    return compile(b.finish(), runtime);
+  const auto measure = [&](const char* name, bool record, int runs) {
+    const auto program = [&](const auto&... branches) {
+      GraphBuilder b;
+      (branches(b), ...);
+      CompileOptions options;
+      options.record = record;
+      return compile(b.finish(), runtime, options);
+    };
+    const auto seconds = [&](const Program& each) {
+      const std::vector<Tensor> fed(each.graph().parameters().size(), start);
+      const auto begin = std::chrono::steady_clock::now();
+      std::vector<Tensor> last;
+      for (int i = 0; i < runs; ++i) last = each.run(fed);
+      for (const Tensor& result : last) result.wait();
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    };
+    const Program alone[] = {program(arrival), program(computation), program(reduction)};
+    const Program together = program(arrival, computation, reduction);
+    seconds(together);
+    for (const Program& each : alone) seconds(each);  // so that everything is recorded
+    std::vector<double> ratios;
+    for (int i = 0; i < 3; ++i) {
+      double longest = 0;
+      for (const Program& each : alone) longest = std::max(longest, seconds(each));
+      ratios.push_back(seconds(together) / longest);
+    }
+    const Spread ratio = spread(ratios);
+    std::printf("%-24s", name);
+    Report::show(ratio, 1, 28);
+    std::printf(" of the longest\n");
+    return ratio.median;
   };
-  const Program alone[] = {program(arrival), program(computation), program(reduction)};
-  const Program together = program(arrival, computation, reduction);
-  const auto seconds = [&](const Program& each) {
-    const std::vector<Tensor> fed(each.graph().parameters().size(), start);
-    const auto begin = std::chrono::steady_clock::now();
-    for (const Tensor& result : each.run(fed)) result.wait();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
-  std::vector<double> ratios;
-  for (int i = 0; i < 7; ++i) {
-    double longest = 0;
-    for (const Program& each : alone) longest = std::max(longest, seconds(each));
-    ratios.push_back(seconds(together) / longest);
-  }
-  const Spread ratio = spread(ratios);
-  std::printf("%-24s", "branches together");
-  Report::show(ratio, 1, 28);
-  std::printf(" of the longest\n");
-  report.verdicts().at_most("branches together / the longest", "", ratio.median, kOverlapTarget);
+  report.verdicts().at_most("branches together / the longest, call by call", "",
+                            measure("branches, one run", false, 1), kOverlapTarget);
+  report.verdicts().at_most("branches together / the longest, replayed in a row", "",
+                            measure("branches, 16 runs", true, 16), kOverlapTarget);
 }
 
 }  // namespace

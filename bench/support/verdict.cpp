@@ -13,8 +13,8 @@ void Verdicts::add(const std::string& target, const char* relation, Case measure
 }
 
 void Verdicts::at_most(const std::string& target, const std::string& where, double figure, double limit) {
-  // Limits are positive; a figure below zero is well within.
-  add(target, "<=", {where, figure, limit, figure / limit});
+  // A figure below zero is well within. Of a limit of zero, nothing is near.
+  add(target, "<=", {where, figure, limit, limit > 0 ? figure / limit : figure > 0 ? 1e9 : 0});
 }
 
 void Verdicts::at_least(const std::string& target, const std::string& where, double figure, double limit) {
