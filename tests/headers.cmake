@@ -1,10 +1,19 @@
-# Every public header compiles alone: one generated source file per header, which includes nothing else.
+# Every public header compiles alone. One that its own source includes first does so wherever that source is compiled by itself, as
+# the `alone` preset has it; for every other a source file is generated that includes nothing else.
 set(sources)
 set(headers lockstep/lockstep.h)
 foreach(component IN LISTS LOCKSTEP_COMPONENTS)
   get_target_property(component_headers lockstep_${component} LOCKSTEP_HEADERS)
-  list(TRANSFORM component_headers PREPEND lockstep/${component}/)
-  list(APPEND headers ${component_headers})
+  foreach(header IN LISTS component_headers)
+    string(REGEX REPLACE "\\.h$" ".cpp" source "${PROJECT_SOURCE_DIR}/${component}/${header}")
+    set(first)
+    if(EXISTS "${source}")
+      file(STRINGS "${source}" first REGEX "^#include" LIMIT_COUNT 1)
+    endif()
+    if(NOT first STREQUAL "#include \"lockstep/${component}/${header}\"")
+      list(APPEND headers lockstep/${component}/${header})
+    endif()
+  endforeach()
 endforeach()
 foreach(header IN LISTS headers)
   string(REGEX REPLACE "[^a-z0-9_]" "_" stem "${header}")
