@@ -319,18 +319,26 @@ void TraceRecorder::on_node_begin(const NodeEvent& event) noexcept {
   }
 }
 
+namespace {
+
+// What a call of a worker and one of a stream have in common.
+template <class Event>
+void fill_call(Entry& call, const Event& event) {
+  call.kind = Entry::Kind::kCall;
+  call.node = &event.node;
+  call.run = event.run.run;
+  call.program = program_of(event.run);
+  call.read = event.bytes_read;
+  call.written = event.bytes_written;
+  call.shard = static_cast<std::uint32_t>(event.shard);
+  call.shards = static_cast<std::uint32_t>(event.shards);
+  call.replica = static_cast<std::int16_t>(event.replica);
+}
+
+}  // namespace
+
 void TraceRecorder::on_node_end(const NodeEvent& event) noexcept {
-  end(event.worker, [&](Entry& call) {
-    call.kind = Entry::Kind::kCall;
-    call.node = &event.node;
-    call.run = event.run.run;
-    call.program = program_of(event.run);
-    call.read = event.bytes_read;
-    call.written = event.bytes_written;
-    call.shard = static_cast<std::uint32_t>(event.shard);
-    call.shards = static_cast<std::uint32_t>(event.shards);
-    call.replica = static_cast<std::int16_t>(event.replica);
-  });
+  end(event.worker, [&](Entry& call) { fill_call(call, event); });
 }
 
 // Many threads may tell of one stream; it is after the fact, so that a lock does no harm.
@@ -345,17 +353,7 @@ void TraceRecorder::on_span(const SpanEvent& event) noexcept {
     if (track == nullptr)
       track = std::make_unique<Track>(-1, str(device, " ", to_string(event.stream)),
                                       state_->options.events_per_thread);
-    track->add(since(event.begin), since(event.end), [&](Entry& call) {
-      call.kind = Entry::Kind::kCall;
-      call.node = &event.node;
-      call.run = event.run.run;
-      call.program = program_of(event.run);
-      call.read = event.bytes_read;
-      call.written = event.bytes_written;
-      call.shard = static_cast<std::uint32_t>(event.shard);
-      call.shards = static_cast<std::uint32_t>(event.shards);
-      call.replica = static_cast<std::int16_t>(event.replica);
-    });
+    track->add(since(event.begin), since(event.end), [&](Entry& call) { fill_call(call, event); });
   } catch (const std::bad_alloc&) {
     state_->lost.fetch_add(1, std::memory_order_relaxed);
   }
