@@ -139,7 +139,8 @@ class LOCKSTEP_API Program {
   void run_into(std::span<const Tensor> feeds, std::span<Tensor> results, const RunOptions& options = {},
                 SourceSite site = SourceSite::current()) const;
   // Runs on the executor. The future throws what run would have thrown. If called inside a node of a run, it
-  // goes ahead of other runs that wait for variables, since the node may wait for it.
+  // goes ahead of other runs that wait for variables, since the node may wait for it. A node that does so keeps
+  // its worker meanwhile: where all of them wait like this, nobody is left to run what they wait for.
   std::future<std::vector<Tensor>> run_async(std::vector<Tensor> feeds = {}, const RunOptions& options = {},
                                              SourceSite site = SourceSite::current()) const;
   // `steps` runs on the same feeds, each committing separately; returns the results of the last. RunError
