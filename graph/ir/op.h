@@ -294,6 +294,20 @@ struct KernelDef {
   bool deferred = false;
 };
 
+// A box of elements that an op takes from an input to an output as they are. Element (i, j, ...) of it, below `extents`, lies
+// at in_start + i * in_strides[0] + j * in_strides[1] + ... of the input, and likewise in the output; counted in elements.
+struct ElementBox {
+  std::size_t input = 0, output = 0;
+  std::vector<std::int64_t> extents, in_strides, out_strides;
+  std::int64_t in_start = 0, out_start = 0;
+};
+// The boxes do not overlap in an output; what they leave open there becomes `fill`.
+struct ElementMoves {
+  std::vector<ElementBox> boxes;
+  std::optional<double> fill = std::nullopt;  // none: they leave nothing open
+};
+using MovesFn = std::function<ElementMoves(const NodeView&, std::span<const TensorSpec> outputs)>;
+
 // Computes `count` consecutive elements of an output from as many consecutive elements of each input;
 // `output` may be one of the inputs. Stateless; never throws if the op is infallible.
 using TileFn = std::function<void(const void* const* inputs, void* output, std::int64_t count)>;
@@ -330,6 +344,14 @@ struct OpDef {
   // For an element-wise op with one output, on the CPU: the pass fuse-elementwise joins only ops that have
   // it. It gives the same bits as the kernel.
   TileMaker tile;
+  // For an op that only moves elements, from which kernels of other devices are made. Shapes are known.
+  MovesFn moves;
+  // For an op whose output elements depend on the elements of its inputs at the same place alone: what it computes, as
+  // a C++ expression for each output, from which kernels of other devices are generated. x0, x1, ... are elements of
+  // the inputs, T is the type of x0 and R that of the output; 16-bit floating values are computed as float and rounded
+  // once. $name is the attribute of that name, as a double. Besides C's operators and functions of float and double
+  // there are the functions of graph/cuda/prelude.cpp; refuse() leaves word that the element is refused.
+  std::vector<std::string> source;
   // Unless set, attributes not declared above are refused.
   bool open_attributes = false;
   bool known = true;  // false: an unregistered name that came from the text form

@@ -148,6 +148,7 @@ namespace {
 OpDef identity_op() {
   OpDef def = elementwise_op("identity", "its input", 1);
   def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
+  def.source = {"x0"};
   def.traits.alias = true;
   def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
     return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements()](KernelContext& c) {
@@ -176,6 +177,7 @@ void infer_where(InferContext& c) {
 OpDef where_op() {
   OpDef def = elementwise_op("where", "a where the condition holds, else b", 3);
   def.infer = infer_where;
+  def.source = {"x0 ? x1 : x2"};
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const TensorSpec& out = outputs[0];
     return
@@ -267,6 +269,7 @@ OpDef clip_op() {
     c.add_output(c.input(0));
   };
   def.tile = clip_tile;
+  def.source = {"ls_clip(x0, $low, $high)"};
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [tile = clip_tile(node, outputs), size = element_size(outputs[0].dtype),
             n = outputs[0].shape.num_elements()](KernelContext& c) {
@@ -288,6 +291,7 @@ OpDef cast_op() {
   OpDef def = elementwise_op("cast", "x as another dtype", 1);
   def.attributes = {{"dtype", AttributeType::kDType}};
   def.traits.alias_if_same = true;
+  def.source = {"ls_cast<R>(x0)"};
   def.infer = [](InferContext& c) { c.add_output(c.get<DType>("dtype"), c.input(0).shape); };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return unary_kernel(kernels::cast_loop(node.input(0).dtype, outputs[0].dtype), node.input(0), outputs[0]);

@@ -106,27 +106,36 @@ struct BinaryDef {
   bool infallible;
   Gradients (*gradient)(GradientContext&);  // null: the result is bool
   const char* summary;
+  const char* source;
 };
 
 constexpr BinaryDef kBinaryDefs[] = {
-    {BinaryOp::kAdd, Weight::kLight, true, true, back_add, "a + b"},
-    {BinaryOp::kSub, Weight::kLight, false, true, back_sub, "a - b"},
-    {BinaryOp::kMul, Weight::kLight, true, true, back_mul, "a * b"},
-    {BinaryOp::kDiv, Weight::kLight, false, false, back_div, "a / b; integers truncate toward zero"},
-    {BinaryOp::kFloorDiv, Weight::kHeavy, false, false, back_floor_div, "a / b, rounded down"},
-    {BinaryOp::kMod, Weight::kHeavy, false, false, back_mod, "a - floor_div(a, b) * b"},
-    {BinaryOp::kPow, Weight::kHeavy, false, false, back_pow, "a to the power of b"},
-    {BinaryOp::kMaximum, Weight::kLight, true, true, back_maximum, "the larger one; NaN where either is"},
-    {BinaryOp::kMinimum, Weight::kLight, true, true, back_minimum, "the smaller one; NaN where either is"},
-    {BinaryOp::kReluGrad, Weight::kLight, false, true, back_relu_grad, "a where b > 0, else 0"},
-    {BinaryOp::kLess, Weight::kLight, false, true, nullptr, "a < b, as bool; false where either is NaN"},
-    {BinaryOp::kLessEqual, Weight::kLight, false, true, nullptr, "a <= b, as bool"},
-    {BinaryOp::kGreater, Weight::kLight, false, true, nullptr, "a > b, as bool"},
-    {BinaryOp::kGreaterEqual, Weight::kLight, false, true, nullptr, "a >= b, as bool"},
-    {BinaryOp::kEqual, Weight::kLight, true, true, nullptr, "a == b, as bool"},
-    {BinaryOp::kNotEqual, Weight::kLight, true, true, nullptr, "a != b, as bool; true where either is NaN"},
-    {BinaryOp::kLogicalAnd, Weight::kLight, true, true, nullptr, "a and b, of bool"},
-    {BinaryOp::kLogicalOr, Weight::kLight, true, true, nullptr, "a or b, of bool"},
+    {BinaryOp::kAdd, Weight::kLight, true, true, back_add, "a + b", "x0 + x1"},
+    {BinaryOp::kSub, Weight::kLight, false, true, back_sub, "a - b", "x0 - x1"},
+    {BinaryOp::kMul, Weight::kLight, true, true, back_mul, "a * b", "x0 * x1"},
+    {BinaryOp::kDiv, Weight::kLight, false, false, back_div, "a / b; integers truncate toward zero",
+     "ls_div(x0, x1, refuse)"},
+    {BinaryOp::kFloorDiv, Weight::kHeavy, false, false, back_floor_div, "a / b, rounded down",
+     "ls_floor_div(x0, x1, refuse)"},
+    {BinaryOp::kMod, Weight::kHeavy, false, false, back_mod, "a - floor_div(a, b) * b",
+     "ls_mod(x0, x1, refuse)"},
+    {BinaryOp::kPow, Weight::kHeavy, false, false, back_pow, "a to the power of b", "ls_pow(x0, x1, refuse)"},
+    {BinaryOp::kMaximum, Weight::kLight, true, true, back_maximum, "the larger one; NaN where either is",
+     "ls_max(x0, x1)"},
+    {BinaryOp::kMinimum, Weight::kLight, true, true, back_minimum, "the smaller one; NaN where either is",
+     "ls_min(x0, x1)"},
+    {BinaryOp::kReluGrad, Weight::kLight, false, true, back_relu_grad, "a where b > 0, else 0",
+     "x1 > T(0) ? x0 : T(0)"},
+    {BinaryOp::kLess, Weight::kLight, false, true, nullptr, "a < b, as bool; false where either is NaN",
+     "x0 < x1"},
+    {BinaryOp::kLessEqual, Weight::kLight, false, true, nullptr, "a <= b, as bool", "x0 <= x1"},
+    {BinaryOp::kGreater, Weight::kLight, false, true, nullptr, "a > b, as bool", "x0 > x1"},
+    {BinaryOp::kGreaterEqual, Weight::kLight, false, true, nullptr, "a >= b, as bool", "x0 >= x1"},
+    {BinaryOp::kEqual, Weight::kLight, true, true, nullptr, "a == b, as bool", "x0 == x1"},
+    {BinaryOp::kNotEqual, Weight::kLight, true, true, nullptr, "a != b, as bool; true where either is NaN",
+     "x0 != x1"},
+    {BinaryOp::kLogicalAnd, Weight::kLight, true, true, nullptr, "a and b, of bool", "x0 && x1"},
+    {BinaryOp::kLogicalOr, Weight::kLight, true, true, nullptr, "a or b, of bool", "x0 || x1"},
 };
 static_assert(std::size(kBinaryDefs) == kernels::kNumBinaryOps);
 
@@ -140,6 +149,7 @@ OpDef binary_op(const BinaryDef& binary) {
                                         std::span<const TensorSpec> outputs) -> KernelFn {
     return binary_kernel(kernels::binary_loop(op, node.input(0).dtype), node, outputs[0]);
   };
+  def.source = {binary.source};
   def.tile = [op = binary.op](const NodeView& node, std::span<const TensorSpec>) -> TileFn {
     return internal::StepTile{kernels::chain_op_of(op), nullptr,
                               kernels::binary_loop(op, node.input(0).dtype)};

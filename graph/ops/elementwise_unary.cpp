@@ -68,32 +68,34 @@ struct UnaryDef {
   Weight weight;
   Derivative derivative;  // null: the result is bool
   const char* summary;
+  const char* source;
 };
 
 constexpr UnaryDef kUnaryDefs[] = {
-    {UnaryOp::kNeg, Weight::kLight, back_neg, "-x"},
-    {UnaryOp::kAbs, Weight::kLight, back_abs, "x without its sign"},
-    {UnaryOp::kSquare, Weight::kLight, back_square, "x * x"},
-    {UnaryOp::kSign, Weight::kLight, nothing, "-1, 0 or 1; NaN stays NaN"},
-    {UnaryOp::kRelu, Weight::kLight, back_relu, "max(x, 0); NaN stays NaN"},
-    {UnaryOp::kExp, Weight::kMedium, back_exp, "e to the power of x"},
-    {UnaryOp::kLog, Weight::kMedium, back_log, "natural logarithm"},
-    {UnaryOp::kLog1p, Weight::kMedium, back_log1p, "log(1 + x), exact for small x"},
-    {UnaryOp::kSqrt, Weight::kLight, back_sqrt, "square root"},
-    {UnaryOp::kRsqrt, Weight::kLight, back_rsqrt, "1 / sqrt(x)"},
-    {UnaryOp::kReciprocal, Weight::kLight, back_reciprocal, "1 / x"},
-    {UnaryOp::kSin, Weight::kMedium, back_sin, "sine of radians"},
-    {UnaryOp::kCos, Weight::kMedium, back_cos, "cosine of radians"},
-    {UnaryOp::kTanh, Weight::kMedium, back_tanh, "hyperbolic tangent"},
-    {UnaryOp::kSigmoid, Weight::kMedium, back_sigmoid, "1 / (1 + exp(-x))"},
-    {UnaryOp::kGelu, Weight::kMedium, back_gelu, "x * (1 + erf(x / sqrt(2))) / 2"},
-    {UnaryOp::kErf, Weight::kMedium, back_erf, "error function"},
-    {UnaryOp::kSoftplus, Weight::kMedium, back_softplus, "log(1 + exp(x)), which does not overflow"},
-    {UnaryOp::kFloor, Weight::kLight, nothing, "the next whole number below"},
-    {UnaryOp::kCeil, Weight::kLight, nothing, "the next whole number above"},
-    {UnaryOp::kRound, Weight::kLight, nothing, "the nearest whole number, half to even"},
-    {UnaryOp::kIsFinite, Weight::kLight, nullptr, "neither infinite nor NaN, as bool"},
-    {UnaryOp::kLogicalNot, Weight::kLight, nullptr, "not x, of bool"},
+    {UnaryOp::kNeg, Weight::kLight, back_neg, "-x", "-x0"},
+    {UnaryOp::kAbs, Weight::kLight, back_abs, "x without its sign", "ls_abs(x0)"},
+    {UnaryOp::kSquare, Weight::kLight, back_square, "x * x", "x0 * x0"},
+    {UnaryOp::kSign, Weight::kLight, nothing, "-1, 0 or 1; NaN stays NaN", "ls_sign(x0)"},
+    {UnaryOp::kRelu, Weight::kLight, back_relu, "max(x, 0); NaN stays NaN", "x0 < T(0) ? T(0) : x0"},
+    {UnaryOp::kExp, Weight::kMedium, back_exp, "e to the power of x", "exp(x0)"},
+    {UnaryOp::kLog, Weight::kMedium, back_log, "natural logarithm", "log(x0)"},
+    {UnaryOp::kLog1p, Weight::kMedium, back_log1p, "log(1 + x), exact for small x", "log1p(x0)"},
+    {UnaryOp::kSqrt, Weight::kLight, back_sqrt, "square root", "sqrt(x0)"},
+    {UnaryOp::kRsqrt, Weight::kLight, back_rsqrt, "1 / sqrt(x)", "T(1) / sqrt(x0)"},
+    {UnaryOp::kReciprocal, Weight::kLight, back_reciprocal, "1 / x", "T(1) / x0"},
+    {UnaryOp::kSin, Weight::kMedium, back_sin, "sine of radians", "sin(x0)"},
+    {UnaryOp::kCos, Weight::kMedium, back_cos, "cosine of radians", "cos(x0)"},
+    {UnaryOp::kTanh, Weight::kMedium, back_tanh, "hyperbolic tangent", "tanh(x0)"},
+    {UnaryOp::kSigmoid, Weight::kMedium, back_sigmoid, "1 / (1 + exp(-x))", "ls_sigmoid(x0)"},
+    {UnaryOp::kGelu, Weight::kMedium, back_gelu, "x * (1 + erf(x / sqrt(2))) / 2", "ls_gelu(x0)"},
+    {UnaryOp::kErf, Weight::kMedium, back_erf, "error function", "erf(x0)"},
+    {UnaryOp::kSoftplus, Weight::kMedium, back_softplus, "log(1 + exp(x)), which does not overflow",
+     "ls_softplus(x0)"},
+    {UnaryOp::kFloor, Weight::kLight, nothing, "the next whole number below", "floor(x0)"},
+    {UnaryOp::kCeil, Weight::kLight, nothing, "the next whole number above", "ceil(x0)"},
+    {UnaryOp::kRound, Weight::kLight, nothing, "the nearest whole number, half to even", "rint(x0)"},
+    {UnaryOp::kIsFinite, Weight::kLight, nullptr, "neither infinite nor NaN, as bool", "isfinite(x0)"},
+    {UnaryOp::kLogicalNot, Weight::kLight, nullptr, "not x, of bool", "!x0"},
 };
 static_assert(std::size(kUnaryDefs) == kernels::kNumUnaryOps);
 
@@ -105,6 +107,7 @@ OpDef unary_op(const UnaryDef& unary) {
                                        std::span<const TensorSpec> outputs) -> KernelFn {
     return unary_kernel(kernels::unary_loop(op, node.input(0).dtype), node.input(0), outputs[0]);
   };
+  def.source = {unary.source};
   def.tile = [op = unary.op](const NodeView& node, std::span<const TensorSpec>) -> TileFn {
     return internal::StepTile{kernels::chain_op_of(op), kernels::unary_loop(op, node.input(0).dtype),
                               nullptr};

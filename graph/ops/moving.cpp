@@ -28,18 +28,6 @@ OpDef moving_op(std::string name, std::string summary, Arity inputs) {
   return def;
 }
 
-// A kernel that walks its input with these strides, from element `start` on, and writes its output densely.
-KernelFn strided_kernel(DType dtype, const Ints& extents, const Ints& in_strides, std::int64_t start,
-                        const Ints& out_strides) {
-  const std::size_t size = size_of(dtype);
-  return [copy = kernels::StridedCopy(size, extents, in_strides, out_strides),
-          offset = start * static_cast<std::int64_t>(size)](KernelContext& c) {
-    const auto [begin, end] = c.range(copy.units());
-    // An empty tensor has no element to start at.
-    if (begin < end) copy.run(static_cast<const char*>(c.input(0)) + offset, c.output(0), begin, end);
-  };
-}
-
 Ints dims_of(const Shape& shape) { return {shape.dims().begin(), shape.dims().end()}; }
 Shape shape_from(const Ints& dims) { return Shape(std::span<const std::int64_t>(dims)); }
 
@@ -78,14 +66,14 @@ OpDef transpose_op() {
       inverse[static_cast<std::size_t>(perm[i])] = static_cast<std::int64_t>(i);
     return {transpose(c.grad(), inverse)};
   };
-  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.moves = [](const NodeView& node, std::span<const TensorSpec> outputs) {
     const Ints dense = kernels::dense_strides(node.input(0).shape);
     Ints strides;
     for (const std::int64_t axis : permutation(node))
       strides.push_back(dense[static_cast<std::size_t>(axis)]);
-    const Shape& out = outputs[0].shape;
-    return strided_kernel(outputs[0].dtype, dims_of(out), strides, 0, kernels::dense_strides(out));
+    return internal::dense_box(outputs[0], strides, 0);
   };
+  def.kernels["cpu"] = internal::kernel_of_box(def.moves);
   return def;
 }
 
@@ -101,7 +89,7 @@ OpDef flip_op() {
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
     return {flip(c.grad(), c.view().get<Ints>("axes"))};
   };
-  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.moves = [](const NodeView& node, std::span<const TensorSpec> outputs) {
     const Shape& shape = outputs[0].shape;
     const Ints dense = kernels::dense_strides(shape);
     const Ints axes = internal::normal_axes(node.get<Ints>("axes"), shape.rank());
@@ -112,8 +100,9 @@ OpDef flip_op() {
       start += (shape[i] - 1) * dense[i];
       strides[i] = -dense[i];
     }
-    return strided_kernel(outputs[0].dtype, dims_of(shape), strides, start, dense);
+    return internal::dense_box(outputs[0], strides, start);
   };
+  def.kernels["cpu"] = internal::kernel_of_box(def.moves);
   return def;
 }
 
@@ -175,18 +164,19 @@ OpDef tile_op() {
     c.add_output(c.input(0).dtype, shape_from(dims));
   };
   def.gradient = tile_gradient;
-  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.moves = [](const NodeView& node, std::span<const TensorSpec> outputs) {
     const Shape& from = node.input(0).shape;
     const Ints reps = repeats(node);
     const Ints in = kernels::dense_strides(from), out = kernels::dense_strides(outputs[0].shape);
-    Ints extents, in_strides, out_strides;
+    ElementBox box;
     for (std::size_t i = 0; i < from.rank(); ++i) {
-      extents.insert(extents.end(), {reps[i], from[i]});
-      in_strides.insert(in_strides.end(), {0, in[i]});
-      out_strides.insert(out_strides.end(), {from[i] * out[i], out[i]});
+      box.extents.insert(box.extents.end(), {reps[i], from[i]});
+      box.in_strides.insert(box.in_strides.end(), {0, in[i]});
+      box.out_strides.insert(box.out_strides.end(), {from[i] * out[i], out[i]});
     }
-    return strided_kernel(outputs[0].dtype, extents, in_strides, 0, out_strides);
+    return ElementMoves{{box}};
   };
+  def.kernels["cpu"] = internal::kernel_of_box(def.moves);
   return def;
 }
 
@@ -231,6 +221,26 @@ class Pieces {
   std::vector<Piece> pieces_;
   std::int64_t units_ = 0;
 };
+
+// The same as boxes: for the kernels of other devices.
+ElementMoves moves_of_pieces(const TensorSpec& whole, std::span<const TensorSpec> pieces, std::size_t axis,
+                             bool join) {
+  const Ints strides = kernels::dense_strides(whole.shape);
+  ElementMoves moves;
+  std::int64_t position = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const Ints own = kernels::dense_strides(pieces[i].shape);
+    ElementBox box;
+    box.extents = dims_of(pieces[i].shape);
+    (join ? box.input : box.output) = i;
+    box.in_strides = join ? own : strides;
+    box.out_strides = join ? strides : own;
+    (join ? box.out_start : box.in_start) = position * strides[axis];
+    position += pieces[i].shape[axis];
+    moves.boxes.push_back(std::move(box));
+  }
+  return moves;
+}
 
 std::vector<Gradient> concat_gradient(GradientContext& c) {
   const auto axis = static_cast<std::int64_t>(internal::axis_of(c.view()));
@@ -283,6 +293,9 @@ OpDef concat_op() {
     c.add_output(dtype, shape);
   };
   def.gradient = concat_gradient;
+  def.moves = [](const NodeView& node, std::span<const TensorSpec> outputs) {
+    return moves_of_pieces(outputs[0], node.inputs(), internal::axis_of(node), true);
+  };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [pieces = Pieces(outputs[0], node.inputs(), internal::axis_of(node), true)](KernelContext& c) {
       pieces.for_shard(c, [&](std::size_t i, std::int64_t offset, const kernels::StridedCopy& copy,
@@ -356,6 +369,9 @@ OpDef split_op() {
     std::vector<Gradient> result(c.num_inputs());
     result[0] = concat(pieces, c.view().get<std::int64_t>("axis"));
     return result;
+  };
+  def.moves = [](const NodeView& node, std::span<const TensorSpec> outputs) {
+    return moves_of_pieces(node.input(0), outputs, internal::axis_of(node), false);
   };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return [pieces = Pieces(node.input(0), outputs, internal::axis_of(node), false)](KernelContext& c) {

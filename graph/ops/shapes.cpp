@@ -158,7 +158,7 @@ OpDef broadcast_to_op() {
     result[0] = sum_to_like(c.grad(), c.input());
     return result;
   };
-  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.moves = [](const NodeView& node, std::span<const TensorSpec> outputs) {
     const Shape& from = node.input(0).shape;
     const Shape& to = outputs[0].shape;
     const std::vector<std::int64_t> dense = kernels::dense_strides(from);
@@ -166,12 +166,9 @@ OpDef broadcast_to_op() {
     for (std::size_t axis = 0; axis < from.rank(); ++axis) {
       if (from[axis] != 1) strides[to.rank() - from.rank() + axis] = dense[axis];
     }
-    return [copy = kernels::StridedCopy(size_of(outputs[0].dtype), to.dims(), strides,
-                                        kernels::dense_strides(to))](KernelContext& c) {
-      const auto [begin, end] = c.range(copy.units());
-      copy.run(c.input(0), c.output(0), begin, end);
-    };
+    return internal::dense_box(outputs[0], strides, 0);
   };
+  def.kernels["cpu"] = internal::kernel_of_box(def.moves);
   return def;
 }
 

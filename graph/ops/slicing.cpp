@@ -163,7 +163,7 @@ OpDef slice_op() {
                                     : unslice(c.grad(), shape, c.input(1));
     return result;
   };
-  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  def.moves = [](const NodeView& node, std::span<const TensorSpec> outputs) {
     const Ints dense = kernels::dense_strides(node.input(0).shape);
     const std::vector<Cut> cuts = cuts_of_slice(node);
     Ints strides;
@@ -172,18 +172,26 @@ OpDef slice_op() {
       start += cuts[i].first * dense[i];
       strides.push_back(cuts[i].step * dense[i]);
     }
-    const Shape& out = outputs[0].shape;
-    const std::size_t size = size_of(outputs[0].dtype);
-    return [copy = kernels::StridedCopy(size, out.dims(), strides, kernels::dense_strides(out)),
-            offset = start * static_cast<std::int64_t>(size)](KernelContext& c) {
-      const auto [begin, end] = c.range(copy.units());
-      if (begin < end) copy.run(static_cast<const char*>(c.input(0)) + offset, c.output(0), begin, end);
-    };
+    return internal::dense_box(outputs[0], strides, start);
   };
+  def.kernels["cpu"] = internal::kernel_of_box(def.moves);
   return def;
 }
 
 // --- putting a piece into a larger tensor
+
+ElementMoves moves_of_place(const TensorSpec& in, const TensorSpec& out, const std::vector<Cut>& cuts,
+                            double value) {
+  const Ints dense = kernels::dense_strides(out.shape);
+  ElementBox box;
+  box.extents.assign(in.shape.dims().begin(), in.shape.dims().end());
+  box.in_strides = kernels::dense_strides(in.shape);
+  for (std::size_t i = 0; i < cuts.size(); ++i) {
+    box.out_start += cuts[i].first * dense[i];
+    box.out_strides.push_back(cuts[i].step * dense[i]);
+  }
+  return {{std::move(box)}, value};
+}
 
 KernelFn place_kernel(const TensorSpec& in, const TensorSpec& out, const std::vector<Cut>& cuts,
                       double value) {
@@ -240,6 +248,9 @@ OpDef unslice_op() {
       result[0] = slice(c.grad(), c.input(2), shape_of(c.input()));
     }
     return result;
+  };
+  def.moves = [](const NodeView& node, std::span<const TensorSpec> outputs) {
+    return moves_of_place(node.input(0), outputs[0], cuts_of_unslice(node, outputs[0].shape), 0);
   };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     return place_kernel(node.input(0), outputs[0], cuts_of_unslice(node, outputs[0].shape), 0);
@@ -434,10 +445,16 @@ OpDef pad_op() {
     const Value size = shape_of(c.input());
     return {slice(c.grad(), begin, size)};
   };
-  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+  const auto cuts_of = [](const NodeView& node) {
     std::vector<Cut> cuts;
     for (const std::int64_t before : ints(node, "before")) cuts.push_back({before, 1, 0});
-    return place_kernel(node.input(0), outputs[0], cuts, node.get<double>("value"));
+    return cuts;
+  };
+  def.moves = [cuts_of](const NodeView& node, std::span<const TensorSpec> outputs) {
+    return moves_of_place(node.input(0), outputs[0], cuts_of(node), node.get<double>("value"));
+  };
+  def.kernels["cpu"] = [cuts_of](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return place_kernel(node.input(0), outputs[0], cuts_of(node), node.get<double>("value"));
   };
   return def;
 }

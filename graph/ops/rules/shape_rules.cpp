@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/kernels/strided.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 
@@ -67,6 +68,28 @@ Split copy_split(const NodeView&, std::span<const TensorSpec> outputs) {
   std::int64_t bytes = 0;
   for (const TensorSpec& output : outputs) bytes += num_bytes(output);
   return {shards_for(bytes, kCopyGrainBytes), 0, false};
+}
+
+KernelMaker kernel_of_box(MovesFn moves) {
+  return [moves = std::move(moves)](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    const ElementBox box = moves(node, outputs).boxes[0];
+    const std::size_t size = size_of(outputs[0].dtype);
+    return [copy = kernels::StridedCopy(size, box.extents, box.in_strides, box.out_strides),
+            offset = box.in_start * static_cast<std::int64_t>(size)](KernelContext& c) {
+      const auto [begin, end] = c.range(copy.units());
+      // An empty tensor has no element to start at.
+      if (begin < end) copy.run(static_cast<const char*>(c.input(0)) + offset, c.output(0), begin, end);
+    };
+  };
+}
+
+ElementMoves dense_box(const TensorSpec& output, std::vector<std::int64_t> in_strides, std::int64_t start) {
+  ElementBox box;
+  box.extents.assign(output.shape.dims().begin(), output.shape.dims().end());
+  box.in_strides = std::move(in_strides);
+  box.out_strides = kernels::dense_strides(output.shape);
+  box.in_start = start;
+  return {{std::move(box)}};
 }
 
 }  // namespace lockstep::internal

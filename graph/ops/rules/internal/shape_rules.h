@@ -27,4 +27,9 @@ void check_number(double value, DType dtype);
 // Shards of an op that writes its outputs once, in any order.
 Split copy_split(const NodeView& node, std::span<const TensorSpec> outputs);
 
+// A kernel of the CPU for an op that moves one box of elements and leaves nothing open.
+KernelMaker kernel_of_box(MovesFn moves);
+// The box that a dense output takes from an input with these strides, from element `start` on.
+ElementMoves dense_box(const TensorSpec& output, std::vector<std::int64_t> in_strides, std::int64_t start);
+
 }  // namespace lockstep::internal
