@@ -10,10 +10,12 @@
 #               compiled by itself and sees its own headers and those of the rooms before it in the list, so that an include
 #               to a higher room does not compile. Its sources lie anywhere below it.
 #   internal    Headers below a folder named `internal` are seen by this component and by the tests alone.
+#   cuda        A folder `cuda` is compiled only with LOCKSTEP_CUDA; it has .cu sources too.
 #   public      <component>/public_headers.txt lists what is installed. A line that ends in " (umbrella)" is in
-#               "lockstep/lockstep.h" too. Headers that it does not list are for Lockstep's own components.
+#               "lockstep/lockstep.h" too; one that ends in " (cuda)" counts in a build with CUDA. Headers that it does not list are for Lockstep's own components.
 #
-# DEPENDS names components (public), LINK libraries of other projects (private).
+# DEPENDS names components (public), LINK libraries of other projects (private), CUDA those of NVIDIA, which the room `cuda` alone
+# sees.
 
 # Makes <root>/<prefix>/... mirror the given files, rewriting only what changed and removing what is gone.
 function(lockstep_forward_headers root prefix source_dir)
@@ -70,7 +72,7 @@ function(lockstep_limit_exports target)
 endfunction()
 
 function(lockstep_component)
-  cmake_parse_arguments(arg "" "NAME" "DEPENDS;ROOMS;LINK" ${ARGN})
+  cmake_parse_arguments(arg "" "NAME" "DEPENDS;ROOMS;LINK;CUDA" ${ARGN})
   set(folder "${PROJECT_SOURCE_DIR}/${arg_NAME}")
   set(target lockstep_${arg_NAME})
   set(root "${PROJECT_BINARY_DIR}/include/${arg_NAME}")
@@ -78,8 +80,12 @@ function(lockstep_component)
   set(prefix lockstep/${arg_NAME})
   list(TRANSFORM arg_DEPENDS PREPEND lockstep_)
 
-  file(GLOB_RECURSE sources RELATIVE "${folder}" CONFIGURE_DEPENDS "${folder}/*.cpp")
+  file(GLOB_RECURSE sources RELATIVE "${folder}" CONFIGURE_DEPENDS "${folder}/*.cpp" "${folder}/*.cu")
   file(GLOB_RECURSE headers RELATIVE "${folder}" CONFIGURE_DEPENDS "${folder}/*.h")
+  if(NOT LOCKSTEP_HAS_CUDA)
+    list(FILTER sources EXCLUDE REGEX "(^|/)cuda/")
+    list(FILTER headers EXCLUDE REGEX "(^|/)cuda/")
+  endif()
   set(internal_headers ${headers})
   list(FILTER internal_headers INCLUDE REGEX "(^|/)internal/")
   set(visible_headers ${headers})
@@ -104,9 +110,14 @@ function(lockstep_component)
     add_library(${room_target} OBJECT ${sources_of_${room}})
     lockstep_flags(${room_target})
     lockstep_library_properties(${room_target})
-    target_compile_options(${room_target} PRIVATE -ffp-contract=off)  # results must not depend on the compiler's fusing
+    # Results must not depend on the compiler's fusing.
+    target_compile_options(${room_target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
+                           $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>)
     target_include_directories(${room_target} PRIVATE ${room_roots})
     target_link_libraries(${room_target} PRIVATE ${arg_DEPENDS} ${arg_LINK})
+    if(room STREQUAL "cuda")
+      target_link_libraries(${room_target} PRIVATE ${arg_CUDA})
+    endif()
     set_target_properties(${room_target} PROPERTIES LOCKSTEP_ROOTS "${room_roots}")
     list(APPEND room_targets ${room_target})
   endforeach()
@@ -121,13 +132,16 @@ function(lockstep_component)
   if(BUILD_SHARED_LIBS)
     lockstep_limit_exports(${target})
   endif()
-  target_link_libraries(${target} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_LINK})
+  target_link_libraries(${target} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_LINK} ${arg_CUDA})
   target_include_directories(${target} PUBLIC "$<BUILD_INTERFACE:${root}>"
                              "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
 
   set(list_file "${folder}/public_headers.txt")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${list_file}")
   file(STRINGS "${list_file}" listed REGEX "^[^#]")
+  if(NOT LOCKSTEP_HAS_CUDA)
+    list(FILTER listed EXCLUDE REGEX " \\(cuda\\)$")
+  endif()
   set(umbrella ${listed})
   list(FILTER umbrella INCLUDE REGEX " \\(umbrella\\)$")
   list(TRANSFORM umbrella REPLACE " .*" "")
@@ -141,7 +155,7 @@ function(lockstep_component)
     EXPORT_NAME ${arg_NAME}
     LOCKSTEP_HEADERS "${listed}"
     LOCKSTEP_UMBRELLA_HEADERS "${umbrella}"
-    LOCKSTEP_LINK "${arg_LINK}"
+    LOCKSTEP_LINK "${arg_LINK};${arg_CUDA}"
     LOCKSTEP_ROOMS "${room_targets}"
     LOCKSTEP_INTERNAL_ROOT "${internal_root}")
 endfunction()

@@ -39,7 +39,8 @@ function(lockstep_flags target)
   target_compile_features(${target} PRIVATE cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   # Messages about bugs of our own name the file below the project, not below the builder's home.
-  target_compile_options(${target} PRIVATE ${lockstep_warnings} "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:${lockstep_warnings};-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
   if(lockstep_sanitizer)
     target_compile_options(${target} PRIVATE ${lockstep_sanitizer} -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE ${lockstep_sanitizer})

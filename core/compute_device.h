@@ -152,6 +152,8 @@ class LOCKSTEP_API ComputeDevice {
   // then it has none of any kind, and makes no events.
   virtual Stream* stream(StreamRole role);
   virtual std::unique_ptr<Event> make_event();
+  // One that says when (Event::time), where the device can. By default any does.
+  virtual std::unique_ptr<Event> make_timed_event() { return make_event(); }
   // A further stream, of which the caller is the only user: work is recorded there, so that what other threads put
   // on the device's streams meanwhile does not become part of it.
   virtual std::unique_ptr<Stream> make_stream();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/compute_device.h"
+#include "lockstep/core/internal/built_in_backends.h"
 
 namespace lockstep {
 namespace {
@@ -22,7 +23,7 @@ std::string list(const std::vector<Device>& devices) {
 
 struct DefaultBackends {
   std::mutex mutex;
-  std::vector<std::shared_ptr<DeviceBackend>> all;
+  std::vector<std::shared_ptr<DeviceBackend>> all = internal::built_in_backends();
   static DefaultBackends& of_process() {
     static DefaultBackends backends;
     return backends;

@@ -34,8 +34,9 @@ class ComputeDevice;
 class DeviceBackend;
 class Group;
 
-// The backends of runtimes that are not given others. An application, or a library of devices that it uses, adds one
-// at its start, and strategies and tools find the devices; runtimes that exist do not change. Any thread.
+// The backends of runtimes that are not given others: those that Lockstep was built with and that find a device on this
+// machine (docs/gpu.md), and those that were added. An application, or a library of devices that it uses, adds one at its
+// start, and strategies and tools find the devices; runtimes that exist do not change. Any thread.
 LOCKSTEP_API std::vector<std::shared_ptr<DeviceBackend>> default_backends();
 LOCKSTEP_API void add_default_backend(
     std::shared_ptr<DeviceBackend> backend);  // throws InvalidArgument if null

@@ -398,7 +398,7 @@ void StreamRun::replay_body(std::uint32_t index) {
 void StreamRun::make_timings() {
   for (const DeviceCall& call : plan_.device_calls) {
     ComputeDevice& device = device_of(static_cast<std::uint32_t>(plan_.phases[call.phase].stream));
-    timings_.push_back({device.make_event(), device.make_event()});
+    timings_.push_back({device.make_timed_event(), device.make_timed_event()});
   }
 }
 
