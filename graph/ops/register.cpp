@@ -27,6 +27,9 @@ void register_builtin_ops(OpRegistry& registry) {
   internal::register_gradient_ops(registry);
   internal::register_control_flow_ops(registry);
   internal::register_call_ops(registry);
+#ifdef LOCKSTEP_CUDA
+  internal::register_cuda_kernels(registry);
+#endif
 }
 
 OpRegistry& OpRegistry::global() {

@@ -30,6 +30,9 @@ void register_gradient_ops(OpRegistry& registry);
 void register_control_flow_ops(OpRegistry& registry);  // cond, while_loop, replicated
 void register_call_ops(OpRegistry& registry);          // call
 
+// The kernel set "cuda" of all that have one. The room `cuda` defines it, where it is built.
+void register_cuda_kernels(OpRegistry& registry);
+
 // Rules that call gradients() themselves, or go through regions: the room `train` defines them.
 GradientFn gradient_of_cond();
 GradientFn gradient_of_while();
