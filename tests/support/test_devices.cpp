@@ -23,7 +23,10 @@ namespace {
 
 // Before the first test: some of them make a runtime in a static variable.
 const bool added = [] {
-  if (on_fake_gpus()) add_default_backend(std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 8}));
+  if (on_fake_gpus()) {
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);  // cards of this machine would be gpu:0 and so on
+    add_default_backend(std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 8}));
+  }
   return true;
 }();
 

@@ -1,0 +1,196 @@
+// Tests: graph/cuda/elementwise.cpp, graph/cuda/elementwise_source.cpp, graph/cuda/jit.cpp, graph/cuda/prelude.cpp,
+//        graph/cuda/types.cpp, graph/cuda/moves.cpp, graph/cuda/copies.cpp, graph/cuda/reductions.cpp,
+//        graph/cuda/softmax.cpp, graph/cuda/matmul.cpp, graph/cuda/indexing.cpp
+// The kernels that are generated compile, on machines without a card too.
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/cuda/internal/jit.h"
+#include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/train/gradients.h"
+#include "lockstep/graph/train/optimizer.h"
+#include "support/program_test.h"
+#include "support/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+using internal::cuda::collect_sources;
+using internal::cuda::compile_source;
+
+constexpr int kCapability = 90;
+constexpr DType kFloating[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
+
+// Of all nodes that have a kernel for cards.
+std::set<std::string> sources_of(const Graph& graph) {
+  std::vector<std::string> sources;
+  const NodeView::VariableSpecs variables = variable_specs(graph);
+  collect_sources(&sources);
+  for (const Node& node : graph.nodes()) {
+    const KernelDef* const kernel = OpRegistry::global().kernel(node.op(), "cuda");
+    if (kernel == nullptr) continue;
+    const std::vector<TensorSpec> inputs = input_specs(graph, node);
+    const NodeView view = view_of(node, inputs, variables);
+    static_cast<void>(kernel->make(view, node.outputs()));
+  }
+  collect_sources(nullptr);
+  return {sources.begin(), sources.end()};
+}
+
+class CudaSources : public ::testing::Test {
+ protected:
+  void SetUp() override { setenv("LOCKSTEP_CACHE", "", 1); }  // none
+  void TearDown() override { unsetenv("LOCKSTEP_CACHE"); }
+
+  static void expect_compiles(const Graph& graph, std::size_t at_least) {
+    const std::set<std::string> sources = sources_of(graph);
+    EXPECT_GE(sources.size(), at_least);
+    for (const std::string& source : sources) EXPECT_FALSE(compile_source(source, kCapability).empty());
+  }
+};
+
+TEST_F(CudaSources, OfElementWiseOps) {
+  GraphBuilder b;
+  std::size_t ops = 0, placeholders = 0;
+  for (const std::string& name : OpRegistry::global().names()) {
+    const OpDef& op = OpRegistry::global().get(name);
+    if (op.source.empty()) continue;
+    ++ops;
+    std::vector<Attribute> attributes;
+    if (name == "clip") attributes = {{"low", -1.0}, {"high", 2.0}};
+    bool taken = false;
+    for (const DType dtype : kAllDTypes) {
+      if (name == "cast") attributes = {{"dtype", dtype}};
+      for (const std::vector<DType>& inputs :
+           {std::vector{dtype}, std::vector{dtype, dtype}, std::vector{DType::kBool, dtype, dtype}}) {
+        std::vector<Value> values;
+        for (const DType input : inputs)
+          values.push_back(b.placeholder(str("x", placeholders++), input, {2, 3}));
+        try {
+          b.result(b.op(name, values, attributes)[0]);
+          taken = true;
+        } catch (const InvalidArgument&) {  // of another number of inputs, or of other dtypes
+        }
+      }
+    }
+    EXPECT_TRUE(taken) << name;
+  }
+  EXPECT_GE(ops, 45U);
+  expect_compiles(b.finish(), 200);
+}
+
+TEST_F(CudaSources, OfCastsBetweenAllDTypes) {
+  GraphBuilder b;
+  for (const DType from : kAllDTypes) {
+    const Value x = b.placeholder(str("x", static_cast<int>(from)), from, {5});
+    for (const DType to : kAllDTypes) {
+      if (from != to) b.result(cast(x, to));
+    }
+  }
+  expect_compiles(b.finish(), 56);
+}
+
+TEST_F(CudaSources, OfBroadcasts) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {4, 1, 6}), y = b.placeholder("y", DType::kF32, {5, 1}),
+              one = b.placeholder("one", DType::kF32, {});
+  b.result(x + y);
+  b.result(x * one);
+  b.result(where(x < y, x, one));
+  expect_compiles(b.finish(), 4);
+}
+
+TEST_F(CudaSources, OfReductionsSoftmaxAndProducts) {
+  GraphBuilder b;
+  for (const DType dtype : kAllDTypes) {
+    const Value x = b.placeholder(str("x", static_cast<int>(dtype)), dtype, {70, 3, 1000});
+    for (const char* op : {"sum", "mean", "max", "min", "prod", "any", "all", "logsumexp"}) {
+      for (const std::vector<std::int64_t>& axes : {std::vector<std::int64_t>{}, {1}, {0, 2}, {2}}) {
+        try {
+          b.result(b.op1(op, {x}, {{"axes", axes}, {"keepdims", false}}));
+        } catch (const InvalidArgument&) {
+        }
+      }
+    }
+  }
+  for (const DType dtype : kFloating) {
+    const Value x = b.placeholder(str("logits", static_cast<int>(dtype)), dtype, {9, 11});
+    const Value classes = b.placeholder(str("classes", static_cast<int>(dtype)), DType::kI32, {9});
+    const Value loss = sum(softmax_cross_entropy(x, classes)) + sum(softmax_cross_entropy(x, softmax(x))) +
+                       sum(log_softmax(x, 0));
+    b.result(loss);
+    for (const Value& back : gradients(loss, {x})) b.result(back);
+  }
+  const Value i = b.placeholder("i", DType::kI32, {4, 5});
+  b.result(matmul(i, i, false, true));
+  expect_compiles(b.finish(), 100);
+}
+
+TEST_F(CudaSources, OfMoves) {
+  GraphBuilder b;
+  for (const DType dtype : {DType::kU8, DType::kBF16, DType::kF32, DType::kI64}) {
+    const Value x = b.placeholder(str("x", static_cast<int>(dtype)), dtype, {4, 6, 5});
+    b.result(transpose(x, {2, 0, 1}));
+    b.result(flip(x, {1}));
+    b.result(tile(x, {2, 1, 3}));
+    b.result(concat({x, x}, 1));
+    for (const Value& piece : split(x, {1, 5}, 1)) b.result(piece);
+    b.result(pad(x, {1, 0, 2}, {0, 1, 0}, 7));
+    b.result(broadcast_to(x, Shape{3, 4, 6, 5}));
+    const Value picked = argmax(x, 1);
+    b.result(gather(x, picked, 2));
+    b.result(one_hot(picked, 6, dtype));
+    b.result(argmin(x, 2));
+    b.result(full(b, dtype, {300, 2}, 3));
+  }
+  expect_compiles(b.finish(), 22);
+}
+
+TEST_F(CudaSources, OfOptimizers) {
+  for (const DType dtype : {DType::kF16, DType::kF32, DType::kF64}) {
+    GraphBuilder b;
+    int variables = 0;
+    const auto minimize = [&](Optimizer&& optimizer) {
+      const VariableRef w = b.variable(str("w", variables++), Tensor::zeros(dtype, {3, 4}));
+      optimizer.minimize(sum(square(b.read(w))), {w});
+    };
+    minimize(Sgd(0.1));
+    minimize(Momentum(0.1, 0.9, true));
+    minimize(Adagrad(0.1));
+    minimize(RmsProp(0.1));
+    minimize(RmsProp(0.1, {.momentum = 0.9}));
+    minimize(RmsProp(0.1, {.momentum = 0.9, .centered = true}));
+    minimize(Adam(0.1));
+    minimize(AdamW(0.1));
+    expect_compiles(b.finish(), 8);
+  }
+}
+
+TEST_F(CudaSources, AMistakeInOneShowsTheCompilersWords) {
+  const auto error = testing::caught(
+      [] { compile_source("extern \"C\" __global__ void kernel() { nonsense; }", kCapability); });
+  EXPECT_EQ(error.code, ErrorCode::kInternal);
+  EXPECT_NE(error.what.find("nonsense"), std::string::npos) << error.what;
+}
+
+TEST_F(CudaSources, AreCompiledOnceAndKeptInFiles) {
+  const TemporaryFolder folder;
+  setenv("LOCKSTEP_CACHE", folder.path().c_str(), 1);
+  const std::string source = "extern \"C\" __global__ void kernel(float* x) { x[threadIdx.x] += 1; }";
+  const std::string code = compile_source(source, kCapability);
+  ASSERT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+  EXPECT_EQ(compile_source(source, kCapability), code);
+  // A file that belongs to something else, and one that was cut off, are not taken for it.
+  const std::filesystem::path file = std::filesystem::directory_iterator(folder.path())->path();
+  std::filesystem::resize_file(file, 10);
+  EXPECT_EQ(compile_source(source, kCapability), code);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,78 @@
+// tests/support/on_card.cpp - the same graph on a card of this machine, and what it gives there.
+#include "support/on_card.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "lockstep/core/runtime.h"
+#include "lockstep/graph/run/compile.h"
+#include "lockstep/graph/transform/pass.h"
+#include "lockstep/strategies/passes/place.h"
+
+namespace lockstep::testing {
+
+namespace {
+
+const Runtime& card_runtime() {
+  static const Runtime runtime({.threads = 2});
+  return runtime;
+}
+
+double tolerance_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF64: return 1e-12;
+    case DType::kF32: return 2e-6;
+    case DType::kF16: return 2e-3;
+    case DType::kBF16: return 1.6e-2;
+    default: return 0;
+  }
+}
+
+double element(const Tensor& tensor, std::int64_t i) {
+  return visit_dtype(tensor.dtype(), [&]<class T>(T) {
+    if constexpr (sizeof(T) == 2) {
+      return static_cast<double>(static_cast<float>(static_cast<const T*>(tensor.raw())[i]));
+    } else {
+      return static_cast<double>(static_cast<const T*>(tensor.raw())[i]);
+    }
+  });
+}
+
+}  // namespace
+
+bool has_card() {
+  const Topology& topology = card_runtime().topology();
+  return std::ranges::any_of(topology.devices(),
+                             [](const DeviceFacts& facts) { return facts.kernels == "cuda"; });
+}
+
+std::vector<std::vector<Tensor>> run_on_card(Graph graph, std::span<const std::vector<Tensor>> feeds) {
+  if (!has_card()) return {};
+  PassContext context{.topology = &card_runtime().topology()};
+  make_place({.devices = {"gpu:0"}})->run(graph, context);
+  const Program program = compile(std::move(graph), card_runtime());
+  std::vector<std::vector<Tensor>> results;
+  for (const std::vector<Tensor>& fed : feeds) results.push_back(program.run(fed));
+  program.wait();
+  return results;
+}
+
+void expect_near_tensors(std::span<const Tensor> actual, std::span<const Tensor> expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const Tensor there = actual[i].host(), here = expected[i].host();
+    ASSERT_EQ(there.spec(), here.spec());
+    const double tolerance = tolerance_of(here.dtype());
+    for (std::int64_t e = 0; e < here.num_elements(); ++e) {
+      const double x = element(there, e), y = element(here, e);
+      if (x == y || (std::isnan(x) && std::isnan(y))) continue;
+      EXPECT_LE(std::abs(x - y), tolerance * std::max(1.0, std::abs(y)))
+          << "result " << i << ", element " << e << ": " << x << " on the card, " << y << " here";
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+}  // namespace lockstep::testing
