@@ -56,7 +56,11 @@ int run_command(const InfoCommand& command) {
   }
   const Decision graphviz = has_graphviz();
   row("Graphviz", graphviz ? "found: drawings and pages can be made" : graphviz.reason());
+#ifdef LOCKSTEP_CUDA_VERSION
+  row("CUDA", LOCKSTEP_CUDA_VERSION);
+#else
   row("CUDA", "not built in");
+#endif
   row("threads", std::thread::hardware_concurrency());
   const Runtime runtime;
   row("ops", OpRegistry::global().names().size());
