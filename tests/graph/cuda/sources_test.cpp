@@ -1,6 +1,7 @@
 // Tests: graph/cuda/elementwise.cpp, graph/cuda/elementwise_source.cpp, graph/cuda/jit.cpp, graph/cuda/prelude.cpp,
 //        graph/cuda/types.cpp, graph/cuda/moves.cpp, graph/cuda/copies.cpp, graph/cuda/reductions.cpp,
-//        graph/cuda/softmax.cpp, graph/cuda/matmul.cpp, graph/cuda/indexing.cpp
+//        graph/cuda/softmax.cpp, graph/cuda/matmul.cpp, graph/cuda/indexing.cpp,
+//        graph/cuda/random.cpp
 // The kernels that are generated compile, on machines without a card too.
 #include <cstdlib>
 #include <filesystem>
@@ -150,6 +151,18 @@ TEST_F(CudaSources, OfMoves) {
     b.result(full(b, dtype, {300, 2}, 3));
   }
   expect_compiles(b.finish(), 22);
+}
+
+TEST_F(CudaSources, OfRandomOps) {
+  GraphBuilder b;
+  for (const DType dtype : kFloating) {
+    b.result(b.random_uniform({dtype, {5, 3}}, -1, 2));
+    b.result(random_normal(b, TensorSpec{dtype, {5, 3}}, 1, 2));
+    b.result(dropout(b.placeholder(str("x", static_cast<int>(dtype)), dtype, {7}), 0.25));
+  }
+  b.result(random_integers(b, TensorSpec{DType::kI32, {9}}, -3, 12));
+  b.result(random_integers(b, TensorSpec{DType::kI64, {9}}, -3, std::int64_t{1} << 40));
+  expect_compiles(b.finish(), 14);
 }
 
 TEST_F(CudaSources, OfOptimizers) {
