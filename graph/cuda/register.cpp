@@ -59,6 +59,7 @@ void register_cuda_kernels(OpRegistry& registry) {
   cuda::add_product_kernels(registry);
   cuda::add_reduction_kernels(registry);
   cuda::add_softmax_kernels(registry);
+  cuda::add_layer_norm_kernels(registry);
   cuda::add_indexing_kernels(registry);
   cuda::add_replica_kernels(registry);
   cuda::add_random_kernels(registry);

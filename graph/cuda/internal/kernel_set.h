@@ -12,6 +12,7 @@ void add_move_kernels(OpRegistry& registry);     // all ops with OpDef::moves
 void add_product_kernels(OpRegistry& registry);  // matmul
 void add_reduction_kernels(OpRegistry& registry);
 void add_softmax_kernels(OpRegistry& registry);
+void add_layer_norm_kernels(OpRegistry& registry);
 void add_indexing_kernels(OpRegistry& registry);  // gather, one_hot, argmax, argmin
 void add_replica_kernels(OpRegistry& registry);   // all_reduce, reduce_replicas
 void add_random_kernels(OpRegistry& registry);    // random_uniform, dropout, ...

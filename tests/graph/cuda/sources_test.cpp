@@ -1,7 +1,7 @@
 // Tests: graph/cuda/elementwise.cpp, graph/cuda/elementwise_source.cpp, graph/cuda/jit.cpp, graph/cuda/prelude.cpp,
 //        graph/cuda/types.cpp, graph/cuda/moves.cpp, graph/cuda/copies.cpp, graph/cuda/reductions.cpp,
 //        graph/cuda/softmax.cpp, graph/cuda/matmul.cpp, graph/cuda/indexing.cpp,
-//        graph/cuda/random.cpp
+//        graph/cuda/random.cpp, graph/cuda/layer_norm.cpp
 // The kernels that are generated compile, on machines without a card too.
 #include <cstdlib>
 #include <filesystem>
@@ -123,6 +123,8 @@ TEST_F(CudaSources, OfReductionsSoftmaxAndProducts) {
   for (const DType dtype : kFloating) {
     const Value x = b.placeholder(str("logits", static_cast<int>(dtype)), dtype, {9, 11});
     const Value classes = b.placeholder(str("classes", static_cast<int>(dtype)), DType::kI32, {9});
+    const Value gamma = b.placeholder(str("gamma", static_cast<int>(dtype)), dtype, {11});
+    b.result(gradients(sum(square(layer_norm(x, gamma, gamma))), {gamma})[0]);
     const Value loss = sum(softmax_cross_entropy(x, classes)) + sum(softmax_cross_entropy(x, softmax(x))) +
                        sum(log_softmax(x, 0));
     b.result(loss);
