@@ -128,7 +128,7 @@ TEST_F(CudaSources, OfReductionsSoftmaxAndProducts) {
     const Value loss = sum(softmax_cross_entropy(x, classes)) + sum(softmax_cross_entropy(x, softmax(x))) +
                        sum(log_softmax(x, 0));
     b.result(loss);
-    for (const Value& back : gradients(loss, {x})) b.result(back);
+    for (const Value back : gradients(loss, {x})) b.result(back);
   }
   const Value i = b.placeholder("i", DType::kI32, {4, 5});
   b.result(matmul(i, i, false, true));
