@@ -35,7 +35,8 @@ class KernelHomes {
   // Where a node goes that has a kernel for the CPU and none for the device `home`: to a CPU of the same
   // process. Null: it can stay, or there is no such CPU.
   const std::string* instead_of(const std::string& home, const OpDef& op) {
-    if (topology_ == nullptr || op.traits.transfers) return nullptr;
+    // Transfers are between memories, and a constant is data: neither needs a kernel.
+    if (topology_ == nullptr || op.traits.transfers || op.traits.gives_attribute) return nullptr;
     if (last_ == nullptr || last_->home != home) last_ = &facts_of(home);
     if (last_->host.empty()) return nullptr;
     const auto [found, fresh] = last_->leave.try_emplace(&op, false);

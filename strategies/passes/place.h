@@ -9,8 +9,8 @@
 // `default`; or all of them to one device, if `variables` names it (CentralStorageStrategy). A node that
 // reads or updates a variable goes to the variable's device. A node whose op has no kernel for its device goes
 // to a CPU of the same process, with the reason in its provenance (if the topology says which kernels the device
-// runs; lambdas run on CPUs alone), and an update that would have to is an error. Nodes that are placed already
-// stay. Nodes in regions are placed like others. Linear. Thread safety: as any Pass.
+// runs; lambdas run on CPUs alone; a constant needs none), and an update that would have to is an error. Nodes
+// that are placed already stay. Nodes in regions are placed like others. Linear. Thread safety: as any Pass.
 #pragma once
 
 #include <memory>

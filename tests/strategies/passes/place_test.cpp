@@ -79,6 +79,15 @@ TEST_F(Place, WhatHasNoKernelForTheDeviceGoesToTheHost) {
                  {.topology = machine_with_neg()});
 }
 
+// Otherwise a copy would stand between it and the node that uses it, in a fused node too.
+TEST_F(Place, AConstantNeedsNoKernel) {
+  const Topology topology = Topology::parse(machine_with_neg());
+  PassContext context{.topology = &topology};
+  Graph graph = parse("%c = constant[value=f32[2]{1, 2}]() : f32[2]\n%b = neg(%c) : f32[2]\nreturn %b\n");
+  make_place({.devices = {"gpu:0"}})->run(graph, context);
+  for (const Node& node : graph.nodes()) EXPECT_EQ(node.device(), "gpu:0") << node.name();
+}
+
 TEST_F(Place, SaysWhyANodeIsOnTheHost) {
   const Topology topology = Topology::parse(machine_with_neg());
   PassContext context{.topology = &topology};
