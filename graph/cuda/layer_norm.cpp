@@ -96,9 +96,13 @@ KernelFn layer_norm_grad_kernel(const NodeView& node, std::span<const TensorSpec
           "extern \"C\" __global__ void kernel(const Args a) {\n"
           "  const long long step = (long long)gridDim.x * blockDim.x;\n"
           "  for (long long j = (long long)blockIdx.x * blockDim.x + threadIdx.x; j < a.width; j += step) {\n"
-          "    T gamma = 0, beta = 0;\n    for (long long row = 0; row < a.rows; ++row) {\n"
-          "      const T g = G(row * a.width + j);\n      beta += g;\n"
-          "      gamma += g * ((X(row * a.width + j) - MEAN(row)) * RSTD(row));\n    }\n    ",
+          // Some rows at a time, so that errors of rounding do not add up.
+          "    T gamma = 0, beta = 0;\n    for (long long some = 0; some < a.rows; some += 32) {\n"
+          "      T gammas = 0, betas = 0;\n"
+          "      for (long long row = some; row < a.rows && row < some + 32; ++row) {\n"
+          "        const T g = G(row * a.width + j);\n        betas += g;\n"
+          "        gammas += g * ((X(row * a.width + j) - MEAN(row)) * RSTD(row));\n      }\n"
+          "      gamma += gammas;\n      beta += betas;\n    }\n    ",
           store_text(outputs[1].dtype, "a.out[1]", "j", "gamma"), ";\n    ",
           store_text(outputs[2].dtype, "a.out[2]", "j", "beta"), ";\n  }\n}\n");
   // What flows into x may lie in the memory of x or g, so that it is written last.

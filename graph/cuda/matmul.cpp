@@ -20,6 +20,7 @@ namespace lockstep::internal::cuda {
 
 namespace {
 
+constexpr std::size_t kWorkspaceAlignment = 256;
 constexpr std::size_t kWorkspace = std::size_t{32}
                                    << 20;  // what cuBLASLt's best algorithms for large cards ask for
 
@@ -269,8 +270,10 @@ KernelFn product_kernel(const NodeView& node, std::span<const TensorSpec> output
   return [plans = std::make_shared<Plans>(product), each](KernelContext& context) {
     const cudaStream_t stream = lockstep::cuda::native(*context.stream());
     const Plan& plan = plans->at(lockstep::cuda::card_of(*context.stream()));
-    each(context,
-         [&](const void* x, const void* y, void* z) { plan.run(stream, x, y, z, context.scratch()); });
+    auto* const room = static_cast<std::byte*>(context.scratch());
+    const std::size_t over = reinterpret_cast<std::uintptr_t>(room) % kWorkspaceAlignment;
+    void* const workspace = room + (over == 0 ? 0 : kWorkspaceAlignment - over);
+    each(context, [&](const void* x, const void* y, void* z) { plan.run(stream, x, y, z, workspace); });
   };
 }
 
@@ -279,7 +282,7 @@ KernelFn product_kernel(const NodeView& node, std::span<const TensorSpec> output
 void add_product_kernels(OpRegistry& registry) {
   KernelDef def(product_kernel);
   def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
-    return Split{1, is_floating(outputs[0].dtype) ? kWorkspace : 0, false};
+    return Split{1, is_floating(outputs[0].dtype) ? kWorkspace + kWorkspaceAlignment : 0, false};
   };
   registry.add_kernel("matmul", "cuda", std::move(def));
 }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/error.h"
 #include "lockstep/graph/cuda/internal/elementwise.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
 
@@ -108,7 +109,7 @@ KernelFn update_kernel(const Formula& formula, const NodeView& node, std::span<c
   for (const auto& [name, expression] : formula.lines) {
     ElementSteps::Step step;
     std::string text = with_values(with_attributes(expression, node), values, step.inputs);
-    step.expressions = {"[&] { typedef " + arithmetic + " A; return " + text + "; }()"};
+    step.expressions = {str("[&] { typedef ", arithmetic, " A; return ", text, "; }()")};
     const bool is_scalar = name == "rate" || name == "scale";
     const auto slot = std::ranges::find(formula.slots, name);
     const std::size_t output =
