@@ -52,7 +52,7 @@ int Card::count() {
 }
 
 Card& Card::at(int number) {
-  static auto* const cards = [] {  // never destroyed
+  static auto* const cards = [] {                        // never destroyed
     auto* all = new std::vector<std::unique_ptr<Card>>;  // NOLINT(cppcoreguidelines-owning-memory)
     for (int i = 0; i < count(); ++i) all->push_back(std::unique_ptr<Card>(new Card(i)));
     return all;
@@ -85,8 +85,9 @@ const std::shared_ptr<MemoryPool>& Card::pool() {
 }
 
 const std::shared_ptr<MemoryPool>& Card::staging() {
-  static auto* const pool = new std::shared_ptr<MemoryPool>(  // NOLINT(cppcoreguidelines-owning-memory): see above
-      std::make_shared<PinnedPool>());
+  static auto* const pool =
+      new std::shared_ptr<MemoryPool>(  // NOLINT(cppcoreguidelines-owning-memory): see above
+          std::make_shared<PinnedPool>());
   return *pool;
 }
 
@@ -97,9 +98,10 @@ void Card::use() {
 
 void Card::throw_lost() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  throw Error(ErrorCode::kUnavailable,
-              str("gpu card ", number_, " is lost: ", why_lost_,
-                  "; variables on it may be changed in the middle of a step: restart the process and restore them"));
+  throw Error(
+      ErrorCode::kUnavailable,
+      str("gpu card ", number_, " is lost: ", why_lost_,
+          "; variables on it may be changed in the middle of a step: restart the process and restore them"));
 }
 
 void Card::fail(cudaError_t status, const char* what) {

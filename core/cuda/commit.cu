@@ -20,7 +20,8 @@ template <class T>
 __global__ void copy_unless(const Word* decision, T* to, const T* from, std::size_t count) {
   if (*decision != kNothingRefused) return;
   const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
-  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) to[i] = from[i];
+  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride)
+    to[i] = from[i];
 }
 
 template <class T>

@@ -17,9 +17,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kSpin = std::chrono::microseconds(50);   // before a thread that waits gives its core away
-constexpr auto kLook = std::chrono::microseconds(20);   // then it looks this often
-constexpr auto kAnchorAge = std::chrono::seconds(2);    // CUDA counts milliseconds in a float
+constexpr auto kSpin = std::chrono::microseconds(50);  // before a thread that waits gives its core away
+constexpr auto kLook = std::chrono::microseconds(20);  // then it looks this often
+constexpr auto kAnchorAge = std::chrono::seconds(2);   // CUDA counts milliseconds in a float
 
 // Has the work come to the event? Throws what went wrong before it.
 bool has_come(Card& card, cudaEvent_t event) {
@@ -110,10 +110,12 @@ class Lookout {
 class Anchor {
  public:
   static Anchor& of(Card& card) {
-    static auto* const anchors = new std::vector<std::unique_ptr<Anchor>>;  // NOLINT(cppcoreguidelines-owning-memory)
+    static auto* const anchors =
+        new std::vector<std::unique_ptr<Anchor>>;  // NOLINT(cppcoreguidelines-owning-memory)
     static std::mutex mutex;
     const std::lock_guard<std::mutex> lock(mutex);
-    while (anchors->size() <= static_cast<std::size_t>(card.number())) anchors->push_back(std::make_unique<Anchor>());
+    while (anchors->size() <= static_cast<std::size_t>(card.number()))
+      anchors->push_back(std::make_unique<Anchor>());
     return *(*anchors)[static_cast<std::size_t>(card.number())];
   }
 
