@@ -45,6 +45,15 @@ void add_default_backend(std::shared_ptr<DeviceBackend> backend) {
   backends.all.push_back(std::move(backend));
 }
 
+void set_default_backends(std::vector<std::shared_ptr<DeviceBackend>> backends) {
+  for (const std::shared_ptr<DeviceBackend>& backend : backends) {
+    if (backend == nullptr) throw InvalidArgument("set_default_backends: a backend is an empty pointer");
+  }
+  DefaultBackends& kept = DefaultBackends::of_process();
+  const std::lock_guard<std::mutex> lock(kept.mutex);
+  kept.all = std::move(backends);
+}
+
 struct Runtime::State {
   std::shared_ptr<VariableStore> variables = std::make_shared<VariableStore>();
   std::vector<Device> devices;

@@ -40,6 +40,9 @@ class Group;
 LOCKSTEP_API std::vector<std::shared_ptr<DeviceBackend>> default_backends();
 LOCKSTEP_API void add_default_backend(
     std::shared_ptr<DeviceBackend> backend);  // throws InvalidArgument if null
+// In place of all of them, those that Lockstep was built with too: with none, an application leaves the cards of its machine
+// to others.
+LOCKSTEP_API void set_default_backends(std::vector<std::shared_ptr<DeviceBackend>> backends);
 
 struct RuntimeOptions {
   // Worker threads of the owned executor; 0: one per hardware thread. Must be 0 with `scheduler`.
