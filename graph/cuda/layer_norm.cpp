@@ -8,23 +8,11 @@
 #include "lockstep/graph/cuda/internal/kernel_set.h"
 #include "lockstep/graph/cuda/internal/prelude.h"
 #include "lockstep/graph/cuda/internal/types.h"
+#include "lockstep/graph/ops/rules/internal/items.h"
 
 namespace lockstep::internal::cuda {
 
 namespace {
-
-// x as rows: each spans the last axes, those that gamma has.
-struct NormRows {
-  std::int64_t count = 1, width = 1;
-};
-
-NormRows norm_rows(const NodeView& node) {
-  NormRows rows;
-  rows.width = node.input(1).shape.num_elements();
-  const Shape& x = node.input(0).shape;
-  for (std::size_t i = 0; i < x.rank() - node.input(1).shape.rank(); ++i) rows.count *= x[i];
-  return rows;
-}
 
 std::string norm_header(const NodeView& node) {
   const DType dtype = node.input(0).dtype;

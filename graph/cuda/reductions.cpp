@@ -18,7 +18,7 @@ namespace lockstep::internal::cuda {
 
 namespace {
 
-constexpr std::size_t kAccBytes = 16;        // of one that is not finished
+constexpr std::size_t kAccBytes = 24;        // of one that is not finished
 constexpr std::int64_t kManyResults = 4096;  // enough for a thread each
 constexpr std::int64_t kShort = 32;          // so few elements that a block would be idle
 constexpr std::int64_t kPart = 8192;         // elements that a block should have at least
@@ -68,6 +68,7 @@ Walk walk_of(const Shape& shape, const std::vector<std::int64_t>& axes) {
 // What a reduction does, as text: T is what an element is computed as, Acc what is kept.
 struct Rule {
   std::string acc, init, take, join, finish;
+  std::string second = {};  // of a second output
 };
 
 Rule rule_of(const std::string& op, DType dtype) {
@@ -83,6 +84,14 @@ Rule rule_of(const std::string& op, DType dtype) {
     return {type, "ls_lowest<Acc>()", "acc = ls_max(acc, x);", "acc = ls_max(acc, other);", "acc"};
   if (op == "min")
     return {type, "ls_highest<Acc>()", "acc = ls_min(acc, x);", "acc = ls_min(acc, other);", "acc"};
+  if (op == "moments") {
+    return {"ls_moments<" + type + ">",
+            "ls_moments<" + type + ">()",
+            "acc.take(x);",
+            "acc.join(other);",
+            "acc.mean",
+            "acc.squares / T(count)"};
+  }
   // The mean of this replica's part by its weight among all elements, whose number is the second input.
   if (op == "global_mean")
     return {wide, "0", "acc += Acc(x);", "acc += other;",
@@ -109,7 +118,8 @@ std::string axes_text(const Axes& axes, const std::string& name) {
 std::string header_of(const Rule& rule, DType dtype, const Walk& walk) {
   std::string text = kPrelude;
   text +=
-      "struct Args {\n  const void* in; void* out; void* partial; const long long* all; long long results, "
+      "struct Args {\n  const void* in; void *out, *second, *partial; const long long* all; long long "
+      "results, "
       "count, parts;\n";
   const auto declare = [&](const Axes& axes, const char* name) {
     if (axes.extents.empty()) return;
@@ -124,7 +134,9 @@ std::string header_of(const Rule& rule, DType dtype, const Walk& walk) {
   text += str("__device__ inline void join(Acc& acc, const Acc& other) { ", rule.join, " }\n");
   text += "__device__ inline void finish(const Args& a, long long result, const Acc& acc) {\n";
   text += "  const long long count = a.count; (void)count;\n  ";
-  text += store_text(dtype, "a.out", "result", rule.finish) + ";\n}\n";
+  text += store_text(dtype, "a.out", "result", rule.finish) + ";\n";
+  if (!rule.second.empty()) text += "  " + store_text(dtype, "a.second", "result", rule.second) + ";\n";
+  text += "}\n";
   return text;
 }
 
@@ -176,6 +188,7 @@ KernelFn reduction_kernel(const std::string& op, const TensorSpec& input,
     Arguments arguments;
     arguments.add(c.input(0))
         .add(c.output(0))
+        .add(c.num_outputs() > 1 ? c.output(1) : nullptr)
         .add(c.scratch())
         .add(c.num_inputs() > 1 ? c.input(1) : nullptr)
         .add(walk.kept.count)
@@ -200,17 +213,6 @@ KernelFn reduction_kernel(const std::string& op, const TensorSpec& input,
   };
 }
 
-// The axes of x that a sum to a shape sums over.
-std::vector<std::int64_t> summed_axes(const Shape& from, const Shape& to) {
-  std::vector<std::int64_t> axes;
-  const std::size_t fresh = from.rank() - to.rank();
-  for (std::size_t axis = 0; axis < from.rank(); ++axis) {
-    if (axis < fresh || (to[axis - fresh] == 1 && from[axis] != 1))
-      axes.push_back(static_cast<std::int64_t>(axis));
-  }
-  return axes;
-}
-
 using AxesOf = std::function<std::vector<std::int64_t>(const NodeView&, std::span<const TensorSpec> outputs)>;
 
 void add(OpRegistry& registry, const char* name, const char* op, const AxesOf& axes_of) {
@@ -228,7 +230,7 @@ void add(OpRegistry& registry, const char* name, const char* op, const AxesOf& a
 }  // namespace
 
 void add_reduction_kernels(OpRegistry& registry) {
-  for (const char* op : {"sum", "mean", "max", "min", "prod", "any", "all", "logsumexp"})
+  for (const char* op : {"sum", "mean", "max", "min", "prod", "any", "all", "logsumexp", "moments"})
     add(registry, op, op,
         [](const NodeView& node, std::span<const TensorSpec>) { return reduced_axes(node); });
   for (const char* op : {"global_sum", "global_mean"}) {

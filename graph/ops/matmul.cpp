@@ -6,18 +6,20 @@
 #include "lockstep/core/kernels/gemm.h"
 #include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/rules/internal/shape_rules.h"
 #include "lockstep/graph/ops/shapes.h"
 
 namespace lockstep {
 
 namespace {
 
+using internal::batch_of;
+using internal::matrices_of;
+
 constexpr double kMatmulShard = 100e-6;  // seconds of small matrices that make up a shard
 
 bool transposes_a(const NodeView& node) { return node.get_or("transpose_a", false); }
 bool transposes_b(const NodeView& node) { return node.get_or("transpose_b", false); }
-
-Shape batch_of(const Shape& shape) { return Shape(shape.dims().first(shape.rank() - 2)); }
 
 void infer_matmul(InferContext& c) {
   const DType dtype = c.same_dtype();
@@ -38,25 +40,6 @@ void infer_matmul(InferContext& c) {
   dims.push_back(a.dim(ta ? -1 : -2));
   dims.push_back(b.dim(tb ? -2 : -1));
   c.add_output(dtype, Shape(std::span<const std::int64_t>(dims)));
-}
-
-// Which matrix of an operand belongs to each matrix of the result.
-std::vector<std::int64_t> matrices_of(const Shape& operand, const Shape& batch) {
-  std::vector<std::int64_t> numbers(static_cast<std::size_t>(batch.num_elements()));
-  const Shape own = batch_of(operand);
-  const std::size_t lead = batch.rank() - own.rank();
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    auto rest = static_cast<std::int64_t>(i);
-    std::int64_t stride = 1;
-    for (std::size_t axis = batch.rank(); axis-- > 0;) {
-      const std::int64_t at = rest % batch[axis];
-      rest /= batch[axis];
-      if (axis < lead) continue;
-      if (own[axis - lead] > 1) numbers[i] += at * stride;
-      stride *= own[axis - lead];
-    }
-  }
-  return numbers;
 }
 
 // A node of known shapes: equal products, each cut into tiles, or several of them to a shard.

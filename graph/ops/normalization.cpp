@@ -11,6 +11,7 @@
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/ops/rules/internal/axes.h"
 #include "lockstep/graph/ops/rules/internal/floating.h"
+#include "lockstep/graph/ops/rules/internal/items.h"
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 #include "lockstep/graph/ops/rules/internal/shares.h"
 
@@ -19,6 +20,8 @@ namespace lockstep {
 namespace {
 
 using internal::gradient_of_layer_norm_grad;
+using internal::norm_rows;
+using internal::NormRows;
 using internal::shards_for;
 using kernels::AxisReduce;
 using kernels::Reduction;
@@ -82,19 +85,6 @@ OpDef moments_op() {
 // --- layer_norm
 
 constexpr std::int64_t kNormGrain = 32 << 10;  // elements per shard; about 30 us
-
-// x as rows: each spans the last axes, those that gamma has.
-struct Rows {
-  std::int64_t count = 1, d = 1;
-};
-
-Rows rows_of(const NodeView& node) {
-  Rows rows;
-  rows.d = node.input(1).shape.num_elements();
-  const Shape& x = node.input(0).shape;
-  for (std::size_t i = 0; i < x.rank() - node.input(1).shape.rank(); ++i) rows.count *= x[i];
-  return rows;
-}
 
 // Checks x and gamma; returns the dimensions of x before those of gamma.
 Shape infer_rows(const InferContext& c) {
@@ -169,17 +159,17 @@ OpDef layer_norm_op() {
     return internal::cost_by_elements(node, outputs, 6);
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
-    const Rows rows = rows_of(node);
-    return Split{std::clamp<std::int64_t>(shards_for(rows.count * rows.d, kNormGrain), 1,
+    const NormRows rows = norm_rows(node);
+    return Split{std::clamp<std::int64_t>(shards_for(rows.count * rows.width, kNormGrain), 1,
                                           std::max<std::int64_t>(rows.count, 1)),
                  0, false};
   };
   def.gradient = layer_norm_gradient;
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
-    return [dtype = node.input(0).dtype, rows = rows_of(node),
+    return [dtype = node.input(0).dtype, rows = norm_rows(node),
             epsilon = node.get<double>("epsilon")](KernelContext& c) {
       const auto [begin, end] = c.range(rows.count);
-      kernels::layer_norm(dtype, c.input(0), c.input(1), c.input(2), epsilon, rows.d, c.output(0),
+      kernels::layer_norm(dtype, c.input(0), c.input(1), c.input(2), epsilon, rows.width, c.output(0),
                           c.output(1), c.output(2), begin, end);
     };
   };
@@ -212,24 +202,25 @@ OpDef layer_norm_grad_op() {
     return internal::cost_by_elements(node, outputs, 12);
   };
   def.split = [](const NodeView& node, std::span<const TensorSpec>) {
-    const Rows rows = rows_of(node);
+    const NormRows rows = norm_rows(node);
     // A shard of few rows would spend its time on its partial sums.
     const std::int64_t most = std::max<std::int64_t>(rows.count / 8, 1);
     const std::int64_t shards =
-        std::clamp<std::int64_t>(shards_for(rows.count * rows.d, kNormGrain), 1, most);
-    return Split{shards, static_cast<std::size_t>(shards) * kernels::layer_norm_partial_bytes(rows.d), true};
+        std::clamp<std::int64_t>(shards_for(rows.count * rows.width, kNormGrain), 1, most);
+    return Split{shards, static_cast<std::size_t>(shards) * kernels::layer_norm_partial_bytes(rows.width),
+                 true};
   };
   def.gradient = gradient_of_layer_norm_grad();
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
-    return [dtype = node.input(0).dtype, rows = rows_of(node)](KernelContext& c) {
+    return [dtype = node.input(0).dtype, rows = norm_rows(node)](KernelContext& c) {
       if (c.is_finish()) {
-        kernels::layer_norm_join(dtype, c.scratch(), c.num_shards(), rows.d, c.output(1), c.output(2));
+        kernels::layer_norm_join(dtype, c.scratch(), c.num_shards(), rows.width, c.output(1), c.output(2));
         return;
       }
       const auto [begin, end] = c.range(rows.count);
       auto* partial = static_cast<std::byte*>(c.scratch()) +
-                      static_cast<std::size_t>(c.shard()) * kernels::layer_norm_partial_bytes(rows.d);
-      kernels::layer_norm_grad(dtype, c.input(0), c.input(1), c.input(2), c.input(3), c.input(4), rows.d,
+                      static_cast<std::size_t>(c.shard()) * kernels::layer_norm_partial_bytes(rows.width);
+      kernels::layer_norm_grad(dtype, c.input(0), c.input(1), c.input(2), c.input(3), c.input(4), rows.width,
                                c.output(0), partial, begin, end);
     };
   };

@@ -17,6 +17,7 @@ namespace lockstep {
 
 namespace {
 
+using internal::summed_axes;
 using internal::target_of;
 using internal::target_shape_of;
 
@@ -170,17 +171,6 @@ OpDef broadcast_to_op() {
   };
   def.kernels["cpu"] = internal::kernel_of_box(def.moves);
   return def;
-}
-
-// The axes of x that a sum to this shape sums over.
-std::vector<std::int64_t> summed_axes(const Shape& from, const Shape& to) {
-  std::vector<std::int64_t> axes;
-  const std::size_t fresh = from.rank() - to.rank();
-  for (std::size_t axis = 0; axis < from.rank(); ++axis) {
-    if (axis < fresh || (to[axis - fresh] == 1 && from[axis] != 1))
-      axes.push_back(static_cast<std::int64_t>(axis));
-  }
-  return axes;
 }
 
 kernels::Reduction summing(const NodeView& node, std::span<const TensorSpec> outputs) {

@@ -57,4 +57,14 @@ Shape reduced_shape(const Shape& shape, const std::vector<std::int64_t>& axes, b
   return Shape(std::span<const std::int64_t>(dims));
 }
 
+std::vector<std::int64_t> summed_axes(const Shape& from, const Shape& to) {
+  std::vector<std::int64_t> axes;
+  const std::size_t fresh = from.rank() - to.rank();
+  for (std::size_t axis = 0; axis < from.rank(); ++axis) {
+    if (axis < fresh || (to[axis - fresh] == 1 && from[axis] != 1))
+      axes.push_back(static_cast<std::int64_t>(axis));
+  }
+  return axes;
+}
+
 }  // namespace lockstep::internal

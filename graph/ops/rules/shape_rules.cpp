@@ -92,4 +92,24 @@ ElementMoves dense_box(const TensorSpec& output, std::vector<std::int64_t> in_st
   return {{std::move(box)}};
 }
 
+Shape batch_of(const Shape& shape) { return Shape(shape.dims().first(shape.rank() - 2)); }
+
+std::vector<std::int64_t> matrices_of(const Shape& operand, const Shape& batch) {
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(batch.num_elements()));
+  const Shape own = batch_of(operand);
+  const std::size_t lead = batch.rank() - own.rank();
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    auto rest = static_cast<std::int64_t>(i);
+    std::int64_t stride = 1;
+    for (std::size_t axis = batch.rank(); axis-- > 0;) {
+      const std::int64_t at = rest % batch[axis];
+      rest /= batch[axis];
+      if (axis < lead) continue;
+      if (own[axis - lead] > 1) numbers[i] += at * stride;
+      stride *= own[axis - lead];
+    }
+  }
+  return numbers;
+}
+
 }  // namespace lockstep::internal

@@ -26,5 +26,7 @@ std::vector<std::int64_t> reduced_axes(std::vector<std::int64_t> axes, std::size
 std::vector<std::int64_t> reduced_axes(const NodeView& node);
 // The shape that is left once these axes (from reduced_axes) are reduced.
 Shape reduced_shape(const Shape& shape, const std::vector<std::int64_t>& axes, bool keepdims);
+// The axes that a sum of a tensor to this shape, to which it could be broadcast, sums over.
+std::vector<std::int64_t> summed_axes(const Shape& from, const Shape& to);
 
 }  // namespace lockstep::internal

@@ -37,4 +37,16 @@ inline Split split_items(const Items& items, std::int64_t grain) {
   return {std::clamp<std::int64_t>(shards, 1, std::max<std::int64_t>(items.count, 1)), 0, false};
 }
 
+// Input 0 as rows: each spans the last axes, those that input 1 has.
+struct NormRows {
+  std::int64_t count = 1, width = 1;
+};
+inline NormRows norm_rows(const NodeView& node) {
+  NormRows rows;
+  rows.width = node.input(1).shape.num_elements();
+  const Shape& x = node.input(0).shape;
+  for (std::size_t i = 0; i < x.rank() - node.input(1).shape.rank(); ++i) rows.count *= x[i];
+  return rows;
+}
+
 }  // namespace lockstep::internal

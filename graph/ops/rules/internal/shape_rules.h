@@ -32,4 +32,9 @@ KernelMaker kernel_of_box(MovesFn moves);
 // The box that a dense output takes from an input with these strides, from element `start` on.
 ElementMoves dense_box(const TensorSpec& output, std::vector<std::int64_t> in_strides, std::int64_t start);
 
+// Of a batch of matrices: the shape without the last two axes, and which matrix of an operand, whose batch is broadcast,
+// belongs to each matrix of the result.
+Shape batch_of(const Shape& shape);
+std::vector<std::int64_t> matrices_of(const Shape& operand, const Shape& batch);
+
 }  // namespace lockstep::internal
