@@ -12,7 +12,7 @@
 #   internal    Headers below a folder named `internal` are seen by this component and by the tests alone.
 #   cuda        A folder `cuda` is compiled only with LOCKSTEP_CUDA; it has .cu sources too.
 #   public      <component>/public_headers.txt lists what is installed. A line that ends in " (umbrella)" is in
-#               "lockstep/lockstep.h" too; one that ends in " (cuda)" counts in a build with CUDA. Headers that it does not list are for Lockstep's own components.
+#               "lockstep/lockstep.h" too; one that ends in " (cuda)" or " (nccl)" counts in a build with CUDA, or with NCCL. Headers that it does not list are for Lockstep's own components.
 #
 # DEPENDS names components (public), LINK libraries of other projects (private), CUDA those of NVIDIA, which the room `cuda` alone
 # sees.
@@ -86,6 +86,10 @@ function(lockstep_component)
     list(FILTER sources EXCLUDE REGEX "(^|/)cuda/")
     list(FILTER headers EXCLUDE REGEX "(^|/)cuda/")
   endif()
+  if(NOT LOCKSTEP_HAS_NCCL)
+    list(FILTER sources EXCLUDE REGEX "(^|/)nccl/")
+    list(FILTER headers EXCLUDE REGEX "(^|/)nccl/")
+  endif()
   set(internal_headers ${headers})
   list(FILTER internal_headers INCLUDE REGEX "(^|/)internal/")
   set(visible_headers ${headers})
@@ -115,8 +119,11 @@ function(lockstep_component)
                            $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>)
     target_include_directories(${room_target} PRIVATE ${room_roots})
     target_link_libraries(${room_target} PRIVATE ${arg_DEPENDS} ${arg_LINK})
-    if(room STREQUAL "cuda")
+    if(room MATCHES "^(cuda|nccl)$")
       target_link_libraries(${room_target} PRIVATE ${arg_CUDA})
+    endif()
+    if(room STREQUAL "nccl")
+      target_include_directories(${room_target} SYSTEM PRIVATE "${LOCKSTEP_NCCL_INCLUDE_DIR}")
     endif()
     set_target_properties(${room_target} PROPERTIES LOCKSTEP_ROOTS "${room_roots}")
     list(APPEND room_targets ${room_target})
@@ -141,6 +148,9 @@ function(lockstep_component)
   file(STRINGS "${list_file}" listed REGEX "^[^#]")
   if(NOT LOCKSTEP_HAS_CUDA)
     list(FILTER listed EXCLUDE REGEX " \\(cuda\\)$")
+  endif()
+  if(NOT LOCKSTEP_HAS_NCCL)
+    list(FILTER listed EXCLUDE REGEX " \\(nccl\\)$")
   endif()
   set(umbrella ${listed})
   list(FILTER umbrella INCLUDE REGEX " \\(umbrella\\)$")

@@ -27,8 +27,8 @@
 //   deadline  applies to arrival: an operation that all have joined runs to its end. The earliest deadline
 //             that any participant gave holds for all of them.
 //
-// Implementations: core/communicators/in_process_group.h. Others (NCCL, Gloo, MPI) derive from Communicator
-// and PendingState; their headers say what they promise about bits and failures.
+// Implementations: core/communicators/in_process_group.h, and core/nccl/nccl_group.h for cards. Others (Gloo, MPI)
+// derive from Communicator and PendingState; their headers say what they promise about bits and failures.
 //
 // Thread safety: one thread at a time per Communicator and per Pending; different participants at the same
 // time.
@@ -41,7 +41,9 @@
 #include <utility>
 
 #include "lockstep/core/base/export.h"
+#include "lockstep/core/device.h"
 #include "lockstep/core/dtype.h"
+#include "lockstep/core/error.h"
 #include "lockstep/core/kernels/reduce_replicas.h"
 
 namespace lockstep {
@@ -147,6 +149,11 @@ class LOCKSTEP_API Communicator {
   // Any of the calls above, stated by its parts.
   [[nodiscard]] Pending call(const CommunicatorCall& call) { return checked(call); }
 
+  // Where buffers lie: in the memory of the host, or of a card.
+  virtual DeviceKind memory_kind() const { return DeviceKind::kCpu; }
+  // The group ends, for this participant at once and for the others as if it had left: from any thread, also while operations are
+  // under way, any number of times. They fail with this reason, and so do later calls.
+  virtual void abort(const Error& why) = 0;
   // Leaves the group, as the destructor does: operations that others wait for with this participant fail.
   // Later calls throw FailedPrecondition.
   virtual void close() = 0;

@@ -43,6 +43,7 @@ Group::Group(std::unique_ptr<Communicator> communicator) {
   if (communicator == nullptr) throw InvalidArgument("Group: got no communicator");
   rank_ = communicator->rank();
   size_ = communicator->size();
+  memory_kind_ = communicator->memory_kind();
   state_ = std::make_unique<State>(std::move(communicator));
   state_->thread = std::thread([state = state_.get()] { state->serve(); });
 }
@@ -60,6 +61,8 @@ Group::~Group() {
   state_->changed.notify_one();
   state_->thread.join();
 }
+
+void Group::abort(const Error& why) { state_->communicator->abort(why); }
 
 void Group::start(const CommunicatorCall& call, Completion& done) {
   if (!state_->process.is_of_this_process()) {

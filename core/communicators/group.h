@@ -33,6 +33,8 @@ class LOCKSTEP_API Group {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  DeviceKind memory_kind() const { return memory_kind_; }  // Communicator::memory_kind
+  void abort(const Error& why);                            // Communicator::abort
 
   // Queues the call; the memory belongs to it until `done` is signalled. Whatever goes wrong with the call
   // goes to `done`, except: throws std::bad_alloc, and FailedPrecondition in a child that fork() made; then
@@ -43,6 +45,7 @@ class LOCKSTEP_API Group {
   struct State;
   std::unique_ptr<State> state_;
   int rank_ = 0, size_ = 0;
+  DeviceKind memory_kind_ = DeviceKind::kCpu;
 };
 
 }  // namespace lockstep

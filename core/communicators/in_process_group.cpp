@@ -20,6 +20,7 @@ class InProcessCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return room_.size(); }
+  void abort(const Error& why) override { room_.lose(rank_, str("has ended it: ", why.what())); }
   void close() override { leave("left the group: it closed its communicator"); }
 
  protected:

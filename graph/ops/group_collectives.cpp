@@ -11,12 +11,16 @@
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/rules/internal/group_calls.h"
 
 namespace lockstep {
 
 namespace {
 
-using Kind = CommunicatorCall::Kind;
+using internal::all_reduce_call;
+using internal::broadcast_call;
+using internal::group_of;
+using internal::start_group_call;
 
 OpDef group_op(std::string name, std::string summary) {
   OpDef def;
@@ -26,22 +30,6 @@ OpDef group_op(std::string name, std::string summary) {
   def.effects = Effect::kCollective;
   def.attributes = {{"group", AttributeType::kString}};
   return def;
-}
-
-// What every call of a node has in common; the kernel adds the memory and the deadline.
-CommunicatorCall call_of(const NodeView& node, Kind kind) {
-  CommunicatorCall call;
-  call.kind = kind;
-  call.dtype = node.input(0).dtype;
-  call.count = node.input(0).shape.num_elements();
-  return call;
-}
-
-void start(Group& group, CommunicatorCall call, const void* in, KernelContext& c) {
-  call.in = in;
-  call.out = c.output(0);
-  if (c.run().deadline != nullptr) call.deadline = *c.run().deadline;
-  group.start(call, c.defer());
 }
 
 OpDef group_all_reduce_op() {
@@ -61,10 +49,8 @@ OpDef group_all_reduce_op() {
     return {group_all_reduce(op, c.grad(0), c.view().get<std::string>("group"))};
   };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
-    CommunicatorCall call = call_of(node, Kind::kAllReduce);
-    call.op = parse_reduce_op(node.get<std::string>("reduce"));
-    return [&group = node.group(node.get<std::string>("group")), call](KernelContext& c) {
-      start(group, call, c.input(0), c);
+    return [&group = group_of(node, DeviceKind::kCpu), call = all_reduce_call(node)](KernelContext& c) {
+      start_group_call(group, call, c.input(0), c);
     };
   };
   def.kernels["cpu"].deferred = true;
@@ -79,19 +65,12 @@ OpDef group_broadcast_op() {
     c.add_output(c.input(0));
   };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
-    const auto root = node.get_or<std::int64_t>("root", 0);
-    Group& group = node.group(node.get<std::string>("group"));
-    if (root >= group.size()) {
-      NodeView::fail(str("root ", root, " is no member: the group '", node.get<std::string>("group"),
-                         "' has ", group.size()));
-    }
-    CommunicatorCall call = call_of(node, Kind::kBroadcast);
-    call.peer = static_cast<int>(root);
-    return [&group, call](KernelContext& c) {
+    Group& group = group_of(node, DeviceKind::kCpu);
+    return [&group, call = broadcast_call(node, group)](KernelContext& c) {
       // The root sends from its output, and the others receive there.
       const auto bytes = static_cast<std::size_t>(num_bytes(c.input_spec(0)));
       if (group.rank() == call.peer && bytes > 0) std::memcpy(c.output(0), c.input(0), bytes);
-      start(group, call, c.output(0), c);
+      start_group_call(group, call, c.output(0), c);
     };
   };
   def.kernels["cpu"].deferred = true;
