@@ -63,7 +63,9 @@ NullBackend::NullBackend() {
   for (const std::string& name : registry.names()) {
     const OpDef& op = registry.get(name);
     const KernelDef* const cpu = registry.kernel(op, "cpu");
-    if (name == "call" || cpu == nullptr || cpu->deferred || op.traits.refuses_integers) continue;
+    if (name == "call" || cpu == nullptr || cpu->deferred || op.traits.refuses_integers ||
+        op.traits.refuses_floats)
+      continue;
     if (registry.kernel(op, "null") == nullptr) registry.add_kernel(name, "null", nothing);
   }
 }

@@ -95,7 +95,9 @@ struct OpRegistry::State {
   NameMap<const OpDef*> known;
   NameMap<std::weak_ptr<const OpDef>> unknown;  // each lives as long as a graph holds it
   std::deque<KernelDef> kernels;                // added later; addresses never change
-  NameMap<std::map<std::string, const KernelDef*, std::less<>>> added;  // by op and kernel set
+  // By op and kernel set; null: it was asked for, and nothing could be derived.
+  NameMap<std::map<std::string, const KernelDef*, std::less<>>> added;
+  std::map<std::string, std::function<KernelMaker(const OpDef&)>, std::less<>> derived;  // by kernel set
 };
 
 OpRegistry::OpRegistry() : state_(std::make_unique<State>()) {}
@@ -139,6 +141,8 @@ void OpRegistry::add_kernel(std::string_view op, std::string_view kernel_set, Ke
   if (kernel_set.empty()) throw InvalidArgument(str("the kernel of op '", op, "' names no kernel set"));
   const std::unique_lock lock(state_->mutex);
   auto& added = state_->added[def.name];
+  const auto there = added.find(kernel_set);
+  if (there != added.end() && there->second == nullptr) added.erase(there);
   if (def.kernels.contains(kernel_set) || added.contains(kernel_set)) {
     throw InvalidArgument(str("op '", op, "' has a kernel for the kernel set '", kernel_set, "' already"));
   }
@@ -147,11 +151,29 @@ void OpRegistry::add_kernel(std::string_view op, std::string_view kernel_set, Ke
 
 const KernelDef* OpRegistry::kernel(const OpDef& op, std::string_view kernel_set) const {
   if (const auto own = op.kernels.find(kernel_set); own != op.kernels.end()) return &own->second;
-  const std::shared_lock lock(state_->mutex);
-  const auto added = state_->added.find(op.name);
-  if (added == state_->added.end()) return nullptr;
-  const auto found = added->second.find(kernel_set);
-  return found == added->second.end() ? nullptr : found->second;
+  std::function<KernelMaker(const OpDef&)> derive;
+  {
+    const std::shared_lock lock(state_->mutex);
+    if (const auto added = state_->added.find(op.name); added != state_->added.end()) {
+      if (const auto found = added->second.find(kernel_set); found != added->second.end())
+        return found->second;
+    }
+    const auto derived = state_->derived.find(kernel_set);
+    if (derived == state_->derived.end() || !op.known) return nullptr;
+    derive = derived->second;
+  }
+  KernelMaker maker = derive(op);  // not under the lock: it may look at other ops
+  const std::unique_lock lock(state_->mutex);
+  const auto [place, fresh] = state_->added[op.name].try_emplace(std::string(kernel_set), nullptr);
+  if (fresh && maker) place->second = &state_->kernels.emplace_back(std::move(maker));
+  return place->second;
+}
+
+void OpRegistry::derive_kernels(std::string_view kernel_set,
+                                std::function<KernelMaker(const OpDef&)> derive) {
+  const std::unique_lock lock(state_->mutex);
+  if (!state_->derived.emplace(kernel_set, std::move(derive)).second)
+    throw InvalidArgument(str("kernels of the kernel set '", kernel_set, "' are derived already"));
 }
 
 std::vector<std::string> OpRegistry::kernel_sets(const OpDef& op) const {
@@ -160,7 +182,9 @@ std::vector<std::string> OpRegistry::kernel_sets(const OpDef& op) const {
   {
     const std::shared_lock lock(state_->mutex);
     if (const auto added = state_->added.find(op.name); added != state_->added.end()) {
-      for (const auto& [set, unused] : added->second) sets.push_back(set);
+      for (const auto& [set, kernel] : added->second) {
+        if (kernel != nullptr) sets.push_back(set);
+      }
     }
   }
   std::ranges::sort(sets);

@@ -149,11 +149,14 @@ class LOCKSTEP_API NodeView {
   // For kernel makers of collectives between processes: the group that the runtime knows by this name. Throws
   // NotFound, naming the groups there are, and FailedPrecondition in the interpreter, which has none.
   Group& group(std::string_view name) const;
+  // For kernel makers: may products of f32 be computed from less precise factors (CompileOptions::allow_tf32)?
+  bool allows_tf32() const { return allows_tf32_; }
   // The same node, about to run on this device of this runtime; both must outlive the view.
-  NodeView placed(const Device& device, const Runtime& runtime) const {
+  NodeView placed(const Device& device, const Runtime& runtime, bool allows_tf32 = false) const {
     NodeView view = *this;
     view.device_ = &device;
     view.runtime_ = &runtime;
+    view.allows_tf32_ = allows_tf32;
     return view;
   }
 
@@ -172,6 +175,7 @@ class LOCKSTEP_API NodeView {
   const ShapeValues* shape_values_;
   const Device* device_ = nullptr;
   const Runtime* runtime_ = nullptr;
+  bool allows_tf32_ = false;
 };
 
 // The node that an inference rule looks at, and the outputs that the rule gives. Rules are called when a node
@@ -237,6 +241,8 @@ struct OpTraits {
   bool alias_if_same = false;  // as alias, if input 0 and output 0 turn out to have one spec
   bool infallible = false;     // its kernel never throws: allowed in the commit stage
   bool refuses_integers = false;  // its kernel throws on some integers: an index out of range, a divisor of 0
+  bool refuses_floats = false;    // its kernel throws on some floating values: NaN
+  bool refuses(DType dtype) const { return is_integer(dtype) ? refuses_integers : refuses_floats; }
   ReplicaRole role = ReplicaRole::kNone;
   bool is(ReplicaRole asked) const { return role == asked; }
   bool same_on_all = false;       // of a collective: each of its outputs is equal on all replicas
@@ -375,7 +381,10 @@ class LOCKSTEP_API OpRegistry {
   // Adds a kernel for another kernel set to an op that is registered already. Throws NotFound for an unknown
   // op, InvalidArgument if the op has a kernel for that set, or if the kernel has no maker.
   void add_kernel(std::string_view op, std::string_view kernel_set, KernelDef kernel);
-  // The op's kernel for the set, its own or an added one; null: there is none. It never changes.
+  // Ops that have no kernel for the set, whenever they are registered, get what `derive` makes of what they say about
+  // themselves (OpDef::source, OpDef::moves); an empty maker: nothing. One for each set: InvalidArgument for a second.
+  void derive_kernels(std::string_view kernel_set, std::function<KernelMaker(const OpDef&)> derive);
+  // The op's kernel for the set, its own, an added one or a derived one; null: there is none. Once asked for it never changes.
   const KernelDef* kernel(const OpDef& op, std::string_view kernel_set) const;
   // The sets that the op has a kernel for, sorted.
   std::vector<std::string> kernel_sets(const OpDef& op) const;

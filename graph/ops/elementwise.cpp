@@ -287,6 +287,38 @@ OpDef clip_op() {
   return def;
 }
 
+OpDef check_finite_op() {
+  OpDef def = elementwise_op("check_finite", "x; fails where an element is NaN, or infinite", 1);
+  def.attributes = {{"infinite", AttributeType::kBool}};
+  def.traits.infallible = false;
+  def.traits.refuses_floats = true;
+  def.infer = [](InferContext& c) {
+    if (!is_floating(c.input(0).dtype)) NodeView::fail(str("takes floating values, got ", c.input(0)));
+    c.add_output(c.input(0));
+  };
+  def.source = {"(($infinite != 0 ? isfinite(x0) : !isnan(x0)) ? x0 : (refuse(), x0))"};
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    return [dtype = outputs[0].dtype, n = outputs[0].shape.num_elements(),
+            infinite = node.get<bool>("infinite")](KernelContext& c) {
+      const auto [begin, end] = c.range(n);
+      visit_dtype(dtype, [&, first = begin, last = end]<class T>(T) {
+        if constexpr (is_floating(dtype_of<T>)) {
+          const T* const values = static_cast<const T*>(c.input(0));
+          for (std::int64_t i = first; i < last; ++i) {
+            using Wide = std::conditional_t<sizeof(T) == 2, float, T>;
+            const auto value = static_cast<Wide>(values[i]);
+            if (infinite ? std::isfinite(value) : !std::isnan(value)) continue;
+            throw InvalidArgument(str("check_finite: element ", i, " is ", value));
+          }
+        }
+      });
+      kernels::copy(dtype, c.input(0), c.output(0), begin, end);
+    };
+  };
+  def.gradient = [](GradientContext& c) -> std::vector<Gradient> { return {c.grad()}; };
+  return def;
+}
+
 OpDef cast_op() {
   OpDef def = elementwise_op("cast", "x as another dtype", 1);
   def.attributes = {{"dtype", AttributeType::kDType}};
@@ -315,7 +347,13 @@ void internal::register_elementwise_ops(OpRegistry& registry) {
   registry.add(identity_op());
   registry.add(where_op());
   registry.add(clip_op());
+  registry.add(check_finite_op());
   registry.add(cast_op());
+}
+
+Value check_finite(const Operand& x, bool infinite) {
+  const Value& value = x.value_for("check_finite");
+  return value.builder().op1("check_finite", {value}, {{"infinite", infinite}}, {}, x.site());
 }
 
 Value identity(const Operand& x) { return unary_node("identity", x); }

@@ -43,6 +43,9 @@ LOCKSTEP_API Value logical_not(const Operand& x);
 LOCKSTEP_API Value where(const Operand& condition, const Operand& a, const Operand& b);
 // x, but not below low nor above high; NaN stays NaN. Infinite bounds bound nothing.
 LOCKSTEP_API Value clip(const Operand& x, double low, double high);
+// x, of floating values; a step in which one of them is NaN, or infinite, fails (InvalidArgument) before it changes a variable.
+// The pass check-finite puts it behind every node. With `infinite` false only NaN is refused.
+LOCKSTEP_API Value check_finite(const Operand& x, bool infinite = true);
 
 // --- one operand
 LOCKSTEP_API Value identity(const Operand& x);

@@ -258,8 +258,13 @@ class FuseElementwise final : public Pass {
 
  private:
   PassOutcome run_on(Graph& graph, PassContext& context) override {
-    unplaced_on_cpu_ = context.topology == nullptr || context.topology->devices().empty() ||
-                       context.topology->devices().front().device.kind == DeviceKind::kCpu;
+    topology_ = context.topology;
+    unplaced_on_cpu_ = topology_ == nullptr || topology_->devices().empty() ||
+                       topology_->devices().front().device.kind == DeviceKind::kCpu;
+    may_move_ =
+        topology_ != nullptr && std::ranges::any_of(topology_->devices(), [](const DeviceFacts& facts) {
+          return facts.device.kind != DeviceKind::kCpu;
+        });
     return outcome_of(visit(graph, graph));
   }
 
@@ -301,7 +306,14 @@ class FuseElementwise final : public Pass {
 
   bool can_be_fused(const Node& node) const {
     if (!internal::computes_tiles(node)) return false;
-    return node.device().empty() ? unplaced_on_cpu_ : Device::parse(node.device()).kind == DeviceKind::kCpu;
+    const bool has_source = !node.op().source.empty();
+    if (node.device().empty()) return unplaced_on_cpu_ && (has_source || !may_move_);
+    const Device device = Device::parse(node.device());
+    if (device.kind == DeviceKind::kCpu) return true;
+    // Kernels of other devices are made from what the ops say about themselves, where the device runs fused nodes at all.
+    const DeviceFacts* const facts = topology_ == nullptr ? nullptr : topology_->find(device);
+    return facts != nullptr && has_source && OpRegistry::global().kernel(fused_, facts->kernels) != nullptr &&
+           OpRegistry::global().kernel(node.op(), facts->kernels) != nullptr;
   }
 
   // By id: the nodes that shape operands are computed from. They are not fused: shapes are worked out before
@@ -424,7 +436,9 @@ class FuseElementwise final : public Pass {
   }
 
   FuseElementwiseOptions options_;
+  const Topology* topology_ = nullptr;
   bool unplaced_on_cpu_ = true;
+  bool may_move_ = false;  // may nodes without a device be put on one that is no CPU?
   const OpDef& fused_ = OpRegistry::global().get("fused");
   const OpDef& placeholder_ = OpRegistry::global().get("placeholder");
 };

@@ -17,6 +17,9 @@
 // turn out to differ at run time, this costs time and nothing else: `fused` infers its region again from the
 // shapes that arrive, and every result gets its own shape.
 //
+// On devices other than CPUs, known from the topology, nodes are joined whose ops say what they compute as an expression
+// (OpDef::source), if the device's kernel set has `fused`; so are nodes without a device, where there are such devices.
+//
 // Results keep their bits. The fused node takes the name of the last one it replaces; the nodes in its region
 // keep theirs. Regions are included. Linear.
 // Thread safety: as any Pass.

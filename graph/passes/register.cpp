@@ -6,6 +6,7 @@ namespace lockstep {
 
 void register_general_passes(PassRegistry& registry) {
   internal::register_accumulate_gradients(registry);
+  internal::register_check_finite(registry);
   internal::register_clip_by_global_norm(registry);
   internal::register_common_subexpression_elimination(registry);
   internal::register_constant_folding(registry);

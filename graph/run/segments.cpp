@@ -12,13 +12,14 @@ namespace {
 constexpr double kPutSeconds = 100e-9;   // of the caller's time, for one call
 constexpr double kAwaitSeconds = 10e-6;  // only decides what is urgent
 
-// Is there a node in its regions that refuses integers, and has any?
+// Is there a node in its regions that may refuse what it is given?
 bool may_refuse_inside(const Node& node) {
   for (const Graph& region : node.regions()) {
-    const auto is_integral = [&](ValueId value) { return is_integer(region.spec(value).dtype); };
     for (const Node& inner : region.nodes()) {
-      if (!inner.op().traits.refuses_integers) continue;
-      if (std::ranges::any_of(inner.inputs(), is_integral) || may_refuse_inside(inner)) return true;
+      const auto is_refused = [&](ValueId value) {
+        return inner.op().traits.refuses(region.spec(value).dtype);
+      };
+      if (std::ranges::any_of(inner.inputs(), is_refused) || may_refuse_inside(inner)) return true;
     }
   }
   return false;
@@ -72,10 +73,11 @@ class SegmentMaker {
   void find_refusals() {
     plan_.refuses = any_phase([this](std::uint32_t i) {
       const PlannedPhase& phase = plan_.phases[i];
-      if (!is_on_device(i) || !phase.source->op().traits.refuses_integers) return false;
+      if (!is_on_device(i)) return false;
       if (!phase.source->regions().empty()) return may_refuse_inside(*phase.source);
-      return std::ranges::any_of(args_of(phase),
-                                 [](const PlannedArg& arg) { return is_integer(arg.spec->dtype); });
+      return std::ranges::any_of(args_of(phase), [&](const PlannedArg& arg) {
+        return phase.source->op().traits.refuses(arg.spec->dtype);
+      });
     });
   }
 

@@ -44,7 +44,7 @@ const std::vector<std::pair<std::string, std::string>> kLines = {
     {"lockstep ops matm", "lockstep ops matmul"},
     {"lockstep passes prove", "lockstep passes prove-sync"},
     {"lockstep completion z", "lockstep completion zsh"},
-    {"lockstep opt --print-after ch", "lockstep opt --print-after changed"},
+    {"lockstep opt --print-after cha", "lockstep opt --print-after changed"},
     {"lockstep opt --passes central", "lockstep opt --passes central-storage"},
     {"lockstep opt --passes=central", "lockstep opt --passes=central-storage"},
     {"lockstep opt -p dead-n", "lockstep opt -p dead-node-elimination"},

@@ -8,6 +8,7 @@ class PassRegistry;
 namespace lockstep::internal {
 
 void register_accumulate_gradients(PassRegistry& registry);
+void register_check_finite(PassRegistry& registry);
 void register_clip_by_global_norm(PassRegistry& registry);
 void register_common_subexpression_elimination(PassRegistry& registry);
 void register_constant_folding(PassRegistry& registry);

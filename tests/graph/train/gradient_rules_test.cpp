@@ -126,6 +126,7 @@ std::map<std::string, Case> all_cases() {
                                                                         {"sub", sub}}) {
     cases[name] = of_two(function);
   }
+  cases["check_finite"] = of({vector}, [](Inputs x) { return check_finite(x[0]); });
   cases["clip"] = of({vector}, [](Inputs x) { return clip(x[0], 0, 0.5); });
   cases["where"] =
       of({vector, vector}, [](Inputs x) { return where(greater(x[0], 0.5), exp(x[0]), sin(x[1])); });
