@@ -66,6 +66,7 @@ struct RunInfo {
   // These may end the run early; null: nothing does.
   const std::stop_token* cancel = nullptr;
   const SteadyTime* deadline = nullptr;
+  bool synchronous = false;  // each call of a device is waited for (RunOptions::synchronous)
   // Told of the nodes that run; null: no observer.
   Observer* observer = nullptr;
   internal::Flights* flights =

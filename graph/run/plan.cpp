@@ -233,7 +233,7 @@ class PlanMaker {
     const NodeView::ShapeValues shape_values = resolved_.host_values().for_node(node);
     const NodeView view = view_of(node, specs, request_.variable_specs, &shape_values);
     const DeviceFacts& facts = storages_.facts(storages_.arena_of(node.device()));
-    const NodeView placed = view.placed(facts.device, runtime_);
+    const NodeView placed = view.placed(facts.device, runtime_, options_.allow_tf32);
     static const KernelDef kNothing(
         [](const NodeView&, std::span<const TensorSpec>) -> KernelFn { return [](KernelContext&) {}; });
     const KernelDef& def = internal::gives_nothing(node, outputs) ? kNothing : find_kernel(node, facts);

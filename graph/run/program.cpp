@@ -209,6 +209,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     info.cancel = options.cancel.stop_possible() ? &options.cancel : nullptr;
     info.deadline = options.deadline ? &*options.deadline : nullptr;
     info.observer = options.observer;
+    info.synchronous = options.synchronous;
     const RunContext::Outcome outcome =
         context.run(planned.locks().all(), info, event ? &*event : nullptr, awaited);
     if (outcome.committed && !outcome.error && planned.plan().commits) store_->advance_step();

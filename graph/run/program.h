@@ -77,6 +77,9 @@ struct RunOptions {
   std::stop_token cancel = {};
   // Told about every node; must outlive the run.
   Observer* observer = nullptr;
+  // For finding errors: each call of a device with streams is waited for before the next one begins, and nothing is recorded or
+  // replayed, so that a device that fails names the node whose call it was. Slow.
+  bool synchronous = false;
 };
 
 // An error in a run: node, op, device, replica and source line are in place(); the original exception is

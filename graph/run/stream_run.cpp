@@ -298,6 +298,12 @@ void StreamRun::put_calls(std::uint32_t begin, std::uint32_t end) {
     plan_.kernels[plan_.phases[call.phase].kernel](context);
     if (is_timed_) context.stream()->record(*timings_[at].end);
     if (call.event >= 0) context.stream()->record(*events_[static_cast<std::size_t>(call.event)]);
+    if (info_->synchronous) {
+      const std::unique_ptr<Event> done =
+          device_of(static_cast<std::uint32_t>(plan_.phases[call.phase].stream)).make_event();
+      context.stream()->record(*done);
+      done->wait({});
+    }
   }
 }
 
@@ -307,7 +313,7 @@ void StreamRun::put_body(std::uint32_t index) {
   const Segment& segment = plan_.segments[index];
   Body& body = bodies_[index];
   body.replayed = false;
-  if (!segment.records || is_timed_) {  // each call of a recording has no time
+  if (!segment.records || is_timed_ || info_->synchronous) {  // each call of a recording has no time
     put_calls(segment.body_begin, segment.body_end);
     return;
   }

@@ -322,6 +322,32 @@ TEST_F(RunAhead, ErrorsComeToWhoeverAsksNext) {
   broken([&](const Program&, const Tensor&) { store_->value("w"); });
 }
 
+// Whatever call of a device fails, the run that waits for each of them knows whose it was.
+TEST_F(RunAhead, SynchronousRunsNameTheNodeThatFailed) {
+  std::vector<std::string> named;
+  for (std::uint64_t failing = 0; failing < 12; ++failing) {
+    gpus_ = std::make_shared<FakeGpu>();
+    runtime_ = Runtime({.threads = 2, .backends = {gpus_}});
+    store_ = std::make_shared<VariableStore>();
+    GraphBuilder b;
+    const Value x = b.placeholder("x", DType::kF32, {2});
+    const auto there = b.device("gpu:0");
+    const Value one = b.op1("exp", {x}, {}, "one"), two = b.op1("neg", {one}, {}, "two");
+    b.result(b.op1("tanh", {two}, {}, "three"));
+    const Program program = compiled(b.finish());
+    for (int i = 0; i < 3; ++i) program.run(list({vec({1, 2})}), {.synchronous = true});
+    EXPECT_EQ(gpus_->replays(), 0U);
+    gpus_->fail_call(failing);
+    try {
+      program.run(list({vec({1, 2})}), {.synchronous = true});
+    } catch (const RunError& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnavailable) << error.what();
+      named.push_back(error.place().node);
+    }
+  }
+  EXPECT_THAT(named, ::testing::IsSupersetOf({"one", "two", "three"}));
+}
+
 // --- data that a device refuses
 
 Graph looking_up(bool twice) {
