@@ -4,21 +4,28 @@
 #include <vector>
 
 #include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/error.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/graph/cuda/internal/elementwise.h"
+#include "lockstep/graph/cuda/internal/jit.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
+#include "lockstep/graph/cuda/internal/moves.h"
 #include "lockstep/graph/ops/rules/internal/axes.h"
 
 namespace lockstep::internal::cuda {
+
+void copy_bytes(Stream& stream, void* to, const void* from, std::size_t bytes) {
+  if (to == from || bytes == 0) return;
+  lockstep::cuda::check(
+      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, lockstep::cuda::native(stream)), stream,
+      "a copy");
+}
 
 namespace {
 
 KernelFn copy_kernel(const NodeView&, std::span<const TensorSpec> outputs) {
   return [bytes = static_cast<std::size_t>(num_bytes(outputs[0]))](KernelContext& c) {
-    if (c.output(0) == c.input(0) || bytes == 0) return;
-    lockstep::cuda::check(cudaMemcpyAsync(c.output(0), c.input(0), bytes, cudaMemcpyDeviceToDevice,
-                                          lockstep::cuda::native(*c.stream())),
-                          *c.stream(), "a copy");
+    copy_bytes(*c.stream(), c.output(0), c.input(0), bytes);
   };
 }
 
@@ -45,6 +52,22 @@ KernelFn count_kernel(const NodeView& node, std::span<const TensorSpec> outputs,
   return make_element_kernel({}, outputs, {literal_of(count)});
 }
 
+// Known when the plan is made.
+KernelFn shape_kernel(const NodeView& node, std::span<const TensorSpec>) {
+  const Shape& shape = node.input(0).shape;
+  if (shape.rank() == 0) return [](KernelContext&) {};
+  const std::string rank = std::to_string(shape.rank());
+  const JitKernel kernel(
+      str("struct Args { long long* out; long long dims[", rank,
+          "]; };\nextern \"C\" __global__ void kernel(const Args a) {\n  for (int i = 0; i < ", rank,
+          "; ++i) a.out[i] = a.dims[i];\n}\n"));
+  return [kernel, dims = std::vector(shape.dims().begin(), shape.dims().end())](KernelContext& c) {
+    Arguments arguments;
+    arguments.add(static_cast<const void*>(c.output(0))).add(dims);
+    kernel.launch(*c.stream(), 1, 1, arguments);
+  };
+}
+
 }  // namespace
 
 void add_copy_kernels(OpRegistry& registry) {
@@ -55,6 +78,7 @@ void add_copy_kernels(OpRegistry& registry) {
       registry.add_kernel(name, "cuda", copy_kernel);
   }
   registry.add_kernel("constant", "cuda", constant_kernel);
+  registry.add_kernel("shape_of", "cuda", shape_kernel);
   registry.add_kernel("group", "cuda", [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
     return [](KernelContext&) {};  // it has no value
   });

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/cuda/internal/elementwise.h"
 #include "lockstep/graph/cuda/internal/jit.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
 #include "lockstep/graph/cuda/internal/prelude.h"
@@ -81,11 +82,77 @@ KernelFn arg_kernel(const NodeView& node, bool largest) {
       {items.count, items.n, items.inner});
 }
 
+// x0, x0 + step, ...: p and q are unused.
+KernelFn iota_kernel(const NodeView& node, std::span<const TensorSpec> outputs) {
+  const DType dtype = outputs[0].dtype;
+  const double start = node.get<double>("start"), step = node.get<double>("step");
+  const std::string value =
+      is_integer(dtype) ? str(static_cast<std::uint64_t>(static_cast<std::int64_t>(start)), "ULL + ",
+                              static_cast<std::uint64_t>(static_cast<std::int64_t>(step)), "ULL * ls_word(i)")
+                        : str("ls_cast<", names_of(dtype).result, ">(", literal_of(start), " + ",
+                              literal_of(step), " * double(i))");
+  return each_kernel(str("    ", store_text(dtype, "a.out", "i", value), ";\n"),
+                     {outputs[0].shape.num_elements()});
+}
+
+// A piece of `count` rows of a tensor that has `extent` along the axis. p = extent, q = inner, r = count. A place where it does not
+// fit is refused.
+struct Piece {
+  std::int64_t extent, count, inner = 1;
+};
+Piece piece_of(const NodeView& node, const TensorSpec& whole, const TensorSpec& piece) {
+  const auto axis =
+      static_cast<std::size_t>(normal_axis(node.get_or<std::int64_t>("axis", 0), node.input(0).shape.rank()));
+  Piece rows{whole.shape[axis], piece.shape[axis]};
+  for (std::size_t d = axis + 1; d < whole.shape.rank(); ++d) rows.inner *= whole.shape[d];
+  return rows;
+}
+constexpr const char* kBegin =
+    "    const long long begin = *(const long long*)a.y;\n"
+    "    if (begin < 0 || begin > a.p - a.r) { ls_refuse(a.refusal, a.number, 0); continue; }\n";
+
+KernelFn slice_at_kernel(const NodeView& node, std::span<const TensorSpec> outputs) {
+  const Piece piece = piece_of(node, node.input(0), outputs[0]);
+  const char* const word = word_of(size_of(outputs[0].dtype));
+  return each_kernel(
+      str(kBegin, "    const long long row = a.r * a.q;\n    ((", word, "*)a.out)[i] = ((const ", word,
+          "*)a.x)[i / row * a.p * a.q + begin * a.q + i % row];\n"),
+      {outputs[0].shape.num_elements(), piece.extent, piece.inner, piece.count});
+}
+
+KernelFn unslice_at_kernel(const NodeView& node, std::span<const TensorSpec> outputs) {
+  const Piece piece = piece_of(node, outputs[0], node.input(0));
+  const char* const word = word_of(size_of(outputs[0].dtype));
+  return each_kernel(
+      str(kBegin,
+          "    const long long whole = a.p * a.q, within = i % whole - begin * a.q;\n"
+          "    const bool inside = within >= 0 && within < a.r * a.q;\n    ((",
+          word, "*)a.out)[i] = inside ? ((const ", word, "*)a.x)[i / whole * a.r * a.q + within] : 0;\n"),
+      {outputs[0].shape.num_elements(), piece.extent, piece.inner, piece.count});
+}
+
+// Its first input, unless some element is refused.
+KernelFn checked_kernel(const NodeView& node, std::span<const TensorSpec> outputs,
+                        const std::string& refused) {
+  return make_element_kernel(node.inputs().first(1), outputs,
+                             {str("((", with_attributes(refused, node), ") ? (refuse(), x0) : x0)")});
+}
+
 }  // namespace
 
 void add_indexing_kernels(OpRegistry& registry) {
   registry.add_kernel("gather", "cuda", gather_kernel);
   registry.add_kernel("one_hot", "cuda", one_hot_kernel);
+  registry.add_kernel("iota", "cuda", iota_kernel);
+  registry.add_kernel("slice_at", "cuda", slice_at_kernel);
+  registry.add_kernel("unslice_at", "cuda", unslice_at_kernel);
+  const auto checked = [](const char* refused) {
+    return [refused](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+      return checked_kernel(node, outputs, refused);
+    };
+  };
+  registry.add_kernel("check_indices", "cuda", checked("x0 < 0 || x0 >= (long long)$limit"));
+  registry.add_kernel("check_divisors", "cuda", checked("x0 == T(0)"));
   for (const bool largest : {true, false}) {
     registry.add_kernel(largest ? "argmax" : "argmin", "cuda",
                         [largest](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {

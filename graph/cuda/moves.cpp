@@ -1,6 +1,9 @@
-// graph/cuda/moves.cpp - ops that only move elements (OpDef::moves).
+// graph/cuda/moves.cpp - kernels of ops that only move elements (OpDef::moves).
+#include "lockstep/graph/cuda/internal/moves.h"
+
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/error.h"
@@ -80,27 +83,14 @@ KernelFn box_kernel(const ElementBox& whole, std::size_t bytes) {
   };
 }
 
-KernelFn moves_kernel(const ElementMoves& moves, std::span<const TensorSpec> outputs) {
+}  // namespace
+
+KernelFn make_move_kernel(const ElementMoves& moves, std::span<const TensorSpec> outputs) {
   std::vector<KernelFn> kernels;
   if (moves.fill) kernels.push_back(make_element_kernel({}, outputs, {literal_of(*moves.fill)}));
   for (const ElementBox& box : moves.boxes)
     kernels.push_back(box_kernel(box, size_of(outputs[box.output].dtype)));
-  return [kernels](KernelContext& c) {
-    for (const KernelFn& kernel : kernels) kernel(c);
-  };
-}
-
-}  // namespace
-
-void add_move_kernels(OpRegistry& registry) {
-  for (const std::string& name : registry.names()) {
-    const OpDef& op = registry.get(name);
-    if (!op.moves) continue;
-    registry.add_kernel(name, "cuda",
-                        [&op](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-                          return moves_kernel(op.moves(node, outputs), outputs);
-                        });
-  }
+  return one_after_another(std::move(kernels));
 }
 
 }  // namespace lockstep::internal::cuda

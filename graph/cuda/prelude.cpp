@@ -172,6 +172,25 @@ template <class T> struct ls_logsum {
   __device__ T finish() const { return most != most ? most : sum == T(0) ? ls_lowest<T>() : most + log(sum); }
 };
 
+// Mean, and the sum of the squares of the distances from it, however far from 0 it is.
+template <class T> struct ls_moments {
+  T count, mean, squares;
+  __device__ ls_moments() : count(0), mean(0), squares(0) {}
+  __device__ void take(T x) {
+    count += T(1);
+    const T distance = x - mean;
+    mean += distance / count;
+    squares += distance * (x - mean);
+  }
+  __device__ void join(const ls_moments& other) {
+    if (other.count == T(0)) return;
+    const T all = count + other.count, distance = other.mean - mean, share = other.count / all;
+    mean += distance * share;
+    squares += other.squares + distance * distance * count * share;
+    count = all;
+  }
+};
+
 // Over all threads of the block, of which there are a power of two; all of them get it.
 template <class T> __device__ inline T ls_block_sum(T x, T* shared) {
   __syncthreads();

@@ -1,8 +1,10 @@
 // graph/cuda/register.cpp - the kernel set "cuda".
+#include <utility>
 #include <vector>
 
 #include "lockstep/graph/cuda/internal/elementwise.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
+#include "lockstep/graph/cuda/internal/moves.h"
 #include "lockstep/graph/ir/op.h"
 #include "lockstep/graph/ops/fused/internal/tile_program.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
@@ -26,22 +28,26 @@ KernelFn fused_kernel(const NodeView& node, std::span<const TensorSpec> outputs)
   std::vector<KernelFn> kernels;
   for (std::size_t i = groups.size(); i-- > 0;)  // output 0 may lie in an input: it is written last
     kernels.push_back(make_element_kernel(steps_of(region, specs, groups[i])));
-  return [kernels](KernelContext& c) {
-    for (const KernelFn& kernel : kernels) kernel(c);
-  };
+  return one_after_another(std::move(kernels));
 }
 
 }  // namespace
 
 void add_element_kernels(OpRegistry& registry) {
-  for (const std::string& name : registry.names()) {
-    const OpDef& op = registry.get(name);
-    if (op.source.empty()) continue;
-    registry.add_kernel(name, "cuda",
-                        [&op](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-                          return make_element_kernel(steps_of(op, node, outputs));
-                        });
-  }
+  // What an op says about itself is enough, also for ops of users.
+  registry.derive_kernels("cuda", [](const OpDef& op) -> KernelMaker {
+    if (!op.source.empty()) {
+      return [&op](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+        return make_element_kernel(steps_of(op, node, outputs));
+      };
+    }
+    if (op.moves) {
+      return [&op](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+        return make_move_kernel(op.moves(node, outputs), outputs);
+      };
+    }
+    return {};
+  });
   registry.add_kernel("fused", "cuda", fused_kernel);
   registry.add_kernel("full", "cuda",
                       [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
@@ -55,13 +61,17 @@ void register_cuda_kernels(OpRegistry& registry) {
   cuda::add_element_kernels(registry);
   cuda::add_update_kernels(registry);
   cuda::add_copy_kernels(registry);
-  cuda::add_move_kernels(registry);
   cuda::add_product_kernels(registry);
   cuda::add_reduction_kernels(registry);
   cuda::add_softmax_kernels(registry);
   cuda::add_layer_norm_kernels(registry);
   cuda::add_indexing_kernels(registry);
+  cuda::add_scan_kernels(registry);
+  cuda::add_scatter_kernels(registry);
+  cuda::add_pooling_kernels(registry);
+  cuda::add_convolution_kernels(registry);
   cuda::add_replica_kernels(registry);
+  cuda::add_group_kernels(registry);
   cuda::add_random_kernels(registry);
 }
 

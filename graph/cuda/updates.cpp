@@ -8,26 +8,17 @@
 #include "lockstep/core/error.h"
 #include "lockstep/graph/cuda/internal/elementwise.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
+#include "lockstep/graph/cuda/internal/update_formulas.h"
 
 namespace lockstep::internal::cuda {
 
-namespace {
-
-// New values, one after the other: an expression may use those before it.
-struct Formula {
-  const char* op;
-  std::vector<std::string> slots;
-  std::vector<std::pair<std::string, std::string>> lines;  // name, expression
-};
-
-// In them w, g and the slots are elements; lr and t are the scalars. A is the type that is computed with.
-const std::vector<Formula>& formulas() {
-  static const std::vector<Formula> all = {
+const std::vector<UpdateFormula>& update_formulas() {
+  static const std::vector<UpdateFormula> all = {
       {"sgd", {}, {{"w", "w - A(lr) * g"}}},
       {"momentum",
        {"m"},
        {{"m", "A($momentum) * m + g"}, {"w", "w - A(lr) * ($nesterov != 0 ? g + A($momentum) * m : m)"}}},
-      {"adagrad", {"a"}, {{"a", "a + g * g"}, {"w", "w - A(lr) * g / (sqrt(a) + A($epsilon))"}}},
+      {"adagrad", {"s"}, {{"s", "s + g * g"}, {"w", "w - A(lr) * g / (sqrt(s) + A($epsilon))"}}},
       {"rmsprop",
        {"s"},
        {{"s", "A($decay) * s + A(1 - $decay) * (g * g)"}, {"w", "w - A(lr) * g / sqrt(s + A($epsilon))"}}},
@@ -62,6 +53,8 @@ const std::vector<Formula>& formulas() {
   return all;
 }
 
+namespace {
+
 bool is_name_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
 // The expression with names of values as x0, x1, ...; `inputs` gets the values in that order.
@@ -92,7 +85,8 @@ std::string with_values(const std::string& expression,
 }
 
 // The kernel's inputs are the variable, its slots, the gradient, the learning rate, and for some the step.
-KernelFn update_kernel(const Formula& formula, const NodeView& node, std::span<const TensorSpec> outputs) {
+KernelFn update_kernel(const UpdateFormula& formula, const NodeView& node,
+                       std::span<const TensorSpec> outputs) {
   ElementSteps steps;
   steps.shape = outputs[0].shape;
   std::vector<std::pair<std::string, std::size_t>> values;
@@ -126,7 +120,7 @@ KernelFn update_kernel(const Formula& formula, const NodeView& node, std::span<c
 }  // namespace
 
 void add_update_kernels(OpRegistry& registry) {
-  for (const Formula& formula : formulas()) {
+  for (const UpdateFormula& formula : update_formulas()) {
     registry.add_kernel(formula.op, "cuda",
                         [&formula](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
                           return update_kernel(formula, node, outputs);

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "lockstep/core/kernels/strided.h"
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/build/internal/region_trace.h"
 #include "lockstep/graph/ir/replica_nodes.h"
@@ -152,6 +153,25 @@ OpDef all_gather_op() {
     }
     return back;
   };
+  def.moves = [](const NodeView& node, std::span<const TensorSpec> outputs) {
+    const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
+    ElementMoves moves;
+    for (std::size_t output = 0; output < outputs.size(); ++output) {
+      const Shape& whole = outputs[output].shape;
+      const auto axis =
+          static_cast<std::size_t>(internal::normal_axis(node.get_or<std::int64_t>("axis", 0), whole.rank()));
+      const std::vector<std::int64_t> out_strides = kernels::dense_strides(whole);
+      std::int64_t begin = 0;
+      for (std::size_t r = 0; r < replicas; ++r) {
+        const std::size_t input = r * tensors + output % tensors;
+        const Shape& part = node.input(input).shape;
+        moves.boxes.push_back({input, output, std::vector(part.dims().begin(), part.dims().end()),
+                               kernels::dense_strides(part), out_strides, 0, begin});
+        begin += part[axis] * out_strides[axis];
+      }
+    }
+    return moves;
+  };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
     struct Piece {
@@ -258,8 +278,7 @@ OpDef reduce_scatter_op() {
   };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
-    if (replicas == 1 && node.get_or<std::int64_t>("pieces", 1) != 1)
-      NodeView::fail("one replica runs what is to be cut for several: let a strategy distribute the graph");
+    internal::check_pieces(node);
     struct Piece {
       DType dtype;
       std::int64_t row, elements;  // of a piece: contiguous elements, and all elements
@@ -327,6 +346,20 @@ OpDef broadcast_replica_op() {
       back.emplace_back(where(here, total, zeros_like(total)));
     }
     return back;
+  };
+  def.moves = [](const NodeView& node, std::span<const TensorSpec> outputs) {
+    const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
+    const auto root = static_cast<std::size_t>(replicas > 1 ? node.get_or<std::int64_t>("root", 0) : 0);
+    ElementMoves moves;
+    for (std::size_t output = 0; output < outputs.size(); ++output)
+      moves.boxes.push_back({root * tensors + output % tensors,
+                             output,
+                             {outputs[output].shape.num_elements()},
+                             {1},
+                             {1},
+                             0,
+                             0});
+    return moves;
   };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;

@@ -39,30 +39,6 @@ OpDef reduce_replicas_op() {
 
 // --- chunks: what the owner of one part of each tensor computes, and how the parts come together again
 
-// Far more than there are replicas, and few enough for the arithmetic below.
-constexpr std::int64_t kMaxChunks = 1 << 20;
-
-struct Chunk {
-  std::int64_t index, count;
-  // elements * i / count, without computing the product, which may overflow.
-  std::int64_t begin(std::int64_t elements, std::int64_t i) const {
-    return elements / count * i + elements % count * i / count;
-  }
-  // The part [first, second) of `elements`.
-  std::pair<std::int64_t, std::int64_t> of(std::int64_t elements) const {
-    return {begin(elements, index), begin(elements, index + 1)};
-  }
-};
-
-Chunk chunk_of(const NodeView& node) {
-  const auto index = node.get<std::int64_t>("chunk"), count = node.get<std::int64_t>("chunks");
-  if (count > kMaxChunks) NodeView::fail(str("there are at most ", kMaxChunks, " chunks, got ", count));
-  if (count < 1 || index < 0 || index >= count) {
-    NodeView::fail(str("chunk ", index, " of ", count, " does not exist"));
-  }
-  return Chunk{index, count};
-}
-
 OpDef reduce_chunk_op() {
   OpDef def = reduce_replicas_op();
   def.name = "reduce_chunk";
@@ -85,15 +61,9 @@ OpDef reduce_chunk_op() {
     }
   };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    const Chunk chunk = chunk_of(node);
-    std::vector<std::int64_t> offsets;
-    for (std::size_t t = 0; t < outputs.size(); ++t) {
-      const auto [first, last] = chunk.of(node.input(t).shape.num_elements());
-      if (outputs[t].shape != Shape{last - first})
-        NodeView::fail(
-            str("its output ", t, " is ", outputs[t], ", and its chunk has ", last - first, " elements"));
-      offsets.push_back(first * static_cast<std::int64_t>(size_of(outputs[t].dtype)));
-    }
+    std::vector<std::int64_t> offsets = chunk_offsets(node, outputs);
+    for (std::size_t t = 0; t < outputs.size(); ++t)
+      offsets[t] *= static_cast<std::int64_t>(size_of(outputs[t].dtype));
     ReplicaReduction reduction(node, outputs);
     reduction.set_offsets(std::move(offsets));
     return reduction;
@@ -127,6 +97,17 @@ void check_chunks(const NodeView& node, std::size_t tensor, std::size_t tensors)
     NodeView::fail(str("the chunks of ", like, " have ", elements, " elements together"));
 }
 
+// The number of tensors; fails if an output is not what its chunks make.
+std::size_t check_joined(const NodeView& node, std::span<const TensorSpec> outputs) {
+  const std::size_t tensors = joined_tensors(node);
+  for (std::size_t t = 0; t < tensors; ++t) {
+    check_chunks(node, t, tensors);
+    if (outputs[t] != node.input(node.num_inputs() - tensors + t))
+      NodeView::fail(str("its output ", t, " is ", outputs[t], ", and its chunks are of another shape"));
+  }
+  return tensors;
+}
+
 OpDef join_chunks_op() {
   OpDef def;
   def.name = "join_chunks";
@@ -143,13 +124,19 @@ OpDef join_chunks_op() {
       c.add_output(c.input(c.num_inputs() - tensors + t));
     }
   };
-  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-    const std::size_t tensors = joined_tensors(node);
-    for (std::size_t t = 0; t < tensors; ++t) {
-      check_chunks(node, t, tensors);
-      if (outputs[t] != node.input(node.num_inputs() - tensors + t))
-        NodeView::fail(str("its output ", t, " is ", outputs[t], ", and its chunks are of another shape"));
+  def.moves = [](const NodeView& node, std::span<const TensorSpec> outputs) {
+    const std::size_t tensors = check_joined(node, outputs);
+    ElementMoves moves;
+    std::vector<std::int64_t> begins(tensors, 0);
+    for (std::size_t i = 0; i + tensors < node.num_inputs(); ++i) {
+      const std::int64_t elements = node.input(i).shape.num_elements();
+      moves.boxes.push_back({i, i % tensors, {elements}, {1}, {1}, 0, begins[i % tensors]});
+      begins[i % tensors] += elements;
     }
+    return moves;
+  };
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    const std::size_t tensors = check_joined(node, outputs);
     std::vector<std::size_t> bytes;
     for (std::size_t i = 0; i + tensors < node.num_inputs(); ++i)
       bytes.push_back(static_cast<std::size_t>(num_bytes(node.input(i))));
@@ -173,6 +160,7 @@ OpDef copy_op() {
   def.inputs = Arity::exactly(1);
   def.traits.transfers = true;
   def.traits.infallible = true;
+  def.traits.shape_math = true;  // a shape stays one in another memory
   def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
   def.cost = moving_cost;
   def.split = [](const NodeView&, std::span<const TensorSpec> outputs) {

@@ -1,17 +1,21 @@
-// Tests: graph/cuda/register.cpp, graph/cuda/updates.cpp, graph/cuda/replicas.cpp
+// Tests: graph/cuda/register.cpp, graph/cuda/updates.cpp, graph/cuda/replicas.cpp, graph/cuda/scatter.cpp,
+//        graph/cuda/sorted_rows.cpp
 // Whole programs on a card: training as on the CPU, the same bits each time, refusals, logical GPUs.
 #include "support/program_test.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/core/runtime.h"
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/train/gradients.h"
@@ -99,6 +103,132 @@ TEST_F(CardProgram, GivesTheSameBitsEachTime) {
     const std::vector<float> again = losses_on("gpu:0", "adam", 6);
     ASSERT_EQ(std::memcmp(first.data(), again.data(), first.size() * sizeof(float)), 0) << "repetition " << i;
   }
+}
+
+// Rows that are named several times, and rows that are not named; twelve steps, so that slots count.
+TEST_F(CardProgram, UpdatesRowsAsOnTheCpu) {
+  const auto rows_after = [](const std::string& device, const std::string& optimizer) {
+    GraphBuilder b;
+    const Value at = b.placeholder("at", DType::kI64, {64});
+    const auto there = b.device(device);
+    const VariableRef w = b.variable("w", numbers({33, 5}, 7));
+    const Value loss = mean(square(gather(b.read(w), at)));
+    optimizer_of(optimizer)->minimize(loss, {w});
+    b.result(loss);
+    const Runtime runtime({.threads = 2});
+    const auto store = std::make_shared<VariableStore>();
+    const Program program = compile(b.finish(), runtime, {.variables = store});
+    for (int step = 0; step < 12; ++step) {
+      Tensor indices = Tensor::empty(DType::kI64, {64});
+      for (std::int64_t i = 0; i < 64; ++i)
+        indices.data<std::int64_t>()[static_cast<std::size_t>(i)] = (i * i + step) % 29;
+      program.run(std::vector{indices});
+    }
+    return store->value("w").host();
+  };
+  for (const char* optimizer : {"sgd", "momentum", "adagrad", "rmsprop", "adam", "adamw"}) {
+    const Tensor here = rows_after("cpu:0", optimizer), there = rows_after("gpu:0", optimizer);
+    for (std::size_t i = 0; i < here.data<float>().size(); ++i)
+      ASSERT_NEAR(there.data<float>()[i], here.data<float>()[i], 2e-6) << optimizer << ", element " << i;
+  }
+}
+
+TEST_F(CardProgram, RefusesIndicesBeforeRowsAreUpdated) {
+  GraphBuilder b;
+  const Value at = b.placeholder("at", DType::kI64, {3});
+  const auto there = b.device("gpu:0");
+  const VariableRef w = b.variable("w", numbers({5, 4}, 7));
+  Adam(0.1).minimize(sum(square(gather(b.read(w), at))), {w});
+  const auto store = std::make_shared<VariableStore>();
+  const Program program = compile(b.finish(), Runtime({.threads = 2}), {.variables = store});
+  for (int i = 0; i < 4; ++i) {
+    program.run(std::vector{Tensor::from<std::int64_t>({3}, {1, 4, 1})});
+    program.wait();
+    const Tensor before = store->value("w").host();
+    const auto refused = caught([&] {
+      program.run(std::vector{Tensor::from<std::int64_t>({3}, {2, 5, 1})});
+      program.wait();
+    });
+    EXPECT_EQ(refused.code, ErrorCode::kInvalidArgument) << refused.what;
+    EXPECT_TRUE(store->value("w").host().bit_equal(before));
+  }
+}
+
+TEST_F(CardProgram, ChangesRowsInTheirOrder) {
+  for (const DType dtype : {DType::kI64, DType::kF32, DType::kBF16}) {
+    for (const char* how : {"set", "add", "mul", "div", "min", "max"}) {
+      GraphBuilder b;
+      const VariableRef w = b.variable("w", Tensor::full(dtype, {5, 3}, 60));
+      const Value at = b.placeholder("at", DType::kI64, {6}), rows = b.placeholder("rows", dtype, {6, 3});
+      b.result(b.op1("assign_rows", {at, rows}, {{"variable", w}, {"how", how}}));
+      Tensor given = Tensor::empty(dtype, {6, 3});
+      visit_dtype(dtype, [&]<class T>(T) {
+        for (std::size_t i = 0; i < 18; ++i)
+          given.data<T>()[i] = static_cast<T>(static_cast<float>(i % 7 + 1));
+      });
+      testing::expect_same_on_card(b.finish(), {Tensor::from<std::int64_t>({6}, {1, 4, 1, 1, 0, 4}), given});
+    }
+  }
+}
+
+TEST_F(CardProgram, CombinesTheValuesOfReplicas) {
+  for (const DType dtype : {DType::kI32, DType::kF16, DType::kF32, DType::kF64}) {
+    GraphBuilder b;
+    const Value x = b.placeholder("x", dtype, {6, 9}), y = b.placeholder("y", dtype, {6, 9}),
+                z = b.placeholder("z", dtype, {6, 9});
+    const std::vector<Value> all = {x, y, z};
+    const Attribute three{"replicas", std::int64_t{3}};
+    const auto results = [&](const std::vector<Value>& values) {
+      for (const Value& value : values) b.result(value);
+    };
+    for (const char* reduce : {"sum", "mean", "min", "max", "prod"}) {
+      if (is_integer(dtype) && std::string_view(reduce) == "mean") continue;
+      results(b.op("all_reduce", all, {three, {"reduce", reduce}}));
+      for (const std::int64_t axis : {0, 1})
+        results(b.op("reduce_scatter", all, {three, {"reduce", reduce}, {"axis", axis}}));
+      std::vector<Value> chunks;
+      for (const std::int64_t chunk : {0, 1, 2, 3})
+        chunks.push_back(b.op1("reduce_chunk", {x, y, z},
+                               {three, {"reduce", reduce}, {"chunk", chunk}, {"chunks", std::int64_t{4}}}));
+      results(chunks);
+      chunks.push_back(x);
+      results(b.op("join_chunks", chunks, {{"chunks", std::int64_t{4}}}));
+    }
+    for (const std::int64_t axis : {0, 1}) results(b.op("all_gather", all, {three, {"axis", axis}}));
+    results(b.op("broadcast_replica", all, {three, {"root", std::int64_t{2}}}));
+    std::vector<Tensor> feeds(3, Tensor());
+    for (std::size_t f = 0; f < feeds.size(); ++f) {
+      feeds[f] = Tensor::empty(dtype, {6, 9});
+      visit_dtype(dtype, [&]<class T>(T) {
+        for (std::size_t i = 0; i < 54; ++i)
+          feeds[f].data<T>()[i] = static_cast<T>(static_cast<float>((i * 5 + f * 3) % 11) - 4.0F);
+      });
+    }
+    testing::expect_same_on_card(b.finish(), feeds);
+  }
+}
+
+// TF32 keeps 10 bits of a factor: far from f32, and not far off.
+TEST_F(CardProgram, MultipliesInTf32OnlyWhenAllowed) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {64, 512}), y = b.placeholder("y", DType::kF32, {512, 48});
+  const auto there = b.device("gpu:0");
+  b.result(matmul(x, y));
+  const Graph graph = b.finish();
+  const Runtime runtime({.threads = 1});
+  const std::vector<Tensor> fed = {numbers({64, 512}, 1), numbers({512, 48}, 2)};
+  const auto product = [&](bool allow_tf32) {
+    return compile(graph, runtime, {.allow_tf32 = allow_tf32}).run(fed)[0].host();
+  };
+  const Tensor exact = Interpreter(graph).run(fed)[0], narrow = product(true), wide = product(false);
+  double off_wide = 0, off_narrow = 0;
+  for (std::size_t i = 0; i < exact.data<float>().size(); ++i) {
+    off_wide = std::max(off_wide, std::abs(double{wide.data<float>()[i]} - exact.data<float>()[i]));
+    off_narrow = std::max(off_narrow, std::abs(double{narrow.data<float>()[i]} - exact.data<float>()[i]));
+  }
+  EXPECT_LT(off_wide, 1e-5);
+  EXPECT_GT(off_narrow, 1e-4);
+  EXPECT_LT(off_narrow, 1e-2);
 }
 
 TEST_F(CardProgram, RefusesDataBeforeItCommits) {

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <memory>
 
 #include <gtest/gtest.h>
 
 #include "lockstep/core/runtime.h"
+#include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/transform/pass.h"
 #include "lockstep/strategies/passes/place.h"
@@ -40,6 +43,43 @@ double element(const Tensor& tensor, std::int64_t i) {
   });
 }
 
+// Does each element of the results depend on single elements alone?
+bool is_elementwise(const Graph& graph) {
+  return std::ranges::all_of(graph.nodes(), [](const Node& node) {
+    const OpDef& op = node.op();
+    return !op.source.empty() || op.moves || op.inputs.min == 0;
+  });
+}
+
+void expect_near_tensors(std::span<const Tensor> actual, std::span<const Tensor> expected, bool summed) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const Tensor there = actual[i].host(), here = expected[i].host();
+    ASSERT_EQ(there.spec(), here.spec());
+    const double tolerance = tolerance_of(here.dtype());
+    double largest = 1;
+    for (std::int64_t e = 0; summed && e < here.num_elements(); ++e) {
+      if (const double y = std::abs(element(here, e)); std::isfinite(y)) largest = std::max(largest, y);
+    }
+    for (std::int64_t e = 0; e < here.num_elements(); ++e) {
+      const double x = element(there, e), y = element(here, e);
+      if (x == y || (std::isnan(x) && std::isnan(y))) continue;
+      EXPECT_LE(std::abs(x - y), tolerance * std::max(largest, std::abs(y)))
+          << "result " << i << ", element " << e << ": " << x << " on the card, " << y << " here";
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+bool same_bits(std::span<const Tensor> actual, std::span<const Tensor> expected) {
+  return std::ranges::equal(actual, expected, [](const Tensor& x, const Tensor& y) {
+    const Tensor a = x.host(), b = y.host();
+    return a.spec() == b.spec() &&
+           (a.num_bytes() == 0 ||
+            std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.num_bytes())) == 0);
+  });
+}
+
 }  // namespace
 
 bool has_card() {
@@ -52,26 +92,25 @@ std::vector<std::vector<Tensor>> run_on_card(Graph graph, std::span<const std::v
   if (!has_card()) return {};
   PassContext context{.topology = &card_runtime().topology()};
   make_place({.devices = {"gpu:0"}})->run(graph, context);
-  const Program program = compile(std::move(graph), card_runtime());
+  const Program program =
+      compile(std::move(graph), card_runtime(), {.variables = std::make_shared<VariableStore>()});
   std::vector<std::vector<Tensor>> results;
   for (const std::vector<Tensor>& fed : feeds) results.push_back(program.run(fed));
   program.wait();
   return results;
 }
 
-void expect_near_tensors(std::span<const Tensor> actual, std::span<const Tensor> expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    const Tensor there = actual[i].host(), here = expected[i].host();
-    ASSERT_EQ(there.spec(), here.spec());
-    const double tolerance = tolerance_of(here.dtype());
-    for (std::int64_t e = 0; e < here.num_elements(); ++e) {
-      const double x = element(there, e), y = element(here, e);
-      if (x == y || (std::isnan(x) && std::isnan(y))) continue;
-      EXPECT_LE(std::abs(x - y), tolerance * std::max(1.0, std::abs(y)))
-          << "result " << i << ", element " << e << ": " << x << " on the card, " << y << " here";
-      if (::testing::Test::HasFailure()) return;
+void expect_same_on_card(const Graph& graph, const std::vector<Tensor>& feeds) {
+  const std::vector<std::vector<Tensor>> there = run_on_card(graph, std::vector(3, feeds));
+  Interpreter steps(graph);
+  std::vector<Tensor> before;
+  for (std::size_t run = 0; run < there.size(); ++run) {
+    const std::vector<Tensor> here = steps.run(feeds);
+    expect_near_tensors(there[run], here, !is_elementwise(graph));
+    if (run > 0 && same_bits(here, before)) {
+      EXPECT_TRUE(same_bits(there[run], there[run - 1])) << "runs " << run - 1 << " and " << run;
     }
+    before = here;
   }
 }
 

@@ -73,6 +73,39 @@ Cost moving_cost(const NodeView& node, std::span<const TensorSpec> outputs) {
   return cost;
 }
 
+void check_pieces(const NodeView& node) {
+  if (replicas_of(node) == 1 && node.get_or<std::int64_t>("pieces", 1) != 1)
+    NodeView::fail("one replica runs what is to be cut for several: let a strategy distribute the graph");
+}
+
+// elements * i / count, without computing the product, which may overflow.
+std::pair<std::int64_t, std::int64_t> Chunk::of(std::int64_t elements) const {
+  const auto begin = [&](std::int64_t i) { return elements / count * i + elements % count * i / count; };
+  return {begin(index), begin(index + 1)};
+}
+
+Chunk chunk_of(const NodeView& node) {
+  const auto index = node.get<std::int64_t>("chunk"), count = node.get<std::int64_t>("chunks");
+  if (count > kMaxChunks) NodeView::fail(str("there are at most ", kMaxChunks, " chunks, got ", count));
+  if (count < 1 || index < 0 || index >= count) {
+    NodeView::fail(str("chunk ", index, " of ", count, " does not exist"));
+  }
+  return Chunk{index, count};
+}
+
+std::vector<std::int64_t> chunk_offsets(const NodeView& node, std::span<const TensorSpec> outputs) {
+  const Chunk chunk = chunk_of(node);
+  std::vector<std::int64_t> offsets;
+  for (std::size_t t = 0; t < outputs.size(); ++t) {
+    const auto [first, last] = chunk.of(node.input(t).shape.num_elements());
+    if (outputs[t].shape != Shape{last - first})
+      NodeView::fail(
+          str("its output ", t, " is ", outputs[t], ", and its chunk has ", last - first, " elements"));
+    offsets.push_back(first);
+  }
+  return offsets;
+}
+
 FlatTensors::FlatTensors(std::span<const TensorSpec> tensors) {
   for (const TensorSpec& spec : tensors) {
     const std::int64_t elements = spec.shape.num_elements();

@@ -1,12 +1,15 @@
 // Tests: graph/cuda/elementwise.cpp, graph/cuda/elementwise_source.cpp, graph/cuda/jit.cpp, graph/cuda/prelude.cpp,
 //        graph/cuda/types.cpp, graph/cuda/moves.cpp, graph/cuda/copies.cpp, graph/cuda/reductions.cpp,
 //        graph/cuda/softmax.cpp, graph/cuda/matmul.cpp, graph/cuda/indexing.cpp,
-//        graph/cuda/random.cpp, graph/cuda/layer_norm.cpp
+//        graph/cuda/random.cpp, graph/cuda/layer_norm.cpp, graph/cuda/scans.cpp, graph/cuda/scatter.cpp,
+//        graph/cuda/windows.cpp, graph/cuda/pooling.cpp, graph/cuda/convolution.cpp, graph/cuda/product.cpp,
+//        graph/cuda/sorted_rows.cpp
 // The kernels that are generated compile, on machines without a card too.
 #include <cstdlib>
 #include <filesystem>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -65,6 +68,7 @@ TEST_F(CudaSources, OfElementWiseOps) {
     ++ops;
     std::vector<Attribute> attributes;
     if (name == "clip") attributes = {{"low", -1.0}, {"high", 2.0}};
+    if (name == "check_finite") attributes = {{"infinite", true}};
     bool taken = false;
     for (const DType dtype : kAllDTypes) {
       if (name == "cast") attributes = {{"dtype", dtype}};
@@ -155,6 +159,37 @@ TEST_F(CudaSources, OfMoves) {
   expect_compiles(b.finish(), 22);
 }
 
+TEST_F(CudaSources, OfScansAndRows) {
+  GraphBuilder b;
+  for (const DType dtype : {DType::kI32, DType::kF16, DType::kF32, DType::kF64}) {
+    const auto name = [&](const char* prefix) { return str(prefix, static_cast<int>(dtype)); };
+    const Value x = b.placeholder(name("x"), dtype, {4, 6});
+    b.result(cumsum(x, 1));
+    b.result(cumsum(x, 0, true, true));
+    b.result(top_k(x, 3).values);
+    b.result(scatter_add(b.placeholder(name("at"), DType::kI64, {4}), x,
+                         b.constant(Tensor::from<std::int64_t>({2}, {9, 6}))));
+    b.result(iota(b, dtype, 300, 1, 2));
+    if (dtype != DType::kI32) b.result(moments(x, {1}).mean);
+  }
+  expect_compiles(b.finish(), 20);
+}
+
+TEST_F(CudaSources, OfWindows) {
+  GraphBuilder b;
+  for (const DType dtype : kFloating) {
+    const auto name = [&](const char* prefix) { return str(prefix, static_cast<int>(dtype)); };
+    const Value x = b.placeholder(name("x"), dtype, {2, 9, 8, 4}),
+                w = b.placeholder(name("w"), dtype, {3, 3, 4, 6}),
+                grouped = b.placeholder(name("grouped"), dtype, {3, 3, 2, 6});
+    const Value loss = sum(max_pool(x, {2, 2})) + sum(avg_pool(x, {2, 2})) + sum(square(conv2d(x, w))) +
+                       sum(square(conv2d(x, grouped, {.groups = 2})));
+    b.result(loss);
+    for (const Value back : gradients(loss, {x, w, grouped})) b.result(back);
+  }
+  expect_compiles(b.finish(), 40);
+}
+
 TEST_F(CudaSources, OfRandomOps) {
   GraphBuilder b;
   for (const DType dtype : kFloating) {
@@ -184,6 +219,71 @@ TEST_F(CudaSources, OfOptimizers) {
     minimize(Adam(0.1));
     minimize(AdamW(0.1));
     expect_compiles(b.finish(), 8);
+  }
+}
+
+TEST_F(CudaSources, OfUpdatesOfRows) {
+  for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF64}) {
+    GraphBuilder b;
+    const Value at = b.placeholder("at", DType::kI64, {5}), rows = b.placeholder("rows", dtype, {5, 4});
+    int variables = 0;
+    const auto minimize = [&](Optimizer&& optimizer) {
+      const VariableRef w = b.variable(str("w", variables++), Tensor::zeros(dtype, {3, 4}));
+      optimizer.minimize(sum(square(gather(b.read(w), at))), {w});
+    };
+    minimize(Sgd(0.1));
+    minimize(Momentum(0.1, 0.9, true));
+    minimize(Adagrad(0.1));
+    minimize(RmsProp(0.1));
+    minimize(RmsProp(0.1, {.momentum = 0.9}));
+    minimize(RmsProp(0.1, {.momentum = 0.9, .centered = true}));
+    minimize(Adam(0.1));
+    minimize(AdamW(0.1));
+    const VariableRef w = b.variable("w", Tensor::zeros(dtype, {3, 4}));
+    for (const char* how : {"set", "add", "mul", "div", "min", "max"})
+      b.result(b.op1("assign_rows", {at, rows}, {{"variable", w}, {"how", how}}));
+    expect_compiles(b.finish(), 14);
+  }
+}
+
+TEST_F(CudaSources, OfValuesOfReplicas) {
+  GraphBuilder b;
+  for (const DType dtype : {DType::kI32, DType::kBF16, DType::kF32, DType::kF64}) {
+    const auto name = [&](const char* prefix) { return str(prefix, static_cast<int>(dtype)); };
+    const Value x = b.placeholder(name("x"), dtype, {4, 6}), y = b.placeholder(name("y"), dtype, {4, 6});
+    const std::vector<Value> both = {x, y};
+    const Attribute two{"replicas", std::int64_t{2}};
+    for (const char* reduce : {"sum", "mean", "min", "max", "prod"}) {
+      if (is_integer(dtype) && std::string_view(reduce) == "mean") continue;
+      b.op("all_reduce", both, {two, {"reduce", reduce}});
+      b.op("reduce_scatter", both, {two, {"reduce", reduce}, {"axis", std::int64_t{1}}});
+      b.op("reduce_chunk", both,
+           {two, {"reduce", reduce}, {"chunk", std::int64_t{1}}, {"chunks", std::int64_t{3}}});
+    }
+    b.op("all_gather", both, {two, {"axis", std::int64_t{1}}});
+    b.op("broadcast_replica", both, {two, {"root", std::int64_t{1}}});
+    if (dtype != DType::kI32) b.op1("prod_of_others", {x}, {{"axis", std::int64_t{0}}});
+  }
+  b.result(replica_id(b));
+  expect_compiles(b.finish(), 45);
+}
+
+// What runs on the host, with copies, and why.
+TEST_F(CudaSources, AreThereForAllOpsButThese) {
+  const std::set<std::string> on_host = {
+      "call",
+      "cond",
+      "while_loop",
+      "replicated",
+      "merge_call",  // run their regions, whose nodes have kernels
+      "placeholder",
+      "read",                // have no kernel anywhere
+      "random_permutation",  // each number depends on all before it
+  };
+  for (const std::string& name : OpRegistry::global().names()) {
+    EXPECT_EQ(OpRegistry::global().kernel(OpRegistry::global().get(name), "cuda") == nullptr,
+              on_host.contains(name))
+        << name;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/kernels/reduce_replicas.h"
@@ -26,8 +27,22 @@ ReduceOp reduce_of(const NodeView& node);  // the attribute `reduce`
 TensorSpec joined_spec(const NodeView& node, std::size_t t, std::size_t tensors);
 // Fails if an input cannot be reduced by `op`.
 void check_reducible(const NodeView& node, ReduceOp op);
+// Fails if one replica alone runs a reduce_scatter that cuts for several.
+void check_pieces(const NodeView& node);
 // The cost of ops that read and write each element once.
 Cost moving_cost(const NodeView& node, std::span<const TensorSpec> outputs);
+
+// One of `count` nearly equal parts of a tensor's elements: what the owner of one part computes.
+struct Chunk {
+  std::int64_t index, count;
+  // The part [first, second) of `elements`.
+  std::pair<std::int64_t, std::int64_t> of(std::int64_t elements) const;
+};
+// Far more than there are replicas, and few enough for the arithmetic of chunks.
+inline constexpr std::int64_t kMaxChunks = 1 << 20;
+Chunk chunk_of(const NodeView& node);  // the attributes `chunk` and `chunks`
+// The first element of the node's chunk of each tensor. Fails if an output has another number of elements than its chunk.
+std::vector<std::int64_t> chunk_offsets(const NodeView& node, std::span<const TensorSpec> outputs);
 
 // The elements of several tensors under one numbering: a shard takes a range of it. Each tensor begins at a
 // number where a long shard may begin, so that a long shard begins on a cache line of its first tensor.

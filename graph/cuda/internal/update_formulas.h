@@ -1,0 +1,19 @@
+// graph/cuda/internal/update_formulas.h - what optimizers do to an element of a variable (core/kernels/updates.h), as text.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::internal::cuda {
+
+// New values, one after the other: an expression may use those before it. In it w, g and the slots are elements; lr and t
+// are the scalars; A is the type that is computed with. "rate" and "scale" are double.
+struct UpdateFormula {
+  const char* op;
+  std::vector<std::string> slots;
+  std::vector<std::pair<std::string, std::string>> lines;  // name, expression
+};
+const std::vector<UpdateFormula>& update_formulas();
+
+}  // namespace lockstep::internal::cuda

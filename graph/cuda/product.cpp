@@ -1,0 +1,171 @@
+// graph/cuda/product.cpp - products of row-major matrices of floating values, by cuBLASLt.
+#include "lockstep/graph/cuda/internal/product.h"
+
+#include <array>
+#include <mutex>
+
+#include <cublasLt.h>
+
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/error.h"
+#include "lockstep/graph/cuda/internal/jit.h"
+
+namespace lockstep::internal::cuda {
+
+namespace {
+
+constexpr std::size_t kWorkspaceAlignment = 256;
+constexpr std::size_t kWorkspace = std::size_t{32}
+                                   << 20;  // what cuBLASLt's best algorithms for large cards ask for
+
+void check(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
+              str("cuBLASLt, ", what, ": ", cublasLtGetStatusName(status)));
+}
+
+// One for each card, made when it is first used.
+cublasLtHandle_t handle_of(int card) {
+  static auto* const handles = new std::array<cublasLtHandle_t, kMostCards>{};  // NOLINT: never destroyed
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  cublasLtHandle_t& handle = handles->at(static_cast<std::size_t>(card));
+  if (handle == nullptr) check(cublasLtCreate(&handle), "a handle");
+  return handle;
+}
+
+// What cuBLASLt makes, with what frees it.
+template <class T, cublasStatus_t (*destroy)(T)>
+class Owned {
+ public:
+  Owned() = default;
+  ~Owned() {
+    if (object_ != nullptr) static_cast<void>(destroy(object_));
+  }
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  T* place() { return &object_; }
+  T get() const { return object_; }
+
+ private:
+  T object_ = nullptr;
+};
+
+cudaDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF16: return CUDA_R_16F;
+    case DType::kBF16: return CUDA_R_16BF;
+    case DType::kF64: return CUDA_R_64F;
+    default: return CUDA_R_32F;
+  }
+}
+
+}  // namespace
+
+// cuBLASLt has the columns of a matrix one behind the other, so that it computes the transpose of c, which is b^T a^T, without
+// moving anything.
+// The way in which cuBLASLt computes it on one card: chosen once, by its heuristic, from the shapes alone.
+class FloatProduct::Plan {
+ public:
+  Plan(const Product& product, int card) : handle_(handle_of(card)), is_f64_(product.dtype == DType::kF64) {
+    const cudaDataType_t type = type_of(product.dtype);
+    const bool in_tf32 = product.tf32 && product.dtype == DType::kF32;
+    const cublasComputeType_t arithmetic = is_f64_   ? CUBLAS_COMPUTE_64F
+                                           : in_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                     : CUBLAS_COMPUTE_32F;
+    check(cublasLtMatmulDescCreate(operation_.place(), arithmetic, is_f64_ ? CUDA_R_64F : CUDA_R_32F),
+          "an operation");
+    set_transposed(CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b);
+    set_transposed(CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_a);
+    // As row-major matrices: b is [k, n], or [n, k]; a is [m, k], or [k, m].
+    make_layout(b_, type, product.transpose_b ? product.k : product.n,
+                product.transpose_b ? product.n : product.k, product.batch, product.b_step);
+    make_layout(a_, type, product.transpose_a ? product.m : product.k,
+                product.transpose_a ? product.k : product.m, product.batch, product.a_step);
+    make_layout(c_, type, product.n, product.m, product.batch, product.m * product.n);
+    Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
+    check(cublasLtMatmulPreferenceCreate(preference.place()), "a preference");
+    check(cublasLtMatmulPreferenceSetAttribute(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                               &kWorkspace, sizeof kWorkspace),
+          "the size of its memory");
+    for (const cublasLtMatmulPreferenceAttributes_t which :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      check(cublasLtMatmulPreferenceSetAttribute(preference.get(), which, &product.alignment,
+                                                 sizeof product.alignment),
+            "an alignment");
+    int found = 0;
+    check(cublasLtMatmulAlgoGetHeuristic(handle_, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
+                                         preference.get(), 1, &choice_, &found),
+          "the choice of an algorithm");
+    if (found == 0) throw Error(ErrorCode::kUnimplemented, "cuBLASLt has no algorithm for a product");
+  }
+
+  void run(cudaStream_t stream, const void* a, const void* b, void* c, void* workspace, bool add) const {
+    const double one64 = 1, zero64 = 0;
+    const float one32 = 1, zero32 = 0;
+    const void* const one = is_f64_ ? static_cast<const void*>(&one64) : &one32;
+    const void* const kept = add ? one : is_f64_ ? static_cast<const void*>(&zero64) : &zero32;
+    check(cublasLtMatmul(handle_, operation_.get(), one, b, b_.get(), a, a_.get(), kept, c, c_.get(), c,
+                         c_.get(), &choice_.algo, workspace, kWorkspace, stream),
+          "a product");
+  }
+
+ private:
+  using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+
+  void set_transposed(cublasLtMatmulDescAttributes_t which, bool transposed) {
+    const cublasOperation_t operation = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    check(cublasLtMatmulDescSetAttribute(operation_.get(), which, &operation, sizeof operation),
+          "a transposition");
+  }
+
+  static void make_layout(Layout& layout, cudaDataType_t type, std::int64_t columns, std::int64_t rows,
+                          std::int64_t batch, std::int64_t step) {
+    check(cublasLtMatrixLayoutCreate(layout.place(), type, static_cast<std::uint64_t>(columns),
+                                     static_cast<std::uint64_t>(rows), columns),
+          "a layout");
+    const auto count = static_cast<std::int32_t>(batch);
+    check(cublasLtMatrixLayoutSetAttribute(layout.get(), CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                           sizeof count),
+          "the size of a batch");
+    check(cublasLtMatrixLayoutSetAttribute(layout.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step,
+                                           sizeof step),
+          "the step of a batch");
+  }
+
+  cublasLtHandle_t handle_;
+  bool is_f64_;
+  Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
+  Layout a_, b_, c_;
+  cublasLtMatmulHeuristicResult_t choice_{};
+};
+
+// Plans by card, made when it is first used there.
+class FloatProduct::Plans {
+ public:
+  explicit Plans(const Product& product) : product_(product) {}
+  const Plan& at(int card) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_ptr<Plan>& plan = plans_.at(static_cast<std::size_t>(card));
+    if (plan == nullptr) plan = std::make_unique<Plan>(product_, card);
+    return *plan;
+  }
+
+ private:
+  const Product product_;
+  std::mutex mutex_;
+  std::array<std::unique_ptr<Plan>, kMostCards> plans_;
+};
+
+FloatProduct::FloatProduct(const Product& product) : plans_(std::make_shared<Plans>(product)) {}
+
+void FloatProduct::run(Stream& stream, const void* a, const void* b, void* c, void* room, bool add) const {
+  const cudaStream_t native = lockstep::cuda::native(stream);
+  auto* const begin = static_cast<std::byte*>(room);
+  const std::size_t over = reinterpret_cast<std::uintptr_t>(begin) % kWorkspaceAlignment;
+  void* const workspace = begin + (over == 0 ? 0 : kWorkspaceAlignment - over);
+  plans_->at(lockstep::cuda::card_of(stream)).run(native, a, b, c, workspace, add);
+}
+
+}  // namespace lockstep::internal::cuda
