@@ -26,7 +26,7 @@ using testing::vec;
 // --- devices and options
 
 TEST_F(StrategyErrors, DevicesAndOptionsAreChecked) {
-  if (testing::on_fake_gpus()) GTEST_SKIP() << "of CPUs";
+  if (testing::on_gpus()) GTEST_SKIP() << "of CPUs";
   const auto mirrored_with = [](std::vector<std::string> devices) {
     return [devices] { MirroredStrategy({.devices = devices}); };
   };
@@ -107,7 +107,7 @@ TEST_F(StrategyErrors, DevicesAndOptionsAreChecked) {
 
 // As options and as text.
 TEST_F(StrategyErrors, CountsOfGpusAreChecked) {
-  if (testing::on_fake_gpus()) GTEST_SKIP() << "of a machine without GPUs";
+  if (testing::on_gpus()) GTEST_SKIP() << "of a machine without GPUs";
   const std::string both = "You cannot specify both num_gpus and num_gpus_per_worker";
   const std::string one_of = "Must only specify one of devices and num_gpus";
   const auto text = [](const std::string& options) {

@@ -53,7 +53,7 @@ class Meeting final : public Observer {
 };
 
 TEST(Overlap, ABucketIsReducedWhileTheBackwardPassRuns) {
-  if (testing::on_fake_gpus()) GTEST_SKIP() << "its kernels are the host's";
+  if (testing::on_gpus()) GTEST_SKIP() << "its kernels are the host's";
   MirroredOptions options{.devices = test_devices(2), .bytes_per_pack = 1, .optimize = false};
   options.base.runtime = Runtime({.threads = 2, .cpu_devices = 2});
   options.base.compile.inline_seconds = 0;
@@ -101,7 +101,7 @@ class Updates final : public Observer {
 
 // One update for all replicas, cut over their cores; without sharing there is one for each.
 TEST(SharedUpdate, RunsInShards) {
-  if (testing::on_fake_gpus()) GTEST_SKIP() << "calls on devices have one shard";
+  if (testing::on_gpus()) GTEST_SKIP() << "calls on devices have one shard";
   for (const bool share : {true, false}) {
     MirroredOptions options{.devices = test_devices(2), .share_mirrored = share};
     options.base.runtime = Runtime({.threads = 2, .cpu_devices = 2});

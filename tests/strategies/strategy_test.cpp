@@ -122,7 +122,7 @@ TEST(Strategy, SlotsOfAMirroredValueShareOneBuffer) {
 }
 
 TEST(Strategy, RefusesDevicesItCannotUse) {
-  if (testing::on_fake_gpus()) GTEST_SKIP() << "of a machine without GPUs";
+  if (testing::on_gpus()) GTEST_SKIP() << "of a machine without GPUs";
   EXPECT_THAT(error_of([] { MirroredStrategy({.devices = std::vector<std::string>()}); }),
               HasSubstr("must not be empty"));
   EXPECT_THAT(error_of([] {

@@ -18,7 +18,7 @@ namespace {
 using testing::allocations_so_far;
 using testing::compile_here;
 using testing::kSanitized;
-using testing::on_fake_gpus;
+using testing::on_gpus;
 using testing::with_lanes;
 
 constexpr int kRuns = 1000;
@@ -51,7 +51,7 @@ class Allocations : public ::testing::Test {
  protected:
   void SetUp() override {
     if (kSanitized) GTEST_SKIP() << "sanitizers have an allocator of their own";
-    if (on_fake_gpus()) GTEST_SKIP() << "the fake allocates";
+    if (on_gpus()) GTEST_SKIP() << "the fake allocates";
   }
   const std::vector<Tensor> feeds_ = {Tensor::full(DType::kF32, {64}, 1)};
 };

@@ -16,13 +16,11 @@
 
 namespace lockstep::testing {
 
-bool on_fake_gpus();  // support/test_devices.h
+bool on_gpus();  // support/test_devices.h
 
 inline constexpr bool kSanitized = LOCKSTEP_TEST_SANITIZED != 0;
 
 // How often to repeat something: `times`, or a tenth of it (at least once) where everything is slow.
-inline std::size_t repeats(std::size_t times) {
-  return kSanitized || on_fake_gpus() ? (times + 9) / 10 : times;
-}
+inline std::size_t repeats(std::size_t times) { return kSanitized || on_gpus() ? (times + 9) / 10 : times; }
 
 }  // namespace lockstep::testing

@@ -1,38 +1,73 @@
 // tests/support/test_devices.cpp - the devices that tests of programs and strategies run on.
 #include "support/test_devices.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <string_view>
+#include <utility>
 
+#include "lockstep/core/compute_device.h"
 #include "lockstep/graph/transform/pass.h"
 #include "lockstep/strategies/passes/place.h"
 #include "lockstep/testing/fake_gpu.h"
 
 namespace lockstep::testing {
 
-bool on_fake_gpus() {
-  static const bool wanted = [] {
-    const char* const devices = std::getenv("LOCKSTEP_TEST_DEVICES");
-    return devices != nullptr && std::string_view(devices) == "gpu";
+namespace {
+
+constexpr std::size_t kGpus = 8;
+constexpr int kSkipped = 77;  // for ctest
+
+enum class Wanted : std::uint8_t { kCpus, kFakeGpus, kCard };
+
+Wanted wanted() {
+  static const Wanted devices = [] {
+    const char* const text = std::getenv("LOCKSTEP_TEST_DEVICES");
+    const std::string_view name = text == nullptr ? "" : text;
+    return name == "gpu" ? Wanted::kFakeGpus : name == "card" ? Wanted::kCard : Wanted::kCpus;
   }();
-  return wanted;
+  return devices;
 }
 
-namespace {
+// Logical devices of the first card.
+class OneCard final : public DeviceBackend {
+ public:
+  explicit OneCard(std::shared_ptr<DeviceBackend> cards) : cards_(std::move(cards)) {}
+  std::vector<std::shared_ptr<ComputeDevice>> open() override {
+    return cards_->open_logical(std::vector<LogicalDevice>(kGpus));
+  }
+  std::vector<std::shared_ptr<ComputeDevice>> open_logical(std::span<const LogicalDevice> wanted) override {
+    return cards_->open_logical(wanted);
+  }
+
+ private:
+  std::shared_ptr<DeviceBackend> cards_;
+};
 
 // Before the first test: some of them make a runtime in a static variable.
 const bool added = [] {
-  if (on_fake_gpus()) {
-    setenv("CUDA_VISIBLE_DEVICES", "", 1);  // cards of this machine would be gpu:0 and so on
-    add_default_backend(std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 8}));
+  if (wanted() == Wanted::kFakeGpus) {
+    set_default_backends({std::make_shared<FakeGpu>(FakeGpuOptions{.devices = kGpus})});
+  } else if (wanted() == Wanted::kCard) {
+    const std::vector<std::shared_ptr<DeviceBackend>> cards = default_backends();
+    if (cards.empty()) {
+      std::fputs("this machine has no card\n", stderr);
+      std::_Exit(kSkipped);
+    }
+    set_default_backends({std::make_shared<OneCard>(cards[0])});
   }
   return true;
 }();
 
 }  // namespace
 
-std::string test_device(int index) { return (on_fake_gpus() ? "gpu:" : "cpu:") + std::to_string(index); }
+bool on_gpus() { return wanted() != Wanted::kCpus; }
+
+bool on_card() { return wanted() == Wanted::kCard; }
+
+std::string test_device(int index) { return (on_gpus() ? "gpu:" : "cpu:") + std::to_string(index); }
 
 std::vector<std::string> test_devices(int count) {
   std::vector<std::string> names;
@@ -41,8 +76,8 @@ std::vector<std::string> test_devices(int count) {
 }
 
 Graph on_test_devices(Graph graph) {
-  if (!on_fake_gpus()) return graph;
-  FakeGpu::add_kernels();  // of ops that the test has made
+  if (!on_gpus()) return graph;
+  if (!on_card()) FakeGpu::add_kernels();  // of ops that the test has made
   static const Runtime runtime({.threads = 1});
   PassContext context{.topology = &runtime.topology()};
   make_place({.devices = test_devices(1)})->run(graph, context);

@@ -1,7 +1,8 @@
 // tests/support/test_devices.h - the devices that tests of programs and strategies run on.
 //
-// They are the CPU's; with LOCKSTEP_TEST_DEVICES=gpu in the environment those of a FakeGpu, which every runtime of the
-// process then has (add_default_backend). ctest runs the same programs both ways.
+// They are the CPU's; with LOCKSTEP_TEST_DEVICES=gpu in the environment those of a FakeGpu, and with =card logical devices of
+// this machine's first card, which every runtime of the process then has (set_default_backends). ctest runs the same programs
+// on CPUs and on the FakeGpu.
 #pragma once
 
 #include <string>
@@ -14,7 +15,8 @@
 
 namespace lockstep::testing {
 
-bool on_fake_gpus();
+bool on_gpus();  // fake ones, or a card's
+bool on_card();
 std::string test_device(int index);                // "cpu:1", "gpu:1"
 std::vector<std::string> test_devices(int count);  // the first ones
 // The graph with what the first of them computes placed there; on CPUs as it is.

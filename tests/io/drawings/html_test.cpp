@@ -115,7 +115,7 @@ TEST(Html, ShowsAStrategysPassesOnOneLayout) {
   EXPECT_EQ(facts["by"].text(), "replicate");
   EXPECT_THAT(facts["site"].text(), HasSubstr("html_test.cpp"));
   EXPECT_GT(facts["fl"].number(), 0);
-  if (!testing::on_fake_gpus()) {  // between two memories the clones part: one takes a copy
+  if (!testing::on_gpus()) {  // between two memories the clones part: one takes a copy
     EXPECT_EQ(facts["dev"].list().size(), 2U);
   }
   // Each replica has a feed of its own. What a clone stems from is gone by now: an earlier stage knows its

@@ -116,7 +116,7 @@ TEST(OneCopy, IsReachedByEveryWrite) {
 
 // Whether copies lie in one memory belongs to a store: strategies that disagree about it cannot share one.
 TEST_P(Copies, OneStoreIsSharedOrNot) {
-  if (testing::on_fake_gpus()) GTEST_SKIP() << "the copies lie apart";
+  if (testing::on_gpus()) GTEST_SKIP() << "the copies lie apart";
   const auto store = std::make_shared<VariableStore>();
   const auto made = [&](bool share) {
     MirroredOptions options{.devices = test_devices(3), .share_mirrored = share};

@@ -22,7 +22,7 @@ using ::testing::AllOf;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
-using testing::on_fake_gpus;
+using testing::on_gpus;
 using ::testing::StartsWith;
 using testing::test_devices;
 
@@ -162,7 +162,7 @@ TEST(VariableRows, AreChangedByEveryReplica) {
                 f(PerReplica<Tensor>({indices(0, 3), indices(0, 0)}), PerReplica<Tensor>(values(0, 0)));
                 f.program().wait();
               }),
-              HasSubstr(on_fake_gpus() ? "was refused its data" : "outside of [0, 3)"));
+              HasSubstr(on_gpus() ? "was refused its data" : "outside of [0, 3)"));
   // That step did not happen.
   EXPECT_TRUE(total.value().bit_equal(Tensor::from(Shape{3, 1}, {71.F, 2.F, 33.F})));
 }
