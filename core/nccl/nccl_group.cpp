@@ -24,26 +24,15 @@ using Kind = CommunicatorCall::Kind;
 constexpr std::chrono::microseconds kLook{20};  // between two looks at what goes on by itself
 
 // The functions of the library, by the names of their declarations.
+#define LOCKSTEP_NCCL_FUNCTIONS(each)                                                                     \
+  each(GetUniqueId) each(CommInitRankConfig) each(CommAbort) each(CommGetAsyncError) each(GetErrorString) \
+      each(GetLastError) each(GroupStart) each(GroupEnd) each(AllReduce) each(Reduce) each(Broadcast)     \
+          each(AllGather) each(ReduceScatter) each(Send) each(Recv)
 struct Library {
   Decision found = Decision::yes();
-#define LOCKSTEP_NCCL(name) decltype(&::nccl##name) name = nullptr
-  LOCKSTEP_NCCL(GetUniqueId);
-  LOCKSTEP_NCCL(CommInitRankConfig);
-  LOCKSTEP_NCCL(CommAbort);
-  LOCKSTEP_NCCL(CommDestroy);
-  LOCKSTEP_NCCL(CommGetAsyncError);
-  LOCKSTEP_NCCL(GetErrorString);
-  LOCKSTEP_NCCL(GetLastError);
-  LOCKSTEP_NCCL(GroupStart);
-  LOCKSTEP_NCCL(GroupEnd);
-  LOCKSTEP_NCCL(AllReduce);
-  LOCKSTEP_NCCL(Reduce);
-  LOCKSTEP_NCCL(Broadcast);
-  LOCKSTEP_NCCL(AllGather);
-  LOCKSTEP_NCCL(ReduceScatter);
-  LOCKSTEP_NCCL(Send);
-  LOCKSTEP_NCCL(Recv);
-#undef LOCKSTEP_NCCL
+#define LOCKSTEP_NCCL_DECLARED(name) decltype(&::nccl##name) name = nullptr;
+  LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_NCCL_DECLARED)
+#undef LOCKSTEP_NCCL_DECLARED
 
   Library() {
     void* const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);  // never closed
@@ -55,24 +44,9 @@ struct Library {
       function = reinterpret_cast<F>(dlsym(library, name));
       if (function == nullptr && found) found = Decision::no(str("libnccl.so.2 has no ", name));
     };
-#define LOCKSTEP_NCCL(name) load(name, "nccl" #name)
-    LOCKSTEP_NCCL(GetUniqueId);
-    LOCKSTEP_NCCL(CommInitRankConfig);
-    LOCKSTEP_NCCL(CommAbort);
-    LOCKSTEP_NCCL(CommDestroy);
-    LOCKSTEP_NCCL(CommGetAsyncError);
-    LOCKSTEP_NCCL(GetErrorString);
-    LOCKSTEP_NCCL(GetLastError);
-    LOCKSTEP_NCCL(GroupStart);
-    LOCKSTEP_NCCL(GroupEnd);
-    LOCKSTEP_NCCL(AllReduce);
-    LOCKSTEP_NCCL(Reduce);
-    LOCKSTEP_NCCL(Broadcast);
-    LOCKSTEP_NCCL(AllGather);
-    LOCKSTEP_NCCL(ReduceScatter);
-    LOCKSTEP_NCCL(Send);
-    LOCKSTEP_NCCL(Recv);
-#undef LOCKSTEP_NCCL
+#define LOCKSTEP_NCCL_LOADED(name) load(name, "nccl" #name);
+    LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_NCCL_LOADED)
+#undef LOCKSTEP_NCCL_LOADED
   }
   static const Library& get() {
     static const Library library;

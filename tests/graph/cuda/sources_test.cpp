@@ -202,6 +202,18 @@ TEST_F(CudaSources, OfRandomOps) {
   expect_compiles(b.finish(), 14);
 }
 
+template <class F>
+void with_each_optimizer(const F& minimize) {
+  minimize(Sgd(0.1));
+  minimize(Momentum(0.1, 0.9, true));
+  minimize(Adagrad(0.1));
+  minimize(RmsProp(0.1));
+  minimize(RmsProp(0.1, {.momentum = 0.9}));
+  minimize(RmsProp(0.1, {.momentum = 0.9, .centered = true}));
+  minimize(Adam(0.1));
+  minimize(AdamW(0.1));
+}
+
 TEST_F(CudaSources, OfOptimizers) {
   for (const DType dtype : {DType::kF16, DType::kF32, DType::kF64}) {
     GraphBuilder b;
@@ -210,14 +222,7 @@ TEST_F(CudaSources, OfOptimizers) {
       const VariableRef w = b.variable(str("w", variables++), Tensor::zeros(dtype, {3, 4}));
       optimizer.minimize(sum(square(b.read(w))), {w});
     };
-    minimize(Sgd(0.1));
-    minimize(Momentum(0.1, 0.9, true));
-    minimize(Adagrad(0.1));
-    minimize(RmsProp(0.1));
-    minimize(RmsProp(0.1, {.momentum = 0.9}));
-    minimize(RmsProp(0.1, {.momentum = 0.9, .centered = true}));
-    minimize(Adam(0.1));
-    minimize(AdamW(0.1));
+    with_each_optimizer(minimize);
     expect_compiles(b.finish(), 8);
   }
 }
@@ -231,14 +236,7 @@ TEST_F(CudaSources, OfUpdatesOfRows) {
       const VariableRef w = b.variable(str("w", variables++), Tensor::zeros(dtype, {3, 4}));
       optimizer.minimize(sum(square(gather(b.read(w), at))), {w});
     };
-    minimize(Sgd(0.1));
-    minimize(Momentum(0.1, 0.9, true));
-    minimize(Adagrad(0.1));
-    minimize(RmsProp(0.1));
-    minimize(RmsProp(0.1, {.momentum = 0.9}));
-    minimize(RmsProp(0.1, {.momentum = 0.9, .centered = true}));
-    minimize(Adam(0.1));
-    minimize(AdamW(0.1));
+    with_each_optimizer(minimize);
     const VariableRef w = b.variable("w", Tensor::zeros(dtype, {3, 4}));
     for (const char* how : {"set", "add", "mul", "div", "min", "max"})
       b.result(b.op1("assign_rows", {at, rows}, {{"variable", w}, {"how", how}}));
