@@ -30,6 +30,7 @@ constexpr std::chrono::microseconds kLook{20};  // between two looks at what goe
           each(AllGather) each(ReduceScatter) each(Send) each(Recv)
 struct Library {
   Decision found = Decision::yes();
+// NOLINTNEXTLINE(bugprone-macro-parentheses): it is declared
 #define LOCKSTEP_NCCL_DECLARED(name) decltype(&::nccl##name) name = nullptr;
   LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_NCCL_DECLARED)
 #undef LOCKSTEP_NCCL_DECLARED
