@@ -13,6 +13,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -200,6 +201,7 @@ TEST(NcclMember, DISABLED_Plays) {
   const std::map<std::string, std::function<void(const Member&, Rendezvous&)>> parts = {
       {"train", train}, {"lose_one", lose_one}, {"exchange", exchange}};
   parts.at(me.part)(me, place);
+  std::ofstream(me.folder / str("played.", me.rank)) << "to the end\n";
 }
 
 // --- those who start them
@@ -218,7 +220,9 @@ class NcclGroup : public ::testing::Test {
       std::vector<std::string> environment = {
           str("LOCKSTEP_TEST_MEMBER=", part, " ", rank, " ", size, " ", folder_.path().string()),
           str("NCCL_HOSTID=member-", rank), "NCCL_SOCKET_IFNAME=lo"};
-      for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+      for (char** entry = environ; *entry != nullptr; ++entry) {
+        if (!std::string_view(*entry).starts_with("GTEST_")) environment.emplace_back(*entry);
+      }
       std::vector<std::string> arguments = {"member", "--gtest_also_run_disabled_tests",
                                             "--gtest_filter=NcclMember.*"};
       const auto pointers = [](std::vector<std::string>& texts) {
@@ -238,6 +242,9 @@ class NcclGroup : public ::testing::Test {
       int status = 0;
       ::waitpid(process, &status, 0);
       statuses.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+      if (statuses.back() == 0) {
+        EXPECT_TRUE(std::filesystem::exists(folder_ / str("played.", statuses.size() - 1)));
+      }
     }
     return statuses;
   }
