@@ -45,7 +45,7 @@ class LOCKSTEP_API Rendezvous {
                         Deadline deadline) = 0;  // or until the deadline; may return early
 };
 
-// A folder, which is made if it is not there; on a file system that all processes see and that renames files at once.
+// A folder, which is made if it is not there; on a file system that all processes see and that has hard links.
 class LOCKSTEP_API FileRendezvous final : public Rendezvous {
  public:
   // Throws std::filesystem::filesystem_error if there can be no such folder.

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -97,7 +98,8 @@ class Member {
   cudaStream_t stream() const { return stream_; }
 
   // Puts the calls on the stream, several as one, and marks their end with the event.
-  void put(std::span<const CommunicatorCall> calls, cudaEvent_t end);
+  // Until the earliest of the deadlines it may wait for others to connect.
+  void put(std::span<const CommunicatorCall> calls, cudaEvent_t end, Deadline deadline = {});
   // Has all work before the event been done? Throws why the group failed.
   bool is_done(cudaEvent_t event);
   // The group ends for this participant; the first reason is kept.
@@ -111,6 +113,7 @@ class Member {
   // Waits for a call that goes on by itself.
   void settle(ncclResult_t result, const char* what, Deadline deadline);
   ncclResult_t state();
+  void put_together(std::span<const CommunicatorCall> calls, cudaEvent_t end, Deadline deadline);
   void put_one(const CommunicatorCall& call);
 
   const Library& nccl_ = Library::get();
@@ -250,20 +253,37 @@ void Member::put_one(const CommunicatorCall& call) {
   if (result != ncclSuccess && result != ncclInProgress) settle(result, to_string(call).c_str(), {});
 }
 
-void Member::put(std::span<const CommunicatorCall> calls, cudaEvent_t end) {
+void Member::put(std::span<const CommunicatorCall> calls, cudaEvent_t end, Deadline deadline) {
   throw_if_aborted();
   card_.use();
+  for (const CommunicatorCall& call : calls) {
+    if (call.deadline && (!deadline || *call.deadline < *deadline)) deadline = call.deadline;
+  }
+  try {
+    put_together(calls, end, deadline);
+  } catch (const std::exception& error) {  // what was put and what was not is not known: the group is over
+    abort(ErrorCode::kUnavailable, error.what());
+    throw;
+  }
+}
+
+void Member::put_together(std::span<const CommunicatorCall> calls, cudaEvent_t end, Deadline deadline) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (comm_ == nullptr) return;  // aborted meanwhile: is_done() says so
   settle(nccl_.GroupStart(), "the beginning of calls", {});
-  for (const CommunicatorCall& call : calls) put_one(call);
-  ncclResult_t result = nccl_.GroupEnd();
+  std::exception_ptr refused;
+  try {
+    for (const CommunicatorCall& call : calls) put_one(call);
+  } catch (...) {
+    refused = std::current_exception();
+  }
+  ncclResult_t result =
+      nccl_.GroupEnd();  // in any case: what follows on this thread would be part of the group otherwise
+  if (refused != nullptr) std::rethrow_exception(refused);
   while (result == ncclInProgress) {  // it connects to the others first
     lock.unlock();
-    if (has_passed(calls[0].deadline)) {
-      abort(ErrorCode::kDeadlineExceeded, str(to_string(calls[0]), " had not begun by its deadline"));
-      throw_if_aborted();
-    }
+    if (has_passed(deadline))
+      throw Error(ErrorCode::kDeadlineExceeded, str(to_string(calls[0]), " had not begun by its deadline"));
     std::this_thread::sleep_for(kLook);
     lock.lock();
     if (comm_ == nullptr) return;
@@ -277,7 +297,10 @@ bool Member::is_done(cudaEvent_t event) {
   throw_if_aborted();
   card_.use();
   const cudaError_t status = cudaEventQuery(event);
-  if (status == cudaSuccess) return true;
+  if (status == cudaSuccess) {
+    throw_if_aborted();  // an aborted operation ends, too
+    return true;
+  }
   if (status != cudaErrorNotReady) card_.check(status, "a collective");
   std::string why;
   {
@@ -316,11 +339,11 @@ class NcclPending final : public PendingState {
   void was_put() { is_put_ = true; }
 
   // All messages that wait, as one.
-  static void put(Member& member, Messages& messages) {
+  static void put(Member& member, Messages& messages, Deadline deadline) {
     if (messages.calls.empty()) return;
     const std::vector<NcclPending*> pending = std::exchange(messages.pending, {});
     const std::vector<CommunicatorCall> calls = std::exchange(messages.calls, {});
-    member.put(calls, pending[0]->end());
+    member.put(calls, pending[0]->end(), deadline);
     for (NcclPending* const one : pending) {
       if (one != pending[0])
         member.card().check(cudaEventRecord(one->end(), member.stream()), "the end of a message");
@@ -329,13 +352,13 @@ class NcclPending final : public PendingState {
   }
 
   bool done(int /*rank*/) override {
-    if (!is_put_) put(*member_, *messages_);
+    if (!is_put_) put(*member_, *messages_, call_.deadline);
     return member_->is_done(end_);
   }
 
   void wait(int /*rank*/) override {
     try {
-      if (!is_put_) put(*member_, *messages_);
+      if (!is_put_) put(*member_, *messages_, call_.deadline);
       while (!member_->is_done(end_)) {
         if (has_passed(call_.deadline)) {
           member_->abort(
@@ -405,7 +428,7 @@ class NcclCommunicator final : public Communicator {
     check_memory(call);
     auto pending = std::make_unique<NcclPending>(member_, call, messages_);
     if (call.is_collective()) {
-      NcclPending::put(*member_, *messages_);
+      NcclPending::put(*member_, *messages_, call.deadline);
       member_->put({&call, 1}, pending->end());
       pending->was_put();
     } else {
@@ -417,7 +440,8 @@ class NcclCommunicator final : public Communicator {
 
  private:
   void check_memory(const CommunicatorCall& call) const {
-    for (const void* address : {call.in, static_cast<const void*>(call.out)}) {
+    const bool gives = call.kind != Kind::kReduce || call.peer == rank();  // else `out` is ignored
+    for (const void* address : {call.in, gives ? static_cast<const void*>(call.out) : nullptr}) {
       if (address == nullptr || call.count == 0) continue;
       cudaPointerAttributes found{};
       member_->card().use();

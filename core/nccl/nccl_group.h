@@ -14,10 +14,12 @@
 //             what it had begun ends at once, and later calls say why. A new group can be made in the same process, under
 //             another generation.
 //   messages  those that were started before the first of them is waited for are exchanged together.
+//   waiting   the first calls wait until NCCL has connected the participants; their deadlines hold for that too, and they may
+//             throw what wait() would. A Pending that is dropped while its operation is under way ends the group.
 //
 // libnccl.so.2 is looked for when it is first needed, so that a program starts where there is none.
 //
-// Thread safety: as core/communicators/communicator.h says; abort() from any thread.
+// Thread safety: one thread at a time for a communicator and all of its Pendings; abort() from any thread.
 #pragma once
 
 #include <memory>

@@ -130,6 +130,13 @@ char* at(void* base, std::int64_t elements, std::size_t size) {
   return static_cast<char*>(base) + static_cast<std::size_t>(elements) * size;
 }
 
+// Of nothing.
+KernelFn zeros(const TensorSpec& output) {
+  return [bytes = static_cast<std::size_t>(num_bytes(output))](KernelContext& c) {
+    c.stream()->fill(c.output(0), std::byte{0}, bytes);
+  };
+}
+
 KernelFn forward(const NodeView& node, std::span<const TensorSpec> outputs) {
   const DType dtype = outputs[0].dtype;
   const Windows w = filter_windows(node, node.input(0).shape, node.input(1).shape);
@@ -137,6 +144,7 @@ KernelFn forward(const NodeView& node, std::span<const TensorSpec> outputs) {
   if (n == 0) return [](KernelContext&) {};
   if (w.groups > 1) return in_groups(kForwardInGroups, dtype, w, n);
   const Pieces pieces(w, dtype);
+  if (pieces.depth == 0) return zeros(outputs[0]);
   const TwoProducts products(
       {.n = w.out_channels, .k = pieces.depth, .dtype = dtype, .tf32 = node.allows_tf32()}, &Product::m, w,
       pieces);
@@ -159,6 +167,7 @@ KernelFn backward_input(const NodeView& node, std::span<const TensorSpec> output
   const std::int64_t n = outputs[0].shape.num_elements();
   if (n == 0) return [](KernelContext&) {};
   if (w.groups > 1) return in_groups(kInputInGroups, dtype, w, n);
+  if (w.out_channels == 0) return zeros(outputs[0]);
   const Pieces pieces(w, dtype);
   const TwoProducts products({.n = pieces.depth,
                               .k = w.out_channels,
@@ -185,9 +194,7 @@ KernelFn backward_filter(const NodeView& node, std::span<const TensorSpec> outpu
   const std::int64_t n = outputs[0].shape.num_elements();
   if (n == 0) return [](KernelContext&) {};
   if (w.groups > 1) return in_groups(kFilterInGroups, dtype, w, n);
-  const auto bytes = static_cast<std::size_t>(num_bytes(outputs[0]));
-  if (w.images == 0 || w.rows.out * w.columns.out == 0)
-    return [bytes](KernelContext& c) { c.stream()->fill(c.output(0), std::byte{0}, bytes); };
+  if (w.images == 0 || w.rows.out * w.columns.out == 0) return zeros(outputs[0]);
   const Pieces pieces(w, dtype);
   const TwoProducts products({.m = pieces.depth,
                               .n = w.out_channels,

@@ -177,8 +177,14 @@ void OpRegistry::derive_kernels(std::string_view kernel_set,
 }
 
 std::vector<std::string> OpRegistry::kernel_sets(const OpDef& op) const {
-  std::vector<std::string> sets;
+  std::vector<std::string> sets, derived;
   for (const auto& [set, unused] : op.kernels) sets.push_back(set);
+  {
+    const std::shared_lock lock(state_->mutex);
+    for (const auto& [set, unused] : state_->derived) derived.push_back(set);
+  }
+  for (const std::string& set : derived)
+    static_cast<void>(kernel(op, set));  // from now on it is among those added
   {
     const std::shared_lock lock(state_->mutex);
     if (const auto added = state_->added.find(op.name); added != state_->added.end()) {

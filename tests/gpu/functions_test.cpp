@@ -65,6 +65,7 @@ double worst(const Function& function, const Tensor& x, const Tensor& there) {
     const double expected = truth.data<double>()[i];
     if (expected == 0 || std::abs(expected) < static_cast<double>(std::numeric_limits<T>::min())) continue;
     const double distance = std::abs(static_cast<double>(there.data<T>()[i]) - expected);
+    if (std::isnan(distance)) return std::numeric_limits<double>::infinity();
     most = std::max(most, distance / unit_at<T>(expected));
   }
   return most;

@@ -14,6 +14,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -183,9 +184,15 @@ void exchange(const Member& me, Rendezvous& place) {
             ErrorCode::kInvalidArgument);
   // One ends it, from another thread than the one that waits; the other is told, or waits until its deadline.
   if (me.rank == 0) {
-    comm->abort(Error(ErrorCode::kUnavailable, "enough"));
+    std::thread other([&] {
+      std::this_thread::sleep_for(50ms);
+      comm->abort(Error(ErrorCode::kUnavailable, "enough"));
+    });
     EXPECT_NE(caught([&] { comm->barrier().wait(); }).what.find("enough"), std::string::npos);
+    other.join();
+    place.set("ended", "by member 0");
   } else {
+    place.get("ended", deadline_in(60s));
     EXPECT_NE(caught([&] { comm->barrier(deadline_in(2s)).wait(); }).code, std::nullopt);
   }
 }

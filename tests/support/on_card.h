@@ -14,10 +14,10 @@ bool has_card();
 // The results of as many runs as there are feeds, with everything that has no device on gpu:0; what has no kernel there
 // runs on the host. From the third run on its work is replayed. None: there is no card.
 std::vector<std::vector<Tensor>> run_on_card(Graph graph, std::span<const std::vector<Tensor>> feeds);
-// The graph gives there what the interpreter gives, in three runs: to the bit, where it moves, casts, compares, adds, multiplies,
-// divides and takes roots; else but for what functions of a card and another order of sums make of floating values: 2e-6 of an
-// element's size for f32 (1e-12 for f64, one unit of the last place of 16-bit values), or of the result's largest element where
-// elements are summed. Where its results do not change from run to run, what is put on
+// The graph gives there what the interpreter gives, in three runs: equal, where it moves, casts, compares, adds, multiplies,
+// divides and takes roots; else but for what functions of a card and another order of sums make of floating values: 2e-6 for f32
+// (1e-12 for f64, 2e-3 for f16, 1.6e-2 for bf16), times 1, the element's size, or that of the result's largest element where
+// elements are summed, whichever is larger. Where its results do not change from run to run, what is put on
 // streams, what is recorded and what is replayed are the same bits.
 void expect_same_on_card(const Graph& graph, const std::vector<Tensor>& feeds);
 

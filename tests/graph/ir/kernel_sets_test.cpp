@@ -38,6 +38,30 @@ TEST(KernelSets, AreAddedToOpsThatExist) {
   EXPECT_EQ(registry.kernel(op, "other"), before);  // it never moves
 }
 
+// Of ops that are there already and of ops that come later, once each; an op's own kernel comes first.
+TEST(KernelSets, AreDerivedFromWhatOpsSay) {
+  OpRegistry registry;
+  const OpDef& early = registry.add([] {
+    OpDef def = copy_op("early");
+    def.source = {"x0"};
+    return def;
+  }());
+  int asked = 0;
+  registry.derive_kernels("derived", [&](const OpDef& op) -> KernelMaker {
+    ++asked;
+    return op.source.empty() ? KernelMaker() : nothing();
+  });
+  EXPECT_THROW(registry.derive_kernels("derived", [](const OpDef&) { return nothing(); }), InvalidArgument);
+  const OpDef& silent = registry.add(copy_op("silent"));
+  EXPECT_THAT(registry.kernel_sets(early), ElementsAre("derived"));
+  EXPECT_THAT(registry.kernel_sets(silent), ElementsAre());
+  const KernelDef* const first = registry.kernel(early, "derived");
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(registry.kernel(early, "derived"), first);
+  EXPECT_EQ(registry.kernel(silent, "derived"), nullptr);
+  EXPECT_EQ(asked, 2);
+}
+
 TEST(KernelSets, CostAndSplitOfAnOpAreThoseOfTheCpu) {
   OpRegistry registry;
   OpDef def = copy_op("o");
