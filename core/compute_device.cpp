@@ -56,4 +56,8 @@ std::vector<std::shared_ptr<ComputeDevice>> DeviceBackend::open_logical(
               "this backend has no logical devices: leave RuntimeOptions::gpus out");
 }
 
+std::shared_ptr<DeviceGroup> DeviceBackend::connect(std::span<const DeviceFacts> /*devices*/) {
+  throw Error(ErrorCode::kUnimplemented, "nothing connects the devices of this backend");
+}
+
 }  // namespace lockstep

@@ -62,6 +62,8 @@
 
 namespace lockstep {
 
+class DeviceGroup;
+
 // A point in the work of a stream: Stream::record() sets it, as often as one likes.
 class LOCKSTEP_API Event {
  public:
@@ -173,6 +175,9 @@ class LOCKSTEP_API DeviceBackend {
   // Instead, one for each of these, which are not empty (RuntimeOptions::gpus). Throws InvalidArgument for a card
   // that does not exist. By default the backend has no logical devices: Unimplemented.
   virtual std::vector<std::shared_ptr<ComputeDevice>> open_logical(std::span<const LogicalDevice> wanted);
+  // A group of these devices of its own, at least two, no two in one memory, whose facts name the same collectives. By default
+  // Unimplemented: its devices name none.
+  virtual std::shared_ptr<DeviceGroup> connect(std::span<const DeviceFacts> devices);
 };
 
 }  // namespace lockstep

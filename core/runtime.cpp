@@ -61,6 +61,9 @@ struct Runtime::State {
   std::vector<std::shared_ptr<MemoryPool>> pools;  // one per device
   std::vector<std::shared_ptr<DeviceBackend>> backends;
   std::vector<std::shared_ptr<ComputeDevice>> opened;  // by backends
+  std::vector<DeviceBackend*> opened_by;               // each of them
+  std::mutex connecting;
+  std::map<std::vector<std::size_t>, std::shared_ptr<DeviceGroup>> device_groups;  // by places in `opened`
   std::uint64_t seed = 0;
   std::map<std::string, std::shared_ptr<Group>, std::less<>> groups;
   std::shared_ptr<Scheduler> scheduler;  // the last member: its threads end before anything that they may use
@@ -96,6 +99,7 @@ void Runtime::State::open_devices(const RuntimeOptions& options) {
       }
       add(facts, device->pool());
       opened.push_back(std::move(device));
+      opened_by.push_back(backend.get());
     }
   }
 }
@@ -173,6 +177,28 @@ Group& Runtime::group(std::string_view name) const {
   for (const auto& [known, group] : state_->groups) names += str(names.empty() ? "'" : ", '", known, "'");
   throw NotFound(str("this runtime has no group '", name, "'; ",
                      names.empty() ? "it has none: name it in RuntimeOptions::groups" : "it has " + names));
+}
+
+std::shared_ptr<DeviceGroup> Runtime::device_group(std::span<const Device> devices) const {
+  const std::size_t cpus = state_->devices.size() - state_->opened.size();
+  std::vector<std::size_t> places;
+  std::vector<DeviceFacts> facts;
+  for (const Device& device : devices) {
+    const DeviceFacts& own = state_->topology.facts(device);
+    const auto at = static_cast<std::size_t>(&own - state_->topology.devices().data());
+    if (at < cpus || own.collectives.empty()) return nullptr;
+    for (const DeviceFacts& other : facts) {
+      if (other.memory == own.memory || other.collectives != own.collectives) return nullptr;
+    }
+    facts.push_back(own);
+    places.push_back(at - cpus);
+    if (state_->opened_by[places.back()] != state_->opened_by[places.front()]) return nullptr;
+  }
+  if (places.size() < 2) return nullptr;
+  const std::lock_guard<std::mutex> lock(state_->connecting);
+  std::shared_ptr<DeviceGroup>& known = state_->device_groups[places];
+  if (known == nullptr) known = state_->opened_by[places.front()]->connect(facts);
+  return known;
 }
 
 }  // namespace lockstep

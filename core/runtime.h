@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,7 @@ namespace lockstep {
 
 class ComputeDevice;
 class DeviceBackend;
+class DeviceGroup;
 class Group;
 
 // The backends of runtimes that are not given others: those that Lockstep was built with and that find a device on this
@@ -89,6 +91,9 @@ class LOCKSTEP_API Runtime {
   std::uint64_t seed() const;
   // Throws NotFound, naming the groups there are.
   Group& group(std::string_view name) const;
+  // What combines values between these devices (DeviceFacts::collectives), in this order; every call gives the same one. Null:
+  // nothing connects them, such as two devices of one memory. Throws NotFound for a device that does not exist.
+  std::shared_ptr<DeviceGroup> device_group(std::span<const Device> devices) const;
 
  private:
   struct State;

@@ -95,7 +95,7 @@ class Statement {
       const auto found = option(word);
       if (!found) {
         if (common.card != -1 || given || common.flops > 0 || common.bytes_per_second > 0 ||
-            common.memory_bytes > 0 || !common.kernels.empty())
+            common.memory_bytes > 0 || !common.kernels.empty() || !common.collectives.empty())
           refuse(str("'", word, "' stands behind a fact: devices come first"));
         devices.push_back(parse_device(word));
         continue;
@@ -110,13 +110,16 @@ class Statement {
       } else if (key == "kernels") {
         if (value.empty()) refuse("'kernels=' names no kernel set");
         common.kernels = std::string(value);
+      } else if (key == "collectives") {
+        if (value.empty()) refuse("'collectives=' names none");
+        common.collectives = std::string(value);
       } else if (key == "flops") {
         common.flops = rate(value, "rate");
       } else if (key == "bandwidth") {
         common.bytes_per_second = rate(value, "rate");
       } else {
-        refuse(
-            str("there is no fact '", key, "'; there are memory, card, bytes, kernels, flops and bandwidth"));
+        refuse(str("there is no fact '", key,
+                   "'; there are memory, card, bytes, kernels, collectives, flops and bandwidth"));
       }
     }
     if (devices.empty()) refuse("facts belong to devices: name some before them");
@@ -232,6 +235,7 @@ std::string Topology::to_string() const {
     if (facts.card >= 0) text += str(" card=", facts.card);
     if (facts.memory_bytes > 0) text += str(" bytes=", facts.memory_bytes);
     if (facts.kernels != default_kernels(facts.device)) text += str(" kernels=", facts.kernels);
+    if (!facts.collectives.empty()) text += str(" collectives=", facts.collectives);
     if (facts.flops > 0) text += " flops=" + number_text(facts.flops);
     if (facts.bytes_per_second > 0) text += " bandwidth=" + number_text(facts.bytes_per_second);
     text += '\n';

@@ -15,6 +15,7 @@
 //       card=N        which piece of hardware they are; equal numbers: logical devices of one
 //       bytes=N       of that memory, also as 512MiB, 80GiB       flops=X  bandwidth=X   per second
 //       kernels=NAME  the kernel set that they run; CPUs run "cpu"
+//       collectives=NAME  what connects them to others that name the same, such as nccl
 //   link A B [latency=SECONDS] [bandwidth=BYTES]    between two memories, in both directions
 //   worker /job:NAME/task:N            the process: its devices may then be named with or without this
 //
@@ -46,6 +47,9 @@ struct DeviceFacts {
   // Which of an op's kernels it runs (OpDef::kernels): the name that its backend gives them. Empty: not known,
   // except that CPUs run "cpu".
   std::string kernels = {};
+  // What connects it to the other devices of its process that name the same, such as "nccl": values are then combined between
+  // them without the host. Empty: nothing does.
+  std::string collectives = {};
   friend bool operator==(const DeviceFacts&, const DeviceFacts&) = default;
 };
 

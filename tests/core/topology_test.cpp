@@ -46,7 +46,7 @@ TEST(Topology, ReadsDevicesTheirMemoriesAndLinks) {
 TEST(Topology, PrintsWhatItReads) {
   for (const char* text :
        {"", "cpu:0 memory=0\n", "worker /job:w/task:1\ncpu:0 memory=0\n/job:w/task:2/gpu:0 memory=7 card=1\n",
-        "cpu:0 memory=0 kernels=slow\ngpu:0 memory=1 kernels=cuda\n",
+        "cpu:0 memory=0 kernels=slow\ngpu:0 memory=1 kernels=cuda collectives=nccl\n",
         "gpu:0 memory=1 card=0 bytes=1024 flops=1.5e+13 bandwidth=1e+12\ngpu:1 memory=0\n"
         "link 0 1 latency=1e-06\nlink 1 2 bandwidth=5\n"}) {
     EXPECT_EQ(Topology::parse(text).to_string(), text);

@@ -14,6 +14,7 @@
 
 #include "lockstep/core/communicators/in_process_group.h"
 #include "lockstep/core/runtime.h"
+#include "support/communicator_calls.h"
 #include "support/forked.h"
 
 namespace lockstep {
@@ -21,43 +22,8 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
-
-// Waits for one call; says what it failed with.
-class Waiter : public Completion {
- public:
-  std::string wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return ended_; });
-    if (why_ == nullptr) return "";
-    try {
-      std::rethrow_exception(why_);
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-  }
-
- private:
-  void end(std::exception_ptr why) noexcept override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ended_ = true;
-    why_ = std::move(why);
-    changed_.notify_one();
-  }
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;
-  std::exception_ptr why_;
-};
-
-CommunicatorCall sum_of(const std::vector<float>& in, std::vector<float>& out) {
-  CommunicatorCall call;
-  call.kind = CommunicatorCall::Kind::kAllReduce;
-  call.dtype = DType::kF32;
-  call.count = static_cast<std::int64_t>(in.size());
-  call.in = in.data();
-  call.out = out.data();
-  return call;
-}
+using testing::sum_of;
+using testing::Waiter;
 
 struct Member {
   explicit Member(InProcessGroup& room, int rank) : group(room.join(rank)), in(100), out(100) {

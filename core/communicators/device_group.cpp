@@ -1,0 +1,114 @@
+// core/communicators/device_group.cpp - a group whose participants are devices of one process.
+#include "lockstep/core/communicators/device_group.h"
+
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "lockstep/core/communicators/group.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+namespace {
+
+// The participants, as long as none of them has failed.
+struct Connected {
+  std::vector<std::unique_ptr<Group>> groups;  // by rank
+  std::atomic<bool> broken{false};
+
+  // The others would wait for one that has failed.
+  void abort(const std::exception_ptr& why) noexcept {
+    if (broken.exchange(true, std::memory_order_acq_rel)) return;
+    try {
+      std::rethrow_exception(why);
+    } catch (const Error& error) {
+      abort_all(error);
+    } catch (const std::exception& error) {
+      abort_all(Error(ErrorCode::kUnavailable, error.what()));
+    }
+  }
+
+ private:
+  void abort_all(const Error& why) noexcept {
+    for (const std::unique_ptr<Group>& group : groups) group->abort(why);
+  }
+};
+
+// Signals when as many calls are over; then it is gone.
+class Joint final : public Completion {
+ public:
+  Joint(Connected& connected, Completion& done, std::size_t calls)
+      : connected_(connected), done_(done), left_(calls) {}
+
+  // What was not started does not come.
+  void drop(std::size_t calls, std::exception_ptr why) noexcept {
+    for (std::size_t i = 0; i < calls; ++i) failed(why);
+  }
+
+ private:
+  ~Joint() = default;
+  void end(std::exception_ptr why) noexcept override {
+    if (why != nullptr) {
+      if (!has_failed_.exchange(true, std::memory_order_acq_rel)) first_ = why;
+      connected_.abort(why);
+    }
+    if (left_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    Completion& done = done_;
+    std::exception_ptr first = std::move(first_);
+    delete this;  // NOLINT(cppcoreguidelines-owning-memory): the last call is over
+    if (first != nullptr) {
+      done.failed(std::move(first));
+    } else {
+      done.done();
+    }
+  }
+
+  Connected& connected_;
+  Completion& done_;
+  std::atomic<std::size_t> left_;
+  std::atomic<bool> has_failed_{false};
+  std::exception_ptr first_;  // written by one, read after the last
+};
+
+}  // namespace
+
+struct DeviceGroup::State {
+  Connect connect;
+  std::mutex mutex;  // calls of several threads have one order at all participants
+  std::unique_ptr<Connected> connected;
+};
+
+DeviceGroup::DeviceGroup(Connect connect) : state_(std::make_unique<State>()) {
+  if (!connect) throw InvalidArgument("DeviceGroup: got no function that connects the participants");
+  state_->connect = std::move(connect);
+}
+
+DeviceGroup::~DeviceGroup() = default;
+
+void DeviceGroup::start(std::span<const CommunicatorCall> calls, Completion& done) {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  std::unique_ptr<Connected>& connected = state_->connected;
+  if (connected != nullptr && connected->broken.load(std::memory_order_acquire)) connected = nullptr;
+  if (connected == nullptr) {
+    auto fresh = std::make_unique<Connected>();
+    for (std::unique_ptr<Communicator>& participant : state_->connect())
+      fresh->groups.push_back(std::make_unique<Group>(std::move(participant)));
+    connected = std::move(fresh);
+  }
+  const std::size_t size = connected->groups.size();
+  if (calls.empty() || size == 0 || calls.size() % size != 0)
+    throw InvalidArgument(str("DeviceGroup: ", calls.size(), " calls of ", size, " participants"));
+  auto* const joint =
+      new Joint(*connected, done, calls.size());  // NOLINT(cppcoreguidelines-owning-memory): see Joint
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    try {
+      connected->groups[i % size]->start(calls[i], *joint);
+    } catch (...) {  // those that were started fail, since the others never come
+      joint->drop(calls.size() - i, std::current_exception());
+      return;
+    }
+  }
+}
+
+}  // namespace lockstep

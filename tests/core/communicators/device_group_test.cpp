@@ -1,0 +1,126 @@
+// Tests: core/communicators/device_group.cpp
+#include "lockstep/core/communicators/device_group.h"
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/core/communicators/in_process_group.h"
+#include "lockstep/core/error.h"
+#include "support/communicator_calls.h"
+
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using testing::sum_of;
+using testing::Waiter;
+
+DeviceGroup::Connect connects(int size, std::atomic<int>& times) {
+  return [size, &times] {
+    ++times;
+    InProcessGroup room(size);
+    std::vector<std::unique_ptr<Communicator>> participants;
+    for (int rank = 0; rank < size; ++rank) participants.push_back(room.join(rank));
+    return participants;
+  };
+}
+
+// One array for each participant, and where its result goes.
+struct Arrays {
+  explicit Arrays(std::size_t size, std::size_t count, float value) {
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      in.emplace_back(count, value * static_cast<float>(rank + 1));
+      out.emplace_back(count, -1.F);
+    }
+  }
+  std::vector<CommunicatorCall> calls() {
+    std::vector<CommunicatorCall> made;
+    for (std::size_t rank = 0; rank < in.size(); ++rank) made.push_back(sum_of(in[rank], out[rank]));
+    return made;
+  }
+  std::vector<std::vector<float>> in, out;
+};
+
+TEST(DeviceGroup, AllParticipantsMakeTheirCalls) {
+  std::atomic<int> connected = 0;
+  DeviceGroup group(connects(3, connected));
+  EXPECT_EQ(connected, 0) << "nobody has asked for it";
+  for (const float value : {1.F, 10.F}) {
+    Arrays small(3, 5, value), large(3, 100'000, value);
+    std::vector<CommunicatorCall> calls = small.calls();
+    for (const CommunicatorCall& call : large.calls()) calls.push_back(call);
+    Waiter done;
+    group.start(calls, done);
+    EXPECT_EQ(done.wait(), "");
+    for (const Arrays* arrays : {&small, &large}) {
+      for (const std::vector<float>& out : arrays->out) EXPECT_THAT(out, Each(6 * value));
+    }
+  }
+  EXPECT_EQ(connected, 1);
+}
+
+// Whoever starts first comes first at every participant.
+TEST(DeviceGroup, ThreadsDoNotMixTheirCalls) {
+  std::atomic<int> connected = 0;
+  DeviceGroup group(connects(4, connected));
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&group, t] {
+      for (int i = 0; i < 50; ++i) {
+        Arrays arrays(4, 10 + t, static_cast<float>(t));  // of another count: calls that mix do not agree
+        Waiter done;
+        group.start(arrays.calls(), done);
+        EXPECT_EQ(done.wait(), "");
+        EXPECT_THAT(arrays.out[3], Each(10 * static_cast<float>(t)));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(DeviceGroup, AFailureEndsItForAllAndTheNextCallConnectsAgain) {
+  std::atomic<int> connected = 0;
+  DeviceGroup group(connects(3, connected));
+  Arrays arrays(3, 50, 1);
+  std::vector<CommunicatorCall> calls = arrays.calls();
+  calls[1].count = 20;  // they do not agree
+  Waiter failed;
+  group.start(calls, failed);
+  EXPECT_THAT(failed.wait(), HasSubstr("all_reduce(sum, f32, 20)"));
+  Waiter done;
+  group.start(arrays.calls(), done);
+  EXPECT_EQ(done.wait(), "");
+  EXPECT_THAT(arrays.out[1], Each(6.F));
+  EXPECT_EQ(connected, 2);
+}
+
+TEST(DeviceGroup, SaysWhatIsWrong) {
+  EXPECT_THROW(DeviceGroup(nullptr), InvalidArgument);
+  std::atomic<int> connected = 0;
+  DeviceGroup group(connects(3, connected));
+  Arrays arrays(2, 5, 1);
+  Waiter done;
+  EXPECT_THROW(group.start(arrays.calls(), done), InvalidArgument);
+  EXPECT_THROW(group.start({}, done), InvalidArgument);
+  DeviceGroup none([]() -> std::vector<std::unique_ptr<Communicator>> {
+    throw Error(ErrorCode::kUnavailable, "no cable");
+  });
+  try {
+    none.start(arrays.calls(), done);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("no cable"));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
