@@ -38,12 +38,22 @@ if(LOCKSTEP_CUDA)
     set(lockstep_cuda_room cuda)
     set(lockstep_cuda_runtime CUDA::cudart_static)
     set(lockstep_cuda_kernels CUDA::cudart_static CUDA::nvrtc CUDA::cublasLt)
-    # The library is looked for when it is first used; only its header is needed here.
+    # These libraries are looked for when they are first used; only their headers are needed here.
     find_path(LOCKSTEP_NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
     mark_as_advanced(LOCKSTEP_NCCL_INCLUDE_DIR)
     if(LOCKSTEP_NCCL_INCLUDE_DIR)
       set(LOCKSTEP_HAS_NCCL ON)
       set(lockstep_nccl_room nccl)
+      set_property(SOURCE "${PROJECT_SOURCE_DIR}/core/built_in_backends.cpp" APPEND PROPERTY COMPILE_DEFINITIONS
+                   LOCKSTEP_NCCL)
+    endif()
+    find_path(LOCKSTEP_CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+    mark_as_advanced(LOCKSTEP_CUDNN_INCLUDE_DIR)
+    if(LOCKSTEP_CUDNN_INCLUDE_DIR)
+      set_property(SOURCE "${PROJECT_SOURCE_DIR}/graph/cuda/cudnn_convolution.cpp" APPEND PROPERTY
+                   COMPILE_DEFINITIONS LOCKSTEP_CUDNN)
+      set_property(SOURCE "${PROJECT_SOURCE_DIR}/graph/cuda/cudnn_convolution.cpp" APPEND PROPERTY
+                   INCLUDE_DIRECTORIES "${LOCKSTEP_CUDNN_INCLUDE_DIR}")
     endif()
     foreach(source IN ITEMS core/built_in_backends.cpp graph/ops/register.cpp)
       set_property(SOURCE "${PROJECT_SOURCE_DIR}/${source}" APPEND PROPERTY COMPILE_DEFINITIONS LOCKSTEP_CUDA)

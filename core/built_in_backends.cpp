@@ -6,7 +6,13 @@ namespace lockstep::internal {
 std::vector<std::shared_ptr<DeviceBackend>> built_in_backends() {
   std::vector<std::shared_ptr<DeviceBackend>> found;
 #ifdef LOCKSTEP_CUDA
-  if (std::shared_ptr<DeviceBackend> cards = find_cuda_backend()) found.push_back(std::move(cards));
+#ifdef LOCKSTEP_NCCL
+  constexpr auto collectives = &find_nccl;
+#else
+  constexpr auto collectives = +[] { return CardCollectives(); };
+#endif
+  if (std::shared_ptr<DeviceBackend> cards = find_cuda_backend(collectives))
+    found.push_back(std::move(cards));
 #endif
   return found;
 }

@@ -38,11 +38,13 @@ class CardDevice final : public ComputeDevice {
 
 class CudaBackend final : public DeviceBackend {
  public:
+  explicit CudaBackend(CardCollectives collectives) : collectives_(std::move(collectives)) {}
+
   std::vector<std::shared_ptr<ComputeDevice>> open() override {
     std::vector<std::shared_ptr<ComputeDevice>> devices;
     for (int i = 0; i < Card::count(); ++i) {
       Card& card = Card::at(i);
-      devices.push_back(std::make_shared<CardDevice>(card, card.facts(), card.pool()));
+      devices.push_back(std::make_shared<CardDevice>(card, facts_of(card), card.pool()));
     }
     return devices;
   }
@@ -54,7 +56,7 @@ class CudaBackend final : public DeviceBackend {
         throw InvalidArgument(str("there is no card ", part.card, ": this machine has ",
                                   counted(static_cast<std::size_t>(Card::count()), "card")));
       Card& card = Card::at(part.card);
-      DeviceFacts facts = card.facts();
+      DeviceFacts facts = facts_of(card);
       facts.device.index = static_cast<int>(devices.size());
       std::shared_ptr<MemoryPool> pool = card.pool();
       if (part.memory_bytes > 0) {
@@ -65,14 +67,30 @@ class CudaBackend final : public DeviceBackend {
     }
     return devices;
   }
+
+  std::shared_ptr<DeviceGroup> connect(std::span<const DeviceFacts> devices) override {
+    if (collectives_.connect == nullptr) return DeviceBackend::connect(devices);
+    std::vector<int> cards;
+    for (const DeviceFacts& facts : devices) cards.push_back(facts.card);
+    return collectives_.connect(std::move(cards));
+  }
+
+ private:
+  DeviceFacts facts_of(const Card& card) const {
+    DeviceFacts facts = card.facts();
+    facts.collectives = collectives_.name;
+    return facts;
+  }
+
+  CardCollectives collectives_;
 };
 
 }  // namespace
 }  // namespace cuda
 
-std::shared_ptr<DeviceBackend> find_cuda_backend() {
+std::shared_ptr<DeviceBackend> find_cuda_backend(CardCollectives (*collectives)()) {
   if (cuda::Card::count() == 0) return nullptr;
-  return std::make_shared<cuda::CudaBackend>();
+  return std::make_shared<cuda::CudaBackend>(cuda::Card::count() > 1 ? collectives() : CardCollectives());
 }
 
 }  // namespace lockstep::internal

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include <dlfcn.h>
 #include <nccl.h>
 
 #include "lockstep/core/cuda/internal/card.h"
+#include "lockstep/core/dynamic_library.h"
 
 namespace lockstep {
 namespace {
@@ -23,32 +23,27 @@ using Clock = std::chrono::steady_clock;
 using Kind = CommunicatorCall::Kind;
 
 constexpr std::chrono::microseconds kLook{20};  // between two looks at what goes on by itself
+constexpr std::chrono::seconds kLeaving{2};     // for the others to take leave, too
 
 // The functions of the library, by the names of their declarations.
-#define LOCKSTEP_NCCL_FUNCTIONS(each)                                                                     \
-  each(GetUniqueId) each(CommInitRankConfig) each(CommAbort) each(CommGetAsyncError) each(GetErrorString) \
-      each(GetLastError) each(GroupStart) each(GroupEnd) each(AllReduce) each(Reduce) each(Broadcast)     \
-          each(AllGather) each(ReduceScatter) each(Send) each(Recv)
+#define LOCKSTEP_NCCL_FUNCTIONS(each)                                                                 \
+  each(GetUniqueId) each(CommInitRankConfig) each(CommFinalize) each(CommDestroy) each(CommAbort)     \
+      each(CommGetAsyncError) each(GetErrorString) each(GetLastError) each(GroupStart) each(GroupEnd) \
+          each(AllReduce) each(Reduce) each(Broadcast) each(AllGather) each(ReduceScatter) each(Send) \
+              each(Recv)
 struct Library {
-  Decision found = Decision::yes();
 // NOLINTNEXTLINE(bugprone-macro-parentheses): it is declared
 #define LOCKSTEP_NCCL_DECLARED(name) decltype(&::nccl##name) name = nullptr;
   LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_NCCL_DECLARED)
 #undef LOCKSTEP_NCCL_DECLARED
+  Decision found = Decision::yes();
 
   Library() {
-    void* const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);  // never closed
-    if (library == nullptr) {
-      found = Decision::no(str("libnccl.so.2 was not found: ", dlerror()));
-      return;
-    }
-    const auto load = [&]<class F>(F& function, const char* name) {
-      function = reinterpret_cast<F>(dlsym(library, name));
-      if (function == nullptr && found) found = Decision::no(str("libnccl.so.2 has no ", name));
-    };
-#define LOCKSTEP_NCCL_LOADED(name) load(name, "nccl" #name);
+    DynamicLibrary library("libnccl.so.2");
+#define LOCKSTEP_NCCL_LOADED(name) library.load(name, "nccl" #name);
     LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_NCCL_LOADED)
 #undef LOCKSTEP_NCCL_LOADED
+    found = library.found();
   }
   static const Library& get() {
     static const Library library;
@@ -102,6 +97,8 @@ class Member {
   void put(std::span<const CommunicatorCall> calls, cudaEvent_t end, Deadline deadline = {});
   // Has all work before the event been done? Throws why the group failed.
   bool is_done(cudaEvent_t event);
+  // The group is over for this participant, and the others go on with what they have of it; an abort in time if they do not.
+  void leave() noexcept;
   // The group ends for this participant; the first reason is kept.
   void abort(ErrorCode code, const std::string& why) noexcept;
   void throw_if_aborted();
@@ -149,7 +146,7 @@ Member::~Member() {
   } catch (const std::exception&) {
     return;  // the card is lost, and all that was on it
   }
-  abort(ErrorCode::kUnavailable, "it was left");
+  leave();
   static_cast<void>(cudaStreamSynchronize(stream_));
   static_cast<void>(cudaFree(word_));
   static_cast<void>(cudaStreamDestroy(stream_));
@@ -225,6 +222,25 @@ void Member::abort(ErrorCode code, const std::string& why) noexcept {
   }
   aborted_ = true;
   if (comm_ != nullptr) static_cast<void>(nccl_.CommAbort(std::exchange(comm_, nullptr)));
+}
+
+void Member::leave() noexcept {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (comm_ == nullptr) return;
+    aborted_ = true;
+    why_ = "this participant has left it";
+    ncclResult_t result = nccl_.CommFinalize(comm_);
+    for (const auto end = Clock::now() + kLeaving; result == ncclInProgress && Clock::now() < end;) {
+      std::this_thread::sleep_for(kLook);
+      result = state();
+    }
+    if (result == ncclSuccess) {
+      static_cast<void>(nccl_.CommDestroy(std::exchange(comm_, nullptr)));
+      return;
+    }
+  }
+  abort(ErrorCode::kUnavailable, "this participant has left it");
 }
 
 void Member::put_one(const CommunicatorCall& call) {
@@ -417,7 +433,7 @@ class NcclCommunicator final : public Communicator {
   DeviceKind memory_kind() const override { return DeviceKind::kGpu; }
   void close() override {
     is_closed_ = true;
-    member_->abort(ErrorCode::kUnavailable, "this participant has left it");
+    member_->leave();
   }
   void abort(const Error& why) override { member_->abort(why.code(), why.what()); }
 
