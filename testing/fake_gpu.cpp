@@ -20,7 +20,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "lockstep/core/communicators/device_group.h"
+#include "lockstep/core/communicators/in_process_group.h"
 #include "lockstep/core/error.h"
+#include "lockstep/testing/internal/fake_participant.h"
 #if defined(__SANITIZE_THREAD__)
 #define LOCKSTEP_THREAD_SANITIZER
 #elif defined(__has_feature)
@@ -774,7 +777,8 @@ FakeGpu::FakeGpu(FakeGpuOptions options) : order_(std::make_shared<Order>()), re
                             .memory = pool->memory(),
                             .card = number,
                             .memory_bytes = options.memory_bytes,
-                            .kernels = "fake"};
+                            .kernels = "fake",
+                            .collectives = options.connected ? "nccl" : ""};
     devices_.push_back(std::make_shared<Device>(facts, pool, order_, options.records));
   }
 }
@@ -804,6 +808,26 @@ std::vector<std::shared_ptr<ComputeDevice>> FakeGpu::open_logical(std::span<cons
   }
   devices_ = parts;
   return parts;
+}
+
+std::shared_ptr<DeviceGroup> FakeGpu::connect(std::span<const DeviceFacts> devices) {
+  std::vector<std::shared_ptr<ComputeDevice>> members;
+  for (const DeviceFacts& facts : devices) {
+    const auto found =
+        std::ranges::find_if(devices_, [&](const auto& device) { return device->facts() == facts; });
+    if (found == devices_.end()) throw InvalidArgument(str("the fake has no ", facts.device));
+    members.push_back(*found);
+  }
+  return std::make_shared<DeviceGroup>([members = std::move(members), order = order_] {
+    InProcessGroup group(static_cast<int>(members.size()));
+    std::vector<std::unique_ptr<Communicator>> participants;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      participants.push_back(internal::make_fake_participant(
+          group.join(static_cast<int>(i)), members[i],
+          [order](const void* address) { return Lane::near_of(*order, address); }));
+    }
+    return participants;
+  });
 }
 
 const std::shared_ptr<ComputeDevice>& FakeGpu::device(int index) const {

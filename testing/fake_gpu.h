@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct FakeGpuOptions {
   std::vector<int> memories = {};
   std::int64_t memory_bytes = 0;  // of each memory; 0: as much as there is
   bool records = true;
+  // The devices are connected, as cards are by NCCL (DeviceFacts::collectives): calls of a group are put on their
+  // streams for communication, and meet there. Sums are in the order of the devices.
+  bool connected = false;
 };
 
 // Bytes that a call reads or writes, at the address that tensors hold. Host memory is not watched: threads
@@ -68,6 +72,7 @@ class LOCKSTEP_API FakeGpu : public DeviceBackend {
   std::vector<std::shared_ptr<ComputeDevice>> open() override;
   // For one Runtime; from now on device(), hold() and lose() count these.
   std::vector<std::shared_ptr<ComputeDevice>> open_logical(std::span<const LogicalDevice> wanted) override;
+  std::shared_ptr<DeviceGroup> connect(std::span<const DeviceFacts> devices) override;
   const std::shared_ptr<ComputeDevice>& device(int index) const;
 
   // Puts a call on a stream of some FakeGpu.

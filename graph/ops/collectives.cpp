@@ -61,8 +61,10 @@ OpDef collective_op(std::string name, std::string summary) {
 OpDef all_reduce_op() {
   OpDef def = collective_op("all_reduce", "the values of all replicas combined, on every replica");
   def.attributes.push_back({"reduce", AttributeType::kString});
+  def.attributes.push_back({"by", AttributeType::kString, false});
   def.traits.in_place = true;
   def.infer = [](InferContext& c) {
+    c.require(c.get_or<std::string>("by", "nccl") == "nccl", "by must be nccl, or not be there");
     const std::size_t replicas = replicas_of(c), tensors = c.num_inputs() / replicas;
     check_reducible(c, reduce_of(c));
     std::vector<TensorSpec> specs;

@@ -10,6 +10,9 @@
 //
 // Sums are taken in the order of the replicas, element by element, so that bits depend on nothing else.
 //
+// An all_reduce with the attribute by="nccl" leaves the values of each replica where they are: what connects their devices
+// combines them (Runtime::device_group). Where nothing does, it is computed in one place, as any other.
+//
 // The ops that lower-collectives makes of them (reduce_replicas, reduce_chunk, join_chunks, copy) have no
 // function here. Thread safety: as the builder.
 #pragma once

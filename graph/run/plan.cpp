@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "lockstep/graph/ir/internal/shape_values.h"
 #include "lockstep/graph/ir/placement.h"
 #include "lockstep/graph/ir/replica_nodes.h"
+#include "lockstep/graph/run/internal/exchange.h"
 #include "lockstep/graph/run/internal/phase_plan.h"
 #include "lockstep/graph/run/internal/region_kernels.h"
 #include "lockstep/graph/run/internal/resolved_graph.h"
@@ -168,10 +170,15 @@ class PlanMaker {
     work.after = predecessors(node);
     const SmallVector<std::string, 1> updated = updated_variables(node);
     const std::vector<VariableUse> uses = has_regions ? variable_uses(node) : std::vector<VariableUse>();
-    const RegionMemories memories = has_regions ? region_memories(node) : RegionMemories();
+    const std::shared_ptr<DeviceGroup> exchange =
+        several_memories_ ? find_exchange(graph_, node, runtime_) : nullptr;
+    const NodeMemories memories = has_regions           ? region_memories(node)
+                                  : exchange != nullptr ? exchange_memories(node)
+                                                        : NodeMemories();
     add_inputs(work, updated, uses, memories);
-    const bool defers =
-        has_regions ? add_region_kernel(work, uses, memories) : add_op_kernel(work, !updated.empty());
+    const bool defers = has_regions           ? add_region_kernel(work, uses, memories)
+                        : exchange != nullptr ? add_exchange(work, exchange)
+                                              : add_op_kernel(work, !updated.empty());
     const bool in_place = add_outputs(work, updated, memories);
     std::vector<std::pair<std::string, std::uint32_t>> shadows;
     if (has_regions) {
@@ -194,7 +201,7 @@ class PlanMaker {
   // An update takes the current value of its variables before its other inputs. A node with regions takes the
   // variables that they use after its other inputs, and returns them after its other outputs.
   void add_inputs(Work& work, std::span<const std::string> updated, std::span<const VariableUse> uses,
-                  const RegionMemories& memories) {
+                  const NodeMemories& memories) {
     const Node& node = *work.node;
     const MemoryId own = storages_.memory_of(node.device());
     for (const std::string& name : updated) take_variable(work, variables_.at(name), own);
@@ -252,6 +259,23 @@ class PlanMaker {
     return work.deferred;
   }
 
+  // The values of a replica stay in its memory.
+  NodeMemories exchange_memories(const Node& node) {
+    NodeMemories memories;
+    memories.own = storages_.memory_of(node.device());
+    for (const ValueId input : node.inputs())
+      memories.inputs.push_back(storages_.memory_of(device_of(graph_, input)));
+    memories.outputs = memories.inputs;
+    return memories;
+  }
+
+  bool add_exchange(Work& work, const std::shared_ptr<DeviceGroup>& group) {
+    work.kernel = phases_.add_kernel(make_exchange(*work.node, group));
+    work.deferred = true;
+    prepare_deferred(work, false);
+    return true;
+  }
+
   static void check_shards(const Node& node, const Split& split, std::span<const TensorSpec> outputs) {
     if (split.shards >= 1 && split.shards < (1 << 24)) return;
     std::string gives;
@@ -263,7 +287,7 @@ class PlanMaker {
                           place_of(node));
   }
 
-  bool add_region_kernel(Work& work, std::span<const VariableUse> uses, const RegionMemories& memories) {
+  bool add_region_kernel(Work& work, std::span<const VariableUse> uses, const NodeMemories& memories) {
     const Node& node = *work.node;
     std::vector<TensorSpec> specs;
     for (const ValueId input : node.inputs()) specs.push_back(resolved_.spec_of(input));
@@ -285,8 +309,8 @@ class PlanMaker {
 
   // In which memory a node with regions takes its inputs and leaves its outputs. A loop leaves a carried value
   // where it takes it.
-  RegionMemories region_memories(const Node& node) {
-    RegionMemories memories;
+  NodeMemories region_memories(const Node& node) {
+    NodeMemories memories;
     const RegionKind kind = node.op().region_kind;
     const std::size_t carried = kind == RegionKind::kWhile ? loop_shape(node).carried : 0;
     memories.own = storages_.memory_of(node.device());
@@ -303,7 +327,7 @@ class PlanMaker {
   }
 
   // Returns whether the outputs are the variables themselves, in the commit stage.
-  bool add_outputs(Work& work, std::span<const std::string> updated, const RegionMemories& memories) {
+  bool add_outputs(Work& work, std::span<const std::string> updated, const NodeMemories& memories) {
     const Node& node = *work.node;
     const OpDef& op = node.op();
     const std::span<const TensorSpec> outputs = resolved_.outputs_of(node);
@@ -338,7 +362,7 @@ class PlanMaker {
   // the variables' shadows.
   std::vector<std::pair<std::string, std::uint32_t>> add_region_state(Work& work,
                                                                       std::span<const VariableUse> uses,
-                                                                      const RegionMemories& memories) {
+                                                                      const NodeMemories& memories) {
     std::vector<std::pair<std::string, std::uint32_t>> shadows;
     const auto room = [&](const TensorSpec& spec, MemoryId memory) {
       const std::uint32_t own = storages_.arena_of(work.node->device());
@@ -388,8 +412,10 @@ class PlanMaker {
     }
     for (StorageUse& input : work.inputs) {
       if (storages_[input.storage].location.kind != Location::Kind::kFeed) continue;
-      const std::uint32_t copy =
-          storages_.add_room(num_bytes(*input.spec), storages_.arena_of(work.node->device()), phases_.next());
+      const std::uint32_t own = storages_.arena_of(work.node->device());
+      const MemoryId memory = storages_[input.storage].memory;
+      const std::uint32_t arena = storages_.memory_of(own) == memory ? own : storages_.arena_in(memory);
+      const std::uint32_t copy = storages_.add_room(num_bytes(*input.spec), arena, phases_.next());
       // The feed is there from the start.
       work.after.push_back(phases_.add_copy(*work.node, input.storage, copy, input.spec, {}));
       input.storage = copy;

@@ -224,7 +224,7 @@ void run_replicated(const RegionNode& self, const ReplicatedNode& replicated, Ke
 }  // namespace
 
 RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> inputs,
-                                std::span<const TensorSpec> outputs, const RegionMemories& memories,
+                                std::span<const TensorSpec> outputs, const NodeMemories& memories,
                                 std::vector<VariableUse> uses, const Runtime& runtime,
                                 const CompileOptions& options, const PlanRequest& request) {
   auto self = std::make_shared<RegionNode>();

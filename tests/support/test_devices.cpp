@@ -20,13 +20,16 @@ namespace {
 constexpr std::size_t kGpus = 8;
 constexpr int kSkipped = 77;  // for ctest
 
-enum class Wanted : std::uint8_t { kCpus, kFakeGpus, kCard };
+enum class Wanted : std::uint8_t { kCpus, kFakeGpus, kConnectedGpus, kCard };
 
 Wanted wanted() {
   static const Wanted devices = [] {
     const char* const text = std::getenv("LOCKSTEP_TEST_DEVICES");
     const std::string_view name = text == nullptr ? "" : text;
-    return name == "gpu" ? Wanted::kFakeGpus : name == "card" ? Wanted::kCard : Wanted::kCpus;
+    return name == "gpu"         ? Wanted::kFakeGpus
+           : name == "connected" ? Wanted::kConnectedGpus
+           : name == "card"      ? Wanted::kCard
+                                 : Wanted::kCpus;
   }();
   return devices;
 }
@@ -48,8 +51,10 @@ class OneCard final : public DeviceBackend {
 
 // Before the first test: some of them make a runtime in a static variable.
 const bool added = [] {
-  if (wanted() == Wanted::kFakeGpus) {
-    set_default_backends({std::make_shared<FakeGpu>(FakeGpuOptions{.devices = kGpus})});
+  if (wanted() == Wanted::kFakeGpus || wanted() == Wanted::kConnectedGpus) {
+    const bool connected = wanted() == Wanted::kConnectedGpus;
+    set_default_backends(
+        {std::make_shared<FakeGpu>(FakeGpuOptions{.devices = kGpus, .connected = connected})});
   } else if (wanted() == Wanted::kCard) {
     const std::vector<std::shared_ptr<DeviceBackend>> cards = default_backends();
     if (cards.empty()) {

@@ -1,8 +1,8 @@
 // tests/support/test_devices.h - the devices that tests of programs and strategies run on.
 //
-// They are the CPU's; with LOCKSTEP_TEST_DEVICES=gpu in the environment those of a FakeGpu, and with =card logical devices of
-// this machine's first card, which every runtime of the process then has (set_default_backends). ctest runs the same programs
-// on CPUs and on the FakeGpu.
+// They are the CPU's. LOCKSTEP_TEST_DEVICES in the environment names others, which every runtime of the process then has
+// (set_default_backends): gpu, those of a FakeGpu; connected, those of one that connects them (FakeGpuOptions::connected);
+// card, logical devices of this machine's first card. ctest runs the same programs on CPUs and on FakeGpus.
 #pragma once
 
 #include <string>

@@ -16,8 +16,8 @@
 
 namespace lockstep::internal {
 
-// The memories of what goes in and out of a node with regions.
-struct RegionMemories {
+// The memories of what goes in and out of a node whose values may lie in several.
+struct NodeMemories {
   MemoryId own;                           // of the node's device
   std::vector<MemoryId> inputs, outputs;  // a value that a loop carries is in one memory
 };
@@ -35,7 +35,7 @@ struct RegionKernel {
 // loop, by room for each value that it carries. The node must outlive the kernel. `request` says what plans of
 // the regions need to know about variables, and for which replica they are.
 RegionKernel make_region_kernel(const Node& node, std::span<const TensorSpec> inputs,
-                                std::span<const TensorSpec> outputs, const RegionMemories& memories,
+                                std::span<const TensorSpec> outputs, const NodeMemories& memories,
                                 std::vector<VariableUse> uses, const Runtime& runtime,
                                 const CompileOptions& options, const PlanRequest& request);
 
