@@ -109,7 +109,8 @@ void MirroredStrategy::check_step(const Graph& step) const {
 CrossDeviceChoice MirroredStrategy::cross_device_choice(std::int64_t bytes) const {
   if (options_.custom_cross_device_ops != nullptr)
     return {std::string(options_.custom_cross_device_ops->name()), "it is the user's own"};
-  if (options_.cross_device_ops != "auto") return {options_.cross_device_ops, "the options name it"};
+  if (options_.cross_device_ops != "auto")
+    return choose_cross_device_ops(options_.cross_device_ops, worker_devices(), &runtime().topology());
   return choose_cross_device_ops(worker_devices(), bytes, &runtime().topology());
 }
 

@@ -46,7 +46,7 @@ struct MirroredOptions {
   // Instead of devices: this many GPUs, gpu:0 and on; 0: cpu:0. Giving both is an error.
   std::optional<std::int64_t> num_gpus = std::nullopt;
   // How values become one across devices: "auto", "shared_memory", "reduction_to_one_device",
-  // "hierarchical_copy", "ring".
+  // "hierarchical_copy", "ring", "nccl".
   std::string cross_device_ops = "auto";
   // Where reduction_to_one_device reduces: a replica's device or another of the runtime; empty: replica 0's.
   // An error with other cross-device ops.

@@ -25,7 +25,7 @@ OptionTable<MirroredOptions> mirrored_table(std::string name, std::string summar
                 if (given.is_given("devices")) into.devices = given.get_list("devices");
               })
       .option("cross_device_ops", &MirroredOptions::cross_device_ops,
-              "auto, shared_memory, reduction_to_one_device, hierarchical_copy or ring")
+              "auto, shared_memory, reduction_to_one_device, hierarchical_copy, ring or nccl")
       .option("reduce_device", &MirroredOptions::reduce_device,
               "where reduction_to_one_device reduces; empty: replica 0's device")
       .option(gpus("num_gpus",

@@ -23,7 +23,7 @@ bool same_memory(std::span<const std::string> devices, const Topology* topology)
 // --- what lower() sees
 
 LowerContext::LowerContext(Rewriter& edit, NodeId node, std::vector<bool> is_read, const Topology* topology)
-    : edit_(edit), node_(node), is_read_(std::move(is_read)) {
+    : edit_(edit), node_(node), topology_(topology), is_read_(std::move(is_read)) {
   const Node& all_reduce = edit.graph().node(node);
   replicas_ = joined_replicas(all_reduce);
   tensors_ = all_reduce.inputs().size() / replicas_;
@@ -95,10 +95,30 @@ std::vector<ValueId> LowerContext::reduce_on(const std::string& device, ReduceOp
                                                    {"replicas", static_cast<std::int64_t>(replicas)}},
                                     .origin = node_,
                                     .replica = replica,
-                                    .device = device});
+                                    .device = device,
+                                    .why = why_});
   std::vector<ValueId> results;
   for (std::uint32_t i = 0; i < values.size() / replicas; ++i) results.push_back({made, i});
   return results;
+}
+
+ValueId LowerContext::divide_on(const std::string& device, ValueId sum, std::int32_t replica) const {
+  const DType dtype = edit_.graph().spec(sum).dtype;
+  const std::string name = edit_.graph().node(node_).name();
+  const NodeId count =
+      edit_.insert({.op = "constant",
+                    .name = name + "/replicas",
+                    .attributes = {{"value", Tensor::full(dtype, Shape{}, static_cast<double>(replicas_))}},
+                    .origin = node_,
+                    .replica = replica,
+                    .device = device});
+  return {edit_.insert({.op = "div",
+                        .name = name + "/mean",
+                        .inputs = {sum, {count, 0}},
+                        .origin = node_,
+                        .replica = replica,
+                        .device = device}),
+          0};
 }
 
 ValueId LowerContext::copy(const std::string& device, ValueId value, std::int32_t replica) const {
@@ -198,7 +218,7 @@ class HierarchicalCopy final : public CrossDeviceOps {
     for (ValueId& value : halves) value = c.copy_to(c.device(0), value);
     std::vector<ValueId> sums = c.reduce_on(c.device(0), op, halves, 2);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (divides) sums[i] = divided(c, sums[i]);
+      if (divides) sums[i] = c.divide_on(c.device(0), sums[i]);
       scatter(c, tensors[i], sums[i], middle);
     }
   }
@@ -211,23 +231,6 @@ class HierarchicalCopy final : public CrossDeviceOps {
     if (last - first == 1) return values;
     for (ValueId& value : values) value = c.copy_to(c.device(first), value);
     return c.reduce_on(c.device(first), op, values, last - first);
-  }
-
-  static ValueId divided(LowerContext& c, ValueId sum) {
-    const DType dtype = c.edit().graph().spec(sum).dtype;
-    const std::string name = c.edit().graph().node(c.node()).name();
-    const NodeId count = c.edit().insert(
-        {.op = "constant",
-         .name = name + "/replicas",
-         .attributes = {{"value", Tensor::full(dtype, Shape{}, static_cast<double>(c.replicas()))}},
-         .origin = c.node(),
-         .device = c.device(0)});
-    return {c.edit().insert({.op = "div",
-                             .name = name + "/mean",
-                             .inputs = {sum, {count, 0}},
-                             .origin = c.node(),
-                             .device = c.device(0)}),
-            0};
   }
 
   // Sends the sum by way of the first device of each group to the others of the group.
@@ -320,6 +323,63 @@ class Ring final : public CrossDeviceOps {
   }
 };
 
+// What connects the devices: the reason of a no says which of them it does not.
+Decision is_connected(std::span<const std::string> devices, const Topology* topology) {
+  if (topology == nullptr) return Decision::no("nothing is known about the devices");
+  const auto facts_of = [&](const std::string& device) -> const DeviceFacts* {
+    if (!device.empty()) return topology->find(Device::parse(device));
+    return topology->devices().empty() ? nullptr : &topology->devices().front();
+  };
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const DeviceFacts* const facts = facts_of(devices[i]);
+    if (facts == nullptr || facts->collectives != "nccl")
+      return Decision::no(
+          str("NCCL does not connect ", devices[i].empty() ? "the first device" : devices[i]));
+    for (std::size_t j = 0; j < i; ++j) {
+      if (facts_of(devices[j])->memory == facts->memory)
+        return Decision::no(
+            str(devices[j], " and ", devices[i], " are one card, and NCCL wants one for each replica"));
+    }
+  }
+  return Decision::yes();
+}
+
+class Nccl final : public CrossDeviceOps {
+ public:
+  std::string_view name() const override { return "nccl"; }
+  void lower(LowerContext& c) const override {
+    const std::vector<std::size_t> tensors = c.read_tensors();
+    if (tensors.empty()) return;
+    std::vector<std::string> devices;
+    for (std::size_t r = 0; r < c.replicas(); ++r) devices.push_back(c.device(r));
+    const CrossDeviceChoice choice = choose_cross_device_ops(name(), devices, c.topology());
+    const bool mean = c.reduce() == ReduceOp::kMean;
+    if (choice.name != name()) {
+      c.because(choice.reason);
+      cross_device_ops(choice.name)->lower(c);
+      return;
+    }
+    const NodeId made = c.edit().insert(
+        {.op = "all_reduce",
+         .name = str(c.edit().graph().node(c.node()).name(), "/nccl"),
+         .inputs = inputs_of(c, tensors, 0, c.replicas()),
+         .attributes = {{"by", std::string(name())},
+                        {"reduce", std::string(to_string(mean ? ReduceOp::kSum : c.reduce()))},
+                        {"replicas", static_cast<std::int64_t>(c.replicas())}},
+         .origin = c.node(),
+         .device = c.device(0),
+         .why = choice.reason});
+    c.set_heir(made);
+    for (std::size_t r = 0; r < c.replicas(); ++r) {
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        if (!c.is_read(r, tensors[i])) continue;
+        const ValueId sum{made, static_cast<std::uint32_t>(r * tensors.size() + i)};
+        c.give(r, tensors[i], mean ? c.divide_on(c.device(r), sum, static_cast<std::int32_t>(r)) : sum);
+      }
+    }
+  }
+};
+
 }  // namespace
 
 CrossDeviceOpsPtr shared_memory() { return std::make_shared<SharedMemory>(); }
@@ -328,6 +388,7 @@ CrossDeviceOpsPtr reduction_to_one_device(std::string_view device) {
 }
 CrossDeviceOpsPtr hierarchical_copy() { return std::make_shared<HierarchicalCopy>(); }
 CrossDeviceOpsPtr ring() { return std::make_shared<Ring>(); }
+CrossDeviceOpsPtr nccl() { return std::make_shared<Nccl>(); }
 
 CrossDeviceOpsPtr cross_device_ops(std::string_view name, std::string_view device) {
   if (name == "reduction_to_one_device") return reduction_to_one_device(device);
@@ -337,9 +398,11 @@ CrossDeviceOpsPtr cross_device_ops(std::string_view name, std::string_view devic
   if (name == "shared_memory") return shared_memory();
   if (name == "hierarchical_copy") return hierarchical_copy();
   if (name == "ring") return ring();
-  throw InvalidArgument(str("there are no cross-device ops '", name.substr(0, 60),
-                            "'; expected shared_memory, reduction_to_one_device, hierarchical_copy or ring; ",
-                            "as an option of a strategy or of lower-collectives also auto"));
+  if (name == "nccl") return nccl();
+  throw InvalidArgument(
+      str("there are no cross-device ops '", name.substr(0, 60),
+          "'; expected shared_memory, reduction_to_one_device, hierarchical_copy, ring or nccl; ",
+          "as an option of a strategy or of lower-collectives also auto"));
 }
 
 std::ostream& operator<<(std::ostream& out, const CrossDeviceChoice& choice) {
@@ -360,11 +423,25 @@ CrossDeviceChoice choose_cross_device_ops(std::span<const std::string> devices, 
   if (devices.size() < 2) return {"shared_memory", "there is one replica"};
   if (one_memory) return {"shared_memory", "all replicas lie in one memory"};
   if (!one_kind) return {"reduction_to_one_device", "the devices are of different kinds"};
+  if (is_connected(devices, topology))
+    return {"nccl", str("NCCL connects all ", devices.size(), " of them, each on a card of its own")};
   if (bytes >= 0 && bytes < kSmall)
     return {"reduction_to_one_device", str(bytes, " bytes are too few to be worth cutting; below ", kSmall)};
   if (devices.size() == 2)
     return {"reduction_to_one_device", "between two devices every way moves the same bytes"};
   return {"ring", str("each of ", devices.size(), " devices moves its part only")};
+}
+
+CrossDeviceChoice choose_cross_device_ops(std::string_view named, std::span<const std::string> devices,
+                                          const Topology* topology) {
+  if (named == "nccl") {
+    if (devices.size() < 2) return {"shared_memory", "nccl was asked for, and there is one replica"};
+    if (same_memory(devices, topology))
+      return {"shared_memory", "nccl was asked for, and all replicas lie in one memory"};
+    if (const Decision connected = is_connected(devices, topology); !connected)
+      return {"reduction_to_one_device", str("nccl was asked for: ", connected.reason())};
+  }
+  return {std::string(named), "the options name it"};
 }
 
 std::string CrossDeviceChoice::to_string() const { return name + ": " + reason; }

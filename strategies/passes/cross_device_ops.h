@@ -18,10 +18,18 @@
 //   ring                      each device reduces its 1/P of every tensor (reduce_chunk),   2 (P-1)/P N over each device
 //                             then the parts are joined on each (join_chunks); between
 //                             memories parts are cut first, so that nothing else travels
+//   nccl                      one all_reduce[by="nccl"], whose values stay where they     as NCCL does it
+//                             are; a division for each value if it is a mean
 //
 // All give the bits of the all-reduce: elements are combined in the order of the replicas; a mean is their
-// sum and one division. The exception is hierarchical_copy with three or more replicas, which sums the
-// groups' sums: ((0 + 1) + (2 + 3)); the same on every replica and in every run, but rounded at other places.
+// sum and one division. The exceptions are hierarchical_copy with three or more replicas, which sums the
+// groups' sums: ((0 + 1) + (2 + 3)); the same on every replica and in every run, but rounded at other places;
+// and nccl, which has an order of its own: equal on all replicas, and the same in every run.
+//
+// nccl is for replicas on cards that NCCL connects (DeviceFacts::collectives), each on one of its own. For
+// others it falls back to reduction_to_one_device, or to shared_memory where all replicas are in one memory;
+// nodes say why. The tensors of one all-reduce are the pack: bucket-all-reduce, or the
+// options bytes_per_pack and num_packs of a strategy, decide how many there are.
 //
 // Thread safety: stateless; any thread.
 #pragma once
@@ -33,6 +41,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/base/export.h"
@@ -57,6 +66,7 @@ class LOCKSTEP_API LowerContext {
   // Here and below a replica or tensor that does not exist is InvalidArgument.
   const std::string& device(std::size_t replica) const;  // empty: not placed
   bool in_one_memory() const;                            // do all replicas compute in one?
+  const Topology* topology() const { return topology_; }
   ValueId input(std::size_t replica, std::size_t tensor) const;
   // Does anything read what the all-reduce gives this replica? If not, give() need not be called.
   bool is_read(std::size_t replica, std::size_t tensor) const;
@@ -68,9 +78,18 @@ class LOCKSTEP_API LowerContext {
   // one the node belongs to; -1: none.
   std::vector<ValueId> reduce_on(const std::string& device, ReduceOp op, std::span<const ValueId> values,
                                  std::size_t replicas, std::int32_t replica = -1) const;
+  // Divides by the number of replicas.
+  ValueId divide_on(const std::string& device, ValueId sum, std::int32_t replica = -1) const;
   // The value on another device; the value itself if it is there already.
   ValueId copy_to(const std::string& device, ValueId value, std::int32_t replica = -1) const;
   ValueId copy(const std::string& device, ValueId value, std::int32_t replica) const;  // in any case
+
+  // Nodes that combine values from now on say this in their provenance.
+  void because(std::string why) { why_ = std::move(why); }
+
+  // A collective that was made has the place of the all-reduce in the order of all of them (order-collectives).
+  void set_heir(NodeId collective) { heir_ = collective; }
+  NodeId heir() const { return heir_; }
 
   // Sets what the replica reads from now on.
   void give(std::size_t replica, std::size_t tensor, ValueId value);
@@ -86,10 +105,13 @@ class LOCKSTEP_API LowerContext {
   NodeId node_;
   std::size_t replicas_, tensors_;
   ReduceOp reduce_;
+  const Topology* topology_;
   std::vector<bool> is_read_;
   std::vector<std::string> devices_;
   bool in_one_memory_ = false;
   std::vector<ValueId> given_;
+  std::string why_;
+  NodeId heir_;
 };
 
 class LOCKSTEP_API CrossDeviceOps {
@@ -110,6 +132,7 @@ LOCKSTEP_API CrossDeviceOpsPtr
 reduction_to_one_device(std::string_view device = {});  // empty: that of replica 0
 LOCKSTEP_API CrossDeviceOpsPtr hierarchical_copy();
 LOCKSTEP_API CrossDeviceOpsPtr ring();
+LOCKSTEP_API CrossDeviceOpsPtr nccl();
 // By one of the names above; throws InvalidArgument that lists them. `device` is for reduction_to_one_device.
 LOCKSTEP_API CrossDeviceOpsPtr cross_device_ops(std::string_view name, std::string_view device = {});
 
@@ -123,6 +146,10 @@ struct CrossDeviceChoice {
 LOCKSTEP_API std::ostream& operator<<(std::ostream& out, const CrossDeviceChoice& choice);  // as to_string()
 LOCKSTEP_API CrossDeviceChoice choose_cross_device_ops(std::span<const std::string> devices,
                                                        std::int64_t bytes,
+                                                       const Topology* topology = nullptr);
+// What becomes of ops that were named: the same name, or what they fall back to.
+LOCKSTEP_API CrossDeviceChoice choose_cross_device_ops(std::string_view named,
+                                                       std::span<const std::string> devices,
                                                        const Topology* topology = nullptr);
 
 }  // namespace lockstep

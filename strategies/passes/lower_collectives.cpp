@@ -17,7 +17,7 @@ const OptionTable<LowerCollectivesOptions>& lower_collectives_options() {
       OptionTable<LowerCollectivesOptions>("lower-collectives",
                                            "all-reduces become the nodes that compute them")
           .option("ops", &LowerCollectivesOptions::ops,
-                  "auto, shared_memory, reduction_to_one_device, hierarchical_copy or ring")
+                  "auto, shared_memory, reduction_to_one_device, hierarchical_copy, ring or nccl")
           .option("device", &LowerCollectivesOptions::device,
                   "where reduction_to_one_device reduces; empty: replica 0's");
   return table;
@@ -54,10 +54,11 @@ class LowerCollectives final : public Pass {
     static const OpDef& all_reduce = OpRegistry::global().get("all_reduce");
     std::vector<NodeId> found;
     for (const Node& node : level.nodes()) {
-      if (&node.op() == &all_reduce) found.push_back(node.id());
+      const bool lowered = node.find<std::string>("by") != nullptr;
+      if (&node.op() == &all_reduce && !lowered) found.push_back(node.id());
     }
     if (found.empty()) return false;
-    drop_order(level, found);
+    const std::vector<Order> order = drop_order(level, found);
     // Only few of a million nodes are all-reduces: data about them is indexed by their place in `found`.
     constexpr std::size_t kNone = ~std::size_t{0};
     std::vector<std::size_t> place(level.id_bound(), kNone);
@@ -76,8 +77,9 @@ class LowerCollectives final : public Pass {
     for (const ValueId result : level.results()) read(result);
     Rewriter edit(level, name(), &outermost);
     std::vector<std::vector<ValueId>> given;  // by place
+    std::vector<NodeId> heirs;                // by place
     for (std::size_t i = 0; i < found.size(); ++i)
-      given.push_back(values_for(edit, found[i], std::move(is_read[i])));
+      given.push_back(values_for(edit, found[i], std::move(is_read[i]), heirs.emplace_back()));
     // The value given may be an output of another node that is replaced.
     const auto follow = [&](ValueId value) {
       while (value.node.index() < place.size() && place[value.node.index()] != kNone)
@@ -90,24 +92,37 @@ class LowerCollectives final : public Pass {
       for (const ValueId value : given[i]) one.to.push_back(follow(value));
     }
     edit.replace_and_erase(replaced);
+    for (const Order& one : order) {
+      const NodeId before = heirs[place[one.before.index()]], after = heirs[place[one.after.index()]];
+      if (before.valid() && after.valid()) level.add_control(after, before);
+    }
     return true;
   }
 
-  // Drops the order between collectives that wait for nobody.
-  static void drop_order(Graph& level, std::span<const NodeId> found) {
+  struct Order {
+    NodeId before, after;
+  };
+  // Drops the order between collectives, which those that wait for nobody do not need.
+  static std::vector<Order> drop_order(Graph& level, std::span<const NodeId> found) {
+    std::vector<Order> dropped;
     std::vector<bool> goes(level.id_bound());
     for (const NodeId id : found) goes[id.index()] = true;
     for (const NodeId id : found) {
       std::vector<NodeId> controls;
       for (const NodeId before : level.node(id).controls()) {
-        if (!goes[before.index()]) controls.push_back(before);
+        if (goes[before.index()]) {
+          dropped.push_back({before, id});
+        } else {
+          controls.push_back(before);
+        }
       }
       if (controls.size() != level.node(id).controls().size()) level.set_controls(id, controls);
     }
+    return dropped;
   }
 
-  // The replacement for each output.
-  std::vector<ValueId> values_for(Rewriter& edit, NodeId id, std::vector<bool> is_read) const {
+  // The replacement for each output; and the node that has its place among the collectives, if there is one.
+  std::vector<ValueId> values_for(Rewriter& edit, NodeId id, std::vector<bool> is_read, NodeId& heir) const {
     LowerContext context(edit, id, std::move(is_read), topology_);
     std::vector<ValueId> values;
     if (context.replicas() == 1) {
@@ -115,6 +130,7 @@ class LowerCollectives final : public Pass {
       return values;
     }
     ops_for(context)->lower(context);
+    heir = context.heir();
     for (std::size_t r = 0; r < context.replicas(); ++r) {
       for (std::size_t t = 0; t < context.tensors(); ++t) {
         ValueId value = context.given()[r * context.tensors() + t];

@@ -10,7 +10,8 @@
 // order-collectives made between the all-reduces are removed: nobody waits for anybody here. all_gather and
 // broadcast_replica stay, as do collectives of other ops: their kernels do the work of all replicas.
 //
-// Keeps every bit, except with hierarchical_copy, whose sums are grouped. Linear.
+// Keeps every bit, except with hierarchical_copy, whose sums are grouped, and nccl, which has an order of its
+// own. Linear.
 // Thread safety: as any Pass.
 #pragma once
 

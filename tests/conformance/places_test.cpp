@@ -226,6 +226,23 @@ TEST_P(Places, MirroredStrategyTakesEveryGpuOfItsRuntime) {
                       trained_on<MirroredStrategy>({"cpu:0", "cpu:1", "cpu:2"}, GetParam()));
 }
 
+// Cards that NCCL connects, each replica on one of its own: the group of the fake sums in the order of the replicas.
+TEST(ConnectedGpus, MirroredTrainingEqualsThatOnCpus) {
+  const std::vector<std::string> cpus = {"cpu:0", "cpu:1", "cpu:2", "cpu:3"};
+  const std::vector<Tensor> expected = trained_on<MirroredStrategy>(cpus, Gpus::kAtOnce);
+  for (const std::int64_t packs : {0, 1, 2}) {
+    const auto fake =
+        std::make_shared<testing::FakeGpu>(testing::FakeGpuOptions{.devices = 4, .connected = true});
+    fake->set_delays(std::chrono::microseconds(20), 1);
+    MirroredOptions options{.num_packs = packs};
+    options.base.runtime = Runtime({.threads = 2, .seed = 3, .backends = {fake}});
+    MirroredStrategy strategy(options);
+    EXPECT_EQ(strategy.cross_device_choice().to_string(),
+              "nccl: NCCL connects all 4 of them, each on a card of its own");
+    expect_same_tensors(trained(strategy), expected);
+  }
+}
+
 // Their kernels need not give the same bits, so copies of variables would drift apart.
 TEST_P(Places, MirroringOverDevicesOfTwoKindsIsRefused) {
   EXPECT_THAT(testing::caught([&] {

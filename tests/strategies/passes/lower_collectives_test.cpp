@@ -299,6 +299,120 @@ TEST(CrossDeviceOps, TheChoiceDependsOnDevicesTheirMemoriesAndBytesAlone) {
   const std::vector<std::string> gpus = {"gpu:0", "gpu:1", "gpu:2"};
   EXPECT_EQ(choose_cross_device_ops(gpus, 1 << 20, &one_card).to_string(),
             "shared_memory: all replicas lie in one memory");
+  const Topology connected = Topology::parse("gpu:0 gpu:1 gpu:2 collectives=nccl; gpu:3");
+  EXPECT_EQ(choose_cross_device_ops(gpus, 8, &connected).to_string(),
+            "nccl: NCCL connects all 3 of them, each on a card of its own");
+  const std::vector<std::string> one_without = {"gpu:0", "gpu:1", "gpu:3"};
+  EXPECT_EQ(choose_cross_device_ops(one_without, 1 << 20, &connected).name, "ring");
+}
+
+TEST(CrossDeviceOps, NcclFallsBackAndSaysWhy) {
+  const Topology machine =
+      Topology::parse("cpu:0; gpu:0 gpu:1 collectives=nccl; gpu:2 memory=1 collectives=nccl; gpu:3");
+  const auto choice = [&](std::vector<std::string> devices) {
+    return choose_cross_device_ops("nccl", devices, &machine).to_string();
+  };
+  EXPECT_EQ(choice({"gpu:0", "gpu:1"}), "nccl: the options name it");
+  EXPECT_EQ(choice({"gpu:0"}), "shared_memory: nccl was asked for, and there is one replica");
+  EXPECT_EQ(choice({"gpu:0", "gpu:2"}),
+            "shared_memory: nccl was asked for, and all replicas lie in one memory");
+  EXPECT_EQ(
+      choice({"gpu:0", "gpu:1", "gpu:2"}),
+      "reduction_to_one_device: nccl was asked for: gpu:0 and gpu:2 are one card, and NCCL wants one for "
+      "each replica");
+  EXPECT_EQ(choice({"gpu:0", "gpu:3"}),
+            "reduction_to_one_device: nccl was asked for: NCCL does not connect gpu:3");
+  EXPECT_EQ(choice({"gpu:0", ""}),
+            "reduction_to_one_device: nccl was asked for: NCCL does not connect the first device");
+  const std::vector<std::string> two = {"gpu:0", "gpu:1"};
+  EXPECT_THAT(choose_cross_device_ops("nccl", two).reason, HasSubstr("nothing is known about the devices"));
+  EXPECT_EQ(choose_cross_device_ops("ring", two).to_string(), "ring: the options name it");
+}
+
+constexpr std::string_view kConnected = "cpu:0; gpu:0 gpu:1 collectives=nccl";
+
+TEST_F(LowerCollectives, NcclLeavesValuesWhereTheyAre) {
+  expect_rewrite("lower-collectives(ops=nccl)", R"(
+      %x0 = placeholder() : f32[2] on "gpu:0"
+      %y0 = placeholder() : i32[3] on "gpu:0"
+      %x1 = placeholder() : f32[2] on "gpu:1"
+      %y1 = placeholder() : i32[3] on "gpu:1"
+      %t = all_reduce[reduce="sum", replicas=2](%x0, %y0, %x1, %y1) : f32[2], i32[3], f32[2], i32[3]
+      return %t, %t:1, %t:2
+    )",
+                 R"(
+      %x0 = placeholder() : f32[2] on "gpu:0"
+      %y0 = placeholder() : i32[3] on "gpu:0"
+      %x1 = placeholder() : f32[2] on "gpu:1"
+      %y1 = placeholder() : i32[3] on "gpu:1"
+      %"t/nccl" = all_reduce[by="nccl", reduce="sum", replicas=2](%x0, %y0, %x1, %y1) : f32[2], i32[3], f32[2], i32[3] on "gpu:0"
+      return %"t/nccl", %"t/nccl":1, %"t/nccl":2
+    )",
+                 {.topology = std::string(kConnected)});
+}
+
+TEST_F(LowerCollectives, NcclSumsAndDividesOnceForAMean) {
+  expect_rewrite("lower-collectives", R"(
+      %x0 = placeholder() : f32[2] on "gpu:0"
+      %x1 = placeholder() : f32[2] on "gpu:1"
+      %t = all_reduce[reduce="mean", replicas=2](%x0, %x1) : f32[2], f32[2]
+      %b = neg(%t:1) : f32[2] on "gpu:1" replica 1
+      return %b
+    )",
+                 R"(
+      %x0 = placeholder() : f32[2] on "gpu:0"
+      %x1 = placeholder() : f32[2] on "gpu:1"
+      %"t/nccl" = all_reduce[by="nccl", reduce="sum", replicas=2](%x0, %x1) : f32[2], f32[2] on "gpu:0"
+      %"t/replicas" = constant[value=f32[] {2}]() : f32[] on "gpu:1" replica 1
+      %"t/mean" = div(%"t/nccl":1, %"t/replicas") : f32[2] on "gpu:1" replica 1
+      %b = neg(%"t/mean") : f32[2] on "gpu:1" replica 1
+      return %b
+    )",
+                 {.topology = std::string(kConnected)});
+}
+
+// The order that order-collectives made is the order in which NCCL is called.
+TEST_F(LowerCollectives, NcclKeepsTheOrderOfCollectives) {
+  const Topology topology = Topology::parse(kConnected);
+  PassContext context{.topology = &topology};
+  Graph graph = parse(R"(
+      %x0 = placeholder() : f32[2] on "gpu:0"
+      %x1 = placeholder() : f32[2] on "gpu:1"
+      %s = all_reduce[reduce="sum", replicas=2](%x0, %x1) : f32[2], f32[2] after(%t)
+      %t = all_reduce[reduce="max", replicas=2](%x0, %x1) : f32[2], f32[2]
+      return %s, %t:1
+    )");
+  PassRegistry::global().parse_pipeline("lower-collectives").run(graph, context);
+  const NodeId first = graph.find("t/nccl"), second = graph.find("s/nccl");
+  ASSERT_TRUE(first.valid() && second.valid()) << print(graph);
+  EXPECT_THAT(graph.node(second).controls(), ElementsAre(first));
+}
+
+TEST_F(LowerCollectives, NodesSayWhyItIsNotNccl) {
+  const Topology topology = Topology::parse("gpu:0 gpu:1");
+  PassContext context{.topology = &topology};
+  Graph graph = parse(R"(
+      %x0 = placeholder() : f32[2] on "gpu:0"
+      %x1 = placeholder() : f32[2] on "gpu:1"
+      %t = all_reduce[reduce="mean", replicas=2](%x0, %x1) : f32[2], f32[2]
+      return %t, %t:1
+    )");
+  PassRegistry::global().parse_pipeline("lower-collectives(ops=nccl)").run(graph, context);
+  EXPECT_THAT(print(graph, {.provenance = true}),
+              HasSubstr("by lower-collectives: nccl was asked for: NCCL does not connect gpu:0"));
+}
+
+TEST_F(LowerCollectives, OnlyNcclIsANameForWhatCombines) {
+  try {
+    verify(parse(R"(
+      %x0 = placeholder() : f32[2]
+      %t = all_reduce[by="hand", reduce="sum", replicas=1](%x0) : f32[2]
+      return %t
+    )"));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("by must be nccl"));
+  }
 }
 
 // Every way gives the bits of the all-reduce, for all dtypes and numbers of replicas.
