@@ -6,6 +6,9 @@
 
 #include "commands.h"
 #include "graph_input.h"
+#ifdef LOCKSTEP_NCCL
+#include "lockstep/core/nccl/nccl_group.h"
+#endif
 #include "lockstep/core/runtime.h"
 #include "lockstep/core/version.h"
 #include "lockstep/graph/ir/op.h"
@@ -19,13 +22,14 @@ namespace lockstep::tools {
 namespace {
 
 void print_devices(const Topology& topology) {
-  std::cout << "\ndevice        memory  card        bytes  kernels\n";
+  std::cout << "\ndevice        memory  card        bytes  kernels     collectives\n";
   const auto known = [](auto value, bool is_known) { return is_known ? std::to_string(value) : "-"; };
   for (const DeviceFacts& facts : topology.devices()) {
     std::cout << std::left << std::setw(12) << facts.device.to_string() << std::right << std::setw(8)
               << facts.memory.value << std::setw(6) << known(facts.card, facts.card >= 0) << std::setw(13)
-              << known(facts.memory_bytes, facts.memory_bytes > 0) << "  "
-              << (facts.kernels.empty() ? "-" : facts.kernels) << '\n';
+              << known(facts.memory_bytes, facts.memory_bytes > 0) << "  " << std::left << std::setw(12)
+              << (facts.kernels.empty() ? "-" : facts.kernels)
+              << (facts.collectives.empty() ? "-" : facts.collectives) << '\n';
   }
 }
 
@@ -60,6 +64,12 @@ int run_command(const InfoCommand& command) {
   row("CUDA", LOCKSTEP_CUDA_VERSION);
 #else
   row("CUDA", "not built in");
+#endif
+#ifdef LOCKSTEP_NCCL
+  const Decision nccl = has_nccl();
+  row("NCCL", nccl ? "found: cards and processes can be connected" : nccl.reason());
+#else
+  row("NCCL", "not built in");
 #endif
   row("threads", std::thread::hardware_concurrency());
   const Runtime runtime;

@@ -584,9 +584,10 @@ TEST_F(Tool, InfoNamesVersionsAndDevices) {
   EXPECT_EQ(outcome.status, 0);
   EXPECT_THAT(outcome.out, AllOf(HasSubstr(std::string(kVersion)), HasSubstr("Taskflow"), HasSubstr("cpu:0"),
                                  HasSubstr("central-storage, mirrored, one-device")));
-  const Outcome described = lockstep("info --topology='cpu:0; gpu:0 gpu:1 memory=3 bytes=1GiB kernels=card'");
+  const Outcome described =
+      lockstep("info --topology='cpu:0; gpu:0 gpu:1 memory=3 bytes=1GiB kernels=card collectives=nccl'");
   EXPECT_EQ(described.status, 0);
-  EXPECT_THAT(described.out, AllOf(HasSubstr("\ngpu:1              3     -   1073741824  card\n"),
+  EXPECT_THAT(described.out, AllOf(HasSubstr("\ngpu:1              3     -   1073741824  card        nccl\n"),
                                    HasSubstr("\ncpu:0              0     -            -  ")));
   EXPECT_THAT(lockstep("info --topology='gpu:x'").err, HasSubstr("gpu:x"));
 }
