@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <utility>
 
 namespace lockstep::internal {
@@ -46,6 +47,7 @@ StreamRun::StreamRun(const Plan& plan, const Runtime& runtime, std::span<TensorA
   for (const Segment& segment : plan_.segments) {
     Body& body = bodies_.emplace_back();
     if (segment.streams.empty() || !segment.records) continue;
+    body.variables.reserve(plan_.variables.size());  // a commit allocates nothing
     body.fork = device_of(segment.streams[0]).make_event();
     body.end = device_of(segment.streams[0]).make_event();
     for (std::size_t i = 1; i < segment.streams.size(); ++i) {
@@ -322,7 +324,12 @@ void StreamRun::put_body(std::uint32_t index) {
     body.recording = nullptr;
     body.runs = 0;
   }
-  if (body.recording == nullptr && body.runs > 0) record_body(index);
+  if (body.recording == nullptr && body.runs > 0) {
+    try {
+      record_body(index);
+    } catch (const std::bad_alloc&) {  // nothing of it has run: call by call it needs no memory
+    }
+  }
   if (body.recording != nullptr) {
     replay_body(index);
   } else {

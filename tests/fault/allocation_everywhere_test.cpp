@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "lockstep/lockstep.h"
+#include "lockstep/testing/null_device.h"
 #include "support/failing_allocations.h"
 #include "support/forked.h"
 #include "support/program_test.h"
@@ -145,6 +147,34 @@ TEST_F(EachAllocation, OfARunCommitsOrDidNotHappen) {
                  EXPECT_TRUE(program.variables().value("w").bit_equal(expected.variables().at("w")));
                  EXPECT_EQ(program.variables().step(), expected.step());
                });
+}
+
+// The host's part of it: a device that allocates nothing, and computes nothing. Its first run puts calls on streams one by one,
+// its second one records them, later ones replay them.
+TEST_F(EachAllocation, OfARunOnADeviceCommitsOrDidNotHappen) {
+  const Runtime runtime({.threads = 1, .backends = {std::make_shared<testing::NullBackend>()}});
+  Graph graph = training_graph();
+  PassContext context{.topology = &runtime.topology()};
+  make_place({.devices = {"gpu:0"}})->run(graph, context);
+  const std::vector<Tensor> fed = feeds();
+  for (const int before : {0, 1, 2, 5}) {
+    const auto store = std::make_shared<VariableStore>();
+    std::optional<Program> program;
+    std::uint64_t steps = 0;
+    const auto prepare = [&] {
+      program.emplace(compile(graph, runtime, {.variables = store}));
+      for (int i = 0; i < before; ++i) program->run(fed);
+      program->wait();
+      steps = store->step();
+    };
+    prepare();
+    fail_each_of([&] { program->run(fed); },
+                 [&](bool done) {
+                   program->wait();
+                   EXPECT_EQ(store->step(), steps + (done ? 1 : 0)) << "after " << before << " runs";
+                   prepare();
+                 });
+  }
 }
 
 TEST_F(EachAllocation, OfSeveralStepsSaysHowManyCommitted) {
