@@ -2,13 +2,15 @@
 //
 //   images --patches--> [places, kh kw c]  x  filter [kh kw c, out]  =  result [places, out]
 //
-// The windows of some images at a time are laid out as rows, and the rest is a product of matrices; where channels come in groups,
-// a thread computes each element. Everything is added in the same order each time.
+// Where cuDNN is, it computes what it has a way for (cudnn_convolution.h). Else the windows of some images at a time are laid out
+// as rows, and the rest is a product of matrices; where channels come in groups, a thread computes each element. Everything is
+// added in the same order each time.
 #include <algorithm>
 #include <optional>
 #include <string>
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/cuda/internal/cudnn_convolution.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
 #include "lockstep/graph/cuda/internal/product.h"
 #include "lockstep/graph/cuda/internal/windows.h"
@@ -137,11 +139,21 @@ KernelFn zeros(const TensorSpec& output) {
   };
 }
 
+// None: it is computed here.
+std::optional<KernelFn> by_cudnn(ConvolutionPart part, const Windows& w, DType dtype, const NodeView& node) {
+  const auto found = CudnnConvolution::find(part, w, dtype, node.allows_tf32());
+  if (!found) return std::nullopt;
+  return [convolution = *found](KernelContext& c) {
+    convolution.run(*c.stream(), c.input(0), c.input(1), c.output(0), c.scratch());
+  };
+}
+
 KernelFn forward(const NodeView& node, std::span<const TensorSpec> outputs) {
   const DType dtype = outputs[0].dtype;
   const Windows w = filter_windows(node, node.input(0).shape, node.input(1).shape);
   const std::int64_t n = outputs[0].shape.num_elements();
   if (n == 0) return [](KernelContext&) {};
+  if (const auto found = by_cudnn(ConvolutionPart::kResult, w, dtype, node)) return *found;
   if (w.groups > 1) return in_groups(kForwardInGroups, dtype, w, n);
   const Pieces pieces(w, dtype);
   if (pieces.depth == 0) return zeros(outputs[0]);
@@ -166,6 +178,7 @@ KernelFn backward_input(const NodeView& node, std::span<const TensorSpec> output
   const Windows w = filter_windows(node, outputs[0].shape, node.input(1).shape);
   const std::int64_t n = outputs[0].shape.num_elements();
   if (n == 0) return [](KernelContext&) {};
+  if (const auto found = by_cudnn(ConvolutionPart::kImages, w, dtype, node)) return *found;
   if (w.groups > 1) return in_groups(kInputInGroups, dtype, w, n);
   if (w.out_channels == 0) return zeros(outputs[0]);
   const Pieces pieces(w, dtype);
@@ -193,6 +206,7 @@ KernelFn backward_filter(const NodeView& node, std::span<const TensorSpec> outpu
   const Windows w = filter_windows(node, node.input(0).shape, outputs[0].shape);
   const std::int64_t n = outputs[0].shape.num_elements();
   if (n == 0) return [](KernelContext&) {};
+  if (const auto found = by_cudnn(ConvolutionPart::kFilter, w, dtype, node)) return *found;
   if (w.groups > 1) return in_groups(kFilterInGroups, dtype, w, n);
   if (w.images == 0 || w.rows.out * w.columns.out == 0) return zeros(outputs[0]);
   const Pieces pieces(w, dtype);
@@ -213,14 +227,18 @@ KernelFn backward_filter(const NodeView& node, std::span<const TensorSpec> outpu
   };
 }
 
-void add(OpRegistry& registry, const char* op, KernelMaker make, std::size_t images, std::size_t filter) {
+void add(OpRegistry& registry, const char* op, ConvolutionPart part, KernelMaker make, std::size_t images,
+         std::size_t filter) {
   KernelDef def(std::move(make));
-  def.split = [images, filter](const NodeView& node, std::span<const TensorSpec> outputs) {
+  def.split = [part, images, filter](const NodeView& node, std::span<const TensorSpec> outputs) {
     const auto shape = [&](std::size_t i) -> const Shape& {
       return i == 2 ? outputs[0].shape : node.input(i).shape;
     };
     const Windows w = filter_windows(node, shape(images), shape(filter));
-    return Split{1, w.groups > 1 ? 0 : Pieces(w, outputs[0].dtype).room(), false};
+    const DType dtype = outputs[0].dtype;
+    if (const auto found = CudnnConvolution::find(part, w, dtype, node.allows_tf32()))
+      return Split{1, found->room(), false};
+    return Split{1, w.groups > 1 ? 0 : Pieces(w, dtype).room(), false};
   };
   registry.add_kernel(op, "cuda", std::move(def));
 }
@@ -228,9 +246,9 @@ void add(OpRegistry& registry, const char* op, KernelMaker make, std::size_t ima
 }  // namespace
 
 void add_convolution_kernels(OpRegistry& registry) {
-  add(registry, "conv2d", forward, 0, 1);
-  add(registry, "conv2d_backward_input", backward_input, 2, 1);
-  add(registry, "conv2d_backward_filter", backward_filter, 0, 2);
+  add(registry, "conv2d", ConvolutionPart::kResult, forward, 0, 1);
+  add(registry, "conv2d_backward_input", ConvolutionPart::kImages, backward_input, 2, 1);
+  add(registry, "conv2d_backward_filter", ConvolutionPart::kFilter, backward_filter, 0, 2);
 }
 
 }  // namespace lockstep::internal::cuda

@@ -208,6 +208,31 @@ TEST_F(CardProgram, CombinesTheValuesOfReplicas) {
   }
 }
 
+// More patches than there is room for at a time: 28 of 40 images, then the others.
+TEST_F(CardProgram, ConvolvesLargeBatchesInPieces) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {40, 64, 64, 16}),
+              w = b.placeholder("w", DType::kF32, {3, 3, 16, 8});
+  const auto there = b.device("gpu:0");
+  const Value y = conv2d(x, w, {.padding = Padding::same()});
+  b.result(y);
+  for (const Gradient& gradient : gradients(sum(y * y), {x, w})) b.result(Value(gradient));
+  const Graph graph = b.finish();
+  const std::vector<Tensor> fed = {numbers({40, 64, 64, 16}, 1), numbers({3, 3, 16, 8}, 2)};
+  const Runtime runtime({.threads = 2});
+  const std::vector<Tensor> exact = Interpreter(graph).run(fed), found = compile(graph, runtime).run(fed);
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    const Tensor here = found[i].host();
+    double largest = 0, off = 0;
+    for (std::size_t e = 0; e < here.data<float>().size(); ++e) {
+      const double wanted = exact[i].data<float>()[e];
+      largest = std::max(largest, std::abs(wanted));
+      off = std::max(off, std::abs(here.data<float>()[e] - wanted));
+    }
+    EXPECT_LT(off, 2e-5 * largest) << "result " << i;  // the filter's gradient adds 160,000 products
+  }
+}
+
 // TF32 keeps 10 bits of a factor: far from f32, and not far off.
 TEST_F(CardProgram, MultipliesInTf32OnlyWhenAllowed) {
   GraphBuilder b;

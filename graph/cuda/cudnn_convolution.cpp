@@ -1,0 +1,328 @@
+// graph/cuda/cudnn_convolution.cpp - convolutions by cuDNN, where it is there. The only source that knows cuDNN.
+//
+// Images are as cuDNN's NHWC. Filters are [kh, kw, c, out] here and [out, kh, kw, c] there: they are turned before, or after.
+#include "lockstep/graph/cuda/internal/cudnn_convolution.h"
+
+#ifdef LOCKSTEP_CUDNN
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/dynamic_library.h"
+
+namespace lockstep::internal::cuda {
+
+namespace {
+
+constexpr std::size_t kMostWorkspace = std::size_t{512} << 20;
+constexpr std::size_t kAlignment = 256;
+constexpr int kMostWays = 16;
+
+// The functions of the library, by the names of their declarations.
+#define LOCKSTEP_CUDNN_FUNCTIONS(each)                                                                \
+  each(Create) each(SetStream) each(GetErrorString) each(CreateTensorDescriptor)                      \
+      each(DestroyTensorDescriptor) each(SetTensor4dDescriptor) each(CreateFilterDescriptor)          \
+          each(DestroyFilterDescriptor) each(SetFilter4dDescriptor) each(CreateConvolutionDescriptor) \
+              each(DestroyConvolutionDescriptor) each(SetConvolution2dDescriptor)                     \
+                  each(SetConvolutionMathType) each(SetConvolutionGroupCount)                         \
+                      each(GetConvolution2dForwardOutputDim) each(GetConvolutionForwardAlgorithm_v7)  \
+                          each(GetConvolutionBackwardDataAlgorithm_v7)                                \
+                              each(GetConvolutionBackwardFilterAlgorithm_v7) each(ConvolutionForward) \
+                                  each(ConvolutionBackwardData) each(ConvolutionBackwardFilter)
+struct Library {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): it is declared
+#define LOCKSTEP_CUDNN_DECLARED(name) decltype(&::cudnn##name) name = nullptr;
+  LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_CUDNN_DECLARED)
+#undef LOCKSTEP_CUDNN_DECLARED
+  Decision found = Decision::yes();
+
+  Library() {
+    static const std::string file = str("libcudnn.so.", CUDNN_MAJOR);
+    DynamicLibrary library(file.c_str());
+#define LOCKSTEP_CUDNN_LOADED(name) library.load(name, "cudnn" #name);
+    LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_CUDNN_LOADED)
+#undef LOCKSTEP_CUDNN_LOADED
+    found = library.found();
+  }
+  static const Library& get() {
+    static const Library library;
+    return library;
+  }
+};
+
+void check(cudnnStatus_t status, const char* what) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  throw Error(status == CUDNN_STATUS_ALLOC_FAILED ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
+              str("cuDNN, ", what, ": ", Library::get().GetErrorString(status)));
+}
+
+// One for each card, made when it is first used, and used by one thread at a time.
+struct Handle {
+  std::mutex mutex;
+  cudnnHandle_t handle = nullptr;
+
+  static Handle& of(int card) {
+    static auto* const handles = new std::array<Handle, kMostCards>{};  // NOLINT: never destroyed
+    return handles->at(static_cast<std::size_t>(card));
+  }
+  // With the mutex held.
+  cudnnHandle_t get(int card) {
+    if (handle == nullptr) {
+      static_cast<void>(cudaSetDevice(card));
+      check(Library::get().Create(&handle), "a handle");
+    }
+    return handle;
+  }
+};
+
+template <class T>
+class Owned {
+ public:
+  using Create = cudnnStatus_t (*)(T*);
+  using Destroy = cudnnStatus_t (*)(T);
+  Owned(Create create, Destroy destroy) : destroy_(destroy) { check(create(&object_), "a description"); }
+  ~Owned() { static_cast<void>(destroy_(object_)); }
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  T get() const { return object_; }
+
+ private:
+  Destroy destroy_;
+  T object_ = nullptr;
+};
+
+cudnnDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF16: return CUDNN_DATA_HALF;
+    case DType::kBF16: return CUDNN_DATA_BFLOAT16;
+    case DType::kF64: return CUDNN_DATA_DOUBLE;
+    default: return CUDNN_DATA_FLOAT;
+  }
+}
+
+constexpr const char* kTurnedFilter =
+    "    const long long depth = a.kh * a.kw * a.c / a.groups;\n    PUT(i, X(i % depth * a.oc + i / "
+    "depth));\n";
+constexpr const char* kTurnedBack =
+    "    const long long depth = a.kh * a.kw * a.c / a.groups;\n    PUT(i, X(i % a.oc * depth + i / "
+    "a.oc));\n";
+
+// Ways that sum products as they are: no transforms.
+bool is_plain(cudnnConvolutionFwdAlgo_t way) {
+  return way == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM ||
+         way == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
+}
+bool is_plain(cudnnConvolutionBwdDataAlgo_t way) { return way == CUDNN_CONVOLUTION_BWD_DATA_ALGO_1; }
+bool is_plain(cudnnConvolutionBwdFilterAlgo_t way) { return way == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1; }
+
+std::size_t rounded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+class CudnnConvolution::Plan {
+ public:
+  Plan(ConvolutionPart part, const Windows& windows, DType dtype, bool tf32)
+      : part_(part),
+        windows_(windows),
+        is_f64_(dtype == DType::kF64),
+        filter_elements_(windows.rows.size * windows.columns.size * (windows.channels / windows.groups) *
+                         windows.out_channels),
+        filter_bytes_(rounded(static_cast<std::size_t>(filter_elements_) * size_of(dtype))),
+        turn_(window_kernel(dtype, "", part == ConvolutionPart::kFilter ? kTurnedBack : kTurnedFilter)) {
+    const cudnnDataType_t type = type_of(dtype);
+    const kernels::WindowAxis &rows = windows.rows, &columns = windows.columns;
+    const auto number = [](std::int64_t value) { return static_cast<int>(value); };
+    check(cudnn_.SetTensor4dDescriptor(images_.get(), CUDNN_TENSOR_NHWC, type, number(windows.images),
+                                       number(windows.channels), number(rows.in), number(columns.in)),
+          "images");
+    check(cudnn_.SetTensor4dDescriptor(results_.get(), CUDNN_TENSOR_NHWC, type, number(windows.images),
+                                       number(windows.out_channels), number(rows.out), number(columns.out)),
+          "results");
+    check(cudnn_.SetFilter4dDescriptor(filter_.get(), type, CUDNN_TENSOR_NHWC, number(windows.out_channels),
+                                       number(windows.channels / windows.groups), number(rows.size),
+                                       number(columns.size)),
+          "a filter");
+    check(cudnn_.SetConvolution2dDescriptor(
+              how_.get(), number(rows.before), number(columns.before), number(rows.stride),
+              number(columns.stride), number(rows.dilation), number(columns.dilation),
+              CUDNN_CROSS_CORRELATION, is_f64_ ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT),
+          "a convolution");
+    const bool exact = dtype == DType::kF32 && !tf32;
+    const cudnnMathType_t math = exact || is_f64_       ? CUDNN_FMA_MATH
+                                 : dtype == DType::kF32 ? CUDNN_DEFAULT_MATH
+                                                        : CUDNN_TENSOR_OP_MATH;
+    check(cudnn_.SetConvolutionMathType(how_.get(), math), "its arithmetic");
+    check(cudnn_.SetConvolutionGroupCount(how_.get(), number(windows.groups)), "its groups");
+  }
+
+  // Does it compute what cuDNN would make of it? Padding behind the last element is not the same as in front.
+  bool fits() const {
+    std::array<int, 4> extents{};
+    if (cudnn_.GetConvolution2dForwardOutputDim(how_.get(), images_.get(), filter_.get(), extents.data(),
+                                                &extents[1], &extents[2],
+                                                &extents[3]) != CUDNN_STATUS_SUCCESS)
+      return false;
+    return extents[2] == windows_.rows.out && extents[3] == windows_.columns.out;
+  }
+
+  bool choose() {
+    constexpr int kCard = 0;  // cards of one machine are of one kind
+    Handle& handle = Handle::of(kCard);
+    const std::lock_guard<std::mutex> lock(handle.mutex);
+    const cudnnHandle_t own = handle.get(kCard);
+    switch (part_) {
+      case ConvolutionPart::kResult:
+        return choose_of<cudnnConvolutionFwdAlgoPerf_t>(way_forward_, [&](int* count, auto* ways) {
+          return cudnn_.GetConvolutionForwardAlgorithm_v7(own, images_.get(), filter_.get(), how_.get(),
+                                                          results_.get(), kMostWays, count, ways);
+        });
+      case ConvolutionPart::kImages:
+        return choose_of<cudnnConvolutionBwdDataAlgoPerf_t>(way_images_, [&](int* count, auto* ways) {
+          return cudnn_.GetConvolutionBackwardDataAlgorithm_v7(own, filter_.get(), results_.get(), how_.get(),
+                                                               images_.get(), kMostWays, count, ways);
+        });
+      case ConvolutionPart::kFilter:
+        return choose_of<cudnnConvolutionBwdFilterAlgoPerf_t>(way_filter_, [&](int* count, auto* ways) {
+          return cudnn_.GetConvolutionBackwardFilterAlgorithm_v7(
+              own, images_.get(), results_.get(), how_.get(), filter_.get(), kMostWays, count, ways);
+        });
+    }
+    return false;
+  }
+
+  std::size_t room() const { return kAlignment + filter_bytes_ + workspace_; }
+
+  void run(Stream& stream, const void* first, const void* second, void* out, void* room) const {
+    auto* const begin = static_cast<std::byte*>(room);
+    const std::size_t over = reinterpret_cast<std::uintptr_t>(begin) % kAlignment;
+    std::byte* const filter = begin + (over == 0 ? 0 : kAlignment - over);
+    std::byte* const workspace = filter + filter_bytes_;
+    if (part_ != ConvolutionPart::kFilter)
+      launch(turn_, stream, windows_, second, nullptr, filter, filter_elements_);
+    put(stream, first, second, out, filter, workspace);
+    if (part_ == ConvolutionPart::kFilter)
+      launch(turn_, stream, windows_, filter, nullptr, out, filter_elements_);
+  }
+
+ private:
+  template <class Way, class Chosen, class Ask>
+  bool choose_of(Chosen& chosen, const Ask& ask) {
+    std::array<Way, kMostWays> ways{};
+    int count = 0;
+    if (ask(&count, ways.data()) != CUDNN_STATUS_SUCCESS) return false;
+    for (const Way& way : std::span(ways).first(static_cast<std::size_t>(count))) {
+      if (way.status != CUDNN_STATUS_SUCCESS || way.determinism != CUDNN_DETERMINISTIC ||
+          way.memory > kMostWorkspace || !is_plain(way.algo))
+        continue;
+      chosen = way.algo;
+      workspace_ = rounded(way.memory);
+      return true;
+    }
+    return false;
+  }
+
+  void put(Stream& stream, const void* first, const void* second, void* out, void* filter,
+           void* workspace) const {
+    const double one64 = 1, zero64 = 0;
+    const float one32 = 1, zero32 = 0;
+    const void* const one = is_f64_ ? static_cast<const void*>(&one64) : &one32;
+    const void* const zero = is_f64_ ? static_cast<const void*>(&zero64) : &zero32;
+    const int card = lockstep::cuda::card_of(stream);
+    const cudaStream_t native = lockstep::cuda::native(stream);
+    Handle& handle = Handle::of(card);
+    const std::lock_guard<std::mutex> lock(handle.mutex);
+    const cudnnHandle_t own = handle.get(card);
+    check(cudnn_.SetStream(own, native), "its stream");
+    switch (part_) {
+      case ConvolutionPart::kResult:
+        check(cudnn_.ConvolutionForward(own, one, images_.get(), first, filter_.get(), filter, how_.get(),
+                                        way_forward_, workspace, workspace_, zero, results_.get(), out),
+              "a convolution");
+        return;
+      case ConvolutionPart::kImages:
+        check(
+            cudnn_.ConvolutionBackwardData(own, one, filter_.get(), filter, results_.get(), first, how_.get(),
+                                           way_images_, workspace, workspace_, zero, images_.get(), out),
+            "the gradient of images");
+        return;
+      case ConvolutionPart::kFilter:
+        check(cudnn_.ConvolutionBackwardFilter(own, one, images_.get(), first, results_.get(), second,
+                                               how_.get(), way_filter_, workspace, workspace_, zero,
+                                               filter_.get(), filter),
+              "the gradient of a filter");
+        return;
+    }
+  }
+
+  const Library& cudnn_ = Library::get();
+  const ConvolutionPart part_;
+  const Windows windows_;
+  const bool is_f64_;
+  const std::int64_t filter_elements_;
+  const std::size_t filter_bytes_;
+  const JitKernel turn_;
+  Owned<cudnnTensorDescriptor_t> images_{cudnn_.CreateTensorDescriptor, cudnn_.DestroyTensorDescriptor};
+  Owned<cudnnTensorDescriptor_t> results_{cudnn_.CreateTensorDescriptor, cudnn_.DestroyTensorDescriptor};
+  Owned<cudnnFilterDescriptor_t> filter_{cudnn_.CreateFilterDescriptor, cudnn_.DestroyFilterDescriptor};
+  Owned<cudnnConvolutionDescriptor_t> how_{cudnn_.CreateConvolutionDescriptor,
+                                           cudnn_.DestroyConvolutionDescriptor};
+  cudnnConvolutionFwdAlgo_t way_forward_{};
+  cudnnConvolutionBwdDataAlgo_t way_images_{};
+  cudnnConvolutionBwdFilterAlgo_t way_filter_{};
+  std::size_t workspace_ = 0;
+};
+
+Decision has_cudnn() { return Library::get().found; }
+
+std::optional<CudnnConvolution> CudnnConvolution::find(ConvolutionPart part, const Windows& windows,
+                                                       DType dtype, bool tf32) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 31;  // elements of what it counts in int
+  const kernels::WindowAxis &rows = windows.rows, &columns = windows.columns;
+  const std::int64_t in = windows.images * rows.in * columns.in * windows.channels;
+  const std::int64_t out = windows.images * rows.out * columns.out * windows.out_channels;
+  if (in == 0 || out == 0 || in >= kMost || out >= kMost || rows.size * columns.size == 0)
+    return std::nullopt;
+  int cards = 0;
+  if (cudaGetDeviceCount(&cards) != cudaSuccess || cards == 0 || !has_cudnn()) return std::nullopt;
+  const auto plan = std::make_shared<Plan>(part, windows, dtype, tf32);
+  if (!plan->fits() || !plan->choose()) return std::nullopt;
+  return CudnnConvolution(plan);
+}
+
+std::size_t CudnnConvolution::room() const { return plan_->room(); }
+
+void CudnnConvolution::run(Stream& stream, const void* first, const void* second, void* out,
+                           void* room) const {
+  plan_->run(stream, first, second, out, room);
+}
+
+}  // namespace lockstep::internal::cuda
+
+#else
+
+namespace lockstep::internal::cuda {
+
+class CudnnConvolution::Plan {};
+
+Decision has_cudnn() { return Decision::no("this Lockstep was built without cuDNN"); }
+
+std::optional<CudnnConvolution> CudnnConvolution::find(ConvolutionPart /*part*/, const Windows& /*windows*/,
+                                                       DType /*dtype*/, bool /*tf32*/) {
+  return std::nullopt;
+}
+
+std::size_t CudnnConvolution::room() const { return 0; }
+
+void CudnnConvolution::run(Stream& /*stream*/, const void* /*first*/, const void* /*second*/, void* /*out*/,
+                           void* /*room*/) const {}
+
+}  // namespace lockstep::internal::cuda
+
+#endif
