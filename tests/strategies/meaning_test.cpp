@@ -270,8 +270,8 @@ TEST(Calls, OfFunctionsWithWrongValuesNameTheirLine) {
   const auto f = strategy.function({kScalar}, [](const Value& x) { return x * 2.F; });
   const std::uint32_t line = SourceSite::current().line + 1;
   const std::string error = error_of([&] { f(PerReplica<Tensor>({vec({1, 2}), vec({1, 2})})); });
-  EXPECT_THAT(error, AllOf(HasSubstr("expects f32[], got f32[2]; it was made at"),
-                           HasSubstr(str("called at ../../tests/strategies/meaning_test.cpp:", line))));
+  EXPECT_THAT(error, AllOf(HasSubstr("expects f32[], got f32[2]; it was made at"), HasSubstr("called at "),
+                           HasSubstr(str("tests/strategies/meaning_test.cpp:", line))));
 }
 
 TEST(Gradients, ThatDoNotExistNameTheNode) {

@@ -657,8 +657,9 @@ TEST(Handles, OfATakenNameAreRefusedWithBothShapesAndLines) {
   const std::uint32_t line = SourceSite::current().line + 1;
   const Variable w("w", vec({1, 2}));
   const std::string error = error_of([] { Variable("w", vec({1, 2, 3})); });
-  EXPECT_THAT(error, AllOf(HasSubstr(str("f32[2] (../../tests/strategies/state_test.cpp:", line, ")")),
-                           HasSubstr("f32[3]"), HasSubstr(str("state_test.cpp:", line + 1))));
+  EXPECT_THAT(error,
+              AllOf(HasSubstr("f32[2] ("), HasSubstr(str("tests/strategies/state_test.cpp:", line, ")")),
+                    HasSubstr("f32[3]"), HasSubstr(str("state_test.cpp:", line + 1))));
 }
 
 // Copies that share their memory are one variable of one program.

@@ -171,6 +171,25 @@ TEST_F(RunAhead, ResultsAreFedBeforeTheyAreThere) {
   EXPECT_EQ(floats(value), (std::vector<float>{65536, 3 * 65536}));
 }
 
+// On another stream of the same memory, where nothing but the feed says that there is an order.
+TEST(RunAheadInOneMemory, AResultIsReadOnAnotherStreamOnceItIsThere) {
+  const auto gpus = std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 2, .memories = {0, 0}});
+  const Runtime runtime({.threads = 2, .backends = {gpus}});
+  const auto doubles = [&](const char* device) {
+    GraphBuilder b;
+    const auto there = b.device(device);
+    b.result(b.placeholder("x", DType::kF32, {2}) * 2.0F);
+    return compile(b.finish(), runtime);
+  };
+  const Program first = doubles("gpu:0"), second = doubles("gpu:1");
+  gpus->hold(0, StreamRole::kCompute);
+  const Tensor made = first.run(list({vec({1, 3})}))[0];
+  const Tensor read = second.run(list({made}))[0];
+  EXPECT_FALSE(read.is_ready());
+  gpus->release(0, StreamRole::kCompute);
+  EXPECT_EQ(floats(read.host()), (std::vector<float>{4, 12}));
+}
+
 // Programs on two devices and the host that read and write the same variables, in any order, with delays: what the
 // interpreter gives. The fake refuses whatever is not ordered.
 TEST_F(RunAhead, ProgramsThatShareVariablesKeepTheirOrder) {
@@ -445,7 +464,7 @@ TEST_F(RunAhead, ARefusalOfOneDeviceHoldsForAll) {
       const auto there = b.device("gpu:" + std::to_string(device));
       const std::string number = std::to_string(device);
       b.assign_add(b.variable("added" + number, vec({0, 0, 0})), y);
-      b.assign(b.variable("copied" + number, vec({0, 0, 0})), y);
+      b.result(b.assign(b.variable("copied" + number, vec({0, 0, 0})), y));  // read before it is committed
       if (device == refuses) b.result(gather(y, x));
     }
     const Program program = compiled(b.finish());
