@@ -1,4 +1,5 @@
-// Tests: core/nccl/nccl_group.cpp, graph/cuda/group_collectives.cpp, graph/ops/rules/group_calls.cpp
+// Tests: core/nccl/nccl_group.cpp, core/nccl/card_group.cpp, graph/cuda/group_collectives.cpp,
+//        graph/ops/rules/group_calls.cpp
 // Processes that share the one card: each is a rank of its own, since NCCL takes them for several machines.
 #include <chrono>
 #include <cmath>
@@ -23,6 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lockstep/core/communicators/device_group.h"
 #include "lockstep/core/communicators/group.h"
 #include "lockstep/core/compute_device.h"
 #include "lockstep/core/internal/built_in_backends.h"
@@ -33,6 +35,7 @@
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/train/gradients.h"
+#include "support/communicator_calls.h"
 #include "support/on_card.h"
 #include "support/program_test.h"
 #include "support/temporary_folder.h"
@@ -303,6 +306,35 @@ TEST_F(NcclGroup, WhoDoesNotComeIsNamed) {
       caught([&] { connect_nccl({.name = "w", .rank = 1, .size = 3}, place, deadline_in(50ms)); });
   EXPECT_EQ(error.code, ErrorCode::kDeadlineExceeded);
   EXPECT_NE(error.what.find("missing are members 0, 2"), std::string::npos) << error.what;
+}
+
+// The cards of one process. With one card there is a group of one; two participants on it are more than NCCL takes, and
+// both are told, again and again.
+TEST_F(NcclGroup, ConnectsTheCardsOfAProcess) {
+  const internal::CardCollectives nccl = internal::find_nccl();
+  ASSERT_EQ(nccl.name, "nccl");
+  const Runtime runtime({.threads = 1});
+  const Device card = Device::parse("gpu:0");
+  const Tensor in = numbers({1000}, 1).to(card, runtime);
+  Tensor out = Tensor::empty(DType::kF32, {1000}, runtime.pool(card));
+  CommunicatorCall call;
+  call.kind = CommunicatorCall::Kind::kAllReduce;
+  call.count = 1000;
+  call.in = in.raw();
+  call.out = out.raw();
+  const std::shared_ptr<DeviceGroup> alone = nccl.connect({0});
+  for (int i = 0; i < 3; ++i) {
+    testing::Waiter done;
+    alone->start({&call, 1}, done);
+    EXPECT_EQ(done.wait(), "");
+    EXPECT_TRUE(out.bit_equal(in));
+  }
+  const std::shared_ptr<DeviceGroup> twice = nccl.connect({0, 0});
+  const std::vector<CommunicatorCall> calls = {call, call};
+  for (int i = 0; i < 2; ++i) {
+    testing::Waiter done;
+    EXPECT_EQ(caught([&] { twice->start(calls, done); }).code, ErrorCode::kUnavailable);
+  }
 }
 
 TEST_F(NcclGroup, RefusesRanksAndCardsThatDoNotExist) {

@@ -53,11 +53,36 @@ enum class Nearness : std::uint8_t {
 
 // What a card has to give of this graph: nothing but the CPU's bits, unless a function or a sum is in it.
 Nearness nearness_of(const Graph& graph) {
-  static const std::set<std::string, std::less<>> kExact = {
-      "abs",        "add",     "cast",     "ceil",     "clip",   "div",         "equal",
-      "floor",      "greater", "identity", "isfinite", "less",   "logical_and", "logical_not",
-      "logical_or", "maximum", "minimum",  "mul",      "neg",    "not_equal",   "reciprocal",
-      "relu",       "round",   "sign",     "sqrt",     "square", "sub",         "where"};
+  static const std::set<std::string, std::less<>> kExact = {"abs",
+                                                            "add",
+                                                            "cast",
+                                                            "ceil",
+                                                            "clip",
+                                                            "div",
+                                                            "equal",
+                                                            "floor",
+                                                            "greater",
+                                                            "identity",
+                                                            "isfinite",
+                                                            "less",
+                                                            "logical_and",
+                                                            "logical_not",
+                                                            "logical_or",
+                                                            "maximum",
+                                                            "minimum",
+                                                            "mul",
+                                                            "neg",
+                                                            "not_equal",
+                                                            "random_integers",
+                                                            "random_uniform",
+                                                            "reciprocal",
+                                                            "relu",
+                                                            "round",
+                                                            "sign",
+                                                            "sqrt",
+                                                            "square",
+                                                            "sub",
+                                                            "where"};
   Nearness nearness = Nearness::kEqual;
   for (const Node& node : graph.nodes()) {
     const OpDef& op = node.op();

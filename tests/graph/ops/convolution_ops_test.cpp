@@ -16,6 +16,7 @@
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/text/text.h"
 #include "support/gradient_check.h"
+#include "support/on_card.h"
 #include "support/program_test.h"
 #include "support/random_tensors.h"
 
@@ -37,6 +38,7 @@ std::vector<Tensor> run_both(GraphBuilder& b, const std::vector<Tensor>& feeds) 
   const std::vector<Tensor> expected = Interpreter(graph).run(feeds);
   const std::vector<Tensor> actual = compile(graph, Runtime({.threads = 2}), with_lanes()).run(feeds);
   expect_same_tensors(actual, expected);
+  testing::expect_same_on_card(graph, feeds);
   return actual;
 }
 

@@ -9,6 +9,7 @@
 #include "lockstep/graph/passes/fuse_elementwise.h"
 #include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/train/gradients.h"
+#include "support/on_card.h"
 #include "support/pass_test.h"
 #include "support/program_test.h"
 
@@ -28,6 +29,7 @@ std::vector<Tensor> run_everywhere(const Graph& graph, const std::vector<Tensor>
       testing::expect_same_tensors(program.run(feeds), expected);
     }
   }
+  testing::expect_same_on_card(graph, feeds);
   return expected;
 }
 
@@ -48,6 +50,9 @@ void expect_same_bits(const Graph& graph, std::uint64_t seed) {
     return;
   }
   testing::expect_same_tensors(run_everywhere(fused(graph), list), expected);
+  const std::vector<std::vector<Tensor>> once = {list};
+  const auto apart = testing::run_on_card(graph, once), together = testing::run_on_card(fused(graph), once);
+  for (std::size_t i = 0; i < apart.size(); ++i) testing::expect_same_tensors(together[i], apart[i]);
 }
 
 TEST(Fused, RefusesWhatIsNotElementWise) {

@@ -14,6 +14,7 @@
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/text/text.h"
 #include "support/gradient_check.h"
+#include "support/on_card.h"
 #include "support/program_test.h"
 #include "support/random_tensors.h"
 
@@ -58,6 +59,7 @@ Tensor run_both(const Graph& graph, const std::vector<Tensor>& feeds) {
   const Program program = compile(graph, Runtime({.threads = 2}), with_lanes());
   const std::vector<Tensor> actual = program.run(feeds);
   expect_same_tensors(actual, expected);
+  testing::expect_same_on_card(graph, feeds);
   return actual[0];
 }
 

@@ -12,6 +12,7 @@
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/text/text.h"
 #include "support/gradient_check.h"
+#include "support/on_card.h"
 #include "support/program_test.h"
 
 namespace lockstep {
@@ -33,6 +34,7 @@ std::vector<Tensor> run_both(GraphBuilder& b, const std::vector<Tensor>& feeds, 
   program.variables().set_step(step);
   const std::vector<Tensor> actual = program.run(feeds);
   expect_same_tensors(actual, expected);
+  testing::expect_same_on_card(graph, feeds);
   return actual;
 }
 

@@ -1,0 +1,50 @@
+// Tests: graph/cuda/cudnn_convolution.cpp
+// What cuDNN is asked for; that results are right is tested with all other convolutions (tests/graph/ops).
+#include <gtest/gtest.h>
+
+#include "lockstep/graph/cuda/internal/cudnn_convolution.h"
+#include "support/on_card.h"
+
+namespace lockstep::internal::cuda {
+namespace {
+
+constexpr ConvolutionPart kParts[] = {ConvolutionPart::kResult, ConvolutionPart::kImages,
+                                      ConvolutionPart::kFilter};
+
+class Cudnn : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!lockstep::testing::has_card()) GTEST_SKIP() << "this machine has no card";
+    if (const Decision found = has_cudnn(); !found) GTEST_SKIP() << found.reason();
+  }
+
+  // 3 x 3, as many results as images have elements.
+  static Windows windows() {
+    const kernels::WindowAxis axis{.in = 14, .out = 14, .size = 3, .stride = 1, .dilation = 1, .before = 1};
+    return {.images = 8, .rows = axis, .columns = axis, .channels = 32, .out_channels = 64};
+  }
+};
+
+TEST_F(Cudnn, ConvolvesWhatCountsMost) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const ConvolutionPart part : kParts) {
+      for (const bool tf32 : {false, true})
+        EXPECT_TRUE(CudnnConvolution::find(part, windows(), dtype, tf32))
+            << dtype << ", part " << static_cast<int>(part);
+    }
+  }
+}
+
+TEST_F(Cudnn, LeavesOthersAlone) {
+  Windows behind = windows();  // padding behind the last row alone
+  behind.rows.before = 0;
+  Windows nothing = windows();
+  nothing.images = 0;
+  for (const ConvolutionPart part : kParts) {
+    EXPECT_FALSE(CudnnConvolution::find(part, behind, DType::kF32, false));
+    EXPECT_FALSE(CudnnConvolution::find(part, nothing, DType::kF32, false));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::internal::cuda
