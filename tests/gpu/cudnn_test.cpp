@@ -40,7 +40,10 @@ TEST_F(Cudnn, LeavesOthersAlone) {
   behind.rows.before = 0;
   Windows nothing = windows();
   nothing.images = 0;
+  Windows odd = windows();
+  odd.channels = 31;
   for (const ConvolutionPart part : kParts) {
+    EXPECT_FALSE(CudnnConvolution::find(part, odd, DType::kF16, false));
     EXPECT_FALSE(CudnnConvolution::find(part, behind, DType::kF32, false));
     EXPECT_FALSE(CudnnConvolution::find(part, nothing, DType::kF32, false));
   }
