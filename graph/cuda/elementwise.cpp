@@ -28,9 +28,27 @@ std::string literal_of(double value) {
 
 namespace {
 
-std::string literal_of_scalar(const Tensor& scalar) {
-  if (scalar.dtype() == DType::kI64) return str("(", *static_cast<const std::int64_t*>(scalar.raw()), "LL)");
-  return literal_of(scalar.item());
+constexpr std::int64_t kMostLiterals = 4096;
+
+std::vector<std::string> literals_of(const Tensor& constant) {
+  if (constant.num_elements() > kMostLiterals) {
+    NodeView::fail(str("a fused node holds a constant of ", constant.spec(),
+                       ", and a kernel for cards at most ", kMostLiterals,
+                       " elements of one: let it be an input of the node"));
+  }
+  std::vector<std::string> literals;
+  visit_dtype(constant.dtype(), [&]<class T>(T) {
+    for (const T element : constant.data<T>()) {
+      if constexpr (std::is_same_v<T, std::int64_t>) {
+        literals.push_back(str("(", element, "LL)"));
+      } else if constexpr (sizeof(T) == 2) {
+        literals.push_back(literal_of(static_cast<double>(static_cast<float>(element))));
+      } else {
+        literals.push_back(literal_of(static_cast<double>(element)));
+      }
+    }
+  });
+  return literals;
 }
 
 // With the attributes of the node in the places of their names.
@@ -131,7 +149,7 @@ ElementSteps steps_of(const Graph& region, std::span<const TensorSpec> specs,
     if (!needed[index] || !node->op().traits.gives_attribute) continue;
     value_of[index] = steps.reads.size();
     steps.reads.push_back({specs[index].dtype, specs[index].shape, 0,
-                           literal_of_scalar(*node->find<Tensor>(*node->op().traits.gives_attribute))});
+                           literals_of(*node->find<Tensor>(*node->op().traits.gives_attribute))});
   }
   std::size_t next = steps.reads.size();
   for (const Node* node : nodes) {
@@ -156,7 +174,7 @@ KernelFn make_element_kernel(const ElementSteps& steps) {
   const ElementWalk walk = walk_of(steps);
   std::vector<std::size_t> inputs, outputs;
   for (const ElementSteps::Read& read : steps.reads) {
-    if (read.literal.empty()) inputs.push_back(read.input);
+    if (read.literals.empty()) inputs.push_back(read.input);
   }
   for (const ElementSteps::Write& write : steps.writes) outputs.push_back(write.output);
   const std::int64_t n = steps.shape.num_elements();

@@ -22,7 +22,7 @@ ElementWalk walk_of(const ElementSteps& steps) {
   const std::size_t rank = steps.shape.rank();
   std::vector<std::vector<std::int64_t>> strides;  // by strided read, by axis of the shape
   for (const ElementSteps::Read& read : steps.reads) {
-    if (!read.literal.empty() || read.shape.num_elements() == 1) {
+    if (read.shape.num_elements() == 1) {
       walk.reads.push_back(ElementWalk::Kind::kScalar);
     } else if (is_whole(read.shape, steps.shape)) {
       walk.reads.push_back(ElementWalk::Kind::kFlat);
@@ -64,7 +64,7 @@ ElementWalk walk_of(const ElementSteps& steps) {
 
 std::string source_of(const ElementSteps& steps, const ElementWalk& walk) {
   std::size_t inputs = 0;
-  for (const ElementSteps::Read& read : steps.reads) inputs += read.literal.empty() ? 1 : 0;
+  for (const ElementSteps::Read& read : steps.reads) inputs += read.literals.empty() ? 1 : 0;
   const std::size_t axes = walk.extents.size(), strided = walk.strides.size();
   std::string text = kPrelude;
   text += "struct Args {\n";
@@ -84,11 +84,19 @@ std::string source_of(const ElementSteps& steps, const ElementWalk& walk) {
     const ElementSteps::Read& read = steps.reads[i];
     same.push_back(walk.reads[i] == ElementWalk::Kind::kScalar);
     std::string& to = same.back() ? once : each;
-    to += str("    const ", names_of(read.dtype).computed, " v", i, " = ");
+    const std::string_view type = names_of(read.dtype).computed;
+    if (read.literals.size() > 1) {
+      once += str("    const ", type, " c", i, "[] = {");
+      for (const std::string& literal : read.literals) once += literal + ", ";
+      once += "};\n";
+    }
+    to += str("    const ", type, " v", i, " = ");
     std::string place = "i";
     if (walk.reads[i] == ElementWalk::Kind::kScalar) place = "0";
     if (walk.reads[i] == ElementWalk::Kind::kStrided) place = str("at[", strided_read++, "]");
-    to += read.literal.empty() ? load_text(read.dtype, str("a.in[", input++, "]"), place) : read.literal;
+    to += read.literals.empty()       ? load_text(read.dtype, str("a.in[", input++, "]"), place)
+          : read.literals.size() == 1 ? read.literals[0]
+                                      : str("c", i, "[", place, "]");
     to += ";\n";
     dtypes.push_back(read.dtype);
   }

@@ -158,4 +158,11 @@ void expect_same_on_card(const Graph& graph, const std::vector<Tensor>& feeds) {
   }
 }
 
+void expect_same_bits_on_card(const Graph& graph, const Graph& other, const std::vector<Tensor>& feeds) {
+  const std::vector<std::vector<Tensor>> once = {feeds};
+  const auto first = run_on_card(graph, once), second = run_on_card(other, once);
+  for (std::size_t run = 0; run < first.size(); ++run)
+    expect_near_tensors(second[run], first[run], Nearness::kEqual);
+}
+
 }  // namespace lockstep::testing

@@ -20,5 +20,7 @@ std::vector<std::vector<Tensor>> run_on_card(Graph graph, std::span<const std::v
 // elements are summed, whichever is larger. Where its results do not change from run to run, what is put on
 // streams, what is recorded and what is replayed are the same bits.
 void expect_same_on_card(const Graph& graph, const std::vector<Tensor>& feeds);
+// Two graphs there: to the bit, but for what a NaN holds.
+void expect_same_bits_on_card(const Graph& graph, const Graph& other, const std::vector<Tensor>& feeds);
 
 }  // namespace lockstep::testing

@@ -15,8 +15,8 @@ struct ElementSteps {
   struct Read {
     DType dtype;
     Shape shape;
-    std::size_t input;    // of the kernel
-    std::string literal;  // not empty: a constant, which is no input
+    std::size_t input;                  // of the kernel
+    std::vector<std::string> literals;  // not empty: the elements of a constant, which is no input
   };
   struct Step {
     std::vector<std::string> expressions;  // with attributes put in

@@ -50,9 +50,7 @@ void expect_same_bits(const Graph& graph, std::uint64_t seed) {
     return;
   }
   testing::expect_same_tensors(run_everywhere(fused(graph), list), expected);
-  const std::vector<std::vector<Tensor>> once = {list};
-  const auto apart = testing::run_on_card(graph, once), together = testing::run_on_card(fused(graph), once);
-  for (std::size_t i = 0; i < apart.size(); ++i) testing::expect_same_tensors(together[i], apart[i]);
+  testing::expect_same_bits_on_card(graph, fused(graph), list);
 }
 
 TEST(Fused, RefusesWhatIsNotElementWise) {
