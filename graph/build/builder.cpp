@@ -443,6 +443,7 @@ VariableRef GraphBuilder::find_or_declare(VariableDecl decl, SourceSite site) {
             found->made_at.empty() ? "" : str(" (", found->made_at, ")"), ", and wanted as ", decl.spec),
         place);
   }
+  if (decl.device.empty() && parent_ == nullptr) decl.device = device_;  // a strategy places those of regions
   if (decl.made_at.empty() && site.known()) decl.made_at = str(site.file, ":", site.line);
   if (decl.initial.defined()) decl.initial = decl.initial.clone().host();
   try {

@@ -59,6 +59,7 @@ VariableRef VariableUpdate::slot(const Slot& slot) const {
   // A variable synchronized on read is each replica's own, and so are its slots.
   const VariableDecl* owner =
       internal::BuilderAccess(builder()).outermost().graph().find_variable(variable().name);
+  if (owner != nullptr) decl.device = owner->device;
   if (owner != nullptr && owner->synchronization == Synchronization::kOnRead) {
     decl.synchronization = owner->synchronization;
     decl.aggregation = owner->aggregation;

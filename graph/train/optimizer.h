@@ -7,10 +7,10 @@
 //
 // An Optimizer is a cheap handle that never changes: copy it, capture it in [=], use it for several graphs.
 // Its state lies in variables of the graph that is built: slots "<variable>/<optimizer>/<slot>", not
-// trainable and made when first needed, and "<optimizer>/iterations", an i64 scalar that each apply_gradients
-// of a step raises by 1; schedules and Adam's bias correction follow from it. Two optimizers of one kind in
-// one graph share them unless they have different names. Under a strategy slots follow their variable:
-// mirrored for a mirrored one, each replica's own for one synchronized on read.
+// trainable, on the device of their variable and made when first needed, and "<optimizer>/iterations", an i64
+// scalar that each apply_gradients of a step raises by 1; schedules and Adam's bias correction follow from it.
+// Two optimizers of one kind in one graph share them unless they have different names. Under a strategy slots
+// follow their variable: mirrored for a mirrored one, each replica's own for one synchronized on read.
 //
 // Slices (the gradient of a gather) are applied only to the named rows, and only the slots of these change
 // ("lazy"): a row that is not named does not decay. A row that is named twice counts with the sum. Indices

@@ -369,6 +369,24 @@ TEST(Optimizer, AnIndexOutOfRangeFailsTheStep) {
 
 // --- state
 
+TEST(Optimizer, SlotsAndCounterLieWhereTheVariablesAre) {
+  GraphBuilder b;
+  const Value g = b.placeholder("g", DType::kF32, {3});
+  VariableRef w;
+  {
+    const auto there = b.device("gpu:1");
+    w = b.variable("w", Tensor::zeros({3}));
+  }
+  {
+    const auto other = b.device("gpu:0");
+    Adam(0.1).apply_gradients({{g, w}});
+  }
+  const Graph graph = b.finish();
+  for (const char* name : {"w/adam/m", "w/adam/v"})
+    EXPECT_EQ(graph.find_variable(name)->device, "gpu:1") << "a slot follows its variable: " << name;
+  EXPECT_EQ(graph.find_variable("adam/iterations")->device, "gpu:0") << "the device that was named last";
+}
+
 TEST(Optimizer, SlotsAreVariablesNamedAfterVariableAndOptimizer) {
   GraphBuilder b;
   const VariableRef w = b.variable("net/w", Tensor::full(DType::kBF16, {2, 3}, 1));
