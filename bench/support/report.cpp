@@ -1,28 +1,48 @@
 #include "support/report.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 
 namespace lockstep::bench {
 
-Report::Options Report::parse(int argc, char** argv, const char* name) {
+Report::Options Report::parse(int argc, char** argv, const char* name, const ReportDefaults& defaults) {
   Options options;
+  options.sampling = defaults.sampling;
+  bool is_usable = true;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--quick") == 0) {
+      options.quick = true;
       options.sampling.rounds = 5;
       options.sampling.patience = 5;
     } else if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       options.json_path = argv[++i];
+    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc && !defaults.parts.empty()) {
+      std::istringstream parts(argv[++i]);
+      for (std::string part; std::getline(parts, part, ',');) {
+        is_usable = is_usable && std::ranges::find(defaults.parts, part) != defaults.parts.end();
+        options.only.push_back(part);
+      }
     } else {
-      std::fprintf(stderr, "%s [--quick] [--json FILE]\n", name);
-      std::exit(2);
+      is_usable = false;
     }
   }
-  return options;
+  if (is_usable) return options;
+  std::fprintf(stderr, "%s [--quick] [--json FILE]%s", name,
+               defaults.parts.empty() ? "" : " [--only PART,...]\nparts:");
+  for (const std::string& part : defaults.parts) std::fprintf(stderr, " %s", part.c_str());
+  std::fprintf(stderr, "\n");
+  std::exit(2);
 }
 
-Report::Report(int argc, char** argv, const char* name) : Report(parse(argc, argv, name)) {}
+Report::Report(int argc, char** argv, const char* name, const ReportDefaults& defaults)
+    : Report(parse(argc, argv, name, defaults)) {}
+
+bool Report::wants(const std::string& part) const {
+  return only_.empty() || std::ranges::find(only_, part) != only_.end();
+}
 
 void Report::show(const Spread& spread, double factor, int width) {
   char text[64];
