@@ -5,10 +5,12 @@
     samples, noisy, losses = self.compare(entries, "mlp, batch 64", case="mlp")
 
 Every participant is a process that waits on its standard input while others work (training_step/worker.py has the protocol);
-all are pinned to the same cores. The method is that of bench/README.md.
+all are pinned to the same cores. The method is that of bench/README.md. With --log FOLDER the standard error of each goes
+into a file there.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -27,7 +29,7 @@ PEERS = BENCH / "peers" / "bin" / "python"
 class Worker:
     """A participant: a process that answers commands."""
 
-    def __init__(self, name, command, threads, cores, folder):
+    def __init__(self, name, command, threads, cores, folder, log=None):
         environment = dict(os.environ)
         for library in ("OMP", "OPENBLAS"):
             environment[f"{library}_NUM_THREADS"] = str(threads)
@@ -35,10 +37,12 @@ class Worker:
         environment["OPENBLAS_THREAD_TIMEOUT"] = "16"
         self.name = name
         self.ended = False
-        self.process = subprocess.Popen(
-            ["taskset", "-c", ",".join(map(str, cores)), *command, "--threads", str(threads)], text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, cwd=folder,
-            start_new_session=True)  # by which its own processes are known
+        with contextlib.ExitStack() as opened:
+            errors = opened.enter_context(open(log, "w")) if log else subprocess.DEVNULL
+            self.process = subprocess.Popen(
+                ["taskset", "-c", ",".join(map(str, cores)), *command, "--threads", str(threads)], text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd=folder,
+                start_new_session=True)  # by which its own processes are known
         hello = self.process.stdout.readline().split()
         self.version = hello[1] if len(hello) > 1 else None
 
@@ -179,7 +183,7 @@ class Contest:
         for name, command in commands:
             if name in self.options.without:
                 continue
-            worker = Worker(name, command, threads, cores, self.folder)
+            worker = Worker(name, command, threads, cores, self.folder, self.log_of(name))
             if worker.version is None:
                 print(f"{name}: not found")
                 worker.leave()
@@ -187,13 +191,25 @@ class Contest:
                 workers.append(worker)
         return workers
 
-    def compare(self, entries, title, **record):
-        """Starts, measures and prints a case: the samples of measure(), whether they were disturbed, and the losses."""
+    def log_of(self, name):
+        """Where a worker's standard error goes; None: nowhere."""
+        if not self.options.log:
+            return None
+        os.makedirs(self.options.log, exist_ok=True)
+        return os.path.join(self.options.log, name.replace(" ", "_") + ".log")
+
+    def start(self, entries):
+        """Starts a case: name -> losses at the first step and after the last of those that warm up."""
         losses = {}
         for entry in entries:
             answer = entry.ask("start")
             if len(answer) == 2:
                 losses[entry.name] = [float(word) for word in answer]
+        return losses
+
+    def compare(self, entries, title, **record):
+        """Starts, measures and prints a case: the samples of measure(), whether they were disturbed, and the losses."""
+        losses = self.start(entries)
         started = [entry for entry in entries if entry.name in losses]
         if not started:
             return {}, False, {}
@@ -216,10 +232,10 @@ class Contest:
         return samples, noisy, {name: losses[name] for name in samples if name not in self.bounds}
 
     @staticmethod
-    def check_losses(losses):
+    def check_losses(losses, tolerance=0.02):
         for name, loss in losses.items():
             usual = [statistics.median(other[i] for other in losses.values()) for i in (0, 1)]
-            if any(abs(a - b) > 0.02 * b for a, b in zip(loss, usual)) or loss[1] >= loss[0]:
+            if any(abs(a - b) > tolerance * b for a, b in zip(loss, usual)) or loss[1] >= loss[0]:
                 print(f"  WRONG: {name} has other losses than the rest; its figures mean nothing")
 
     def at_least(self, target, where, figure, limit):
@@ -239,13 +255,14 @@ class Contest:
                 json.dump({"figures": self.records, "targets": self.targets}, file, indent=1)
 
 
-def parse_options(description, add_arguments):
-    """The flags that all comparisons have, and what follows from them."""
+def parse_options(description, add_arguments, needs_peers=True):
+    """The flags that all comparisons have, and what follows from them. needs_peers: rivals are those of bench/peers."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="5 short rounds instead of 15")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--without", action="append", default=[], help="a participant to leave out")
     parser.add_argument("--json")
+    parser.add_argument("--log", help="a folder for the standard error of the participants")
     parser.set_defaults(cpu_time=False)
     add_arguments(parser)
     options = parser.parse_args()
@@ -253,7 +270,7 @@ def parse_options(description, add_arguments):
     options.slice = 0.1 if options.quick else 0.25
     options.pause = 0.02
     options.tolerance = 0.02
-    if not PEERS.exists():
+    if needs_peers and not PEERS.exists():
         print("no rivals: bench/training_step/setup_peers.sh installs them")
     return options
 
