@@ -26,43 +26,55 @@ def cnn(p, x, labels):
     return cross_entropy(x.reshape(x.shape[0], -1) @ p["w"] + p["b"], labels)
 
 
-def transformer(p, x, target):
+def transformer(p, x, target, heads=worker.HEADS, attention=None):
     batch, sequence, width = x.shape
-    heads = worker.HEADS
 
     def norm(x, scale, shift):
-        mean = x.mean(-1, keepdims=True)
-        return (x - mean) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5) * scale + shift
+        wide = x.astype(jnp.float32)
+        wide = (wide - wide.mean(-1, keepdims=True)) * jax.lax.rsqrt(wide.var(-1, keepdims=True) + 1e-5)
+        return (wide * scale + shift).astype(x.dtype)
 
     h = norm(x, p["scale1"], p["shift1"])
     qkv = (h @ p["wqkv"] + p["bqkv"]).reshape(batch, sequence, 3, heads, width // heads)
     q, k, v = jnp.moveaxis(qkv, 2, 0)
-    attended = jax.nn.dot_product_attention(q, k, v).reshape(batch, sequence, width)
+    attended = jax.nn.dot_product_attention(q, k, v, implementation=attention).reshape(batch, sequence, width)
     x = x + attended @ p["wo"] + p["bo"]
     h = norm(x, p["scale2"], p["shift2"])
     h = jax.nn.gelu(h @ p["w1"] + p["b1"], approximate=False)
     x = x + h @ p["w2"] + p["b2"]
-    return jnp.mean(jnp.square(x - target))
+    return jnp.mean(jnp.square(x.astype(jnp.float32) - target))
 
 
 def cross_entropy(logits, labels):
+    logits = logits.astype(jnp.float32)
     return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1))
 
 
 MODELS = {"mlp": mlp, "cnn": cnn, "transformer": transformer}
 
 
+def in_f32(formula, *trees):
+    """formula of the trees' leaves, computed in f32, in the dtype of the first."""
+    def leaf(first, *rest):
+        return formula(*(array.astype(jnp.float32) for array in (first, *rest))).astype(first.dtype)
+
+    return jax.tree.map(leaf, *trees)
+
+
 def sgd(rate, p, state, gradients):
-    return jax.tree.map(lambda v, g: v - rate * g, p, gradients), state
+    return in_f32(lambda v, g: v - rate * g, p, gradients), state
 
 
-def adam(rate, p, state, gradients):
+def adam(rate, p, state, gradients, decay=0.0):
+    """With a decay: AdamW."""
     count, m1, m2 = state
     count = count + 1
-    m1 = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m1, gradients)
-    m2 = jax.tree.map(lambda m, g: 0.999 * m + 0.001 * g * g, m2, gradients)
-    scale = rate * jnp.sqrt(1 - 0.999**count) / (1 - 0.9**count)
-    return jax.tree.map(lambda v, a, b: v - scale * a / (jnp.sqrt(b) + 1e-8), p, m1, m2), (count, m1, m2)
+    m1 = in_f32(lambda m, g: 0.9 * m + 0.1 * g, m1, gradients)
+    m2 = in_f32(lambda m, g: 0.999 * m + 0.001 * g * g, m2, gradients)
+    scale = rate / (1 - 0.9**count)
+    unbiased = jax.lax.rsqrt(1 - 0.999**count)
+    p = in_f32(lambda v, a, b: v * (1 - rate * decay) - scale * a / (jnp.sqrt(b) * unbiased + 1e-8), p, m1, m2)
+    return p, (count, m1, m2)
 
 
 def make_step(case, batch):

@@ -24,7 +24,7 @@ def to_torch(case, name, array):
 def mlp(p, x, labels):
     h = F.relu(F.linear(x, p["w1"], p["b1"]))
     h = F.relu(F.linear(h, p["w2"], p["b2"]))
-    return F.cross_entropy(F.linear(h, p["w3"], p["b3"]), labels)
+    return F.cross_entropy(F.linear(h, p["w3"], p["b3"]).float(), labels)
 
 
 def cnn(p, x, labels):
@@ -33,17 +33,17 @@ def cnn(p, x, labels):
     return F.cross_entropy(F.linear(h.flatten(1), p["w"], p["b"]), labels)
 
 
-def transformer(p, x, target):
+def transformer(p, x, target, heads=worker.HEADS):
     batch, sequence, width = x.shape
     h = F.layer_norm(x, (width,), p["scale1"], p["shift1"])
-    qkv = F.linear(h, p["wqkv"], p["bqkv"]).view(batch, sequence, 3, worker.HEADS, width // worker.HEADS)
+    qkv = F.linear(h, p["wqkv"], p["bqkv"]).view(batch, sequence, 3, heads, width // heads)
     q, k, v = qkv.permute(2, 0, 3, 1, 4)
     attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, sequence, width)
     x = x + F.linear(attended, p["wo"], p["bo"])
     h = F.layer_norm(x, (width,), p["scale2"], p["shift2"])
     h = F.gelu(F.linear(h, p["w1"], p["b1"]))
     x = x + F.linear(h, p["w2"], p["b2"])
-    return F.mse_loss(x, target)
+    return F.mse_loss(x.float(), target)
 
 
 MODELS = {"mlp": mlp, "cnn": cnn, "transformer": transformer}

@@ -4,6 +4,7 @@ A worker is a process that waits for commands on its standard input and does not
 
     start CASE BATCH          build the step and make 20 steps: answers the loss at the first and at the last of them
     run CASE BATCH STEPS      make that many steps: answers the seconds they took, and the CPU time of all threads
+    plan CASE BATCH           answers what the worker knows about the case: words, each "name=number"
     (end of input)            leave
 
 It begins by saying who it is: "NAME VERSION". Answers are lines on standard output; everything else goes to standard
@@ -59,10 +60,14 @@ def uniform(seed, shape, half):
 
 
 def parameters(case):
+    return initial_values(PARAMETERS[case])
+
+
+def initial_values(table):
     """Name -> initial value; a half range of None means ones."""
     return {
         name: np.ones(shape, np.float32) if half is None else uniform(seed + 1, shape, half)
-        for seed, (name, shape, half) in enumerate(PARAMETERS[case])
+        for seed, (name, shape, half) in enumerate(table)
     }
 
 
@@ -74,8 +79,11 @@ def batch_of(case, batch):
     return uniform(100, shape, 1), (bits(101, batch) % np.uint32(10)).astype(np.int64)
 
 
-def serve(name, version, make_step):
-    """make_step(case, batch) gives a function that makes n steps, waits for them and returns the last loss."""
+def serve(name, version, make_step, plan=lambda case, batch: {}):
+    """make_step(case, batch) gives a function that makes n steps, waits for them and returns the last loss.
+
+    plan(case, batch) gives what there is to know about the case: name -> number.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
 
@@ -96,6 +104,8 @@ def serve(name, version, make_step):
                 begin, used = time.perf_counter(), time.process_time()
                 steps[key](int(rest[0]))
                 answer(time.perf_counter() - begin, time.process_time() - used)
+            elif command == "plan":
+                answer(*(f"{what}={number}" for what, number in plan(*key).items()))
             else:
                 answer("error: unknown command", command)
         except Exception as error:  # the driver goes on without this one
