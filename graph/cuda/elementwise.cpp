@@ -184,13 +184,14 @@ KernelFn make_element_kernel(const ElementSteps& steps) {
   const std::size_t count = inputs.size() + outputs.size() + 4 + tail.size();
   if (count > Arguments::kMost)
     throw Error(ErrorCode::kUnimplemented, str("a kernel with ", count, " words of arguments"));
-  return [kernel = JitKernel(source_of(steps, walk)), inputs, outputs, n, tail](KernelContext& c) {
+  const ElementSource source = source_of(steps, walk);
+  return [kernel = JitKernel(source.text), width = source.width, inputs, outputs, n, tail](KernelContext& c) {
     if (n == 0) return;
     Arguments arguments;
     for (const std::size_t i : inputs) arguments.add(c.input(i));
     for (const std::size_t i : outputs) arguments.add(c.output(i));
     arguments.add(n).add(c.blocks().refusal).add(c.blocks().number).add(c.blocks().decision).add(tail);
-    kernel.launch(*c.stream(), blocks_for(n, kThreads), kThreads, arguments);
+    kernel.launch(*c.stream(), blocks_for((n + width - 1) / width, kThreads), kThreads, arguments);
   };
 }
 

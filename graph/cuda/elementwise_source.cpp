@@ -5,6 +5,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/graph/cuda/internal/elementwise.h"
+#include "lockstep/graph/cuda/internal/jit.h"
 #include "lockstep/graph/cuda/internal/prelude.h"
 #include "lockstep/graph/cuda/internal/types.h"
 
@@ -62,57 +63,114 @@ ElementWalk walk_of(const ElementSteps& steps) {
   return walk;
 }
 
-std::string source_of(const ElementSteps& steps, const ElementWalk& walk) {
-  std::size_t inputs = 0;
-  for (const ElementSteps::Read& read : steps.reads) inputs += read.literals.empty() ? 1 : 0;
-  const std::size_t axes = walk.extents.size(), strided = walk.strides.size();
-  std::string text = kPrelude;
-  text += "struct Args {\n";
-  if (inputs > 0) text += str("  const void* in[", inputs, "];\n");
-  text += str("  void* out[", steps.writes.size(),
-              "];\n  long long n;\n  ls_word* refusal;\n  ls_word number;\n");
-  text += "  const ls_word* decision;\n";
-  if (axes > 0) text += str("  long long extents[", axes, "], strides[", strided, "][", axes, "];\n");
-  text += "};\nextern \"C\" __global__ void kernel(const Args a) {\n";
-  text += "  if (a.decision != nullptr && *a.decision != ~ls_word(0)) return;\n";
-  // What is the same for all elements is computed in front of the loop.
-  std::string once, each;
-  std::vector<DType> dtypes;
-  std::vector<bool> same;  // by value: for all elements
-  std::size_t input = 0, strided_read = 0;
+namespace {
+
+constexpr std::int64_t kWidest = 8;
+
+// How many neighbours a thread computes together. Reads that are repeated along the innermost axis, or along others, find all of
+// them in one place only if the axis holds whole groups.
+std::int64_t width_of(const ElementSteps& steps, const ElementWalk& walk) {
+  std::size_t largest = 1;
   for (std::size_t i = 0; i < steps.reads.size(); ++i) {
-    const ElementSteps::Read& read = steps.reads[i];
-    same.push_back(walk.reads[i] == ElementWalk::Kind::kScalar);
-    std::string& to = same.back() ? once : each;
-    const std::string_view type = names_of(read.dtype).computed;
-    if (read.literals.size() > 1) {
-      once += str("    const ", type, " c", i, "[] = {");
-      for (const std::string& literal : read.literals) once += literal + ", ";
-      once += "};\n";
-    }
-    to += str("    const ", type, " v", i, " = ");
-    std::string place = "i";
-    if (walk.reads[i] == ElementWalk::Kind::kScalar) place = "0";
-    if (walk.reads[i] == ElementWalk::Kind::kStrided) place = str("at[", strided_read++, "]");
-    to += read.literals.empty()       ? load_text(read.dtype, str("a.in[", input++, "]"), place)
-          : read.literals.size() == 1 ? read.literals[0]
-                                      : str("c", i, "[", place, "]");
-    to += ";\n";
-    dtypes.push_back(read.dtype);
+    if (walk.reads[i] != ElementWalk::Kind::kScalar)
+      largest = std::max(largest, size_of(steps.reads[i].dtype));
   }
-  for (const ElementSteps::Step& step : steps.steps) {
-    const bool of_same = std::ranges::all_of(step.inputs, [&](std::size_t value) { return same[value]; }) &&
+  for (const ElementSteps::Write& write : steps.writes) largest = std::max(largest, size_of(write.dtype));
+  std::int64_t width = std::min(kWidest, static_cast<std::int64_t>(kAccess / largest));
+  while (width > 1 && !walk.extents.empty() && walk.extents.back() % width != 0) width /= 2;
+  return width;
+}
+
+// The text of a kernel, piece by piece: what is computed once, what a group of neighbours needs, and each of them.
+class ElementText {
+ public:
+  ElementText(const ElementSteps& steps, const ElementWalk& walk) : steps_(steps), walk_(walk) {
+    for (std::size_t i = 0; i < steps_.reads.size(); ++i) add_read(i);
+    for (const ElementSteps::Step& step : steps_.steps) add_step(step);
+    for (std::size_t w = 0; w < steps_.writes.size(); ++w) add_write(w);
+  }
+
+  std::string text(std::int64_t width) const {
+    const std::size_t axes = walk_.extents.size(), strided = walk_.strides.size();
+    const bool is_short = steps_.shape.num_elements() <= kMostInWords;
+    std::string text = kPrelude;
+    text += str("typedef ", is_short ? "unsigned" : "long long", " I;\nconstexpr int W = ", width,
+                ";\nstruct Args {\n");
+    if (inputs_ > 0) text += str("  const void* in[", inputs_, "];\n");
+    text += str("  void* out[", steps_.writes.size(),
+                "];\n  long long n;\n  ls_word* refusal;\n  ls_word number;\n");
+    text += "  const ls_word* decision;\n";
+    if (axes > 0) text += str("  long long extents[", axes, "], strides[", strided, "][", axes, "];\n");
+    text += "};\nextern \"C\" __global__ void kernel(const Args a) {\n";
+    text += "  if (a.decision != nullptr && *a.decision != ~ls_word(0)) return;\n" + once_;
+    text += "  const I n = I(a.n), step = I(gridDim.x) * blockDim.x * W;\n";
+    text += str("  const bool is_aligned = (", addresses_, ") % ", kAccess, " == 0;\n");
+    text += "  for (I first = (I(blockIdx.x) * blockDim.x + threadIdx.x) * W; first < n; first += step) {\n";
+    text += "    const I left = n - first;\n    const bool is_whole = is_aligned && left >= W;\n";
+    if (axes > 0) text += places_text();
+    text += group_;
+    text += "#pragma unroll\n    for (int e = 0; e < W; ++e) {\n    if (!is_whole && e >= left) continue;\n";
+    text += "    const long long i = (long long)first + e;\n";
+    text += "    const auto refuse = [&] { ls_refuse(a.refusal, a.number, i); };\n";
+    return text + each_ + "    }\n" + after_ + "  }\n}\n";
+  }
+
+ private:
+  static std::string pack(DType dtype) { return str("ls_pack<", names_of(dtype).stored, ", W>"); }
+
+  void add_read(std::size_t i) {
+    const ElementSteps::Read& read = steps_.reads[i];
+    const ElementWalk::Kind kind = walk_.reads[i];
+    const TypeNames names = names_of(read.dtype);
+    same_.push_back(kind == ElementWalk::Kind::kScalar);
+    dtypes_.push_back(read.dtype);
+    // The first of a group, and which of those after it is meant.
+    std::string first = "first", next = "e";
+    if (kind == ElementWalk::Kind::kScalar) first = "0";
+    if (kind == ElementWalk::Kind::kStrided) {
+      const std::size_t strided = strided_++;
+      first = str("at[", strided, "]");
+      if (walk_.strides[strided].back() == 0) next = "0";
+    }
+    const std::string value = str("const ", names.computed, " v", i, " = ");
+    if (!read.literals.empty()) {
+      if (read.literals.size() == 1) {
+        (same_.back() ? once_ : each_) += str("    ", value, read.literals[0], ";\n");
+        return;
+      }
+      once_ += str("    const ", names.computed, " c", i, "[] = {");
+      for (const std::string& literal : read.literals) once_ += literal + ", ";
+      once_ += "};\n";
+      each_ += str("    ", value, "c", i, "[", first, " + ", next, "];\n");
+      return;
+    }
+    const std::string in = str("a.in[", inputs_++, "]");
+    if (kind == ElementWalk::Kind::kScalar) {
+      once_ += str("    ", value, load_text(read.dtype, in, "0"), ";\n");
+    } else if (next == "0") {
+      group_ += str("    ", value, load_text(read.dtype, in, first), ";\n");
+    } else {
+      group_ += str("    const ", pack(read.dtype), " p", i, " = ls_load<W>((const ", names.stored, "*)", in,
+                    " + ", first, ", is_whole, left);\n");
+      each_ += str("    ", value, names.load, "(p", i, ".e[e]);\n");
+      add_address(in);
+    }
+  }
+
+  void add_step(const ElementSteps::Step& step) {
+    const bool of_same = std::ranges::all_of(step.inputs, [&](std::size_t value) { return same_[value]; }) &&
                          std::ranges::none_of(step.expressions, [](const std::string& expression) {
                            return expression.find("refuse") != std::string::npos;
                          });
-    std::string& to = of_same ? once : each;
-    const std::size_t value = dtypes.size();
+    std::string& to = of_same ? once_ : each_;
+    const std::size_t value = dtypes_.size();
     for (std::size_t o = 0; o < step.outputs.size(); ++o)
       to += str("    ", names_of(step.outputs[o]).computed, " v", value + o, ";\n");
     to += "    {\n";
-    if (!step.inputs.empty()) to += str("      typedef ", names_of(dtypes[step.inputs[0]]).computed, " T;\n");
+    if (!step.inputs.empty())
+      to += str("      typedef ", names_of(dtypes_[step.inputs[0]]).computed, " T;\n");
     for (std::size_t x = 0; x < step.inputs.size(); ++x)
-      to += str("      const ", names_of(dtypes[step.inputs[x]]).computed, " x", x, " = v", step.inputs[x],
+      to += str("      const ", names_of(dtypes_[step.inputs[x]]).computed, " x", x, " = v", step.inputs[x],
                 ";\n");
     for (std::size_t o = 0; o < step.outputs.size(); ++o) {
       to += str("      { typedef ", names_of(step.outputs[o]).result, " R; v", value + o, " = ls_round(",
@@ -120,31 +178,52 @@ std::string source_of(const ElementSteps& steps, const ElementWalk& walk) {
     }
     to += "    }\n";
     for (const DType dtype : step.outputs) {
-      dtypes.push_back(dtype);
-      same.push_back(of_same);
+      dtypes_.push_back(dtype);
+      same_.push_back(of_same);
     }
   }
-  text += once;
-  text += "  const long long step = (long long)gridDim.x * blockDim.x;\n";
-  text += "  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += step) {\n";
-  text += "    const auto refuse = [&] { ls_refuse(a.refusal, a.number, i); };\n";
-  if (axes > 0) {
-    text += str("    long long at[", strided, "] = {}, left = i;\n");
+
+  void add_write(std::size_t w) {
+    const ElementSteps::Write& write = steps_.writes[w];
+    const TypeNames names = names_of(write.dtype);
+    group_ += str("    ", pack(write.dtype), " q", w, ";\n");
+    each_ += str("    q", w, ".e[e] = ", names.store, "((", names.computed, ")(v", write.value, "));\n");
+    after_ += str("    ls_store((", names.stored, "*)a.out[", w, "] + first, q", w, ", is_whole, left);\n");
+    add_address(str("a.out[", w, "]"));
+  }
+
+  void add_address(const std::string& pointer) {
+    addresses_ += str(addresses_.empty() ? "" : " | ", "ls_word(", pointer, ")");
+  }
+
+  // Where the first of a group lies in what is repeated.
+  std::string places_text() const {
+    const std::size_t axes = walk_.extents.size(), strided = walk_.strides.size();
+    std::string text = str("    I at[", strided, "] = {}, rest = first;\n");
     for (std::size_t axis = axes; axis-- > 0;) {
-      text += axis > 0 ? str("    { const long long here = left % a.extents[", axis, "]; left /= a.extents[",
-                             axis, "];\n")
-                       : std::string("    { const long long here = left;\n");
+      text += axis > 0 ? str("    { const I here = rest % I(a.extents[", axis, "]); rest /= I(a.extents[",
+                             axis, "]);\n")
+                       : std::string("    { const I here = rest;\n");
       for (std::size_t r = 0; r < strided; ++r)
-        text += str("      at[", r, "] += here * a.strides[", r, "][", axis, "];\n");
+        text += str("      at[", r, "] += here * I(a.strides[", r, "][", axis, "]);\n");
       text += "    }\n";
     }
+    return text;
   }
-  text += each;
-  for (std::size_t w = 0; w < steps.writes.size(); ++w) {
-    const ElementSteps::Write& write = steps.writes[w];
-    text += str("    ", store_text(write.dtype, str("a.out[", w, "]"), "i", str("v", write.value)), ";\n");
-  }
-  return text + "  }\n}\n";
+
+  const ElementSteps& steps_;
+  const ElementWalk& walk_;
+  std::size_t inputs_ = 0, strided_ = 0;  // so far
+  std::vector<DType> dtypes_;             // by value
+  std::vector<bool> same_;                // by value: for all elements
+  std::string once_, group_, each_, after_, addresses_;
+};
+
+}  // namespace
+
+ElementSource source_of(const ElementSteps& steps, const ElementWalk& walk) {
+  const std::int64_t width = width_of(steps, walk);
+  return {ElementText(steps, walk).text(width), width};
 }
 
 }  // namespace lockstep::internal::cuda

@@ -29,6 +29,27 @@ __device__ inline unsigned short ls_to_bf16(float value) {
   return bits;
 }
 
+// Neighbours that are read and written together, if all of them are there and at a good address.
+template <class T, int N> struct alignas(sizeof(T) * N) ls_pack { T e[N]; };
+template <int N, class T> __device__ inline ls_pack<T, N> ls_load(const T* from, bool is_whole, long long left) {
+  ls_pack<T, N> pack;
+  if (is_whole) {
+    pack = *(const ls_pack<T, N>*)from;
+  } else {
+#pragma unroll
+    for (int e = 0; e < N; ++e) if (e < left) pack.e[e] = from[e];
+  }
+  return pack;
+}
+template <int N, class T> __device__ inline void ls_store(T* to, const ls_pack<T, N>& pack, bool is_whole, long long left) {
+  if (is_whole) {
+    *(ls_pack<T, N>*)to = pack;
+  } else {
+#pragma unroll
+    for (int e = 0; e < N; ++e) if (e < left) to[e] = pack.e[e];
+  }
+}
+
 // A result, rounded as its type is.
 template <class R, class X> __device__ inline typename ls_computed<R>::type ls_round(X x, R*) { return R(x); }
 template <class X> __device__ inline float ls_round(X x, ls_f16*) { return ls_from_f16(ls_to_f16(float(x))); }
@@ -211,6 +232,24 @@ template <class T> __device__ inline T ls_block_max(T x, T* shared) {
     __syncthreads();
   }
   return shared[0];
+}
+
+// Over N threads, a power of two of them from 32 on, whose numbers follow each other; all of them get the same. `shared` has room
+// for one number of each 32 threads.
+template <int N, class T, class F> __device__ inline T ls_across(T x, T* shared, const F& join) {
+#pragma unroll
+  for (int half = 16; half > 0; half /= 2) x = join(x, __shfl_xor_sync(0xffffffffu, x, half));
+  if (N == 32) return x;
+  constexpr int kParts = N / 32;
+  const int part = threadIdx.x / 32;
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared[part] = x;
+  __syncthreads();
+  const T* const own = shared + part / kParts * kParts;
+  x = own[0];
+#pragma unroll
+  for (int i = 1; i < kParts; ++i) x = join(x, own[i]);
+  return x;
 }
 
 // --- casts

@@ -24,7 +24,8 @@ const char* word_of(std::size_t bytes) {
     case 1: return "unsigned char";
     case 2: return "unsigned short";
     case 4: return "unsigned int";
-    default: return "unsigned long long";
+    case 8: return "unsigned long long";
+    default: return "uint4";
   }
 }
 

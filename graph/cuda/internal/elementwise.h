@@ -44,7 +44,12 @@ struct ElementWalk {
 };
 ElementWalk walk_of(const ElementSteps& steps);
 
-std::string source_of(const ElementSteps& steps, const ElementWalk& walk);
+// A kernel whose threads compute `width` neighbours together, if addresses allow it.
+struct ElementSource {
+  std::string text;
+  std::int64_t width;
+};
+ElementSource source_of(const ElementSteps& steps, const ElementWalk& walk);
 
 // One op by itself, and a fused node's results of one shape.
 ElementSteps steps_of(const OpDef& op, const NodeView& node, std::span<const TensorSpec> outputs);

@@ -24,6 +24,9 @@ std::string compile_source(const std::string& source, int capability);
 
 inline constexpr unsigned kThreads = 256;      // of a block
 inline constexpr std::size_t kMostCards = 64;  // of a machine
+inline constexpr std::size_t kAccess = 16;     // bytes that a thread reads or writes at a time, at most
+// Elements that are counted in 32 bits, with room for a step beyond them.
+inline constexpr std::int64_t kMostInWords = (std::int64_t{1} << 31) - 1;
 
 // The arguments of a kernel: a struct of words of 8 bytes each.
 class Arguments {

@@ -17,7 +17,7 @@ struct TypeNames {
 };
 TypeNames names_of(DType dtype);
 
-// A type of this many bytes, for elements that are only moved.
+// A type of this many bytes, 1 to 16, for elements that are only moved.
 const char* word_of(std::size_t bytes);
 
 // "load(((const stored*)pointer)[index])"
