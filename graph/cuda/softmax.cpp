@@ -1,10 +1,15 @@
-// graph/cuda/softmax.cpp - softmax along an axis, cross-entropy, and what flows back: a block of threads for each row.
+// graph/cuda/softmax.cpp - softmax along an axis, cross-entropy, and what flows back.
+//
+// Threads keep a row of neighbours in registers, so that it is read once. Longer rows, and rows along another axis than the last,
+// are gone through as often as needed, a block of threads each.
+#include <optional>
 #include <string>
 
 #include "lockstep/core/error.h"
 #include "lockstep/graph/cuda/internal/jit.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
 #include "lockstep/graph/cuda/internal/prelude.h"
+#include "lockstep/graph/cuda/internal/rows.h"
 #include "lockstep/graph/cuda/internal/types.h"
 #include "lockstep/graph/ops/rules/internal/items.h"
 
@@ -45,38 +50,94 @@ constexpr const char* kSums =
     "    for (long long j = threadIdx.x; j < a.n; j += blockDim.x) total += exp(X(j) - most);\n"
     "    total = ls_block_sum(total, shared);\n";
 
-KernelFn row_kernel(const std::string& source, const Items& items, std::size_t inputs, std::size_t outputs) {
+// The kernel of rows in registers, if there is one, where addresses allow it.
+KernelFn row_kernel(const std::string& source, const Items& items, std::size_t inputs, std::size_t outputs,
+                    const std::optional<RowGroup>& group, const std::string& in_registers) {
   if (items.count == 0) return [](KernelContext&) {};
-  return [kernel = JitKernel(source), items, inputs, outputs](KernelContext& c) {
+  std::optional<JitKernel> fast;
+  if (group) fast.emplace(in_registers);
+  return [kernel = JitKernel(source), fast, group, items, inputs, outputs](KernelContext& c) {
     Arguments arguments;
     for (std::size_t i = 0; i < 3; ++i) arguments.add(i < inputs ? c.input(i) : nullptr);
     for (std::size_t i = 0; i < 2; ++i)
       arguments.add(static_cast<const void*>(i < outputs ? c.output(i) : nullptr));
     arguments.add(items.count).add(items.n).add(items.inner).add(c.blocks().refusal).add(c.blocks().number);
-    kernel.launch(*c.stream(), blocks_for(items.count, 1), kThreads, arguments);
+    if (fast && are_aligned(c)) {
+      fast->launch(*c.stream(), group->blocks(items.count), group->block(), arguments);
+    } else {
+      kernel.launch(*c.stream(), blocks_for(items.count, 1), kThreads, arguments);
+    }
   };
 }
 
+// `kept`: what RowShape says.
+std::optional<RowGroup> group_of(const Items& items, DType dtype, int kept) {
+  if (items.inner != 1) return std::nullopt;
+  return RowGroup::find(
+      {.length = items.n, .largest = size_of(dtype), .kept = kept, .in_f64 = dtype == DType::kF64});
+}
+
+std::string registers_source(const std::optional<RowGroup>& group, DType dtype, const std::string& macros,
+                             const std::string& body) {
+  if (!group) return {};
+  return str(
+      kPrelude, group->header(dtype), macros,
+      "struct Args { const void* in[3]; void* out[2]; long long rows, length, inner; ls_word* refusal; "
+      "ls_word number; };\n",
+      group->kernel("  const auto larger = [](T x, T y) { return ls_max(x, y); };\n  (void)larger;\n", body));
+}
+
+// As kSums, with the exponentials in place of the distances; those behind the end of the row are 0.
+constexpr const char* kSumsInRegisters =
+    "    T most = x[0];\n"
+    "#pragma unroll\n    for (int j = 1; j < E; ++j) most = ls_max(most, x[j]);\n"
+    "    most = across(most, larger);\n"
+    "    T total = 0;\n"
+    "#pragma unroll\n    for (int j = 0; j < E; ++j) {\n"
+    "      KEEP;\n      x[j] = PLACE(j) < a.length ? exp(x[j] - most) : T(0);\n      total += x[j];\n    }\n"
+    "    total = across(total, add);\n";
+
 KernelFn softmax_kernel(const NodeView& node, bool log) {
   const DType dtype = node.input(0).dtype;
+  const Items items = items_of(node);
   const std::string body =
       str(kSums, "    for (long long j = threadIdx.x; j < a.n; j += blockDim.x) ",
           log ? "OUT(j, X(j) - most - log(total));\n" : "OUT(j, exp(X(j) - most) / total);\n");
-  return row_kernel(row_source(type(dtype) + element("X", dtype, 0) + result("OUT", dtype, 0), body),
-                    items_of(node), 1, 1);
+  const std::optional<RowGroup> group = group_of(items, dtype, log ? 2 : 1);
+  std::string fast;
+  if (group) {
+    fast = registers_source(
+        group, dtype, log ? "#define KEEP kept[j] = x[j]\n" : "#define KEEP\n",
+        str(group->load("x", dtype, "a.in[0]", "ls_lowest<T>()"), log ? "    T kept[E];\n" : "",
+            kSumsInRegisters,
+            group->store(dtype, "a.out[0]", log ? "kept[j] - most - log(total)" : "x[j] / total")));
+  }
+  return row_kernel(row_source(type(dtype) + element("X", dtype, 0) + result("OUT", dtype, 0), body), items,
+                    1, 1, group, fast);
 }
 
 KernelFn softmax_grad_kernel(const NodeView& node, std::span<const TensorSpec>) {
   const DType dtype = node.input(0).dtype;
+  const Items items = items_of(node);
   const std::string body =
       "    T total = 0;\n"
       "    for (long long j = threadIdx.x; j < a.n; j += blockDim.x) total += Y(j) * G(j);\n"
       "    total = ls_block_sum(total, shared);\n"
       "    for (long long j = threadIdx.x; j < a.n; j += blockDim.x) OUT(j, Y(j) * (G(j) - total));\n";
+  const std::optional<RowGroup> group = group_of(items, dtype, 2);
+  std::string fast;
+  if (group) {
+    fast =
+        registers_source(group, dtype, {},
+                         str(group->load("y", dtype, "a.in[0]", "0"), group->load("g", dtype, "a.in[1]", "0"),
+                             "    T total = 0;\n#pragma unroll\n    for (int j = 0; j < E; ++j) total += "
+                             "y[j] * g[j];\n    total = across(total, add);\n",
+                             group->store(dtype, "a.out[0]", "y[j] * (g[j] - total)")));
+  }
   return row_kernel(
       row_source(type(dtype) + element("Y", dtype, 0) + element("G", dtype, 1) + result("OUT", dtype, 0),
                  body),
-      items_of(node), 2, 1);
+      items, 2, 1, group, fast);
 }
 
 // Labels are weights for the classes, or the number of one class for each row.
@@ -95,8 +156,22 @@ Items rows_of(const TensorSpec& spec) {
   return items_along(spec.shape, static_cast<std::int64_t>(spec.shape.rank()) - 1);
 }
 
+// The weights of a thread's elements, as the array `label`: of the labels, or by the number of the class.
+std::string labels_in_registers(const RowGroup& group, DType dtype, DType labels) {
+  if (labels == dtype) return group.load("label", labels, "a.in[1]", "0");
+  return str("    const ", names_of(labels).stored, " label_of_row = is_row ? CLASS : 0;\n",
+             "    T label[E];\n#pragma unroll\n    for (int j = 0; j < E; ++j) label[j] = T(PLACE(j) == "
+             "label_of_row);\n");
+}
+std::string check_in_registers(DType dtype, DType labels) {
+  if (labels == dtype) return {};
+  return "    if (lane == 0 && is_row && (CLASS < 0 || CLASS >= a.length)) ls_refuse(a.refusal, a.number, "
+         "row);\n";
+}
+
 KernelFn cross_entropy_kernel(const NodeView& node, std::span<const TensorSpec>) {
   const DType dtype = node.input(0).dtype, labels = node.input(1).dtype;
+  const Items items = rows_of(node.input(0));
   const std::string loss = store_text(dtype, "a.out[0]", "row", "weight * log(total) - distance");
   const std::string body = str(
       check_of(dtype, labels), kSums,
@@ -110,27 +185,50 @@ KernelFn cross_entropy_kernel(const NodeView& node, std::span<const TensorSpec>)
       "    if (threadIdx.x == 0) ",
       loss,
       ";\n    for (long long j = threadIdx.x; j < a.n; j += blockDim.x) OUT(j, exp(X(j) - most) / total);\n");
-  return row_kernel(
-      row_source(type(dtype) + element("X", dtype, 0) + labels_of(dtype, labels, 1) + result("OUT", dtype, 1),
-                 body),
-      rows_of(node.input(0)), 2, 2);
+  const std::string macros = labels_of(dtype, labels, 1);
+  const std::optional<RowGroup> group = group_of(items, dtype, 2);
+  std::string fast;
+  if (group) {
+    fast = registers_source(
+        group, dtype,
+        macros +
+            "#define KEEP weight += label[j]; if (label[j] != T(0)) distance += label[j] * (x[j] - most)\n",
+        str(check_in_registers(dtype, labels), group->load("x", dtype, "a.in[0]", "ls_lowest<T>()"),
+            labels_in_registers(*group, dtype, labels), "    T weight = 0, distance = 0;\n", kSumsInRegisters,
+            "    weight = across(weight, add);\n    distance = across(distance, add);\n    if (lane == 0 && "
+            "is_row) ",
+            loss, ";\n", group->store(dtype, "a.out[1]", "x[j] / total")));
+  }
+  return row_kernel(row_source(type(dtype) + element("X", dtype, 0) + macros + result("OUT", dtype, 1), body),
+                    items, 2, 2, group, fast);
 }
 
 KernelFn cross_entropy_grad_kernel(const NodeView& node, std::span<const TensorSpec>) {
   const DType dtype = node.input(0).dtype, labels = node.input(1).dtype;
+  const Items items = rows_of(node.input(0));
+  const std::string flowing = load_text(dtype, "a.in[2]", "row"), macros = labels_of(dtype, labels, 1);
   const std::string body =
       str(check_of(dtype, labels),
           "    T weight = 0;\n"
           "    for (long long j = threadIdx.x; j < a.n; j += blockDim.x) weight += LABEL(j);\n"
           "    weight = ls_block_sum(weight, shared);\n"
           "    const T g = ",
-          load_text(dtype, "a.in[2]", "row"),
+          flowing,
           ";\n    for (long long j = threadIdx.x; j < a.n; j += blockDim.x) OUT(j, (P(j) * weight - "
           "LABEL(j)) * g);\n");
-  return row_kernel(
-      row_source(type(dtype) + element("P", dtype, 0) + labels_of(dtype, labels, 1) + result("OUT", dtype, 0),
-                 body),
-      rows_of(node.input(0)), 3, 1);
+  const std::optional<RowGroup> group = group_of(items, dtype, 2);
+  std::string fast;
+  if (group) {
+    fast = registers_source(
+        group, dtype, macros,
+        str(check_in_registers(dtype, labels), group->load("p", dtype, "a.in[0]", "0"),
+            labels_in_registers(*group, dtype, labels),
+            "    T weight = 0;\n#pragma unroll\n    for (int j = 0; j < E; ++j) weight += label[j];\n"
+            "    weight = across(weight, add);\n    const T g = is_row ? T(",
+            flowing, ") : T(0);\n", group->store(dtype, "a.out[0]", "(p[j] * weight - label[j]) * g")));
+  }
+  return row_kernel(row_source(type(dtype) + element("P", dtype, 0) + macros + result("OUT", dtype, 0), body),
+                    items, 3, 1, group, fast);
 }
 
 }  // namespace

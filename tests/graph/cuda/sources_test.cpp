@@ -3,7 +3,7 @@
 //        graph/cuda/softmax.cpp, graph/cuda/matmul.cpp, graph/cuda/indexing.cpp,
 //        graph/cuda/random.cpp, graph/cuda/layer_norm.cpp, graph/cuda/scans.cpp, graph/cuda/scatter.cpp,
 //        graph/cuda/windows.cpp, graph/cuda/pooling.cpp, graph/cuda/convolution.cpp, graph/cuda/product.cpp,
-//        graph/cuda/sorted_rows.cpp
+//        graph/cuda/sorted_rows.cpp, graph/cuda/rows.cpp
 // The kernels that are generated compile, on machines without a card too.
 #include <cstdlib>
 #include <filesystem>

@@ -1,0 +1,82 @@
+// graph/cuda/rows.cpp - how rows are spread over threads, and the texts that read, join and write them.
+#include "lockstep/graph/cuda/internal/rows.h"
+
+#include <algorithm>
+
+#include "lockstep/core/error.h"
+#include "lockstep/graph/cuda/internal/types.h"
+
+namespace lockstep::internal::cuda {
+
+namespace {
+
+constexpr std::int64_t kRegisters = 32;  // of 32 bits, for what a thread keeps of a row
+constexpr unsigned kMostThreads = 1024;  // of a block
+
+}  // namespace
+
+std::optional<RowGroup> RowGroup::find(const RowShape& shape) {
+  RowGroup group;
+  group.width_ = static_cast<std::int64_t>(kAccess / shape.largest);
+  while (shape.length % group.width_ != 0) group.width_ /= 2;
+  const std::int64_t most =
+      std::max(group.width_, kRegisters / ((shape.in_f64 ? 2 : 1) * static_cast<std::int64_t>(shape.kept)));
+  while (group.threads_ < kMostThreads && group.threads_ * most < shape.length) group.threads_ *= 2;
+  if (group.threads_ * most < shape.length) return std::nullopt;
+  group.rows_ = std::max(1U, kThreads / group.threads_);
+  const std::int64_t together = group.threads_ * group.width_;
+  group.elements_ = std::max<std::int64_t>(1, (shape.length + together - 1) / together) * group.width_;
+  return group;
+}
+
+std::string RowGroup::header(DType computed) const {
+  return str("typedef ", names_of(computed).computed, " T;\n#define E ", elements_,
+             "\n#define PLACE(j) (((j) / ", width_, " * ", threads_, " + lane) * ", width_, " + (j) % ",
+             width_, ")\n#define across(x, join) ls_across<", threads_, ">(x, shared, join)\n");
+}
+
+std::string RowGroup::kernel(const std::string& before, const std::string& each,
+                             const std::string& after) const {
+  return str("extern \"C\" __global__ void __launch_bounds__(", block(),
+             ") kernel(const Args a) {\n  __shared__ T shared[", std::max(1U, block() / 32),
+             "];\n  const int lane = threadIdx.x % ", threads_, ", part = threadIdx.x / ", threads_,
+             ";\n  const auto add = [](T x, T y) { return x + y; };\n  (void)shared; (void)add;\n", before,
+             "  for (long long first = (long long)blockIdx.x * ", rows_,
+             "; first < a.rows; first += (long long)gridDim.x * ", rows_,
+             ") {\n    const long long row = first + part;\n    const bool is_row = row < a.rows;\n", each,
+             "  }\n", after, "}\n");
+}
+
+std::string RowGroup::load(const std::string& name, DType dtype, const std::string& pointer,
+                           const std::string& fill, bool is_shared) const {
+  const TypeNames names = names_of(dtype);
+  const std::string pack = str("ls_pack<", names.stored, ", ", width_, ">");
+  return str("    T ", name, "[E];\n#pragma unroll\n    for (int c = 0; c < E; c += ", width_,
+             ") {\n      const bool is_there = PLACE(c) < a.length", is_shared ? "" : " && is_row",
+             ";\n      ", pack, " pack;\n      if (is_there) pack = *(const ", pack, "*)((const ",
+             names.stored, "*)", pointer, " + ", is_shared ? "" : "row * a.length + ",
+             "PLACE(c));\n#pragma unroll\n      for (int k = 0; k < ", width_, "; ++k) ", name,
+             "[c + k] = is_there ? T(", names.load, "(pack.e[k])) : T(", fill, ");\n    }\n");
+}
+
+std::string RowGroup::store(DType dtype, const std::string& pointer, const std::string& value) const {
+  const TypeNames names = names_of(dtype);
+  const std::string pack = str("ls_pack<", names.stored, ", ", width_, ">");
+  return str("#pragma unroll\n    for (int c = 0; c < E; c += ", width_,
+             ") {\n      if (!is_row || PLACE(c) >= a.length) continue;\n      ", pack,
+             " pack;\n#pragma unroll\n      for (int k = 0; k < ", width_,
+             "; ++k) {\n        const int j = c + k;\n        pack.e[k] = ", names.store, "((",
+             names.computed, ")(", value, "));\n      }\n      *(", pack, "*)((", names.stored, "*)", pointer,
+             " + row * a.length + PLACE(c)) = pack;\n    }\n");
+}
+
+bool are_aligned(const KernelContext& context) {
+  std::uintptr_t all = 0;
+  for (std::size_t i = 0; i < context.num_inputs(); ++i)
+    all |= reinterpret_cast<std::uintptr_t>(context.input(i));
+  for (std::size_t i = 0; i < context.num_outputs(); ++i)
+    all |= reinterpret_cast<std::uintptr_t>(context.output(i));
+  return all % kAccess == 0;
+}
+
+}  // namespace lockstep::internal::cuda
