@@ -1,8 +1,8 @@
 // graph/cuda/reductions.cpp - sums, means, extremes over axes.
 //
-// Where an axis that is kept lies innermost and there are many results, a thread computes each of them, beside its neighbours.
-// Otherwise a block of threads does, and where results are few, several blocks a part each, which a second kernel joins. Who takes
-// which elements follows from shapes alone, so that a sum is the same each time.
+// The rows of a matrix, to one row: a block takes 32 columns, some rows at a time. Few elements a result, or many results beside
+// each other: a thread computes each. Otherwise a block of threads does. Where that gives few blocks, several take a part each, which a second kernel
+// joins. Who takes which elements follows from shapes alone, so that a sum is the same each time.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -19,10 +19,13 @@ namespace lockstep::internal::cuda {
 namespace {
 
 constexpr std::size_t kAccBytes = 24;        // of one that is not finished
-constexpr std::int64_t kManyResults = 4096;  // enough for a thread each
 constexpr std::int64_t kShort = 32;          // so few elements that a block would be idle
+constexpr std::int64_t kManyResults = 4096;  // enough for a thread each
 constexpr std::int64_t kPart = 8192;         // elements that a block should have at least
+constexpr std::int64_t kPartOfRows = 64;     // rows, likewise
 constexpr std::int64_t kMostParts = 256;
+constexpr std::int64_t kTile = 32;             // of a block that takes columns
+constexpr std::int64_t kManyBlocks = 4 * 132;  // as many as keep a card busy
 
 // Axes that are walked together: neighbours are one axis where memory allows it.
 struct Axes {
@@ -44,8 +47,11 @@ struct Axes {
 
 struct Walk {
   Axes kept, reduced;
+  enum class Way : std::uint8_t { kThread, kColumns, kBlock };
   std::int64_t parts = 1;
-  bool by_thread = false;
+  Way way = Way::kBlock;
+
+  std::int64_t column_blocks() const { return (kept.count + kTile - 1) / kTile; }
 };
 
 Walk walk_of(const Shape& shape, const std::vector<std::int64_t>& axes) {
@@ -59,9 +65,18 @@ Walk walk_of(const Shape& shape, const std::vector<std::int64_t>& axes) {
     if (shape[i] != 1) inner_is_reduced = reduced;
   }
   const std::int64_t results = std::max<std::int64_t>(walk.kept.count, 1);
-  walk.by_thread = walk.reduced.count <= kShort || (!inner_is_reduced && results >= kManyResults);
-  if (!walk.by_thread && results < kMostParts)
+  const bool is_matrix = !inner_is_reduced && walk.kept.extents.size() == 1 &&
+                         walk.reduced.extents.size() == 1 && walk.reduced.strides[0] == walk.kept.count;
+  if (is_matrix && walk.reduced.count > kShort) {
+    walk.way = Walk::Way::kColumns;
+    walk.parts = std::clamp<std::int64_t>(
+        kManyBlocks / walk.column_blocks(), 1,
+        std::min(kMostParts, std::max<std::int64_t>(walk.reduced.count / kPartOfRows, 1)));
+  } else if (walk.reduced.count <= kShort || (!inner_is_reduced && results >= kManyResults)) {
+    walk.way = Walk::Way::kThread;
+  } else if (results < kMostParts) {
     walk.parts = std::clamp<std::int64_t>(walk.reduced.count / kPart, 1, kMostParts / results);
+  }
   return walk;
 }
 
@@ -69,6 +84,7 @@ Walk walk_of(const Shape& shape, const std::vector<std::int64_t>& axes) {
 struct Rule {
   std::string acc, init, take, join, finish;
   std::string second = {};  // of a second output
+  bool is_short = true;     // so that a loop over elements is worth unrolling
 };
 
 Rule rule_of(const std::string& op, DType dtype) {
@@ -90,15 +106,21 @@ Rule rule_of(const std::string& op, DType dtype) {
             "acc.take(x);",
             "acc.join(other);",
             "acc.mean",
-            "acc.squares / T(count)"};
+            "acc.squares / T(count)",
+            false};
   }
   // The mean of this replica's part by its weight among all elements, whose number is the second input.
   if (op == "global_mean")
     return {wide, "0", "acc += Acc(x);", "acc += other;",
             "count == 0 ? T(0) : T(double(T(acc / Acc(count))) * (double(count) / double(*a.all < 1 ? 1 : "
             "*a.all)))"};
-  return {"ls_logsum<" + type + ">", "ls_logsum<" + type + ">()", "acc.take(x);", "acc.join(other);",
-          "acc.finish()"};
+  return {"ls_logsum<" + type + ">",
+          "ls_logsum<" + type + ">()",
+          "acc.take(x);",
+          "acc.join(other);",
+          "acc.finish()",
+          {},
+          false};
 }
 
 std::string axes_text(const Axes& axes, const std::string& name) {
@@ -140,23 +162,61 @@ std::string header_of(const Rule& rule, DType dtype, const Walk& walk) {
   return text;
 }
 
-// A thread for each result: of the elements, or of the parts.
-std::string by_thread_text(const Rule& rule, DType dtype, bool of_parts) {
+const char* unroll_of(const Rule& rule, std::size_t axes = 1) {
+  return rule.is_short && axes <= 1 ? "#pragma unroll 4\n" : "#pragma unroll 1\n";
+}
+
+std::string by_thread_text(const Rule& rule, DType dtype) {
   return str(
       "extern \"C\" __global__ void kernel(const Args a) {\n"
       "  const long long step = (long long)gridDim.x * blockDim.x;\n"
       "  for (long long r = (long long)blockIdx.x * blockDim.x + threadIdx.x; r < a.results; r += step) {\n"
       "    Acc acc = ",
-      rule.init, ";\n",
-      of_parts ? std::string("    for (long long j = 0; j < a.parts; ++j) join(acc, ((const "
-                             "Acc*)a.partial)[r * a.parts + j]);\n")
-               : str("    const long long base = kept_at(a, r);\n"
-                     "    for (long long j = 0; j < a.count; ++j) take(acc, ",
-                     load_text(dtype, "a.in", "base + reduced_at(a, j)"), ");\n"),
-      "    finish(a, r, acc);\n  }\n}\n");
+      rule.init, ";\n    const long long base = kept_at(a, r);\n",
+      "    for (long long j = 0; j < a.count; ++j) take(acc, ",
+      load_text(dtype, "a.in", "base + reduced_at(a, j)"), ");\n    finish(a, r, acc);\n  }\n}\n");
 }
 
-std::string by_block_text(const Rule& rule, DType dtype) {
+// Columns side by side, so that neighbours are read by neighbours; `rows` threads for each, of which the first joins what the
+// others have and goes on to `done` with the column as r.
+std::string columns_text(const Rule& rule, std::int64_t rows, const std::string& take,
+                         const std::string& done) {
+  return str(
+      "  __shared__ unsigned long long room[", rows, " * ", kTile,
+      " * sizeof(Acc) / 8 + 1];\n  Acc* const shared = (Acc*)room;\n  const int column = threadIdx.x % ",
+      kTile, ", own = threadIdx.x / ", kTile, ";\n    const long long r = tile * ", kTile,
+      " + column;\n    Acc acc = ", rule.init, ";\n    if (r < a.results) {\n", take,
+      "    }\n    shared[threadIdx.x] = acc;\n    __syncthreads();\n"
+      "    if (own == 0 && r < a.results) {\n      for (int i = 1; i < ",
+      rows, "; ++i) join(acc, shared[i * ", kTile, " + column]);\n      ", done, "\n    }\n");
+}
+
+std::string by_columns_text(const Rule& rule, DType dtype) {
+  return str(
+      "extern \"C\" __global__ void kernel(const Args a) {\n"
+      "  const long long tile = blockIdx.x / a.parts, part = blockIdx.x % a.parts;\n"
+      "  const long long begin = a.count * part / a.parts, end = a.count * (part + 1) / a.parts;\n",
+      columns_text(
+          rule, kThreads / kTile,
+          str(unroll_of(rule), "      for (long long j = begin + own; j < end; j += ", kThreads / kTile,
+              ") take(acc, ", load_text(dtype, "a.in", "j * a.results + r"), ");\n"),
+          "if (a.parts == 1) finish(a, r, acc); else ((Acc*)a.partial)[part * a.results + r] = acc;"),
+      "}\n");
+}
+
+// What the parts of all results have come to: one row of results for each part.
+constexpr unsigned kJoiningThreads = 1024;
+std::string joining_text(const Rule& rule) {
+  const std::int64_t rows = kJoiningThreads / kTile;
+  return str("extern \"C\" __global__ void kernel(const Args a) {\n  const long long tile = blockIdx.x;\n",
+             columns_text(rule, rows,
+                          str(unroll_of(rule), "      for (long long j = own; j < a.parts; j += ", rows,
+                              ") join(acc, ((const Acc*)a.partial)[j * a.results + r]);\n"),
+                          "finish(a, r, acc);"),
+             "}\n");
+}
+
+std::string by_block_text(const Rule& rule, DType dtype, std::size_t axes) {
   return str(
       "extern \"C\" __global__ void kernel(const Args a) {\n"
       "  __shared__ unsigned long long room[",
@@ -166,7 +226,8 @@ std::string by_block_text(const Rule& rule, DType dtype) {
       "    const long long r = job / a.parts, part = job % a.parts, base = kept_at(a, r);\n"
       "    const long long begin = a.count * part / a.parts, end = a.count * (part + 1) / a.parts;\n"
       "    Acc acc = ",
-      rule.init, ";\n    for (long long j = begin + threadIdx.x; j < end; j += blockDim.x) take(acc, ",
+      rule.init, ";\n", unroll_of(rule, axes),
+      "    for (long long j = begin + threadIdx.x; j < end; j += blockDim.x) take(acc, ",
       load_text(dtype, "a.in", "base + reduced_at(a, j)"),
       ");\n"
       "    shared[threadIdx.x] = acc;\n    __syncthreads();\n"
@@ -174,7 +235,9 @@ std::string by_block_text(const Rule& rule, DType dtype) {
       "      if (threadIdx.x < half) join(shared[threadIdx.x], shared[threadIdx.x + half]);\n      "
       "__syncthreads();\n    }\n"
       "    if (threadIdx.x == 0) {\n"
-      "      if (a.parts == 1) finish(a, r, shared[0]); else ((Acc*)a.partial)[job] = shared[0];\n    }\n"
+      "      if (a.parts == 1) finish(a, r, shared[0]); else ((Acc*)a.partial)[part * a.results + r] = "
+      "shared[0];\n"
+      "    }\n"
       "    __syncthreads();\n  }\n}\n");
 }
 
@@ -183,8 +246,7 @@ KernelFn reduction_kernel(const std::string& op, const TensorSpec& input,
   const Walk walk = walk_of(input.shape, axes);
   const Rule rule = rule_of(op, input.dtype);
   const std::string header = header_of(rule, input.dtype, walk);
-  const auto pass = [walk](const JitKernel& kernel, KernelContext& c, std::int64_t jobs,
-                           unsigned threads_a_job) {
+  const auto pass = [walk](const JitKernel& kernel, KernelContext& c, std::int64_t blocks, unsigned threads) {
     Arguments arguments;
     arguments.add(c.input(0))
         .add(c.output(0))
@@ -195,21 +257,30 @@ KernelFn reduction_kernel(const std::string& op, const TensorSpec& input,
         .add(walk.reduced.count)
         .add(walk.parts);
     for (const Axes* each : {&walk.kept, &walk.reduced}) arguments.add(each->extents).add(each->strides);
-    const unsigned blocks = threads_a_job == 1 ? blocks_for(jobs, kThreads) : blocks_for(jobs, 1);
-    kernel.launch(*c.stream(), blocks, kThreads, arguments);
+    kernel.launch(*c.stream(), static_cast<unsigned>(blocks), threads, arguments);
   };
   if (walk.kept.count == 0) return [](KernelContext&) {};
-  if (walk.by_thread) {
-    return [pass, walk, kernel = JitKernel(header + by_thread_text(rule, input.dtype, false))](
-               KernelContext& c) { pass(kernel, c, walk.kept.count, 1); };
+  std::string text;
+  std::int64_t blocks = 0;
+  switch (walk.way) {
+    case Walk::Way::kThread:
+      text = by_thread_text(rule, input.dtype);
+      blocks = blocks_for(walk.kept.count, kThreads);
+      break;
+    case Walk::Way::kColumns:
+      text = by_columns_text(rule, input.dtype);
+      blocks = walk.column_blocks() * walk.parts;
+      break;
+    case Walk::Way::kBlock:
+      text = by_block_text(rule, input.dtype, walk.reduced.extents.size());
+      blocks = blocks_for(walk.kept.count * walk.parts, 1);
+      break;
   }
-  const JitKernel kernel(header + by_block_text(rule, input.dtype));
-  if (walk.parts == 1)
-    return [pass, walk, kernel](KernelContext& c) { pass(kernel, c, walk.kept.count, kThreads); };
-  return [pass, walk, kernel,
-          joining = JitKernel(header + by_thread_text(rule, input.dtype, true))](KernelContext& c) {
-    pass(kernel, c, walk.kept.count * walk.parts, kThreads);
-    pass(joining, c, walk.kept.count, 1);
+  const JitKernel kernel(header + text);
+  if (walk.parts == 1) return [pass, blocks, kernel](KernelContext& c) { pass(kernel, c, blocks, kThreads); };
+  return [pass, walk, blocks, kernel, joining = JitKernel(header + joining_text(rule))](KernelContext& c) {
+    pass(kernel, c, blocks, kThreads);
+    pass(joining, c, walk.column_blocks(), kJoiningThreads);
   };
 }
 
