@@ -185,13 +185,15 @@ KernelFn make_element_kernel(const ElementSteps& steps) {
   if (count > Arguments::kMost)
     throw Error(ErrorCode::kUnimplemented, str("a kernel with ", count, " words of arguments"));
   const ElementSource source = source_of(steps, walk);
-  return [kernel = JitKernel(source.text), width = source.width, inputs, outputs, n, tail](KernelContext& c) {
+  const std::int64_t groups = (n + source.width - 1) / source.width;
+  const unsigned threads = groups <= kWarp ? kWarp : kThreads;  // a small block starts sooner
+  return [kernel = JitKernel(source.text), groups, threads, inputs, outputs, n, tail](KernelContext& c) {
     if (n == 0) return;
     Arguments arguments;
     for (const std::size_t i : inputs) arguments.add(c.input(i));
     for (const std::size_t i : outputs) arguments.add(c.output(i));
     arguments.add(n).add(c.blocks().refusal).add(c.blocks().number).add(c.blocks().decision).add(tail);
-    kernel.launch(*c.stream(), blocks_for((n + width - 1) / width, kThreads), kThreads, arguments);
+    kernel.launch(*c.stream(), blocks_for(groups, threads), threads, arguments);
   };
 }
 

@@ -78,16 +78,16 @@ KernelFn norm_in_registers(const NodeView& node, std::span<const TensorSpec> out
   const std::string source = str(
       registers_header(group, dtype),
       group.kernel(
-          str(group.load("gamma", dtype, "a.in[1]", "0", true),
-              group.load("beta", dtype, "a.in[2]", "0", true)),
+          {},
           str(group.load("x", dtype, "a.in[0]", "0"),
               "    T sum = 0, squares = 0;\n#pragma unroll\n    for (int j = 0; j < E; ++j) sum += x[j];\n"
               "    const T mean = across(sum, add) / T(a.length);\n"
               "#pragma unroll\n    for (int j = 0; j < E; ++j) {\n"
-              "      const T d = PLACE(j) < a.length ? x[j] - mean : T(0);\n      squares += d * d;\n    }\n"
+              "      const T d = IS_IN(j) ? x[j] - mean : T(0);\n      squares += d * d;\n    }\n"
               "    const T rstd = T(1) / sqrt(across(squares, add) / T(a.length) + T(",
               literal_of(node.get<double>("epsilon")), "));\n",
-              group.store(dtype, "a.out[0]", "(x[j] - mean) * rstd * gamma[j] + beta[j]"),
+              group.store(dtype, "a.out[0]", "(x[j] - mean) * rstd * gamma + beta",
+                          {{"gamma", dtype, "a.in[1]"}, {"beta", dtype, "a.in[2]"}}),
               "    if (lane == 0 && is_row) { ", store_text(statistics, "a.out[1]", "row", "mean"), "; ",
               store_text(statistics, "a.out[2]", "row", "rstd"), "; }\n")));
   return [kernel = JitKernel(source), rows, group](KernelContext& c) {
@@ -120,14 +120,13 @@ KernelFn norm_grad_in_registers(const NodeView& node, std::span<const TensorSpec
               "      x[j] = (x[j] - mean) * rstd;\n"
               "      betas[j] += g[j];\n      gammas[j] += g[j] * x[j];\n"
               "      g[j] *= gamma[j];\n      total += g[j];\n      along += g[j] * x[j];\n    }\n"
-              "    total = across(total, add) / T(a.length);\n"
-              "    along = across(along, add) / T(a.length);\n",
+              "    sums_across(total, along);\n    total /= T(a.length);\n    along /= T(a.length);\n",
               group.store(dtype, "a.out[0]", "rstd * (g[j] - total - x[j] * along)")),
           // The sums of the rows that a block has at a time, then those of the block.
           str("  __shared__ T others[", group.block(),
               "];\n#pragma unroll\n  for (int j = 0; j < E; ++j) {\n    for (int which = 0; which < 2; "
               "++which) {\n      __syncthreads();\n      others[threadIdx.x] = which == 0 ? gammas[j] : "
-              "betas[j];\n      __syncthreads();\n      if (part != 0 || PLACE(j) >= a.length) continue;\n"
+              "betas[j];\n      __syncthreads();\n      if (part != 0 || !IS_IN(j)) continue;\n"
               "      T sum = 0;\n      for (int i = lane; i < ",
               group.block(), "; i += ", group.block() / group.rows(),
               ") sum += others[i];\n      ((T*)a.partial)[(blockIdx.x * 2LL + which) * a.length + "

@@ -241,15 +241,38 @@ template <int N, class T, class F> __device__ inline T ls_across(T x, T* shared,
   for (int half = 16; half > 0; half /= 2) x = join(x, __shfl_xor_sync(0xffffffffu, x, half));
   if (N == 32) return x;
   constexpr int kParts = N / 32;
-  const int part = threadIdx.x / 32;
+  const int part = threadIdx.x / 32, lane = threadIdx.x % 32;
   __syncthreads();
-  if (threadIdx.x % 32 == 0) shared[part] = x;
+  if (lane == 0) shared[part] = x;
   __syncthreads();
-  const T* const own = shared + part / kParts * kParts;
-  x = own[0];
+  x = shared[part / kParts * kParts + lane % kParts];
 #pragma unroll
-  for (int i = 1; i < kParts; ++i) x = join(x, own[i]);
+  for (int half = kParts / 2; half > 0; half /= 2) x = join(x, __shfl_xor_sync(0xffffffffu, x, half));
   return x;
+}
+// Two sums at once; `shared` has room for two numbers of each 32 threads.
+template <int N, class T> __device__ inline void ls_sums_across(T& x, T& y, T* shared) {
+#pragma unroll
+  for (int half = 16; half > 0; half /= 2) {
+    x += __shfl_xor_sync(0xffffffffu, x, half);
+    y += __shfl_xor_sync(0xffffffffu, y, half);
+  }
+  if (N == 32) return;
+  constexpr int kParts = N / 32;
+  const int part = threadIdx.x / 32, lane = threadIdx.x % 32;
+  __syncthreads();
+  if (lane == 0) {
+    shared[2 * part] = x;
+    shared[2 * part + 1] = y;
+  }
+  __syncthreads();
+  x = shared[2 * (part / kParts * kParts + lane % kParts)];
+  y = shared[2 * (part / kParts * kParts + lane % kParts) + 1];
+#pragma unroll
+  for (int half = kParts / 2; half > 0; half /= 2) {
+    x += __shfl_xor_sync(0xffffffffu, x, half);
+    y += __shfl_xor_sync(0xffffffffu, y, half);
+  }
 }
 
 // --- casts

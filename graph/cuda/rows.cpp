@@ -26,25 +26,28 @@ std::optional<RowGroup> RowGroup::find(const RowShape& shape) {
   group.rows_ = std::max(1U, kThreads / group.threads_);
   const std::int64_t together = group.threads_ * group.width_;
   group.elements_ = std::max<std::int64_t>(1, (shape.length + together - 1) / together) * group.width_;
+  group.is_full_ = group.threads_ * group.elements_ == shape.length;
   return group;
 }
 
 std::string RowGroup::header(DType computed) const {
   return str("typedef ", names_of(computed).computed, " T;\n#define E ", elements_,
              "\n#define PLACE(j) (((j) / ", width_, " * ", threads_, " + lane) * ", width_, " + (j) % ",
-             width_, ")\n#define across(x, join) ls_across<", threads_, ">(x, shared, join)\n");
+             width_, ")\n#define IS_IN(j) ", is_full_ ? "true" : "(PLACE(j) < int(a.length))",
+             "\n#define across(x, join) ls_across<", threads_,
+             ">(x, shared, join)\n#define sums_across(x, y) ls_sums_across<", threads_, ">(x, y, shared)\n");
 }
 
 std::string RowGroup::kernel(const std::string& before, const std::string& each,
                              const std::string& after) const {
   return str("extern \"C\" __global__ void __launch_bounds__(", block(),
-             ") kernel(const Args a) {\n  __shared__ T shared[", std::max(1U, block() / 32),
+             ") kernel(const Args a) {\n  __shared__ T shared[", std::max(1U, 2 * block() / 32),
              "];\n  const int lane = threadIdx.x % ", threads_, ", part = threadIdx.x / ", threads_,
              ";\n  const auto add = [](T x, T y) { return x + y; };\n  (void)shared; (void)add;\n", before,
              "  for (long long first = (long long)blockIdx.x * ", rows_,
              "; first < a.rows; first += (long long)gridDim.x * ", rows_,
-             ") {\n    const long long row = first + part;\n    const bool is_row = row < a.rows;\n", each,
-             "  }\n", after, "}\n");
+             ") {\n    const long long row = first + part;\n    const bool is_row = ",
+             rows_ == 1 ? "true" : "row < a.rows", ";\n", each, "  }\n", after, "}\n");
 }
 
 std::string RowGroup::load(const std::string& name, DType dtype, const std::string& pointer,
@@ -52,20 +55,29 @@ std::string RowGroup::load(const std::string& name, DType dtype, const std::stri
   const TypeNames names = names_of(dtype);
   const std::string pack = str("ls_pack<", names.stored, ", ", width_, ">");
   return str("    T ", name, "[E];\n#pragma unroll\n    for (int c = 0; c < E; c += ", width_,
-             ") {\n      const bool is_there = PLACE(c) < a.length", is_shared ? "" : " && is_row",
-             ";\n      ", pack, " pack;\n      if (is_there) pack = *(const ", pack, "*)((const ",
-             names.stored, "*)", pointer, " + ", is_shared ? "" : "row * a.length + ",
+             ") {\n      const bool is_there = IS_IN(c)", is_shared ? "" : " && is_row", ";\n      ", pack,
+             " pack;\n      if (is_there) pack = *(const ", pack, "*)((const ", names.stored, "*)", pointer,
+             " + ", is_shared ? "" : "row * a.length + ",
              "PLACE(c));\n#pragma unroll\n      for (int k = 0; k < ", width_, "; ++k) ", name,
              "[c + k] = is_there ? T(", names.load, "(pack.e[k])) : T(", fill, ");\n    }\n");
 }
 
-std::string RowGroup::store(DType dtype, const std::string& pointer, const std::string& value) const {
+std::string RowGroup::store(DType dtype, const std::string& pointer, const std::string& value,
+                            std::initializer_list<Vector> vectors) const {
   const TypeNames names = names_of(dtype);
   const std::string pack = str("ls_pack<", names.stored, ", ", width_, ">");
+  std::string packs, elements;
+  for (const Vector& vector : vectors) {
+    const TypeNames own = names_of(vector.dtype);
+    const std::string type = str("ls_pack<", own.stored, ", ", width_, ">");
+    packs += str("      const ", type, " ", vector.name, "s = *(const ", type, "*)((const ", own.stored, "*)",
+                 vector.pointer, " + PLACE(c));\n");
+    elements += str("        const T ", vector.name, " = ", own.load, "(", vector.name, "s.e[k]);\n");
+  }
   return str("#pragma unroll\n    for (int c = 0; c < E; c += ", width_,
-             ") {\n      if (!is_row || PLACE(c) >= a.length) continue;\n      ", pack,
+             ") {\n      if (!is_row || !IS_IN(c)) continue;\n", packs, "      ", pack,
              " pack;\n#pragma unroll\n      for (int k = 0; k < ", width_,
-             "; ++k) {\n        const int j = c + k;\n        pack.e[k] = ", names.store, "((",
+             "; ++k) {\n        const int j = c + k;\n", elements, "        pack.e[k] = ", names.store, "((",
              names.computed, ")(", value, "));\n      }\n      *(", pack, "*)((", names.stored, "*)", pointer,
              " + row * a.length + PLACE(c)) = pack;\n    }\n");
 }

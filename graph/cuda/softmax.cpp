@@ -94,8 +94,8 @@ constexpr const char* kSumsInRegisters =
     "    most = across(most, larger);\n"
     "    T total = 0;\n"
     "#pragma unroll\n    for (int j = 0; j < E; ++j) {\n"
-    "      KEEP;\n      x[j] = PLACE(j) < a.length ? exp(x[j] - most) : T(0);\n      total += x[j];\n    }\n"
-    "    total = across(total, add);\n";
+    "      KEEP;\n      x[j] = IS_IN(j) ? exp(x[j] - most) : T(0);\n      total += x[j];\n    }\n"
+    "    total = across(total, add);\n    const T share = T(1) / total;\n    (void)share;\n";
 
 KernelFn softmax_kernel(const NodeView& node, bool log) {
   const DType dtype = node.input(0).dtype;
@@ -110,7 +110,7 @@ KernelFn softmax_kernel(const NodeView& node, bool log) {
         group, dtype, log ? "#define KEEP kept[j] = x[j]\n" : "#define KEEP\n",
         str(group->load("x", dtype, "a.in[0]", "ls_lowest<T>()"), log ? "    T kept[E];\n" : "",
             kSumsInRegisters,
-            group->store(dtype, "a.out[0]", log ? "kept[j] - most - log(total)" : "x[j] / total")));
+            group->store(dtype, "a.out[0]", log ? "kept[j] - most - log(total)" : "x[j] * share")));
   }
   return row_kernel(row_source(type(dtype) + element("X", dtype, 0) + result("OUT", dtype, 0), body), items,
                     1, 1, group, fast);
@@ -156,12 +156,24 @@ Items rows_of(const TensorSpec& spec) {
   return items_along(spec.shape, static_cast<std::int64_t>(spec.shape.rank()) - 1);
 }
 
-// The weights of a thread's elements, as the array `label`: of the labels, or by the number of the class.
-std::string labels_in_registers(const RowGroup& group, DType dtype, DType labels) {
-  if (labels == dtype) return group.load("label", labels, "a.in[1]", "0");
-  return str("    const ", names_of(labels).stored, " label_of_row = is_row ? CLASS : 0;\n",
-             "    T label[E];\n#pragma unroll\n    for (int j = 0; j < E; ++j) label[j] = T(PLACE(j) == "
-             "label_of_row);\n");
+// How the weight of all labels is found, and what they say of x: before the loop over elements, in it, and after it. Labels are
+// weights for each class, or one class has all of it.
+struct LabelsInRegisters {
+  std::string macros, before, after;
+  const char* of_element;
+};
+LabelsInRegisters labels_in_registers(const RowGroup& group, DType dtype, DType labels) {
+  if (labels == dtype) {
+    return {"#define KEEP weight += label[j]; if (label[j] != T(0)) distance += label[j] * (x[j] - most)\n",
+            group.load("label", labels, "a.in[1]", "0") + "    T weight = 0, distance = 0;\n",
+            "    sums_across(weight, distance);\n", "label[j]"};
+  }
+  return {"#define KEEP\n",
+          str("    const ", names_of(labels).stored,
+              " label = is_row ? CLASS : 0;\n    const bool is_class = label >= 0 && label < a.length;\n"
+              "    const T weight = T(is_class), own = is_row && is_class ? T(",
+              load_text(dtype, "a.in[0]", "row * a.length + label"), ") : T(0);\n"),
+          "    const T distance = is_class ? own - most : T(0);\n", "T(PLACE(j) == label)"};
 }
 std::string check_in_registers(DType dtype, DType labels) {
   if (labels == dtype) return {};
@@ -186,18 +198,15 @@ KernelFn cross_entropy_kernel(const NodeView& node, std::span<const TensorSpec>)
       loss,
       ";\n    for (long long j = threadIdx.x; j < a.n; j += blockDim.x) OUT(j, exp(X(j) - most) / total);\n");
   const std::string macros = labels_of(dtype, labels, 1);
-  const std::optional<RowGroup> group = group_of(items, dtype, 2);
+  const std::optional<RowGroup> group = group_of(items, dtype, labels == dtype ? 2 : 1);
   std::string fast;
   if (group) {
+    const LabelsInRegisters own = labels_in_registers(*group, dtype, labels);
     fast = registers_source(
-        group, dtype,
-        macros +
-            "#define KEEP weight += label[j]; if (label[j] != T(0)) distance += label[j] * (x[j] - most)\n",
+        group, dtype, macros + own.macros,
         str(check_in_registers(dtype, labels), group->load("x", dtype, "a.in[0]", "ls_lowest<T>()"),
-            labels_in_registers(*group, dtype, labels), "    T weight = 0, distance = 0;\n", kSumsInRegisters,
-            "    weight = across(weight, add);\n    distance = across(distance, add);\n    if (lane == 0 && "
-            "is_row) ",
-            loss, ";\n", group->store(dtype, "a.out[1]", "x[j] / total")));
+            own.before, kSumsInRegisters, own.after, "    if (lane == 0 && is_row) ", loss, ";\n",
+            group->store(dtype, "a.out[1]", "x[j] * share")));
   }
   return row_kernel(row_source(type(dtype) + element("X", dtype, 0) + macros + result("OUT", dtype, 1), body),
                     items, 2, 2, group, fast);
@@ -216,16 +225,19 @@ KernelFn cross_entropy_grad_kernel(const NodeView& node, std::span<const TensorS
           flowing,
           ";\n    for (long long j = threadIdx.x; j < a.n; j += blockDim.x) OUT(j, (P(j) * weight - "
           "LABEL(j)) * g);\n");
-  const std::optional<RowGroup> group = group_of(items, dtype, 2);
+  const std::optional<RowGroup> group = group_of(items, dtype, labels == dtype ? 2 : 1);
   std::string fast;
   if (group) {
+    const LabelsInRegisters own = labels_in_registers(*group, dtype, labels);
+    const char* const weight = labels == dtype
+                                   ? "#pragma unroll\n    for (int j = 0; j < E; ++j) weight += label[j];\n"
+                                     "    weight = across(weight, add);\n"
+                                   : "";
     fast = registers_source(
         group, dtype, macros,
-        str(check_in_registers(dtype, labels), group->load("p", dtype, "a.in[0]", "0"),
-            labels_in_registers(*group, dtype, labels),
-            "    T weight = 0;\n#pragma unroll\n    for (int j = 0; j < E; ++j) weight += label[j];\n"
-            "    weight = across(weight, add);\n    const T g = is_row ? T(",
-            flowing, ") : T(0);\n", group->store(dtype, "a.out[0]", "(p[j] * weight - label[j]) * g")));
+        str(check_in_registers(dtype, labels), group->load("p", dtype, "a.in[0]", "0"), own.before, weight,
+            "    const T g = is_row ? T(", flowing, ") : T(0);\n",
+            group->store(dtype, "a.out[0]", str("(p[j] * weight - ", own.of_element, ") * g"))));
   }
   return row_kernel(row_source(type(dtype) + element("P", dtype, 0) + macros + result("OUT", dtype, 0), body),
                     items, 3, 1, group, fast);

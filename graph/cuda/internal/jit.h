@@ -23,6 +23,7 @@ namespace lockstep::internal::cuda {
 std::string compile_source(const std::string& source, int capability);
 
 inline constexpr unsigned kThreads = 256;      // of a block
+inline constexpr unsigned kWarp = 32;          // threads that a card runs in step
 inline constexpr std::size_t kMostCards = 64;  // of a machine
 inline constexpr std::size_t kAccess = 16;     // bytes that a thread reads or writes at a time, at most
 // Elements that are counted in 32 bits, with room for a step beyond them.
