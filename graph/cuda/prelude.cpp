@@ -80,7 +80,8 @@ template <class T> __device__ inline T ls_sigmoid(T x) {
   return e / (T(1) + e);
 }
 template <class T> __device__ inline T ls_gelu(T x) {
-  return x * (T(0.5) * (T(1) + erf(x * T(0.70710678118654752440))));
+  const T part = T(0.5) * (T(1) + erf(x * T(0.70710678118654752440)));
+  return part == T(0) ? T(-0.0) : x * part;  // also for -infinity
 }
 template <class T> __device__ inline T ls_softplus(T x) { return ls_max(x, T(0)) + log1p(exp(-ls_abs(x))); }
 
