@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -30,24 +31,17 @@ namespace {
 
 constexpr std::int64_t kMostLiterals = 4096;
 
-std::vector<std::string> literals_of(const Tensor& constant) {
+std::vector<std::uint64_t> literals_of(const Tensor& constant) {
   if (constant.num_elements() > kMostLiterals) {
     NodeView::fail(str("a fused node holds a constant of ", constant.spec(),
                        ", and a kernel for cards at most ", kMostLiterals,
                        " elements of one: let it be an input of the node"));
   }
-  std::vector<std::string> literals;
-  visit_dtype(constant.dtype(), [&]<class T>(T) {
-    for (const T element : constant.data<T>()) {
-      if constexpr (std::is_same_v<T, std::int64_t>) {
-        literals.push_back(str("(", element, "LL)"));
-      } else if constexpr (sizeof(T) == 2) {
-        literals.push_back(literal_of(static_cast<double>(static_cast<float>(element))));
-      } else {
-        literals.push_back(literal_of(static_cast<double>(element)));
-      }
-    }
-  });
+  static_assert(std::endian::native == std::endian::little);
+  const std::size_t size = size_of(constant.dtype());
+  std::vector<std::uint64_t> literals(static_cast<std::size_t>(constant.num_elements()));
+  for (std::size_t i = 0; i < literals.size(); ++i)
+    std::memcpy(&literals[i], static_cast<const std::byte*>(constant.raw()) + i * size, size);
   return literals;
 }
 

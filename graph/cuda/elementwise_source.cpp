@@ -1,7 +1,9 @@
 // graph/cuda/elementwise_source.cpp - the text of a kernel for element-wise steps.
 #include <algorithm>
 #include <array>
-#include <cstdio>
+#include <cstdint>
+#include <limits>
+#include <string>
 
 #include "lockstep/core/error.h"
 #include "lockstep/graph/cuda/internal/elementwise.h"
@@ -101,7 +103,8 @@ class ElementText {
                 "];\n  long long n;\n  ls_word* refusal;\n  ls_word number;\n");
     text += "  const ls_word* decision;\n";
     if (axes > 0) text += str("  long long extents[", axes, "], strides[", strided, "][", axes, "];\n");
-    text += "};\nextern \"C\" __global__ void kernel(const Args a) {\n";
+    text += "};\n" + tables_;
+    text += "extern \"C\" __global__ void kernel(const Args a) {\n";
     text += "  if (a.decision != nullptr && *a.decision != ~ls_word(0)) return;\n" + once_;
     text += "  const I n = I(a.n), step = I(gridDim.x) * blockDim.x * W;\n";
     text += str("  const bool is_aligned = (", addresses_, ") % ", kAccess, " == 0;\n");
@@ -111,7 +114,7 @@ class ElementText {
     text += group_;
     text += "#pragma unroll\n    for (int e = 0; e < W; ++e) {\n    if (!is_whole && e >= left) continue;\n";
     text += "    const long long i = (long long)first + e;\n";
-    text += "    const auto refuse = [&] { ls_refuse(a.refusal, a.number, i); };\n";
+    text += "    [[maybe_unused]] const auto refuse = [&] { ls_refuse(a.refusal, a.number, i); };\n";
     return text + each_ + "    }\n" + after_ + "  }\n}\n";
   }
 
@@ -133,15 +136,14 @@ class ElementText {
       if (walk_.strides[strided].back() == 0) next = "0";
     }
     const std::string value = str("const ", names.computed, " v", i, " = ");
+    if (read.literals.size() == 1) {
+      once_ += str("    ", value, from_bits_text(read.dtype, word_text(read.literals[0])), ";\n");
+      return;
+    }
     if (!read.literals.empty()) {
-      if (read.literals.size() == 1) {
-        (same_.back() ? once_ : each_) += str("    ", value, read.literals[0], ";\n");
-        return;
-      }
-      once_ += str("    const ", names.computed, " c", i, "[] = {");
-      for (const std::string& literal : read.literals) once_ += literal + ", ";
-      once_ += "};\n";
-      each_ += str("    ", value, "c", i, "[", first, " + ", next, "];\n");
+      add_table(i);
+      const std::string word = str("c", i, "[", first, " + ", next, "]");
+      (next == "0" ? group_ : each_) += str("    ", value, from_bits_text(read.dtype, word), ";\n");
       return;
     }
     const std::string in = str("a.in[", inputs_++, "]");
@@ -155,6 +157,19 @@ class ElementText {
       each_ += str("    ", value, names.load, "(p", i, ".e[e]);\n");
       add_address(in);
     }
+  }
+
+  // Outside of the kernel: inside, each thread would write the elements into memory of its own first. As words, which hold any
+  // element, NaN and infinity too, and need no conversion.
+  void add_table(std::size_t i) {
+    const ElementSteps::Read& read = steps_.reads[i];
+    tables_ += str("__device__ const ", word_of(size_of(read.dtype)), " c", i, "[] = {");
+    for (const std::uint64_t literal : read.literals) tables_ += word_text(literal) + ",";
+    tables_ += "};\n";
+  }
+
+  static std::string word_text(std::uint64_t word) {
+    return str(word, word > std::numeric_limits<std::uint32_t>::max() ? "ULL" : "U");
   }
 
   void add_step(const ElementSteps::Step& step) {
@@ -216,7 +231,7 @@ class ElementText {
   std::size_t inputs_ = 0, strided_ = 0;  // so far
   std::vector<DType> dtypes_;             // by value
   std::vector<bool> same_;                // by value: for all elements
-  std::string once_, group_, each_, after_, addresses_;
+  std::string tables_, once_, group_, each_, after_, addresses_;
 };
 
 }  // namespace

@@ -41,11 +41,12 @@ class Compilation {
   Compilation(const Compilation&) = delete;
   Compilation& operator=(const Compilation&) = delete;
 
-  std::string run(int capability) {
+  std::string run(int capability, std::string* warnings) {
     const std::string architecture = str("--gpu-architecture=sm_", capability);
     const std::array<const char*, 3> options = {architecture.c_str(), "--std=c++17", "--fmad=false"};
     if (nvrtcCompileProgram(program_, static_cast<int>(options.size()), options.data()) != NVRTC_SUCCESS)
       throw Error(ErrorCode::kInternal, str("a kernel does not compile: ", log()));
+    if (warnings != nullptr) *warnings = log();
     std::size_t bytes = 0;
     check(nvrtcGetCUBINSize(program_, &bytes), "the size of the code");
     std::string code(bytes, '\0');
@@ -59,7 +60,7 @@ class Compilation {
     check(nvrtcGetProgramLogSize(program_, &bytes), "the size of the log");
     std::string text(bytes, '\0');
     check(nvrtcGetProgramLog(program_, text.data()), "the log");
-    return text;
+    return text.substr(0, text.find('\0'));
   }
 
   nvrtcProgram program_ = nullptr;
@@ -130,16 +131,16 @@ int capability_of(int card) {
 
 }  // namespace
 
-std::string compile_source(const std::string& source, int capability) {
+std::string compile_source(const std::string& source, int capability, std::string* warnings) {
   const fs::path folder = cache_folder();
-  if (folder.empty()) return Compilation(source).run(capability);
+  if (folder.empty()) return Compilation(source).run(capability, warnings);
   const std::string key = key_of(source, capability);
   std::array<char, 17> name{};
   std::snprintf(name.data(), name.size(), "%016llx", static_cast<unsigned long long>(hash_of(key)));
   const fs::path file = folder / str(name.data(), ".cubin");
   std::string code = read_code(file, key);
   if (!code.empty()) return code;
-  code = Compilation(source).run(capability);
+  code = Compilation(source).run(capability, warnings);
   write_code(file, key, code);
   return code;
 }

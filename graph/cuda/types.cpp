@@ -41,4 +41,14 @@ std::string store_text(DType dtype, const std::string& pointer, const std::strin
              value, "))");
 }
 
+std::string from_bits_text(DType dtype, const std::string& word) {
+  switch (dtype) {
+    case DType::kF32: return str("__uint_as_float(", word, ")");
+    case DType::kF64: return str("__longlong_as_double((long long)", word, ")");
+    default: break;
+  }
+  const TypeNames names = names_of(dtype);
+  return str(*names.load == '\0' ? str("(", names.computed, ")") : names.load, "(", word, ")");
+}
+
 }  // namespace lockstep::internal::cuda

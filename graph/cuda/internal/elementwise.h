@@ -1,6 +1,7 @@
 // graph/cuda/internal/elementwise.h - kernels that are generated from the expressions of element-wise ops (OpDef::source).
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,8 +16,8 @@ struct ElementSteps {
   struct Read {
     DType dtype;
     Shape shape;
-    std::size_t input;                  // of the kernel
-    std::vector<std::string> literals;  // not empty: the elements of a constant, which is no input
+    std::size_t input;                    // of the kernel
+    std::vector<std::uint64_t> literals;  // not empty: the bits of a constant's elements; it is no input
   };
   struct Step {
     std::vector<std::string> expressions;  // with attributes put in

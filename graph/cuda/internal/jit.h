@@ -19,8 +19,8 @@
 namespace lockstep::internal::cuda {
 
 // The machine code of the source for cards of a compute capability such as 90. Needs no card. Throws Error with the
-// compiler's log.
-std::string compile_source(const std::string& source, int capability);
+// compiler's log. `warnings`: gets the log of what compiles; nothing if it comes from a file.
+std::string compile_source(const std::string& source, int capability, std::string* warnings = nullptr);
 
 inline constexpr unsigned kThreads = 256;      // of a block
 inline constexpr unsigned kWarp = 32;          // threads that a card runs in step

@@ -26,4 +26,7 @@ std::string load_text(DType dtype, const std::string& pointer, const std::string
 std::string store_text(DType dtype, const std::string& pointer, const std::string& index,
                        const std::string& value);
 
+// The element whose bits a word of its size holds.
+std::string from_bits_text(DType dtype, const std::string& word);
+
 }  // namespace lockstep::internal::cuda

@@ -17,6 +17,7 @@
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/cuda/internal/jit.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/text/text.h"
 #include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "support/program_test.h"
@@ -29,6 +30,7 @@ using internal::cuda::collect_sources;
 using internal::cuda::compile_source;
 
 constexpr int kCapability = 90;
+constexpr std::size_t kMostShown = 2000;  // characters of warnings
 constexpr DType kFloating[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
 
 // Of all nodes that have a kernel for cards.
@@ -52,10 +54,17 @@ class CudaSources : public ::testing::Test {
   void SetUp() override { setenv("LOCKSTEP_CACHE", "", 1); }  // none
   void TearDown() override { unsetenv("LOCKSTEP_CACHE"); }
 
-  static void expect_compiles(const Graph& graph, std::size_t at_least) {
+  // Returns what the compiler warns of.
+  static std::string expect_compiles(const Graph& graph, std::size_t at_least) {
     const std::set<std::string> sources = sources_of(graph);
     EXPECT_GE(sources.size(), at_least);
-    for (const std::string& source : sources) EXPECT_FALSE(compile_source(source, kCapability).empty());
+    std::string all;
+    for (const std::string& source : sources) {
+      std::string warnings;
+      EXPECT_FALSE(compile_source(source, kCapability, &warnings).empty());
+      all += warnings;
+    }
+    return all.substr(0, kMostShown);
   }
 };
 
@@ -109,6 +118,37 @@ TEST_F(CudaSources, OfBroadcasts) {
   b.result(x * one);
   b.result(where(x < y, x, one));
   expect_compiles(b.finish(), 4);
+}
+
+TEST_F(CudaSources, OfConstantsInFusedNodes) {
+  for (const DType dtype : kAllDTypes) {
+    std::string few = "inf, -inf, nan, -1.5";
+    if (is_integer(dtype)) few = dtype == DType::kU8 ? "0, 1, 254, 255" : "0, 1, -1, -2147483648";
+    if (dtype == DType::kI64) few = "0, 1, -1, -9223372036854775808";
+    if (dtype == DType::kBool) few = "true, false, false, true";
+    const Graph graph = parse(
+        str("%x = placeholder() : ", dtype, "[3,4]\n%y = fused(%x) : bool[3,4], bool[3,4], ", dtype,
+            "[4] {\n  region {\n    %a = placeholder() : ", dtype, "[3,4]\n    %c = constant[value=", dtype,
+            "[4]{", few, "}]() : ", dtype, "[4]\n    %d = constant[value=", dtype, "[3,1]{",
+            few.substr(0, few.rfind(',')), "}]() : ", dtype, "[3,1]\n    %b = equal(%a, %c) : bool[3,4]\n",
+            "    %e = equal(%a, %d) : bool[3,4]\n    return %b, %e, %c\n  }\n}\nreturn %y\n"));
+    EXPECT_EQ(expect_compiles(graph, 2), "");
+  }
+}
+
+// One of the most elements that a kernel takes.
+TEST_F(CudaSources, OfALargeConstantInAFusedNode) {
+  for (const DType dtype : {DType::kF64, DType::kI32}) {
+    std::string elements;
+    for (int i = 0; i < 4096; ++i)
+      elements += str(i == 0 ? "" : ",", i * 1000, dtype == DType::kF64 ? ".25" : "");
+    const Graph graph =
+        parse(str("%x = placeholder() : ", dtype, "[9,4096]\n%y = fused(%x) : ", dtype,
+                  "[9,4096] {\n  region {\n    %a = placeholder() : ", dtype,
+                  "[9,4096]\n    %c = constant[value=", dtype, "[4096]{", elements, "}]() : ", dtype,
+                  "[4096]\n    %b = add(%a, %c) : ", dtype, "[9,4096]\n    return %b\n  }\n}\nreturn %y\n"));
+    EXPECT_EQ(expect_compiles(graph, 1), "");
+  }
 }
 
 TEST_F(CudaSources, OfReductionsSoftmaxAndProducts) {

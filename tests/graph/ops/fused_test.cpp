@@ -137,6 +137,27 @@ TEST(Fused, GivesTheSameResultTwiceAndConstants) {
   EXPECT_EQ(testing::floats(results[3]), (std::vector<float>{1, 2}));
 }
 
+// To the bit, along both axes.
+TEST(Fused, HoldsConstantsOfEachDType) {
+  const std::pair<DType, const char*> cases[] = {
+      {DType::kF16, "inf, -inf, nan, -0.0"},  {DType::kBF16, "inf, -inf, nan, 0.5"},
+      {DType::kF32, "inf, -inf, nan, 1e-45"}, {DType::kF64, "inf, -inf, nan, 5e-324"},
+      {DType::kI32, "0, 1, -1, -2147483648"}, {DType::kI64, "0, 1, -1, -9223372036854775808"},
+      {DType::kU8, "0, 1, 254, 255"},         {DType::kBool, "true, false, false, true"},
+  };
+  for (const auto& [dtype, elements] : cases) {
+    const std::string row = str(dtype, "[1,4]"), column = str(dtype, "[4,1]"), all = str(dtype, "[4,4]");
+    const Graph graph = parse(
+        str("%x = placeholder() : bool[4,4]\n%y = fused(%x) : ", all, ", ", row,
+            " {\n  region {\n    %a = placeholder() : bool[4,4]\n    %c = constant[value=", row, "{",
+            elements, "}]() : ", row, "\n    %d = constant[value=", column, "{", elements, "}]() : ", column,
+            "\n    %b = where(%a, %c, %d) : ", all, "\n    return %b, %c\n  }\n}\nreturn %y, %y:1\n"));
+    Tensor x = Tensor::zeros(DType::kBool, {4, 4});
+    for (std::size_t i = 0; i < 16; ++i) x.data<bool>()[i] = i % 3 == 0;
+    run_everywhere(graph, {x});
+  }
+}
+
 TEST(Fused, AnErrorNamesTheNodeInside) {
   GraphBuilder b;
   const Value x = b.placeholder("x", DType::kI32, {3});
