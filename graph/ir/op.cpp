@@ -50,6 +50,10 @@ Group& NodeView::group(std::string_view name) const {
   return runtime_->group(name);
 }
 
+int NodeView::card() const {
+  return runtime_ == nullptr ? -1 : runtime_->topology().facts(*device_).card;
+}
+
 void NodeView::fail(const std::string& message) { throw InvalidArgument(message); }
 
 void NodeView::missing(std::string_view attribute) {

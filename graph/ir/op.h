@@ -146,6 +146,8 @@ class LOCKSTEP_API NodeView {
 
   // For kernel makers: the device that the node will run on; null in the interpreter, which has none.
   const Device* device() const { return device_; }
+  // For kernel makers: the number of the card that this device is a part of (DeviceFacts::card); -1 in the interpreter.
+  int card() const;
   // For kernel makers of collectives between processes: the group that the runtime knows by this name. Throws
   // NotFound, naming the groups there are, and FailedPrecondition in the interpreter, which has none.
   Group& group(std::string_view name) const;

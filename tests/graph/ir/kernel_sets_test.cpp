@@ -4,6 +4,7 @@
 
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/ir/op.h"
+#include "lockstep/testing/fake_gpu.h"
 #include "support/program_test.h"
 
 namespace lockstep::testing {
@@ -102,6 +103,27 @@ TEST(KernelSets, MakersLearnTheDevice) {
   b.result(b.op1("test.device_name", {x}));
   const Program program = compile(b.finish(), Runtime({.threads = 1, .cpu_devices = 3}));
   EXPECT_EQ(program.run(list({vec({0})}))[0].item(), 2);
+}
+
+// Of a logical device: not its own number.
+TEST(KernelSets, MakersLearnTheCard) {
+  static int card = -2;
+  OpDef def = copy_op("test.card");
+  def.kernels["fake"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+    card = node.card();
+    return [](KernelContext&) {};
+  };
+  OpRegistry::global().add(std::move(def));
+  const auto gpu = std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 2});
+  const Runtime runtime({.threads = 1, .backends = {gpu}, .gpus = {{.card = 1}, {.card = 0}}});
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {1});
+  const auto on = b.device("gpu:0");
+  b.result(b.op1("test.card", {x}));
+  compile(b.finish(), runtime).run(list({vec({0})}));
+  EXPECT_EQ(card, 1);
+  const std::vector<Attribute> none;
+  EXPECT_EQ(NodeView("x", {}, none, {}, nullptr, {}).card(), -1);
 }
 
 }  // namespace
