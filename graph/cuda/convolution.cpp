@@ -141,7 +141,7 @@ KernelFn zeros(const TensorSpec& output) {
 
 // None: it is computed here.
 std::optional<KernelFn> by_cudnn(ConvolutionPart part, const Windows& w, DType dtype, const NodeView& node) {
-  const auto found = CudnnConvolution::find(part, w, dtype, node.allows_tf32());
+  const auto found = CudnnConvolution::find(part, w, dtype, node.allows_tf32(), node.card());
   if (!found) return std::nullopt;
   return [convolution = *found](KernelContext& c) {
     convolution.run(*c.stream(), c.input(0), c.input(1), c.output(0), c.scratch());
@@ -236,7 +236,7 @@ void add(OpRegistry& registry, const char* op, ConvolutionPart part, KernelMaker
     };
     const Windows w = filter_windows(node, shape(images), shape(filter));
     const DType dtype = outputs[0].dtype;
-    if (const auto found = CudnnConvolution::find(part, w, dtype, node.allows_tf32()))
+    if (const auto found = CudnnConvolution::find(part, w, dtype, node.allows_tf32(), node.card()))
       return Split{1, found->room(), false};
     return Split{1, w.groups > 1 ? 0 : Pieces(w, dtype).room(), false};
   };

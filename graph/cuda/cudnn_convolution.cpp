@@ -72,12 +72,13 @@ struct Handle {
     static auto* const handles = new std::array<Handle, kMostCards>{};  // NOLINT: never destroyed
     return handles->at(static_cast<std::size_t>(card));
   }
-  // With the mutex held.
+  // With the mutex held. Makes the card that of the calling thread.
   cudnnHandle_t get(int card) {
-    if (handle == nullptr) {
-      static_cast<void>(cudaSetDevice(card));
-      check(Library::get().Create(&handle), "a handle");
+    if (const cudaError_t status = cudaSetDevice(card); status != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      throw Error(ErrorCode::kUnavailable, str("cuDNN, card ", card, ": ", cudaGetErrorString(status)));
     }
+    if (handle == nullptr) check(Library::get().Create(&handle), "a handle");
     return handle;
   }
 };
@@ -172,11 +173,10 @@ class CudnnConvolution::Plan {
     return extents[2] == windows_.rows.out && extents[3] == windows_.columns.out;
   }
 
-  bool choose() {
-    constexpr int kCard = 0;  // cards of one machine are of one kind
-    Handle& handle = Handle::of(kCard);
+  bool choose(int card) {
+    Handle& handle = Handle::of(card);
     const std::lock_guard<std::mutex> lock(handle.mutex);
-    const cudnnHandle_t own = handle.get(kCard);
+    const cudnnHandle_t own = handle.get(card);
     switch (part_) {
       case ConvolutionPart::kResult:
         return choose_of<cudnnConvolutionFwdAlgoPerf_t>(way_forward_, [&](int* count, auto* ways) {
@@ -282,7 +282,8 @@ class CudnnConvolution::Plan {
 Decision has_cudnn() { return Library::get().found; }
 
 std::optional<CudnnConvolution> CudnnConvolution::find(ConvolutionPart part, const Windows& windows,
-                                                       DType dtype, bool tf32) {
+                                                       DType dtype, bool tf32, int card) {
+  if (card < 0 || card >= static_cast<int>(kMostCards) || !has_cudnn()) return std::nullopt;
   constexpr std::int64_t kMost = std::int64_t{1} << 31;  // elements of what it counts in int
   const kernels::WindowAxis &rows = windows.rows, &columns = windows.columns;
   const std::int64_t in = windows.images * rows.in * columns.in * windows.channels;
@@ -292,10 +293,8 @@ std::optional<CudnnConvolution> CudnnConvolution::find(ConvolutionPart part, con
   // Of 16 bits it fills channels up to eights first, which costs more than it saves.
   const bool in_eights = windows.channels % 8 == 0 && windows.out_channels % 8 == 0;
   if (size_of(dtype) == 2 && !in_eights) return std::nullopt;
-  int cards = 0;
-  if (cudaGetDeviceCount(&cards) != cudaSuccess || cards == 0 || !has_cudnn()) return std::nullopt;
   const auto plan = std::make_shared<Plan>(part, windows, dtype, tf32);
-  if (!plan->fits() || !plan->choose()) return std::nullopt;
+  if (!plan->fits() || !plan->choose(card)) return std::nullopt;
   return CudnnConvolution(plan);
 }
 
@@ -317,7 +316,7 @@ class CudnnConvolution::Plan {};
 Decision has_cudnn() { return Decision::no("this Lockstep was built without cuDNN"); }
 
 std::optional<CudnnConvolution> CudnnConvolution::find(ConvolutionPart /*part*/, const Windows& /*windows*/,
-                                                       DType /*dtype*/, bool /*tf32*/) {
+                                                       DType /*dtype*/, bool /*tf32*/, int /*card*/) {
   return std::nullopt;
 }
 

@@ -29,7 +29,7 @@ TEST_F(Cudnn, ConvolvesWhatCountsMost) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const ConvolutionPart part : kParts) {
       for (const bool tf32 : {false, true})
-        EXPECT_TRUE(CudnnConvolution::find(part, windows(), dtype, tf32))
+        EXPECT_TRUE(CudnnConvolution::find(part, windows(), dtype, tf32, 0))
             << dtype << ", part " << static_cast<int>(part);
     }
   }
@@ -43,9 +43,9 @@ TEST_F(Cudnn, LeavesOthersAlone) {
   Windows odd = windows();
   odd.channels = 31;
   for (const ConvolutionPart part : kParts) {
-    EXPECT_FALSE(CudnnConvolution::find(part, odd, DType::kF16, false));
-    EXPECT_FALSE(CudnnConvolution::find(part, behind, DType::kF32, false));
-    EXPECT_FALSE(CudnnConvolution::find(part, nothing, DType::kF32, false));
+    EXPECT_FALSE(CudnnConvolution::find(part, odd, DType::kF16, false, 0));
+    EXPECT_FALSE(CudnnConvolution::find(part, behind, DType::kF32, false, 0));
+    EXPECT_FALSE(CudnnConvolution::find(part, nothing, DType::kF32, false, 0));
   }
 }
 

@@ -19,13 +19,13 @@ enum class ConvolutionPart : std::uint8_t { kResult, kImages, kFilter };
 // Is the library there? The reason of a no says what was looked for.
 Decision has_cudnn();
 
-// How cuDNN computes it is chosen by its heuristic, from the shapes alone, among the ways that give the same bits each time and
-// add no more error than a sum of products. Copies are the same convolution. Thread safety: any thread.
+// How cuDNN computes it is chosen by its heuristic, from the shapes and the card, among the ways that give the same bits each time
+// and add no more error than a sum of products. Copies are the same convolution. Thread safety: any thread.
 class CudnnConvolution {
  public:
-  // None: cuDNN is not there, or has no such way.
+  // For streams of this card (NodeView::card). None: cuDNN is not there, or has no such way.
   static std::optional<CudnnConvolution> find(ConvolutionPart part, const Windows& windows, DType dtype,
-                                              bool tf32);
+                                              bool tf32, int card);
   // Memory of the card that a call needs besides its arguments.
   std::size_t room() const;
   // Of a result: images and filter. Of the images' gradient: what flows back, and the filter. Of the filter's: the images, and
