@@ -293,9 +293,13 @@ std::optional<CudnnConvolution> CudnnConvolution::find(ConvolutionPart part, con
   // Of 16 bits it fills channels up to eights first, which costs more than it saves.
   const bool in_eights = windows.channels % 8 == 0 && windows.out_channels % 8 == 0;
   if (size_of(dtype) == 2 && !in_eights) return std::nullopt;
-  const auto plan = std::make_shared<Plan>(part, windows, dtype, tf32);
-  if (!plan->fits() || !plan->choose(card)) return std::nullopt;
-  return CudnnConvolution(plan);
+  try {
+    const auto plan = std::make_shared<Plan>(part, windows, dtype, tf32);
+    if (!plan->fits() || !plan->choose(card)) return std::nullopt;
+    return CudnnConvolution(plan);
+  } catch (const Error&) {  // it is there and does not work, as beside another driver or with no memory left
+    return std::nullopt;
+  }
 }
 
 std::size_t CudnnConvolution::room() const { return plan_->room(); }

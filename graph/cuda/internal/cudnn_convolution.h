@@ -23,7 +23,7 @@ Decision has_cudnn();
 // and add no more error than a sum of products. Copies are the same convolution. Thread safety: any thread.
 class CudnnConvolution {
  public:
-  // For streams of this card (NodeView::card). None: cuDNN is not there, or has no such way.
+  // For streams of this card (NodeView::card). None: cuDNN is not there, does not work, or has no such way.
   static std::optional<CudnnConvolution> find(ConvolutionPart part, const Windows& windows, DType dtype,
                                               bool tf32, int card);
   // Memory of the card that a call needs besides its arguments.
