@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -279,6 +281,79 @@ class CudnnConvolution::Plan {
   std::size_t workspace_ = 0;
 };
 
+// What was chosen, as long as somebody holds it, and for good what was left to others: a node's kernel and its room, which are
+// asked for apart, are of one plan, whatever the heuristic says the second time.
+class CudnnConvolution::Plans {
+ public:
+  static Plans& get() {
+    static auto* const plans = new Plans;  // NOLINT: never destroyed
+    return *plans;
+  }
+
+  std::shared_ptr<const Plan> find(ConvolutionPart part, const Windows& windows, DType dtype, bool tf32,
+                                   int card) {
+    const kernels::WindowAxis &rows = windows.rows, &columns = windows.columns;
+    const Key key = {static_cast<std::int64_t>(part),
+                     static_cast<std::int64_t>(dtype),
+                     static_cast<std::int64_t>(tf32),
+                     card,
+                     windows.images,
+                     windows.channels,
+                     windows.out_channels,
+                     windows.groups,
+                     rows.in,
+                     rows.out,
+                     rows.size,
+                     rows.stride,
+                     rows.dilation,
+                     rows.before,
+                     columns.in,
+                     columns.out,
+                     columns.size,
+                     columns.stride,
+                     columns.dilation,
+                     columns.before};
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto known = by_key_.find(key); known != by_key_.end()) {
+      if (!known->second.is_plan) return nullptr;
+      if (auto plan = known->second.plan.lock()) return plan;
+    }
+    const std::shared_ptr<const Plan> plan = make(part, windows, dtype, tf32, card);
+    if (by_key_.size() >= most_) forget();
+    by_key_[key] = {plan != nullptr, plan};
+    return plan;
+  }
+
+ private:
+  using Key = std::array<std::int64_t, 20>;
+  struct Entry {
+    bool is_plan;
+    std::weak_ptr<const Plan> plan;
+  };
+
+  static std::shared_ptr<const Plan> make(ConvolutionPart part, const Windows& windows, DType dtype,
+                                          bool tf32, int card) {
+    try {
+      auto plan = std::make_shared<Plan>(part, windows, dtype, tf32);
+      if (plan->fits() && plan->choose(card)) return plan;
+    } catch (
+        const Error&) {  // it is there and does not work, as beside another driver or with no memory left
+    }
+    return nullptr;
+  }
+
+  void forget() {
+    std::erase_if(by_key_,
+                  [](const auto& known) { return known.second.is_plan && known.second.plan.expired(); });
+    most_ = std::max(kFew, 2 * by_key_.size());
+  }
+
+  static constexpr std::size_t kFew = 64;
+  std::mutex mutex_;
+  std::map<Key, Entry> by_key_;
+  std::size_t most_ = kFew;  // entries, after which those of no plan that is held are looked for
+};
+
 Decision has_cudnn() { return Library::get().found; }
 
 std::optional<CudnnConvolution> CudnnConvolution::find(ConvolutionPart part, const Windows& windows,
@@ -293,13 +368,8 @@ std::optional<CudnnConvolution> CudnnConvolution::find(ConvolutionPart part, con
   // Of 16 bits it fills channels up to eights first, which costs more than it saves.
   const bool in_eights = windows.channels % 8 == 0 && windows.out_channels % 8 == 0;
   if (size_of(dtype) == 2 && !in_eights) return std::nullopt;
-  try {
-    const auto plan = std::make_shared<Plan>(part, windows, dtype, tf32);
-    if (!plan->fits() || !plan->choose(card)) return std::nullopt;
-    return CudnnConvolution(plan);
-  } catch (const Error&) {  // it is there and does not work, as beside another driver or with no memory left
-    return std::nullopt;
-  }
+  const std::shared_ptr<const Plan> plan = Plans::get().find(part, windows, dtype, tf32, card);
+  return plan == nullptr ? std::nullopt : std::optional(CudnnConvolution(plan));
 }
 
 std::size_t CudnnConvolution::room() const { return plan_->room(); }

@@ -35,6 +35,18 @@ TEST_F(Cudnn, ConvolvesWhatCountsMost) {
   }
 }
 
+TEST_F(Cudnn, AnswersEqualQuestionsAlike) {
+  for (const ConvolutionPart part : kParts) {
+    const auto first = CudnnConvolution::find(part, windows(), DType::kF32, true, 0),
+               second = CudnnConvolution::find(part, windows(), DType::kF32, true, 0);
+    ASSERT_TRUE(first && second);
+    EXPECT_TRUE(first->is(*second));
+    const auto exact = CudnnConvolution::find(part, windows(), DType::kF32, false, 0);
+    ASSERT_TRUE(exact);
+    EXPECT_FALSE(first->is(*exact));
+  }
+}
+
 TEST_F(Cudnn, LeavesOthersAlone) {
   Windows behind = windows();  // padding behind the last row alone
   behind.rows.before = 0;

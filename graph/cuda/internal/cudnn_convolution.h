@@ -20,12 +20,14 @@ enum class ConvolutionPart : std::uint8_t { kResult, kImages, kFilter };
 Decision has_cudnn();
 
 // How cuDNN computes it is chosen by its heuristic, from the shapes and the card, among the ways that give the same bits each time
-// and add no more error than a sum of products. Copies are the same convolution. Thread safety: any thread.
+// and add no more error than a sum of products. It is the same one for equal questions, as long as anybody holds it. Copies are the same convolution. Thread safety: any thread.
 class CudnnConvolution {
  public:
   // For streams of this card (NodeView::card). None: cuDNN is not there, does not work, or has no such way.
   static std::optional<CudnnConvolution> find(ConvolutionPart part, const Windows& windows, DType dtype,
                                               bool tf32, int card);
+  // Is it a copy of the other?
+  bool is(const CudnnConvolution& other) const { return plan_ == other.plan_; }
   // Memory of the card that a call needs besides its arguments.
   std::size_t room() const;
   // Of a result: images and filter. Of the images' gradient: what flows back, and the filter. Of the filter's: the images, and
@@ -34,6 +36,7 @@ class CudnnConvolution {
 
  private:
   class Plan;
+  class Plans;
   explicit CudnnConvolution(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
   std::shared_ptr<const Plan> plan_;
 };
