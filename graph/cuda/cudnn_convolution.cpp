@@ -36,8 +36,12 @@ constexpr int kMostWays = 16;
                   each(SetConvolutionMathType) each(SetConvolutionGroupCount)                         \
                       each(GetConvolution2dForwardOutputDim) each(GetConvolutionForwardAlgorithm_v7)  \
                           each(GetConvolutionBackwardDataAlgorithm_v7)                                \
-                              each(GetConvolutionBackwardFilterAlgorithm_v7) each(ConvolutionForward) \
-                                  each(ConvolutionBackwardData) each(ConvolutionBackwardFilter)
+                              each(GetConvolutionBackwardFilterAlgorithm_v7)                          \
+                                  each(GetConvolutionForwardWorkspaceSize)                            \
+                                      each(GetConvolutionBackwardDataWorkspaceSize)                   \
+                                          each(GetConvolutionBackwardFilterWorkspaceSize)             \
+                                              each(ConvolutionForward) each(ConvolutionBackwardData)  \
+                                                  each(ConvolutionBackwardFilter)
 struct Library {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): it is declared
 #define LOCKSTEP_CUDNN_DECLARED(name) decltype(&::cudnn##name) name = nullptr;
@@ -135,6 +139,7 @@ class CudnnConvolution::Plan {
       : part_(part),
         windows_(windows),
         is_f64_(dtype == DType::kF64),
+        is_exact_(is_f64_ || (dtype == DType::kF32 && !tf32)),
         filter_elements_(windows.rows.size * windows.columns.size * (windows.channels / windows.groups) *
                          windows.out_channels),
         filter_bytes_(rounded(static_cast<std::size_t>(filter_elements_) * size_of(dtype))),
@@ -157,8 +162,7 @@ class CudnnConvolution::Plan {
               number(columns.stride), number(rows.dilation), number(columns.dilation),
               CUDNN_CROSS_CORRELATION, is_f64_ ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT),
           "a convolution");
-    const bool exact = dtype == DType::kF32 && !tf32;
-    const cudnnMathType_t math = exact || is_f64_       ? CUDNN_FMA_MATH
+    const cudnnMathType_t math = is_exact_              ? CUDNN_FMA_MATH
                                  : dtype == DType::kF32 ? CUDNN_DEFAULT_MATH
                                                         : CUDNN_TENSOR_OP_MATH;
     check(cudnn_.SetConvolutionMathType(how_.get(), math), "its arithmetic");
@@ -179,22 +183,41 @@ class CudnnConvolution::Plan {
     Handle& handle = Handle::of(card);
     const std::lock_guard<std::mutex> lock(handle.mutex);
     const cudnnHandle_t own = handle.get(card);
+    std::size_t bytes = 0;  // of the workspace
     switch (part_) {
       case ConvolutionPart::kResult:
-        return choose_of<cudnnConvolutionFwdAlgoPerf_t>(way_forward_, [&](int* count, auto* ways) {
-          return cudnn_.GetConvolutionForwardAlgorithm_v7(own, images_.get(), filter_.get(), how_.get(),
-                                                          results_.get(), kMostWays, count, ways);
-        });
+        return choose_of<cudnnConvolutionFwdAlgoPerf_t>(
+            way_forward_, bytes,
+            [&](int* count, auto* ways) {
+              return cudnn_.GetConvolutionForwardAlgorithm_v7(own, images_.get(), filter_.get(), how_.get(),
+                                                              results_.get(), kMostWays, count, ways);
+            },
+            [&](auto way) {
+              return cudnn_.GetConvolutionForwardWorkspaceSize(own, images_.get(), filter_.get(), how_.get(),
+                                                               results_.get(), way, &bytes);
+            });
       case ConvolutionPart::kImages:
-        return choose_of<cudnnConvolutionBwdDataAlgoPerf_t>(way_images_, [&](int* count, auto* ways) {
-          return cudnn_.GetConvolutionBackwardDataAlgorithm_v7(own, filter_.get(), results_.get(), how_.get(),
-                                                               images_.get(), kMostWays, count, ways);
-        });
+        return choose_of<cudnnConvolutionBwdDataAlgoPerf_t>(
+            way_images_, bytes,
+            [&](int* count, auto* ways) {
+              return cudnn_.GetConvolutionBackwardDataAlgorithm_v7(
+                  own, filter_.get(), results_.get(), how_.get(), images_.get(), kMostWays, count, ways);
+            },
+            [&](auto way) {
+              return cudnn_.GetConvolutionBackwardDataWorkspaceSize(own, filter_.get(), results_.get(),
+                                                                    how_.get(), images_.get(), way, &bytes);
+            });
       case ConvolutionPart::kFilter:
-        return choose_of<cudnnConvolutionBwdFilterAlgoPerf_t>(way_filter_, [&](int* count, auto* ways) {
-          return cudnn_.GetConvolutionBackwardFilterAlgorithm_v7(
-              own, images_.get(), results_.get(), how_.get(), filter_.get(), kMostWays, count, ways);
-        });
+        return choose_of<cudnnConvolutionBwdFilterAlgoPerf_t>(
+            way_filter_, bytes,
+            [&](int* count, auto* ways) {
+              return cudnn_.GetConvolutionBackwardFilterAlgorithm_v7(
+                  own, images_.get(), results_.get(), how_.get(), filter_.get(), kMostWays, count, ways);
+            },
+            [&](auto way) {
+              return cudnn_.GetConvolutionBackwardFilterWorkspaceSize(own, images_.get(), results_.get(),
+                                                                      how_.get(), filter_.get(), way, &bytes);
+            });
     }
     return false;
   }
@@ -214,20 +237,31 @@ class CudnnConvolution::Plan {
   }
 
  private:
-  template <class Way, class Chosen, class Ask>
-  bool choose_of(Chosen& chosen, const Ask& ask) {
+  // The first way that will do, as it is with the arithmetic that it was meant for: its workspace is that of the final
+  // description, which may be another than the heuristic says.
+  template <class Way, class Chosen, class Ask, class Size>
+  bool choose_of(Chosen& chosen, const std::size_t& bytes, const Ask& ask, const Size& size) {
     std::array<Way, kMostWays> ways{};
     int count = 0;
     if (ask(&count, ways.data()) != CUDNN_STATUS_SUCCESS) return false;
     for (const Way& way : std::span(ways).first(static_cast<std::size_t>(count))) {
       if (way.status != CUDNN_STATUS_SUCCESS || way.determinism != CUDNN_DETERMINISTIC ||
-          way.memory > kMostWorkspace || !is_plain(way.algo))
+          !is_plain(way.algo) || !allows(way.mathType))
         continue;
+      check(cudnn_.SetConvolutionMathType(how_.get(), is_exact_ ? CUDNN_FMA_MATH : way.mathType),
+            "its arithmetic");
+      if (size(way.algo) != CUDNN_STATUS_SUCCESS || bytes > kMostWorkspace) continue;
       chosen = way.algo;
-      workspace_ = rounded(way.memory);
+      workspace_ = rounded(bytes);
       return true;
     }
     return false;
+  }
+
+  // Conversion would round factors to 16 bits.
+  bool allows(cudnnMathType_t math) const {
+    if (math == CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION) return false;
+    return !is_exact_ || math != CUDNN_TENSOR_OP_MATH;
   }
 
   void put(Stream& stream, const void* first, const void* second, void* out, void* filter,
@@ -267,6 +301,7 @@ class CudnnConvolution::Plan {
   const ConvolutionPart part_;
   const Windows windows_;
   const bool is_f64_;
+  const bool is_exact_;  // factors are not rounded
   const std::int64_t filter_elements_;
   const std::size_t filter_bytes_;
   const JitKernel turn_;
