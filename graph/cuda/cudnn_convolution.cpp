@@ -42,10 +42,17 @@ constexpr int kMostWays = 16;
                                           each(GetConvolutionBackwardFilterWorkspaceSize)             \
                                               each(ConvolutionForward) each(ConvolutionBackwardData)  \
                                                   each(ConvolutionBackwardFilter)
+#if CUDNN_MAJOR >= 9
+#define LOCKSTEP_CUDNN_NEWER_FUNCTIONS(each) each(GetLastErrorString)
+#else
+#define LOCKSTEP_CUDNN_NEWER_FUNCTIONS(each)
+#endif
+
 struct Library {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): it is declared
 #define LOCKSTEP_CUDNN_DECLARED(name) decltype(&::cudnn##name) name = nullptr;
   LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_CUDNN_DECLARED)
+  LOCKSTEP_CUDNN_NEWER_FUNCTIONS(LOCKSTEP_CUDNN_DECLARED)
 #undef LOCKSTEP_CUDNN_DECLARED
   Decision found = Decision::yes();
 
@@ -54,6 +61,7 @@ struct Library {
     DynamicLibrary library(file.c_str());
 #define LOCKSTEP_CUDNN_LOADED(name) library.load(name, "cudnn" #name);
     LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_CUDNN_LOADED)
+    LOCKSTEP_CUDNN_NEWER_FUNCTIONS(LOCKSTEP_CUDNN_LOADED)
 #undef LOCKSTEP_CUDNN_LOADED
     found = library.found();
   }
@@ -65,8 +73,15 @@ struct Library {
 
 void check(cudnnStatus_t status, const char* what) {
   if (status == CUDNN_STATUS_SUCCESS) return;
+  const Library& library = Library::get();
+  std::string why = library.GetErrorString(status);
+#if CUDNN_MAJOR >= 9
+  std::array<char, 512> more{};
+  library.GetLastErrorString(more.data(), more.size());
+  if (more[0] != '\0') why += str(" (", more.data(), ")");
+#endif
   throw Error(status == CUDNN_STATUS_ALLOC_FAILED ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
-              str("cuDNN, ", what, ": ", Library::get().GetErrorString(status)));
+              str("cuDNN, ", what, ": ", why));
 }
 
 // One for each card, made when it is first used, and used by one thread at a time.
