@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -120,12 +121,13 @@ class Owned {
   T object_ = nullptr;
 };
 
-cudnnDataType_t type_of(DType dtype) {
+std::optional<cudnnDataType_t> type_of(DType dtype) {
   switch (dtype) {
     case DType::kF16: return CUDNN_DATA_HALF;
     case DType::kBF16: return CUDNN_DATA_BFLOAT16;
+    case DType::kF32: return CUDNN_DATA_FLOAT;
     case DType::kF64: return CUDNN_DATA_DOUBLE;
-    default: return CUDNN_DATA_FLOAT;
+    default: return std::nullopt;
   }
 }
 
@@ -159,7 +161,7 @@ class CudnnConvolution::Plan {
                          windows.out_channels),
         filter_bytes_(rounded(static_cast<std::size_t>(filter_elements_) * size_of(dtype))),
         turn_(window_kernel(dtype, "", part == ConvolutionPart::kFilter ? kTurnedBack : kTurnedFilter)) {
-    const cudnnDataType_t type = type_of(dtype);
+    const cudnnDataType_t type = type_of(dtype).value();
     const kernels::WindowAxis &rows = windows.rows, &columns = windows.columns;
     const auto number = [](std::int64_t value) { return static_cast<int>(value); };
     check(cudnn_.SetTensor4dDescriptor(images_.get(), CUDNN_TENSOR_NHWC, type, number(windows.images),
@@ -408,7 +410,8 @@ Decision has_cudnn() { return Library::get().found; }
 
 std::optional<CudnnConvolution> CudnnConvolution::find(ConvolutionPart part, const Windows& windows,
                                                        DType dtype, bool tf32, int card) {
-  if (card < 0 || card >= static_cast<int>(kMostCards) || !has_cudnn()) return std::nullopt;
+  if (card < 0 || card >= static_cast<int>(kMostCards) || !type_of(dtype) || !has_cudnn())
+    return std::nullopt;
   constexpr std::int64_t kMost = std::int64_t{1} << 31;  // elements of what it counts in int
   const kernels::WindowAxis &rows = windows.rows, &columns = windows.columns;
   const std::int64_t in = windows.images * rows.in * columns.in * windows.channels;

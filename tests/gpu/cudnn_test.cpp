@@ -58,6 +58,8 @@ TEST_F(Cudnn, LeavesOthersAlone) {
     EXPECT_FALSE(CudnnConvolution::find(part, odd, DType::kF16, false, 0));
     EXPECT_FALSE(CudnnConvolution::find(part, behind, DType::kF32, false, 0));
     EXPECT_FALSE(CudnnConvolution::find(part, nothing, DType::kF32, false, 0));
+    for (const DType dtype : {DType::kI32, DType::kI64, DType::kU8, DType::kBool})
+      EXPECT_FALSE(CudnnConvolution::find(part, windows(), dtype, false, 0)) << dtype;
   }
 }
 
