@@ -50,6 +50,20 @@ if(LOCKSTEP_CUDA)
     find_path(LOCKSTEP_CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
     mark_as_advanced(LOCKSTEP_CUDNN_INCLUDE_DIR)
     if(LOCKSTEP_CUDNN_INCLUDE_DIR)
+      include(CheckSourceCompiles)
+      set(CMAKE_REQUIRED_INCLUDES "${LOCKSTEP_CUDNN_INCLUDE_DIR}" ${CUDAToolkit_INCLUDE_DIRS})
+      check_source_compiles(CXX "
+        #include <cudnn.h>
+        #if CUDNN_VERSION < 8100
+        #error
+        #endif
+        int main() { return 0; }" LOCKSTEP_CUDNN_IS_KNOWN)
+      unset(CMAKE_REQUIRED_INCLUDES)
+      if(NOT LOCKSTEP_CUDNN_IS_KNOWN)
+        message(STATUS "cuDNN's headers are older than 8.1, or do not compile: built without cuDNN")
+      endif()
+    endif()
+    if(LOCKSTEP_CUDNN_INCLUDE_DIR AND LOCKSTEP_CUDNN_IS_KNOWN)
       set_property(SOURCE "${PROJECT_SOURCE_DIR}/graph/cuda/cudnn_convolution.cpp" APPEND PROPERTY
                    COMPILE_DEFINITIONS LOCKSTEP_CUDNN)
       set_property(SOURCE "${PROJECT_SOURCE_DIR}/graph/cuda/cudnn_convolution.cpp" APPEND PROPERTY
