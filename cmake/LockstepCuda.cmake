@@ -64,10 +64,11 @@ if(LOCKSTEP_CUDA)
       endif()
     endif()
     if(LOCKSTEP_CUDNN_INCLUDE_DIR AND LOCKSTEP_CUDNN_IS_KNOWN)
-      set_property(SOURCE "${PROJECT_SOURCE_DIR}/graph/cuda/cudnn_convolution.cpp" APPEND PROPERTY
-                   COMPILE_DEFINITIONS LOCKSTEP_CUDNN)
-      set_property(SOURCE "${PROJECT_SOURCE_DIR}/graph/cuda/cudnn_convolution.cpp" APPEND PROPERTY
-                   INCLUDE_DIRECTORIES "${LOCKSTEP_CUDNN_INCLUDE_DIR}")
+      foreach(source IN ITEMS cudnn.cpp cudnn_convolution.cpp)
+        set_property(SOURCE "${PROJECT_SOURCE_DIR}/graph/cuda/${source}" APPEND PROPERTY COMPILE_DEFINITIONS LOCKSTEP_CUDNN)
+        set_property(SOURCE "${PROJECT_SOURCE_DIR}/graph/cuda/${source}" APPEND PROPERTY
+                     INCLUDE_DIRECTORIES "${LOCKSTEP_CUDNN_INCLUDE_DIR}")
+      endforeach()
     endif()
     foreach(source IN ITEMS core/built_in_backends.cpp graph/ops/register.cpp)
       set_property(SOURCE "${PROJECT_SOURCE_DIR}/${source}" APPEND PROPERTY COMPILE_DEFINITIONS LOCKSTEP_CUDA)

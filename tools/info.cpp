@@ -11,6 +11,9 @@
 #endif
 #include "lockstep/core/runtime.h"
 #include "lockstep/core/version.h"
+#ifdef LOCKSTEP_CUDA_VERSION
+#include "lockstep/graph/cuda/cudnn.h"
+#endif
 #include "lockstep/graph/ir/op.h"
 #include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/graph/transform/plugin.h"
@@ -70,6 +73,12 @@ int run_command(const InfoCommand& command) {
   row("NCCL", nccl ? "found: cards and processes can be connected" : nccl.reason());
 #else
   row("NCCL", "not built in");
+#endif
+#ifdef LOCKSTEP_CUDA_VERSION
+  const Decision cudnn = has_cudnn();
+  row("cuDNN", cudnn ? "found: convolutions on cards can be left to it" : cudnn.reason());
+#else
+  row("cuDNN", "not built in");
 #endif
   row("threads", std::thread::hardware_concurrency());
   const Runtime runtime;

@@ -1,4 +1,4 @@
-// graph/cuda/cudnn_convolution.cpp - convolutions by cuDNN, where it is there. The only source that knows cuDNN.
+// graph/cuda/cudnn_convolution.cpp - convolutions by cuDNN, where it is there.
 //
 // Images are as cuDNN's NHWC. Filters are [kh, kw, c, out] here and [out, kh, kw, c] there: they are turned before, or after.
 #include "lockstep/graph/cuda/internal/cudnn_convolution.h"
@@ -12,13 +12,12 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <string>
 
 #include <cuda_runtime_api.h>
-#include <cudnn.h>
 
 #include "lockstep/core/cuda/stream.h"
-#include "lockstep/core/dynamic_library.h"
+#include "lockstep/graph/cuda/cudnn.h"
+#include "lockstep/graph/cuda/internal/cudnn.h"
 
 namespace lockstep::internal::cuda {
 
@@ -27,63 +26,6 @@ namespace {
 constexpr std::size_t kMostWorkspace = std::size_t{512} << 20;
 constexpr std::size_t kAlignment = 256;
 constexpr int kMostWays = 16;
-
-// The functions of the library, by the names of their declarations.
-#define LOCKSTEP_CUDNN_FUNCTIONS(each)                                                                \
-  each(Create) each(SetStream) each(GetErrorString) each(CreateTensorDescriptor)                      \
-      each(DestroyTensorDescriptor) each(SetTensor4dDescriptor) each(CreateFilterDescriptor)          \
-          each(DestroyFilterDescriptor) each(SetFilter4dDescriptor) each(CreateConvolutionDescriptor) \
-              each(DestroyConvolutionDescriptor) each(SetConvolution2dDescriptor)                     \
-                  each(SetConvolutionMathType) each(SetConvolutionGroupCount)                         \
-                      each(GetConvolution2dForwardOutputDim) each(GetConvolutionForwardAlgorithm_v7)  \
-                          each(GetConvolutionBackwardDataAlgorithm_v7)                                \
-                              each(GetConvolutionBackwardFilterAlgorithm_v7)                          \
-                                  each(GetConvolutionForwardWorkspaceSize)                            \
-                                      each(GetConvolutionBackwardDataWorkspaceSize)                   \
-                                          each(GetConvolutionBackwardFilterWorkspaceSize)             \
-                                              each(ConvolutionForward) each(ConvolutionBackwardData)  \
-                                                  each(ConvolutionBackwardFilter)
-#if CUDNN_MAJOR >= 9
-#define LOCKSTEP_CUDNN_NEWER_FUNCTIONS(each) each(GetLastErrorString)
-#else
-#define LOCKSTEP_CUDNN_NEWER_FUNCTIONS(each)
-#endif
-
-struct Library {
-// NOLINTNEXTLINE(bugprone-macro-parentheses): it is declared
-#define LOCKSTEP_CUDNN_DECLARED(name) decltype(&::cudnn##name) name = nullptr;
-  LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_CUDNN_DECLARED)
-  LOCKSTEP_CUDNN_NEWER_FUNCTIONS(LOCKSTEP_CUDNN_DECLARED)
-#undef LOCKSTEP_CUDNN_DECLARED
-  Decision found = Decision::yes();
-
-  Library() {
-    static const std::string file = str("libcudnn.so.", CUDNN_MAJOR);
-    DynamicLibrary library(file.c_str());
-#define LOCKSTEP_CUDNN_LOADED(name) library.load(name, "cudnn" #name);
-    LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_CUDNN_LOADED)
-    LOCKSTEP_CUDNN_NEWER_FUNCTIONS(LOCKSTEP_CUDNN_LOADED)
-#undef LOCKSTEP_CUDNN_LOADED
-    found = library.found();
-  }
-  static const Library& get() {
-    static const Library library;
-    return library;
-  }
-};
-
-void check(cudnnStatus_t status, const char* what) {
-  if (status == CUDNN_STATUS_SUCCESS) return;
-  const Library& library = Library::get();
-  std::string why = library.GetErrorString(status);
-#if CUDNN_MAJOR >= 9
-  std::array<char, 512> more{};
-  library.GetLastErrorString(more.data(), more.size());
-  if (more[0] != '\0') why += str(" (", more.data(), ")");
-#endif
-  throw Error(status == CUDNN_STATUS_ALLOC_FAILED ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
-              str("cuDNN, ", what, ": ", why));
-}
 
 // One for each card, made when it is first used, and used by one thread at a time.
 struct Handle {
@@ -100,7 +42,7 @@ struct Handle {
       static_cast<void>(cudaGetLastError());
       throw Error(ErrorCode::kUnavailable, str("cuDNN, card ", card, ": ", cudaGetErrorString(status)));
     }
-    if (handle == nullptr) check(Library::get().Create(&handle), "a handle");
+    if (handle == nullptr) check_cudnn(CudnnLibrary::get().Create(&handle), "a handle");
     return handle;
   }
 };
@@ -110,7 +52,9 @@ class Owned {
  public:
   using Create = cudnnStatus_t (*)(T*);
   using Destroy = cudnnStatus_t (*)(T);
-  Owned(Create create, Destroy destroy) : destroy_(destroy) { check(create(&object_), "a description"); }
+  Owned(Create create, Destroy destroy) : destroy_(destroy) {
+    check_cudnn(create(&object_), "a description");
+  }
   ~Owned() { static_cast<void>(destroy_(object_)); }
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
@@ -164,26 +108,27 @@ class CudnnConvolution::Plan {
     const cudnnDataType_t type = type_of(dtype).value();
     const kernels::WindowAxis &rows = windows.rows, &columns = windows.columns;
     const auto number = [](std::int64_t value) { return static_cast<int>(value); };
-    check(cudnn_.SetTensor4dDescriptor(images_.get(), CUDNN_TENSOR_NHWC, type, number(windows.images),
-                                       number(windows.channels), number(rows.in), number(columns.in)),
-          "images");
-    check(cudnn_.SetTensor4dDescriptor(results_.get(), CUDNN_TENSOR_NHWC, type, number(windows.images),
-                                       number(windows.out_channels), number(rows.out), number(columns.out)),
-          "results");
-    check(cudnn_.SetFilter4dDescriptor(filter_.get(), type, CUDNN_TENSOR_NHWC, number(windows.out_channels),
-                                       number(windows.channels / windows.groups), number(rows.size),
-                                       number(columns.size)),
-          "a filter");
-    check(cudnn_.SetConvolution2dDescriptor(
-              how_.get(), number(rows.before), number(columns.before), number(rows.stride),
-              number(columns.stride), number(rows.dilation), number(columns.dilation),
-              CUDNN_CROSS_CORRELATION, is_f64_ ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT),
-          "a convolution");
+    check_cudnn(cudnn_.SetTensor4dDescriptor(images_.get(), CUDNN_TENSOR_NHWC, type, number(windows.images),
+                                             number(windows.channels), number(rows.in), number(columns.in)),
+                "images");
+    check_cudnn(
+        cudnn_.SetTensor4dDescriptor(results_.get(), CUDNN_TENSOR_NHWC, type, number(windows.images),
+                                     number(windows.out_channels), number(rows.out), number(columns.out)),
+        "results");
+    check_cudnn(cudnn_.SetFilter4dDescriptor(
+                    filter_.get(), type, CUDNN_TENSOR_NHWC, number(windows.out_channels),
+                    number(windows.channels / windows.groups), number(rows.size), number(columns.size)),
+                "a filter");
+    check_cudnn(cudnn_.SetConvolution2dDescriptor(
+                    how_.get(), number(rows.before), number(columns.before), number(rows.stride),
+                    number(columns.stride), number(rows.dilation), number(columns.dilation),
+                    CUDNN_CROSS_CORRELATION, is_f64_ ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT),
+                "a convolution");
     const cudnnMathType_t math = is_exact_              ? CUDNN_FMA_MATH
                                  : dtype == DType::kF32 ? CUDNN_DEFAULT_MATH
                                                         : CUDNN_TENSOR_OP_MATH;
-    check(cudnn_.SetConvolutionMathType(how_.get(), math), "its arithmetic");
-    check(cudnn_.SetConvolutionGroupCount(how_.get(), number(windows.groups)), "its groups");
+    check_cudnn(cudnn_.SetConvolutionMathType(how_.get(), math), "its arithmetic");
+    check_cudnn(cudnn_.SetConvolutionGroupCount(how_.get(), number(windows.groups)), "its groups");
   }
 
   // Does it compute what cuDNN would make of it? Padding behind the last element is not the same as in front.
@@ -265,8 +210,8 @@ class CudnnConvolution::Plan {
       if (way.status != CUDNN_STATUS_SUCCESS || way.determinism != CUDNN_DETERMINISTIC ||
           !is_plain(way.algo) || !allows(way.mathType))
         continue;
-      check(cudnn_.SetConvolutionMathType(how_.get(), is_exact_ ? CUDNN_FMA_MATH : way.mathType),
-            "its arithmetic");
+      check_cudnn(cudnn_.SetConvolutionMathType(how_.get(), is_exact_ ? CUDNN_FMA_MATH : way.mathType),
+                  "its arithmetic");
       if (size(way.algo) != CUDNN_STATUS_SUCCESS || bytes > kMostWorkspace) continue;
       chosen = way.algo;
       workspace_ = rounded(bytes);
@@ -292,29 +237,30 @@ class CudnnConvolution::Plan {
     Handle& handle = Handle::of(card);
     const std::lock_guard<std::mutex> lock(handle.mutex);
     const cudnnHandle_t own = handle.get(card);
-    check(cudnn_.SetStream(own, native), "its stream");
+    check_cudnn(cudnn_.SetStream(own, native), "its stream");
     switch (part_) {
       case ConvolutionPart::kResult:
-        check(cudnn_.ConvolutionForward(own, one, images_.get(), first, filter_.get(), filter, how_.get(),
-                                        way_forward_, workspace, workspace_, zero, results_.get(), out),
-              "a convolution");
+        check_cudnn(
+            cudnn_.ConvolutionForward(own, one, images_.get(), first, filter_.get(), filter, how_.get(),
+                                      way_forward_, workspace, workspace_, zero, results_.get(), out),
+            "a convolution");
         return;
       case ConvolutionPart::kImages:
-        check(
+        check_cudnn(
             cudnn_.ConvolutionBackwardData(own, one, filter_.get(), filter, results_.get(), first, how_.get(),
                                            way_images_, workspace, workspace_, zero, images_.get(), out),
             "the gradient of images");
         return;
       case ConvolutionPart::kFilter:
-        check(cudnn_.ConvolutionBackwardFilter(own, one, images_.get(), first, results_.get(), second,
-                                               how_.get(), way_filter_, workspace, workspace_, zero,
-                                               filter_.get(), filter),
-              "the gradient of a filter");
+        check_cudnn(cudnn_.ConvolutionBackwardFilter(own, one, images_.get(), first, results_.get(), second,
+                                                     how_.get(), way_filter_, workspace, workspace_, zero,
+                                                     filter_.get(), filter),
+                    "the gradient of a filter");
         return;
     }
   }
 
-  const Library& cudnn_ = Library::get();
+  const CudnnLibrary& cudnn_ = CudnnLibrary::get();
   const ConvolutionPart part_;
   const Windows windows_;
   const bool is_f64_;
@@ -406,8 +352,6 @@ class CudnnConvolution::Plans {
   std::size_t most_ = kFew;  // entries, after which those of no plan that is held are looked for
 };
 
-Decision has_cudnn() { return Library::get().found; }
-
 std::optional<CudnnConvolution> CudnnConvolution::find(ConvolutionPart part, const Windows& windows,
                                                        DType dtype, bool tf32, int card) {
   if (card < 0 || card >= static_cast<int>(kMostCards) || !type_of(dtype) || !has_cudnn())
@@ -439,8 +383,6 @@ void CudnnConvolution::run(Stream& stream, const void* first, const void* second
 namespace lockstep::internal::cuda {
 
 class CudnnConvolution::Plan {};
-
-Decision has_cudnn() { return Decision::no("this Lockstep was built without cuDNN"); }
 
 std::optional<CudnnConvolution> CudnnConvolution::find(ConvolutionPart /*part*/, const Windows& /*windows*/,
                                                        DType /*dtype*/, bool /*tf32*/, int /*card*/) {

@@ -583,6 +583,7 @@ TEST_F(Tool, InfoNamesVersionsAndDevices) {
   const Outcome outcome = lockstep("info");
   EXPECT_EQ(outcome.status, 0);
   EXPECT_THAT(outcome.out, AllOf(HasSubstr(std::string(kVersion)), HasSubstr("Taskflow"), HasSubstr("cpu:0"),
+                                 HasSubstr("\nNCCL "), HasSubstr("\ncuDNN "),
                                  HasSubstr("central-storage, mirrored, one-device")));
   const Outcome described =
       lockstep("info --topology='cpu:0; gpu:0 gpu:1 memory=3 bytes=1GiB kernels=card collectives=nccl'");

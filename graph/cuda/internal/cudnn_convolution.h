@@ -8,16 +8,12 @@
 
 #include "lockstep/core/compute_device.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/core/error.h"
 #include "lockstep/graph/cuda/internal/windows.h"
 
 namespace lockstep::internal::cuda {
 
 // What is computed of a convolution.
 enum class ConvolutionPart : std::uint8_t { kResult, kImages, kFilter };
-
-// Is the library there? The reason of a no says what was looked for.
-Decision has_cudnn();
 
 // How cuDNN computes it is chosen by its heuristic, from the shapes and the card, among the ways that give the same bits each time
 // and add no more error than a sum of products. It is the same one for equal questions, as long as anybody holds it. Copies are the same convolution. Thread safety: any thread.
