@@ -310,11 +310,15 @@ std::size_t GemmTiles::scratch_bytes() const {
 
 double GemmTiles::seconds() const { return 0.2e-6 + estimated_seconds(dtype_, m_, n_, k_); }
 
-void GemmTiles::compute(std::int64_t tile, const void* a, const void* b, void* c, void* scratch) const {
-  const std::int64_t part = tile % parts();
+GemmTiles::Tile GemmTiles::tile(std::int64_t tile) const {
   const std::int64_t column = tile / parts() % column_tiles() * columns_;
   const std::int64_t row = tile / parts() / column_tiles() * rows_;
-  const std::int64_t deep = part * depth_;
+  return {row, column, std::min(rows_, m_ - row), std::min(columns_, n_ - column)};
+}
+
+void GemmTiles::compute(std::int64_t tile, const void* a, const void* b, void* c, void* scratch) const {
+  const auto [row, column, rows, columns] = this->tile(tile);
+  const std::int64_t part = tile % parts(), deep = part * depth_;
   const std::int64_t lda = transpose_a_ ? m_ : k_, ldb = transpose_b_ ? k_ : n_;
   const auto size = static_cast<std::int64_t>(size_of(dtype_));
   const auto* left =
@@ -323,8 +327,8 @@ void GemmTiles::compute(std::int64_t tile, const void* a, const void* b, void* c
       static_cast<const char*>(b) + size * (transpose_b_ ? column * ldb + deep : deep * ldb + column);
   char* out = static_cast<char*>(needs_finish() ? scratch : c);
   if (needs_finish()) out += size * part * m_ * n_;
-  gemm(dtype_, transpose_a_, transpose_b_, std::min(rows_, m_ - row), std::min(columns_, n_ - column),
-       std::min(depth_, k_ - deep), left, lda, right, ldb, out + size * (row * n_ + column), n_);
+  gemm(dtype_, transpose_a_, transpose_b_, rows, columns, std::min(depth_, k_ - deep), left, lda, right, ldb,
+       out + size * (row * n_ + column), n_);
 }
 
 void GemmTiles::finish(void* c, const void* scratch) const {

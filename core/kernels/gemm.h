@@ -47,6 +47,11 @@ class LOCKSTEP_API GemmTiles {
   void compute(std::int64_t tile, const void* a, const void* b, void* c, void* scratch) const;
   void finish(void* c, const void* scratch) const;  // adds the parts in their order
 
+  // The elements of C that compute(tile) makes, or adds a part to.
+  struct Tile {
+    std::int64_t row = 0, column = 0, rows = 0, columns = 0;
+  };
+  Tile tile(std::int64_t tile) const;
   std::int64_t rows() const { return rows_; }  // of a tile; the last ones may be smaller
   std::int64_t columns() const { return columns_; }
   std::int64_t depth() const { return depth_; }

@@ -243,6 +243,23 @@ TEST(GemmTiles, TogetherAreTheProduct) {
   }
 }
 
+TEST(GemmTiles, SayWhichElementsTheyMake) {
+  for (const TileCase c : {TileCase{400, 300, 90}, TileCase{40, 600, 300}, TileCase{30, 20, 20'000},
+                           TileCase{1030, 515, 784}, TileCase{3, 4, 5}}) {
+    const GemmTiles tiles(DType::kF32, false, false, c.m, c.n, c.k);
+    std::vector<std::int64_t> makers(static_cast<std::size_t>(c.m * c.n), 0);
+    for (std::int64_t i = 0; i < tiles.count(); ++i) {
+      const GemmTiles::Tile tile = tiles.tile(i);
+      for (std::int64_t row = tile.row; row < tile.row + tile.rows; ++row) {
+        for (std::int64_t column = tile.column; column < tile.column + tile.columns; ++column)
+          ++makers.at(static_cast<std::size_t>(row * c.n + column));
+      }
+    }
+    const std::int64_t parts = tiles.needs_finish() ? tiles.count() : 1;
+    for (const std::int64_t count : makers) ASSERT_EQ(count, parts) << c.m << 'x' << c.n << 'x' << c.k;
+  }
+}
+
 TEST(GemmTiles, AreNotTooSmallAndAnEvenNumber) {
   EXPECT_EQ(GemmTiles(DType::kF32, false, false, 64, 10, 512).count(), 1);
   const GemmTiles rows(DType::kF32, false, false, 1024, 512, 784);
