@@ -1,4 +1,4 @@
-// Tests: graph/ops/matmul.cpp
+// Tests: graph/ops/matmul.cpp, graph/ops/rules/products.cpp
 // tests/graph/ops/matmul_ops_test.cpp - products of matrices: all transposes, batches, tiles, dtypes and
 // errors.
 #include <array>
