@@ -1,15 +1,23 @@
-// graph/cuda/matmul.cpp - products of matrices, and batches of them: cuBLASLt, and a plain kernel for integers.
+// graph/cuda/matmul.cpp - products of matrices, and batches of them, with what follows them: cuBLASLt, and a plain kernel for
+// integers.
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/cuda/internal/elementwise.h"
 #include "lockstep/graph/cuda/internal/jit.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
 #include "lockstep/graph/cuda/internal/prelude.h"
 #include "lockstep/graph/cuda/internal/product.h"
+#include "lockstep/graph/cuda/internal/reductions.h"
 #include "lockstep/graph/cuda/internal/types.h"
+#include "lockstep/graph/ops/fused/internal/fused_matmul.h"
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 
 namespace lockstep::internal::cuda {
@@ -44,64 +52,164 @@ JitKernel plain_product(const Product& product) {
                        store_text(product.dtype, "args.c", "i", "sum"), ";\n  }\n}\n"));
 }
 
-KernelFn product_kernel(const NodeView& node, std::span<const TensorSpec> outputs) {
-  const Shape& a = node.input(0).shape;
-  const Shape& b = node.input(1).shape;
-  const Shape& c = outputs[0].shape;
+// A node's products: one call for all matrices, or for each.
+class Calls {
+ public:
+  Calls(const NodeView& node, const TensorSpec& result) : size_(size_of(result.dtype)) {
+    const Shape& a = node.input(0).shape;
+    const Shape& b = node.input(1).shape;
+    const Shape& c = result.shape;
+    product.dtype = result.dtype;
+    product.tf32 = node.allows_tf32();
+    product.transpose_a = transposes_a(node);
+    product.transpose_b = transposes_b(node);
+    product.m = c.dim(-2);
+    product.n = c.dim(-1);
+    product.k = a.dim(product.transpose_a ? -2 : -1);
+    a_size_ = product.m * product.k;
+    b_size_ = product.k * product.n;
+    c_size_ = product.m * product.n;
+    const Shape batch = batch_of(c);
+    as_ = matrices_of(a, batch);
+    bs_ = matrices_of(b, batch);
+    const std::optional<std::int64_t> a_step = step_of(as_), b_step = step_of(bs_);
+    // One matrix b for all: the rows of all matrices a are those of one.
+    const bool is_joined = !product.transpose_a && as_.size() > 1 && a_step == 1 && b_step == 0;
+    if (is_joined) {
+      product.m *= static_cast<std::int64_t>(as_.size());
+      as_.resize(1);
+      bs_.resize(1);
+    } else if (is_floating(product.dtype) && a_step && b_step &&
+               as_.size() <= std::numeric_limits<std::int32_t>::max()) {
+      product.batch = static_cast<std::int64_t>(as_.size());
+      product.a_step = *a_step * a_size_;
+      product.b_step = *b_step * b_size_;
+      as_.resize(std::min<std::size_t>(as_.size(), 1));
+    }
+    if (as_.size() > 1) product.alignment = static_cast<std::uint32_t>(size_);  // one call for each matrix
+  }
+
+  // With the matrices a and b, and where in the result c begins, in bytes.
+  template <class Call>
+  void each(const KernelContext& context, const Call& call) const {
+    for (std::size_t i = 0; i < as_.size(); ++i) {
+      call(static_cast<const char*>(context.input(0)) + static_cast<std::size_t>(as_[i] * a_size_) * size_,
+           static_cast<const char*>(context.input(1)) + static_cast<std::size_t>(bs_[i] * b_size_) * size_,
+           i * static_cast<std::size_t>(c_size_) * size_);
+    }
+  }
+
   Product product;
-  product.dtype = outputs[0].dtype;
-  product.tf32 = node.allows_tf32();
-  product.transpose_a = node.get_or("transpose_a", false);
-  product.transpose_b = node.get_or("transpose_b", false);
-  product.m = c.dim(-2);
-  product.n = c.dim(-1);
-  product.k = a.dim(product.transpose_a ? -2 : -1);
+
+ private:
+  std::size_t size_;
+  std::int64_t a_size_ = 0, b_size_ = 0, c_size_ = 0;  // elements
+  std::vector<std::int64_t> as_, bs_;                  // the matrices of each call
+};
+
+KernelFn zeros(std::size_t bytes) {
+  return [bytes](KernelContext& c) { c.stream()->fill(c.output(0), std::byte{0}, bytes); };
+}
+
+KernelFn product_kernel(const NodeView& node, std::span<const TensorSpec> outputs) {
   const auto bytes = static_cast<std::size_t>(num_bytes(outputs[0]));
   if (bytes == 0) return [](KernelContext&) {};
-  if (product.k == 0)
-    return
-        [bytes](KernelContext& context) { context.stream()->fill(context.output(0), std::byte{0}, bytes); };
-  const std::int64_t a_size = product.m * product.k, b_size = product.k * product.n,
-                     c_size = product.m * product.n;
-  const Shape batch = batch_of(c);
-  std::vector<std::int64_t> as = matrices_of(a, batch), bs = matrices_of(b, batch);
-  const std::optional<std::int64_t> a_step = step_of(as), b_step = step_of(bs);
-  // One matrix b for all: the rows of all matrices a are those of one.
-  const bool is_joined = !product.transpose_a && as.size() > 1 && a_step == 1 && b_step == 0;
-  if (is_joined) {
-    product.m *= static_cast<std::int64_t>(as.size());
-    as.resize(1);
-    bs.resize(1);
-  } else if (is_floating(product.dtype) && a_step && b_step &&
-             as.size() <= std::numeric_limits<std::int32_t>::max()) {
-    product.batch = static_cast<std::int64_t>(as.size());
-    product.a_step = *a_step * a_size;
-    product.b_step = *b_step * b_size;
-  }
-  const std::size_t calls = product.batch > 1 ? 1 : as.size();
-  if (calls > 1)
-    product.alignment = static_cast<std::uint32_t>(size_of(product.dtype));  // one call for each matrix
-  const auto each = [calls, as, bs, a_size, b_size, c_size, size = size_of(product.dtype)](
-                        KernelContext& context, const auto& call) {
-    for (std::size_t i = 0; i < calls; ++i) {
-      call(static_cast<const char*>(context.input(0)) + static_cast<std::size_t>(as[i] * a_size) * size,
-           static_cast<const char*>(context.input(1)) + static_cast<std::size_t>(bs[i] * b_size) * size,
-           static_cast<char*>(context.output(0)) + i * static_cast<std::size_t>(c_size) * size);
-    }
-  };
+  const Calls calls(node, outputs[0]);
+  const Product& product = calls.product;
+  if (product.k == 0) return zeros(bytes);
   if (is_integer(product.dtype)) {
-    return [kernel = plain_product(product), product, each](KernelContext& context) {
-      each(context, [&](const void* x, const void* y, void* z) {
+    return [kernel = plain_product(product), calls](KernelContext& context) {
+      calls.each(context, [&](const void* x, const void* y, std::size_t at) {
+        const Product& p = calls.product;
         Arguments arguments;
-        arguments.add(x).add(y).add(z).add(product.m).add(product.n).add(product.k);
-        kernel.launch(*context.stream(), blocks_for(product.m * product.n, kThreads), kThreads, arguments);
+        arguments.add(x).add(y).add(static_cast<const void*>(static_cast<char*>(context.output(0)) + at));
+        arguments.add(p.m).add(p.n).add(p.k);
+        kernel.launch(*context.stream(), blocks_for(p.m * p.n, kThreads), kThreads, arguments);
       });
     };
   }
-  return [multiply = FloatProduct(product), each](KernelContext& context) {
-    each(context, [&](const void* x, const void* y, void* z) {
-      multiply.run(*context.stream(), x, y, z, context.scratch());
+  return [multiply = FloatProduct(product), calls](KernelContext& context) {
+    calls.each(context, [&](const void* x, const void* y, std::size_t at) {
+      multiply.run(*context.stream(), x, y, static_cast<char*>(context.output(0)) + at, context.scratch());
     });
+  };
+}
+
+// --- with what follows them
+
+TensorArg result_arg(const KernelContext& c, std::size_t i) { return {c.output(i), &c.output_spec(i)}; }
+// Kernels do not write their inputs.
+TensorArg input_arg(const KernelContext& c, std::size_t i) {
+  return {const_cast<void*>(c.input(i)),
+          &c.input_spec(i)};  // NOLINT(cppcoreguidelines-pro-type-const-cast): see above
+}
+
+void run_part(const KernelFn& kernel, KernelContext& c, std::span<const TensorArg> from,
+              const TensorArg& to) {
+  KernelContext part(from, {&to, 1}, &c.run());
+  part.set_shard(0, 1, c.scratch());
+  part.set_stream(c.stream(), c.blocks());
+  kernel(part);
+}
+
+// What follows a product, from the product in the result's memory; the other inputs are those of the node from 2 on.
+KernelFn following_kernel(const NodeView& node, const AfterProduct& after, const TensorSpec& result) {
+  std::vector<TensorSpec> reads = {result};
+  for (std::size_t i = 2; i < node.num_inputs(); ++i) reads.push_back(node.input(i));
+  const std::string value = after.bias ? "(x0 + x1)" : "x0", operand = str("x", after.operand() - 1);
+  std::string text = value;
+  switch (after.then) {
+    case AfterProduct::Then::kNothing: break;
+    case AfterProduct::Then::kRelu: text = str(value, " < T(0) ? T(0) : ", value); break;
+    case AfterProduct::Then::kReluGrad: text = str(operand, " > T(0) ? ", value, " : T(0)"); break;
+    case AfterProduct::Then::kAdd: text = str(value, " + ", operand); break;
+  }
+  return [kernel = make_element_kernel(reads, {&result, 1}, {text})](KernelContext& c) {
+    std::array<TensorArg, 3> from;
+    from[0] = result_arg(c, 0);
+    for (std::size_t i = 2; i < c.num_inputs(); ++i) from.at(i - 1) = input_arg(c, i);
+    run_part(kernel, c, std::span(from).first(c.num_inputs() - 1), result_arg(c, 0));
+  };
+}
+
+// The sum along k of the matrix that `sums` names, to output 1.
+KernelFn summing_kernel(const NodeView& node, const AfterProduct& after) {
+  return [kernel = make_sum_kernel(node.input(after.summed()), after.summed_axes(node)),
+          summed = after.summed()](KernelContext& c) {
+    const TensorArg from = input_arg(c, summed);
+    run_part(kernel, c, {&from, 1}, result_arg(c, 1));
+  };
+}
+
+// cuBLASLt does it in one go, or the product alone, after which come kernels of our own; those are made in any case, so that
+// they are the same on every card. The relu of a gradient is always one: cuBLASLt would want bits that are written by the forward
+// product.
+KernelFn fused_product_kernel(const NodeView& node, std::span<const TensorSpec> outputs) {
+  const AfterProduct after = after_product(node);
+  const bool has_sums = after.sums != AfterProduct::Sums::kNone;
+  const KernelFn rest = has_sums ? summing_kernel(node, after) : following_kernel(node, after, outputs[0]);
+  const auto bytes = static_cast<std::size_t>(num_bytes(outputs[0]));
+  if (bytes == 0) return has_sums ? rest : [](KernelContext&) {};
+  Calls calls(node, outputs[0]);
+  Product& product = calls.product;
+  if (product.k == 0) return one_after_another({zeros(bytes), rest});
+  product.bias = after.bias;
+  product.relu = after.then == AfterProduct::Then::kRelu;
+  if (has_sums)
+    product.sums = after.sums == AfterProduct::Sums::kOfA ? Product::Sums::kOfA : Product::Sums::kOfB;
+  const bool is_epilogue = after.then != AfterProduct::Then::kReluGrad;
+  if (!is_epilogue) product.bias = false;
+  return [multiply = FloatProduct(product), calls, rest, after, is_epilogue](KernelContext& c) {
+    bool is_done = is_epilogue;
+    calls.each(c, [&](const void* x, const void* y, std::size_t at) {
+      FloatProduct::Matrices matrices{.a = x, .b = y, .c = static_cast<char*>(c.output(0)) + at};
+      if (after.then == AfterProduct::Then::kAdd)
+        matrices.added = static_cast<const char*>(c.input(after.operand())) + at;
+      if (after.bias) matrices.bias = c.input(2);
+      if (after.sums != AfterProduct::Sums::kNone) matrices.sums = c.output(1);
+      is_done = multiply.run(*c.stream(), matrices, c.scratch()) && is_done;
+    });
+    if (!is_done) rest(c);
   };
 }
 
@@ -113,6 +221,14 @@ void add_product_kernels(OpRegistry& registry) {
     return Split{1, is_floating(outputs[0].dtype) ? FloatProduct::kRoom : 0, false};
   };
   registry.add_kernel("matmul", "cuda", std::move(def));
+  KernelDef fused(fused_product_kernel);
+  fused.split = [](const NodeView& node, std::span<const TensorSpec>) {
+    const AfterProduct after = after_product(node);
+    if (after.sums == AfterProduct::Sums::kNone) return Split{1, FloatProduct::kRoom, false};
+    const std::size_t room = sum_room(node.input(after.summed()).shape, after.summed_axes(node));
+    return Split{1, std::max(FloatProduct::kRoom, room), false};
+  };
+  registry.add_kernel(kFusedMatmul, "cuda", std::move(fused));
 }
 
 }  // namespace lockstep::internal::cuda

@@ -51,6 +51,20 @@ class Owned {
   T object_ = nullptr;
 };
 
+// The vector of an epilogue while an algorithm is chosen, which goes by its alignment alone.
+const void* any_vector() {
+  constexpr std::uintptr_t kAlignment = 16;
+  return reinterpret_cast<const void*>(kAlignment);
+}
+
+// cuBLASLt's matrix A is our b, and its rows are our columns.
+cublasLtEpilogue_t epilogue_of(const Product& product) {
+  if (product.sums == Product::Sums::kOfA) return CUBLASLT_EPILOGUE_BGRADB;
+  if (product.sums == Product::Sums::kOfB) return CUBLASLT_EPILOGUE_BGRADA;
+  if (product.bias) return product.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+  return product.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 cudaDataType_t type_of(DType dtype) {
   switch (dtype) {
     case DType::kF16: return CUDA_R_16F;
@@ -94,25 +108,54 @@ class FloatProduct::Plan {
       check(cublasLtMatmulPreferenceSetAttribute(preference.get(), which, &product.alignment,
                                                  sizeof product.alignment),
             "an alignment");
-    int found = 0;
-    check(cublasLtMatmulAlgoGetHeuristic(handle_, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
-                                         preference.get(), 1, &choice_, &found),
-          "the choice of an algorithm");
-    if (found == 0) throw Error(ErrorCode::kUnimplemented, "cuBLASLt has no algorithm for a product");
+    const cublasLtEpilogue_t wanted = epilogue_of(product);
+    does_all_ = choose(preference.get(), wanted);
+    if (!does_all_ &&
+        (wanted == CUBLASLT_EPILOGUE_DEFAULT || !choose(preference.get(), CUBLASLT_EPILOGUE_DEFAULT)))
+      throw Error(ErrorCode::kUnimplemented, "cuBLASLt has no algorithm for a product");
+    has_vector_ = does_all_ && (product.bias || product.sums != Product::Sums::kNone);
   }
 
-  void run(cudaStream_t stream, const void* a, const void* b, void* c, void* workspace, bool add) const {
+  bool run(cudaStream_t stream, const Matrices& m, void* workspace) const {
     const double one64 = 1, zero64 = 0;
     const float one32 = 1, zero32 = 0;
     const void* const one = is_f64_ ? static_cast<const void*>(&one64) : &one32;
-    const void* const kept = add ? one : is_f64_ ? static_cast<const void*>(&zero64) : &zero32;
-    check(cublasLtMatmul(handle_, operation_.get(), one, b, b_.get(), a, a_.get(), kept, c, c_.get(), c,
+    const void* const none = is_f64_ ? static_cast<const void*>(&zero64) : &zero32;
+    const void* const added = does_all_ ? m.added : nullptr;
+    std::unique_lock<std::mutex> lock(vector_mutex_, std::defer_lock);
+    if (has_vector_) {
+      lock.lock();
+      set_vector(m.bias != nullptr ? m.bias : m.sums);
+    }
+    check(cublasLtMatmul(handle_, operation_.get(), one, m.b, b_.get(), m.a, a_.get(),
+                         added != nullptr ? one : none, added != nullptr ? added : m.c, c_.get(), m.c,
                          c_.get(), &choice_.algo, workspace, kWorkspace, stream),
           "a product");
+    return does_all_;
   }
 
  private:
   using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+
+  // False: there is no algorithm that does this too.
+  bool choose(cublasLtMatmulPreference_t preference, cublasLtEpilogue_t epilogue) {
+    check(cublasLtMatmulDescSetAttribute(operation_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                         sizeof epilogue),
+          "what follows a product");
+    set_vector(epilogue == CUBLASLT_EPILOGUE_DEFAULT ? nullptr : any_vector());
+    int found = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle_, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(), preference, 1, &choice_, &found);
+    // Types and layouts that have no such algorithm are answered in more than one way.
+    if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) check(status, "the choice of an algorithm");
+    return status == CUBLAS_STATUS_SUCCESS && found > 0 && choice_.state == CUBLAS_STATUS_SUCCESS;
+  }
+
+  void set_vector(const void* vector) const {
+    check(cublasLtMatmulDescSetAttribute(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector,
+                                         sizeof vector),
+          "a bias");
+  }
 
   void set_transposed(cublasLtMatmulDescAttributes_t which, bool transposed) {
     const cublasOperation_t operation = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -139,6 +182,9 @@ class FloatProduct::Plan {
   Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
   Layout a_, b_, c_;
   cublasLtMatmulHeuristicResult_t choice_{};
+  bool does_all_ = false;  // not the product alone
+  bool has_vector_ = false;
+  mutable std::mutex vector_mutex_;  // the operation holds the address of the vector
 };
 
 // Plans by card, made when it is first used there.
@@ -161,11 +207,15 @@ class FloatProduct::Plans {
 FloatProduct::FloatProduct(const Product& product) : plans_(std::make_shared<Plans>(product)) {}
 
 void FloatProduct::run(Stream& stream, const void* a, const void* b, void* c, void* room, bool add) const {
+  run(stream, Matrices{.a = a, .b = b, .c = c, .added = add ? c : nullptr}, room);
+}
+
+bool FloatProduct::run(Stream& stream, const Matrices& matrices, void* room) const {
   const cudaStream_t native = lockstep::cuda::native(stream);
   auto* const begin = static_cast<std::byte*>(room);
   const std::size_t over = reinterpret_cast<std::uintptr_t>(begin) % kWorkspaceAlignment;
   void* const workspace = begin + (over == 0 ? 0 : kWorkspaceAlignment - over);
-  plans_->at(lockstep::cuda::card_of(stream)).run(native, a, b, c, workspace, add);
+  return plans_->at(lockstep::cuda::card_of(stream)).run(native, matrices, workspace);
 }
 
 }  // namespace lockstep::internal::cuda

@@ -1,8 +1,10 @@
 // graph/cuda/reductions.cpp - sums, means, extremes over axes.
 //
 // The rows of a matrix, to one row: a block takes 32 columns, some rows at a time. Few elements a result, or many results beside
-// each other: a thread computes each. Otherwise a block of threads does. Where that gives few blocks, several take a part each, which a second kernel
-// joins. Who takes which elements follows from shapes alone, so that a sum is the same each time.
+// each other: a thread computes each. Otherwise a block of threads does. If that gives few blocks, several take a part each, which
+// a second kernel joins. Who takes which elements follows from shapes alone, so that a sum is the same each time.
+#include "lockstep/graph/cuda/internal/reductions.h"
+
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -291,14 +293,21 @@ void add(OpRegistry& registry, const char* name, const char* op, const AxesOf& a
     return reduction_kernel(op, node.input(0), axes_of(node, outputs));
   });
   def.split = [axes_of](const NodeView& node, std::span<const TensorSpec> outputs) {
-    const Walk walk = walk_of(node.input(0).shape, axes_of(node, outputs));
-    return Split{1, walk.parts == 1 ? 0 : static_cast<std::size_t>(walk.kept.count * walk.parts) * kAccBytes,
-                 false};
+    return Split{1, sum_room(node.input(0).shape, axes_of(node, outputs)), false};
   };
   registry.add_kernel(name, "cuda", std::move(def));
 }
 
 }  // namespace
+
+KernelFn make_sum_kernel(const TensorSpec& input, const std::vector<std::int64_t>& axes) {
+  return reduction_kernel("sum", input, axes);
+}
+
+std::size_t sum_room(const Shape& input, const std::vector<std::int64_t>& axes) {
+  const Walk walk = walk_of(input, axes);
+  return walk.parts == 1 ? 0 : static_cast<std::size_t>(walk.kept.count * walk.parts) * kAccBytes;
+}
 
 void add_reduction_kernels(OpRegistry& registry) {
   for (const char* op : {"sum", "mean", "max", "min", "prod", "any", "all", "logsumexp", "moments"})

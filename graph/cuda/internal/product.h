@@ -18,6 +18,11 @@ struct Product {
   std::uint32_t alignment = 16;                    // bytes, of what it is called with
   DType dtype = DType::kF32;
   bool tf32 = false;  // factors of f32 may be rounded to TF32
+  // What cuBLASLt may do besides. A bias is added to c = a b + added, an element for each column; then what is below 0
+  // becomes 0. Or a or b is summed along k, beside a plain product alone.
+  enum class Sums : std::uint8_t { kNone, kOfA, kOfB };
+  bool bias = false, relu = false;
+  Sums sums = Sums::kNone;
 };
 
 // How cuBLASLt computes it is chosen once for each card, by its heuristic, from the shapes alone. Copies are the same product.
@@ -30,6 +35,16 @@ class FloatProduct {
   explicit FloatProduct(const Product& product);
   // `add`: to what c holds.
   void run(Stream& stream, const void* a, const void* b, void* c, void* room, bool add = false) const;
+
+  struct Matrices {
+    const void *a = nullptr, *b = nullptr;
+    void* c = nullptr;
+    const void* added = nullptr;  // as c; null: nothing is
+    const void* bias = nullptr;
+    void* sums = nullptr;
+  };
+  // False: cuBLASLt has no way to do it all there. Then c is a b, and nothing else is done; it is so for each call there.
+  bool run(Stream& stream, const Matrices& matrices, void* room) const;
 
  private:
   class Plan;

@@ -15,6 +15,7 @@ void register_variable_ops(OpRegistry& registry);     // read, assign, assign_ad
 void register_shapes_ops(OpRegistry& registry);       // with the two below
 void register_moving_ops(OpRegistry& registry);       // transpose, flip, tile, concat, split
 void register_slicing_ops(OpRegistry& registry);      // slice, unslice, pad
+void register_fused_matmul_ops(OpRegistry& registry);
 void register_indexing_ops(OpRegistry& registry);
 void register_softmax_ops(OpRegistry& registry);
 void register_normalization_ops(OpRegistry& registry);

@@ -179,6 +179,27 @@ TEST_F(CudaSources, OfReductionsSoftmaxAndProducts) {
   expect_compiles(b.finish(), 100);
 }
 
+// What is done after a product where cuBLASLt does not do it.
+TEST_F(CudaSources, OfWhatFollowsProducts) {
+  GraphBuilder b;
+  const auto text = [](const char* name, const char* value) { return Attribute{name, std::string(value)}; };
+  for (const DType dtype : kFloating) {
+    const auto name = [&](const char* prefix) { return str(prefix, static_cast<int>(dtype)); };
+    const Value x = b.placeholder(name("x"), dtype, {6, 4}), w = b.placeholder(name("w"), dtype, {4, 5}),
+                bias = b.placeholder(name("bias"), dtype, {5}), z = b.placeholder(name("z"), dtype, {6, 5});
+    b.result(b.op1("fused_matmul", {x, w, bias}, {{"bias", true}}));
+    b.result(b.op1("fused_matmul", {x, w}, {text("then", "relu")}));
+    b.result(b.op1("fused_matmul", {x, w, bias}, {{"bias", true}, text("then", "relu")}));
+    for (const char* then : {"relu_grad", "add"}) {
+      b.result(b.op1("fused_matmul", {x, w, z}, {text("then", then)}));
+      b.result(b.op1("fused_matmul", {x, w, bias, z}, {{"bias", true}, text("then", then)}));
+    }
+    for (const char* sums : {"a", "b"})
+      b.result(b.op("fused_matmul", std::vector{x, w}, {text("sums", sums)})[1]);
+  }
+  expect_compiles(b.finish(), 32);
+}
+
 TEST_F(CudaSources, OfMoves) {
   GraphBuilder b;
   for (const DType dtype : {DType::kU8, DType::kBF16, DType::kF32, DType::kI64}) {
