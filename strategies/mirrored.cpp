@@ -131,7 +131,7 @@ PassPipeline MirroredStrategy::pipeline() const {
   if (options_.pack)
     passes.add(
         make_bucket_all_reduce({.bytes_per_pack = options_.bytes_per_pack, .num_packs = options_.num_packs}));
-  if (options_.optimize) passes.append(standard_passes());
+  if (options_.optimize) passes.append(standard_passes({.products = {.device = worker_devices()[0]}}));
 
   // From here on the graph has the nodes of all replicas.
   passes.add(make_replicate());

@@ -12,7 +12,7 @@ OneDeviceStrategy::OneDeviceStrategy(const std::string& device, StrategyOptions 
 OneDeviceStrategy::~OneDeviceStrategy() = default;
 
 PassPipeline OneDeviceStrategy::pipeline() const {
-  PassPipeline passes = standard_passes();
+  PassPipeline passes = standard_passes({.products = {.device = worker_devices()[0]}});
   passes.add(make_replicate());  // a region of one replica becomes its nodes
   passes.add(make_place({.devices = worker_devices()}));
   return passes;

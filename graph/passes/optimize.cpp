@@ -21,8 +21,12 @@ PassPipeline standard_passes(const OptimizeOptions& options) {
   // Both leave nodes that nothing reads. A dead reader would turn a value inside a group into an output of
   // it.
   passes.add(make_dead_node_elimination());
-  // Last: the passes above do not look into what it makes.
-  if (options.fuse) passes.add(make_fuse_elementwise(options.fusion));
+  if (options.fuse) {
+    // Products first: a bias or a relu beside one costs nothing there.
+    passes.add(make_fuse_products(options.products));
+    // Last: the passes above do not look into what it makes.
+    passes.add(make_fuse_elementwise(options.fusion));
+  }
   return passes;
 }
 

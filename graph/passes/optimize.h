@@ -4,7 +4,8 @@
 //
 // The result computes the same bits from fewer and larger nodes: constant values are computed now, equal
 // values once, unused values not at all, and element-wise neighbours go over memory once. A NaN stays a NaN,
-// but its sign and payload may change: the processor chooses which of two NaNs an operation returns. Take
+// but its sign and payload may change: the processor chooses which of two NaNs an operation returns. On cards, which the topology
+// tells of, a product takes along what follows it, and is rounded once instead of after each op (passes/fuse_products.h). Take
 // gradients first: they are built with the graph, and need to see the user's nodes.
 //
 // Throws VerifyError if the graph is invalid to begin with. Thread safety: as any function on values.
@@ -16,15 +17,17 @@
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/passes/constant_folding.h"
 #include "lockstep/graph/passes/fuse_elementwise.h"
+#include "lockstep/graph/passes/fuse_products.h"
 #include "lockstep/graph/transform/pipeline.h"
 
 namespace lockstep {
 
 struct OptimizeOptions {
   ConstantFoldingOptions folding = {};
-  // false: every node stays visible to observers and in profiles.
+  // false: every node stays visible to observers and in profiles; products keep to themselves too.
   bool fuse = true;
   FuseElementwiseOptions fusion = {};
+  FuseProductsOptions products = {};
   // Of the machine that the graph will run on (Runtime::topology()); null: CPUs.
   const Topology* topology = nullptr;
   // How the passes are checked: see graph/transform/pipeline.h.

@@ -14,6 +14,7 @@ void register_common_subexpression_elimination(PassRegistry& registry);
 void register_constant_folding(PassRegistry& registry);
 void register_dead_node_elimination(PassRegistry& registry);
 void register_fuse_elementwise(PassRegistry& registry);
+void register_fuse_products(PassRegistry& registry);
 void register_identity_removal(PassRegistry& registry);
 void register_recompute_checkpoints(PassRegistry& registry);
 

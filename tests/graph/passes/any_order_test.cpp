@@ -97,8 +97,9 @@ class RandomGraph {
 };
 
 TEST(GeneralPasses, KeepTheMeaningOfRandomGraphsInAnyOrder) {
-  std::vector<std::string> names = {"common-subexpression-elimination", "constant-folding",
-                                    "dead-node-elimination", "fuse-elementwise", "identity-removal"};
+  std::vector<std::string> names = {
+      "common-subexpression-elimination", "constant-folding", "dead-node-elimination", "fuse-elementwise",
+      "fuse-products(cpu=true)",          "identity-removal"};
   std::mt19937 random(1);
   int changed = 0;
   for (std::uint32_t seed = 0; seed < 150; ++seed) {
