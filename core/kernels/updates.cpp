@@ -277,6 +277,18 @@ void update(const UpdateRule& rule, DType dtype, const UpdateArgs& args, std::in
   });
 }
 
+void update(const UpdateRule& rule, DType dtype, const std::function<bool(UpdatePart&)>& next) {
+  with_dtype(dtype, [&]<class T>(T) {
+    with_formula<Arithmetic<T>>(rule, [&](const auto& formula) {
+      UpdatePart part;
+      while (next(part)) {
+        const T* gradient = static_cast<const T*>(part.args.gradient) + part.begin;
+        run(formula, Pointers<T>(part.args), gradient, part.begin, part.end - part.begin);
+      }
+    });
+  });
+}
+
 void update_rows(const UpdateRule& rule, DType dtype, const SparseRows& rows, const UpdateArgs& args,
                  std::int64_t shard, std::int64_t shards, std::int64_t* order) {
   const Ownership ownership(rows.columns, shard, shards);

@@ -24,6 +24,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
@@ -72,6 +73,16 @@ struct UpdateArgs {
 // The elements [begin, end).
 LOCKSTEP_API void update(const UpdateRule& rule, DType dtype, const UpdateArgs& args, std::int64_t begin,
                          std::int64_t end);
+
+// A part of one of many updates by one rule.
+struct UpdatePart {
+  UpdateArgs args;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+// All parts that `next` gives until it returns false: what follows from the rule alone is computed once for them. (A
+// std::ref of a lambda keeps the std::function from allocating.)
+LOCKSTEP_API void update(const UpdateRule& rule, DType dtype, const std::function<bool(UpdatePart&)>& next);
 
 // Some rows of a variable of shape [rows, columns]: row i of the gradient, of `count` rows, belongs to row
 // indices[i]. Rows named several times are summed first, in the order of i and in the arithmetic type, and
