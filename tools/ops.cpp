@@ -58,6 +58,7 @@ std::vector<std::string> traits_of(const OpDef& op) {
     if (!t.updates_variable->slots.empty()) word += str(" and ", t.updates_variable->slots.size(), " slots");
     words.push_back(std::move(word));
   }
+  say(t.merges_updates, "makes the updates of its region at once");
   return words;
 }
 

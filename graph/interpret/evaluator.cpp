@@ -76,6 +76,7 @@ std::vector<Tensor> Evaluator::run_node(const Node& node, std::span<const Tensor
     const int draws_as = std::max(replica >= 0 ? replica : node.provenance().replica, 0);
     EvalContext context{info_, draws_as, &specs_, {}};
     SmallVector<std::string, 1> names = updated_variables(node);
+    const std::size_t updated = names.size();
     if (traits.reads_variable) names.push_back(node.find<VariableRef>(*traits.reads_variable)->name);
     std::vector<Tensor> state;
     for (const std::string& name : names) {
@@ -84,9 +85,7 @@ std::vector<Tensor> Evaluator::run_node(const Node& node, std::span<const Tensor
     }
     context.state = state;
     std::vector<Tensor> outputs = evaluate(node, inputs, context);
-    if (traits.updates_variable) {
-      for (std::size_t i = 0; i < names.size(); ++i) variables_.at(names[i]) = outputs.at(i);
-    }
+    for (std::size_t i = 0; i < updated; ++i) variables_.at(names[i]) = outputs.at(i);
     return outputs;
   } catch (const Error& error) {
     std::throw_with_nested(Error(error.code(), error.message(), place_in(node, replica)));

@@ -300,8 +300,8 @@ struct VariableUse {
   bool writes = false;
 };
 LOCKSTEP_API std::vector<VariableUse> variable_uses(const Node& node);
-// The variables that the node itself updates: the variable, then its slots, as OpTraits::Update lists them.
-// Empty for other nodes.
+// The variables that the node itself updates, in the order of its outputs: the variable, then its slots, as
+// OpTraits::Update lists them; of merged updates, those of each in turn. Empty for other nodes.
 LOCKSTEP_API SmallVector<std::string, 1> updated_variables(const Node& node);
 // The place of a node, for errors.
 LOCKSTEP_API ErrorPlace place_of(const Node& node);

@@ -67,15 +67,30 @@ std::vector<VariableUse> variable_uses(const Node& node) {
   return uses;
 }
 
+namespace {
+
+void collect_updated(const Node& node, SmallVector<std::string, 1>& names) {
+  const OpTraits& traits = node.op().traits;
+  if (const auto& update = traits.updates_variable) {
+    const auto add = [&](const std::string& attribute) {
+      if (const auto* variable = node.find<VariableRef>(attribute)) names.push_back(variable->name);
+    };
+    add(update->attribute);
+    for (const std::string& slot : update->slots) add(slot);
+  }
+  if (!traits.merges_updates) return;
+  for (const Graph& region : node.regions()) {
+    for (const ValueId result : region.results()) {
+      if (result.output == 0) collect_updated(region.node(result.node), names);
+    }
+  }
+}
+
+}  // namespace
+
 SmallVector<std::string, 1> updated_variables(const Node& node) {
   SmallVector<std::string, 1> names;
-  const auto& update = node.op().traits.updates_variable;
-  if (!update) return names;
-  const auto add = [&](const std::string& attribute) {
-    if (const auto* variable = node.find<VariableRef>(attribute)) names.push_back(variable->name);
-  };
-  add(update->attribute);
-  for (const std::string& slot : update->slots) add(slot);
+  collect_updated(node, names);
   return names;
 }
 

@@ -280,6 +280,9 @@ struct OpTraits {
     std::optional<std::size_t> indices = {};
   };
   std::optional<Update> updates_variable;
+  // Its region holds updates, which its kernel makes at once: docs/graph_rules.md says in what order. The kernel takes and
+  // gives values of variables as that of an update does, those of the first update in the region first.
+  bool merges_updates = false;
 };
 
 // Makes the kernel for one node of known specs; called once per plan, so attributes are looked up here.
@@ -297,6 +300,9 @@ struct KernelDef {
   KernelMaker make;
   CostFn cost;    // absent: from the bytes
   SplitFn split;  // absent: one shard
+  // Of an op that updates variables: makes the kernel of a `merged_updates` node that holds nodes of this op. Absent:
+  // they stay apart.
+  KernelMaker merge;
   // Its calls may go on after the kernel has returned (KernelContext::defer). Such a kernel has one shard and
   // updates no variable.
   bool deferred = false;

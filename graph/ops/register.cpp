@@ -25,6 +25,7 @@ void register_builtin_ops(OpRegistry& registry) {
   internal::register_random_ops(registry);
   internal::register_variable_ops(registry);
   internal::register_updates_ops(registry);
+  internal::register_merged_ops(registry);
   internal::register_gradient_ops(registry);
   internal::register_control_flow_ops(registry);
   internal::register_call_ops(registry);

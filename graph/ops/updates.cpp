@@ -5,13 +5,16 @@
 #include "lockstep/graph/ops/updates.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/core/kernels/updates.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/merged/internal/merged_updates.h"
 #include "lockstep/graph/ops/ops.h"
 
 namespace lockstep {
@@ -245,6 +248,43 @@ OpDef update_op(const Kind& kind) {
   return def;
 }
 
+UpdateArgs args_of(const KernelContext& c, const internal::MergedUpdates& merged, std::size_t update) {
+  UpdateArgs args;
+  args.variable = c.input(merged.state(update, 0));
+  args.new_variable = c.output(merged.state(update, 0));
+  for (std::size_t i = 1; i < merged.variables(); ++i) {
+    args.slots[i - 1] = c.input(merged.state(update, i));
+    args.new_slots[i - 1] = c.output(merged.state(update, i));
+  }
+  args.gradient = c.input(merged.operand(update));
+  return args;
+}
+
+// A shard is a range of the elements of all variables, one after the other.
+KernelFn merged_dense_kernel(const Kind& kind, const NodeView& node, std::span<const TensorSpec> outputs) {
+  const internal::MergedUpdates merged(node);
+  const UpdateRule rule = rule_of(view_of(merged.update(0), {}, {}), kind);
+  std::vector<std::int64_t> starts = {0};
+  for (std::size_t i = 0; i < merged.size(); ++i)
+    starts.push_back(starts.back() + outputs[merged.state(i, 0)].shape.num_elements());
+  return [merged, rule, dtype = outputs[0].dtype, with_step = kind.with_step,
+          starts = std::make_shared<const std::vector<std::int64_t>>(std::move(starts))](KernelContext& c) {
+    const auto [begin, end] = c.range(starts->back());
+    std::size_t update =
+        static_cast<std::size_t>(std::ranges::upper_bound(*starts, begin) - starts->begin()) - 1;
+    const auto next = [&, begin = begin, end = end](kernels::UpdatePart& part) {
+      if (update >= merged.size() || (*starts)[update] >= end) return false;
+      const std::int64_t start = (*starts)[update];
+      part.args = args_of(c, merged, update);
+      part.begin = std::max(begin - start, std::int64_t{0});
+      part.end = std::min(end, (*starts)[update + 1]) - start;
+      ++update;
+      return true;
+    };
+    kernels::update(with_scalars(rule, c, merged.shared_input(0), with_step), dtype, std::ref(next));
+  };
+}
+
 OpDef dense_op(const Kind& kind) {
   OpDef def = update_op(kind);
   def.inputs = Arity::exactly(kind.with_step ? 3 : 2);
@@ -263,6 +303,9 @@ OpDef dense_op(const Kind& kind) {
       kernels::update(with_scalars(rule, c, slots + 2, with_step), dtype, args_of(c, slots, slots + 1), begin,
                       end);
     };
+  };
+  def.kernels["cpu"].merge = [kind](const NodeView& node, std::span<const TensorSpec> outputs) {
+    return merged_dense_kernel(kind, node, outputs);
   };
   return def;
 }

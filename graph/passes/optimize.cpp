@@ -4,6 +4,7 @@
 #include "lockstep/graph/passes/common_subexpression_elimination.h"
 #include "lockstep/graph/passes/dead_node_elimination.h"
 #include "lockstep/graph/passes/identity_removal.h"
+#include "lockstep/graph/passes/merge_updates.h"
 #include "lockstep/graph/passes/recompute_checkpoints.h"
 
 namespace lockstep {
@@ -24,9 +25,10 @@ PassPipeline standard_passes(const OptimizeOptions& options) {
   if (options.fuse) {
     // Products first: a bias or a relu beside one costs nothing there.
     passes.add(make_fuse_products(options.products));
-    // Last: the passes above do not look into what it makes.
+    // The passes above do not look into what this one and the next make.
     passes.add(make_fuse_elementwise(options.fusion));
   }
+  if (options.merge_updates) passes.add(make_merge_updates());
   return passes;
 }
 

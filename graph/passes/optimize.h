@@ -3,10 +3,10 @@
 //   Program program = compile(optimize(b.finish()), runtime);
 //
 // The result computes the same bits from fewer and larger nodes: constant values are computed now, equal
-// values once, unused values not at all, and element-wise neighbours go over memory once. A NaN stays a NaN,
-// but its sign and payload may change: the processor chooses which of two NaNs an operation returns. On cards, which the topology
-// tells of, a product takes along what follows it, and is rounded once instead of after each op (passes/fuse_products.h). Take
-// gradients first: they are built with the graph, and need to see the user's nodes.
+// values once, unused values not at all, element-wise neighbours go over memory once, and an optimizer updates all variables
+// in one call. A NaN stays a NaN, but its sign and payload may change: the processor chooses which of two NaNs an
+// operation returns. On cards, which the topology tells of, a product takes along what follows it, and is rounded once instead of
+// after each op (passes/fuse_products.h). Take gradients first: they are built with the graph, and need to see the user's nodes.
 //
 // Throws VerifyError if the graph is invalid to begin with. Thread safety: as any function on values.
 #pragma once
@@ -28,6 +28,8 @@ struct OptimizeOptions {
   bool fuse = true;
   FuseElementwiseOptions fusion = {};
   FuseProductsOptions products = {};
+  // false: every update stays a node of its own.
+  bool merge_updates = true;
   // Of the machine that the graph will run on (Runtime::topology()); null: CPUs.
   const Topology* topology = nullptr;
   // How the passes are checked: see graph/transform/pipeline.h.

@@ -14,7 +14,9 @@ void register_general_passes(PassRegistry& registry) {
   internal::register_fuse_elementwise(registry);
   internal::register_fuse_products(registry);
   internal::register_identity_removal(registry);
+  internal::register_merge_updates(registry);
   internal::register_recompute_checkpoints(registry);
+  internal::register_split_updates(registry);
 }
 
 }  // namespace lockstep

@@ -352,7 +352,8 @@ class PlanMaker {
       if (work.deferred) storages_.set_deferred(values.back());
       work.outputs.push_back({values.back(), &outputs[i]});
     }
-    const bool has_slots = updated.size() > 1 || (!updated.empty() && op.traits.updates_variable->indices);
+    const auto& update = op.traits.updates_variable;
+    const bool has_slots = updated.size() > 1 || (update && update->indices);
     const bool may_replace = op.traits.in_place && !in_place && !has_slots && !work.deferred;
     if (may_replace && !work.outputs.empty()) storages_.offer_in_place(node, work.inputs, work.outputs);
     return in_place;

@@ -60,14 +60,16 @@ class StageFinder {
     }
     for (const NodeId id : resolved_.order()) {
       const Node& node = graph_.node(id);
-      if (!resolved_.is_live(id) || !node.op().traits.updates_variable) continue;
+      if (!resolved_.is_live(id)) continue;
       const SmallVector<std::string, 1> names = updated_variables(node);
+      if (names.empty()) continue;
       // The update needs a shadow if others read the new value or must run after it, or if an operand is
       // memory that the commit stage changes.
       bool fits = node.op().traits.infallible && node.op().traits.in_place && !read[id.index()];
       fits = fits && std::ranges::all_of(names, [&](const std::string& name) { return may_wait(name); });
       // An element-wise update may have the updated variable itself as an operand.
-      const bool plain = names.size() == 1 && !node.op().traits.updates_variable->indices;
+      const auto& update = node.op().traits.updates_variable;
+      const bool plain = names.size() == 1 && update && !update->indices;
       for (const ValueId input : node.inputs()) {
         fits = fits && !is_written_variable(input, plain ? std::string_view(names[0]) : std::string_view());
       }

@@ -59,7 +59,7 @@ ViewKind kind_of(const Node& node, bool is_parameter) {
   if (node.op().region_kind != RegionKind::kNone) return ViewKind::kRegions;
   const Communication communication = communication_of(node);
   if (communication == Communication::kJoinsReplicas) return ViewKind::kCollective;
-  if (traits.updates_variable) return ViewKind::kUpdate;
+  if (traits.updates_variable || traits.merges_updates) return ViewKind::kUpdate;
   if (traits.reads_variable) return ViewKind::kRead;
   if (traits.gives_attribute) return ViewKind::kConstant;
   if (communication == Communication::kTransfers) return ViewKind::kCopy;

@@ -72,7 +72,7 @@ void add_nodes(const Graph& graph, bool in_region, ProgramNodes& to) {
     if (const SourceSite site = node.site(); site.known()) traced.site = str(site.file, ":", site.line);
     traced.work = work_of(node);
     traced.passes_on = node.op().traits.alias || node.op().traits.alias_if_same;
-    traced.updates_variable = node.op().traits.updates_variable.has_value();
+    traced.updates_variable = node.op().traits.updates_variable || node.op().traits.merges_updates;
     traced.in_region = in_region;
   }
   for (const Node& node : graph.nodes()) {

@@ -8,6 +8,7 @@ namespace lockstep::internal {
 void register_source_ops(OpRegistry& registry);       // placeholder, constant, replica_id
 void register_elementwise_ops(OpRegistry& registry);  // add, exp, where, cast, ...
 void register_fused_ops(OpRegistry& registry);        // fused
+void register_merged_ops(OpRegistry& registry);       // merged_updates
 void register_matmul_ops(OpRegistry& registry);       // matmul
 void register_reduction_ops(OpRegistry& registry);    // sum
 void register_scan_ops(OpRegistry& registry);         // cumsum, argmax, argmin, top_k

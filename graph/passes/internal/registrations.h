@@ -16,6 +16,8 @@ void register_dead_node_elimination(PassRegistry& registry);
 void register_fuse_elementwise(PassRegistry& registry);
 void register_fuse_products(PassRegistry& registry);
 void register_identity_removal(PassRegistry& registry);
+void register_merge_updates(PassRegistry& registry);
 void register_recompute_checkpoints(PassRegistry& registry);
+void register_split_updates(PassRegistry& registry);
 
 }  // namespace lockstep::internal
