@@ -9,6 +9,7 @@
 #include "lockstep/graph/cuda/internal/elementwise.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
 #include "lockstep/graph/cuda/internal/update_formulas.h"
+#include "lockstep/graph/ops/merged/internal/merged_updates.h"
 
 namespace lockstep::internal::cuda {
 
@@ -121,11 +122,15 @@ KernelFn update_kernel(const UpdateFormula& formula, const NodeView& node,
 
 void add_update_kernels(OpRegistry& registry) {
   for (const UpdateFormula& formula : update_formulas()) {
-    registry.add_kernel(formula.op, "cuda",
-                        [&formula](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
-                          return update_kernel(formula, node, outputs);
-                        });
+    KernelDef def([&formula](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+      return update_kernel(formula, node, outputs);
+    });
+    def.merge = [&formula](const NodeView& node, std::span<const TensorSpec> outputs) {
+      return merged_update_kernel(formula, node, outputs);
+    };
+    registry.add_kernel(formula.op, "cuda", std::move(def));
   }
+  registry.add_kernel("merged_updates", "cuda", merged_kernel("cuda"));
   const auto add = [&](const char* op, const char* expression) {
     registry.add_kernel(op, "cuda",
                         [expression](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {

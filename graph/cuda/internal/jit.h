@@ -32,7 +32,7 @@ inline constexpr std::int64_t kMostInWords = (std::int64_t{1} << 31) - 1;
 // The arguments of a kernel: a struct of words of 8 bytes each.
 class Arguments {
  public:
-  static constexpr std::size_t kMost = 256;
+  static constexpr std::size_t kMost = 512;  // 4 KiB, which every driver takes
 
   Arguments& add(const void* address) {
     return add(static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(address)));

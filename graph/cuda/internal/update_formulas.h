@@ -1,9 +1,12 @@
 // graph/cuda/internal/update_formulas.h - what optimizers do to an element of a variable (core/kernels/updates.h), as text.
 #pragma once
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "lockstep/graph/ir/op.h"
 
 namespace lockstep::internal::cuda {
 
@@ -15,5 +18,9 @@ struct UpdateFormula {
   std::vector<std::pair<std::string, std::string>> lines;  // name, expression
 };
 const std::vector<UpdateFormula>& update_formulas();
+
+// The kernel of merged updates by the formula.
+KernelFn merged_update_kernel(const UpdateFormula& formula, const NodeView& node,
+                              std::span<const TensorSpec> outputs);
 
 }  // namespace lockstep::internal::cuda

@@ -3,7 +3,7 @@
 //        graph/cuda/softmax.cpp, graph/cuda/matmul.cpp, graph/cuda/indexing.cpp,
 //        graph/cuda/random.cpp, graph/cuda/layer_norm.cpp, graph/cuda/scans.cpp, graph/cuda/scatter.cpp,
 //        graph/cuda/windows.cpp, graph/cuda/pooling.cpp, graph/cuda/convolution.cpp, graph/cuda/product.cpp,
-//        graph/cuda/sorted_rows.cpp, graph/cuda/rows.cpp
+//        graph/cuda/sorted_rows.cpp, graph/cuda/rows.cpp, graph/cuda/merged_updates.cpp
 // The kernels that are generated compile, on machines without a card too.
 #include <cstdlib>
 #include <filesystem>
@@ -17,6 +17,7 @@
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/cuda/internal/jit.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/passes/merge_updates.h"
 #include "lockstep/graph/text/text.h"
 #include "lockstep/graph/train/gradients.h"
 #include "lockstep/graph/train/optimizer.h"
@@ -285,6 +286,28 @@ TEST_F(CudaSources, OfOptimizers) {
     };
     with_each_optimizer(minimize);
     expect_compiles(b.finish(), 8);
+  }
+}
+
+TEST_F(CudaSources, OfMergedUpdates) {
+  for (const DType dtype : kFloating) {
+    GraphBuilder b;
+    int variables = 0;
+    const auto minimize = [&](Optimizer&& optimizer) {
+      const VariableRef w = b.variable(str("w", variables++), Tensor::zeros(dtype, {3, 4}));
+      const VariableRef v = b.variable(str("w", variables++), Tensor::zeros(dtype, {5}));
+      optimizer.minimize(sum(square(b.read(w))) + sum(square(b.read(v))), {w, v});
+    };
+    with_each_optimizer(minimize);
+    Graph graph = b.finish();
+    PassContext context;
+    ASSERT_EQ(make_merge_updates()->run(graph, context), PassOutcome::kChanged);
+    std::set<std::string> merged;
+    for (const std::string& source : sources_of(graph)) {
+      if (source.find("unsigned first[") != std::string::npos) merged.insert(source);
+    }
+    EXPECT_EQ(merged.size(), 16U);  // in place and apart
+    for (const std::string& source : merged) EXPECT_FALSE(compile_source(source, kCapability).empty());
   }
 }
 
