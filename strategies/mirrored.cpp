@@ -1,6 +1,7 @@
 // strategies/mirrored.cpp - the recipe of MirroredStrategy, as a pipeline of passes, and the devices it stands for.
 #include "lockstep/strategies/mirrored.h"
 
+#include "lockstep/graph/passes/merge_updates.h"
 #include "lockstep/graph/passes/optimize.h"
 #include "lockstep/graph/transform/pass_registry.h"
 #include "lockstep/strategies/passes/allow_drift.h"
@@ -131,7 +132,8 @@ PassPipeline MirroredStrategy::pipeline() const {
   if (options_.pack)
     passes.add(
         make_bucket_all_reduce({.bytes_per_pack = options_.bytes_per_pack, .num_packs = options_.num_packs}));
-  if (options_.optimize) passes.append(standard_passes({.products = {.device = worker_devices()[0]}}));
+  if (options_.optimize)
+    passes.append(standard_passes({.products = {.device = worker_devices()[0]}, .merge_updates = false}));
 
   // From here on the graph has the nodes of all replicas.
   passes.add(make_replicate());
@@ -144,7 +146,9 @@ PassPipeline MirroredStrategy::pipeline() const {
                                      .custom = options_.custom_cross_device_ops}));
   if (options_.custom_cross_device_ops != nullptr)
     passes.add(make_prove_sync());   // do the custom ops give all replicas the same?
-  passes.add(make_insert_copies());  // last: it needs to know where every value is
+  passes.add(make_insert_copies());  // it needs to know where every value is
+  // Last: all passes above look at single updates.
+  if (options_.optimize) passes.add(make_merge_updates());
   return passes;
 }
 

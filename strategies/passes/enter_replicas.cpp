@@ -6,6 +6,7 @@
 
 #include "lockstep/core/base/name_set.h"
 #include "lockstep/graph/ir/replica_nodes.h"
+#include "lockstep/graph/passes/split_updates.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_options.h"
 #include "lockstep/strategies/passes/internal/copies.h"
@@ -113,7 +114,9 @@ class EnterReplicas final : public Pass {
   std::string to_string() const override { return enter_replicas_options().print(options_); }
 
  private:
-  PassOutcome run_on(Graph& graph, PassContext&) override {
+  PassOutcome run_on(Graph& graph, PassContext& context) override {
+    // Of a step that was optimized by itself: the passes that follow look at single updates.
+    const PassOutcome split = make_split_updates()->run(graph, context);
     const std::int64_t replicas = internal::max_replicas(graph);
     if (replicas == 0) {
       check_plain(graph);
@@ -125,7 +128,7 @@ class EnterReplicas final : public Pass {
                       str("the graph has a region for ", replicas, " replicas, and ", options_.replicas,
                           " are wanted; give the step as it was before, or as many devices"));
     }
-    return PassOutcome::kUnchanged;
+    return split;
   }
 
   EnterReplicasOptions options_;

@@ -138,12 +138,11 @@ class Place final : public Pass {
   // The device of the variable that the node reads or updates, where it has to run; empty: it uses none.
   static const std::string& home_of(const Node& node, const Graph& outermost) {
     static const std::string none;
-    const OpTraits& traits = node.op().traits;
-    const std::string* attribute = traits.updates_variable ? &traits.updates_variable->attribute
-                                   : traits.reads_variable ? &*traits.reads_variable
-                                                           : nullptr;
-    const auto* variable = attribute == nullptr ? nullptr : node.find<VariableRef>(*attribute);
-    const VariableDecl* decl = variable == nullptr ? nullptr : outermost.find_variable(variable->name);
+    SmallVector<std::string, 1> names = updated_variables(node);
+    const auto& read = node.op().traits.reads_variable;
+    const auto* variable = read ? node.find<VariableRef>(*read) : nullptr;
+    if (variable != nullptr) names.push_back(variable->name);
+    const VariableDecl* decl = names.empty() ? nullptr : outermost.find_variable(names[0]);
     return decl == nullptr ? none : decl->device;
   }
 
@@ -158,7 +157,7 @@ class Place final : public Pass {
         const std::string* home = own.empty() ? device(node.provenance().replica) : &own;
         if (home == nullptr) fail(node.provenance().replica, "the node", place_of(node));
         const std::string* instead = homes.instead_of(*home, node.op());
-        if (instead != nullptr && node.op().traits.updates_variable) {
+        if (instead != nullptr && !updated_variables(node).empty()) {
           throw PassError(name(),
                           str("op '", node.op().name, "' has no kernel for ", *home,
                               ", where the variable is that it updates: place the variable elsewhere, or ",

@@ -87,7 +87,7 @@ class CongruenceMaker {
       switch (node.op().region_kind) {
         case RegionKind::kCond: choice(node, level); break;
         case RegionKind::kWhile: loop(node, level); break;
-        default: plain(node, level); break;
+        default: node.op().traits.merges_updates ? merged(node, level) : plain(node, level); break;
       }
     }
   }
@@ -297,6 +297,18 @@ class CongruenceMaker {
   }
 
   // --- regions
+
+  // As if the updates were nodes of their own.
+  void merged(const Node& node, LevelClasses& level) {
+    std::vector<Class> arguments;
+    for (const ValueId input : node.inputs()) arguments.push_back(level.of(input));
+    LevelClasses inner;
+    number(node.regions()[0], arguments, inner);
+    for (std::size_t i = 0; i < node.outputs().size(); ++i)
+      set(node, i, inner.of(node.regions()[0].results()[i]), level);
+    for (const LevelClasses::Update& update : inner.updates_)
+      level.updates_.push_back({update.variable, node.id(), update.before, update.after});
+  }
 
   Class chosen(Class predicate, Class first, Class second) {
     if (first == second) return first;
