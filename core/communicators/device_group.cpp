@@ -13,13 +13,19 @@ namespace lockstep {
 namespace {
 
 // The participants, as long as none of them has failed.
-struct Connected {
-  std::vector<std::unique_ptr<Group>> groups;  // by rank
-  std::atomic<bool> broken{false};
+class Connected {
+ public:
+  std::vector<std::unique_ptr<Group>>& groups() { return groups_; }  // by rank
 
+  // Waits for an abort that is under way, which uses the groups.
+  bool is_broken() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return is_broken_;
+  }
   // The others would wait for one that has failed.
   void abort(const std::exception_ptr& why) noexcept {
-    if (broken.exchange(true, std::memory_order_acq_rel)) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(is_broken_, true)) return;
     try {
       std::rethrow_exception(why);
     } catch (const Error& error) {
@@ -31,8 +37,12 @@ struct Connected {
 
  private:
   void abort_all(const Error& why) noexcept {
-    for (const std::unique_ptr<Group>& group : groups) group->abort(why);
+    for (const std::unique_ptr<Group>& group : groups_) group->abort(why);
   }
+
+  std::mutex mutex_;  // of is_broken_; outlives the groups, whose threads abort
+  bool is_broken_ = false;
+  std::vector<std::unique_ptr<Group>> groups_;
 };
 
 // Signals when as many calls are over; then it is gone.
@@ -89,21 +99,21 @@ DeviceGroup::~DeviceGroup() = default;
 void DeviceGroup::start(std::span<const CommunicatorCall> calls, Completion& done) {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   std::unique_ptr<Connected>& connected = state_->connected;
-  if (connected != nullptr && connected->broken.load(std::memory_order_acquire)) connected = nullptr;
+  if (connected != nullptr && connected->is_broken()) connected = nullptr;
   if (connected == nullptr) {
     auto fresh = std::make_unique<Connected>();
     for (std::unique_ptr<Communicator>& participant : state_->connect())
-      fresh->groups.push_back(std::make_unique<Group>(std::move(participant)));
+      fresh->groups().push_back(std::make_unique<Group>(std::move(participant)));
     connected = std::move(fresh);
   }
-  const std::size_t size = connected->groups.size();
+  const std::size_t size = connected->groups().size();
   if (calls.empty() || size == 0 || calls.size() % size != 0)
     throw InvalidArgument(str("DeviceGroup: ", calls.size(), " calls of ", size, " participants"));
   auto* const joint =
       new Joint(*connected, done, calls.size());  // NOLINT(cppcoreguidelines-owning-memory): see Joint
   for (std::size_t i = 0; i < calls.size(); ++i) {
     try {
-      connected->groups[i % size]->start(calls[i], *joint);
+      connected->groups()[i % size]->start(calls[i], *joint);
     } catch (...) {  // those that were started fail, since the others never come
       joint->drop(calls.size() - i, std::current_exception());
       return;

@@ -3,9 +3,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -48,6 +52,66 @@ struct Arrays {
     return made;
   }
   std::vector<std::vector<float>> in, out;
+};
+
+// A participant whose parts a test writes; its calls are over at once.
+struct Script {
+  std::function<void(const CommunicatorCall&)> start = [](const CommunicatorCall&) {};
+  std::function<void(const Error&)> abort = [](const Error&) {};
+  std::function<void()> close = [] {}, destroyed = [] {};
+};
+
+class Scripted final : public Communicator {
+ public:
+  Scripted(int rank, int size, Script script) : rank_(rank), size_(size), script_(std::move(script)) {}
+  ~Scripted() override { script_.destroyed(); }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  void abort(const Error& why) override { script_.abort(why); }
+  void close() override { script_.close(); }
+
+ protected:
+  Pending start(const CommunicatorCall& call) override {
+    script_.start(call);
+    return {new Over, rank_};
+  }
+
+ private:
+  struct Over final : PendingState {
+    bool done(int /*rank*/) override { return true; }
+    void wait(int /*rank*/) override {}
+    void release(int /*rank*/) noexcept override { delete this; }
+  };
+  int rank_, size_;
+  Script script_;
+};
+
+std::vector<std::unique_ptr<Communicator>> participants_of(std::vector<Script> scripts) {
+  std::vector<std::unique_ptr<Communicator>> made;
+  const int size = static_cast<int>(scripts.size());
+  for (int rank = 0; rank < size; ++rank)
+    made.push_back(
+        std::make_unique<Scripted>(rank, size, std::move(scripts[static_cast<std::size_t>(rank)])));
+  return made;
+}
+
+// A gate that stays open once it was opened.
+class Gate {
+ public:
+  void open() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_open_ = true;
+    changed_.notify_all();
+  }
+  bool wait(std::chrono::milliseconds most = 10s) {  // false: it was not opened in time
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, most, [this] { return is_open_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_open_ = false;
 };
 
 TEST(DeviceGroup, AllParticipantsMakeTheirCalls) {
@@ -100,6 +164,45 @@ TEST(DeviceGroup, AFailureEndsItForAllAndTheNextCallConnectsAgain) {
   group.start(arrays.calls(), done);
   EXPECT_EQ(done.wait(), "");
   EXPECT_THAT(arrays.out[1], Each(6.F));
+  EXPECT_EQ(connected, 2);
+}
+
+// Participants live as long as an abort uses them, also if the next call comes meanwhile.
+TEST(DeviceGroup, ACallDuringAnAbortWaitsForItsEnd) {
+  std::atomic<int> connected = 0;
+  std::atomic<bool> is_aborting = false, ended_early = false;
+  Gate aborting, go_on;
+  DeviceGroup group([&] {
+    std::vector<Script> scripts(2);
+    if (++connected > 1) return participants_of(std::move(scripts));
+    scripts[0].abort = [&](const Error& /*why*/) {
+      is_aborting = true;
+      aborting.open();
+      go_on.wait();
+      is_aborting = false;
+    };
+    scripts[0].destroyed = [&] { ended_early = ended_early || is_aborting; };
+    scripts[1].start = [](const CommunicatorCall& /*call*/) {
+      throw Error(ErrorCode::kUnavailable, "no light");
+    };
+    return participants_of(std::move(scripts));
+  });
+  Arrays arrays(2, 5, 1);
+  Waiter failed, done;
+  group.start(arrays.calls(), failed);
+  ASSERT_TRUE(aborting.wait());
+  Gate returned;
+  std::thread next([&] {
+    group.start(arrays.calls(), done);
+    returned.open();
+  });
+  EXPECT_FALSE(returned.wait(50ms));
+  EXPECT_FALSE(ended_early);
+  go_on.open();
+  next.join();
+  EXPECT_THAT(failed.wait(), HasSubstr("no light"));
+  EXPECT_EQ(done.wait(), "");
+  EXPECT_FALSE(ended_early);
   EXPECT_EQ(connected, 2);
 }
 
