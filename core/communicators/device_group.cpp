@@ -7,10 +7,23 @@
 
 #include "lockstep/core/communicators/group.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/work_in_flight.h"
 
 namespace lockstep {
 
 namespace {
+
+Error error_of(const std::exception_ptr& why) {
+  try {
+    std::rethrow_exception(why);
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::exception& error) {
+    return {code_of(error, ErrorCode::kUnavailable), message_of(error)};
+  } catch (...) {
+    return {ErrorCode::kUnavailable, "a participant failed and did not say why"};
+  }
+}
 
 // The participants, as long as none of them has failed.
 class Connected {
@@ -26,20 +39,11 @@ class Connected {
   void abort(const std::exception_ptr& why) noexcept {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (std::exchange(is_broken_, true)) return;
-    try {
-      std::rethrow_exception(why);
-    } catch (const Error& error) {
-      abort_all(error);
-    } catch (const std::exception& error) {
-      abort_all(Error(ErrorCode::kUnavailable, error.what()));
-    }
+    for (const std::unique_ptr<Group>& group : groups_)
+      internal::insist([&] { group->abort(error_of(why)); });
   }
 
  private:
-  void abort_all(const Error& why) noexcept {
-    for (const std::unique_ptr<Group>& group : groups_) group->abort(why);
-  }
-
   std::mutex mutex_;  // of is_broken_; outlives the groups, whose threads abort
   bool is_broken_ = false;
   std::vector<std::unique_ptr<Group>> groups_;

@@ -4,9 +4,12 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,6 +27,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::sum_of;
 using testing::Waiter;
@@ -112,6 +116,16 @@ class Gate {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_open_ = false;
+};
+
+// Waits for a call, whatever it ends with.
+class Ended final : public Completion {
+ public:
+  void wait() { gate_.wait(); }
+
+ private:
+  void end(std::exception_ptr /*why*/) noexcept override { gate_.open(); }
+  Gate gate_;
 };
 
 TEST(DeviceGroup, AllParticipantsMakeTheirCalls) {
@@ -204,6 +218,31 @@ TEST(DeviceGroup, ACallDuringAnAbortWaitsForItsEnd) {
   EXPECT_EQ(done.wait(), "");
   EXPECT_FALSE(ended_early);
   EXPECT_EQ(connected, 2);
+}
+
+// Whatever a participant throws, all of them are aborted, with a code that says what it was.
+TEST(DeviceGroup, AnyExceptionEndsItForAll) {
+  const auto codes_after = [](const std::function<void()>& fail) {
+    std::vector<ErrorCode> codes;
+    DeviceGroup group([&] {
+      std::vector<Script> scripts(2);
+      for (Script& script : scripts) script.abort = [&](const Error& why) { codes.push_back(why.code()); };
+      scripts[0].start = [fail](const CommunicatorCall& /*call*/) { fail(); };
+      return participants_of(std::move(scripts));
+    });
+    Arrays arrays(2, 5, 1);
+    Ended failed;
+    group.start(arrays.calls(), failed);
+    failed.wait();
+    return codes;
+  };
+  EXPECT_THAT(codes_after([] { throw std::bad_alloc(); }),
+              ElementsAre(ErrorCode::kOutOfMemory, ErrorCode::kOutOfMemory));
+  EXPECT_THAT(codes_after([] { throw std::runtime_error("no light"); }),
+              ElementsAre(ErrorCode::kUnavailable, ErrorCode::kUnavailable));
+  EXPECT_THAT(codes_after([] { throw 7; }), ElementsAre(ErrorCode::kUnavailable, ErrorCode::kUnavailable));
+  EXPECT_THAT(codes_after([] { throw InvalidArgument("odd"); }),
+              ElementsAre(ErrorCode::kInvalidArgument, ErrorCode::kInvalidArgument));
 }
 
 TEST(DeviceGroup, SaysWhatIsWrong) {
