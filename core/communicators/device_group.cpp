@@ -28,6 +28,11 @@ Error error_of(const std::exception_ptr& why) {
 // The participants, as long as none of them has failed.
 class Connected {
  public:
+  Connected() = default;
+  // All at the same time, and none is gone before the threads of all have ended, which abort the others.
+  ~Connected() { Group::leave_all(groups_); }
+  Connected(const Connected&) = delete;
+  Connected& operator=(const Connected&) = delete;
   std::vector<std::unique_ptr<Group>>& groups() { return groups_; }  // by rank
 
   // Waits for an abort that is under way, which uses the groups.

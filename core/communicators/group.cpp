@@ -54,12 +54,26 @@ Group::~Group() {
     static_cast<void>(state_.release());
     return;
   }
+  quit();
+  join();
+}
+
+void Group::leave_all(std::span<const std::unique_ptr<Group>> groups) noexcept {
+  for (const std::unique_ptr<Group>& group : groups) group->quit();
+  for (const std::unique_ptr<Group>& group : groups) group->join();
+}
+
+void Group::quit() noexcept {
+  if (!state_->process.is_of_this_process()) return;
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     state_->quit = true;
   }
   state_->changed.notify_one();
-  state_->thread.join();
+}
+
+void Group::join() noexcept {
+  if (state_->process.is_of_this_process() && state_->thread.joinable()) state_->thread.join();
 }
 
 void Group::abort(const Error& why) { state_->communicator->abort(why); }
@@ -77,12 +91,13 @@ void Group::start(const CommunicatorCall& call, Completion& done) {
   state_->changed.notify_one();
 }
 
-// New calls are begun before an old one is waited for.
+// New calls are begun before an old one is waited for. Takes leave at the end: another thread may still abort the communicator,
+// so that it lives on.
 void Group::State::serve() {
   std::unique_lock<std::mutex> lock(mutex);
   for (;;) {
     if (under_way.empty()) changed.wait(lock, [this] { return quit || !queue.empty(); });
-    if (under_way.empty() && queue.empty()) return;
+    if (under_way.empty() && queue.empty()) break;
     const std::deque<Started> fresh = std::exchange(queue, {});
     lock.unlock();
     for (const Started& started : fresh) begin(started);
@@ -102,6 +117,11 @@ void Group::State::serve() {
       }
     }
     lock.lock();
+  }
+  lock.unlock();
+  try {
+    communicator->close();
+  } catch (...) {  // its destructor leaves as well
   }
 }
 

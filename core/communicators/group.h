@@ -14,6 +14,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "lockstep/core/base/export.h"
 #include "lockstep/core/communicators/communicator.h"
@@ -30,6 +31,9 @@ class LOCKSTEP_API Group {
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
+  // Leaves several groups at the same time, as their destructors do one after the other: participants that take leave may wait
+  // for each other. Nothing is started afterwards.
+  static void leave_all(std::span<const std::unique_ptr<Group>> groups) noexcept;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -42,6 +46,9 @@ class LOCKSTEP_API Group {
   void start(const CommunicatorCall& call, Completion& done);
 
  private:
+  void quit() noexcept;
+  void join() noexcept;
+
   struct State;
   std::unique_ptr<State> state_;
   int rank_ = 0, size_ = 0;

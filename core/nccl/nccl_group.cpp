@@ -225,21 +225,23 @@ void Member::abort(ErrorCode code, const std::string& why) noexcept {
 }
 
 void Member::leave() noexcept {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (comm_ == nullptr) return;
-    aborted_ = true;
-    why_ = "this participant has left it";
-    ncclResult_t result = nccl_.CommFinalize(comm_);
-    for (const auto end = Clock::now() + kLeaving; result == ncclInProgress && Clock::now() < end;) {
-      std::this_thread::sleep_for(kLook);
-      result = state();
-    }
-    if (result == ncclSuccess) {
-      static_cast<void>(nccl_.CommDestroy(std::exchange(comm_, nullptr)));
-      return;
-    }
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (comm_ == nullptr) return;
+  aborted_ = true;
+  why_ = "this participant has left it";
+  ncclResult_t result = nccl_.CommFinalize(comm_);
+  for (const auto end = Clock::now() + kLeaving; result == ncclInProgress && Clock::now() < end;) {
+    lock.unlock();  // an abort does not wait for the others
+    std::this_thread::sleep_for(kLook);
+    lock.lock();
+    if (comm_ == nullptr) return;  // aborted meanwhile
+    result = state();
   }
+  if (result == ncclSuccess) {
+    static_cast<void>(nccl_.CommDestroy(std::exchange(comm_, nullptr)));
+    return;
+  }
+  lock.unlock();
   abort(ErrorCode::kUnavailable, "this participant has left it");
 }
 

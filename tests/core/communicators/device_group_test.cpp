@@ -245,6 +245,60 @@ TEST(DeviceGroup, AnyExceptionEndsItForAll) {
               ElementsAre(ErrorCode::kInvalidArgument, ErrorCode::kInvalidArgument));
 }
 
+TEST(DeviceGroup, ParticipantsLeaveAtTheSameTime) {
+  std::atomic<int> leaving = 0, met = 0;
+  Gate all_leave;
+  {
+    DeviceGroup group([&] {
+      std::vector<Script> scripts(3);
+      for (Script& script : scripts)
+        script.close = [&] {
+          if (++leaving == 3) all_leave.open();
+          if (all_leave.wait()) ++met;
+        };
+      return participants_of(std::move(scripts));
+    });
+    Arrays arrays(3, 5, 1);
+    Waiter done;
+    group.start(arrays.calls(), done);
+    EXPECT_EQ(done.wait(), "");
+  }
+  EXPECT_EQ(met, 3);
+}
+
+// A call may fail while the group is left: the participants are there to be aborted.
+TEST(DeviceGroup, AFailureWhileItIsLeftEndsItForAll) {
+  std::atomic<int> destroyed = 0, aborted_late = 0;
+  Gate left, go_on;
+  Arrays arrays(2, 5, 1);
+  Waiter failed;
+  std::thread other;
+  {
+    DeviceGroup group([&] {
+      std::vector<Script> scripts(2);
+      for (Script& script : scripts) {
+        script.destroyed = [&] { ++destroyed; };
+        script.abort = [&](const Error& /*why*/) { aborted_late += destroyed; };
+      }
+      scripts[0].close = [&] { left.open(); };
+      scripts[1].start = [&](const CommunicatorCall& /*call*/) {
+        go_on.wait();
+        throw Error(ErrorCode::kUnavailable, "no light");
+      };
+      return participants_of(std::move(scripts));
+    });
+    group.start(arrays.calls(), failed);
+    other = std::thread([&] {
+      left.wait();
+      std::this_thread::sleep_for(20ms);
+      go_on.open();
+    });
+  }
+  other.join();
+  EXPECT_THAT(failed.wait(), HasSubstr("no light"));
+  EXPECT_EQ(aborted_late, 0);
+}
+
 TEST(DeviceGroup, SaysWhatIsWrong) {
   EXPECT_THROW(DeviceGroup(nullptr), InvalidArgument);
   std::atomic<int> connected = 0;
