@@ -818,7 +818,7 @@ std::shared_ptr<DeviceGroup> FakeGpu::connect(std::span<const DeviceFacts> devic
     if (found == devices_.end()) throw InvalidArgument(str("the fake has no ", facts.device));
     members.push_back(*found);
   }
-  return std::make_shared<DeviceGroup>([members = std::move(members), order = order_] {
+  return std::make_shared<DeviceGroup>([members = std::move(members), order = order_](Deadline) {
     InProcessGroup group(static_cast<int>(members.size()));
     std::vector<std::unique_ptr<Communicator>> participants;
     for (std::size_t i = 0; i < members.size(); ++i) {

@@ -2,6 +2,7 @@
 #include "lockstep/core/communicators/device_group.h"
 
 #include <atomic>
+#include <condition_variable>
 #include <mutex>
 #include <utility>
 
@@ -93,10 +94,45 @@ class Joint final : public Completion {
 }  // namespace
 
 struct DeviceGroup::State {
+  // What the calls of `lock` go to from now on; connected if need be, while the lock is not held.
+  Connected& get(std::unique_lock<std::mutex>& lock, Deadline deadline);
+
   Connect connect;
   std::mutex mutex;  // calls of several threads have one order at all participants
+  std::condition_variable changed;
+  bool is_connecting = false;
   std::unique_ptr<Connected> connected;
 };
+
+Connected& DeviceGroup::State::get(std::unique_lock<std::mutex>& lock, Deadline deadline) {
+  const auto nobody_connects = [this] { return !is_connecting; };
+  if (!deadline) {
+    changed.wait(lock, nobody_connects);
+  } else if (!changed.wait_until(lock, *deadline, nobody_connects)) {
+    throw Error(ErrorCode::kDeadlineExceeded,
+                "DeviceGroup: the participants were still being connected for another call");
+  }
+  if (connected != nullptr && !connected->is_broken()) return *connected;
+  is_connecting = true;
+  std::unique_ptr<Connected> fresh, broken = std::move(connected);
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    broken = nullptr;  // the devices are free then
+    fresh = std::make_unique<Connected>();
+    for (std::unique_ptr<Communicator>& participant : connect(deadline))
+      fresh->groups().push_back(std::make_unique<Group>(std::move(participant)));
+  } catch (...) {
+    error = std::current_exception();
+    fresh = nullptr;
+  }
+  lock.lock();
+  is_connecting = false;
+  connected = std::move(fresh);
+  changed.notify_all();
+  if (error != nullptr) std::rethrow_exception(error);
+  return *connected;
+}
 
 DeviceGroup::DeviceGroup(Connect connect) : state_(std::make_unique<State>()) {
   if (!connect) throw InvalidArgument("DeviceGroup: got no function that connects the participants");
@@ -106,23 +142,20 @@ DeviceGroup::DeviceGroup(Connect connect) : state_(std::make_unique<State>()) {
 DeviceGroup::~DeviceGroup() = default;
 
 void DeviceGroup::start(std::span<const CommunicatorCall> calls, Completion& done) {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
-  std::unique_ptr<Connected>& connected = state_->connected;
-  if (connected != nullptr && connected->is_broken()) connected = nullptr;
-  if (connected == nullptr) {
-    auto fresh = std::make_unique<Connected>();
-    for (std::unique_ptr<Communicator>& participant : state_->connect())
-      fresh->groups().push_back(std::make_unique<Group>(std::move(participant)));
-    connected = std::move(fresh);
+  Deadline deadline;
+  for (const CommunicatorCall& call : calls) {
+    if (call.deadline && (!deadline || *call.deadline < *deadline)) deadline = call.deadline;
   }
-  const std::size_t size = connected->groups().size();
+  std::unique_lock<std::mutex> lock(state_->mutex);
+  Connected& connected = state_->get(lock, deadline);
+  const std::size_t size = connected.groups().size();
   if (calls.empty() || size == 0 || calls.size() % size != 0)
     throw InvalidArgument(str("DeviceGroup: ", calls.size(), " calls of ", size, " participants"));
   auto* const joint =
-      new Joint(*connected, done, calls.size());  // NOLINT(cppcoreguidelines-owning-memory): see Joint
+      new Joint(connected, done, calls.size());  // NOLINT(cppcoreguidelines-owning-memory): see Joint
   for (std::size_t i = 0; i < calls.size(); ++i) {
     try {
-      connected->groups()[i % size]->start(calls[i], *joint);
+      connected.groups()[i % size]->start(calls[i], *joint);
     } catch (...) {  // those that were started fail, since the others never come
       joint->drop(calls.size() - i, std::current_exception());
       return;

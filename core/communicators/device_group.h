@@ -23,8 +23,9 @@ namespace lockstep {
 
 class LOCKSTEP_API DeviceGroup {
  public:
-  // All participants, by rank; called when they are first needed.
-  using Connect = std::function<std::vector<std::unique_ptr<Communicator>>()>;
+  // All participants, by rank; called when they are first needed, by one thread at a time. Until the deadline it may wait for
+  // what connects them.
+  using Connect = std::function<std::vector<std::unique_ptr<Communicator>>(Deadline)>;
   // Throws InvalidArgument without a function.
   explicit DeviceGroup(Connect connect);
   // Waits for the calls that were started.
@@ -34,7 +35,8 @@ class LOCKSTEP_API DeviceGroup {
 
   // Some collectives, one after the other: of each the calls of all participants, by rank. Their memory belongs to them until
   // `done` is signalled, when all of them are over, with the first failure if there is one: then the group is aborted.
-  // Throws what connecting throws, InvalidArgument if the calls are no multiple of the participants, and std::bad_alloc; `done`
+  // The earliest deadline of the calls holds for connecting too, also for what another thread connects.
+  // Throws what connecting throws, DeadlineExceeded, InvalidArgument if the calls are no multiple of the participants, and std::bad_alloc; `done`
   // is not signalled then.
   void start(std::span<const CommunicatorCall> calls, Completion& done);
 

@@ -17,8 +17,9 @@ namespace lockstep::internal {
 namespace {
 
 // Each card on a thread of its own: a participant waits for the others while it joins.
-std::vector<std::unique_ptr<Communicator>> join_all(const std::vector<int>& cards) {
-  const Deadline deadline = deadline_in(std::chrono::minutes(2));
+std::vector<std::unique_ptr<Communicator>> join_all(const std::vector<int>& cards, Deadline deadline) {
+  const Deadline latest = deadline_in(std::chrono::minutes(2));
+  if (!deadline || *latest < *deadline) deadline = latest;
   InProcessRendezvous place;
   std::vector<std::unique_ptr<Communicator>> joined(cards.size());
   std::vector<std::exception_ptr> errors(cards.size());
@@ -49,7 +50,8 @@ std::vector<std::unique_ptr<Communicator>> join_all(const std::vector<int>& card
 CardCollectives find_nccl() {
   if (!has_nccl()) return {};
   return {"nccl", [](std::vector<int> cards) {
-            return std::make_shared<DeviceGroup>([cards = std::move(cards)] { return join_all(cards); });
+            return std::make_shared<DeviceGroup>(
+                [cards = std::move(cards)](Deadline deadline) { return join_all(cards, deadline); });
           }};
 }
 

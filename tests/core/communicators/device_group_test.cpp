@@ -33,7 +33,7 @@ using testing::sum_of;
 using testing::Waiter;
 
 DeviceGroup::Connect connects(int size, std::atomic<int>& times) {
-  return [size, &times] {
+  return [size, &times](Deadline) {
     ++times;
     InProcessGroup room(size);
     std::vector<std::unique_ptr<Communicator>> participants;
@@ -186,7 +186,7 @@ TEST(DeviceGroup, ACallDuringAnAbortWaitsForItsEnd) {
   std::atomic<int> connected = 0;
   std::atomic<bool> is_aborting = false, ended_early = false;
   Gate aborting, go_on;
-  DeviceGroup group([&] {
+  DeviceGroup group([&](Deadline) {
     std::vector<Script> scripts(2);
     if (++connected > 1) return participants_of(std::move(scripts));
     scripts[0].abort = [&](const Error& /*why*/) {
@@ -224,7 +224,7 @@ TEST(DeviceGroup, ACallDuringAnAbortWaitsForItsEnd) {
 TEST(DeviceGroup, AnyExceptionEndsItForAll) {
   const auto codes_after = [](const std::function<void()>& fail) {
     std::vector<ErrorCode> codes;
-    DeviceGroup group([&] {
+    DeviceGroup group([&](Deadline) {
       std::vector<Script> scripts(2);
       for (Script& script : scripts) script.abort = [&](const Error& why) { codes.push_back(why.code()); };
       scripts[0].start = [fail](const CommunicatorCall& /*call*/) { fail(); };
@@ -249,7 +249,7 @@ TEST(DeviceGroup, ParticipantsLeaveAtTheSameTime) {
   std::atomic<int> leaving = 0, met = 0;
   Gate all_leave;
   {
-    DeviceGroup group([&] {
+    DeviceGroup group([&](Deadline) {
       std::vector<Script> scripts(3);
       for (Script& script : scripts)
         script.close = [&] {
@@ -274,7 +274,7 @@ TEST(DeviceGroup, AFailureWhileItIsLeftEndsItForAll) {
   Waiter failed;
   std::thread other;
   {
-    DeviceGroup group([&] {
+    DeviceGroup group([&](Deadline) {
       std::vector<Script> scripts(2);
       for (Script& script : scripts) {
         script.destroyed = [&] { ++destroyed; };
@@ -299,6 +299,37 @@ TEST(DeviceGroup, AFailureWhileItIsLeftEndsItForAll) {
   EXPECT_EQ(aborted_late, 0);
 }
 
+// The earliest deadline of the calls is that of connecting; who waits for another thread's connecting has his own.
+TEST(DeviceGroup, DeadlinesHoldForConnecting) {
+  std::vector<Deadline> asked;
+  Gate connecting, go_on;
+  DeviceGroup group([&](Deadline deadline) {
+    asked.push_back(deadline);
+    connecting.open();
+    go_on.wait();
+    return participants_of(std::vector<Script>(2));
+  });
+  Arrays arrays(2, 5, 1);
+  std::vector<CommunicatorCall> calls = arrays.calls();
+  const Deadline late = deadline_in(20s), early = deadline_in(10s), at_once = deadline_in(20ms);
+  calls[0].deadline = late;
+  calls[1].deadline = early;
+  Waiter done, never;
+  std::thread first([&, calls] { group.start(calls, done); });
+  ASSERT_TRUE(connecting.wait());
+  calls[0].deadline = at_once;
+  try {
+    group.start(calls, never);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded) << error.what();
+  }
+  go_on.open();
+  first.join();
+  EXPECT_EQ(done.wait(), "");
+  EXPECT_THAT(asked, ElementsAre(early));
+}
+
 TEST(DeviceGroup, SaysWhatIsWrong) {
   EXPECT_THROW(DeviceGroup(nullptr), InvalidArgument);
   std::atomic<int> connected = 0;
@@ -307,7 +338,7 @@ TEST(DeviceGroup, SaysWhatIsWrong) {
   Waiter done;
   EXPECT_THROW(group.start(arrays.calls(), done), InvalidArgument);
   EXPECT_THROW(group.start({}, done), InvalidArgument);
-  DeviceGroup none([]() -> std::vector<std::unique_ptr<Communicator>> {
+  DeviceGroup none([](Deadline) -> std::vector<std::unique_ptr<Communicator>> {
     throw Error(ErrorCode::kUnavailable, "no cable");
   });
   try {
