@@ -23,6 +23,7 @@ using Clock = std::chrono::steady_clock;
 using Kind = CommunicatorCall::Kind;
 
 constexpr std::chrono::microseconds kLook{20};  // between two looks at what goes on by itself
+constexpr std::chrono::milliseconds kKnock{2};  // between two looks for a member that has not come
 constexpr std::chrono::seconds kLeaving{2};     // for the others to take leave, too
 
 // The functions of the library, by the names of their declarations.
@@ -81,7 +82,7 @@ bool has_passed(Deadline deadline) { return deadline && Clock::now() >= *deadlin
 // One participant. Operations under way keep it alive.
 class Member {
  public:
-  Member(const NcclGroupSpec& spec, Rendezvous& rendezvous, Deadline deadline);
+  Member(const NcclGroupSpec& spec, Rendezvous& rendezvous, Deadline deadline, const std::stop_token& stop);
   ~Member();
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
@@ -104,11 +105,12 @@ class Member {
   void throw_if_aborted();
 
  private:
-  void connect(Rendezvous& rendezvous, Deadline deadline);
+  void connect(Rendezvous& rendezvous, Deadline deadline, const std::stop_token& stop);
   std::string missing(Rendezvous& rendezvous) const;
   std::string key(std::string_view what) const { return str(spec_.name, ".", spec_.generation, "/", what); }
   // Waits for a call that goes on by itself.
-  void settle(ncclResult_t result, const char* what, Deadline deadline);
+  void settle(ncclResult_t result, const char* what, Deadline deadline, const std::stop_token& stop = {});
+  void check_goes_on(const std::stop_token& stop) const;
   ncclResult_t state();
   void put_together(std::span<const CommunicatorCall> calls, cudaEvent_t end, Deadline deadline);
   void put_one(const CommunicatorCall& call);
@@ -125,13 +127,14 @@ class Member {
   std::string why_;
 };
 
-Member::Member(const NcclGroupSpec& spec, Rendezvous& rendezvous, Deadline deadline)
+Member::Member(const NcclGroupSpec& spec, Rendezvous& rendezvous, Deadline deadline,
+               const std::stop_token& stop)
     : spec_(spec), card_(Card::at(spec.card)) {
   card_.use();
   card_.check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream for NCCL");
   try {
     card_.check(cudaMalloc(&word_, sizeof(std::int64_t)), "memory for barriers");
-    connect(rendezvous, deadline);
+    connect(rendezvous, deadline, stop);
   } catch (...) {
     abort(ErrorCode::kUnavailable, "it could not be built");
     static_cast<void>(cudaFree(word_));
@@ -152,7 +155,7 @@ Member::~Member() {
   static_cast<void>(cudaStreamDestroy(stream_));
 }
 
-void Member::connect(Rendezvous& rendezvous, Deadline deadline) {
+void Member::connect(Rendezvous& rendezvous, Deadline deadline, const std::stop_token& stop) {
   ncclUniqueId id;
   rendezvous.set(key(str("member-", spec_.rank)), "here");
   if (spec_.rank == 0) {
@@ -160,6 +163,10 @@ void Member::connect(Rendezvous& rendezvous, Deadline deadline) {
     rendezvous.set(key("id"), std::string_view(id.internal, sizeof id.internal));
   } else {
     try {
+      while (stop.stop_possible() && !rendezvous.has(key("id")) && !has_passed(deadline)) {
+        check_goes_on(stop);
+        std::this_thread::sleep_for(kKnock);
+      }
       const std::string bytes = rendezvous.get(key("id"), deadline);
       if (bytes.size() != sizeof id.internal)
         throw Error(ErrorCode::kUnavailable, str("the id of group '", spec_.name, "' is no id of NCCL"));
@@ -174,7 +181,7 @@ void Member::connect(Rendezvous& rendezvous, Deadline deadline) {
   config.blocking = 0;
   try {
     settle(nccl_.CommInitRankConfig(&comm_, spec_.size, id, spec_.rank, &config), "joining the group",
-           deadline);
+           deadline, stop);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kDeadlineExceeded) throw;
     throw Error(ErrorCode::kDeadlineExceeded,
@@ -196,8 +203,14 @@ ncclResult_t Member::state() {
   return asked == ncclSuccess ? result : asked;
 }
 
-void Member::settle(ncclResult_t result, const char* what, Deadline deadline) {
+void Member::check_goes_on(const std::stop_token& stop) const {
+  if (stop.stop_requested())
+    throw Error(ErrorCode::kCancelled, str("group '", spec_.name, "': joining it was given up"));
+}
+
+void Member::settle(ncclResult_t result, const char* what, Deadline deadline, const std::stop_token& stop) {
   while (result == ncclInProgress) {
+    check_goes_on(stop);
     if (has_passed(deadline))
       throw Error(ErrorCode::kDeadlineExceeded, str("group '", spec_.name, "': ", what, " took too long"));
     std::this_thread::sleep_for(kLook);
@@ -480,14 +493,14 @@ class NcclCommunicator final : public Communicator {
 Decision has_nccl() { return Library::get().found; }
 
 std::unique_ptr<Communicator> connect_nccl(const NcclGroupSpec& spec, Rendezvous& rendezvous,
-                                           Deadline deadline) {
+                                           Deadline deadline, const std::stop_token& stop) {
   if (const Decision found = has_nccl(); !found) throw Error(ErrorCode::kUnavailable, found.reason());
   if (spec.size < 1 || spec.rank < 0 || spec.rank >= spec.size)
     throw InvalidArgument(str("connect_nccl: there is no member ", spec.rank, " of ", spec.size));
   if (spec.card < 0 || spec.card >= Card::count())
     throw InvalidArgument(str("connect_nccl: there is no card ", spec.card, ": this machine has ",
                               counted(static_cast<std::size_t>(Card::count()), "card")));
-  return std::make_unique<NcclCommunicator>(std::make_shared<Member>(spec, rendezvous, deadline));
+  return std::make_unique<NcclCommunicator>(std::make_shared<Member>(spec, rendezvous, deadline, stop));
 }
 
 }  // namespace lockstep

@@ -23,6 +23,7 @@
 #pragma once
 
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "lockstep/core/base/export.h"
@@ -42,8 +43,9 @@ struct NcclGroupSpec {
 // Is the library there? The reason of a no says what was looked for.
 LOCKSTEP_API Decision has_nccl();
 // Waits for the other participants. Throws InvalidArgument for a rank or a card that does not exist, Unavailable if there is no
-// NCCL or it fails, and DeadlineExceeded, which names those that have not come.
+// NCCL or it fails, DeadlineExceeded, which names those that have not come, and Cancelled if `stop` asked it to give up.
 LOCKSTEP_API std::unique_ptr<Communicator> connect_nccl(const NcclGroupSpec& spec, Rendezvous& rendezvous,
-                                                        Deadline deadline = {});
+                                                        Deadline deadline = {},
+                                                        const std::stop_token& stop = {});
 
 }  // namespace lockstep

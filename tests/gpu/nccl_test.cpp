@@ -337,6 +337,21 @@ TEST_F(NcclGroup, ConnectsTheCardsOfAProcess) {
   }
 }
 
+// The participant that cannot join is the error, and no other waits for it.
+TEST_F(NcclGroup, ACardThatCannotJoinIsToldAtOnce) {
+  const internal::CardCollectives nccl = internal::find_nccl();
+  const auto begin = std::chrono::steady_clock::now();
+  for (const std::vector<int>& cards : {std::vector<int>{0, 99}, std::vector<int>{99, 0}}) {
+    const std::shared_ptr<DeviceGroup> group = nccl.connect(cards);
+    const std::vector<CommunicatorCall> calls(2);
+    testing::Waiter done;
+    const auto error = caught([&] { group->start(calls, done); });
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument) << error.what;
+    EXPECT_NE(error.what.find("there is no card 99"), std::string::npos) << error.what;
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s);
+}
+
 TEST_F(NcclGroup, RefusesRanksAndCardsThatDoNotExist) {
   InProcessRendezvous place;
   EXPECT_THROW(connect_nccl({.rank = 2, .size = 2}, place), InvalidArgument);
