@@ -196,6 +196,7 @@ class FakeGpu::Order {
     return calls_;
   }
   std::atomic<std::uint64_t> replays{0};
+  std::atomic<bool> refuses_recordings{false};
 
  private:
   struct Access {
@@ -737,6 +738,7 @@ std::unique_ptr<Recording> FakeGpu::Lane::end_recording() {
     throw FailedPrecondition(
         "the recording ends before work of another stream: let the first stream wait for an event after it");
   }
+  if (order_->refuses_recordings) throw Error(ErrorCode::kOutOfMemory, "no memory for a recording");
   return std::make_unique<Replayer>(tape, std::move(healths));
 }
 
@@ -920,6 +922,7 @@ void FakeGpu::set_delays(std::chrono::microseconds longest, std::uint64_t seed) 
   order_->set_delays(longest, seed);
 }
 void FakeGpu::set_delay(std::chrono::microseconds each) { order_->set_delay(each); }
+void FakeGpu::refuse_recordings(bool refuse) { order_->refuses_recordings = refuse; }
 std::uint64_t FakeGpu::calls() const { return order_->calls(); }
 std::uint64_t FakeGpu::replays() const { return order_->replays; }
 

@@ -94,6 +94,8 @@ class LOCKSTEP_API FakeGpu : public DeviceBackend {
   // runs, or is refused at once.
   void fail_call(std::uint64_t k);
   void refuse_call(std::uint64_t k);
+  // Recordings that end from now on find no memory.
+  void refuse_recordings(bool refuse);
   void lose(int device);
   // Before every call a pause of up to this long, drawn from the seed; or one of exactly this long.
   void set_delays(std::chrono::microseconds longest, std::uint64_t seed);

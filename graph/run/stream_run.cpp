@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <limits>
-#include <new>
 #include <utility>
 
 namespace lockstep::internal {
@@ -327,7 +327,8 @@ void StreamRun::put_body(std::uint32_t index) {
   if (body.recording == nullptr && body.runs > 0) {
     try {
       record_body(index);
-    } catch (const std::bad_alloc&) {  // nothing of it has run: call by call it needs no memory
+    } catch (const std::exception& error) {  // nothing of it has run: call by call it needs no memory
+      if (code_of(error, ErrorCode::kInternal) != ErrorCode::kOutOfMemory) throw;
     }
   }
   if (body.recording != nullptr) {

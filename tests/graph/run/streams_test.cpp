@@ -421,6 +421,23 @@ TEST_F(Streams, ACallThatIsRefusedEndsTheRunAlone) {
   }
 }
 
+// A card says that there is no memory by an Error.
+TEST_F(Streams, WithoutMemoryForARecordingARunGoesCallByCall) {
+  const Graph graph = crossing_graph();
+  const std::vector<Tensor> fed = list({vec({1, -2, 3, 0.5})});
+  const Program program = compile(graph, runtime(1), {.variables = std::make_shared<VariableStore>()});
+  Interpreter interpreter(graph);
+  gpus_->refuse_recordings(true);
+  for (int i = 0; i < 6; ++i) {
+    if (i == 4) {
+      EXPECT_EQ(gpus_->replays(), 0U);
+      gpus_->refuse_recordings(false);
+    }
+    expect_same_tensors(program.run(fed), interpreter.run(fed));
+  }
+  EXPECT_GT(gpus_->replays(), 0U);
+}
+
 TEST_F(Streams, MemoryThatIsTooSmallIsAnError) {
   const auto gpus = std::make_shared<FakeGpu>(FakeGpuOptions{.devices = 1, .memory_bytes = 1 << 16});
   GraphBuilder b;
