@@ -147,9 +147,7 @@ class Anchor {
 class CardRecording final : public Recording {
  public:
   CardRecording(Card& card, cudaGraph_t graph) : card_(card) {
-    const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
-    static_cast<void>(cudaGraphDestroy(graph));
-    card_.check(status, "cudaGraphInstantiate");
+    card_.check(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
   }
   ~CardRecording() override { static_cast<void>(cudaGraphExecDestroy(executable_)); }
   void replay(Stream& stream) override {
@@ -269,6 +267,7 @@ std::unique_ptr<Recording> CardStream::end_recording() {
   card_.use();
   cudaGraph_t graph = nullptr;
   const cudaError_t status = cudaStreamEndCapture(stream_, &graph);
+  const std::unique_ptr<CUgraph_st, decltype(&cudaGraphDestroy)> owner(graph, &cudaGraphDestroy);
   if (status == cudaErrorIllegalState || status == cudaErrorStreamCaptureUnjoined ||
       status == cudaErrorStreamCaptureWrongThread || status == cudaErrorStreamCaptureInvalidated) {
     static_cast<void>(cudaGetLastError());
