@@ -8,7 +8,7 @@
 // core/communicators/communicator.h says; NCCL does not find out whether they agree, so that calls which do not agree end by
 // their deadlines. What else is different:
 //   bits      equal on all participants, and the same each time for one number of participants and one count; sums are not in
-//             the order of the ranks.
+//             the order of the ranks, and those of f16 and bf16 round, and may overflow, at each step: cast to f32 first.
 //   deadline  holds for the whole operation, and for this participant alone; the others see it leave.
 //   failure   a participant that is lost is noticed by NCCL, in time or not, or by the deadline. Then the group is aborted:
 //             what it had begun ends at once, and later calls say why. A new group can be made in the same process, under

@@ -8,10 +8,11 @@
 // With one replica, or outside of replicated regions, they act on a group of one and give the value itself.
 // All except reductions by min, max and prod have gradients.
 //
-// Sums are taken in the order of the replicas, element by element, so that bits depend on nothing else.
+// Sums are taken in the order of the replicas, element by element, so that bits depend on nothing else: except with by="nccl".
 //
 // An all_reduce with the attribute by="nccl" leaves the values of each replica where they are: what connects their devices
-// combines them (Runtime::device_group). Where nothing does, it is computed in one place, as any other.
+// combines them (Runtime::device_group), in an order of its own and, for f16 and bf16, with a rounding at each step; bits are
+// equal on all replicas and in every run. Where nothing does, it is computed in one place, as any other.
 //
 // The ops that lower-collectives makes of them (reduce_replicas, reduce_chunk, join_chunks, copy) have no
 // function here. Thread safety: as the builder.

@@ -121,6 +121,18 @@ ValueId LowerContext::divide_on(const std::string& device, ValueId sum, std::int
           0};
 }
 
+ValueId LowerContext::cast_on(const std::string& device, ValueId value, DType dtype,
+                              std::int32_t replica) const {
+  return {edit_.insert({.op = "cast",
+                        .name = edit_.graph().node(node_).name() + "/cast",
+                        .inputs = {value},
+                        .attributes = {{"dtype", dtype}},
+                        .origin = node_,
+                        .replica = replica,
+                        .device = device}),
+          0};
+}
+
 ValueId LowerContext::copy(const std::string& device, ValueId value, std::int32_t replica) const {
   const std::string base = edit_.graph().node(node_).name() + "/copy";
   return {edit_.insert({.op = "copy",
@@ -163,6 +175,14 @@ std::vector<ValueId> inputs_of(const LowerContext& c, std::span<const std::size_
     for (const std::size_t t : tensors) values.push_back(c.input(r, t));
   }
   return values;
+}
+
+DType dtype_of(const LowerContext& c, ValueId value) { return c.edit().graph().spec(value).dtype; }
+
+// What steps of a reduction are computed in: one step rounds once by itself.
+DType step_dtype(DType dtype, ReduceOp op) {
+  const bool rounds = op == ReduceOp::kSum || op == ReduceOp::kMean || op == ReduceOp::kProd;
+  return rounds && (dtype == DType::kF16 || dtype == DType::kBF16) ? DType::kF32 : dtype;
 }
 
 class SharedMemory final : public CrossDeviceOps {
@@ -219,6 +239,8 @@ class HierarchicalCopy final : public CrossDeviceOps {
     std::vector<ValueId> sums = c.reduce_on(c.device(0), op, halves, 2);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (divides) sums[i] = c.divide_on(c.device(0), sums[i]);
+      const DType dtype = dtype_of(c, c.input(0, tensors[i]));
+      if (dtype_of(c, sums[i]) != dtype) sums[i] = c.cast_on(c.device(0), sums[i], dtype);
       scatter(c, tensors[i], sums[i], middle);
     }
   }
@@ -228,8 +250,12 @@ class HierarchicalCopy final : public CrossDeviceOps {
   static std::vector<ValueId> gather(LowerContext& c, ReduceOp op, std::span<const std::size_t> tensors,
                                      std::size_t first, std::size_t last) {
     std::vector<ValueId> values = inputs_of(c, tensors, first, last);
+    for (ValueId& value : values) {
+      value = c.copy_to(c.device(first), value);
+      const DType dtype = dtype_of(c, value), wide = step_dtype(dtype, op);
+      if (c.replicas() > 2 && wide != dtype) value = c.cast_on(c.device(first), value, wide);
+    }
     if (last - first == 1) return values;
-    for (ValueId& value : values) value = c.copy_to(c.device(first), value);
     return c.reduce_on(c.device(first), op, values, last - first);
   }
 
@@ -359,10 +385,19 @@ class Nccl final : public CrossDeviceOps {
       cross_device_ops(choice.name)->lower(c);
       return;
     }
+    std::vector<ValueId> values;  // replica by replica
+    for (std::size_t r = 0; r < c.replicas(); ++r) {
+      for (const std::size_t t : tensors) {
+        const ValueId own = c.input(r, t);
+        const DType dtype = dtype_of(c, own), wide = step_dtype(dtype, c.reduce());
+        values.push_back(wide == dtype ? own
+                                       : c.cast_on(c.device(r), own, wide, static_cast<std::int32_t>(r)));
+      }
+    }
     const NodeId made = c.edit().insert(
         {.op = "all_reduce",
          .name = str(c.edit().graph().node(c.node()).name(), "/nccl"),
-         .inputs = inputs_of(c, tensors, 0, c.replicas()),
+         .inputs = values,
          .attributes = {{"by", std::string(name())},
                         {"reduce", std::string(to_string(mean ? ReduceOp::kSum : c.reduce()))},
                         {"replicas", static_cast<std::int64_t>(c.replicas())}},
@@ -373,8 +408,12 @@ class Nccl final : public CrossDeviceOps {
     for (std::size_t r = 0; r < c.replicas(); ++r) {
       for (std::size_t i = 0; i < tensors.size(); ++i) {
         if (!c.is_read(r, tensors[i])) continue;
-        const ValueId sum{made, static_cast<std::uint32_t>(r * tensors.size() + i)};
-        c.give(r, tensors[i], mean ? c.divide_on(c.device(r), sum, static_cast<std::int32_t>(r)) : sum);
+        const auto replica = static_cast<std::int32_t>(r);
+        ValueId value{made, static_cast<std::uint32_t>(r * tensors.size() + i)};
+        if (mean) value = c.divide_on(c.device(r), value, replica);
+        const DType dtype = dtype_of(c, c.input(r, tensors[i]));
+        if (dtype_of(c, value) != dtype) value = c.cast_on(c.device(r), value, dtype, replica);
+        c.give(r, tensors[i], value);
       }
     }
   }

@@ -18,13 +18,14 @@
 //   ring                      each device reduces its 1/P of every tensor (reduce_chunk),   2 (P-1)/P N over each device
 //                             then the parts are joined on each (join_chunks); between
 //                             memories parts are cut first, so that nothing else travels
-//   nccl                      one all_reduce[by="nccl"], whose values stay where they     as NCCL does it
-//                             are; a division for each value if it is a mean
+//   nccl                      one all_reduce[by="nccl"], whose values stay where they     as NCCL does it; of 16-bit sums
+//                             are; a division for each value if it is a mean              twice the bytes
 //
 // All give the bits of the all-reduce: elements are combined in the order of the replicas; a mean is their
 // sum and one division. The exceptions are hierarchical_copy with three or more replicas, which sums the
 // groups' sums: ((0 + 1) + (2 + 3)); the same on every replica and in every run, but rounded at other places;
-// and nccl, which has an order of its own: equal on all replicas, and the same in every run.
+// and nccl, which has an order of its own: equal on all replicas, and the same in every run. Both combine sums, means and
+// products of f16 and bf16 in f32, between casts, so that these overflow nowhere else and round once.
 //
 // nccl is for replicas on cards that NCCL connects (DeviceFacts::collectives), each on one of its own. For
 // others it falls back to reduction_to_one_device, or to shared_memory where all replicas are in one memory;
@@ -80,6 +81,8 @@ class LOCKSTEP_API LowerContext {
                                  std::size_t replicas, std::int32_t replica = -1) const;
   // Divides by the number of replicas.
   ValueId divide_on(const std::string& device, ValueId sum, std::int32_t replica = -1) const;
+  // As another dtype, where it lies.
+  ValueId cast_on(const std::string& device, ValueId value, DType dtype, std::int32_t replica = -1) const;
   // The value on another device; the value itself if it is there already.
   ValueId copy_to(const std::string& device, ValueId value, std::int32_t replica = -1) const;
   ValueId copy(const std::string& device, ValueId value, std::int32_t replica) const;  // in any case

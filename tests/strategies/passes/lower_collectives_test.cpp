@@ -371,6 +371,66 @@ TEST_F(LowerCollectives, NcclSumsAndDividesOnceForAMean) {
                  {.topology = std::string(kConnected)});
 }
 
+TEST_F(LowerCollectives, NcclSumsSixteenBitsInF32) {
+  expect_rewrite("lower-collectives", R"(
+      %x0 = placeholder() : f16[2] on "gpu:0"
+      %x1 = placeholder() : f16[2] on "gpu:1"
+      %t = all_reduce[reduce="mean", replicas=2](%x0, %x1) : f16[2], f16[2]
+      %b = neg(%t:1) : f16[2] on "gpu:1" replica 1
+      return %b
+    )",
+                 R"(
+      %x0 = placeholder() : f16[2] on "gpu:0"
+      %x1 = placeholder() : f16[2] on "gpu:1"
+      %"t/cast" = cast[dtype=f32](%x0) : f32[2] on "gpu:0" replica 0
+      %"t/cast_1" = cast[dtype=f32](%x1) : f32[2] on "gpu:1" replica 1
+      %"t/nccl" = all_reduce[by="nccl", reduce="sum", replicas=2](%"t/cast", %"t/cast_1") : f32[2], f32[2] on "gpu:0"
+      %"t/replicas" = constant[value=f32[] {2}]() : f32[] on "gpu:1" replica 1
+      %"t/mean" = div(%"t/nccl":1, %"t/replicas") : f32[2] on "gpu:1" replica 1
+      %"t/cast_2" = cast[dtype=f16](%"t/mean") : f16[2] on "gpu:1" replica 1
+      %b = neg(%"t/cast_2") : f16[2] on "gpu:1" replica 1
+      return %b
+    )",
+                 {.topology = std::string(kConnected)});
+  expect_unchanged("lower-collectives(ops=nccl)", R"(
+      %x0 = placeholder() : f16[2] on "gpu:0"
+      %x1 = placeholder() : f16[2] on "gpu:1"
+      %t = all_reduce[by="nccl", reduce="max", replicas=2](%x0, %x1) : f16[2], f16[2] on "gpu:0"
+      return %t, %t:1
+    )",
+                   {.topology = std::string(kConnected)});
+}
+
+// Sums that are too large for f16 are on the way to values that are not.
+TEST_F(LowerCollectives, SixteenBitsOverflowNowhereOnTheWay) {
+  const Topology topology = Topology::parse("gpu:0 gpu:1 gpu:2 gpu:3 collectives=nccl");
+  PassContext context{.topology = &topology};
+  for (const char* reduce : {"mean", "sum"}) {
+    const Graph graph =
+        parse(str(R"(
+        %x0 = placeholder() : f16[1] on "gpu:0"
+        %x1 = placeholder() : f16[1] on "gpu:1"
+        %x2 = placeholder() : f16[1] on "gpu:2"
+        %x3 = placeholder() : f16[1] on "gpu:3"
+        %t = all_reduce[reduce=")",
+                  reduce, R"(", replicas=4](%x0, %x1, %x2, %x3) : f16[1], f16[1], f16[1], f16[1]
+        return %t, %t:3
+      )"));
+    const bool mean = reduce == std::string_view("mean");
+    std::vector<Tensor> feeds;
+    for (const double value : {40'000., 40'000., -20'000., mean ? 20'000. : -20'000.})
+      feeds.push_back(Tensor::full(DType::kF16, Shape{1}, value));
+    for (const std::string_view ops :
+         {"auto", "shared_memory", "reduction_to_one_device", "hierarchical_copy", "ring", "nccl"}) {
+      SCOPED_TRACE(str(ops, ", ", reduce));
+      Graph lowered = graph;
+      PassRegistry::global().parse_pipeline(str("lower-collectives(ops=", ops, ")")).run(lowered, context);
+      for (const Tensor& result : Interpreter(lowered).run(feeds))
+        EXPECT_TRUE(result.bit_equal(Tensor::full(DType::kF16, Shape{1}, mean ? 20'000. : 40'000.)));
+    }
+  }
+}
+
 // The order that order-collectives made is the order in which NCCL is called.
 TEST_F(LowerCollectives, NcclKeepsTheOrderOfCollectives) {
   const Topology topology = Topology::parse(kConnected);
