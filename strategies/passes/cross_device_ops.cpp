@@ -361,6 +361,9 @@ Decision is_connected(std::span<const std::string> devices, const Topology* topo
     if (facts == nullptr || facts->collectives != "nccl")
       return Decision::no(
           str("NCCL does not connect ", devices[i].empty() ? "the first device" : devices[i]));
+    const Device &first = facts_of(devices[0])->device, &own = facts->device;
+    if (own.job != first.job || own.task != first.task)
+      return Decision::no(str(devices[0], " and ", devices[i], " are of different processes"));
     for (std::size_t j = 0; j < i; ++j) {
       if (facts_of(devices[j])->memory == facts->memory)
         return Decision::no(

@@ -324,6 +324,16 @@ TEST(CrossDeviceOps, NcclFallsBackAndSaysWhy) {
             "reduction_to_one_device: nccl was asked for: NCCL does not connect gpu:3");
   EXPECT_EQ(choice({"gpu:0", ""}),
             "reduction_to_one_device: nccl was asked for: NCCL does not connect the first device");
+  const Topology workers = Topology::parse(
+      "/job:worker/task:0/gpu:0 /job:worker/task:0/gpu:1 /job:worker/task:1/gpu:0 collectives=nccl");
+  const auto choice_of = [&](std::vector<std::string> devices) {
+    return choose_cross_device_ops("nccl", devices, &workers).to_string();
+  };
+  EXPECT_EQ(choice_of({"/job:worker/task:0/gpu:0", "/job:worker/task:0/gpu:1"}), "nccl: the options name it");
+  EXPECT_EQ(choice_of({"/job:worker/task:0/gpu:0", "/job:worker/task:1/gpu:0"}),
+            "reduction_to_one_device: nccl was asked for: /job:worker/task:0/gpu:0 and "
+            "/job:worker/task:1/gpu:0 are "
+            "of different processes");
   const std::vector<std::string> two = {"gpu:0", "gpu:1"};
   EXPECT_THAT(choose_cross_device_ops("nccl", two).reason, HasSubstr("nothing is known about the devices"));
   EXPECT_EQ(choose_cross_device_ops("ring", two).to_string(), "ring: the options name it");
