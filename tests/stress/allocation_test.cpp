@@ -1,11 +1,14 @@
 // Tests: graph/run/program.cpp, graph/run/run_context.cpp, testing/null_device.cpp
 // Steady state allocates nothing per node, and nothing at all where a program runs inline.
+#include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "lockstep/core/communicators/in_process_group.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/passes/optimize.h"
+#include "lockstep/graph/train/optimizer.h"
 #include "lockstep/testing/null_device.h"
 #include "support/failing_allocations.h"
 #include "support/program_test.h"
@@ -66,6 +69,23 @@ TEST_F(Allocations, TheCounterCounts) {
 TEST_F(Allocations, NoneInline) {
   EXPECT_EQ(allocations_per_run(compile_here(graph_of(10), Runtime({.threads = 2})), feeds_), 0);
   EXPECT_EQ(allocations_per_run(compile_here(graph_of(100), Runtime({.threads = 1})), feeds_), 0);
+}
+
+TEST_F(Allocations, NoneForMergedUpdates) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {64});
+  std::vector<VariableRef> variables;
+  Value loss = sum(x);
+  for (int i = 0; i < 30; ++i) {
+    variables.push_back(b.variable(str("w", i), Tensor::zeros({64})));
+    loss = loss + sum(square(b.read(variables.back()) + x));
+  }
+  AdamW(0.1).minimize(loss, variables);
+  b.result(loss);
+  const Graph step = optimize(b.finish());
+  ASSERT_TRUE(
+      std::ranges::any_of(step.nodes(), [](const Node& node) { return node.op().traits.merges_updates; }));
+  EXPECT_EQ(allocations_per_run(compile_here(step, Runtime({.threads = 2})), feeds_), 0);
 }
 
 TEST_F(Allocations, NoneInlineWithALoopAndABranch) {
