@@ -72,6 +72,7 @@ def captured(make, module, optimizer):
         graph.replay()
         return loss
 
+    replay.uses = make, module, optimizer  # the graph holds no references to the memory that it reads
     return replay
 
 

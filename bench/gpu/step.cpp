@@ -10,6 +10,7 @@
 #include "lockstep/graph/passes/optimize.h"
 #include "lockstep/graph/run/compile.h"
 #include "participants.h"
+#include "support/profile.h"
 
 namespace lockstep::bench {
 
@@ -77,6 +78,15 @@ class Lockstep final : public Participant {
     }
     step_->finish();
     return step_->loss();
+  }
+
+  std::string profile(std::size_t steps) override {
+    Profile profile(step_->program().graph());
+    const double begin = now();
+    for (std::size_t s = 0; s < steps; ++s)
+      step_->program().run(step_->feeds(), {.observer = &profile}).at(0).wait();
+    const double seconds = now() - begin;
+    return profile.table(seconds, seconds, steps);
   }
 
   std::string plan() override {

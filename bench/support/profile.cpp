@@ -1,6 +1,7 @@
 #include "support/profile.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <map>
 #include <utility>
@@ -35,6 +36,14 @@ void Profile::on_node_begin(const NodeEvent&) noexcept { begun = nanoseconds_now
 void Profile::on_node_end(const NodeEvent& event) noexcept {
   Entry& entry = entries_[event.node.id().index()];
   entry.nanoseconds.fetch_add(nanoseconds_now() - begun, std::memory_order_relaxed);
+  entry.calls.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Profile::on_span(const SpanEvent& event) noexcept {
+  Entry& entry = entries_[event.node.id().index()];
+  entry.nanoseconds.fetch_add(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(event.end - event.begin).count(),
+      std::memory_order_relaxed);
   entry.calls.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -5,7 +5,8 @@
 //   std::string table = profile.table(seconds, cpu_seconds, steps);
 //
 // Times are CPU time of the thread that makes a call, so that a busy machine does not matter. Reading that
-// clock twice a call costs half a microsecond, which the last row holds.
+// clock twice a call costs half a microsecond, which the last row holds. Of calls on streams of devices they are
+// the times that the device took.
 // Thread safety: as an Observer's; table() when no run is under way.
 #pragma once
 
@@ -25,6 +26,7 @@ class Profile final : public Observer {
   explicit Profile(const Graph& graph) : entries_(graph.id_bound()), graph_(graph) {}
   void on_node_begin(const NodeEvent& event) noexcept override;
   void on_node_end(const NodeEvent& event) noexcept override;
+  void on_span(const SpanEvent& event) noexcept override;
   // Of `steps` runs that took `seconds` in all, and that much CPU time on all threads.
   std::string table(double seconds, double cpu_seconds, std::size_t steps) const;
 
