@@ -81,7 +81,8 @@ cudaDataType_t type_of(DType dtype) {
 // The way in which cuBLASLt computes it on one card: chosen once, by its heuristic, from the shapes alone.
 class FloatProduct::Plan {
  public:
-  Plan(const Product& product, int card) : handle_(handle_of(card)), is_f64_(product.dtype == DType::kF64) {
+  Plan(const Product& product, int card)
+      : product_(product), card_(card), handle_(handle_of(card)), is_f64_(product.dtype == DType::kF64) {
     const cudaDataType_t type = type_of(product.dtype);
     const bool in_tf32 = product.tf32 && product.dtype == DType::kF32;
     const cublasComputeType_t arithmetic = is_f64_   ? CUBLAS_COMPUTE_64F
@@ -109,11 +110,12 @@ class FloatProduct::Plan {
                                                  sizeof product.alignment),
             "an alignment");
     const cublasLtEpilogue_t wanted = epilogue_of(product);
-    does_all_ = choose(preference.get(), wanted);
+    const bool has_vector = product.bias || product.sums != Product::Sums::kNone;
+    does_all_ = choose(preference.get(), wanted, has_vector);
     if (!does_all_ &&
-        (wanted == CUBLASLT_EPILOGUE_DEFAULT || !choose(preference.get(), CUBLASLT_EPILOGUE_DEFAULT)))
+        (wanted == CUBLASLT_EPILOGUE_DEFAULT || !choose(preference.get(), CUBLASLT_EPILOGUE_DEFAULT, false)))
       throw Error(ErrorCode::kUnimplemented, "cuBLASLt has no algorithm for a product");
-    has_vector_ = does_all_ && (product.bias || product.sums != Product::Sums::kNone);
+    has_vector_ = does_all_ && has_vector;
   }
 
   bool run(cudaStream_t stream, const Matrices& m, void* workspace) const {
@@ -127,28 +129,52 @@ class FloatProduct::Plan {
       lock.lock();
       set_vector(m.bias != nullptr ? m.bias : m.sums);
     }
-    check(cublasLtMatmul(handle_, operation_.get(), one, m.b, b_.get(), m.a, a_.get(),
-                         added != nullptr ? one : none, added != nullptr ? added : m.c, c_.get(), m.c,
-                         c_.get(), &choice_.algo, workspace, kWorkspace, stream),
-          "a product");
+    const cublasStatus_t status =
+        cublasLtMatmul(handle_, operation_.get(), one, m.b, b_.get(), m.a, a_.get(),
+                       added != nullptr ? one : none, added != nullptr ? added : m.c, c_.get(), m.c, c_.get(),
+                       &choice_.algo, workspace, kWorkspace, stream);
+    // Its heuristic has epilogues that the call does not know.
+    const bool is_refused = status == CUBLAS_STATUS_INVALID_VALUE || status == CUBLAS_STATUS_NOT_SUPPORTED;
+    if (is_refused && does_all_ && epilogue_of(product_) != CUBLASLT_EPILOGUE_DEFAULT) {
+      plain().run(stream, {.a = m.a, .b = m.b, .c = m.c}, workspace);
+      return false;
+    }
+    check(status, "a product");
     return does_all_;
   }
 
  private:
   using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 
+  // The product alone.
+  const Plan& plain() const {
+    const std::lock_guard<std::mutex> lock(plain_mutex_);
+    if (plain_ == nullptr) {
+      Product alone = product_;
+      alone.bias = alone.relu = false;
+      alone.sums = Product::Sums::kNone;
+      plain_ = std::make_unique<Plan>(alone, card_);
+    }
+    return *plain_;
+  }
+
   // False: there is no algorithm that does this too.
-  bool choose(cublasLtMatmulPreference_t preference, cublasLtEpilogue_t epilogue) {
+  bool choose(cublasLtMatmulPreference_t preference, cublasLtEpilogue_t epilogue, bool has_vector) {
     check(cublasLtMatmulDescSetAttribute(operation_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                          sizeof epilogue),
           "what follows a product");
-    set_vector(epilogue == CUBLASLT_EPILOGUE_DEFAULT ? nullptr : any_vector());
+    set_vector(has_vector ? any_vector() : nullptr);
     int found = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle_, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(), preference, 1, &choice_, &found);
     // Types and layouts that have no such algorithm are answered in more than one way.
     if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) check(status, "the choice of an algorithm");
-    return status == CUBLAS_STATUS_SUCCESS && found > 0 && choice_.state == CUBLAS_STATUS_SUCCESS;
+    if (status != CUBLAS_STATUS_SUCCESS || found == 0 || choice_.state != CUBLAS_STATUS_SUCCESS) return false;
+    if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) return true;
+    // The heuristic proposes some that a call refuses.
+    cublasLtMatmulHeuristicResult_t checked{};
+    return cublasLtMatmulAlgoCheck(handle_, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
+                                   &choice_.algo, &checked) == CUBLAS_STATUS_SUCCESS;
   }
 
   void set_vector(const void* vector) const {
@@ -177,6 +203,8 @@ class FloatProduct::Plan {
           "the step of a batch");
   }
 
+  Product product_;
+  int card_;
   cublasLtHandle_t handle_;
   bool is_f64_;
   Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
@@ -184,7 +212,9 @@ class FloatProduct::Plan {
   cublasLtMatmulHeuristicResult_t choice_{};
   bool does_all_ = false;  // not the product alone
   bool has_vector_ = false;
-  mutable std::mutex vector_mutex_;  // the operation holds the address of the vector
+  mutable std::mutex plain_mutex_;
+  mutable std::unique_ptr<Plan> plain_;  // once a call was refused
+  mutable std::mutex vector_mutex_;      // the operation holds the address of the vector
 };
 
 // Plans by card, made when it is first used there.
