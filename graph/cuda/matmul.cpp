@@ -181,8 +181,8 @@ KernelFn summing_kernel(const NodeView& node, const AfterProduct& after) {
   };
 }
 
-// Sums beside a product make cuBLASLt slower than a kernel of their own does (on an H200, f32 in TF32 by half, bf16 by a fifth),
-// unless elements have 16 bits and there are many rows.
+// Are sums left to cuBLASLt, beside the product? That costs about as much as a kernel of their own, but several times as much in
+// 16 bits if rows are not aligned; with many rows it saves reading them again.
 bool are_sums_free(const Product& product) {
   constexpr std::int64_t kManyRows = 4096, kAligned = 8;
   return size_of(product.dtype) == 2 && product.k >= kManyRows && product.m % kAligned == 0 &&
