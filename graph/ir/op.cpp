@@ -50,9 +50,7 @@ Group& NodeView::group(std::string_view name) const {
   return runtime_->group(name);
 }
 
-int NodeView::card() const {
-  return runtime_ == nullptr ? -1 : runtime_->topology().facts(*device_).card;
-}
+int NodeView::card() const { return runtime_ == nullptr ? -1 : runtime_->topology().facts(*device_).card; }
 
 void NodeView::fail(const std::string& message) { throw InvalidArgument(message); }
 
