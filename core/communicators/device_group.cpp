@@ -62,7 +62,7 @@ class Joint final : public Completion {
       : connected_(connected), done_(done), left_(calls) {}
 
   // What was not started does not come.
-  void drop(std::size_t calls, std::exception_ptr why) noexcept {
+  void drop(std::size_t calls, const std::exception_ptr& why) noexcept {
     for (std::size_t i = 0; i < calls; ++i) failed(why);
   }
 

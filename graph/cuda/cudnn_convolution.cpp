@@ -316,7 +316,7 @@ class CudnnConvolution::Plans {
       if (!known->second.is_plan) return nullptr;
       if (auto plan = known->second.plan.lock()) return plan;
     }
-    const std::shared_ptr<const Plan> plan = make(part, windows, dtype, tf32, card);
+    std::shared_ptr<const Plan> plan = make(part, windows, dtype, tf32, card);
     if (by_key_.size() >= most_) forget();
     by_key_[key] = {plan != nullptr, plan};
     return plan;

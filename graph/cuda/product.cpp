@@ -2,6 +2,7 @@
 #include "lockstep/graph/cuda/internal/product.h"
 
 #include <array>
+#include <cstddef>
 #include <mutex>
 
 #include <cublasLt.h>
@@ -53,8 +54,8 @@ class Owned {
 
 // The vector of an epilogue while an algorithm is chosen, which goes by its alignment alone.
 const void* any_vector() {
-  constexpr std::uintptr_t kAlignment = 16;
-  return reinterpret_cast<const void*>(kAlignment);
+  alignas(16) static constexpr std::array<std::byte, 16> kPlace{};
+  return kPlace.data();
 }
 
 // cuBLASLt's matrix A is our b, and its rows are our columns.

@@ -34,6 +34,7 @@ class SplitUpdates final : public Pass {
     if (merged.empty()) return false;
     Rewriter edit(level, name(), &outermost);
     std::vector<Rewriter::Replacement> gone;
+    gone.reserve(merged.size());
     for (const NodeId id : merged) gone.push_back(split(edit, id));
     edit.replace_and_erase(gone);
     return true;
