@@ -268,10 +268,10 @@ Graph deep_step() {
   std::vector<VariableRef> variables;
   Value h = x;
   for (std::int64_t i = 0; i < kLayers; ++i) {
-    const VariableRef w =
-        b.variable(str("w", i), testing::random_tensor({DType::kF32, Shape{16, 16}}, 3 + i));
-    const VariableRef bias =
-        b.variable(str("b", i), testing::random_tensor({DType::kF32, Shape{16}}, 100 + i));
+    const VariableRef w = b.variable(
+        str("w", i), testing::random_tensor({DType::kF32, Shape{16, 16}}, static_cast<std::uint64_t>(3 + i)));
+    const VariableRef bias = b.variable(
+        str("b", i), testing::random_tensor({DType::kF32, Shape{16}}, static_cast<std::uint64_t>(100 + i)));
     variables.insert(variables.end(), {w, bias});
     h = tanh(matmul(h, b.read(w)) * 0.1F + b.read(bias));
   }
