@@ -64,7 +64,7 @@ if(LOCKSTEP_CUDA)
       endif()
     endif()
     if(LOCKSTEP_CUDNN_INCLUDE_DIR AND LOCKSTEP_CUDNN_IS_KNOWN)
-      foreach(source IN ITEMS cudnn.cpp cudnn_convolution.cpp)
+      foreach(source IN ITEMS cudnn.cpp products/cudnn_convolution.cpp)
         set_property(SOURCE "${PROJECT_SOURCE_DIR}/graph/cuda/${source}" APPEND PROPERTY COMPILE_DEFINITIONS LOCKSTEP_CUDNN)
         set_property(SOURCE "${PROJECT_SOURCE_DIR}/graph/cuda/${source}" APPEND PROPERTY
                      INCLUDE_DIRECTORIES "${LOCKSTEP_CUDNN_INCLUDE_DIR}")

@@ -1,10 +1,10 @@
-// Tests: graph/cuda/cudnn.cpp, graph/cuda/cudnn_convolution.cpp
+// Tests: graph/cuda/cudnn.cpp, graph/cuda/products/cudnn_convolution.cpp
 // What cuDNN is asked for; that results are right is tested with all other convolutions (tests/graph/ops).
 #include "lockstep/graph/cuda/cudnn.h"
 
 #include <gtest/gtest.h>
 
-#include "lockstep/graph/cuda/internal/cudnn_convolution.h"
+#include "lockstep/graph/cuda/products/internal/cudnn_convolution.h"
 #include "support/on_card.h"
 
 namespace lockstep::internal::cuda {

@@ -1,5 +1,5 @@
-// Tests: graph/cuda/register.cpp, graph/cuda/updates.cpp, graph/cuda/replicas.cpp, graph/cuda/scatter.cpp,
-//        graph/cuda/sorted_rows.cpp
+// Tests: graph/cuda/register.cpp, graph/cuda/updates/updates.cpp, graph/cuda/replicas.cpp,
+//        graph/cuda/indices/scatter.cpp, graph/cuda/indices/sorted_rows.cpp
 // Whole programs on a card: training as on the CPU, the same bits each time, refusals, logical GPUs.
 #include "support/program_test.h"
 

@@ -1,6 +1,6 @@
-// Tests: graph/cuda/cudnn_convolution.cpp
+// Tests: graph/cuda/products/cudnn_convolution.cpp
 // What is not left to cuDNN, on machines without a card too; tests/gpu/cudnn_test.cpp has the rest.
-#include "lockstep/graph/cuda/internal/cudnn_convolution.h"
+#include "lockstep/graph/cuda/products/internal/cudnn_convolution.h"
 
 #include <gtest/gtest.h>
 

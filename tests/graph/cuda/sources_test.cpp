@@ -1,9 +1,10 @@
 // Tests: graph/cuda/elementwise.cpp, graph/cuda/elementwise_source.cpp, graph/cuda/jit.cpp, graph/cuda/prelude.cpp,
-//        graph/cuda/types.cpp, graph/cuda/moves.cpp, graph/cuda/copies.cpp, graph/cuda/reductions.cpp,
-//        graph/cuda/softmax.cpp, graph/cuda/matmul.cpp, graph/cuda/indexing.cpp,
-//        graph/cuda/random.cpp, graph/cuda/layer_norm.cpp, graph/cuda/scans.cpp, graph/cuda/scatter.cpp,
-//        graph/cuda/windows.cpp, graph/cuda/pooling.cpp, graph/cuda/convolution.cpp, graph/cuda/product.cpp,
-//        graph/cuda/sorted_rows.cpp, graph/cuda/rows.cpp, graph/cuda/merged_updates.cpp
+//        graph/cuda/types.cpp, graph/cuda/moves.cpp, graph/cuda/copies.cpp, graph/cuda/random.cpp,
+//        graph/cuda/rows/reductions.cpp, graph/cuda/rows/softmax.cpp, graph/cuda/rows/layer_norm.cpp,
+//        graph/cuda/rows/scans.cpp, graph/cuda/rows/rows.cpp, graph/cuda/indices/indexing.cpp,
+//        graph/cuda/indices/scatter.cpp, graph/cuda/indices/sorted_rows.cpp, graph/cuda/products/matmul.cpp,
+//        graph/cuda/products/windows.cpp, graph/cuda/products/pooling.cpp, graph/cuda/products/convolution.cpp,
+//        graph/cuda/products/product.cpp, graph/cuda/updates/merged_updates.cpp
 // The kernels that are generated compile, on machines without a card too.
 #include <cstdlib>
 #include <filesystem>

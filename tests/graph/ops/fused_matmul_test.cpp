@@ -1,4 +1,5 @@
-// Tests: graph/ops/fused/fused_matmul.cpp, graph/ops/rules/products.cpp, graph/cuda/matmul.cpp, graph/cuda/product.cpp
+// Tests: graph/ops/fused/fused_matmul.cpp, graph/ops/rules/products.cpp, graph/cuda/products/matmul.cpp,
+//        graph/cuda/products/product.cpp
 // Products with what follows them give the bits of the nodes that they stand for, on CPUs; on a card what is near them.
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-// graph/cuda/internal/product.h - products of row-major matrices of floating values, by cuBLASLt.
+// graph/cuda/products/internal/product.h - products of row-major matrices of floating values, by cuBLASLt.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,9 @@
-// graph/cuda/internal/rows.h - kernels for rows of neighbours that a group of threads keeps in registers.
+// graph/cuda/rows/internal/rows.h - kernels for rows of neighbours that a group of threads keeps in registers.
 //
 // A row is read once, however often its elements are needed: for softmax, norms, and what flows back. Texts are put together from
 // load(), store() and what is in between; there, `row` is the row, x[j] for j < E is what the thread has of it, PLACE(j) its place
-// in the row, IS_IN(j) whether the row is that long, and across(x, join) joins a number of each thread of the row. Rows that are too long for registers, or whose
-// elements are no neighbours, need another kernel.
+// in the row, IS_IN(j) whether the row is that long, and across(x, join) joins a number of each thread of the row. Rows that are
+// too long for registers, or whose elements are no neighbours, need another kernel.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// graph/cuda/internal/windows.h - windows that slide over images, in the sources of kernels of convolution and pooling.
+// graph/cuda/products/internal/windows.h - windows that slide over images, in the sources of kernels of convolution and pooling.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// graph/cuda/internal/cudnn_convolution.h - convolutions by cuDNN, where it is there.
+// graph/cuda/products/internal/cudnn_convolution.h - convolutions by cuDNN, where it is there.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 #include "lockstep/core/compute_device.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/graph/cuda/internal/windows.h"
+#include "lockstep/graph/cuda/products/internal/windows.h"
 
 namespace lockstep::internal::cuda {
 
@@ -16,7 +16,8 @@ namespace lockstep::internal::cuda {
 enum class ConvolutionPart : std::uint8_t { kResult, kImages, kFilter };
 
 // How cuDNN computes it is chosen by its heuristic, from the shapes and the card, among the ways that give the same bits each time
-// and add no more error than a sum of products. It is the same one for equal questions, as long as anybody holds it. Copies are the same convolution. Thread safety: any thread.
+// and add no more error than a sum of products. It is the same one for equal questions, as long as anybody holds it. Copies are the
+// same convolution. Thread safety: any thread.
 class CudnnConvolution {
  public:
   // For streams of this card (NodeView::card). None: cuDNN is not there, does not work, or has no such way.

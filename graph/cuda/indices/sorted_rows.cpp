@@ -1,12 +1,12 @@
-// graph/cuda/sorted_rows.cpp - which rows of a tensor are named by indices, and where.
-#include "lockstep/graph/cuda/internal/sorted_rows.h"
+// graph/cuda/indices/sorted_rows.cpp - which rows of a tensor are named by indices, and where.
+#include "lockstep/graph/cuda/indices/internal/sorted_rows.h"
 
 #include <limits>
 
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/core/error.h"
+#include "lockstep/graph/cuda/indices/internal/sorting.h"
 #include "lockstep/graph/cuda/internal/prelude.h"
-#include "lockstep/graph/cuda/internal/sorting.h"
 #include "lockstep/graph/cuda/internal/types.h"
 
 namespace lockstep::internal::cuda {

@@ -1,4 +1,4 @@
-// graph/cuda/internal/update_formulas.h - what optimizers do to an element of a variable (core/kernels/updates.h), as text.
+// graph/cuda/updates/internal/update_formulas.h - what optimizers do to an element of a variable (core/kernels/updates.h), as text.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// graph/cuda/updates.cpp - variables and their slots, set and changed by optimizers (core/kernels/updates.cpp has the formulas).
+// graph/cuda/updates/updates.cpp - variables and their slots, set and changed by optimizers (core/kernels/updates.cpp has the formulas).
 #include <algorithm>
 #include <cctype>
 #include <string>
@@ -8,7 +8,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/graph/cuda/internal/elementwise.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
-#include "lockstep/graph/cuda/internal/update_formulas.h"
+#include "lockstep/graph/cuda/updates/internal/update_formulas.h"
 #include "lockstep/graph/ops/merged/internal/merged_updates.h"
 
 namespace lockstep::internal::cuda {

@@ -1,4 +1,4 @@
-// graph/cuda/internal/sorted_rows.h - which rows of a tensor are named by indices, and where: for ops that change named rows.
+// graph/cuda/indices/internal/sorted_rows.h - which rows of a tensor are named by indices, and where: for ops that change named rows.
 //
 // Indices are sorted together with their places, so that all that name one row stand together, in their order. A thread for the
 // first of them does what is to be done to the row: no atomics, and the same sums each time.
@@ -41,7 +41,8 @@ class SortedRows {
 
 // A kernel with a thread for each column of each sorted index. `body` runs for the first index of each row that there is: `at`
 // is the element's place in the tensor; for each j from `first` on, while LS_SAME(j), LS_PLACE(j) is the element's place among
-// the values that are given. Nothing runs in a step that does not commit (DeviceBlocks::decision). Its arguments are a.in[0], ... and a.out[0], ..., as many as are said.
+// the values that are given. Nothing runs in a step that does not commit (DeviceBlocks::decision). Its arguments are a.in[0], ...
+// and a.out[0], ..., as many as are said.
 JitKernel row_kernel(const std::string& functions, const std::string& body, std::size_t inputs,
                      std::size_t outputs);
 // `inputs`: which of the context's are a.in[0], ...; the outputs are all of them.

@@ -1,4 +1,4 @@
-// graph/cuda/matmul.cpp - products of matrices, and batches of them, with what follows them: cuBLASLt, and a plain kernel for
+// graph/cuda/products/matmul.cpp - products of matrices, and batches of them, with what follows them: cuBLASLt, and a plain kernel for
 // integers.
 #include <algorithm>
 #include <array>
@@ -14,9 +14,9 @@
 #include "lockstep/graph/cuda/internal/jit.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
 #include "lockstep/graph/cuda/internal/prelude.h"
-#include "lockstep/graph/cuda/internal/product.h"
-#include "lockstep/graph/cuda/internal/reductions.h"
 #include "lockstep/graph/cuda/internal/types.h"
+#include "lockstep/graph/cuda/products/internal/product.h"
+#include "lockstep/graph/cuda/rows/internal/reductions.h"
 #include "lockstep/graph/ops/fused/internal/fused_matmul.h"
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 

@@ -1,4 +1,4 @@
-// graph/cuda/merged_updates.cpp - the updates of many variables in few launches.
+// graph/cuda/updates/merged_updates.cpp - the updates of many variables in few launches.
 //
 // The pointers of as many variables as fit travel in the arguments of a launch, so that a recorded launch needs no table that
 // someone keeps. A block takes a chunk of one variable, which it finds by its own number: large and small variables share
@@ -15,7 +15,7 @@
 #include "lockstep/graph/cuda/internal/jit.h"
 #include "lockstep/graph/cuda/internal/prelude.h"
 #include "lockstep/graph/cuda/internal/types.h"
-#include "lockstep/graph/cuda/internal/update_formulas.h"
+#include "lockstep/graph/cuda/updates/internal/update_formulas.h"
 
 namespace lockstep::internal::cuda {
 

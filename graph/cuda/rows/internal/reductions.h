@@ -1,4 +1,4 @@
-// graph/cuda/internal/reductions.h - sums over axes, for kernels that need one beside other work.
+// graph/cuda/rows/internal/reductions.h - sums over axes, for kernels that need one beside other work.
 #pragma once
 
 #include <cstddef>

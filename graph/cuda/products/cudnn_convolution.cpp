@@ -1,7 +1,7 @@
-// graph/cuda/cudnn_convolution.cpp - convolutions by cuDNN, where it is there.
+// graph/cuda/products/cudnn_convolution.cpp - convolutions by cuDNN, where it is there.
 //
 // Images are as cuDNN's NHWC. Filters are [kh, kw, c, out] here and [out, kh, kw, c] there: they are turned before, or after.
-#include "lockstep/graph/cuda/internal/cudnn_convolution.h"
+#include "lockstep/graph/cuda/products/internal/cudnn_convolution.h"
 
 #ifdef LOCKSTEP_CUDNN
 

@@ -1,4 +1,4 @@
-// graph/cuda/internal/sorting.h - numbers sorted by their keys.
+// graph/cuda/indices/internal/sorting.h - numbers sorted by their keys.
 //
 // A plain function around CUB: nothing of Lockstep is included where nvcc compiles.
 #pragma once

@@ -1,4 +1,4 @@
-// graph/cuda/scans.cpp - sums up to each element, products of all others, and the largest elements: a thread for each row.
+// graph/cuda/rows/scans.cpp - sums up to each element, products of all others, and the largest elements: a thread for each row.
 #include <string>
 #include <utility>
 

@@ -1,5 +1,5 @@
-// graph/cuda/rows.cpp - how rows are spread over threads, and the texts that read, join and write them.
-#include "lockstep/graph/cuda/internal/rows.h"
+// graph/cuda/rows/rows.cpp - how rows are spread over threads, and the texts that read, join and write them.
+#include "lockstep/graph/cuda/rows/internal/rows.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// graph/cuda/softmax.cpp - softmax along an axis, cross-entropy, and what flows back.
+// graph/cuda/rows/softmax.cpp - softmax along an axis, cross-entropy, and what flows back.
 //
 // Threads keep a row of neighbours in registers, so that it is read once. Longer rows, and rows along another axis than the last,
 // are gone through as often as needed, a block of threads each.
@@ -9,8 +9,8 @@
 #include "lockstep/graph/cuda/internal/jit.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
 #include "lockstep/graph/cuda/internal/prelude.h"
-#include "lockstep/graph/cuda/internal/rows.h"
 #include "lockstep/graph/cuda/internal/types.h"
+#include "lockstep/graph/cuda/rows/internal/rows.h"
 #include "lockstep/graph/ops/rules/internal/items.h"
 
 namespace lockstep::internal::cuda {

@@ -1,15 +1,15 @@
-// graph/cuda/scatter.cpp - rows added to, set and updated where indices name them (core/kernels/updates.h, scatter.h).
+// graph/cuda/indices/scatter.cpp - rows added to, set and updated where indices name them (core/kernels/updates.h, scatter.h).
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/cuda/indices/internal/sorted_rows.h"
 #include "lockstep/graph/cuda/internal/elementwise.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
 #include "lockstep/graph/cuda/internal/moves.h"
-#include "lockstep/graph/cuda/internal/sorted_rows.h"
 #include "lockstep/graph/cuda/internal/types.h"
-#include "lockstep/graph/cuda/internal/update_formulas.h"
+#include "lockstep/graph/cuda/updates/internal/update_formulas.h"
 
 namespace lockstep::internal::cuda {
 

@@ -1,4 +1,4 @@
-// graph/cuda/convolution.cpp - convolution and its derivatives.
+// graph/cuda/products/convolution.cpp - convolution and its derivatives.
 //
 //   images --patches--> [places, kh kw c]  x  filter [kh kw c, out]  =  result [places, out]
 //
@@ -10,10 +10,10 @@
 #include <string>
 
 #include "lockstep/core/error.h"
-#include "lockstep/graph/cuda/internal/cudnn_convolution.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
-#include "lockstep/graph/cuda/internal/product.h"
-#include "lockstep/graph/cuda/internal/windows.h"
+#include "lockstep/graph/cuda/products/internal/cudnn_convolution.h"
+#include "lockstep/graph/cuda/products/internal/product.h"
+#include "lockstep/graph/cuda/products/internal/windows.h"
 
 namespace lockstep::internal::cuda {
 

@@ -1,9 +1,9 @@
-// graph/cuda/pooling.cpp - maxima and averages over windows of images: a thread for each element of what is written.
+// graph/cuda/products/pooling.cpp - maxima and averages over windows of images: a thread for each element of what is written.
 #include <string>
 
 #include "lockstep/core/error.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
-#include "lockstep/graph/cuda/internal/windows.h"
+#include "lockstep/graph/cuda/products/internal/windows.h"
 
 namespace lockstep::internal::cuda {
 

@@ -1,9 +1,9 @@
-// graph/cuda/reductions.cpp - sums, means, extremes over axes.
+// graph/cuda/rows/reductions.cpp - sums, means, extremes over axes.
 //
 // The rows of a matrix, to one row: a block takes 32 columns, some rows at a time. Few elements a result, or many results beside
 // each other: a thread computes each. Otherwise a block of threads does. If that gives few blocks, several take a part each, which
 // a second kernel joins. Who takes which elements follows from shapes alone, so that a sum is the same each time.
-#include "lockstep/graph/cuda/internal/reductions.h"
+#include "lockstep/graph/cuda/rows/internal/reductions.h"
 
 #include <algorithm>
 #include <string>

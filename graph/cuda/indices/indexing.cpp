@@ -1,4 +1,4 @@
-// graph/cuda/indexing.cpp - rows by their numbers, and the numbers of extremes.
+// graph/cuda/indices/indexing.cpp - rows by their numbers, and the numbers of extremes.
 #include <algorithm>
 #include <string>
 

@@ -1,5 +1,5 @@
-// graph/cuda/windows.cpp - windows that slide over images, in the sources of kernels.
-#include "lockstep/graph/cuda/internal/windows.h"
+// graph/cuda/products/windows.cpp - windows that slide over images, in the sources of kernels.
+#include "lockstep/graph/cuda/products/internal/windows.h"
 
 #include "lockstep/core/error.h"
 #include "lockstep/graph/cuda/internal/prelude.h"

@@ -1,7 +1,7 @@
-// graph/cuda/sorting.cu - numbers sorted by their keys.
+// graph/cuda/indices/sorting.cu - numbers sorted by their keys.
 #include <cub/device/device_radix_sort.cuh>
 
-#include "lockstep/graph/cuda/internal/sorting.h"
+#include "lockstep/graph/cuda/indices/internal/sorting.h"
 
 namespace lockstep::internal::cuda {
 

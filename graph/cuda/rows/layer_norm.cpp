@@ -1,4 +1,4 @@
-// graph/cuda/layer_norm.cpp - normalisation over the last axes, and what flows back.
+// graph/cuda/rows/layer_norm.cpp - normalisation over the last axes, and what flows back.
 //
 // Threads keep a row in registers, so that it is read once. What flows into gamma and beta is added up on the way: each block has
 // a sum of its own, in the order of its rows, and a second kernel adds these. Rows that are too long are gone through as often as
@@ -12,8 +12,8 @@
 #include "lockstep/graph/cuda/internal/jit.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
 #include "lockstep/graph/cuda/internal/prelude.h"
-#include "lockstep/graph/cuda/internal/rows.h"
 #include "lockstep/graph/cuda/internal/types.h"
+#include "lockstep/graph/cuda/rows/internal/rows.h"
 #include "lockstep/graph/ops/rules/internal/items.h"
 
 namespace lockstep::internal::cuda {

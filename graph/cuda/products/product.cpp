@@ -1,5 +1,5 @@
-// graph/cuda/product.cpp - products of row-major matrices of floating values, by cuBLASLt.
-#include "lockstep/graph/cuda/internal/product.h"
+// graph/cuda/products/product.cpp - products of row-major matrices of floating values, by cuBLASLt.
+#include "lockstep/graph/cuda/products/internal/product.h"
 
 #include <array>
 #include <cstddef>
