@@ -24,9 +24,9 @@ constexpr std::array<std::string_view, kNumUnaryOps> kUnaryNames = {
     "sqrt", "rsqrt",    "reciprocal", "sin",  "cos",   "tanh",     "sigmoid",    "gelu",
     "erf",  "softplus", "floor",      "ceil", "round", "isfinite", "logical_not"};
 constexpr std::array<std::string_view, kNumBinaryOps> kBinaryNames = {
-    "add",     "sub",           "mul",     "div",       "floor_div",   "mod",
-    "pow",     "maximum",       "minimum", "relu_grad", "less",        "less_equal",
-    "greater", "greater_equal", "equal",   "not_equal", "logical_and", "logical_or"};
+    "add",           "sub",     "mul",       "div",         "floor_div", "mod",        "pow",
+    "maximum",       "minimum", "relu_grad", "gelu_grad",   "less",      "less_equal", "greater",
+    "greater_equal", "equal",   "not_equal", "logical_and", "logical_or"};
 
 // --- one element
 
@@ -64,7 +64,9 @@ auto apply(T x) {
 }
 
 template <BinaryOp op, class T>
-constexpr bool kHasBinary = std::is_same_v<T, bool> ? op >= BinaryOp::kLess : op < BinaryOp::kLogicalAnd;
+constexpr bool kHasBinary = std::is_same_v<T, bool>     ? op >= BinaryOp::kLess
+                            : op == BinaryOp::kGeluGrad ? is_floating(dtype_of<T>)
+                                                        : op < BinaryOp::kLogicalAnd;
 
 template <BinaryOp op, class T>
 using ResultOf = std::conditional_t<result_dtype(op, dtype_of<T>) == DType::kBool, bool, T>;

@@ -12,7 +12,8 @@
 // allows:
 //   add sub mul div sqrt square reciprocal   exact up to one rounding
 //   rsqrt 2, exp 2, log 4, log1p 4, tanh 5, sigmoid 4, softplus 4, erf 4, pow 1
-//   sin and cos 4, near their zeros half an epsilon; gelu 2 epsilon * max(1, |x|)
+//   sin and cos 4, near their zeros half an epsilon; gelu 2 epsilon * max(1, |x|), its
+//   derivative 8 epsilon
 // NaN gives NaN; infinities and zeros give what <cmath> gives.
 //
 // Thread safety: any thread, any number at once, on ranges of the output that do not overlap.
@@ -72,6 +73,7 @@ enum class BinaryOp : std::uint8_t {
   kMaximum,   // NaN if either is
   kMinimum,   // NaN if either is
   kReluGrad,  // a if b > 0, else 0
+  kGeluGrad,  // a times the derivative of gelu at b; floating
   // anything; give bool
   kLess,
   kLessEqual,

@@ -83,6 +83,11 @@ template <class T> __device__ inline T ls_gelu(T x) {
   const T part = T(0.5) * (T(1) + erf(x * T(0.70710678118654752440)));
   return part == T(0) ? T(-0.0) : x * part;  // also for -infinity
 }
+template <class T> __device__ inline T ls_gelu_slope(T x) {
+  const T near = x < T(-40) ? T(-40) : x > T(40) ? T(40) : x;  // beyond, the density is 0, also times x
+  const T density = exp(near * near * T(-0.5)) * T(0.39894228040143267794);
+  return T(0.5) * (T(1) + erf(x * T(0.70710678118654752440))) + near * density;
+}
 template <class T> __device__ inline T ls_softplus(T x) { return ls_max(x, T(0)) + log1p(exp(-ls_abs(x))); }
 
 template <class T> struct ls_is_floating { static const bool value = false; };

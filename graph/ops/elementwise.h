@@ -81,5 +81,7 @@ LOCKSTEP_API Value cast(const Operand& x, DType dtype);
 // --- for gradient rules
 // gradient where x > 0, else 0; x may be relu's input or its output.
 LOCKSTEP_API Value relu_grad(const Operand& gradient, const Operand& x);
+// gradient times the derivative of gelu at x; floating.
+LOCKSTEP_API Value gelu_grad(const Operand& gradient, const Operand& x);
 
 }  // namespace lockstep

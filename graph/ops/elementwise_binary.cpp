@@ -1,4 +1,6 @@
 // graph/ops/elementwise_binary.cpp - element-wise ops of two operands, and their derivatives.
+#include <numbers>
+
 #include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/graph/ops/fused/internal/step_tile.h"
 #include "lockstep/graph/ops/gradient_rule.h"
@@ -19,6 +21,7 @@ using Gradients = std::vector<Gradient>;
 void infer_binary(BinaryOp op, InferContext& c) {
   const DType dtype = c.same_dtype();
   if (kernels::binary_loop(op, dtype) == nullptr) {
+    c.require(op != BinaryOp::kGeluGrad, "takes floating values");
     c.require(dtype != DType::kBool, "has no meaning for bool");
     NodeView::fail(str("takes bool, got ", dtype, "; compare it with something first"));
   }
@@ -99,6 +102,15 @@ Gradients back_relu_grad(GradientContext& c) {
   return {to_input(c, 0, relu_grad(c.grad(), c.input(1))), Gradient()};
 }
 
+// The derivative of gelu is the distribution function of the normal distribution plus x times its density, which has the derivative
+// density * (2 - x^2).
+Gradients back_gelu_grad(GradientContext& c) {
+  const Value x = c.input(1);
+  const Value density = exp(square(x) * -0.5) * (std::numbers::inv_sqrtpi / std::numbers::sqrt2);
+  return {to_input(c, 0, gelu_grad(c.grad(), x)),
+          to_input(c, 1, c.grad() * c.input(0) * (density * (2 - square(x))))};
+}
+
 struct BinaryDef {
   BinaryOp op;
   Weight weight;
@@ -126,6 +138,8 @@ constexpr BinaryDef kBinaryDefs[] = {
      "ls_min(x0, x1)"},
     {BinaryOp::kReluGrad, Weight::kLight, false, true, back_relu_grad, "a where b > 0, else 0",
      "x1 > T(0) ? x0 : T(0)"},
+    {BinaryOp::kGeluGrad, Weight::kMedium, false, true, back_gelu_grad, "a times the derivative of gelu at b",
+     "x0 * ls_gelu_slope(x1)"},
     {BinaryOp::kLess, Weight::kLight, false, true, nullptr, "a < b, as bool; false where either is NaN",
      "x0 < x1"},
     {BinaryOp::kLessEqual, Weight::kLight, false, true, nullptr, "a <= b, as bool", "x0 <= x1"},
@@ -174,6 +188,7 @@ Value pow(const Operand& a, const Operand& b) { return binary_node("pow", a, b);
 Value maximum(const Operand& a, const Operand& b) { return binary_node("maximum", a, b); }
 Value minimum(const Operand& a, const Operand& b) { return binary_node("minimum", a, b); }
 Value relu_grad(const Operand& gradient, const Operand& x) { return binary_node("relu_grad", gradient, x); }
+Value gelu_grad(const Operand& gradient, const Operand& x) { return binary_node("gelu_grad", gradient, x); }
 Value less(const Operand& a, const Operand& b) { return binary_node("less", a, b); }
 Value less_equal(const Operand& a, const Operand& b) { return binary_node("less_equal", a, b); }
 Value greater(const Operand& a, const Operand& b) { return binary_node("greater", a, b); }

@@ -40,13 +40,7 @@ Gradient back_erf(const Value& g, const Value& x, const Value&) {
   return g * (bell * (2 * std::numbers::inv_sqrtpi));
 }
 Gradient back_exp(const Value& g, const Value&, const Value& y) { return g * y; }
-// The derivative is the distribution function of the normal distribution plus x times its density.
-Gradient back_gelu(const Value& g, const Value& x, const Value&) {
-  const Value below = erf(x * (1 / std::numbers::sqrt2)) * 0.5 + 0.5;
-  const Value bell = exp(square(x) * -0.5);
-  const Value slope = x * (bell * (std::numbers::inv_sqrtpi / std::numbers::sqrt2));
-  return g * (below + slope);
-}
+Gradient back_gelu(const Value& g, const Value& x, const Value&) { return gelu_grad(g, x); }
 Gradient back_log(const Value& g, const Value& x, const Value&) { return g / x; }
 Gradient back_log1p(const Value& g, const Value& x, const Value&) { return g / (x + 1); }
 Gradient back_neg(const Value& g, const Value&, const Value&) { return neg(g); }

@@ -173,7 +173,7 @@ class ProductsOfLevel {
 
   // Alone, the product is written, and read by an element-wise node that writes the last value if anything but its neighbours
   // reads that. Joined, the last value is written, and read by each of the neighbours. Nothing is gained by as many passes over
-  // memory: gelu, which is written in many nodes of which several read the bias's sum, is better off with that sum.
+  // memory.
   bool pays(NodeId last) const {
     std::size_t neighbours = 0;
     bool has_others = false;

@@ -14,7 +14,8 @@
 // bias, also if one of the two sees the flow reshaped.
 //
 // If element-wise nodes read the result, fuse-elementwise takes bias, relu and sum into theirs, which saves as much: they
-// are left to it. So gelu, which no product takes (cuBLASLt computes another function), has its bias beside it.
+// are left to it. So gelu, which no product takes (cuBLASLt computes another function), has its bias beside it if nothing else
+// reads the sum; what trains reads it again.
 //
 // All nodes that become one are floating, have one device, one replica and the same control inputs, and nothing but the last
 // one is waited for. Extents that decide have to be known: the last one, and of values of the product's shape all.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 #include <string>
 #include <vector>
 
@@ -216,6 +217,32 @@ TEST(VectorMath, DoesNotDependOnTheCuts) {
       EXPECT_TRUE(in_place.bit_equal(alone)) << to_string(op) << ' ' << dtype;
     }
   }
+}
+
+template <class T>
+void expect_slopes_of_gelu(DType dtype) {
+  const std::vector<T> in = samples<T>();
+  const T one = 1;
+  std::vector<T> out(in.size());
+  binary_loop(BinaryOp::kGeluGrad, dtype)(&one, false, in.data(), true, out.data(),
+                                          static_cast<std::int64_t>(in.size()));
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    const Real x = in[i];
+    if (std::isnan(x)) {
+      EXPECT_TRUE(std::isnan(out[i]));
+      continue;
+    }
+    const Real bell =
+        std::abs(x) > 100 ? Real{0} : x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi_v<Real>);
+    const Real exact = std::erfc(-x / std::sqrt(Real{2})) / 2 + bell;
+    ASSERT_NEAR(static_cast<double>(out[i]), static_cast<double>(exact),
+                8 * std::numeric_limits<T>::epsilon())
+        << in[i];
+  }
+}
+TEST(VectorMath, SlopesOfGelu) {
+  expect_slopes_of_gelu<float>(DType::kF32);
+  expect_slopes_of_gelu<double>(DType::kF64);
 }
 
 TEST(VectorMath, GeluFarBelowZeroIsMinusZero) {

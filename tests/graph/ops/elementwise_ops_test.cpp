@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <numbers>
 
 #include "lockstep/core/kernels/elementwise.h"
 #include "lockstep/core/random.h"
@@ -168,6 +169,11 @@ const BinaryCase kBinary[] = {
     {BinaryOp::kMaximum, [](double a, double b) { return a > b ? a : b; }},
     {BinaryOp::kMinimum, [](double a, double b) { return a < b ? a : b; }},
     {BinaryOp::kReluGrad, [](double a, double b) { return b > 0 ? a : 0; }},
+    {BinaryOp::kGeluGrad,
+     [](double a, double b) {
+       const double density = std::exp(b * b / -2) / std::sqrt(2 * std::numbers::pi);
+       return a * ((1 + std::erf(b / std::sqrt(2.0))) / 2 + b * density);
+     }},
     {BinaryOp::kLess, [](double a, double b) { return a < b ? 1.0 : 0.0; }},
     {BinaryOp::kLessEqual, [](double a, double b) { return a <= b ? 1.0 : 0.0; }},
     {BinaryOp::kGreater, [](double a, double b) { return a > b ? 1.0 : 0.0; }},

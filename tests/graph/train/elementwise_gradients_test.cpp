@@ -76,7 +76,8 @@ INSTANTIATE_TEST_SUITE_P(
                       BinaryCase{"maximum_b", maximum, 0, 0.9, 1, 2},
                       BinaryCase{"minimum", minimum, 1, 2, 0, 0.9}, BinaryCase{"mod", mod, 2.2, 2.8, 0.9, 1},
                       BinaryCase{"floor_div", floor_div, 2.2, 2.8, 0.9, 1},
-                      BinaryCase{"relu_grad", relu_grad, -1, 1, 0.5, 1}),
+                      BinaryCase{"relu_grad", relu_grad, -1, 1, 0.5, 1},
+                      BinaryCase{"gelu_grad", gelu_grad, -1, 1, -3, 3}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(ElementwiseGradients, OfWhereClipAndCast) {

@@ -131,6 +131,7 @@ std::map<std::string, Case> all_cases() {
   cases["where"] =
       of({vector, vector}, [](Inputs x) { return where(greater(x[0], 0.5), exp(x[0]), sin(x[1])); });
   cases["relu_grad"] = of({vector, vector}, [](Inputs x) { return relu_grad(x[0], x[1]); });
+  cases["gelu_grad"] = of({vector, vector}, [](Inputs x) { return gelu_grad(x[0], x[1]); });
   cases["cast"] = of({vector}, [](Inputs x) { return real(square(cast(x[0], DType::kF32))); });
   cases["cast"].options = {.step = 1e-2, .tolerance = 1e-3, .second_order = false, .unknown_shapes = false};
 

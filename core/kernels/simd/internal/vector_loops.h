@@ -277,6 +277,7 @@ VectorTable make_table() {
   set<Maximum>(t, BinaryOp::kMaximum);
   set<Minimum>(t, BinaryOp::kMinimum);
   set<ReluGrad>(t, BinaryOp::kReluGrad);
+  set<GeluGrad>(t, BinaryOp::kGeluGrad);
   t.chain[0] = chain<float>;
   t.chain[1] = chain<double>;
   set_replicas<AddOf>(t, ReplicaReduce::kSum);

@@ -269,18 +269,23 @@ struct Erf {
     return keep_nan(d, x, hn::IfThenElse(hn::Lt(size, constant(d, 1)), erf_near(d, x), far));
   }
 };
+// The share of the normal distribution that lies below x.
+template <class D, class V>
+HWY_INLINE V normal_below(D d, V x) {
+  const V half = constant(d, 0.5);
+  const V one = constant(d, 1);
+  const V z = hn::Mul(x, constant(d, 0.70710678118654752440));
+  const V size = hn::Abs(z);
+  const auto negative = hn::Lt(x, hn::Zero(d));
+  const V tail = hn::Mul(half, erfc_far(d, size));
+  const V far = hn::IfThenElse(negative, tail, hn::Sub(one, tail));
+  const V near = hn::MulAdd(half, erf_near(d, z), half);
+  return hn::IfThenElse(hn::Lt(size, one), near, far);
+}
 struct Gelu {
   template <class D, class V>
   static HWY_INLINE V run(D d, V x) {
-    const V half = constant(d, 0.5);
-    const V one = constant(d, 1);
-    const V z = hn::Mul(x, constant(d, 0.70710678118654752440));
-    const V size = hn::Abs(z);
-    const auto negative = hn::Lt(x, hn::Zero(d));
-    const V tail = hn::Mul(half, erfc_far(d, size));
-    const V far = hn::IfThenElse(negative, tail, hn::Sub(one, tail));
-    const V near = hn::MulAdd(half, erf_near(d, z), half);
-    const V below = hn::IfThenElse(hn::Lt(size, one), near, far);
+    const V below = normal_below(d, x);
     // Far below zero the product is -0, also for minus infinity.
     const V factor = hn::IfThenElse(hn::Lt(x, constant(d, -1e6)), constant(d, -1e6), x);
     return keep_nan(d, x, hn::Mul(factor, below));
@@ -334,6 +339,16 @@ struct Minimum {
     const V smaller = hn::IfThenElse(hn::Or(hn::Lt(a, b), is_nan(d, a)), a, b);
     return hn::IfThenElse(hn::Eq(a, b), hn::Or(a, b), smaller);
 #endif
+  }
+};
+struct GeluGrad {
+  template <class D, class V>
+  static HWY_INLINE V run(D d, V gradient, V x) {
+    // Beyond 40 the density is 0, also times x.
+    const V near = hn::Min(hn::Max(x, constant(d, -40)), constant(d, 40));
+    const V density = hn::Mul(Exp::run(d, hn::Mul(hn::Mul(near, near), constant(d, -0.5))),
+                              constant(d, 0.39894228040143267794));
+    return hn::Mul(gradient, keep_nan(d, x, hn::MulAdd(near, density, normal_below(d, x))));
   }
 };
 struct ReluGrad {
