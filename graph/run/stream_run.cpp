@@ -87,6 +87,7 @@ void StreamRun::make_blocks() {
     if (plan_.refuses) {
       block.refusal = room(1, device.pool());
       block.staged_refusal = room(1, device.staging());
+      std::memcpy(block.staged_refusal.raw(), &kNothingRefused, kWord);
     }
   }
 }
