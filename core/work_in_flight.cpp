@@ -82,17 +82,19 @@ void WorkInFlight::close() noexcept {
 // A run that is not the last one is over, or the last one would not have begun.
 bool WorkInFlight::wait(std::uint64_t number, std::optional<SteadyTime> deadline) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  if (number != last_) return true;
+  if (number != last_ || over_.load(std::memory_order_acquire) == number) return true;
   bool over = true;
   for_all(ends_, [&](const End& end) { over = end.event->wait(deadline) && over; });
+  if (over) over_.store(number, std::memory_order_release);
   return over;
 }
 
 bool WorkInFlight::is_over(std::uint64_t number) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  if (number != last_) return true;
+  if (number != last_ || over_.load(std::memory_order_acquire) == number) return true;
   bool over = true;
   for_all(ends_, [&](const End& end) { over = end.event->is_done() && over; });
+  if (over) over_.store(number, std::memory_order_release);
   return over;
 }
 
@@ -103,7 +105,7 @@ std::uint64_t WorkInFlight::last() const {
 
 void WorkInFlight::precede(Stream& stream, std::uint64_t number) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  if (number != last_) return;
+  if (number != last_ || over_.load(std::memory_order_acquire) == number) return;
   for (const End& end : ends_) {
     if (end.stream != &stream) stream.wait(*end.event);
   }

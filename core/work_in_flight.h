@@ -7,6 +7,7 @@
 // Thread safety: any thread; record() and close() one at a time.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -86,6 +87,7 @@ class LOCKSTEP_API WorkInFlight {
   mutable std::shared_mutex mutex_;  // exclusive: the events are set
   std::vector<End> ends_;
   std::uint64_t last_ = 0;
+  mutable std::atomic<std::uint64_t> over_{0};  // a run that is known to be: devices need not be asked again
   Look look_;
   const void* group_ = nullptr;
   mutable std::mutex judging_;

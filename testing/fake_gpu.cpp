@@ -144,6 +144,13 @@ class FakeGpu::Order {
     }
     return orders;
   }
+  // So many calls of a recording are put on streams: all of them, or none. Throws if one is to be refused.
+  void check_replay(std::uint64_t calls) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (refused_ < calls_ || refused_ - calls_ >= calls) return;
+    calls_ = refused_ + 1;
+    throw Error(ErrorCode::kUnavailable, "a recording could not be put on its stream");
+  }
   Clock mark(Line& line) {
     const std::lock_guard<std::mutex> lock(mutex_);
     merge(line.known, host_);
@@ -690,6 +697,8 @@ class FakeGpu::Replayer final : public Recording {
   void replay(Stream& given) override {
     auto& stream = static_cast<Lane&>(given);
     if (stream.is_recorded()) throw FailedPrecondition("a recording cannot be replayed into another one");
+    stream.order()->check_replay(static_cast<std::uint64_t>(
+        std::ranges::count(tape_->entries(), Tape::Entry::Kind::kCall, &Tape::Entry::kind)));
     for (std::size_t i = branches_.size() + 1; i < healths_.size(); ++i)
       branches_.push_back(std::make_unique<Lane>(stream.order(), healths_[i]));
     while (events_.size() < tape_->events() + branches_.size() + 1)

@@ -350,6 +350,15 @@ bool RunContext::pass_gate() {
   if (should_stop()) return false;
   if (streams_ != nullptr && !ahead_ && !wait_for_streams()) return false;
   if (gate_ != nullptr) gate_->begin(written_);
+  if (streams_ != nullptr) {
+    try {
+      streams_->pass_gate();
+    } catch (...) {
+      if (gate_ != nullptr) gate_->end(written_);
+      fail(streams_->reached(), std::current_exception());
+      return false;
+    }
+  }
   state_.store(State::kCommitting, std::memory_order_release);
   outcome_.committed = true;
   return true;
@@ -570,11 +579,12 @@ void RunContext::note_uses(std::uint64_t number) {
 
 void RunContext::run_ahead(std::shared_ptr<StreamRun::Decision>& decision) {
   ahead_ = true;
-  if (!plan_.refuses) return;
-  if (commits_on_streams_) {
+  if (plan_.refuses && commits_on_streams_) {
     if (decision == nullptr) decision = streams_->make_decision();
     streams_->decide_by(decision);
   }
+  streams_->join();
+  if (!plan_.refuses) return;
   const auto look = [this, decided = commits_on_streams_ ? decision : nullptr]() -> std::exception_ptr {
     const std::optional<StreamRun::Refusal> refusal = streams_->find_refusal();
     if (!refusal) return nullptr;

@@ -43,6 +43,7 @@ class SegmentMaker {
     last_call_.assign(phases_.size(), kNone);
     host_of_.assign(phases_.size(), kNone);
     await_of_.assign(phases_.size(), kNone);
+    joins_ = can_join();
     add_stage(false);
     // Everything so far is over when the first call after the gate starts.
     at_gate_ = turns_;
@@ -123,22 +124,54 @@ class SegmentMaker {
     }
   }
 
-  void add_stage(bool commit) {
-    std::vector<std::vector<std::uint32_t>> host(last_number_ + 1), device(last_number_ + 1);
+  // Has the host nothing to do between the last segment in front of the gate and the commit? What writes results then comes after
+  // the commit, and so must not read what that changes.
+  bool can_join() const {
+    if (!plan_.runs_ahead || !any_phase([this](std::uint32_t i) { return phases_[i].commit; })) return false;
+    auto [host, device] = members_of(false);
+    if (device[last_number_].empty()) return false;
+    if (move_needed_first(host[last_number_], device[last_number_]) < host[last_number_].size()) return false;
+    const auto is_changed = [this](const PlannedArg& arg) {
+      return arg.location.kind == Location::Kind::kVariable && plan_.variables[arg.location.index].written;
+    };
+    return std::ranges::none_of(device[last_number_], [&](std::uint32_t member) {
+      const PlannedPhase& phase = plan_.phases[member];
+      return awaited_[member] || (part_of(member) == Part::kBack &&
+                                  std::ranges::any_of(args_of(phase).first(phase.inputs), is_changed));
+    });
+  }
+
+  struct Members {
+    std::vector<std::vector<std::uint32_t>> host, device;  // by number
+  };
+  Members members_of(bool commit) const {
+    Members members;
+    members.host.resize(last_number_ + 1);
+    members.device.resize(last_number_ + 1);
     for (std::uint32_t i = 0; i < phases_.size(); ++i) {
-      if (phases_[i].commit == commit) (is_on_device(i) ? device : host)[number_[i]].push_back(i);
+      if (phases_[i].commit == commit)
+        (is_on_device(i) ? members.device : members.host)[number_[i]].push_back(i);
     }
+    return members;
+  }
+
+  void add_stage(bool commit) {
+    auto [host, device] = members_of(commit);
     std::uint32_t segment_before = kNone;
     for (std::uint32_t number = 0; number <= last_number_; ++number) {
       const std::size_t needed = move_needed_first(host[number], device[number]);
       for (std::size_t i = 0; i < needed; ++i) add_host_phase(host[number][i]);
-      if (!device[number].empty()) segment_before = add_segment(device[number], commit, segment_before);
+      if (!device[number].empty()) {
+        const bool joins = joins_ && !commit && number == last_number_;
+        segment_before = add_segment(device[number], commit, joins, segment_before);
+      }
       for (std::size_t i = needed; i < host[number].size(); ++i) add_host_phase(host[number][i]);
     }
   }
 
   // What the devices' calls come after goes first, and is counted: the devices work while the host does the rest.
-  std::size_t move_needed_first(std::vector<std::uint32_t>& host, std::span<const std::uint32_t> device) {
+  std::size_t move_needed_first(std::vector<std::uint32_t>& host,
+                                std::span<const std::uint32_t> device) const {
     if (device.empty() || host.empty()) return 0;
     std::vector<bool> needed(phases_.size(), false);
     const auto need = [&](std::uint32_t phase) {
@@ -221,7 +254,8 @@ class SegmentMaker {
 
   std::uint32_t next_call() const { return static_cast<std::uint32_t>(plan_.device_calls.size()); }
 
-  std::uint32_t add_segment(std::span<const std::uint32_t> members, bool commit, std::uint32_t before) {
+  std::uint32_t add_segment(std::span<const std::uint32_t> members, bool commit, bool joins,
+                            std::uint32_t before) {
     const auto own = static_cast<std::uint32_t>(plan_.phases.size());
     PlannedPhase put;
     put.segment = static_cast<std::int32_t>(plan_.segments.size());
@@ -232,6 +266,7 @@ class SegmentMaker {
     Segment& segment = plan_.segments.emplace_back();
     segment.begin = static_cast<std::uint32_t>(plan_.device_calls.size());
     segment.commit = commit;
+    segment.joins = joins;
 
     Phase seen;
     seen.commit = commit;
@@ -256,6 +291,8 @@ class SegmentMaker {
         segment.streams.push_back(stream);
     }
     segment.body_end = next_call();
+    if (joins) postponed_ = std::exchange(parts[2], {});
+    if (commit) parts[2].insert(parts[2].end(), postponed_.begin(), postponed_.end());
     for (const std::uint32_t member : parts[2]) put_calls(member, own, at_put);
     segment.end = next_call();
     segment.records = can_record(parts[1]);
@@ -352,6 +389,8 @@ class SegmentMaker {
   Plan& plan_;
   DeviceOrder& order_;
   const std::size_t streams_;
+  bool joins_ = false;                    // the last segment in front of the gate, with the commit
+  std::vector<std::uint32_t> postponed_;  // phases of the back of that segment
   std::uint32_t last_number_ = 0;
   std::vector<std::uint32_t> number_;    // by phase: how often a path to it comes back to the host
   std::vector<bool> awaited_, goes_on_;  // by phase: does the host need it to be over; do other device calls?

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <limits>
+#include <map>
 #include <utility>
 
 namespace lockstep::internal {
@@ -44,17 +45,8 @@ StreamRun::StreamRun(const Plan& plan, const Runtime& runtime, std::span<TensorA
   make_blocks();
   stage_feeds(args);
   find_users();
-  for (const Segment& segment : plan_.segments) {
-    Body& body = bodies_.emplace_back();
-    if (segment.streams.empty() || !segment.records) continue;
-    body.variables.reserve(plan_.variables.size());  // a commit allocates nothing
-    body.fork = device_of(segment.streams[0]).make_event();
-    body.end = device_of(segment.streams[0]).make_event();
-    for (std::size_t i = 1; i < segment.streams.size(); ++i) {
-      body.join.push_back(device_of(segment.streams[i]).make_event());
-      body.before.push_back(device_of(segment.streams[i]).make_event());
-    }
-  }
+  for (std::uint32_t i = 0; i < plan_.segments.size(); ++i) bodies_.push_back(make_body(i, i + 1));
+  replayed_.resize(plan_.segments.size());
 }
 
 StreamRun::~StreamRun() {
@@ -68,6 +60,64 @@ StreamRun::~StreamRun() {
 
 ComputeDevice& StreamRun::device_of(std::uint32_t stream) const {
   return *runtime_.backend_device(plan_.streams[stream].device);
+}
+
+StreamRun::Body StreamRun::make_body(std::uint32_t first, std::uint32_t end) const {
+  Body body;
+  body.first = first;
+  body.end = end;
+  const auto segments = std::span(plan_.segments).subspan(first, end - first);
+  body.records = std::ranges::all_of(
+      segments, [](const Segment& segment) { return segment.records && !segment.streams.empty(); });
+  if (!body.records) return body;
+  const auto add = [&](std::uint32_t stream) {
+    if (std::ranges::find(body.streams, stream) == body.streams.end()) body.streams.push_back(stream);
+  };
+  for (const Segment& segment : segments) std::ranges::for_each(segment.streams, add);
+  if (segments.size() > 1 && decision_ != nullptr) {  // the gate joins them
+    for (const Block& block : blocks_) add(static_cast<std::uint32_t>(block.stream));
+  }
+  body.records = std::ranges::all_of(body.streams, [this](std::uint32_t stream) {
+    return static_cast<bool>(device_of(stream).can_record());
+  });
+  if (!body.records) return body;
+  body.variables.reserve(plan_.variables.size());  // a commit allocates nothing
+  body.over = device_of(body.streams[0]).make_event();
+  for (const std::uint32_t stream : std::span(body.streams).subspan(1))
+    body.before.push_back(device_of(stream).make_event());
+
+  std::vector<bool> inside(plan_.device_calls.size(), false);
+  for (const Segment& segment : segments)
+    std::fill(inside.begin() + segment.body_begin, inside.begin() + segment.body_end, true);
+  for (std::uint32_t at = 0; at < inside.size(); ++at) {
+    const DeviceCall& call = plan_.device_calls[at];
+    for (std::uint32_t i = call.first_wait; i < call.end_wait && !inside[at]; ++i)
+      body.is_awaited = body.is_awaited || is_in(body, plan_.device_waits[i]);
+  }
+  for (const PlannedPhase& phase : plan_.phases) {
+    if (phase.awaits && phase.event >= 0)
+      body.is_awaited = body.is_awaited || is_in(body, static_cast<std::uint32_t>(phase.event));
+  }
+  return body;
+}
+
+// Is the event of the plan set in the body?
+bool StreamRun::is_in(const Body& body, std::uint32_t event) const {
+  const std::int32_t segment = plan_.events[event].body_of;
+  return segment >= static_cast<std::int32_t>(body.first) && segment < static_cast<std::int32_t>(body.end);
+}
+
+void StreamRun::join() {
+  for (std::uint32_t i = 0; i < plan_.segments.size(); ++i) {
+    if (!plan_.segments[i].joins) continue;
+    const Segment& commit = plan_.segments[i + 1];
+    Body both = make_body(i, i + 2);
+    if (!both.records || plan_.segments[i].body_end != plan_.segments[i].end ||
+        commit.begin != commit.body_begin)
+      continue;
+    bodies_[i] = std::move(both);
+    bodies_[i + 1].records = false;  // by itself
+  }
 }
 
 void StreamRun::make_blocks() {
@@ -195,6 +245,8 @@ void StreamRun::begin(std::span<void* const> feeds, std::span<void* const> varia
   variables_ = variables;
   info_ = &info;
   began_ = is_gated_ = fetched_ = false;
+  waiting_ = nullptr;
+  std::ranges::fill(replayed_, nullptr);
   is_timed_ = info.observer != nullptr;
   for (StagedFeed& feed : staged_) {
     if (feed.staged.num_bytes() > 0)
@@ -212,10 +264,27 @@ void StreamRun::put(std::uint32_t index) {
   reached_ = plan_.device_calls[segment.begin].phase;
   if (is_timed_ && timings_.empty()) make_timings();
   if (!std::exchange(began_, true)) put_blocks();
-  if (segment.commit && decision_ != nullptr && !std::exchange(is_gated_, true)) put_gate();
+  if (segment.commit && decision_ != nullptr && !std::exchange(is_gated_, true))
+    put_gate([this](std::uint32_t stream) { return streams_[stream]; });
+  Body& body = bodies_[index];
+  const bool replays = has_recording(body);
   put_calls(segment.begin, segment.body_begin);
-  put_body(index);
+  if (!replays) {
+    if (replayed_[index] == nullptr) put_calls(segment.body_begin, segment.body_end);
+  } else if (body.end > index + 1) {
+    waiting_ = &body;
+  } else {
+    replay(body);
+  }
+  if (body.records && !is_timed_ && !info_->synchronous) ++body.runs;
   put_calls(segment.body_end, segment.end);
+}
+
+void StreamRun::pass_gate() {
+  if (waiting_ == nullptr) return;
+  reached_ = plan_.device_calls[plan_.segments[waiting_->first].body_begin].phase;
+  replay(*waiting_);
+  is_gated_ = fetched_ = decision_ != nullptr;
 }
 
 void StreamRun::put_blocks() {
@@ -231,37 +300,48 @@ void StreamRun::put_blocks() {
   }
 }
 
-// One decision for all devices, from the words of all of them.
-void StreamRun::put_gate() {
-  Stream& first = *streams_[blocks_[0].stream];
-  auto* const gathered = static_cast<std::uint64_t*>(gathered_.raw());
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    if (i > 0) {
-      streams_[blocks_[i].stream]->record(*arrived_[i - 1]);
-      first.wait(*arrived_[i - 1]);
+// One decision for all devices, from the words of all of them. `on` gives the stream for one of the plan; null: it takes no part.
+template <class On>
+void StreamRun::put_gate(const On& on) {
+  const auto at = [&](const Block& block) { return on(static_cast<std::uint32_t>(block.stream)); };
+  Stream& first = *at(blocks_[0]);
+  const void* words = blocks_[0].refusal.raw();
+  if (blocks_.size() > 1) {
+    auto* const gathered = static_cast<std::uint64_t*>(gathered_.raw());
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      if (i > 0) {
+        at(blocks_[i])->record(*arrived_[i - 1]);
+        first.wait(*arrived_[i - 1]);
+      }
+      const Tensor& word = blocks_[i].refusal;
+      first.copy(gathered + i, gathered_.memory(), word.raw(), word.memory(), kWord);
     }
-    const Tensor& word = blocks_[i].refusal;
-    first.copy(gathered + i, gathered_.memory(), word.raw(), word.memory(), kWord);
+    words = gathered;
   }
   const Tensor& made = decision_->word(0);
-  first.latch(const_cast<void*>(made.raw()), gathered, blocks_.size());
+  first.latch(const_cast<void*>(made.raw()), words, blocks_.size());
   for (std::size_t i = 1; i < blocks_.size(); ++i) {
     const Tensor& told = decision_->word(i);
     first.copy(const_cast<void*>(told.raw()), told.memory(), made.raw(), made.memory(), kWord);
   }
-  first.record(*decided_);
-  for (Stream* const stream : streams_) {
-    if (stream != &first) stream->wait(*decided_);
+  bool is_set = false;
+  for (std::uint32_t i = 0; i < streams_.size(); ++i) {
+    Stream* const stream = on(i);
+    if (stream == nullptr || stream == &first) continue;
+    if (!std::exchange(is_set, true)) first.record(*decided_);
+    stream->wait(*decided_);
   }
 }
 
+void StreamRun::fetch_decision(Stream& first) {
+  const Tensor& made = decision_->word(0);
+  first.copy(blocks_[0].staged_refusal.raw(), kHostMemory, made.raw(), made.memory(), kWord);
+}
+
 void StreamRun::fetch_refusals() {
-  if (!plan_.refuses || !began_) return;
-  fetched_ = true;
+  if (!plan_.refuses || !began_ || std::exchange(fetched_, true)) return;
   if (is_gated_) {
-    const Tensor& made = decision_->word(0);
-    streams_[blocks_[0].stream]->copy(blocks_[0].staged_refusal.raw(), kHostMemory, made.raw(), made.memory(),
-                                      kWord);
+    fetch_decision(*streams_[blocks_[0].stream]);
     return;
   }
   for (Block& block : blocks_) {
@@ -284,10 +364,9 @@ std::optional<StreamRun::Refusal> StreamRun::find_refusal() const {
 
 // Of a body that was replayed, its end.
 Event& StreamRun::event_at(std::uint32_t event) {
-  const std::int32_t body = plan_.events[event].body_of;
-  if (body >= 0 && bodies_[static_cast<std::size_t>(body)].replayed)
-    return *bodies_[static_cast<std::size_t>(body)].end;
-  return *events_[event];
+  const std::int32_t segment = plan_.events[event].body_of;
+  const Body* const body = segment < 0 ? nullptr : replayed_[static_cast<std::size_t>(segment)];
+  return body != nullptr ? *body->over : *events_[event];
 }
 
 void StreamRun::put_calls(std::uint32_t begin, std::uint32_t end) {
@@ -312,14 +391,8 @@ void StreamRun::put_calls(std::uint32_t begin, std::uint32_t end) {
 
 // The first run warms libraries up, the second one is recorded, unless a variable has moved meanwhile: those of a region lie in
 // the memory of the run around it.
-void StreamRun::put_body(std::uint32_t index) {
-  const Segment& segment = plan_.segments[index];
-  Body& body = bodies_[index];
-  body.replayed = false;
-  if (!segment.records || is_timed_ || info_->synchronous) {  // each call of a recording has no time
-    put_calls(segment.body_begin, segment.body_end);
-    return;
-  }
+bool StreamRun::has_recording(Body& body) {
+  if (!body.records || is_timed_ || info_->synchronous) return false;  // each call of a recording has no time
   if (!std::ranges::equal(body.variables, variables_)) {
     body.variables.assign(variables_.begin(), variables_.end());
     body.recording = nullptr;
@@ -327,56 +400,57 @@ void StreamRun::put_body(std::uint32_t index) {
   }
   if (body.recording == nullptr && body.runs > 0) {
     try {
-      record_body(index);
+      body.recording = record(body);
     } catch (const std::exception& error) {  // nothing of it has run: call by call it needs no memory
       if (code_of(error, ErrorCode::kInternal) != ErrorCode::kOutOfMemory) throw;
     }
   }
-  if (body.recording != nullptr) {
-    replay_body(index);
-  } else {
-    put_calls(segment.body_begin, segment.body_end);
-  }
-  ++body.runs;
+  return body.recording != nullptr;
 }
 
-void StreamRun::record_body(std::uint32_t index) {
-  const Segment& segment = plan_.segments[index];
-  Body& body = bodies_[index];
-  std::vector<std::unique_ptr<Stream>> own;  // by stream of the segment
-  for (const std::uint32_t stream : segment.streams) own.push_back(device_of(stream).make_stream());
-  const auto own_stream = [&](std::uint32_t phase) {
-    const auto stream = static_cast<std::uint32_t>(plan_.phases[phase].stream);
-    return own[static_cast<std::size_t>(std::ranges::find(segment.streams, stream) - segment.streams.begin())]
-        .get();
+std::unique_ptr<Recording> StreamRun::record(const Body& body) {
+  std::vector<std::unique_ptr<Stream>> own;  // by stream of the body
+  for (const std::uint32_t stream : body.streams) own.push_back(device_of(stream).make_stream());
+  const auto on = [&](std::uint32_t stream) -> Stream* {
+    const auto found = std::ranges::find(body.streams, stream);
+    return found == body.streams.end() ? nullptr
+                                       : own[static_cast<std::size_t>(found - body.streams.begin())].get();
   };
+  std::vector<std::unique_ptr<Event>> events;
+  const auto mark = [&](std::uint32_t stream) {
+    events.push_back(device_of(stream).make_event());
+    on(stream)->record(*events.back());
+    return events.back().get();
+  };
+  std::map<std::uint32_t, Event*> set;  // of the plan
   Stream& first = *own[0];
   first.begin_recording();
   try {
-    if (own.size() > 1) first.record(*body.fork);
-    for (std::size_t i = 1; i < own.size(); ++i) own[i]->wait(*body.fork);
-    for (std::uint32_t at = segment.body_begin; at < segment.body_end; ++at) {
-      const DeviceCall& call = plan_.device_calls[at];
-      Stream& stream = *own_stream(call.phase);
-      reached_ = call.phase;
-      for (std::uint32_t i = call.first_wait; i < call.end_wait; ++i) {
-        const std::uint32_t event = plan_.device_waits[i];
-        const bool inside = plan_.events[event].body_of == static_cast<std::int32_t>(index);
-        if (inside) stream.wait(*body.events.at(event));  // for others the whole waits
+    if (own.size() > 1) {
+      const Event* const fork = mark(body.streams[0]);
+      for (std::size_t i = 1; i < own.size(); ++i) own[i]->wait(*fork);
+    }
+    for (std::uint32_t i = body.first; i < body.end; ++i) {
+      const Segment& segment = plan_.segments[i];
+      if (i > body.first && decision_ != nullptr) {
+        put_gate(on);
+        fetch_decision(*on(static_cast<std::uint32_t>(blocks_[0].stream)));
       }
-      KernelContext context = contexts_[at];
-      context.set_stream(&stream, context.blocks());
-      plan_.kernels[plan_.phases[call.phase].kernel](context);
-      if (call.event < 0) continue;
-      const auto event = static_cast<std::uint32_t>(call.event);
-      std::unique_ptr<Event>& set = body.events[event];
-      set = device_of(plan_.events[event].stream).make_event();
-      stream.record(*set);
+      for (std::uint32_t at = segment.body_begin; at < segment.body_end; ++at) {
+        const DeviceCall& call = plan_.device_calls[at];
+        const auto stream = static_cast<std::uint32_t>(plan_.phases[call.phase].stream);
+        reached_ = call.phase;
+        for (std::uint32_t w = call.first_wait; w < call.end_wait; ++w) {
+          const std::uint32_t event = plan_.device_waits[w];
+          if (is_in(body, event)) on(stream)->wait(*set.at(event));  // for others the whole waits
+        }
+        KernelContext context = contexts_[at];
+        context.set_stream(on(stream), context.blocks());
+        plan_.kernels[plan_.phases[call.phase].kernel](context);
+        if (call.event >= 0) set[static_cast<std::uint32_t>(call.event)] = mark(stream);
+      }
     }
-    for (std::size_t i = 1; i < own.size(); ++i) {
-      own[i]->record(*body.join[i - 1]);
-      first.wait(*body.join[i - 1]);
-    }
+    for (std::size_t i = 1; i < own.size(); ++i) first.wait(*mark(body.streams[i]));
   } catch (...) {
     try {
       static_cast<void>(first.end_recording());
@@ -384,30 +458,32 @@ void StreamRun::record_body(std::uint32_t index) {
     }
     throw;
   }
-  body.recording = first.end_recording();
+  return first.end_recording();
 }
 
 // As one piece of work of the first stream, with the order of all streams that take part.
-void StreamRun::replay_body(std::uint32_t index) {
-  const Segment& segment = plan_.segments[index];
-  Body& body = bodies_[index];
-  Stream& first = *streams_[segment.streams[0]];
-  const auto further = std::span(segment.streams).subspan(1);
+void StreamRun::replay(Body& body) {
+  Stream& first = *streams_[body.streams[0]];
+  const auto further = std::span(body.streams).subspan(1);
   for (std::size_t i = 0; i < further.size(); ++i) {
     streams_[further[i]]->record(*body.before[i]);
     first.wait(*body.before[i]);
   }
-  for (std::uint32_t at = segment.body_begin; at < segment.body_end; ++at) {
-    const DeviceCall& call = plan_.device_calls[at];
-    for (std::uint32_t i = call.first_wait; i < call.end_wait; ++i) {
-      const std::uint32_t event = plan_.device_waits[i];
-      if (plan_.events[event].body_of != static_cast<std::int32_t>(index)) first.wait(event_at(event));
+  for (std::uint32_t i = body.first; i < body.end; ++i) {
+    const Segment& segment = plan_.segments[i];
+    for (std::uint32_t at = segment.body_begin; at < segment.body_end; ++at) {
+      const DeviceCall& call = plan_.device_calls[at];
+      for (std::uint32_t w = call.first_wait; w < call.end_wait; ++w) {
+        const std::uint32_t event = plan_.device_waits[w];
+        if (!is_in(body, event)) first.wait(event_at(event));
+      }
     }
   }
   body.recording->replay(first);
-  body.replayed = true;
-  first.record(*body.end);
-  for (const std::uint32_t stream : further) streams_[stream]->wait(*body.end);
+  for (std::uint32_t i = body.first; i < body.end; ++i) replayed_[i] = &body;
+  if (further.empty() && !body.is_awaited) return;  // what comes on this stream comes after it
+  first.record(*body.over);
+  for (const std::uint32_t stream : further) streams_[stream]->wait(*body.over);
 }
 
 void StreamRun::make_timings() {

@@ -97,6 +97,9 @@ struct PlannedEvent {
 struct Segment {
   std::uint32_t begin = 0, body_begin = 0, body_end = 0, end = 0;
   bool commit = false;
+  // The host does nothing between it and the commit, which is the next segment: their bodies can be recorded as one. Its results
+  // are written by the back of that segment.
+  bool joins = false;
   std::vector<std::uint32_t> streams;  // of the body; it is recorded on the first
   Decision records = Decision::yes();  // a no says why the body is put on streams call by call in each run
 };

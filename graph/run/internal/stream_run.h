@@ -5,7 +5,9 @@
 // end(). What was put on streams goes on after that; before the next begin() it must be over.
 //
 // The body of a segment is put there call by call in the first run, recorded in the second one, and replayed
-// from then on. A variable that has moved starts this anew.
+// from then on. A variable that has moved starts this anew. In runs that return while they are on streams, what the last body in
+// front of the gate, the gate and the commit do can be one recording (join()): then nothing of it is on streams before
+// pass_gate(), which puts all of it there or nothing.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -14,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -47,6 +48,9 @@ class StreamRun {
   class Decision;
   std::shared_ptr<Decision> make_decision() const;
   void decide_by(std::shared_ptr<Decision> decision);
+  // Records the commit and what is in front of the gate as one, if the plan allows it. The host decides nothing, and every run goes
+  // on after it has returned. Called once, after decide_by().
+  void join();
 
   // --- one run
   void begin(std::span<void* const> feeds, std::span<void* const> variables, const RunInfo& info);
@@ -55,6 +59,8 @@ class StreamRun {
   void follow(MemoryUses* uses, bool writes);
   // Throws what a device refuses; reached() is the phase whose call that was.
   void put(std::uint32_t segment);
+  // The host commits. Throws what put() would: then the run has not happened.
+  void pass_gate();
   std::uint32_t reached() const { return reached_; }
   // What stands for an event of the plan in this run.
   Event& event_at(std::uint32_t event);
@@ -78,16 +84,17 @@ class StreamRun {
 
  private:
   class Flight;
-  // The body of a segment, once it was recorded.
+  // What is recorded as one: the body of a segment, or those of two with the gate between them.
   struct Body {
-    std::uint32_t runs = 0;  // with the variables where they are now
+    std::uint32_t first = 0, end = 0;  // segments
+    bool records = false;
+    std::vector<std::uint32_t> streams;  // it is recorded and replayed on the first
+    bool is_awaited = false;             // something besides waits for events of it
+    std::uint32_t runs = 0;              // with the variables where they are now
     std::vector<void*> variables;
     std::unique_ptr<Recording> recording;
-    bool replayed = false;                                   // in this run
-    std::map<std::uint32_t, std::unique_ptr<Event>> events;  // of the plan, in the recording
-    std::unique_ptr<Event> fork, end;                        // of the recording's branches; after all of it
-    // By further stream: the end of its branch; what was there before.
-    std::vector<std::unique_ptr<Event>> join, before;
+    std::unique_ptr<Event> over;                 // after all of it
+    std::vector<std::unique_ptr<Event>> before;  // by further stream: what was there before
   };
   // What kernels of a stream read besides their arguments, or leave there.
   struct Block {
@@ -107,13 +114,17 @@ class StreamRun {
   void find_users();
   const std::shared_ptr<MemoryPool>& pool_of(const Block& block) const;
   const void* find_decision(const PlannedPhase& phase) const;
+  Body make_body(std::uint32_t first, std::uint32_t end) const;
+  bool is_in(const Body& body, std::uint32_t event) const;
   void put_blocks();
-  void put_gate();
+  template <class On>
+  void put_gate(const On& on);
+  void fetch_decision(Stream& first);
   void put_calls(std::uint32_t begin, std::uint32_t end);
   void make_timings();
-  void put_body(std::uint32_t index);
-  void record_body(std::uint32_t index);
-  void replay_body(std::uint32_t index);
+  bool has_recording(Body& body);
+  std::unique_ptr<Recording> record(const Body& body);
+  void replay(Body& body);
 
   const Plan& plan_;
   const Runtime runtime_;
@@ -123,7 +134,7 @@ class StreamRun {
   std::shared_ptr<WorkInFlight> work_;
   std::unique_ptr<Flight[]> flying_;     // by stream: what a run that failed left there
   std::vector<KernelContext> contexts_;  // by device call
-  std::vector<Body> bodies_;             // by segment
+  std::vector<Body> bodies_;             // by segment; of two that are one, the first has both
   std::vector<Block> blocks_;
   std::vector<StagedFeed> staged_;
   std::vector<bool> is_staged_;  // by argument
@@ -137,9 +148,11 @@ class StreamRun {
   Tensor gathered_;                              // where it is made: the words of all blocks
   std::vector<std::unique_ptr<Event>> arrived_;  // by block, but the first: its word is final
   std::unique_ptr<Event> decided_;
-  bool began_ = false;     // something of the run is on streams
-  bool fetched_ = false;   // copies of refusals are
-  bool is_gated_ = false;  // the decision is made there
+  bool began_ = false;                 // something of the run is on streams
+  bool fetched_ = false;               // copies of refusals are
+  bool is_gated_ = false;              // the decision is made there
+  Body* waiting_ = nullptr;            // for the gate: it is replayed with it
+  std::vector<const Body*> replayed_;  // by segment: what its body was part of; null: put call by call
   std::span<void* const> variables_;
   const RunInfo* info_ = nullptr;
 };

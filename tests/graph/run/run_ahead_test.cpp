@@ -367,6 +367,60 @@ TEST_F(RunAhead, SynchronousRunsNameTheNodeThatFailed) {
   EXPECT_THAT(named, ::testing::IsSupersetOf({"one", "two", "three"}));
 }
 
+// --- one recording for a step
+
+TEST_F(RunAhead, AStepIsReplayedAsOne) {
+  const Program program = compiled(counting());
+  const Tensor fed = vec({1, 2});
+  for (int i = 0; i < 4; ++i) program.run(list({fed}));
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    const std::uint64_t before = gpus_->replays();
+    const Tensor result = program.run(list({fed}))[0];
+    EXPECT_EQ(gpus_->replays() - before, 1U);
+    const auto step = static_cast<float>(i + 4);
+    EXPECT_EQ(floats(result.host()), (std::vector<float>{step, 2 * step}));
+  }
+  EXPECT_EQ(floats(store_->value("w")), (std::vector<float>{10, 20}));
+}
+
+// A recording is put on its stream as a whole, or not at all: also the part that is before the commit.
+TEST_F(RunAhead, AReplayThatIsRefusedDidNotHappen) {
+  const Program program = compiled(counting());
+  const Tensor fed = vec({1, 2});
+  std::uint64_t steps = 0;
+  for (const std::uint64_t k : {0U, 1U, 2U}) {  // the copy of the feed, what is before the gate, what commits
+    for (int i = 0; i < 6; ++i, ++steps) program.run(list({fed}));
+    program.wait();
+    gpus_->refuse_call(k);
+    const Caught error = caught([&] { program.run(list({fed})); });
+    EXPECT_EQ(error.code, ErrorCode::kUnavailable) << error.what;
+    EXPECT_NE(error.place.node, "");
+    EXPECT_EQ(floats(store_->value("w")),
+              (std::vector<float>{static_cast<float>(steps), 2 * static_cast<float>(steps)}));
+    EXPECT_EQ(store_->step(), steps);
+  }
+}
+
+// A result is written after the commit, unless it is what the commit changes.
+TEST_F(RunAhead, AVariableThatAStepChangesIsAResult) {
+  gpus_->set_delays(200us, 3);
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {2});
+  const auto there = b.device("gpu:0");
+  const VariableRef w = b.variable("w", vec({0, 0}));
+  const Value before = b.read(w);
+  b.assign_add(w, x * 2.0F);
+  b.result(before);
+  b.result(x * 3.0F);
+  const Program program = compiled(b.finish());
+  for (int i = 0; i < 8; ++i) {
+    const std::vector<Tensor> results = program.run(list({vec({1, 2})}));
+    const auto step = static_cast<float>(i);
+    EXPECT_EQ(floats(results[0].host()), (std::vector<float>{2 * step, 4 * step}));
+    EXPECT_EQ(floats(results[1].host()), (std::vector<float>{3, 6}));
+  }
+}
+
 // --- data that a device refuses
 
 Graph looking_up(bool twice) {
