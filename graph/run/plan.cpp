@@ -99,9 +99,11 @@ class PlanMaker {
                                .memory = plan_->feeds[index].memory})};
       done = predecessors(node);
       const MemoryId memory = plan_->feeds[index].memory;
-      // Its address is another one in each run.
-      if (phases_.stream_in(memory, StreamRole::kCompute) >= 0)
+      // Its address may be another one in each run.
+      if (phases_.stream_in(memory, StreamRole::kCompute) >= 0) {
         values = {move({node.id(), 0}, storages_.arena_in(memory), node, done)};
+        storages_.set_copy_of(values[0], index);
+      }
     } else if (const Tensor* constant = constant_of(node)) {
       values = {storages_.add_constant(*constant)};
       done = predecessors(node);

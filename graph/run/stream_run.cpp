@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::size_t kWord = sizeof(std::uint64_t);
 constexpr std::uint64_t kNothingRefused = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t kStale =
+    16;  // runs after which a recording makes room for feeds that come again elsewhere
 
 }  // namespace
 
@@ -32,8 +34,33 @@ class StreamRun::Flight final : public Completion {
   Flights* flights_ = nullptr;
 };
 
+// While it lives, arguments that are copies of feeds are the feeds.
+class StreamRun::FeedReaders {
+ public:
+  FeedReaders(std::span<TensorArg> args, std::span<const FeedCopy> copies, std::span<void* const> feeds) {
+    for (std::size_t i = 0; i < feeds.size(); ++i) {
+      for (const std::uint32_t arg : copies[i].args) copies_.emplace_back(&args[arg], args[arg].data);
+    }
+    for (std::size_t i = 0; i < feeds.size(); ++i) {
+      for (const std::uint32_t arg : copies[i].args) args[arg].data = feeds[i];
+    }
+  }
+  ~FeedReaders() {
+    for (const auto& [arg, copy] : copies_) arg->data = copy;
+  }
+  FeedReaders(const FeedReaders&) = delete;
+  FeedReaders& operator=(const FeedReaders&) = delete;
+
+ private:
+  std::vector<std::pair<TensorArg*, void*>> copies_;
+};
+
 StreamRun::StreamRun(const Plan& plan, const Runtime& runtime, std::span<TensorArg> args)
-    : plan_(plan), runtime_(runtime), is_staged_(args.size(), false) {
+    : plan_(plan),
+      runtime_(runtime),
+      args_(args),
+      is_staged_(args.size(), false),
+      is_skipped_(plan.device_calls.size(), false) {
   std::vector<WorkInFlight::End> ends;
   for (std::uint32_t i = 0; i < plan_.streams.size(); ++i) {
     streams_.push_back(device_of(i).stream(plan_.streams[i].role));
@@ -82,6 +109,10 @@ StreamRun::Body StreamRun::make_body(std::uint32_t first, std::uint32_t end) con
   });
   if (!body.records) return body;
   body.variables.reserve(plan_.variables.size());  // a commit allocates nothing
+  body.copies = find_feed_copies(body);
+  body.takes.reserve(kFeedSets + 1);
+  for (std::vector<void*>* feeds : {&body.feeds, &body.seen[0], &body.seen[1], &body.seen[2], &body.seen[3]})
+    feeds->reserve(body.copies.size());
   body.over = device_of(body.streams[0]).make_event();
   for (const std::uint32_t stream : std::span(body.streams).subspan(1))
     body.before.push_back(device_of(stream).make_event());
@@ -99,6 +130,58 @@ StreamRun::Body StreamRun::make_body(std::uint32_t first, std::uint32_t end) con
       body.is_awaited = body.is_awaited || is_in(body, static_cast<std::uint32_t>(phase.event));
   }
   return body;
+}
+
+std::vector<StreamRun::FeedCopy> StreamRun::find_feed_copies(const Body& body) const {
+  std::vector<FeedCopy> copies;
+  const Segment& first = plan_.segments[body.first];
+  for (std::uint32_t at = first.begin; at < first.body_begin; ++at) {
+    const PlannedPhase& phase = plan_.phases[plan_.device_calls[at].phase];
+    if (phase.outputs != 1) continue;
+    const std::int32_t feed = plan_.args[phase.first_arg + phase.inputs].copy_of;
+    if (feed >= 0) copies.push_back({static_cast<std::uint32_t>(feed), at, {}});
+  }
+  if (copies.empty()) return copies;
+  std::vector<bool> inside(plan_.phases.size(), false);
+  for (std::uint32_t i = body.first; i < body.end; ++i) {
+    const Segment& segment = plan_.segments[i];
+    for (std::uint32_t at = segment.body_begin; at < segment.body_end; ++at)
+      inside[plan_.device_calls[at].phase] = true;
+  }
+  for (std::uint32_t p = 0; p < plan_.phases.size(); ++p) {
+    const PlannedPhase& phase = plan_.phases[p];
+    for (std::uint32_t i = phase.first_arg; i < phase.first_arg + phase.inputs; ++i) {
+      const auto found = std::ranges::find_if(copies, [&](const FeedCopy& copy) {
+        return plan_.args[i].copy_of == static_cast<std::int32_t>(copy.feed);
+      });
+      if (found == copies.end()) continue;
+      if (!inside[p]) {
+        copies.erase(found);
+      } else if (std::ranges::find(found->args, i) ==
+                 found->args.end()) {  // a phase that finishes has the same
+        found->args.push_back(i);
+      }
+    }
+  }
+  return copies;
+}
+
+// May a recording read the feeds of this run where they are? Kernels count on what pools align, and what the step changes would be
+// read too late.
+bool StreamRun::may_read_feeds(const Body& body) const {
+  if (body.copies.empty()) return false;
+  for (std::size_t i = 0; i < body.copies.size(); ++i) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(body.feeds[i]);
+    const auto end = begin + static_cast<std::uintptr_t>(num_bytes(plan_.feeds[body.copies[i].feed].spec));
+    if (begin % kAlignment != 0) return false;
+    for (const PlannedArg& arg : plan_.args) {
+      if (arg.location.kind != Location::Kind::kVariable) continue;
+      const auto variable = reinterpret_cast<std::uintptr_t>(variables_[arg.location.index]);
+      if (begin < variable + static_cast<std::uintptr_t>(num_bytes(*arg.spec)) && variable < end)
+        return false;
+    }
+  }
+  return true;
 }
 
 // Is the event of the plan set in the body?
@@ -242,10 +325,11 @@ void StreamRun::begin(std::span<void* const> feeds, std::span<void* const> varia
   if (find_refusal()) {  // of the run before
     for (Block& block : blocks_) block.is_clear = false;
   }
+  feeds_ = feeds;
   variables_ = variables;
   info_ = &info;
   began_ = is_gated_ = fetched_ = false;
-  waiting_ = nullptr;
+  waiting_ = {};
   std::ranges::fill(replayed_, nullptr);
   is_timed_ = info.observer != nullptr;
   for (StagedFeed& feed : staged_) {
@@ -267,23 +351,24 @@ void StreamRun::put(std::uint32_t index) {
   if (segment.commit && decision_ != nullptr && !std::exchange(is_gated_, true))
     put_gate([this](std::uint32_t stream) { return streams_[stream]; });
   Body& body = bodies_[index];
-  const bool replays = has_recording(body);
+  Take* const take = find_take(body);
+  for (const FeedCopy& copy : body.copies) is_skipped_[copy.call] = take != nullptr && !take->feeds.empty();
   put_calls(segment.begin, segment.body_begin);
-  if (!replays) {
+  if (take == nullptr) {
     if (replayed_[index] == nullptr) put_calls(segment.body_begin, segment.body_end);
   } else if (body.end > index + 1) {
-    waiting_ = &body;
+    waiting_ = {&body, take};
   } else {
-    replay(body);
+    replay(body, *take);
   }
   if (body.records && !is_timed_ && !info_->synchronous) ++body.runs;
   put_calls(segment.body_end, segment.end);
 }
 
 void StreamRun::pass_gate() {
-  if (waiting_ == nullptr) return;
-  reached_ = plan_.device_calls[plan_.segments[waiting_->first].body_begin].phase;
-  replay(*waiting_);
+  if (waiting_.body == nullptr) return;
+  reached_ = plan_.device_calls[plan_.segments[waiting_.body->first].body_begin].phase;
+  replay(*waiting_.body, *waiting_.take);
   is_gated_ = fetched_ = decision_ != nullptr;
 }
 
@@ -377,7 +462,7 @@ void StreamRun::put_calls(std::uint32_t begin, std::uint32_t end) {
     for (std::uint32_t i = call.first_wait; i < call.end_wait; ++i)
       context.stream()->wait(event_at(plan_.device_waits[i]));
     if (is_timed_) context.stream()->record(*timings_[at].begin);
-    plan_.kernels[plan_.phases[call.phase].kernel](context);
+    if (!is_skipped_[at]) plan_.kernels[plan_.phases[call.phase].kernel](context);
     if (is_timed_) context.stream()->record(*timings_[at].end);
     if (call.event >= 0) context.stream()->record(*events_[static_cast<std::size_t>(call.event)]);
     if (info_->synchronous) {
@@ -390,25 +475,55 @@ void StreamRun::put_calls(std::uint32_t begin, std::uint32_t end) {
 }
 
 // The first run warms libraries up, the second one is recorded, unless a variable has moved meanwhile: those of a region lie in
-// the memory of the run around it.
-bool StreamRun::has_recording(Body& body) {
-  if (!body.records || is_timed_ || info_->synchronous) return false;  // each call of a recording has no time
+// the memory of the run around it. Null: call by call.
+StreamRun::Take* StreamRun::find_take(Body& body) {
+  if (!body.records || is_timed_ || info_->synchronous)
+    return nullptr;  // each call of a recording has no time
   if (!std::ranges::equal(body.variables, variables_)) {
     body.variables.assign(variables_.begin(), variables_.end());
-    body.recording = nullptr;
+    body.takes.clear();
     body.runs = 0;
   }
-  if (body.recording == nullptr && body.runs > 0) {
-    try {
-      body.recording = record(body);
-    } catch (const std::exception& error) {  // nothing of it has run: call by call it needs no memory
-      if (code_of(error, ErrorCode::kInternal) != ErrorCode::kOutOfMemory) throw;
-    }
+  body.feeds.clear();
+  for (const FeedCopy& copy : body.copies) body.feeds.push_back(feeds_[copy.feed]);
+  const auto find = [&body](std::span<void* const> feeds) -> Take* {
+    const auto found = std::ranges::find_if(
+        body.takes, [&](const Take& take) { return std::ranges::equal(take.feeds, feeds); });
+    return found == body.takes.end() ? nullptr : &*found;
+  };
+  Take* take = find(body.feeds);
+  if (take == nullptr && body.runs > 0) {
+    // A recording is worth its while for feeds that come again: others are copied.
+    const bool comes_again = std::ranges::find(body.seen, body.feeds) != body.seen.end();
+    if (comes_again && may_read_feeds(body)) take = make_take(body, true);
+    if (take == nullptr) take = find({});
+    if (take == nullptr) take = make_take(body, false);
   }
-  return body.recording != nullptr;
+  if (take == nullptr || take->feeds != body.feeds) body.seen[body.runs % kFeedSets] = body.feeds;
+  if (take != nullptr) take->used = body.runs;
+  return take;
 }
 
-std::unique_ptr<Recording> StreamRun::record(const Body& body) {
+// Null: there are enough, all of them in use, or there is no memory for it.
+StreamRun::Take* StreamRun::make_take(Body& body, bool reads_feeds) {
+  std::vector<void*> feeds;
+  if (reads_feeds) feeds = body.feeds;
+  std::erase_if(body.takes, [&](const Take& take) {
+    return reads_feeds && !take.feeds.empty() && take.used + kStale < body.runs;
+  });
+  const auto others = std::ranges::count_if(body.takes, [](const Take& take) { return !take.feeds.empty(); });
+  if (reads_feeds && static_cast<std::size_t>(others) >= kFeedSets) return nullptr;
+  try {
+    std::unique_ptr<Recording> recording = record(body, feeds);
+    body.takes.push_back({std::move(feeds), std::move(recording)});
+    return &body.takes.back();
+  } catch (const std::exception& error) {  // nothing of it has run: call by call it needs no memory
+    if (code_of(error, ErrorCode::kInternal) != ErrorCode::kOutOfMemory) throw;
+    return nullptr;
+  }
+}
+
+std::unique_ptr<Recording> StreamRun::record(const Body& body, std::span<void* const> feeds) {
   std::vector<std::unique_ptr<Stream>> own;  // by stream of the body
   for (const std::uint32_t stream : body.streams) own.push_back(device_of(stream).make_stream());
   const auto on = [&](std::uint32_t stream) -> Stream* {
@@ -423,6 +538,7 @@ std::unique_ptr<Recording> StreamRun::record(const Body& body) {
     return events.back().get();
   };
   std::map<std::uint32_t, Event*> set;  // of the plan
+  const FeedReaders readers(args_, body.copies, feeds);
   Stream& first = *own[0];
   first.begin_recording();
   try {
@@ -462,7 +578,7 @@ std::unique_ptr<Recording> StreamRun::record(const Body& body) {
 }
 
 // As one piece of work of the first stream, with the order of all streams that take part.
-void StreamRun::replay(Body& body) {
+void StreamRun::replay(const Body& body, Take& take) {
   Stream& first = *streams_[body.streams[0]];
   const auto further = std::span(body.streams).subspan(1);
   for (std::size_t i = 0; i < further.size(); ++i) {
@@ -479,7 +595,7 @@ void StreamRun::replay(Body& body) {
       }
     }
   }
-  body.recording->replay(first);
+  take.recording->replay(first);
   for (std::uint32_t i = body.first; i < body.end; ++i) replayed_[i] = &body;
   if (further.empty() && !body.is_awaited) return;  // what comes on this stream comes after it
   first.record(*body.over);

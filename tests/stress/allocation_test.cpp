@@ -150,6 +150,8 @@ TEST_F(Allocations, NoneOnADevice) {
     const Program program = compile(b.finish(), runtime, options);
     EXPECT_EQ(program.plan(feeds_).segments.size(), 2U);
     EXPECT_EQ(allocations_per_run(program, feeds_), 0) << "recorded: " << record;
+    const std::vector<Tensor> there_already = {feeds_[0].to(Device::parse("gpu:0"), runtime)};
+    EXPECT_EQ(allocations_per_run(program, there_already), 0) << "recorded: " << record;
   }
 }
 

@@ -50,6 +50,7 @@ struct PlacedSpec {
 struct PlannedArg {
   Location location;
   const TensorSpec* spec = nullptr;  // in Plan::specs
+  std::int32_t copy_of = -1;         // the feed, in the same memory, whose copy this is; -1: none
 };
 
 // What a phase calls: a node's kernel, or a copy that the plan inserted.

@@ -25,6 +25,7 @@ struct Storage {
   MemoryId memory = kHostMemory;
   std::int64_t interval = -1;  // the number of its Interval, if it lies in an arena; else -1
   bool deferred = false;       // a call that may outlive the run writes it
+  std::int32_t copy_of = -1;   // as PlannedArg::copy_of
 };
 
 // What a call reads or writes.
@@ -64,12 +65,18 @@ class StoragePlan {
   std::uint32_t constant_in(std::uint32_t constant, MemoryId memory);
   // The call that writes it may outlive the run.
   void set_deferred(std::uint32_t storage) { storages_[storage].deferred = true; }
+  // Its room takes a copy of the feed, and nothing else.
+  void set_copy_of(std::uint32_t storage, std::uint32_t feed) {
+    storages_[storage].copy_of = static_cast<std::int32_t>(feed);
+  }
   // What is written into its room is written right into the result.
   void turn_into(std::uint32_t storage, const Location& result) { storages_[storage].location = result; }
   // Tells the arguments where their storages are by now; rooms in arenas have no offsets yet.
   void place_arguments() {
-    for (std::size_t i = 0; i < plan_.args.size(); ++i)
+    for (std::size_t i = 0; i < plan_.args.size(); ++i) {
       plan_.args[i].location = storages_[arg_storage_[i]].location;
+      plan_.args[i].copy_of = storages_[arg_storage_[i]].copy_of;
+    }
   }
   bool is_read(std::uint32_t storage) const {
     const std::int64_t interval = storages_[storage].interval;

@@ -9,9 +9,13 @@
 // front of the gate, the gate and the commit do can be one recording (join()): then nothing of it is on streams before
 // pass_gate(), which puts all of it there or nothing.
 //
+// Feeds on a device are copied to where the recording reads them. A body keeps further recordings, which read feeds where they are,
+// for the addresses that come again.
+//
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -83,18 +87,35 @@ class StreamRun {
   void leave(Flights& flights) noexcept;
 
  private:
+  static constexpr std::size_t kFeedSets = 4;  // recordings of a body that read feeds where they are
   class Flight;
+  class FeedReaders;
+  // A recording, and the addresses at which it reads the feeds of FeedCopies; none: it reads the copies.
+  struct Take {
+    std::vector<void*> feeds;
+    std::unique_ptr<Recording> recording;
+    std::uint64_t used = 0;  // in this run of the body, last
+  };
+  // The front copies a feed, and only the body reads the copy.
+  struct FeedCopy {
+    std::uint32_t feed = 0;
+    std::uint32_t call = 0;           // of the device
+    std::vector<std::uint32_t> args;  // of the body
+  };
   // What is recorded as one: the body of a segment, or those of two with the gate between them.
   struct Body {
     std::uint32_t first = 0, end = 0;  // segments
     bool records = false;
     std::vector<std::uint32_t> streams;  // it is recorded and replayed on the first
     bool is_awaited = false;             // something besides waits for events of it
-    std::uint32_t runs = 0;              // with the variables where they are now
+    std::vector<FeedCopy> copies;
+    std::uint64_t runs = 0;  // with the variables where they are now
     std::vector<void*> variables;
-    std::unique_ptr<Recording> recording;
-    std::unique_ptr<Event> over;                 // after all of it
-    std::vector<std::unique_ptr<Event>> before;  // by further stream: what was there before
+    std::vector<Take> takes;
+    std::vector<void*> feeds;                             // by copy, in this run
+    std::array<std::vector<void*>, kFeedSets> seen = {};  // in the runs before, by turns
+    std::unique_ptr<Event> over;                          // after all of it
+    std::vector<std::unique_ptr<Event>> before;           // by further stream: what was there before
   };
   // What kernels of a stream read besides their arguments, or leave there.
   struct Block {
@@ -116,15 +137,18 @@ class StreamRun {
   const void* find_decision(const PlannedPhase& phase) const;
   Body make_body(std::uint32_t first, std::uint32_t end) const;
   bool is_in(const Body& body, std::uint32_t event) const;
+  std::vector<FeedCopy> find_feed_copies(const Body& body) const;
+  bool may_read_feeds(const Body& body) const;
   void put_blocks();
   template <class On>
   void put_gate(const On& on);
   void fetch_decision(Stream& first);
   void put_calls(std::uint32_t begin, std::uint32_t end);
   void make_timings();
-  bool has_recording(Body& body);
-  std::unique_ptr<Recording> record(const Body& body);
-  void replay(Body& body);
+  Take* find_take(Body& body);
+  Take* make_take(Body& body, bool reads_feeds);
+  std::unique_ptr<Recording> record(const Body& body, std::span<void* const> feeds);
+  void replay(const Body& body, Take& take);
 
   const Plan& plan_;
   const Runtime runtime_;
@@ -137,8 +161,10 @@ class StreamRun {
   std::vector<Body> bodies_;             // by segment; of two that are one, the first has both
   std::vector<Block> blocks_;
   std::vector<StagedFeed> staged_;
-  std::vector<bool> is_staged_;  // by argument
-  std::uint32_t reached_ = 0;    // the phase whose call is put on its stream; segments come one after another
+  std::span<TensorArg> args_;
+  std::vector<bool> is_staged_;   // by argument
+  std::vector<bool> is_skipped_;  // by device call, in this run: what it would copy is read where it is
+  std::uint32_t reached_ = 0;  // the phase whose call is put on its stream; segments come one after another
   struct Timing {
     std::unique_ptr<Event> begin, end;
   };
@@ -148,12 +174,16 @@ class StreamRun {
   Tensor gathered_;                              // where it is made: the words of all blocks
   std::vector<std::unique_ptr<Event>> arrived_;  // by block, but the first: its word is final
   std::unique_ptr<Event> decided_;
-  bool began_ = false;                 // something of the run is on streams
-  bool fetched_ = false;               // copies of refusals are
-  bool is_gated_ = false;              // the decision is made there
-  Body* waiting_ = nullptr;            // for the gate: it is replayed with it
+  bool began_ = false;     // something of the run is on streams
+  bool fetched_ = false;   // copies of refusals are
+  bool is_gated_ = false;  // the decision is made there
+  struct Waiting {
+    const Body* body = nullptr;
+    Take* take = nullptr;
+  };
+  Waiting waiting_;                    // for the gate: it is replayed with it
   std::vector<const Body*> replayed_;  // by segment: what its body was part of; null: put call by call
-  std::span<void* const> variables_;
+  std::span<void*const> feeds_, variables_;
   const RunInfo* info_ = nullptr;
 };
 

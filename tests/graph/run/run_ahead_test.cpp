@@ -383,6 +383,76 @@ TEST_F(RunAhead, AStepIsReplayedAsOne) {
   EXPECT_EQ(floats(store_->value("w")), (std::vector<float>{10, 20}));
 }
 
+// Feeds of a device are read where they are if they come again. `next` gives the feed of a run; returns how many calls the last run
+// put on its stream, of which one copies the feed, if it is copied.
+template <class Next>
+std::uint64_t calls_of_last_run(FakeGpu& gpus, const Program& program, const Next& next) {
+  const Tensor nothing = vec({0, 0}).to(Device::parse("gpu:0"), program.runtime());
+  gpus.hold(0, StreamRole::kCompute);  // so that two runs are under way, and take turns from then on
+  for (int i = 0; i < 2; ++i) program.run(list({nothing}));
+  gpus.release(0, StreamRole::kCompute);
+  std::uint64_t calls = 0;
+  std::vector<float> expected = {0, 0};
+  for (int i = 0; i < 24; ++i) {
+    const Tensor fed = next(i);
+    const std::vector<float> added = floats(fed.host());
+    const std::uint64_t before = gpus.calls();
+    const Tensor result = program.run(list({fed}))[0];
+    calls = gpus.calls() - before;
+    if (i % 3 == 0) {
+      EXPECT_EQ(floats(result.host()), expected) << i;
+    }
+    for (std::size_t n = 0; n < 2; ++n) expected[n] += added[n];
+  }
+  return calls;
+}
+
+TEST_F(RunAhead, FeedsThatComeAgainAreNotCopied) {
+  const Device device = Device::parse("gpu:0");
+  constexpr std::uint64_t kCalls = 3;  // a product, an update, a copy of the result
+  const auto calls = [&](const auto& next) {
+    store_ = std::make_shared<VariableStore>();
+    return calls_of_last_run(*gpus_, compiled(counting()), next);
+  };
+  for (const auto delay : {0us, 200us}) {
+    gpus_->set_delays(delay, 5);
+    std::vector<Tensor> batches;
+    for (int i = 0; i < 24; ++i) batches.push_back(vec({static_cast<float>(i), 2}).to(device, runtime_));
+    EXPECT_EQ(calls([&](int) { return batches[1]; }), kCalls);
+    EXPECT_EQ(calls([&](int i) { return batches[static_cast<std::size_t>(i % 3)]; }), kCalls);
+    EXPECT_EQ(calls([&](int i) { return batches[static_cast<std::size_t>(i)]; }), kCalls + 1);
+    EXPECT_EQ(calls([&](int i) {  // what lies there is another batch
+                batches[0].assign(vec({static_cast<float>(i), 3}));
+                return batches[0];
+              }),
+              kCalls);
+    // After many others.
+    EXPECT_EQ(calls([&](int i) { return batches[static_cast<std::size_t>(std::min(i, 12))]; }), kCalls);
+    const Tensor two = Tensor::zeros({4}).to(device, runtime_);
+    EXPECT_EQ(calls([&](int) { return two.slice(1, 3); }), kCalls + 1)
+        << "no kernel counts on such an address";
+  }
+}
+
+// A feed that the step changes is read as it was.
+TEST_F(RunAhead, AFeedThatIsTheVariableIsCopied) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {2});
+  const auto there = b.device("gpu:0");
+  const VariableRef w = b.variable("w", vec({1, 2}));
+  b.assign_add(w, x);
+  const VariableRef v = b.variable("v", vec({0, 0}));
+  b.assign(v, x);
+  const Program program = compiled(b.finish());
+  float factor = 1;
+  for (int i = 0; i < 8; ++i, factor *= 2) {
+    program.run(list({store_->find("w")->storage()}));
+    EXPECT_EQ(floats(store_->value("v")), (std::vector<float>{factor, 2 * factor}));
+    EXPECT_EQ(floats(store_->value("w")), (std::vector<float>{2 * factor, 4 * factor}));
+  }
+  EXPECT_GT(gpus_->replays(), 0U);
+}
+
 // A recording is put on its stream as a whole, or not at all: also the part that is before the commit.
 TEST_F(RunAhead, AReplayThatIsRefusedDidNotHappen) {
   const Program program = compiled(counting());
