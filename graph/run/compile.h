@@ -43,8 +43,8 @@ struct CompileOptions {
   bool replicas_in_turn = false;
   // The most plans kept, one per combination of feed shapes; at least 1.
   std::size_t max_plans = 16;
-  // The most runs of a plan that are under way on devices at one time. Each has memory of its own there. With 1
-  // a run returns when it is over.
+  // The most runs of a plan that are under way on devices at one time. What is not used by one stream alone has memory
+  // there for each of them, and so has everything if runs change no variable. With 1 a run returns when it is over.
   std::size_t runs_ahead = 2;
   // Work of devices that is the same in each run is recorded when it runs for the second time, and replayed from
   // then on: that costs the host little. The bits are the same.

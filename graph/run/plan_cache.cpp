@@ -87,10 +87,11 @@ std::unique_ptr<RunContext> PlannedProgram::take_out(const RunContext& context) 
 }
 
 std::unique_ptr<RunContext> PlannedProgram::make_context() const {
-  auto context = std::make_unique<RunContext>(*plan_, runtime_);
+  const std::lock_guard<std::mutex> lock(making_);
+  auto context = std::make_unique<RunContext>(*plan_, runtime_, &shared_arenas_);
   context->set_commit(gate_, written_);
   if (ahead_ > 1) {
-    const std::lock_guard<std::mutex> lock(deciding_);
+    const std::lock_guard<std::mutex> deciding(deciding_);
     context->run_ahead(decision_);
   }
   return context;

@@ -124,16 +124,23 @@ namespace {
 
 }  // namespace
 
-RunContext::RunContext(const Plan& plan, const Runtime& runtime)
+RunContext::RunContext(const Plan& plan, const Runtime& runtime, std::vector<Tensor>* shared)
     : plan_(plan),
       runtime_(runtime),
       feeds_(plan.feeds.size()),
       results_(plan.results.size()),
       variables_(plan.variables.size()) {
   for (std::size_t i = 0; i < plan.arenas.size(); ++i) {
+    const bool shares = shared != nullptr && i >= plan.first_shared_arena;
+    const std::size_t number = i - plan.first_shared_arena;
+    if (shares && number < shared->size()) {
+      arenas_.push_back((*shared)[number]);
+      continue;
+    }
     try {
       arenas_.push_back(
           Tensor::empty(DType::kU8, {plan.memory.arena_bytes[i]}, runtime.pool(plan.arenas[i])));
+      if (shares) shared->push_back(arenas_.back());
     } catch (const Error& error) {
       explain_shortage(plan, static_cast<std::uint32_t>(i), error);
     }
@@ -197,8 +204,8 @@ KernelContext RunContext::make_context(const PlannedPhase& phase, std::uint32_t 
   const TensorArg* first = args_.data() + phase.first_arg;
   KernelContext context(std::span<const TensorArg>(first, phase.inputs),
                         std::span<const TensorArg>(first + phase.inputs, phase.outputs), &info_);
-  const std::int64_t offset = plan_.scratch_offsets[number];
-  void* scratch = offset < 0 ? nullptr : static_cast<char*>(arenas_[phase.arena].raw()) + offset;
+  const Plan::Scratch& room = plan_.scratch[number];
+  void* scratch = room.offset < 0 ? nullptr : static_cast<char*>(arenas_[room.arena].raw()) + room.offset;
   context.set_shard(phase.finish ? phase.shards : shard, phase.shards, scratch);
   context.set_replica(std::max(phase.replica, 0));
   return context;

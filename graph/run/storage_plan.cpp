@@ -103,6 +103,26 @@ bool StoragePlan::offer(const StorageUse& input, const StorageUse& output) {
   return true;
 }
 
+// Rooms that one stream alone uses go to arenas of their own. What a run puts on that stream comes after all that the run before
+// put there, so contexts can share them: if a run has put everything on its streams before the next one begins, since it
+// holds a lock that the other waits for.
+void StoragePlan::share_rooms(std::span<Interval> rooms) {
+  plan_.first_shared_arena = plan_.arenas.size();
+  const bool one_by_one =
+      plan_.draws_random || std::ranges::any_of(plan_.variables, &PlannedVariable::written);
+  if (!plan_.runs_ahead || !one_by_one) return;
+  std::map<std::pair<std::uint32_t, std::int32_t>, std::uint32_t> shared;  // by arena and stream
+  for (Interval& room : rooms) {
+    const std::int32_t stream = plan_.phases[room.writer].stream;
+    const auto is_on_it = [&](std::uint32_t reader) { return plan_.phases[reader].stream == stream; };
+    if (stream < 0 || !std::ranges::all_of(room.readers, is_on_it)) continue;
+    const auto [found, fresh] =
+        shared.try_emplace({room.arena, stream}, static_cast<std::uint32_t>(plan_.arenas.size()));
+    if (fresh) plan_.arenas.push_back(Device(plan_.arenas[room.arena]));
+    room.arena = found->second;
+  }
+}
+
 void StoragePlan::lay_out(const DeviceOrder& order) {
   if (plan_.arenas.empty()) arena_of({});
   // Values that lie in results need no memory of the plan.
@@ -124,19 +144,23 @@ void StoragePlan::lay_out(const DeviceOrder& order) {
     if (interval.in_place_of >= 0)
       interval.in_place_of = used[static_cast<std::size_t>(interval.in_place_of)];
   }
+  share_rooms(needed);
   plan_.memory = plan_memory(needed, plan_.phases.size(), plan_.clusters, plan_.arenas.size(), order);
-  const auto offset_of = [&](std::int64_t interval) {
-    return needed[static_cast<std::size_t>(used[static_cast<std::size_t>(interval)])].offset;
+  const auto placed = [&](std::int64_t interval) -> const Interval& {
+    return needed[static_cast<std::size_t>(used[static_cast<std::size_t>(interval)])];
   };
   for (std::size_t i = 0; i < plan_.args.size(); ++i) {
     const Storage& storage = storages_[arg_storage_[i]];
-    plan_.args[i].location = storage.location;
-    if (storage.location.kind == Location::Kind::kArena)
-      plan_.args[i].location.offset = offset_of(storage.interval);
+    Location& location = plan_.args[i].location = storage.location;
+    if (location.kind != Location::Kind::kArena) continue;
+    location.index = placed(storage.interval).arena;
+    location.offset = placed(storage.interval).offset;
   }
-  plan_.scratch_offsets.assign(plan_.phases.size(), -1);
+  plan_.scratch.resize(plan_.phases.size());
   for (std::size_t i = 0; i < plan_.phases.size(); ++i) {
-    if (plan_.phases[i].scratch >= 0) plan_.scratch_offsets[i] = offset_of(plan_.phases[i].scratch);
+    if (plan_.phases[i].scratch < 0) continue;
+    const Interval& room = placed(plan_.phases[i].scratch);
+    plan_.scratch[i] = {room.arena, room.offset};
   }
 }
 

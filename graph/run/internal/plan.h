@@ -124,6 +124,8 @@ struct Plan {
   std::vector<PlacedSpec> results;
   bool results_where_made = true;  // each result is in the memory where it is made
   std::vector<Device> arenas;
+  // From this one on each is used by one stream, and runs of the plan are put there one after another: its contexts share them.
+  std::size_t first_shared_arena = 0;
   std::vector<PlannedStream> streams;
   std::vector<Segment> segments;
   std::vector<DeviceCall> device_calls;
@@ -133,7 +135,11 @@ struct Plan {
   MemoryPlan memory;
   std::int64_t region_planned_bytes = 0;  // of one context for each region of the plan
   std::int64_t region_live_bytes = 0;
-  std::vector<std::int64_t> scratch_offsets;  // by phase
+  struct Scratch {
+    std::uint32_t arena = 0;
+    std::int64_t offset = -1;  // -1: none
+  };
+  std::vector<Scratch> scratch;  // by phase
   std::size_t lanes = 1;
   bool defers = false;  // it or one of its regions has calls that go on after they have returned
   bool draws_random = false;

@@ -60,6 +60,8 @@ class PlannedProgram : public std::enable_shared_from_this<PlannedProgram> {
   CommitGate& gate_;
   std::unique_ptr<const Plan> plan_;
   const std::size_t ahead_;
+  mutable std::mutex making_;                  // held while a context is made
+  mutable std::vector<Tensor> shared_arenas_;  // of all contexts
   mutable std::mutex deciding_;
   mutable std::shared_ptr<StreamRun::Decision> decision_;  // of contexts that run ahead
   std::vector<StoredVariable*> variables_;

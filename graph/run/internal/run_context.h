@@ -37,7 +37,8 @@ namespace lockstep::internal {
 
 class RunContext : private Lanes::Work {
  public:
-  RunContext(const Plan& plan, const Runtime& runtime);
+  // `shared`: the arenas that the contexts of the plan share, which the first of them makes; null: it shares none.
+  RunContext(const Plan& plan, const Runtime& runtime, std::vector<Tensor>* shared = nullptr);
   ~RunContext() override;
   RunContext(const RunContext&) = delete;
   RunContext& operator=(const RunContext&) = delete;

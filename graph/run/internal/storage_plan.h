@@ -106,6 +106,7 @@ class StoragePlan {
 
  private:
   bool offer(const StorageUse& input, const StorageUse& output);
+  void share_rooms(std::span<Interval> rooms);
 
   const Runtime& runtime_;
   Plan& plan_;

@@ -434,6 +434,38 @@ TEST_F(RunAhead, FeedsThatComeAgainAreNotCopied) {
   }
 }
 
+// What one stream alone uses is there once, however many runs are under way: a run comes after the one before it there. Runs that
+// may be put on streams at the same time have memory of their own.
+TEST_F(RunAhead, RunsOfAStepShareTheirMemory) {
+  constexpr std::int64_t kLength = 1 << 16, kBytes = 4 * kLength;
+  const auto peak_of = [&](bool updates) {
+    store_ = std::make_shared<VariableStore>();
+    GraphBuilder b;
+    const auto there = b.device("gpu:0");
+    const VariableRef w = b.variable("w", Tensor::full(DType::kF32, {kLength}, 0.5));
+    Value y = b.read(w);
+    for (int i = 0; i < 4; ++i) y = exp(neg(y)) + tanh(y);
+    if (updates) b.assign(w, y);
+    b.result(sum(y));
+    const Program program = compiled(b.finish());
+    MemoryPool& pool = *runtime_.pool(Device::parse("gpu:0"));
+    const std::int64_t before = pool.stats().live_bytes;  // the variable
+    pool.reset_peak();
+    for (int round = 0; round < 4; ++round) {
+      hold();
+      for (int i = 0; i < 2; ++i) program.run();
+      release();
+      program.wait();
+    }
+    EXPECT_GT(gpus_->replays(), 0U);
+    const std::int64_t planned = program.plan(std::span<const Tensor>()).planned_bytes;
+    EXPECT_GT(planned, kBytes);
+    return static_cast<double>(pool.stats().peak_bytes - before) / static_cast<double>(planned);
+  };
+  EXPECT_LT(peak_of(true), 1.1);
+  EXPECT_GT(peak_of(false), 1.9);
+}
+
 // A feed that the step changes is read as it was.
 TEST_F(RunAhead, AFeedThatIsTheVariableIsCopied) {
   GraphBuilder b;
