@@ -531,10 +531,11 @@ std::unique_ptr<Recording> StreamRun::record(const Body& body, std::span<void* c
     return found == body.streams.end() ? nullptr
                                        : own[static_cast<std::size_t>(found - body.streams.begin())].get();
   };
+  std::unique_ptr<Stream> beside;
   std::vector<std::unique_ptr<Event>> events;
-  const auto mark = [&](std::uint32_t stream) {
+  const auto mark = [&](Stream& at, std::uint32_t stream) {  // `stream`: one of the same device
     events.push_back(device_of(stream).make_event());
-    on(stream)->record(*events.back());
+    at.record(*events.back());
     return events.back().get();
   };
   std::map<std::uint32_t, Event*> set;  // of the plan
@@ -543,14 +544,18 @@ std::unique_ptr<Recording> StreamRun::record(const Body& body, std::span<void* c
   first.begin_recording();
   try {
     if (own.size() > 1) {
-      const Event* const fork = mark(body.streams[0]);
+      const Event* const fork = mark(first, body.streams[0]);
       for (std::size_t i = 1; i < own.size(); ++i) own[i]->wait(*fork);
     }
     for (std::uint32_t i = body.first; i < body.end; ++i) {
       const Segment& segment = plan_.segments[i];
       if (i > body.first && decision_ != nullptr) {
         put_gate(on);
-        fetch_decision(*on(static_cast<std::uint32_t>(blocks_[0].stream)));
+        // The commit does not wait for the copy: it has a branch of its own.
+        const auto gate = static_cast<std::uint32_t>(blocks_[0].stream);
+        beside = device_of(gate).make_stream();
+        beside->wait(*mark(*on(gate), gate));
+        fetch_decision(*beside);
       }
       for (std::uint32_t at = segment.body_begin; at < segment.body_end; ++at) {
         const DeviceCall& call = plan_.device_calls[at];
@@ -563,10 +568,11 @@ std::unique_ptr<Recording> StreamRun::record(const Body& body, std::span<void* c
         KernelContext context = contexts_[at];
         context.set_stream(on(stream), context.blocks());
         plan_.kernels[plan_.phases[call.phase].kernel](context);
-        if (call.event >= 0) set[static_cast<std::uint32_t>(call.event)] = mark(stream);
+        if (call.event >= 0) set[static_cast<std::uint32_t>(call.event)] = mark(*on(stream), stream);
       }
     }
-    for (std::size_t i = 1; i < own.size(); ++i) first.wait(*mark(body.streams[i]));
+    for (std::size_t i = 1; i < own.size(); ++i) first.wait(*mark(*own[i], body.streams[i]));
+    if (beside != nullptr) first.wait(*mark(*beside, static_cast<std::uint32_t>(blocks_[0].stream)));
   } catch (...) {
     try {
       static_cast<void>(first.end_recording());
