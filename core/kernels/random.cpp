@@ -360,6 +360,13 @@ void permutation(const RandomStream& stream, std::int64_t n, std::int64_t* out) 
 
 void dropout(DType dtype, const RandomStream& stream, double rate, const void* x, void* out,
              std::int64_t begin, std::int64_t end) {
+  const auto at = begin * static_cast<std::int64_t>(size_of(dtype));
+  dropout_part(dtype, stream, rate, static_cast<const char*>(x) + at, static_cast<char*>(out) + at, begin,
+               end);
+}
+
+void dropout_part(DType dtype, const RandomStream& stream, double rate, const void* x, void* out,
+                  std::int64_t begin, std::int64_t end) {
   check_floating("dropout", dtype, begin, end);
   if (!(rate >= 0 && rate <= 1))
     throw InvalidArgument(str("dropout: expected a rate from 0 to 1, got ", rate));
@@ -376,7 +383,7 @@ void dropout(DType dtype, const RandomStream& stream, double rate, const void* x
       const auto* from = static_cast<const T*>(x);
       auto* to = static_cast<T*>(out);
       if (rate == 1) {
-        std::fill(to + begin, to + end, T{});
+        std::fill(to, to + (end - begin), T{});
         return;
       }
       const auto dropped = static_cast<std::uint32_t>(rate * 0x1p32);
@@ -392,13 +399,13 @@ void dropout(DType dtype, const RandomStream& stream, double rate, const void* x
         words_of(words, group);
         // Through a copy, since `out` may be `x`, and as a whole group, so that the loop has a fixed number
         // of iterations.
-        std::copy(from + at, from + stop, elements.begin() + (at - first));
+        std::copy(from + (at - begin), from + (stop - begin), elements.begin() + (at - first));
         for (std::size_t i = 0; i < elements.size(); ++i) {
           const Bits kept = std::bit_cast<Bits>(T(static_cast<C>(elements[i]) * scale));
           const Bits mask = group[i] >= dropped ? static_cast<Bits>(~Bits{0}) : Bits{0};
           elements[i] = std::bit_cast<T>(static_cast<Bits>(kept & mask));
         }
-        std::copy(elements.begin() + (at - first), elements.begin() + (stop - first), to + at);
+        std::copy(elements.begin() + (at - first), elements.begin() + (stop - first), to + (at - begin));
         at = stop;
       }
     }

@@ -50,5 +50,8 @@ LOCKSTEP_API void permutation(const RandomStream& stream, std::int64_t n, std::i
 // must lie in [0, 1], and 1 gives zeros.
 LOCKSTEP_API void dropout(DType dtype, const RandomStream& stream, double rate, const void* x, void* out,
                           std::int64_t begin, std::int64_t end);
+// The same, if only these elements are there: x and out begin with element `begin`.
+LOCKSTEP_API void dropout_part(DType dtype, const RandomStream& stream, double rate, const void* x, void* out,
+                               std::int64_t begin, std::int64_t end);
 
 }  // namespace lockstep::kernels

@@ -23,6 +23,14 @@ Effect effects_of(const Node& node) {
   if (node.op().traits.declares_effects) {
     if (const auto* declared = node.find<std::int64_t>("effects")) effects = static_cast<Effect>(*declared);
   }
+  // An op that may do without a key draws by it alone.
+  if (has(effects, Effect::kRandom) && node.find<std::int64_t>("key") == nullptr) {
+    const bool may = std::ranges::any_of(
+        node.op().attributes, [](const AttributeSpec& a) { return a.name == "key" && !a.required; });
+    if (may)
+      effects = static_cast<Effect>(static_cast<std::uint8_t>(effects) &
+                                    ~static_cast<std::uint8_t>(Effect::kRandom));
+  }
   for (const Graph& region : node.regions()) {
     for (const Node& inner : region.nodes()) effects = effects | effects_of(inner);
   }

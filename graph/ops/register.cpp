@@ -12,6 +12,7 @@ void register_builtin_ops(OpRegistry& registry) {
   internal::register_fused_ops(registry);
   internal::register_matmul_ops(registry);
   internal::register_fused_matmul_ops(registry);
+  internal::register_attention_ops(registry);
   internal::register_reduction_ops(registry);
   internal::register_scan_ops(registry);
   internal::register_shapes_ops(registry);

@@ -7,6 +7,7 @@ namespace {
 
 // The node's own effects, without those of its regions.
 Effect own_effects(const Node& node) {
+  if (node.regions().empty()) return effects_of(node);
   if (node.op().traits.declares_effects) {
     if (const auto* declared = node.find<std::int64_t>("effects")) return static_cast<Effect>(*declared);
   }

@@ -141,7 +141,9 @@ class ShareMirrored final : public Pass {
 
   static void make_common(Graph& level, NodeId id) {
     Provenance provenance = level.node(id).provenance();
-    if (!has(level.node(id).op().effects, Effect::kRandom)) provenance.replica = -1;  // draws need it
+    const Node& own = level.node(id);
+    const bool draws = has(own.op().effects, Effect::kRandom) && has(effects_of(own), Effect::kRandom);
+    if (!draws) provenance.replica = -1;  // draws need it
     level.set_provenance(id, provenance);
     for (std::size_t i = 0; i < level.node(id).regions().size(); ++i) {
       Graph& region = level.region(id, i);

@@ -17,6 +17,7 @@ void register_shapes_ops(OpRegistry& registry);       // with the two below
 void register_moving_ops(OpRegistry& registry);       // transpose, flip, tile, concat, split
 void register_slicing_ops(OpRegistry& registry);      // slice, unslice, pad
 void register_fused_matmul_ops(OpRegistry& registry);
+void register_attention_ops(OpRegistry& registry);  // attention, attention_grad
 void register_indexing_ops(OpRegistry& registry);
 void register_softmax_ops(OpRegistry& registry);
 void register_normalization_ops(OpRegistry& registry);

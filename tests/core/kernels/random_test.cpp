@@ -274,6 +274,22 @@ TEST(Dropout, KeepsAndScalesOrGivesZero) {
   }
 }
 
+TEST(Dropout, OfAPartThatLiesByItself) {
+  constexpr std::int64_t n = 1000;
+  for (const DType dtype : kFloats) {
+    const Tensor x = Tensor::full(dtype, {n}, 3);
+    Tensor whole = Tensor::full(dtype, {n}, 9);
+    dropout(dtype, kStream, 0.25, x.raw(), whole.raw(), 0, n);
+    for (const auto& [begin, end] :
+         {std::pair<std::int64_t, std::int64_t>{0, 7}, {7, 7}, {61, 200}, {129, n}}) {
+      Tensor part = Tensor::full(dtype, {end - begin}, 3);
+      dropout_part(dtype, kStream, 0.25, part.raw(), part.raw(), begin, end);
+      for (std::int64_t i = begin; i < end; ++i)
+        ASSERT_EQ(element(part, i - begin), element(whole, i)) << dtype << ' ' << i;
+    }
+  }
+}
+
 TEST(Dropout, AtItsEnds) {
   std::vector<float> x = {1, NAN, -INFINITY, 2}, out(4, 9);
   dropout(DType::kF32, kStream, 1, x.data(), out.data(), 0, 4);
