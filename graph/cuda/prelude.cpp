@@ -322,4 +322,32 @@ template <> struct ls_caster<unsigned char> {
 template <class R, class X> __device__ inline typename ls_computed<R>::type ls_cast(X x) { return ls_caster<R>::from(x); }
 )";
 
+// Philox, with the words of the CPU: see core/kernels/random.cpp. Seed and step of the run lie in the memory of the card, since a
+// recorded call keeps its arguments.
+const char* const kDraw = R"(
+__device__ inline ls_word ls_mix(ls_word x) {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return x ^ (x >> 31);
+}
+struct ls_draw_key {
+  ls_word mixed, where;
+  __device__ ls_draw_key(const ls_word* run, ls_word key, ls_word replica)
+      : mixed(ls_mix(run[0] ^ ls_mix(key))), where(ls_mix((run[1] << 1) ^ (replica << 40) ^ ls_mix(mixed))) {}
+};
+// The four words of a block.
+__device__ inline void ls_draw(unsigned int (&w)[4], const ls_draw_key& key, long long block) {
+  typedef unsigned int u32;
+  w[0] = u32(block); w[1] = u32(ls_word(block) >> 32); w[2] = u32(key.where); w[3] = u32(key.where >> 32);
+  u32 k0 = u32(key.mixed), k1 = u32(key.mixed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const ls_word p = 0xD2511F53ULL * w[0], q = 0xCD9E8D57ULL * w[2];
+    const u32 w0 = u32(q >> 32) ^ w[1] ^ k0, w2 = u32(p >> 32) ^ w[3] ^ k1;
+    w[1] = u32(q); w[3] = u32(p); w[0] = w0; w[2] = w2;
+    k0 += 0x9E3779B9U; k1 += 0xBB67AE85U;
+  }
+}
+)";
+
 }  // namespace lockstep::internal::cuda

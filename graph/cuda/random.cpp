@@ -1,6 +1,4 @@
 // graph/cuda/random.cpp - random tensors, with the bits of the CPU (core/kernels/random.cpp): Philox, and the same arithmetic.
-//
-// Seed and step of the run lie in the memory of the card, since a recorded call keeps its arguments.
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -20,14 +18,8 @@ namespace {
 // One thread makes one block: w[0] to w[3] are its words, `first` the number of its first element. The body stores elements by
 // PUT(number in the block, value).
 std::string draw_source(DType dtype, int per_block, const std::string& functions, const std::string& body) {
-  return str(kPrelude, R"(
+  return str(kPrelude, kDraw, R"(
 typedef unsigned int u32;
-__device__ inline ls_word ls_mix(ls_word x) {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 31);
-}
 struct Args { const void* in; void* out; const ls_word* run; ls_word key, replica; long long n; };
 )",
              "typedef ", names_of(dtype).computed, " C;\n", functions,
@@ -35,19 +27,12 @@ struct Args { const void* in; void* out; const ls_word* run; ls_word key, replic
              store_text(dtype, "a.out", "first + (at)", "value"), "\n#define IN(at) ",
              load_text(dtype, "a.in", "first + (at)"), R"(
 extern "C" __global__ void kernel(const Args a) {
-  const ls_word mixed = ls_mix(a.run[0] ^ ls_mix(a.key));
-  const ls_word where = ls_mix((a.run[1] << 1) ^ (a.replica << 40) ^ ls_mix(mixed));
+  const ls_draw_key key(a.run, a.key, a.replica);
   const long long step = (long long)gridDim.x * blockDim.x;
   for (long long block = (long long)blockIdx.x * blockDim.x + threadIdx.x; block * )",
              per_block, R"( < a.n; block += step) {
-    u32 w[4] = {u32(block), u32(ls_word(block) >> 32), u32(where), u32(where >> 32)};
-    u32 k0 = u32(mixed), k1 = u32(mixed >> 32);
-    for (int round = 0; round < 10; ++round) {
-      const ls_word p = 0xD2511F53ULL * w[0], q = 0xCD9E8D57ULL * w[2];
-      const u32 w0 = u32(q >> 32) ^ w[1] ^ k0, w2 = u32(p >> 32) ^ w[3] ^ k1;
-      w[1] = u32(q); w[3] = u32(p); w[0] = w0; w[2] = w2;
-      k0 += 0x9E3779B9U; k1 += 0xBB67AE85U;
-    }
+    u32 w[4];
+    ls_draw(w, key, block);
     const long long first = block * )",
              per_block, ";\n", body, "  }\n}\n");
 }

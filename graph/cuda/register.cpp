@@ -62,6 +62,7 @@ void register_cuda_kernels(OpRegistry& registry) {
   cuda::add_update_kernels(registry);
   cuda::add_copy_kernels(registry);
   cuda::add_product_kernels(registry);
+  cuda::add_attention_kernels(registry);
   cuda::add_reduction_kernels(registry);
   cuda::add_softmax_kernels(registry);
   cuda::add_layer_norm_kernels(registry);

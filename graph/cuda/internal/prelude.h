@@ -4,5 +4,7 @@
 namespace lockstep::internal::cuda {
 
 extern const char* const kPrelude;
+// Random words (random.cpp, and kernels that drop elements out); comes after kPrelude.
+extern const char* const kDraw;
 
 }  // namespace lockstep::internal::cuda

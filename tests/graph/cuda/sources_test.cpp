@@ -4,8 +4,10 @@
 //        graph/cuda/rows/scans.cpp, graph/cuda/rows/rows.cpp, graph/cuda/indices/indexing.cpp,
 //        graph/cuda/indices/scatter.cpp, graph/cuda/indices/sorted_rows.cpp, graph/cuda/products/matmul.cpp,
 //        graph/cuda/products/windows.cpp, graph/cuda/products/pooling.cpp, graph/cuda/products/convolution.cpp,
-//        graph/cuda/products/product.cpp, graph/cuda/updates/merged_updates.cpp
+//        graph/cuda/products/product.cpp, graph/cuda/products/attention.cpp, graph/cuda/products/attention_source.cpp,
+//        graph/cuda/updates/merged_updates.cpp
 // The kernels that are generated compile, on machines without a card too.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
@@ -200,6 +202,31 @@ TEST_F(CudaSources, OfWhatFollowsProducts) {
       b.result(b.op("fused_matmul", std::vector{x, w}, {text("sums", sums)})[1]);
   }
   expect_compiles(b.finish(), 32);
+}
+
+TEST_F(CudaSources, OfAttention) {
+  GraphBuilder b;
+  const auto add = [&](DType dtype, std::int64_t width, bool packed, std::vector<Attribute> attributes) {
+    const std::string end = str(static_cast<int>(dtype), "x", width);
+    const bool has_mask =
+        std::ranges::any_of(attributes, [](const Attribute& a) { return a.name == "mask"; });
+    const Value mask = has_mask ? b.placeholder("mask" + end, dtype, {6, 6}) : Value();
+    const Value x =
+        b.placeholder("x" + end, dtype, packed ? Shape{2, 6, 3, 4, width} : Shape{2, 4, 6, width});
+    std::vector<Value> inputs(packed ? 1 : 3, x);
+    if (packed) attributes.push_back({"packed", true});
+    attributes.push_back({"scale", 0.125});
+    if (has_mask) inputs.push_back(mask);
+    const std::vector<Value> out = b.op("attention", inputs, attributes);
+    inputs.insert(inputs.end(), {out[0], out[1], out[0]});
+    b.op("attention_grad", inputs, attributes);
+  };
+  const Attribute mask{"mask", true}, rate{"rate", 0.1}, key{"key", std::int64_t{7}};
+  add(DType::kBF16, 64, true, {});
+  add(DType::kF16, 128, false, {mask, rate, key});
+  add(DType::kBF16, 12, false, {mask, rate, key});
+  add(DType::kF64, 8, false, {});
+  expect_compiles(b.finish(), 18);
 }
 
 TEST_F(CudaSources, OfMoves) {
