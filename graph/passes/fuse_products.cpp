@@ -5,17 +5,16 @@
 #include <map>
 #include <optional>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/topology.h"
-#include "lockstep/graph/ir/internal/gradient_nodes.h"
 #include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/ops/fused/internal/fused_matmul.h"
 #include "lockstep/graph/ops/fused/internal/tile_program.h"
 #include "lockstep/graph/ops/rules/internal/axes.h"
+#include "lockstep/graph/passes/internal/joining.h"
 #include "lockstep/graph/passes/internal/registrations.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_options.h"
@@ -72,13 +71,8 @@ class ProductsOfLevel {
 
   // In the code of a replica gradients stay apart from other values: they have yet to be summed.
   bool belong_together(NodeId a, NodeId b) const {
-    const auto key = [&](const Node& node) {
-      std::vector<NodeId> controls(node.controls().begin(), node.controls().end());
-      std::ranges::sort(controls);
-      return std::tuple(std::string_view(node.device()), node.provenance().replica,
-                        is_replica_code_ && internal::is_gradient_share(node), std::move(controls));
-    };
-    return key(graph_.node(a)) == key(graph_.node(b));
+    return internal::join_key(graph_.node(a), is_replica_code_) ==
+           internal::join_key(graph_.node(b), is_replica_code_);
   }
 
   void replace(const std::vector<NodeId>& nodes, NodeId last, std::vector<ValueId> inputs,
@@ -324,13 +318,9 @@ class FuseProducts final : public Pass {
 
   // Does the node run on a CPU? None: it is not to be joined there.
   std::optional<bool> where(const Node& node) const {
-    const bool has_default = node.device().empty() && options_.device.empty();
-    if (has_default && (topology_ == nullptr || topology_->devices().empty())) return on_cpu();
-    const Device device = has_default
-                              ? topology_->devices().front().device
-                              : Device::parse(node.device().empty() ? options_.device : node.device());
-    if (device.kind == DeviceKind::kCpu) return on_cpu();
-    const DeviceFacts* const facts = topology_ == nullptr ? nullptr : topology_->find(device);
+    const std::optional<Device> device = internal::device_of(node, options_.device, topology_);
+    if (!device || device->kind == DeviceKind::kCpu) return on_cpu();
+    const DeviceFacts* const facts = topology_ == nullptr ? nullptr : topology_->find(*device);
     const OpRegistry& registry = OpRegistry::global();
     if (facts == nullptr || registry.kernel(fused_, facts->kernels) == nullptr) return std::nullopt;
     return false;
