@@ -133,7 +133,9 @@ PassPipeline MirroredStrategy::pipeline() const {
     passes.add(
         make_bucket_all_reduce({.bytes_per_pack = options_.bytes_per_pack, .num_packs = options_.num_packs}));
   if (options_.optimize)
-    passes.append(standard_passes({.products = {.device = worker_devices()[0]}, .merge_updates = false}));
+    passes.append(standard_passes({.attention = {.device = worker_devices()[0]},
+                                   .products = {.device = worker_devices()[0]},
+                                   .merge_updates = false}));
 
   // From here on the graph has the nodes of all replicas.
   passes.add(make_replicate());

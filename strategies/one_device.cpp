@@ -13,8 +13,9 @@ OneDeviceStrategy::OneDeviceStrategy(const std::string& device, StrategyOptions 
 OneDeviceStrategy::~OneDeviceStrategy() = default;
 
 PassPipeline OneDeviceStrategy::pipeline() const {
-  PassPipeline passes =
-      standard_passes({.products = {.device = worker_devices()[0]}, .merge_updates = false});
+  PassPipeline passes = standard_passes({.attention = {.device = worker_devices()[0]},
+                                         .products = {.device = worker_devices()[0]},
+                                         .merge_updates = false});
   passes.add(make_replicate());  // a region of one replica becomes its nodes
   passes.add(make_place({.devices = worker_devices()}));
   passes.add(make_merge_updates());  // outside of regions, and where every variable has its device

@@ -23,7 +23,9 @@ PassPipeline standard_passes(const OptimizeOptions& options) {
   // it.
   passes.add(make_dead_node_elimination());
   if (options.fuse) {
-    // Products first: a bias or a relu beside one costs nothing there.
+    // Attention first: the next passes would take parts of it.
+    passes.add(make_fuse_attention(options.attention));
+    // Products next: a bias or a relu beside one costs nothing there.
     passes.add(make_fuse_products(options.products));
     // The passes above do not look into what this one and the next make.
     passes.add(make_fuse_elementwise(options.fusion));

@@ -11,6 +11,7 @@ void register_general_passes(PassRegistry& registry) {
   internal::register_common_subexpression_elimination(registry);
   internal::register_constant_folding(registry);
   internal::register_dead_node_elimination(registry);
+  internal::register_fuse_attention(registry);
   internal::register_fuse_elementwise(registry);
   internal::register_fuse_products(registry);
   internal::register_identity_removal(registry);

@@ -270,8 +270,8 @@ TEST(GradientShares, AreSummedOnceAfterPassesThatRewriteThem) {
   }();
   ASSERT_TRUE(registered);
   const std::string general =
-      "constant-folding,identity-removal,common-subexpression-elimination,fuse-products(cpu=true),"
-      "fuse-elementwise";
+      "constant-folding,identity-removal,common-subexpression-elimination,fuse-attention(cpu=true),"
+      "fuse-products(cpu=true),fuse-elementwise";
   for (const Model& model : models()) {
     for (const std::string& passes :
          {std::string("rewrite-gradients"), general, "rewrite-gradients," + general}) {

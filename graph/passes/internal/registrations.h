@@ -13,6 +13,7 @@ void register_clip_by_global_norm(PassRegistry& registry);
 void register_common_subexpression_elimination(PassRegistry& registry);
 void register_constant_folding(PassRegistry& registry);
 void register_dead_node_elimination(PassRegistry& registry);
+void register_fuse_attention(PassRegistry& registry);
 void register_fuse_elementwise(PassRegistry& registry);
 void register_fuse_products(PassRegistry& registry);
 void register_identity_removal(PassRegistry& registry);
