@@ -94,9 +94,13 @@ Nearness nearness_of(const Graph& graph) {
         node.inputs(), [&](ValueId input) { return follows_function[input.node.index()]; });
     follows_function[id.index()] = reads_one;
     if (kExact.contains(op.name) || op.moves || op.traits.alias || op.inputs.max == 0) continue;
-    if (op.source.empty()) return Nearness::kLargest;
+    const bool is_fused = op.name == "fused";
+    if (op.source.empty() && !is_fused) return Nearness::kLargest;
+    Nearness own = is_fused ? nearness_of(node.regions()[0]) : Nearness::kElement;
+    if (own == Nearness::kEqual) continue;
+    if (reads_one) own = std::max(own, Nearness::kChain);
     follows_function[id.index()] = true;
-    nearness = std::max(nearness, reads_one ? Nearness::kChain : Nearness::kElement);
+    nearness = std::max(nearness, own);
   }
   return nearness;
 }
