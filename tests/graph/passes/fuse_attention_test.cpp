@@ -28,7 +28,7 @@ using FuseAttention = testing::PassTest;
 using ::testing::HasSubstr;
 using ::testing::Not;
 constexpr const char* kPass = "fuse-attention(cpu=true)";
-constexpr testing::RewriteChecks kRounded = {.same_meaning = false};
+const testing::RewriteChecks kRounded = {.same_meaning = false};
 
 void expect_near(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected, double tolerance) {
   ASSERT_EQ(actual.size(), expected.size());
