@@ -258,8 +258,9 @@ NodeId GraphBuilder::node(const OpDef& op, std::string_view name, std::span<cons
   init.site = site;
   init.device = device_;
   if (maker && !maker->name.empty()) {
-    init.provenance =
-        Provenance{Graph::new_identity(), maker->origin, graph_.intern(maker->name), {}, -1, maker->gradient};
+    const std::uint64_t identity = Graph::new_identity();
+    const std::uint64_t origin = maker->origin == 0 ? identity : maker->origin;
+    init.provenance = Provenance{identity, origin, graph_.intern(maker->name), {}, -1, maker->gradient};
   }
   try {
     if (!op.inputs.accepts(inputs.size())) NodeView::fail(arity_message(op, inputs.size()));

@@ -60,6 +60,10 @@ class BuilderAccess {
     maker.site = site;
     return {root, std::move(maker)};
   }
+  // The same, by a part of the library that later parts know them by; they stem from no other node.
+  MakerGuard made_at(SourceSite site, std::string_view by) const {
+    return {outermost(), {site, std::string(by), 0, GradientMark::kNone}};
+  }
   MakerGuard made_for(const Node& node, std::string_view by,
                       GradientMark gradient = GradientMark::kNone) const {
     return {outermost(), {node.site(), std::string(by), node.provenance().origin, gradient}};

@@ -220,8 +220,8 @@ Value seed_of(const Value& target, const GradientOptions& options, SourceSite si
                               target.spec(), "; they must have one dtype and shape"),
                           place);
   }
-  if (options.seed.valid()) return options.seed;
-  const auto made_at = internal::BuilderAccess(target.builder()).made_at(site);
+  const auto made_at = internal::BuilderAccess(target.builder()).made_at(site, internal::kGradientSeed);
+  if (options.seed.valid()) return identity(options.seed);
   // Made from the shape alone if it is known: the seed is then the same on all replicas, even if the target
   // is not.
   if (target.shape().is_known()) return full(target.builder(), target.dtype(), target.shape(), 1, site);

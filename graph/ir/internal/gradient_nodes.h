@@ -10,6 +10,14 @@ namespace lockstep::internal {
 
 inline constexpr std::string_view kGradients = "gradients";  // Provenance::made_by of what gradients() made
 
+inline constexpr std::string_view kGradientSeed = "gradient_seed";  // of what gradients() began with
+
+// Does gradients() begin with its value? The text form does not keep it.
+inline bool is_gradient_seed(const Node& node) {
+  const StringId maker = node.provenance().made_by;
+  return maker.valid() && node.graph().text(maker) == kGradientSeed;
+}
+
 inline bool is_gradient_share(const Node& node) { return node.provenance().gradient == GradientMark::kShare; }
 
 }  // namespace lockstep::internal
