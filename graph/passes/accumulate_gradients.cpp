@@ -2,16 +2,17 @@
 // all k.
 #include "lockstep/graph/passes/accumulate_gradients.h"
 
-#include <algorithm>
+#include <map>
 #include <optional>
-#include <unordered_map>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/base/name_set.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/build/builder_access.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/passes/internal/conditional_updates.h"
 #include "lockstep/graph/passes/internal/registrations.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_options.h"
@@ -22,43 +23,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::string_view kAccumulateGradients = "accumulate-gradients";
-
-// A node that moves into the branch.
-struct Item {
-  NodeId node;
-  std::size_t depth = 0;  // how many others it waits for, one after another
-  // Of an update by a gradient:
-  std::string sum = {};   // the variable that accumulates the gradient
-  std::string rows = {};  // the variable that counts how often each row was named
-};
-
-// Values that a region takes from the graph around it.
-class Branch {
- public:
-  // The parameter that stands for a value; one parameter per value.
-  ValueId take(const Graph& level, ValueId value) {
-    const auto [found, is_new] = places_.emplace(value, taken_.size());
-    if (is_new) {
-      static const OpDef& op = OpRegistry::global().get("placeholder");
-      NodeInit init;
-      init.op = &op;
-      init.name = str("in_", taken_.size());
-      init.outputs.push_back(level.spec(value));
-      init.site = level.node(value.node).site();
-      graph.add_parameter(graph.add(std::move(init)));
-      taken_.push_back(value);
-    }
-    return {graph.parameters()[found->second], 0};
-  }
-  const std::vector<ValueId>& taken() const { return taken_; }
-
-  Graph graph;
-
- private:
-  std::unordered_map<ValueId, std::size_t> places_;
-  std::vector<ValueId> taken_;
-};
+using internal::kAccumulateGradients;
 
 // The nodes that a function makes from values, as a graph to be inlined.
 template <class Make>
@@ -72,97 +37,33 @@ Graph traced(std::span<const TensorSpec> inputs, SourceSite site, const Make& ma
   return builder.finish();
 }
 
-class Level {
+class Level final : internal::GradientInBranch {
  public:
   // `sync` describes the graph before the pass.
   Level(Graph& outermost, const SyncAnalysis& sync, Graph& level, std::int64_t steps)
       : outermost_(outermost), sync_(sync), graph_(level), steps_(steps) {}
 
   bool run() {
-    find_items();
-    if (items_.empty()) return false;
-    declare();
+    const std::vector<internal::ConditionalNode> nodes = internal::conditional_nodes(graph_, outermost_);
+    if (nodes.empty()) return false;
+    declare(nodes);
     edit_.emplace(graph_, kAccumulateGradients, &outermost_);
-    const ValueId due = count_steps();
-    const std::size_t depths = items_.back().depth + 1;
-    auto next = items_.begin();
-    for (std::size_t depth = 0; depth < depths; ++depth) {
-      const auto first = next;
-      while (next != items_.end() && next->depth == depth) ++next;
-      if (first != next) apply({first, next}, due);
+    const ValueId due = count_steps(nodes[0].node);
+    for (std::span<const internal::ConditionalNode> rest = nodes; !rest.empty();) {
+      internal::move_into_branch(*edit_, outermost_, kAccumulateGradients, internal::take_depth(rest), due,
+                                 "accumulate_gradients/apply", this);
     }
     return true;
   }
 
  private:
-  // --- which nodes move
+  // The variables that accumulate an update's gradient.
+  struct Sums {
+    std::string sum;
+    std::string rows;  // counts how often each row was named; empty: the gradient is not of rows
+  };
 
   static const OpTraits::Update& update_of(const Node& node) { return *node.op().traits.updates_variable; }
-
-  const VariableDecl* variable_of(const Node& node) const {
-    const auto* variable = node.find<VariableRef>(update_of(node).attribute);
-    return variable == nullptr ? nullptr : outermost_.find_variable(variable->name);
-  }
-
-  void find_items() {
-    const std::vector<NodeId> order = graph_.topological_order();
-    std::vector<NodeId> updates, others;
-    for (const NodeId id : order) {
-      const auto& update = graph_.node(id).op().traits.updates_variable;
-      if (update && variable_of(graph_.node(id)) != nullptr)
-        (update->gradient ? updates : others).push_back(id);
-    }
-    if (updates.empty()) return;
-    const NameSet asked = asked_variables(order, updates);
-    std::vector<bool> moves(graph_.id_bound());
-    for (const NodeId id : updates) moves[id.index()] = true;
-    for (const NodeId id : others) moves[id.index()] = is_counter(graph_.node(id), asked);
-    std::vector<std::size_t> depth(graph_.id_bound());
-    for (const NodeId id : order) {
-      const auto comes_after = [&](NodeId before) {
-        const std::size_t after = depth[before.index()] + (moves[before.index()] ? 1U : 0U);
-        depth[id.index()] = std::max(depth[id.index()], after);
-      };
-      for (const ValueId input : graph_.node(id).inputs()) comes_after(input.node);
-      for (const NodeId before : graph_.node(id).controls()) comes_after(before);
-      if (moves[id.index()]) items_.push_back({.node = id, .depth = depth[id.index()]});
-    }
-    std::ranges::stable_sort(items_, {}, &Item::depth);
-  }
-
-  // Variables that the updates' other inputs (neither gradient nor row numbers) depend on.
-  NameSet asked_variables(const std::vector<NodeId>& order, const std::vector<NodeId>& updates) const {
-    std::vector<bool> asked(graph_.id_bound());
-    for (const NodeId id : updates) {
-      const Node& node = graph_.node(id);
-      const OpTraits::Update& update = update_of(node);
-      for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-        if (i != update.operand && (!update.indices || i != *update.indices))
-          asked[node.inputs()[i].node.index()] = true;
-      }
-    }
-    NameSet names;
-    for (auto id = order.rbegin(); id != order.rend(); ++id) {
-      const Node& node = graph_.node(*id);
-      if (!asked[id->index()]) continue;
-      for (const ValueId input : node.inputs()) asked[input.node.index()] = true;
-      for (const VariableUse& use : variable_uses(node)) names.insert(use.name);
-    }
-    return names;
-  }
-
-  bool is_counter(const Node& node, const NameSet& asked) const {
-    const OpTraits::Update& update = update_of(node);
-    const VariableDecl& decl = *variable_of(node);
-    if (!update.uses_old_value || update.gradient || is_floating(decl.spec.dtype) ||
-        decl.spec.shape.rank() != 0)
-      return false;
-    const bool constant = std::ranges::all_of(node.inputs(), [&](ValueId input) {
-      return graph_.node(input.node).op().traits.gives_attribute.has_value();
-    });
-    const bool as_iterations = !decl.trainable && decl.aggregation == Aggregation::kOnlyFirstReplica;
-    return constant && (asked.contains(decl.name) || as_iterations);
-  }
 
   // --- variables
 
@@ -170,43 +71,22 @@ class Level {
                       Aggregation aggregation) {
     VariableDecl decl;
     decl.name = name;
-    for (int i = 1; outermost_.find_variable(decl.name) != nullptr; ++i) decl.name = str(name, "_", i);
     decl.spec = std::move(spec);
     decl.synchronization = synchronization;
     decl.aggregation = aggregation;
     decl.trainable = false;
-    std::string taken = decl.name;
-    outermost_.declare_variable(std::move(decl));
-    return taken;
+    return internal::declare_free(outermost_, std::move(decl));
   }
 
-  // Identifies k and the variables that are updated together. It is part of the names of the accumulators, so
-  // that other functions on the same store (of a generator and its critic, say) count and accumulate
-  // separately. FNV-1a, the same in every process.
-  std::string tag() const {
-    std::vector<std::string> served = {str(steps_)};
-    for (const Item& item : items_) {
-      const Node& node = graph_.node(item.node);
-      if (update_of(node).gradient) served.push_back(variable_of(node)->name);
-    }
-    std::sort(served.begin() + 1, served.end());
-    std::uint64_t hash = 0xCBF29CE484222325U;
-    for (const std::string& name : served) {
-      for (const char letter : name + '\n')
-        hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001B3U;
-    }
-    std::string digits;
-    for (int shift = 60; shift >= 0; shift -= 4) digits += "0123456789abcdef"[(hash >> shift) & 15U];
-    return digits;
-  }
-
-  void declare() {
-    const std::string tag = this->tag();
-    for (Item& item : items_) {
-      const Node& node = graph_.node(item.node);
+  void declare(std::span<const internal::ConditionalNode> nodes) {
+    const std::string tag =
+        internal::tag_of(str(steps_), internal::trained_variables(nodes, graph_, outermost_));
+    for (const internal::ConditionalNode& each : nodes) {
+      const Node& node = graph_.node(each.node);
       const OpTraits::Update& update = update_of(node);
       if (!update.gradient) continue;
-      const VariableDecl variable = *variable_of(node);  // a copy: declaring moves the declarations
+      // A copy: declaring moves the declarations.
+      const VariableDecl variable = *internal::updated_variable(node, outermost_);
       const ValueId operand = node.inputs()[update.operand];
       const bool whole = sync_.covers(graph_) && sync_.level_of(graph_).replicas > 1 &&
                          sync_.is_summed(graph_, operand) &&
@@ -214,10 +94,11 @@ class Level {
       const Synchronization synchronization = whole ? Synchronization::kAuto : Synchronization::kOnRead;
       const DType gradient = graph_.spec(operand).dtype;
       const DType dtype = gradient == DType::kF64 ? DType::kF64 : DType::kF32;
-      item.sum = declare(str(variable.name, "/accumulated_", tag), {dtype, variable.spec.shape},
+      Sums& sums = sums_[each.node];
+      sums.sum = declare(str(variable.name, "/accumulated_", tag), {dtype, variable.spec.shape},
                          synchronization, Aggregation::kSum);
       if (update.indices) {
-        item.rows = declare(str(variable.name, "/accumulated_rows_", tag),
+        sums.rows = declare(str(variable.name, "/accumulated_rows_", tag),
                             {DType::kI64, {variable.spec.shape[0]}}, synchronization, Aggregation::kSum);
       }
     }
@@ -228,8 +109,7 @@ class Level {
   // --- in every step
 
   // Is this the last of k steps?
-  ValueId count_steps() {
-    const NodeId origin = items_[0].node;
+  ValueId count_steps(NodeId origin) {
     const SourceSite site = graph_.node(origin).site();
     const NodeId read = edit_->insert({.op = "read",
                                        .name = counter_,
@@ -261,11 +141,12 @@ class Level {
   }
 
   // What has been accumulated up to and including this step: the sum, and for rows how often each was named.
-  std::vector<ValueId> gather(const Item& item) {
-    const Node& node = graph_.node(item.node);
+  std::vector<ValueId> outside(NodeId id) override {
+    const Node& node = graph_.node(id);
+    const Sums& sums = sums_.at(id);
     const OpTraits::Update& update = update_of(node);
-    const VariableDecl& variable = *variable_of(node);
-    const DType dtype = outermost_.find_variable(item.sum)->spec.dtype;
+    const VariableDecl& variable = *internal::updated_variable(node, outermost_);
+    const DType dtype = outermost_.find_variable(sums.sum)->spec.dtype;
     std::vector<ValueId> inputs = {node.inputs()[update.operand]};
     if (update.indices) inputs.push_back(node.inputs()[*update.indices]);
     std::vector<TensorSpec> specs;
@@ -279,13 +160,13 @@ class Level {
           b.constant(Tensor::from<std::int64_t>({static_cast<std::int64_t>(extents.size())},
                                                 std::vector<std::int64_t>(extents.begin(), extents.end())));
       const Value count = b.constant(Tensor::from<std::int64_t>({1}, {extents[0]}));
-      const Value sums = scatter_add(cast(in[1], DType::kI64), numbers, shape);
+      const Value total = scatter_add(cast(in[1], DType::kI64), numbers, shape);
       const Value ones = ones_like(cast(in[1], DType::kI64));
-      return std::vector<Value>{sums, scatter_add(cast(in[1], DType::kI64), ones, count)};
+      return std::vector<Value>{total, scatter_add(cast(in[1], DType::kI64), ones, count)};
     });
     const std::vector<ValueId> made = edit_->inline_region(region, inputs, str(node.name(), "/accumulate"));
-    std::vector<ValueId> gathered = {add_to(item.sum, made[0], item.node)};
-    if (update.indices) gathered.push_back(add_to(item.rows, made[1], item.node));
+    std::vector<ValueId> gathered = {add_to(sums.sum, made[0], id)};
+    if (update.indices) gathered.push_back(add_to(sums.rows, made[1], id));
     return gathered;
   }
 
@@ -326,100 +207,13 @@ class Level {
                  .origin = zero[0].node});
   }
 
-  // The node itself, in the branch.
-  NodeId move_into(Graph& branch, const Node& node, SmallVector<ValueId, 2> inputs) const {
-    NodeInit init;
-    init.op = &node.op();
-    init.name = branch.unique_name(node.name());
-    init.inputs = std::move(inputs);
-    init.outputs = SmallVector<TensorSpec, 1>(node.outputs());
-    init.attributes = node.attributes();
-    init.device = node.device();
-    init.site = node.site();
-    Provenance provenance = node.provenance();
-    if (provenance.made_by.valid()) provenance.made_by = branch.intern(graph_.text(provenance.made_by));
-    if (provenance.why.valid()) provenance.why = branch.intern(graph_.text(provenance.why));
-    init.provenance = provenance;
-    return branch.add(std::move(init));
-  }
-
-  void apply(std::span<const Item> items, ValueId due) {
-    Branch then_branch;
-    struct Moved {
-      std::vector<ValueId> gathered;   // parameters of the branch
-      SmallVector<ValueId, 2> inputs;  // of the node there
-    };
-    std::vector<Moved> moved(items.size());
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      if (update_of(graph_.node(items[i].node)).gradient) {
-        for (const ValueId value : gather(items[i]))
-          moved[i].gathered.push_back(then_branch.take(graph_, value));
-      }
-      const Node& node = graph_.node(items[i].node);
-      const OpTraits::Update& update = update_of(node);
-      for (std::size_t at = 0; at < node.inputs().size(); ++at) {
-        const bool replaced =
-            update.gradient && (at == update.operand || (update.indices && at == *update.indices));
-        moved[i].inputs.push_back(replaced ? ValueId() : then_branch.take(graph_, node.inputs()[at]));
-      }
-    }
-    Branch else_branch;
-    for (const ValueId value : then_branch.taken()) else_branch.take(graph_, value);
-    {
-      Rewriter edit(then_branch.graph, kAccumulateGradients, &outermost_);
-      for (std::size_t i = 0; i < items.size(); ++i) {
-        const Node& node = graph_.node(items[i].node);
-        const OpTraits::Update& update = update_of(node);
-        if (!update.gradient) continue;
-        const std::vector<ValueId> mean = mean_of(edit, node, moved[i].gathered);
-        moved[i].inputs[update.operand] = mean[0];
-        if (update.indices) moved[i].inputs[*update.indices] = mean[1];
-        clear(edit, items[i].sum, outermost_.find_variable(items[i].sum)->spec, node.site());
-        if (update.indices)
-          clear(edit, items[i].rows, outermost_.find_variable(items[i].rows)->spec, node.site());
-      }
-    }
-    std::vector<Rewriter::Replacement> replaced;
-    std::vector<NodeId> controls;
-    std::vector<ValueId> kept;  // what the results are in the other steps
-    {
-      Rewriter edit(else_branch.graph, kAccumulateGradients, &outermost_);
-      for (std::size_t i = 0; i < items.size(); ++i) {
-        const Node& node = graph_.node(items[i].node);
-        const NodeId inside = move_into(then_branch.graph, node, moved[i].inputs);
-        replaced.push_back({.node = items[i].node});
-        controls.insert(controls.end(), node.controls().begin(), node.controls().end());
-        if (!edit_->is_read(items[i].node)) continue;
-        const SmallVector<std::string, 1> names = updated_variables(node);
-        for (std::uint32_t output = 0; output < node.outputs().size(); ++output) {
-          then_branch.graph.add_result({inside, output});
-          replaced.back().to.push_back({NodeId(), static_cast<std::uint32_t>(kept.size())});
-          const NodeId read = edit.insert({.op = "read",
-                                           .name = names[output],
-                                           .attributes = {{"variable", VariableRef{names[output]}}}});
-          kept.push_back({read, 0});
-        }
-      }
-    }
-    else_branch.graph.set_results(std::move(kept));
-    std::ranges::sort(controls);
-    controls.erase(std::unique(controls.begin(), controls.end()), controls.end());
-    std::vector<ValueId> inputs = {due};
-    inputs.insert(inputs.end(), then_branch.taken().begin(), then_branch.taken().end());
-    std::vector<Graph> regions;
-    regions.push_back(std::move(then_branch.graph));
-    regions.push_back(std::move(else_branch.graph));
-    const NodeId branch = edit_->insert({.op = "cond",
-                                         .name = "accumulate_gradients/apply",
-                                         .inputs = std::move(inputs),
-                                         .controls = std::move(controls),
-                                         .regions = std::move(regions),
-                                         .origin = items[0].node});
-    for (Rewriter::Replacement& one : replaced) {
-      for (ValueId& value : one.to) value.node = branch;
-      for (const NodeId user : edit_->control_users(one.node)) edit_->add_control(user, branch);
-    }
-    edit_->replace_and_erase(replaced);
+  std::vector<ValueId> inside(Rewriter& edit, NodeId id, std::span<const ValueId> taken) override {
+    const Node& node = graph_.node(id);
+    const Sums& sums = sums_.at(id);
+    std::vector<ValueId> mean = mean_of(edit, node, taken);
+    clear(edit, sums.sum, outermost_.find_variable(sums.sum)->spec, node.site());
+    if (!sums.rows.empty()) clear(edit, sums.rows, outermost_.find_variable(sums.rows)->spec, node.site());
+    return mean;
   }
 
   Graph& outermost_;
@@ -427,7 +221,7 @@ class Level {
   Graph& graph_;
   std::int64_t steps_;
   std::optional<Rewriter> edit_;
-  std::vector<Item> items_;  // by depth
+  std::map<NodeId, Sums> sums_;  // by update
   std::string counter_;
 };
 
@@ -448,6 +242,15 @@ class AccumulateGradients final : public Pass {
  private:
   PassOutcome run_on(Graph& graph, PassContext&) override {
     if (options_.steps == 1) return PassOutcome::kUnchanged;
+    for_each_level(graph, [](Graph& level) {
+      const Node* const branch = internal::branch_of(level, internal::kMixedPrecision);
+      if (branch != nullptr) {
+        throw PassError(kAccumulateGradients,
+                        "some steps apply no gradients, by a loss scale that changes, and cannot be counted; "
+                        "keep the scale with mixed-precision(growth_steps=0), or use bf16",
+                        place_of(*branch));
+      }
+    });
     const SyncAnalysis sync(graph);
     bool changed = false;
     for_each_level(

@@ -3,11 +3,11 @@
 #include "lockstep/graph/passes/clip_by_global_norm.h"
 
 #include <cmath>
-#include <map>
 #include <vector>
 
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/passes/internal/registrations.h"
+#include "lockstep/graph/passes/internal/summed_gradients.h"
 #include "lockstep/graph/train/clipping.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/pass_options.h"
@@ -31,60 +31,15 @@ class Clipper {
 
  private:
   void clip_level(Graph& level) {
-    const bool replicated = sync_.covers(level) && sync_.level_of(level).replicas > 1;
-    std::vector<NodeId> common, own;  // updates of variables that replicas keep equal, and of others
-    for (const Node& node : level.nodes()) {
-      const auto& update = node.op().traits.updates_variable;
-      if (!update || !update->gradient) continue;
-      const auto* variable = node.find<VariableRef>(update->attribute);
-      const bool apart = replicated && variable != nullptr && sync_.has_own_copies(variable->name);
-      (apart ? own : common).push_back(node.id());
-    }
-    if (common.empty() && own.empty()) return;
+    const internal::GradientUpdates updates = internal::gradient_updates(sync_, level);
+    if (updates.common.empty() && updates.own.empty()) return;
     changed_ = true;
-    const std::vector<NodeId> shares = replicated ? unsummed(level, common) : std::vector<NodeId>();
-    Rewriter edit(level, kClipByGlobalNorm, &outermost_);
-    sum_shares(edit, shares);
-    for (const std::vector<NodeId>& updates : {common, own}) {
-      if (!updates.empty()) clip(edit, updates);
-    }
-  }
-
-  // The updates whose gradients are only one replica's share.
-  std::vector<NodeId> unsummed(const Graph& level, std::span<const NodeId> updates) const {
     std::vector<NodeId> shares;
-    for (const NodeId id : updates) {
-      const Node& node = level.node(id);
-      if (!sync_.is_summed(level, node.inputs()[node.op().traits.updates_variable->operand]))
-        shares.push_back(id);
-    }
-    return shares;
-  }
-
-  static void sum_shares(Rewriter& edit, std::span<const NodeId> updates) {
-    std::map<ValueId, ValueId> summed, gathered;
-    const auto whole = [&](ValueId value, std::string_view op, std::map<ValueId, ValueId>& made) {
-      const auto found = made.find(value);
-      if (found != made.end()) return found->second;
-      const std::string name = str(edit.graph().node(value.node).name(), "/", op);
-      Rewriter::NewNode node{.op = op, .name = name, .inputs = {value}, .origin = value.node};
-      if (&made == &summed) {
-        node.attributes = {{"reduce", std::string("sum")}};
-      } else {
-        node.attributes = {{"replicas", std::int64_t{0}}};  // what other replicas add is not known yet
-      }
-      return made.emplace(value, ValueId{edit.insert(std::move(node)), 0}).first->second;
-    };
-    for (const NodeId id : updates) {
-      const OpTraits::Update& update = *edit.graph().node(id).op().traits.updates_variable;
-      const ValueId operand = edit.graph().node(id).inputs()[update.operand];
-      if (update.indices) {
-        const ValueId indices = edit.graph().node(id).inputs()[*update.indices];
-        edit.set_input(id, *update.indices, whole(indices, "all_gather", gathered));
-        edit.set_input(id, update.operand, whole(operand, "all_gather", gathered));
-      } else {
-        edit.set_input(id, update.operand, whole(operand, "all_reduce", summed));
-      }
+    if (updates.replicated) shares = internal::unsummed(sync_, level, updates.common);
+    Rewriter edit(level, kClipByGlobalNorm, &outermost_);
+    internal::sum_shares(edit, shares);
+    for (const std::vector<NodeId>* of : {&updates.common, &updates.own}) {
+      if (!of->empty()) clip(edit, *of);
     }
   }
 

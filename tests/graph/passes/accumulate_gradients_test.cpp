@@ -1,4 +1,4 @@
-// Tests: graph/passes/accumulate_gradients.cpp
+// Tests: graph/passes/accumulate_gradients.cpp, graph/passes/conditional_updates.cpp
 #include "lockstep/graph/passes/accumulate_gradients.h"
 
 #include <gtest/gtest.h>

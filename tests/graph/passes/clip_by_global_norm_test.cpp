@@ -1,4 +1,4 @@
-// Tests: graph/passes/clip_by_global_norm.cpp
+// Tests: graph/passes/clip_by_global_norm.cpp, graph/passes/summed_gradients.cpp
 #include "lockstep/graph/passes/clip_by_global_norm.h"
 
 #include <gmock/gmock.h>
