@@ -98,6 +98,27 @@ TEST(CumSum, IsTheSameInProgramsHoweverLarge) {
   }
 }
 
+// Rows of one chunk and of several, whole and not, alone and side by side. Whole numbers: every order of summing gives them.
+TEST(CumSum, OfLongRows) {
+  for (const Shape& shape :
+       {Shape{2, 5000}, Shape{1, 40000}, Shape{3, 4097}, Shape{70, 3}, Shape{2, 9000, 2}}) {
+    for (const bool exclusive : {false, true}) {
+      for (const bool reverse : {false, true}) {
+        for (const DType dtype : {DType::kF32, DType::kF64, DType::kI32, DType::kU8}) {
+          const Tensor feed = whole_numbers(dtype, shape);
+          GraphBuilder b;
+          b.result(cumsum(b.placeholder("x", dtype, shape),
+                          shape.rank() == 3 ? 1
+                          : shape[0] == 70  ? 0
+                                            : 1,
+                          exclusive, reverse));
+          evaluate(b, {feed});
+        }
+      }
+    }
+  }
+}
+
 TEST(CumSum, OfNothingAndOfBool) {
   GraphBuilder b;
   b.result(cumsum(b.placeholder("none", DType::kF32, {0, 3}), 0));
@@ -200,6 +221,30 @@ TEST(TopK, EqualsASort) {
             ASSERT_EQ(values[static_cast<std::size_t>(row * k + i)], x[index]);
           }
         }
+      }
+    }
+  }
+}
+
+TEST(TopK, OfLongRows) {
+  for (const DType dtype : kNumeric) {
+    for (const std::int64_t k : {3, 200}) {  // few and many
+      const Tensor feed = whole_numbers(dtype, {2, 700});
+      GraphBuilder b;
+      const TopKResult top = top_k(b.placeholder("x", dtype, {2, 700}), k);
+      b.result(top.values);
+      b.result(top.indices);
+      const Tensor indices = evaluate(b, {feed})[1];
+      const std::vector<double> in = doubles(feed);
+      for (std::int64_t row = 0; row < 2; ++row) {
+        std::vector<std::int64_t> order(700);
+        std::iota(order.begin(), order.end(), 0);
+        const double* x = in.data() + row * 700;
+        std::ranges::stable_sort(order, [&](std::int64_t p, std::int64_t q) { return x[p] > x[q]; });
+        order.resize(static_cast<std::size_t>(k));
+        EXPECT_TRUE(std::ranges::equal(
+            order, indices.data<std::int64_t>().subspan(static_cast<std::size_t>(row * k), order.size())))
+            << dtype << ' ' << k;
       }
     }
   }
