@@ -16,6 +16,7 @@ void register_general_passes(PassRegistry& registry) {
   internal::register_fuse_products(registry);
   internal::register_identity_removal(registry);
   internal::register_merge_updates(registry);
+  internal::register_mixed_precision(registry);
   internal::register_recompute_checkpoints(registry);
   internal::register_split_updates(registry);
 }

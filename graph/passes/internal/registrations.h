@@ -18,6 +18,7 @@ void register_fuse_elementwise(PassRegistry& registry);
 void register_fuse_products(PassRegistry& registry);
 void register_identity_removal(PassRegistry& registry);
 void register_merge_updates(PassRegistry& registry);
+void register_mixed_precision(PassRegistry& registry);
 void register_recompute_checkpoints(PassRegistry& registry);
 void register_split_updates(PassRegistry& registry);
 

@@ -30,6 +30,21 @@ TEST_P(ChangedTraining, StepsAddUpToOneWithTheJoinedBatch) {
       "", "accumulate-gradients(steps=3),mirror-variables,insert-all-reduce,replicate", GetParam(), 3);
 }
 
+// Powers of two leave bits as they are, and replicas agree on whether a step counts.
+TEST_P(ChangedTraining, ScalesGoOutOfGradientsAsTheyCame) {
+  for (const char* scaled : {"mixed-precision(dtype=f16)", "mixed-precision(dtype=f16,growth_steps=1)",
+                             "mixed-precision(dtype=f16,growth_steps=0)"}) {
+    testing::expect_same_training("", str(scaled, ",insert-all-reduce,bucket-all-reduce,replicate"),
+                                  GetParam());
+    testing::expect_same_training("", str(scaled, ",mirror-variables,insert-all-reduce,replicate"),
+                                  GetParam());
+  }
+  testing::expect_same_training(
+      "",
+      "mixed-precision(dtype=f16,growth_steps=0),accumulate-gradients(steps=2),insert-all-reduce,replicate",
+      GetParam(), 2);
+}
+
 // Of dense gradients: rows count by themselves, and what is gathered has each row once.
 TEST_P(ChangedTraining, WhatIsGatheredIsClippedWhenItIsApplied) {
   testing::expect_same_training(
