@@ -206,11 +206,13 @@ class LOCKSTEP_API InferContext : public NodeView {
   std::size_t most_ = std::size_t{1} << 20;
 };
 
-// Estimated work of one run of a node.
+// The work of one run of a node.
 struct Cost {
-  double flops = 0;
-  double bytes = 0;    // read and written
+  double flops = 0;    // an estimate: operations, weighed by what a core takes for them
+  double bytes = 0;    // that must be read and written, on any device: of a table the rows that are looked up
   double seconds = 0;  // if > 0, used as it is: a measured time or a user's hint
+  // Of products of matrices, convolutions and attention, to the last one: two operations each, which are a part of `flops`.
+  double multiply_adds = 0;
 };
 
 // The input of a gradient rule: a node of the graph being built and what flows back into its outputs. The

@@ -80,7 +80,8 @@ Conv2dOptions options_of(const NodeView& node) {
 Cost cost_of(const kernels::ConvShape& shape, const NodeView& node, std::span<const TensorSpec> outputs) {
   const double bytes = static_cast<double>(num_bytes(node.input(0)) + num_bytes(node.input(1))) +
                        static_cast<double>(num_bytes(outputs[0]));
-  return {2 * shape.multiplications(), bytes, 1e-6 + shape.seconds(outputs[0].dtype)};
+  const double multiply_adds = shape.multiplications();
+  return {2 * multiply_adds, bytes, 1e-6 + shape.seconds(outputs[0].dtype), multiply_adds};
 }
 
 // Common to all three ops: split, cost and kernel, from the function that computes the op and the shapes of

@@ -119,7 +119,9 @@ OpDef gather_op() {
   };
   def.split = internal::copy_split;
   def.cost = [](const NodeView& node, std::span<const TensorSpec> outputs) {
-    return Cost{0, static_cast<double>(2 * num_bytes(outputs[0]) + num_bytes(node.input(1))), 0};
+    // Entries that are asked for again and again need to be read once.
+    const std::int64_t read = std::min(num_bytes(outputs[0]), num_bytes(node.input(0)));
+    return Cost{0, static_cast<double>(read + num_bytes(outputs[0]) + num_bytes(node.input(1))), 0};
   };
   def.gradient = gather_gradient;
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {

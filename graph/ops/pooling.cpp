@@ -58,8 +58,9 @@ OpDef pool_op(std::string name, std::string summary, std::size_t inputs, bool by
   def.cost = [=](const NodeView& node, std::span<const TensorSpec> outputs) {
     const kernels::PoolShape shape = shape_of_node(node, outputs[0]);
     const double seconds = seconds_of(shape);
-    return Cost{seconds / kElement, static_cast<double>(num_bytes(node.input(0)) + num_bytes(outputs[0])),
-                100e-9 + seconds};
+    Cost cost{seconds / kElement, static_cast<double>(num_bytes(outputs[0])), 100e-9 + seconds};
+    for (const TensorSpec& input : node.inputs()) cost.bytes += static_cast<double>(num_bytes(input));
+    return cost;
   };
   def.split = [=](const NodeView& node, std::span<const TensorSpec> outputs) {
     const kernels::PoolShape shape = shape_of_node(node, outputs[0]);

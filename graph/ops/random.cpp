@@ -121,7 +121,11 @@ OpDef dropout_op() {
     if (!(rate >= 0 && rate <= 1)) NodeView::fail(str("rate must lie in [0, 1], got ", rate));
     c.add_output(c.input(0));
   };
-  def.cost = [](const NodeView&, std::span<const TensorSpec> outputs) { return cost_of_draws(1.5, outputs); };
+  def.cost = [](const NodeView& node, std::span<const TensorSpec> outputs) {
+    Cost cost = cost_of_draws(1.5, outputs);
+    cost.bytes += static_cast<double>(num_bytes(node.input(0)));
+    return cost;
+  };
   def.split = split_of_draws;
   // The same key chooses the same elements again.
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {

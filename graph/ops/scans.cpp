@@ -31,8 +31,10 @@ OpDef scan_op(std::string name, std::string summary) {
   def.traits.infallible = true;
   def.traits.shape_math = true;
   def.cost = [](const NodeView& node, std::span<const TensorSpec> outputs) {
-    return Cost{8 * static_cast<double>(node.input(0).shape.num_elements()),
-                static_cast<double>(num_bytes(node.input(0)) + num_bytes(outputs[0])), 0};
+    Cost cost{8 * static_cast<double>(node.input(0).shape.num_elements()),
+              static_cast<double>(num_bytes(node.input(0))), 0};
+    for (const TensorSpec& output : outputs) cost.bytes += static_cast<double>(num_bytes(output));
+    return cost;
   };
   return def;
 }

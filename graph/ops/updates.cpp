@@ -324,7 +324,9 @@ OpDef rows_op(const Kind& kind) {
   def.traits.updates_variable = OpTraits::Update{"variable", 1, true, kind.slots, true, 0};
   def.infer = [kind](InferContext& c) { infer_sparse_update(c, kind); };
   def.cost = [kind](const NodeView& node, std::span<const TensorSpec> outputs) {
-    return update_cost(kind, outputs[0], node.input(1).shape.num_elements());
+    Cost cost = update_cost(kind, outputs[0], node.input(1).shape.num_elements());
+    cost.bytes += static_cast<double>(num_bytes(node.input(0)));
+    return cost;
   };
   // Every shard reads all indices, so that a large number of shards does not pay off.
   def.split = [kind](const NodeView& node, std::span<const TensorSpec>) {

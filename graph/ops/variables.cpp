@@ -70,6 +70,10 @@ OpDef assign_add_op() {
     c.require(c.input(0).dtype != DType::kBool, "has no meaning for bool");
     infer_update(c);
   };
+  def.cost = [](const NodeView&, std::span<const TensorSpec> outputs) {
+    return Cost{static_cast<double>(outputs[0].shape.num_elements()),
+                3 * static_cast<double>(num_bytes(outputs[0])), 0};
+  };
   def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec> outputs) -> KernelFn {
     return [spec = outputs[0], n = outputs[0].shape.num_elements()](KernelContext& c) {
       const auto [begin, end] = c.range(n);
@@ -134,6 +138,11 @@ OpDef assign_rows_op() {
   def.attributes.push_back({"how", AttributeType::kString});
   def.traits.updates_variable = OpTraits::Update{"variable", 1, true, {}, false, 0};
   def.infer = infer_row_change;
+  def.cost = [](const NodeView& node, std::span<const TensorSpec>) {
+    const auto rows = static_cast<double>(num_bytes(node.input(1)));
+    return Cost{static_cast<double>(node.input(1).shape.num_elements()),
+                static_cast<double>(num_bytes(node.input(0))) + (row_op(node) ? 3 : 2) * rows, 0};
+  };
   // A row that is named twice is changed twice, in order: one shard.
   def.split = nullptr;
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {

@@ -100,9 +100,9 @@ Cost cost_of(const NodeView& node, std::span<const TensorSpec> outputs, double b
     return kernels::GemmTiles(work.dtype, false, true, work.a.queries, work.a.keys, width, false).seconds();
   };
   Cost cost;
-  cost.flops = 2 * scores *
-               (by_width * static_cast<double>(work.a.width) +
-                by_value_width * static_cast<double>(work.a.value_width));
+  cost.multiply_adds = scores * (by_width * static_cast<double>(work.a.width) +
+                                 by_value_width * static_cast<double>(work.a.value_width));
+  cost.flops = 2 * cost.multiply_adds;
   for (const TensorSpec& input : node.inputs()) cost.bytes += static_cast<double>(num_bytes(input));
   for (const TensorSpec& output : outputs) cost.bytes += static_cast<double>(num_bytes(output));
   cost.seconds = scores * kScoreSeconds +

@@ -169,6 +169,7 @@ Cost fused_matmul_cost(const NodeView& node, std::span<const TensorSpec> outputs
   Cost cost = parts.product.cost(node, outputs[0]);
   for (std::size_t i = 2; i < node.num_inputs(); ++i)
     cost.bytes += static_cast<double>(num_bytes(node.input(i)));
+  for (const TensorSpec& sums : outputs.subspan(1)) cost.bytes += static_cast<double>(num_bytes(sums));
   const Shape& walked = parts.sums ? node.input(parts.summed).shape : outputs[0].shape;
   cost.flops += static_cast<double>(walked.num_elements());
   cost.seconds += static_cast<double>(walked.num_elements()) * kElementSeconds;

@@ -77,9 +77,10 @@ std::int64_t ProductTiles::shards() const {
 
 Cost ProductTiles::cost(const NodeView& node, const TensorSpec& output) const {
   const auto k = static_cast<double>(node.input(0).shape.dim(transposes_a(node) ? -2 : -1));
-  return {2 * k * static_cast<double>(output.shape.num_elements()),
+  const double multiply_adds = k * static_cast<double>(output.shape.num_elements());
+  return {2 * multiply_adds,
           static_cast<double>(num_bytes(node.input(0)) + num_bytes(node.input(1)) + num_bytes(output)),
-          static_cast<double>(batch_) * tiles_.seconds()};
+          static_cast<double>(batch_) * tiles_.seconds(), multiply_adds};
 }
 
 void ProductTiles::compute(KernelContext& c, const Then& then) const {
