@@ -45,6 +45,12 @@ struct NodeEvent {
   // Bytes of all inputs and outputs of the node, variables included: what all shards read and write together.
   std::int64_t bytes_read = 0;
   std::int64_t bytes_written = 0;
+  // What all shards together have to do at least (Cost::bytes and Cost::multiply_adds, for the shapes of this run): of a table the
+  // rows that are looked up, of a fused node what goes in and comes out. 0: not known, or nothing.
+  double bytes_moved = 0;
+  double multiply_adds = 0;
+  // Not the node's kernel: a value is copied on its behalf, to another memory or to where the caller wants a result.
+  bool copies = false;
   // The previous call on this thread has ended just now, and everything else this call needs ended before
   // that: the end of that call can serve as the begin of this one.
   bool follows = false;
@@ -57,6 +63,8 @@ struct SpanEvent {
   std::int64_t shard = 0, shards = 1;  // as in NodeEvent
   int replica = -1;
   std::int64_t bytes_read = 0, bytes_written = 0;
+  double bytes_moved = 0, multiply_adds = 0;
+  bool copies = false;
   Device device = {};
   StreamRole stream = StreamRole::kCompute;
   SteadyTime begin, end;  // on the stream, by the clock of the host

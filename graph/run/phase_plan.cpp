@@ -53,6 +53,9 @@ std::uint32_t PhasePlan::add(Work work) {
   call.outputs = static_cast<std::uint32_t>(work.outputs.size() + work.rooms.size());
   call.shards = work.split.shards;
   call.stream = work.stream;
+  call.copies = work.copies;
+  call.bytes_moved = work.bytes_moved;
+  call.multiply_adds = work.multiply_adds;
   for (const StorageUse& input : work.inputs) call.bytes_read += num_bytes(*input.spec);
   for (const StorageUse& output : work.outputs) call.bytes_written += num_bytes(*output.spec);
   for (const std::vector<StorageUse>* list : {&work.inputs, &work.outputs, &work.rooms}) {
@@ -109,6 +112,8 @@ std::uint32_t PhasePlan::add_copy(const Node& node, std::uint32_t from, std::uin
   work.commit = commit || any_commits(after);
   work.after = std::move(after);
   const std::int64_t bytes = num_bytes(*spec);
+  work.copies = true;
+  work.bytes_moved = 2 * static_cast<double>(bytes);
   const MemoryId source = storages_[from].memory, target = storages_[to].memory;
   work.stream = copy_stream(source, target);
   if (work.stream >= 0) {

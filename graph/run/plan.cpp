@@ -252,6 +252,7 @@ class PlanMaker {
     const Cost cost = def.cost ? def.cost(placed, outputs) : Cost{0, bytes_of(view, outputs), 0};
     work.seconds = PhasePlan::seconds_of(cost);
     work.hinted = cost.seconds > 0;
+    if (&def != &kNothing) add_figures(work, def, cost, placed, outputs);
     work.deferred = def.deferred;
     if (work.deferred) {
       prepare_deferred(work, updates);
@@ -259,6 +260,29 @@ class PlanMaker {
       work.stream = phases_.stream_of(facts.device, StreamRole::kCompute);
     }
     return work.deferred;
+  }
+
+  // What the node moves and multiplies wherever it runs: as its op says, if the device's kernel says nothing. An input that is given
+  // twice is read once.
+  static void add_figures(Work& work, const KernelDef& def, Cost cost, const NodeView& view,
+                          std::span<const TensorSpec> outputs) {
+    const Node& node = *work.node;
+    if (!def.cost && node.op().cost) {
+      try {
+        cost = node.op().cost(view, outputs);
+      } catch (const Error&) {  // said for the CPU's kernel, which need not take all that the device's takes
+        return;
+      }
+    }
+    double repeated = 0;
+    const auto first = node.inputs().begin();
+    for (std::size_t i = 1; i < node.inputs().size(); ++i) {
+      const auto here = first + static_cast<std::ptrdiff_t>(i);
+      if (std::find(first, here, *here) != here) repeated += static_cast<double>(num_bytes(view.input(i)));
+    }
+    const bool counts_all = cost.bytes >= bytes_of(view, outputs);
+    work.bytes_moved = cost.bytes - (counts_all ? repeated : 0);
+    work.multiply_adds = cost.multiply_adds;
   }
 
   // The values of a replica stay in its memory.
@@ -273,6 +297,10 @@ class PlanMaker {
 
   bool add_exchange(Work& work, const std::shared_ptr<DeviceGroup>& group) {
     work.kernel = phases_.add_kernel(make_exchange(*work.node, group));
+    for (const StorageUse& input : work.inputs)
+      work.bytes_moved += static_cast<double>(num_bytes(*input.spec));
+    for (const TensorSpec& output : resolved_.outputs_of(*work.node))
+      work.bytes_moved += static_cast<double>(num_bytes(output));
     work.deferred = true;
     prepare_deferred(work, false);
     return true;

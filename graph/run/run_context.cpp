@@ -397,6 +397,9 @@ void RunContext::run_observed_call(std::uint32_t at, int worker, bool follows) {
                         .replica = phase.replica,
                         .bytes_read = phase.bytes_read,
                         .bytes_written = phase.bytes_written,
+                        .bytes_moved = phase.bytes_moved,
+                        .multiply_adds = phase.multiply_adds,
+                        .copies = phase.copies,
                         .follows = follows};
   info_.observer->on_node_begin(event);
   try {
@@ -560,6 +563,9 @@ void RunContext::tell_spans() {
                                .replica = phase.replica,
                                .bytes_read = phase.bytes_read,
                                .bytes_written = phase.bytes_written,
+                               .bytes_moved = phase.bytes_moved,
+                               .multiply_adds = phase.multiply_adds,
+                               .copies = phase.copies,
                                .device = stream.device,
                                .stream = stream.role,
                                .begin = begin,

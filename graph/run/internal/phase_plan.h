@@ -22,8 +22,10 @@ struct Work {
   std::vector<StorageUse> rooms;     // behind the outputs: room for the call alone
   std::vector<std::uint32_t> after;  // phases
   Split split;
-  double seconds = 0;   // of the whole
-  bool hinted = false;  // given by the op, not estimated
+  double bytes_moved = 0, multiply_adds = 0;  // of the whole, by the op's own figures; 0: not known
+  double seconds = 0;                         // of the whole, an estimate
+  bool hinted = false;                        // given by the op, not estimated
+  bool copies = false;                        // a value, on behalf of the node
   bool commit = false;
   bool deferred = false;     // its call may go on after it has returned
   std::int32_t stream = -1;  // its calls are put there; -1: the host runs it

@@ -65,11 +65,13 @@ struct PlannedPhase {
   bool finish = false;
   bool starts = false;           // the call may go on after it has returned ...
   bool awaits = false;           // ... until this phase, which calls nothing
+  bool copies = false;           // a value on behalf of the node, which has a kernel of its own or none
   std::uint32_t started_by = 0;  // of a phase that awaits
   std::int64_t scratch = -1;     // interval
   std::uint32_t arena = 0;
   std::int32_t replica = -1;                       // -1: for none in particular
   std::int64_t bytes_read = 0, bytes_written = 0;  // by all shards together
+  double bytes_moved = 0, multiply_adds = 0;       // the same, as in NodeEvent
   // Of plans with streams (graph/run/internal/segments.h):
   std::int32_t stream = -1;   // its calls are put on this one, as part of a segment
   std::int32_t segment = -1;  // it puts this one on streams

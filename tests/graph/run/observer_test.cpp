@@ -11,6 +11,9 @@
 #include "lockstep/core/store_at_rest.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/transform/pass.h"
+#include "lockstep/strategies/passes/place.h"
+#include "lockstep/testing/fake_gpu.h"
 #include "support/program_test.h"
 
 namespace lockstep {
@@ -196,6 +199,70 @@ TEST(Observer, KnowsTheRunItsProgramAndWhatNodesMove) {
   EXPECT_TRUE(seen.in_known_run) << "nodes of regions belong to the run around them";
   EXPECT_EQ(seen.read, 16) << "two inputs of two floats, known when feeds arrive";
   EXPECT_EQ(seen.written, 8);
+}
+
+// What is told of each node: bytes that must move, multiply-adds.
+class Figures final : public Observer {
+ public:
+  void on_node_begin(const NodeEvent&) noexcept override {}
+  void on_node_end(const NodeEvent& event) noexcept override { add(event); }
+  void on_span(const SpanEvent& event) noexcept override { add(event); }
+
+  std::map<std::string, std::pair<double, double>> of;
+
+ private:
+  template <class Event>
+  void add(const Event& event) {
+    if (event.copies) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    of[event.node.name()] = {event.bytes_moved, event.multiply_adds};
+  }
+  std::mutex mutex_;
+};
+
+Graph figured_graph() {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {kUnknown, 4});
+  const VariableRef table = b.variable("table", Tensor::zeros({100, 4}));
+  const Value square = x * x;
+  const Value product = matmul(square, b.read(b.variable("w", Tensor::zeros({4, 8}))));
+  const Value rows = gather(b.read(table), b.constant(Tensor::from<std::int64_t>({2}, {3, 7})));
+  const Value total = sum(product);
+  b.result(cond(
+      total + sum(rows) < 3.0F, [&]() -> std::vector<Value> { return {relu(product)}; },
+      [&]() -> std::vector<Value> { return {product}; })[0]);
+  return b.finish();
+}
+
+void expect_figures(const Figures& told) {
+  using Pair = std::pair<double, double>;
+  EXPECT_EQ(told.of.at("mul"), Pair(2 * 4 * 12, 0)) << "an input that is given twice is read once";
+  EXPECT_EQ(told.of.at("matmul"), Pair(4 * (12 + 32 + 24), 3 * 4 * 8)) << "by the shape of the feed";
+  EXPECT_EQ(told.of.at("gather"), Pair(4 * (8 + 8) + 16, 0)) << "two rows of the table";
+  EXPECT_EQ(told.of.at("sum"), Pair(4 * (24 + 1), 0));
+  EXPECT_EQ(told.of.at("relu"), Pair(4 * (24 + 24), 0)) << "in a region";
+  EXPECT_EQ(told.of.at("cond"), Pair(0, 0)) << "its region's nodes count";
+}
+
+TEST(Observer, KnowsWhatNodesHaveToMoveAndToMultiply) {
+  for (const CompileOptions& way : kWays) {
+    Figures told;
+    const Program program = compile(figured_graph(), Runtime({.threads = 2}), way);
+    program.run({{"x", Tensor::full(DType::kF32, {3, 4}, 0)}}, {.observer = &told});
+    expect_figures(told);
+  }
+}
+
+// Kernels of other devices say nothing of their work: the op does.
+TEST(Observer, KnowsTheSameOfCallsOnStreams) {
+  const Runtime runtime({.threads = 2, .backends = {std::make_shared<testing::FakeGpu>()}});
+  Graph graph = figured_graph();
+  PassContext context{.topology = &runtime.topology()};
+  make_place({.devices = {"gpu:0"}})->run(graph, context);
+  Figures told;
+  const Program program = compile(std::move(graph), runtime);
+  for (int i = 0; i < 3; ++i) program.run({{"x", Tensor::full(DType::kF32, {3, 4}, 0)}}, {.observer = &told});
+  expect_figures(told);
 }
 
 // A run that holds variable "v" (1, 2) until somebody else is seen waiting, and then doubles it.
