@@ -135,10 +135,26 @@ class ChromeWriter {
       describe(node, call.replica);
       json_.key("run").number(call.run).key("bytes_read").number(call.bytes_read);
       json_.key("bytes_written").number(call.bytes_written);
+      write_work(call);
       if (call.shard == call.shards) json_.key("shard").text("finish");
       if (call.shards > 1 && call.shard < call.shards)
         json_.key("shard").text(str(call.shard + 1, " of ", call.shards));
     });
+  }
+
+  // What the call had to do, and at what rates if it did all of it.
+  void write_work(const TracedCall& call) {
+    const auto time = static_cast<double>(call.end - call.begin);
+    const bool alone = call.shards == 1 && time > 0;
+    if (call.bytes_moved > 0) {
+      json_.key("bytes_moved").number(static_cast<std::int64_t>(call.bytes_moved));
+      if (alone) json_.key("GB/s").number(call.bytes_moved / time);
+    }
+    if (call.multiply_adds > 0) {
+      const double flops = 2 * call.multiply_adds;
+      json_.key("flops").number(static_cast<std::int64_t>(flops));
+      if (alone) json_.key("GFLOP/s").number(flops / time);
+    }
   }
 
   // Marks as waits the gaps on a track that end when a value arrives that the next call there reads.

@@ -27,17 +27,36 @@ constexpr std::uint32_t kMaxDepth = 64;  // levels of calls nested on one thread
 using ProgramNumber = std::uint32_t;
 ProgramNumber program_of(const RunEvent& run) { return static_cast<ProgramNumber>(run.program); }
 
+// Bytes and a number of shards in one word; the most that fits in place of what is more.
+class BytesAndShards {
+ public:
+  constexpr BytesAndShards() = default;
+  constexpr BytesAndShards(std::int64_t bytes, std::int64_t shards)
+      : word_(fit(bytes, 64 - kBits) << kBits | fit(shards, kBits)) {}
+  constexpr std::int64_t bytes() const { return static_cast<std::int64_t>(word_ >> kBits); }
+  constexpr std::int64_t shards() const {
+    return static_cast<std::int64_t>(word_ & ((std::uint64_t{1} << kBits) - 1));
+  }
+
+ private:
+  static constexpr unsigned kBits = 24;  // a node has fewer than 2^24 shards
+  static constexpr std::uint64_t fit(std::int64_t number, unsigned bits) {
+    return std::min(static_cast<std::uint64_t>(number), (std::uint64_t{1} << bits) - 1);
+  }
+  std::uint64_t word_ = 0;
+};
+
 // One cache line: a thread that records writes it whole and touches no other.
 struct alignas(64) Entry {
-  enum class Kind : std::uint8_t { kCall, kRun, kWait };
+  enum class Kind : std::uint8_t { kCall, kCopy, kRun, kWait };  // kCopy: a call on behalf of its node
   // Of a call: the address of its node, which identifies the node only as long as the program is known.
   const void* node = nullptr;
   std::uint64_t begin = 0, end = 0;  // ticks
   std::uint64_t run = 0;
-  std::int64_t read = 0;     // of a run: the step; of a wait: the variable, in State::variables
-  std::int64_t written = 0;  // of a run: the planned bytes
+  BytesAndShards read;     // and the shard; of a run: the step; of a wait: the variable's number
+  BytesAndShards written;  // and the number of shards; of a run: the planned bytes
+  float moved = 0, multiply_adds = 0;
   ProgramNumber program = 0;
-  std::uint32_t shard = 0, shards = 1;
   std::int16_t replica = -1;
   std::uint8_t depth = 0;
   Kind kind = Kind::kCall;
@@ -71,6 +90,7 @@ void add_nodes(const Graph& graph, bool in_region, ProgramNodes& to) {
     traced.device = node.device();
     if (const SourceSite site = node.site(); site.known()) traced.site = str(site.file, ":", site.line);
     traced.work = work_of(node);
+    if (!node.outputs().empty()) traced.dtype = node.outputs()[0].dtype;
     traced.passes_on = node.op().traits.alias || node.op().traits.alias_if_same;
     traced.updates_variable = node.op().traits.updates_variable || node.op().traits.merges_updates;
     traced.in_region = in_region;
@@ -215,16 +235,16 @@ void TraceRecorder::end(int worker, const Fill& fill) noexcept {
   }
 }
 
-// The variable's index in State::variables; -1 if there is no memory for the name.
+// Of the variable in State::variables, from 1 on; 0 if there is no memory for the name.
 std::int64_t TraceRecorder::number_of(std::string_view variable) noexcept {
   try {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     std::vector<std::string>& names = state_->variables;
     const std::int64_t number = std::ranges::find(names, variable) - names.begin();
     if (number == static_cast<std::int64_t>(names.size())) names.emplace_back(variable);
-    return number;
+    return number + 1;
   } catch (const std::bad_alloc&) {
-    return -1;
+    return 0;
   }
 }
 
@@ -290,8 +310,8 @@ void TraceRecorder::on_run_end(const RunEvent& event) noexcept {
     run.kind = Entry::Kind::kRun;
     run.run = event.run;
     run.program = program_of(event);
-    run.read = static_cast<std::int64_t>(event.step);
-    run.written = event.planned_bytes;
+    run.read = {static_cast<std::int64_t>(event.step), 0};
+    run.written = {event.planned_bytes, 0};
   });
 }
 
@@ -305,7 +325,7 @@ void TraceRecorder::on_wait_end(const WaitEvent& event) noexcept {
     wait.kind = Entry::Kind::kWait;
     wait.run = event.run.run;
     wait.program = program_of(event.run);
-    wait.read = variable;
+    wait.read = {variable, 0};
   });
 }
 
@@ -324,14 +344,14 @@ namespace {
 // What a call of a worker and one of a stream have in common.
 template <class Event>
 void fill_call(Entry& call, const Event& event) {
-  call.kind = Entry::Kind::kCall;
+  call.kind = event.copies ? Entry::Kind::kCopy : Entry::Kind::kCall;
   call.node = &event.node;
   call.run = event.run.run;
   call.program = program_of(event.run);
-  call.read = event.bytes_read;
-  call.written = event.bytes_written;
-  call.shard = static_cast<std::uint32_t>(event.shard);
-  call.shards = static_cast<std::uint32_t>(event.shards);
+  call.read = {event.bytes_read, event.shard};
+  call.written = {event.bytes_written, event.shards};
+  call.moved = static_cast<float>(event.bytes_moved);
+  call.multiply_adds = static_cast<float>(event.multiply_adds);
   call.replica = static_cast<std::int16_t>(event.replica);
 }
 
@@ -374,9 +394,9 @@ class TraceMaker {
   // Adds a track with the events that it kept; `dropped` others are lost.
   // Of a stream of a device the events are in nanoseconds.
   void add_track(std::string name, int worker, const std::vector<Entry>& events, std::uint64_t dropped,
-                 const std::string& device = {}) {
+                 const std::string& device = {}, StreamRole stream = StreamRole::kCompute) {
     const auto track = static_cast<std::uint32_t>(trace_.tracks.size());
-    trace_.tracks.push_back({std::move(name), worker, dropped, device});
+    trace_.tracks.push_back({std::move(name), worker, dropped, device, stream});
     const auto time = [&](std::uint64_t stamp) {
       return device.empty() ? nanoseconds(stamp) : static_cast<std::int64_t>(stamp);
     };
@@ -386,17 +406,21 @@ class TraceMaker {
       switch (event.kind) {
         case Entry::Kind::kRun:
           trace_.runs.push_back({event.run, event.program, track, event.depth, begin, end,
-                                 static_cast<std::uint64_t>(event.read), event.written});
+                                 static_cast<std::uint64_t>(event.read.bytes()), event.written.bytes()});
           break;
-        case Entry::Kind::kWait:
-          trace_.waits.push_back(
-              {event.run, track, event.depth, begin, end,
-               event.read < 0 ? std::string() : variables_[static_cast<std::size_t>(event.read)]});
+        case Entry::Kind::kWait: {
+          const auto variable = static_cast<std::size_t>(event.read.bytes());
+          trace_.waits.push_back({event.run, track, event.depth, begin, end,
+                                  variable == 0 ? std::string() : variables_[variable - 1]});
           break;
+        }
         case Entry::Kind::kCall:
+        case Entry::Kind::kCopy:
           if (const std::optional<std::uint32_t> node = number_of(event)) {
-            trace_.calls.push_back({*node, track, event.depth, begin, end, event.run, event.shard,
-                                    event.shards, event.replica, event.read, event.written});
+            trace_.calls.push_back({*node, track, event.depth, begin, end, event.run, event.read.shards(),
+                                    event.written.shards(), event.replica, event.read.bytes(),
+                                    event.written.bytes(), event.moved, event.multiply_adds,
+                                    event.kind == Entry::Kind::kCopy});
           } else {
             ++trace_.tracks.back().dropped;
           }
@@ -462,6 +486,13 @@ class TraceMaker {
 
 }  // namespace
 
+std::string_view device_of_call(const Trace& trace, const TracedCall& call) {
+  const TraceTrack& track = trace.tracks[call.track];
+  if (!track.device.empty()) return track.device;
+  const std::string& wanted = trace.nodes[call.node].device;
+  return wanted.empty() ? std::string_view("cpu:0") : wanted;
+}
+
 Trace TraceRecorder::trace() const {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   TraceMaker maker(state_->clock, state_->programs, state_->variables);
@@ -479,7 +510,7 @@ Trace TraceRecorder::trace() const {
   for (const auto& [stream, track] : state_->streams) {
     events.clear();
     const std::uint64_t dropped = track->copy_to(events);
-    maker.add_track(track->name(), -1, events, dropped, stream.first);
+    maker.add_track(track->name(), -1, events, dropped, stream.first, stream.second);
   }
   return maker.finish(state_->lost.load(std::memory_order_relaxed));
 }

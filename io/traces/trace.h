@@ -42,6 +42,7 @@ struct TracedNode {
   std::string device = {};  // empty: not placed
   std::string site = {};    // "model.cpp:12" of the user's line; empty: unknown
   TracedWork work = TracedWork::kCompute;
+  DType dtype = DType::kF32;                 // of its first output, if it has one
   std::vector<std::uint32_t> inputs = {};    // the nodes that give its inputs, in Trace::nodes
   std::vector<std::uint32_t> controls = {};  // the nodes it runs after
   bool passes_on = false;                    // may be its first input under another name, and make no call
@@ -60,7 +61,10 @@ struct TracedCall {
   std::uint64_t run = 0;
   std::int64_t shard = 0, shards = 1;  // as in NodeEvent
   int replica = -1;
-  std::int64_t bytes_read = 0, bytes_written = 0;  // by all shards together
+  std::int64_t bytes_read = 0, bytes_written = 0;  // by all shards together; at most 2^40 - 1
+  // Of all shards together, as in NodeEvent, to seven digits; 0: not known, or nothing.
+  double bytes_moved = 0, multiply_adds = 0;
+  bool copies = false;  // not the node's kernel: a value is copied on its behalf
 };
 
 struct TracedRun {
@@ -88,6 +92,7 @@ struct TraceTrack {
   int worker = -1;
   std::uint64_t dropped = 0;  // events of this thread that are not in the trace
   std::string device = {};    // of a stream; empty: it is a thread
+  StreamRole stream = StreamRole::kCompute;
 };
 
 struct Trace {
@@ -99,6 +104,9 @@ struct Trace {
   std::vector<TracedWait> waits;
   std::uint64_t dropped = 0;  // of all tracks, and events there was no memory for
 };
+
+// That of its stream, else that of its node; cpu:0 if that is not placed.
+LOCKSTEP_API std::string_view device_of_call(const Trace& trace, const TracedCall& call);
 
 struct TraceRecorderOptions {
   // Events kept for each thread, of 64 bytes each: at least that many of the last ones survive. At least 1.

@@ -68,6 +68,8 @@ TEST(TraceRecorder, KeepsEveryCallWithItsRunReplicaBytesAndLine) {
       if (trace.nodes[call.node].name != "relu") continue;
       EXPECT_EQ(call.bytes_read, 12);
       EXPECT_EQ(call.bytes_written, 12);
+      EXPECT_EQ(call.bytes_moved, 24);
+      EXPECT_EQ(call.multiply_adds, 0);
       EXPECT_EQ(call.replica, -1);
       EXPECT_NE(trace.nodes[call.node].site.find("trace_test.cpp:"), std::string::npos);
     }
@@ -280,6 +282,27 @@ TEST(TraceRecorder, RemembersAProgramAgainThatWasForgotten) {
   }
   for (const int turn : {0, 1, 0}) programs[static_cast<std::size_t>(turn)].run({}, {.observer = &recorder});
   EXPECT_EQ(called_nodes(recorder.trace()), (std::vector<std::string>{"first", "first"}));
+}
+
+TEST(TraceRecorder, KeepsWhatCallsHadToDo) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {kUnknown, 4});
+  const Value w = b.constant(Tensor::zeros({4, 8}));
+  const Value far = b.op1("copy", {matmul(x, w)}, {}, "far");
+  b.result(far);
+  const Program program = compile(b.finish(), Runtime({.threads = 1}));
+  TraceRecorder recorder;
+  program.run({{"x", Tensor::zeros({3, 4})}}, {.observer = &recorder});
+  program.run({{"x", Tensor::zeros({5, 4})}}, {.observer = &recorder});
+  const Trace trace = recorder.trace();
+  std::vector<std::pair<double, double>> products;
+  for (const TracedCall& call : trace.calls) {
+    EXPECT_EQ(device_of_call(trace, call), "cpu:0");
+    EXPECT_EQ(trace.nodes[call.node].dtype, DType::kF32);
+    if (trace.nodes[call.node].op == "matmul") products.emplace_back(call.bytes_moved, call.multiply_adds);
+  }
+  EXPECT_EQ(products, (std::vector<std::pair<double, double>>{{4 * (12 + 32 + 24), 3 * 4 * 8},
+                                                              {4 * (20 + 32 + 40), 5 * 4 * 8}}));
 }
 
 // By what their ops do, whoever made them.
@@ -531,7 +554,9 @@ TEST(ChromeTrace, MarksWaitsForVariablesAndForValues) {
                          .end = 80'000,
                          .run = 1,
                          .bytes_read = 0,
-                         .bytes_written = 64});
+                         .bytes_written = 64,
+                         .bytes_moved = 138'000,
+                         .multiply_adds = 69'000});
   trace.calls.push_back({.node = 1, .track = 0, .depth = 1, .begin = 81'000, .end = 90'000, .run = 1});
   const ParsedTrace parsed(to_chrome_trace(trace));
   ASSERT_FALSE(parsed.document.HasParseError());
@@ -547,6 +572,12 @@ TEST(ChromeTrace, MarksWaitsForVariablesAndForValues) {
   EXPECT_STREQ((*slices["wait for slow"])["cat"].GetString(), "wait");
   ASSERT_TRUE(slices.contains("sum \"of\" \xEF\xBF\xBD"));
   EXPECT_STREQ((*slices["sum \"of\" \xEF\xBF\xBD"])["args"]["site"].GetString(), "model.cpp:7");
+  const json::Value& work = (*slices["slow"])["args"];  // in 69 us
+  EXPECT_EQ(work["bytes_moved"].GetInt64(), 138'000);
+  EXPECT_EQ(work["GB/s"].GetDouble(), 2);
+  EXPECT_EQ(work["flops"].GetInt64(), 138'000);
+  EXPECT_EQ(work["GFLOP/s"].GetDouble(), 2);
+  EXPECT_FALSE((*slices["sum \"of\" \xEF\xBF\xBD"])["args"].HasMember("flops"));
   // 64 bytes from the begin of the first to the end of the second.
   ASSERT_EQ(parsed.of_phase.at('C').size(), 2U);
   EXPECT_EQ(ParsedTrace::ns(*parsed.of_phase.at('C')[0], "ts"), 11'000);
