@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <span>
+#include <string>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -58,7 +60,9 @@ class Moments {
 
 class Summarizer {
  public:
-  explicit Summarizer(const Trace& trace) : trace_(trace), edges_(trace) {}
+  Summarizer(const Trace& trace, std::span<const DeviceRates> rates) : trace_(trace), edges_(trace) {
+    out_.rates.assign(rates.begin(), rates.end());
+  }
 
   TraceSummary run() {
     out_.dropped = trace_.dropped;
@@ -121,29 +125,114 @@ class Summarizer {
   }
 
   void add_up(const std::vector<std::int64_t>& own) {
-    std::map<std::string, TraceSummary::Row> ops;
-    std::map<int, TraceSummary::Row> replicas;
+    std::map<std::string, Sum> ops;
+    std::map<std::pair<std::uint32_t, bool>, Sum> nodes;  // and whether values are copied on its behalf
+    std::map<int, Sum> replicas;
     for (std::size_t k = 0; k < calls_.size(); ++k) {
       const TracedCall& call = trace_.calls[calls_[k]];
-      TraceSummary::Row& op = ops[trace_.nodes[call.node].op];
-      TraceSummary::Row& replica = replicas[call.replica];
-      for (TraceSummary::Row* row : {&op, &replica}) {
-        row->time += own[k];
-        ++row->calls;
-        // A call's bytes are those of all shards together: count them with the first shard.
-        if (call.shard == 0) row->bytes += call.bytes_read + call.bytes_written;
+      for (Sum* sum : {&ops[op_of(call)], &nodes[{call.node, call.copies}], &replicas[call.replica]}) {
+        sum->row.time += own[k];
+        ++sum->row.calls;
       }
       out_.busy += own[k];
     }
-    for (auto& [name, row] : ops) {
-      row.name = name;
-      out_.by_op.push_back(std::move(row));
+    each_execution([&](std::span<const std::uint32_t> calls) {
+      const TracedCall& call = trace_.calls[calls[0]];
+      const Sum work = work_of(calls);
+      if (work.row.bytes == 0 && work.row.multiply_adds == 0) return;
+      ops[op_of(call)].add(work);
+      nodes[{call.node, call.copies}].add(work);
+      if (computes(call)) replicas[call.replica].add(work);
+    });
+    for (auto& [name, sum] : ops) out_.by_op.push_back(sum.finish(name));
+    for (auto& [key, sum] : nodes) {
+      const TracedNode& node = trace_.nodes[key.first];
+      out_.by_node.push_back(sum.finish(node.name));
+      out_.by_node.back().op = key.second ? kCopied : node.op;
     }
-    std::ranges::stable_sort(out_.by_op, std::ranges::greater(), &TraceSummary::Row::time);
-    for (auto& [replica, row] : replicas) {
-      row.name = replica < 0 ? "all replicas" : str("replica ", replica);
-      out_.by_replica.push_back(std::move(row));
+    for (std::vector<TraceSummary::Row>* rows : {&out_.by_op, &out_.by_node})
+      std::ranges::stable_sort(*rows, std::ranges::greater(), &TraceSummary::Row::time);
+    for (auto& [replica, sum] : replicas)
+      out_.by_replica.push_back(sum.finish(replica < 0 ? "all replicas" : str("replica ", replica)));
+  }
+
+  // Values that are copied on behalf of nodes count as what the op of that name does.
+  static constexpr const char* kCopied = "copy";
+  std::string op_of(const TracedCall& call) const {
+    return call.copies ? kCopied : trace_.nodes[call.node].op;
+  }
+
+  // A row, and how long its work takes at least on the devices that did it.
+  struct Sum {
+    TraceSummary::Row row;
+    double copy_seconds = 0, product_seconds = 0;
+    bool copy_known = true, product_known = true;
+
+    void add(const Sum& other) {
+      row.bytes += other.row.bytes;
+      row.multiply_adds += other.row.multiply_adds;
+      row.elapsed += other.row.elapsed;
+      copy_seconds += other.copy_seconds;
+      product_seconds += other.product_seconds;
+      copy_known = copy_known && other.copy_known;
+      product_known = product_known && other.product_known;
     }
+    TraceSummary::Row finish(std::string name) {
+      row.name = std::move(name);
+      const double seconds = 1e-9 * static_cast<double>(row.elapsed);
+      if (copy_known && seconds > 0) row.copy_share = copy_seconds / seconds;
+      if (product_known && seconds > 0) row.product_share = product_seconds / seconds;
+      return std::move(row);
+    }
+  };
+
+  // Calls `found` with the calls of each node in each run and for each replica, and with those that copy for it.
+  template <class Found>
+  void each_execution(const Found& found) const {
+    std::vector<std::uint32_t> order = calls_;
+    const auto key = [&](std::uint32_t i) {
+      const TracedCall& call = trace_.calls[i];
+      return std::tuple(call.node, call.copies, call.run, call.replica);
+    };
+    std::ranges::sort(order, {}, key);
+    for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+      while (end < order.size() && key(order[end]) == key(order[begin])) ++end;
+      found(std::span<const std::uint32_t>(order).subspan(begin, end - begin));
+    }
+  }
+
+  Sum work_of(std::span<const std::uint32_t> calls) const {
+    Sum sum;
+    std::vector<Moments::Interval> times;
+    for (const std::uint32_t i : calls) {
+      const TracedCall& call = trace_.calls[i];
+      times.emplace_back(call.begin, call.end);
+      if (call.shard != 0) continue;  // a call's work is that of all shards together
+      sum.row.bytes += call.bytes_moved;
+      sum.row.multiply_adds += call.multiply_adds;
+      const auto rates = std::ranges::find(out_.rates, device_of_call(trace_, call), &DeviceRates::device);
+      double copied = 0, multiplied = 0;
+      if (rates != out_.rates.end()) {
+        if (computes(call)) copied = rates->bytes_per_second;
+        const auto product =
+            std::ranges::find(rates->products, trace_.nodes[call.node].dtype, &DeviceRates::Product::dtype);
+        if (product != rates->products.end()) multiplied = product->flops_per_second;
+      }
+      add_least(call.bytes_moved, copied, sum.copy_seconds, sum.copy_known);
+      add_least(2 * call.multiply_adds, multiplied, sum.product_seconds, sum.product_known);
+    }
+    sum.row.elapsed = Moments(std::move(times)).length();
+    return sum;
+  }
+
+  // Copies from and to the host, and collectives, have other limits than what a device's memory gives.
+  bool computes(const TracedCall& call) const {
+    return trace_.tracks[call.track].stream == StreamRole::kCompute;
+  }
+
+  static void add_least(double work, double rate, double& seconds, bool& known) {
+    if (work > 0 && rate > 0) seconds += work / rate;
+    known = known && (work == 0 || rate > 0);
   }
 
   // A compute node whose calls enclose others does not count by itself: the inner calls do.
@@ -271,17 +360,59 @@ std::string percent(std::int64_t part, std::int64_t whole) {
   return format("%5.1f%%", whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-std::string rows(const std::string& title, const std::vector<TraceSummary::Row>& rows, std::int64_t whole,
-                 std::size_t max_rows) {
-  std::string text = str("\n", title, "\n");
+// In the largest unit that the number reaches; of nothing a dash.
+std::string bytes_text(double bytes) {
+  if (bytes <= 0) return format("%11s", "-");
+  if (bytes < 1e3) return format("%8.0f B ", bytes);
+  if (bytes < 1e6) return format("%8.2f kB", bytes * 1e-3);
+  if (bytes < 1e9) return format("%8.2f MB", bytes * 1e-6);
+  if (bytes < 1e12) return format("%8.2f GB", bytes * 1e-9);
+  return format("%8.2f TB", bytes * 1e-12);
+}
+
+// A dash in place of what is not known.
+std::string number_or_dash(double number, int width, int decimals, const char* unit = "") {
+  if (!(number > 0)) return format("%*s", width, "-");
+  return format("%*.*f%s", width - static_cast<int>(std::char_traits<char>::length(unit)), decimals, number,
+                unit);
+}
+
+std::string rows(const std::string& title, const std::vector<TraceSummary::Row>& rows,
+                 const TraceSummary& summary, std::size_t max_rows) {
+  const bool shares = !summary.rates.empty();
+  std::string text =
+      str("\n", padded(title, 26), format("%13s%8s%9s%11s%10s", "time", "share", "calls", "bytes", "GB/s"),
+          shares ? format("%9s", "of copy") : std::string(), format("%11s", "GFLOP/s"),
+          shares ? format("%9s", "of peak") : std::string(), "\n");
   for (std::size_t i = 0; i < std::min(rows.size(), max_rows); ++i) {
     const TraceSummary::Row& row = rows[i];
-    const double gigabytes =
-        row.time == 0 ? 0 : static_cast<double>(row.bytes) / static_cast<double>(row.time);
-    text += str("  ", padded(row.name, 24), duration(row.time), "  ", percent(row.time, whole),
-                format("  %8zu calls  %7.2f GB/s\n", row.calls, gigabytes));
+    const auto elapsed = static_cast<double>(row.elapsed);
+    text += str("  ", padded(row.op.empty() ? row.name : row.op, 24), duration(row.time), "  ",
+                percent(row.time, summary.busy), format("%9zu", row.calls), bytes_text(row.bytes),
+                number_or_dash(elapsed > 0 ? row.bytes / elapsed : 0, 10, 2));
+    if (shares) text += number_or_dash(100 * row.copy_share, 9, 1, "%");
+    text += number_or_dash(elapsed > 0 ? 2 * row.multiply_adds / elapsed : 0, 11, 1);
+    if (shares) text += number_or_dash(100 * row.product_share, 9, 1, "%");
+    text += row.op.empty() ? "\n" : str("  ", row.name, "\n");
   }
   if (rows.size() > max_rows) text += str("  ... and ", rows.size() - max_rows, " more\n");
+  return text;
+}
+
+std::string rates_text(const std::vector<DeviceRates>& rates) {
+  std::string text;
+  for (const DeviceRates& device : rates) {
+    std::string reached;
+    const auto add = [&](double rate, const char* unit, const std::string& in) {
+      if (rate > 0)
+        reached += str(reached.empty() ? "" : ", ", format("%.1f ", rate * 1e-9), unit, " in ", in);
+    };
+    add(device.bytes_per_second, "GB/s", "a copy");
+    for (const DeviceRates::Product& product : device.products)
+      add(product.flops_per_second, "GFLOP/s",
+          str("a product of ", product.dtype, product.tf32 ? " as tf32" : ""));
+    text += str(device.device, " reaches ", reached.empty() ? "what could not be measured" : reached, "\n");
+  }
   return text;
 }
 
@@ -325,7 +456,9 @@ std::string path(const TraceSummary& summary, std::size_t max_rows) {
 
 }  // namespace
 
-TraceSummary summarize(const Trace& trace) { return Summarizer(trace).run(); }
+TraceSummary summarize(const Trace& trace, std::span<const DeviceRates> rates) {
+  return Summarizer(trace, rates).run();
+}
 
 std::string to_text(const TraceSummary& summary, const TraceTextOptions& options) {
   std::string text =
@@ -336,8 +469,10 @@ std::string to_text(const TraceSummary& summary, const TraceTextOptions& options
   if (summary.dropped > 0)
     text +=
         str(summary.dropped, " events made room for later ones: record with a larger events_per_thread\n");
-  text += rows("time by op", summary.by_op, summary.busy, options.max_rows);
-  text += rows("time by replica", summary.by_replica, summary.busy, summary.by_replica.size());
+  text += rates_text(summary.rates);
+  text += rows("time by op", summary.by_op, summary, options.max_rows);
+  if (options.max_nodes > 0) text += rows("time by node", summary.by_node, summary, options.max_nodes);
+  text += rows("time by replica", summary.by_replica, summary, summary.by_replica.size());
   if (!summary.critical_path.empty()) text += path(summary, options.max_rows);
   text += str("\ncommunication:", duration(summary.communication), ", of which", duration(summary.overlapped),
               " (", percent(summary.overlapped, summary.communication), ") while something was computed\n");

@@ -1,18 +1,22 @@
 // io/traces/trace_summary.h - where the time of traced runs went.
 //
 //   std::cout << to_text(summarize(recorder.trace()));
+//   std::cout << to_text(summarize(trace, measure_rates(runtime, trace)));   // and how near that is to what devices reach
 //
 // Counts complete runs only: runs that have not ended, and runs that lost some of their calls, are left
 // out. The time of a call does not contain that of the calls inside it (a branch's, a loop's), so that times
-// add up. Thread safety: pure functions.
+// add up. Rates are by elapsed time: shards of a node that run at once count once, and what runs beside them takes its share.
+// Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/core/base/export.h"
+#include "lockstep/io/traces/device_rates.h"
 #include "lockstep/io/traces/trace.h"
 
 namespace lockstep {
@@ -25,13 +29,21 @@ struct TraceSummary {
   std::int64_t busy = 0;  // of all calls, added up over threads
 
   struct Row {
-    std::string name;        // of the op, or the replica ("replica 0", "all replicas" for calls of none)
-    std::int64_t time = 0;   // nanoseconds
-    std::int64_t bytes = 0;  // read and written
+    std::string name;  // of the op, the node, or the replica ("replica 0", "all replicas" for calls of none)
+    std::int64_t time = 0;  // nanoseconds, added up over threads
     std::size_t calls = 0;
+    // Of calls whose work is known (NodeEvent::bytes_moved and multiply_adds):
+    double bytes = 0;          // that had to move
+    double multiply_adds = 0;  // of products
+    std::int64_t elapsed = 0;  // nanoseconds
+    double copy_share = 0;     // of the rates at which the devices copy; 0: not known
+    double product_share = 0;  // of those at which they multiply matrices of these dtypes; 0: not known
+    std::string op = {};       // of a node
   };
-  std::vector<Row> by_op;       // most time first
-  std::vector<Row> by_replica;  // in order
+  std::vector<Row> by_op;          // most time first; values that the plan copies for nodes are in "copy"
+  std::vector<Row> by_node;        // most time first
+  std::vector<Row> by_replica;     // in order
+  std::vector<DeviceRates> rates;  // what the shares are shares of; empty: there are none
 
   // Of the run of median length: the chain of calls that leads to the call that ended last. Each call comes
   // after the one that held it up (a node whose value it reads or that it runs after, a shard that it
@@ -62,10 +74,11 @@ struct TraceSummary {
   std::size_t streams = 0;      // of these, streams of devices: the last ones
 };
 
-LOCKSTEP_API TraceSummary summarize(const Trace& trace);
+LOCKSTEP_API TraceSummary summarize(const Trace& trace, std::span<const DeviceRates> rates = {});
 
 struct TraceTextOptions {
   std::size_t max_rows = 20;  // of ops; also of calls on the critical path: the longest, in path order
+  std::size_t max_nodes = 0;  // of nodes; 0: no table of them
 };
 LOCKSTEP_API std::string to_text(const TraceSummary& summary, const TraceTextOptions& options = {});
 

@@ -49,7 +49,9 @@ Trace two_replicas() {
                            .run = 7,
                            .replica = replica,
                            .bytes_read = bytes,
-                           .bytes_written = bytes});
+                           .bytes_written = bytes,
+                           .bytes_moved = static_cast<double>(2 * bytes),
+                           .multiply_adds = node < 2 ? 2500.0 : 0});
   };
   call(0, 0, 0, 100, 0, 1000);
   call(1, 1, 0, 40, 1, 1000);
@@ -76,6 +78,119 @@ TEST(TraceSummary, AddsUpByOpAndByReplica) {
   EXPECT_EQ(summary.by_replica[0].time, 70);
   EXPECT_EQ(summary.by_replica[1].time, 100) << summary.by_replica[1].name;
   EXPECT_EQ(summary.by_replica[2].time, 70) << summary.by_replica[2].name;
+}
+
+// Four shards on two threads, from 0 to 50 and from 60 to 110; then the call that finishes them.
+Trace shards_on_two_threads() {
+  Trace trace;
+  trace.tracks = {{"caller", -1, 0}, {"worker 0", 0, 0}};
+  trace.nodes = {{.name = "layer/product", .op = "matmul", .dtype = DType::kBF16},
+                 {.name = "loop", .op = "while_loop"}};
+  trace.runs.push_back({.run = 1, .begin = 0, .end = 200});
+  for (std::int64_t shard = 0; shard < 4; ++shard) {
+    const std::int64_t begin = shard < 2 ? 0 : 60;
+    trace.calls.push_back({.track = static_cast<std::uint32_t>(shard % 2),
+                           .begin = begin,
+                           .end = begin + 50,
+                           .run = 1,
+                           .shard = shard,
+                           .shards = 4,
+                           .bytes_moved = 550,
+                           .multiply_adds = 2200});
+  }
+  trace.calls.push_back({.begin = 110,
+                         .end = 120,
+                         .run = 1,
+                         .shard = 4,
+                         .shards = 4,
+                         .bytes_moved = 550,
+                         .multiply_adds = 2200});
+  trace.calls.push_back({.node = 1, .begin = 120, .end = 150, .run = 1});
+  return trace;
+}
+
+TEST(TraceSummary, RatesAreByElapsedTime) {
+  const TraceSummary summary = summarize(shards_on_two_threads());
+  const TraceSummary::Row& product = summary.by_op.at(0);
+  EXPECT_EQ(product.time, 210) << "of both threads";
+  EXPECT_EQ(product.elapsed, 110) << "shards that run at once count once";
+  EXPECT_EQ(product.bytes, 550) << "the bytes are those of all shards";
+  EXPECT_EQ(product.multiply_adds, 2200);
+  EXPECT_EQ(product.copy_share, 0) << "nobody said what the device reaches";
+  EXPECT_EQ(summary.by_op.at(1).elapsed, 0) << "nothing is known of its work";
+  ASSERT_EQ(summary.by_node.size(), 2U);
+  EXPECT_EQ(summary.by_node[0].name, "layer/product");
+  EXPECT_EQ(summary.by_node[0].op, "matmul");
+  EXPECT_EQ(summary.by_node[0].bytes, 550);
+  const std::string text = to_text(summary, {.max_nodes = 1});
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "time by op                         time   share    calls      bytes      GB/s    GFLOP/s\n"
+          "  matmul                         210 ns   87.5%        5     550 B       5.00       40.0\n"
+          "  while_loop                      30 ns   12.5%        1          -         -          -\n"));
+  EXPECT_THAT(text, HasSubstr("\ntime by node"));
+  EXPECT_THAT(text, HasSubstr("40.0  layer/product\n  ... and 1 more\n"));
+}
+
+TEST(TraceSummary, SharesAreOfWhatTheDevicesReach) {
+  Trace trace = shards_on_two_threads();
+  const std::vector<DeviceRates> rates = {
+      {"cpu:0", 10e9, {{DType::kF32, false, 1e9}, {DType::kBF16, false, 80e9}}}};
+  const TraceSummary summary = summarize(trace, rates);
+  EXPECT_DOUBLE_EQ(summary.by_op.at(0).copy_share, 0.5);
+  EXPECT_DOUBLE_EQ(summary.by_op.at(0).product_share, 0.5);
+  EXPECT_EQ(summary.by_op.at(1).copy_share, 0);
+  const std::string text = to_text(summary);
+  EXPECT_THAT(
+      text, HasSubstr("cpu:0 reaches 10.0 GB/s in a copy, 1.0 GFLOP/s in a product of f32, 80.0 GFLOP/s in a "
+                      "product of bf16\n"));
+  EXPECT_THAT(text, HasSubstr("GB/s  of copy    GFLOP/s  of peak\n"));
+  EXPECT_THAT(text, HasSubstr("5.00    50.0%       40.0    50.0%\n"));
+  EXPECT_THAT(text, HasSubstr("-        -          -        -\n"));
+  // A product of a dtype whose rate nobody knows has no share, and neither has what ran elsewhere.
+  trace.nodes[0].dtype = DType::kF64;
+  EXPECT_EQ(summarize(trace, rates).by_op.at(0).product_share, 0);
+  EXPECT_DOUBLE_EQ(summarize(trace, rates).by_op.at(0).copy_share, 0.5);
+  trace.nodes[0].device = "gpu:0";
+  EXPECT_EQ(summarize(trace, rates).by_op.at(0).copy_share, 0);
+}
+
+TEST(TraceSummary, CopiesOnBehalfOfANodeAreNotItsKernel) {
+  Trace trace;
+  trace.tracks = {{"gpu:0 compute", -1, 0, "gpu:0"}};
+  trace.nodes = {{.name = "y", .op = "matmul", .device = "gpu:0"}};
+  trace.runs.push_back({.run = 1, .begin = 0, .end = 200});
+  trace.calls = {{.begin = 0, .end = 100, .run = 1, .bytes_moved = 700, .multiply_adds = 5000},
+                 {.begin = 110, .end = 130, .run = 1, .bytes_moved = 400, .copies = true}};
+  const TraceSummary summary = summarize(trace);
+  ASSERT_EQ(summary.by_op.size(), 2U);
+  EXPECT_EQ(summary.by_op[0].name, "matmul");
+  EXPECT_EQ(summary.by_op[0].elapsed, 100);
+  EXPECT_EQ(summary.by_op[0].bytes, 700);
+  EXPECT_EQ(summary.by_op[1].name, "copy");
+  EXPECT_EQ(summary.by_op[1].bytes, 400);
+  ASSERT_EQ(summary.by_node.size(), 2U);
+  EXPECT_EQ(summary.by_node[1].name, "y");
+  EXPECT_EQ(summary.by_node[1].op, "copy");
+}
+
+// Copies from the host have a limit of their own.
+TEST(TraceSummary, SharesAreOfStreamsThatCompute) {
+  Trace trace;
+  trace.tracks = {{"gpu:0 compute", -1, 0, "gpu:0"}, {"gpu:0 copy in", -1, 0, "gpu:0", StreamRole::kCopyIn}};
+  trace.nodes = {{.name = "x", .op = "placeholder"}, {.name = "y", .op = "relu", .device = "gpu:0"}};
+  trace.runs.push_back({.run = 1, .begin = 0, .end = 200});
+  trace.calls = {
+      {.node = 0, .track = 1, .begin = 0, .end = 100, .run = 1, .bytes_moved = 1000, .copies = true},
+      {.node = 1, .track = 0, .begin = 100, .end = 150, .run = 1, .bytes_moved = 1000}};
+  const std::vector<DeviceRates> rates = {{"gpu:0", 40e9}};
+  const TraceSummary summary = summarize(trace, rates);
+  EXPECT_EQ(summary.by_op.at(0).name, "copy");
+  EXPECT_EQ(summary.by_op.at(0).copy_share, 0);
+  EXPECT_DOUBLE_EQ(summary.by_op.at(0).bytes / static_cast<double>(summary.by_op.at(0).elapsed), 10);
+  EXPECT_DOUBLE_EQ(summary.by_op.at(1).copy_share, 0.5);
+  EXPECT_DOUBLE_EQ(summary.by_replica.at(0).copy_share, 0.5) << "of what was computed";
 }
 
 TEST(TraceSummary, FollowsTheCriticalPath) {
@@ -226,8 +341,8 @@ TEST(TraceSummary, ReadsAsTextInUnitsThatShowDigits) {
   };
   for (TracedCall& call : trace.calls) {
     stretch(call);
-    call.bytes_read *= 34'567;
-    call.bytes_written *= 34'567;
+    call.bytes_moved *= 34'567;
+    call.multiply_adds *= 34'567;
   }
   for (TracedRun& run : trace.runs) stretch(run);
   trace.calls[2].end = trace.calls[2].begin + 321;
@@ -237,15 +352,15 @@ TEST(TraceSummary, ReadsAsTextInUnitsThatShowDigits) {
             "1 runs in     6.913 ms, calls took     6.268 ms on 2 threads\n"
             "12 events made room for later ones: record with a larger events_per_thread\n"
             "\n"
-            "time by op\n"
-            "  matmul                       4.839 ms   77.2%         2 calls    28.57 GB/s\n"
-            "  sgd                          1.383 ms   22.1%         1 calls     0.25 GB/s\n"
+            "time by op                         time   share    calls      bytes      GB/s    GFLOP/s\n"
+            "  matmul                       4.839 ms   77.2%        2  138.27 MB     28.57       71.4\n"
+            "  sgd                          1.383 ms   22.1%        1  345.67 kB      0.25          -\n"
             "  ... and 2 more\n"
             "\n"
-            "time by replica\n"
-            "  all replicas                 1.383 ms   22.1%         2 calls     3.25 GB/s\n"
-            "  replica 0                    3.457 ms   55.1%         1 calls    20.00 GB/s\n"
-            "  replica 1                    1.428 ms   22.8%         2 calls    48.89 GB/s\n"
+            "time by replica                    time   share    calls      bytes      GB/s    GFLOP/s\n"
+            "  all replicas                 1.383 ms   22.1%        2    4.49 MB      3.25          -\n"
+            "  replica 0                    3.457 ms   55.1%        1   69.13 MB     20.00       50.0\n"
+            "  replica 1                    1.428 ms   22.8%        2   69.83 MB     48.89      121.0\n"
             "\n"
             "critical path of run 7:     2.811 ms in 3 calls of     6.913 ms ( 40.7%)\n"
             "  matmul                       1.383 ms after         0 ns  r1/a (replica 1) model.cpp:3\n"
