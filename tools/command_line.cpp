@@ -339,6 +339,8 @@ class Parser {
     app.add_option("--seed", settings.seed, "Seed of random ops. Default: 0")
         ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
         ->type_name("N");
+    app.add_flag("--allow-tf32", settings.allow_tf32,
+                 "On NVIDIA cards: products and convolutions of f32 may round what they multiply to TF32");
     app.add_option("--trace", settings.trace, "Write what ran when, for Perfetto or chrome://tracing")
         ->type_name("FILE");
     add_read_limit(app);
@@ -371,6 +373,20 @@ class Parser {
     app.add_option("--warmup", profile_.warmup, "Runs before that, which do not. Default: 3")
         ->check(whole_number(0))
         ->type_name("N");
+    app.add_option("--nodes", profile_.nodes,
+                   "Also list so many nodes, those that took most time. Default: 0")
+        ->check(whole_number(0))
+        ->type_name("N");
+    app.add_option("--copy-rate", profile_.copy_rate,
+                   "What shares of the copy rate are of: so many GB/s, on all devices. Default: measured")
+        ->check(whole_number(1))
+        ->type_name("N");
+    app.add_option("--peak", profile_.peak,
+                   "What shares of the peak are of: so many GFLOP/s, on all devices. Default: measured")
+        ->check(whole_number(1))
+        ->type_name("N");
+    app.add_flag("--no-measure", profile_.no_measure,
+                 "Measure no rates: only shares of --copy-rate and --peak are shown");
   }
 
   void add_info() {

@@ -60,6 +60,7 @@ struct RunSettings {
   std::vector<std::string> shared;
   std::uint64_t threads = 0;
   std::uint64_t seed = 0;
+  bool allow_tf32 = false;
   std::string trace;  // a file to write; empty: none
 };
 
@@ -74,6 +75,10 @@ struct ProfileCommand {
   RunSettings settings;
   std::uint64_t runs = 20;
   std::uint64_t warmup = 3;
+  std::uint64_t nodes = 0;      // so many nodes are listed
+  std::uint64_t copy_rate = 0;  // GB/s; 0: measured
+  std::uint64_t peak = 0;       // GFLOP/s; 0: measured
+  bool no_measure = false;      // no rates but these
 };
 
 struct InfoCommand {

@@ -8,6 +8,7 @@
 
 #include "commands.h"
 #include "graph_input.h"
+#include "lockstep/io/traces/device_rates.h"
 #include "lockstep/io/traces/trace.h"
 #include "lockstep/io/traces/trace_summary.h"
 #include "progress.h"
@@ -38,7 +39,28 @@ void print_times(std::vector<double> seconds) {
 void print_plan(const PlanSummary& plan) {
   std::cout << "plan: " << plan.nodes << " nodes, " << plan.calls << " kernel calls in " << plan.clusters
             << " clusters on up to " << plan.lanes << " threads, " << plan.planned_bytes
-            << " bytes for intermediate values\n\n";
+            << " bytes for intermediate values\n";
+  std::size_t calls = 0, recorded = 0;
+  for (const SegmentSummary& segment : plan.segments) {
+    calls += segment.calls;
+    if (segment.records) recorded += segment.calls;
+  }
+  if (calls > 0) std::cout << "on streams of devices: " << calls << " calls";
+  if (recorded > 0) {
+    std::cout << ", " << recorded
+              << " of them replayed as recordings; the times below are of runs that put each there by itself";
+  }
+  if (calls > 0) std::cout << '\n';
+  std::cout << '\n';
+}
+
+RateOptions rate_options(const ProfileCommand& command) {
+  RateOptions options;
+  options.allow_tf32 = command.settings.allow_tf32;
+  options.bytes_per_second = 1e9 * static_cast<double>(command.copy_rate);
+  options.flops_per_second = 1e9 * static_cast<double>(command.peak);
+  options.measure = !command.no_measure;
+  return options;
 }
 
 }  // namespace
@@ -65,7 +87,11 @@ int run_command(const ProfileCommand& command) {
   const Trace trace = recorder.trace();
   print_times(std::move(seconds));
   print_plan(runner.plan());
-  std::cout << to_text(summarize(trace));
+  std::vector<DeviceRates> rates;
+  const RateOptions options = rate_options(command);
+  if (options.measure || options.bytes_per_second > 0 || options.flops_per_second > 0)
+    rates = measure_rates(runner.runtime(), trace, options);
+  std::cout << to_text(summarize(trace, rates), {.max_nodes = command.nodes});
   if (!command.settings.trace.empty()) write_output(command.settings.trace, to_chrome_trace(trace));
   return kSuccess;
 }

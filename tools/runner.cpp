@@ -152,6 +152,7 @@ void Runner::distribute(const RunSettings& settings, Graph graph, const Feeds& f
   const std::string text = strategy_text(settings, cpus);
   StrategyOptions base;
   base.runtime = make_runtime(settings, cpus);
+  base.compile.allow_tf32 = settings.allow_tf32;
   strategy_ = StrategyRegistry::global().make(text, base);
 
   std::vector<std::string> shared;
@@ -187,7 +188,7 @@ void Runner::compile_plain(const RunSettings& settings, Graph graph, const Feeds
   std::vector<std::pair<std::string, TensorSpec>> inputs;
   for (const NodeId id : graph.parameters()) inputs.emplace_back(graph.node(id).name(), graph.spec({id, 0}));
   check_feeds(feeds, inputs);
-  program_ = compile(std::move(graph), make_runtime(settings, cpus));
+  program_ = compile(std::move(graph), make_runtime(settings, cpus), {.allow_tf32 = settings.allow_tf32});
   for (const auto& [name, spec] : inputs) ordered_.push_back(feeds.find(name)->second);
 }
 

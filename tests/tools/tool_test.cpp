@@ -144,6 +144,8 @@ TEST_F(Tool, AWrongCommandLineIsStatus2AndSaysWhereHelpIs) {
       {"profile step.lks --warmup -1", "--warmup: expected a whole number from 0"},
       {"profile step.lks --warmup 18446744073709551615", "--warmup: expected a whole number from 0"},
       {"profile step.lks --runs 0", "--runs: expected a whole number from 1"},
+      {"profile step.lks --copy-rate 0", "--copy-rate: expected a whole number from 1"},
+      {"profile step.lks --peak 1.5", "--peak: expected a whole number from 1"},
       {"dump step.lks -f dot --depth -1", "--depth: expected a whole number from 0"},
       {"run step.lks --trace -", "the results and the trace (--trace) would both go to standard output"},
       {"run step.lks -o - --variables -", "the results and the variables (--variables) would both go"},
@@ -576,7 +578,34 @@ TEST_F(Tool, ProfileSaysWhereTimeGoes) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("seconds a run: least"), HasSubstr("(3 runs"), HasSubstr("plan: "),
                                  HasSubstr("square")));
-  EXPECT_THAT(contents(file("t.json")), HasSubstr("traceEvents"));
+  EXPECT_THAT(contents(file("t.json")), AllOf(HasSubstr("traceEvents"), HasSubstr("\"bytes_moved\": 128")));
+}
+
+TEST_F(Tool, ProfileComparesNodesWithWhatTheDeviceReaches) {
+  write("product.lks", R"(%x = placeholder() : f32[?,64]
+%w = constant[value=f32[64,64]{*0.5}]() : f32[64,64]
+%y = matmul(%x, %w) : f32[?,64]
+%z = relu(%y) : f32[?,64]
+return %z
+)");
+  const std::string line = "profile product.lks --runs 2 --feed 'x=f32[32,64]{*1.0}' ";
+  const Outcome measured = lockstep(line);
+  EXPECT_EQ(measured.status, 0) << measured.err;
+  EXPECT_THAT(measured.out,
+              ::testing::ContainsRegex("\ncpu:0 reaches [0-9.]+ GB/s in a copy, [0-9.]+ GFLOP/s in a "
+                                       "product of f32\n"));
+  EXPECT_THAT(measured.out, HasSubstr("GB/s  of copy    GFLOP/s  of peak\n"));
+  EXPECT_THAT(measured.out, Not(HasSubstr("time by node")));
+  const Outcome known = lockstep(line + "--no-measure --copy-rate 12 --peak 345 --nodes 1");
+  EXPECT_EQ(known.status, 0) << known.err;
+  EXPECT_THAT(known.out,
+              AllOf(HasSubstr("\ncpu:0 reaches 12.0 GB/s in a copy, 345.0 GFLOP/s in a product of f32\n"),
+                    HasSubstr("\ntime by node"), HasSubstr("  ... and 1 more\n")));
+  const Outcome bare = lockstep(line + "--no-measure");
+  EXPECT_EQ(bare.status, 0) << bare.err;
+  EXPECT_THAT(bare.out, AllOf(HasSubstr("GFLOP/s\n"), Not(HasSubstr("of peak")), Not(HasSubstr("reaches"))));
+  // 32 x 64 by 64 x 64, twice.
+  EXPECT_THAT(bare.out, HasSubstr("65.54 kB"));
 }
 
 TEST_F(Tool, InfoNamesVersionsAndDevices) {
