@@ -23,7 +23,7 @@ namespace lockstep {
 
 namespace {
 
-using internal::kAccumulateGradients;
+constexpr std::string_view kAccumulateGradients = "accumulate-gradients";
 
 // The nodes that a function makes from values, as a graph to be inlined.
 template <class Make>

@@ -32,14 +32,35 @@ namespace {
 
 constexpr double kLargestScale = 1 << 24;
 
-bool is_scaled(const Graph& level, NodeId seed, std::string_view pass) {
-  const auto reads = [&](const Node& node) {
-    return std::ranges::any_of(node.inputs(), [&](ValueId input) { return input.node == seed; });
-  };
+constexpr std::string_view kWhy = "the scale of the loss";
+
+// Does the pass scale one of the level's seeds already?
+bool is_scaled(const Graph& level, std::string_view pass) {
   return std::ranges::any_of(level.nodes(), [&](const Node& node) {
-    const StringId maker = node.provenance().made_by;
-    return maker.valid() && level.text(maker) == pass && reads(node);
+    const Provenance& from = node.provenance();
+    return from.made_by.valid() && level.text(from.made_by) == pass && from.why.valid() &&
+           level.text(from.why) == kWhy && std::ranges::any_of(node.inputs(), [&](ValueId input) {
+             return is_gradient_seed(level.node(input.node));
+           });
   });
+}
+
+bool applies_gradients(const Node& node) {
+  const auto& update = node.op().traits.updates_variable;
+  return update && update->gradient;
+}
+
+// Are variables updated by gradients in the region or those inside it, of which none are computed there? Null: no.
+const Node* update_by_given(const Graph& region) {
+  const bool seeded = std::ranges::any_of(region.nodes(), is_gradient_seed);
+  for (const Node& node : region.nodes()) {
+    if (!seeded && applies_gradients(node)) return &node;
+    if (is_gradient_share(node)) continue;
+    for (const Graph& inner : node.regions()) {
+      if (const Node* const found = update_by_given(inner)) return found;
+    }
+  }
+  return nullptr;
 }
 
 class LevelScale {
@@ -56,14 +77,6 @@ class LevelScale {
     std::vector<NodeId> shares;
     if (updates.replicated) shares = unsummed(sync_, graph_, updates.common);
     is_changing_ = how_.growth_steps > 0 && !nodes.empty();
-    if (const Node* const branch = branch_of(graph_, kAccumulateGradients);
-        branch != nullptr && how_.growth_steps > 0) {
-      fail(
-          "gradients are accumulated over several steps, of which one that is not finite cannot be taken out "
-          "again; "
-          "keep the scale (growth_steps=0), or use bf16",
-          *branch);
-    }
     const std::vector<bool> waits = wait_for(nodes);
     if (is_changing_) declare(nodes);
     edit_.emplace(graph_, how_.pass, &outermost_);
@@ -74,14 +87,15 @@ class LevelScale {
     if (!is_changing_) return true;
     sum_shares(*edit_, shares);
     // What waits for no update decides for all of them, the others for themselves besides.
-    std::vector<ValueId> finite;
-    check(nodes, updates, finite, [&](NodeId id) { return !waits[id.index()]; });
+    is_own_.assign(graph_.id_bound(), false);
+    for (const NodeId id : updates.own) is_own_[id.index()] = true;
+    check(nodes, [&](NodeId id) { return !waits[id.index()]; });
     for (std::span<const ConditionalNode> rest = nodes; !rest.empty();) {
       const std::span<const ConditionalNode> now = take_depth(rest);
-      check(now, updates, finite, [&](NodeId id) { return waits[id.index()]; });
-      move_into_branch(*edit_, outermost_, how_.pass, now, all_of(finite), "loss_scale/apply", nullptr);
+      check(now, [&](NodeId id) { return waits[id.index()]; });
+      move_into_branch(*edit_, outermost_, how_.pass, now, *finite_, "loss_scale/apply", nullptr);
     }
-    change_scale(finite);
+    change_scale();
     return true;
   }
 
@@ -121,9 +135,8 @@ class LevelScale {
 
   void expect_no_gradients() const {
     for (const Node& node : graph_.nodes()) {
-      const auto& update = node.op().traits.updates_variable;
-      if (!update || !update->gradient) continue;
-      const Node& gradient = graph_.node(node.inputs()[update->operand].node);
+      if (!applies_gradients(node)) continue;
+      const Node& gradient = graph_.node(node.inputs()[node.op().traits.updates_variable->operand].node);
       if (!is_gradient_share(gradient)) continue;
       fail(
           "the graph does not say where its gradients begin: it was read from the text form, or another pass "
@@ -172,6 +185,7 @@ class LevelScale {
         if (is_floating(node.outputs()[output].dtype)) values.push_back({node.id(), output});
       }
     }
+    std::optional<std::vector<ValueId>> results;
     for (const ValueId value : values) {
       std::vector<Use> outside = edit_->uses(value);
       std::erase_if(outside, [&](const Use& use) {
@@ -180,7 +194,6 @@ class LevelScale {
       if (outside.empty()) continue;
       const ValueId plain =
           times(value, inverse_, str(graph_.node(value.node).name(), "/unscaled"), value.node);
-      std::optional<std::vector<ValueId>> results;
       for (const Use& use : outside) {
         if (use.user.valid()) {
           edit_->set_input(use.user, use.index, plain);
@@ -189,8 +202,8 @@ class LevelScale {
           (*results)[use.index] = plain;
         }
       }
-      if (results) edit_->set_results(std::move(*results));
     }
+    if (results) edit_->set_results(std::move(*results));
   }
 
   // 16 bits are multiplied in f32.
@@ -209,16 +222,13 @@ class LevelScale {
                                        .inputs = {value},
                                        .attributes = {{"dtype", dtype}},
                                        .origin = origin,
-                                       .why = "the scale of the loss"});
+                                       .why = kWhy});
     return {made, 0};
   }
 
   ValueId insert(std::string_view op, const std::string& name, std::vector<ValueId> inputs, NodeId origin) {
-    const NodeId made = edit_->insert({.op = op,
-                                       .name = name,
-                                       .inputs = std::move(inputs),
-                                       .origin = origin,
-                                       .why = "the scale of the loss"});
+    const NodeId made =
+        edit_->insert({.op = op, .name = name, .inputs = std::move(inputs), .origin = origin, .why = kWhy});
     return {made, 0};
   }
 
@@ -267,25 +277,26 @@ class LevelScale {
     inverse_ = insert("reciprocal", "loss_scale/inverse", {scale_}, origin_);
   }
 
-  // Adds to `finite` whether the gradients of those updates that `is_asked` names are finite on all replicas.
+  // From here on updates also ask whether the gradients of these ones, those that `is_asked` names, are finite on all replicas.
   template <class IsAsked>
-  void check(std::span<const ConditionalNode> nodes, const GradientUpdates& updates,
-             std::vector<ValueId>& finite, const IsAsked& is_asked) {
+  void check(std::span<const ConditionalNode> nodes, const IsAsked& is_asked) {
     std::vector<ValueId> gradients, own;
     for (const ConditionalNode& each : nodes) {
       const Node& node = graph_.node(each.node);
       const OpTraits::Update& update = *node.op().traits.updates_variable;
       if (!update.gradient || !is_asked(each.node)) continue;
-      const bool is_own = std::ranges::find(updates.own, each.node) != updates.own.end();
-      (is_own ? own : gradients).push_back(node.inputs()[update.operand]);
+      (is_own_[each.node.index()] ? own : gradients).push_back(node.inputs()[update.operand]);
     }
     const std::size_t common = gradients.size();  // so many of them are the same on all replicas
     gradients.insert(gradients.end(), own.begin(), own.end());
-    if (gradients.empty()) return;
+    if (gradients.empty()) {
+      if (!finite_) finite_ = constant(Tensor::full(DType::kBool, Shape{}, 1), "loss_scale/finite");
+      return;
+    }
     const auto are_finite = [](std::span<const Value> of) {
       Value all;
       for (const Value& gradient : of) {
-        // A sum of finite numbers is finite: there is room for it in f32.
+        // A sum is finite if its terms are, unless they are so large that training has gone wrong.
         const DType dtype = gradient.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
         const Value one = isfinite(sum(cast(gradient, dtype)));
         all = all.valid() ? logical_and(all, one) : one;
@@ -303,20 +314,14 @@ class LevelScale {
     };
     const std::vector<ValueId> made =
         edit_->build(gradients, make, {.origin = origin_, .scope = "loss_scale"});
-    finite.insert(finite.end(), made.begin(), made.end());
+    for (const ValueId one : made) {
+      finite_ = finite_ ? insert("logical_and", "loss_scale/finite", {*finite_, one}, origin_) : one;
+    }
   }
 
-  ValueId all_of(const std::vector<ValueId>& finite) {
-    if (finite.empty()) return constant(Tensor::full(DType::kBool, Shape{}, 1), "loss_scale/finite");
-    ValueId all = finite.front();
-    for (std::size_t i = 1; i < finite.size(); ++i)
-      all = insert("logical_and", "loss_scale/finite", {all, finite[i]}, origin_);
-    return all;
-  }
-
-  void change_scale(const std::vector<ValueId>& finite) {
+  void change_scale() {
     const ValueId good = read(good_variable_);
-    const ValueId inputs[] = {scale_, good, all_of(finite)};
+    const ValueId inputs[] = {scale_, good, *finite_};
     const auto next = [&](GraphBuilder&, std::span<const Value> in) {
       const Value more = in[1] + std::int64_t{1};
       const Value grows = greater_equal(more, how_.growth_steps);
@@ -351,6 +356,8 @@ class LevelScale {
   bool is_changing_ = false;
   std::string scale_variable_, good_variable_;
   ValueId scale_, inverse_;
+  std::vector<bool> is_own_;       // by update: of a variable of which each replica has its own
+  std::optional<ValueId> finite_;  // whether all gradients are that were asked about so far
 };
 
 // Levels in the order of for_each_level(), without those that gradients() made.
@@ -371,8 +378,20 @@ void visit_plain_levels(Graph& graph, const std::function<void(Graph& level)>& v
 bool scale_gradients(Graph& graph, const LossScale& how) {
   bool scaled = false;
   visit_plain_levels(graph, [&](Graph& level) {
-    for (const Node& node : level.nodes())
-      scaled = scaled || (is_gradient_seed(node) && is_scaled(level, node.id(), how.pass));
+    scaled = scaled || is_scaled(level, how.pass);
+    if (how.growth_steps == 0 || std::ranges::none_of(level.nodes(), is_gradient_seed)) return;
+    for (const Node& node : level.nodes()) {
+      if (is_gradient_share(node)) continue;
+      for (const Graph& region : node.regions()) {
+        if (const Node* const update = scaled ? nullptr : update_by_given(region)) {
+          throw PassError(how.pass,
+                          "a region updates a variable by a gradient from outside of it, and cannot hold it "
+                          "back where that is "
+                          "not finite; keep the scale (growth_steps=0), or use bf16",
+                          place_of(*update));
+        }
+      }
+    }
   });
   if (scaled) return false;
   const SyncAnalysis sync(graph);

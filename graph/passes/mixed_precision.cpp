@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -56,7 +57,7 @@ constexpr auto kFollowers = std::to_array<std::string_view>({"abs",
                                                              "sub",
                                                              "tanh",
                                                              "where"});
-constexpr auto kMoves = std::to_array<std::string_view>({"pad", "unslice", "unslice_at"});
+constexpr auto kMoves = std::to_array<std::string_view>({"pad", "split", "unslice", "unslice_at"});
 constexpr auto kSums = std::to_array<std::string_view>({"sum", "sum_to"});
 
 enum class Kind : std::uint8_t { kFull, kProduct, kFollower, kMove, kSum };
@@ -93,8 +94,11 @@ class Kinds {
   }
 
   Kind of(const Node& node) const {
-    if (!node.regions().empty() || is_kept(node.name()) || effects_of(node) == Effect::kHost)
+    if (!node.regions().empty() || is_kept(node.name()) || has(effects_of(node), Effect::kHost))
       return Kind::kFull;
+    // What this pass made stays as it is: a scale would be put in, and taken out, in 16 bits.
+    const StringId maker = node.provenance().made_by;
+    if (maker.valid() && node.graph().text(maker) == kMixedPrecision) return Kind::kFull;
     const auto found = kinds_.find(&node.op());
     if (found != kinds_.end()) {
       if (found->second == Kind::kSum && !internal::is_gradient_share(node)) return Kind::kFull;
@@ -108,10 +112,14 @@ class Kinds {
   }
 
  private:
-  // With its gradient: "gradients/head/matmul/..." belongs to "head/".
+  // With its gradient: "gradients/head/matmul/..." belongs to "head/", and so does "train/gradients/head/...".
   bool is_kept(std::string_view name) const {
-    const std::string_view gradient = "gradients/";
-    while (name.starts_with(gradient)) name.remove_prefix(gradient.size());
+    constexpr std::string_view kGradient = "gradients/";
+    for (std::size_t at = name.rfind(kGradient); at != std::string_view::npos && at > 0;
+         at = name.rfind(kGradient, at - 1)) {
+      if (name[at - 1] == '/') return is_kept(name.substr(at));
+    }
+    while (name.starts_with(kGradient)) name.remove_prefix(kGradient.size());
     return std::ranges::any_of(keep_, [&](const std::string& kept) {
       return kept.ends_with('/') ? name.starts_with(kept)
                                  : name == kept || (name.starts_with(kept) && name[kept.size()] == '/');
@@ -142,6 +150,7 @@ class Painter {
       if (chosen_[id.index()]) change(id);
     }
     for (const ValueId value : narrowed_) widen(value);
+    if (results_) edit_->set_results(std::move(*results_));
     return true;
   }
 
@@ -253,8 +262,9 @@ class Painter {
 
   void change(NodeId id) {
     const Node& node = graph_.node(id);
+    std::vector<ValueId> wide;
     for (std::uint32_t output = 0; output < node.outputs().size(); ++output) {
-      if (is_f32({id, output})) narrowed_.push_back({id, output});
+      if (is_f32({id, output})) wide.push_back({id, output});
     }
     Rewriter::NewNode changed{.op = node.op().name};
     for (const ValueId input : node.inputs()) {
@@ -264,20 +274,20 @@ class Painter {
     changed.attributes = node.attributes();
     changed.why = "computed in 16 bits";
     edit_->become(id, std::move(changed));
+    // Some ops give f32 whatever they read.
+    std::ranges::copy_if(wide, std::back_inserter(narrowed_), [&](ValueId value) { return !is_f32(value); });
   }
 
   // Readers that were not chosen get f32.
   void widen(ValueId value) {
-    std::optional<std::vector<ValueId>> results;
     for (const Use& use : edit_->uses(value)) {
       if (!use.user.valid()) {
-        if (!results) results = graph_.results();
-        (*results)[use.index] = cast(value, DType::kF32);
-      } else if (!chosen_[use.user.index()]) {
+        if (!results_) results_ = graph_.results();
+        (*results_)[use.index] = cast(value, DType::kF32);
+      } else if (!chosen_[use.user.index()] && !graph_.node(use.user).op().traits.gives_shape) {
         edit_->set_input(use.user, use.index, cast(value, DType::kF32));
       }
     }
-    if (results) edit_->set_results(std::move(*results));
   }
 
   Graph& outermost_;
@@ -290,6 +300,7 @@ class Painter {
   std::vector<bool> chosen_;  // by node
   std::vector<ValueId> narrowed_;
   std::map<ValueId, ValueId> casts_;
+  std::optional<std::vector<ValueId>> results_;  // of the graph, once one of them has changed
   const OpDef& transpose_ = OpRegistry::global().get("transpose");
 };
 

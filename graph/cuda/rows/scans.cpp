@@ -77,7 +77,7 @@ Chunks chunks_of(const Items& items) {
 }
 
 bool goes_by_blocks(const Items& items) {
-  constexpr std::int64_t kRowOfABlock = 64, kManyRows = 32768;
+  constexpr std::int64_t kRowOfABlock = 64, kManyRows = 4096;
   return items.n >= kRowOfABlock && (items.inner == 1 || items.count < kManyRows);
 }
 
@@ -217,7 +217,7 @@ __device__ inline void sink(const Args& a, long long base, long long* heap, long
 )";
 
 // A few of a long row: a block looks for each of them, the next behind the last in order.
-constexpr std::int64_t kLongRow = 256, kFew = 128;
+constexpr std::int64_t kLongRow = 256, kFew = 128, kVeryFew = 8, kManyRowsToSelect = 4096;
 constexpr const char* kSelect = R"(
     const long long base = row * a.n;
     T last = 0;
@@ -277,7 +277,8 @@ KernelFn top_k_kernel(const NodeView& node, std::span<const TensorSpec> outputs)
   if (k == 0) return [](KernelContext&) {};
   const Shape& shape = node.input(0).shape;
   const Items items = items_along(shape, static_cast<std::int64_t>(shape.rank()) - 1);
-  if (items.n >= kLongRow && k <= kFew) return select_kernel(dtype, items, k);
+  if (items.n >= kLongRow && k <= (items.count > kManyRowsToSelect ? kVeryFew : kFew))
+    return select_kernel(dtype, items, k);
   const std::string body =
       str("    long long* const heap = (long long*)a.other + row * a.k;\n"
           "    for (long long i = 0; i < a.k; ++i) heap[i] = i;\n"

@@ -42,8 +42,7 @@ std::string declare_free(Graph& outermost, VariableDecl decl);
 
 // Updates that one pass holds back in some steps must not be held back in others by another: each would count steps that the
 // other does not make.
-inline constexpr std::string_view kAccumulateGradients = "accumulate-gradients",
-                                  kMixedPrecision = "mixed-precision";
+inline constexpr std::string_view kMixedPrecision = "mixed-precision";
 // The branch of this level that the pass made with move_into_branch(); null: none.
 const Node* branch_of(const Graph& level, std::string_view pass);
 

@@ -147,6 +147,90 @@ TEST_F(MixedPrecision, OptionsSayWhatChanges) {
   EXPECT_EQ(count(mixed(parse(kText), "full=[matmul],products=[exp]"), "exp", DType::kBF16), 1U);
 }
 
+TEST_F(MixedPrecision, WhatIsKeptStaysWithItsGradient) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {4, 4});
+  const VariableRef w = b.variable("w", Tensor::full(DType::kF32, {4, 4}, 0.5));
+  const Value h = matmul(x, b.read(w));
+  const auto scope = b.scope("train");
+  Value y;
+  {
+    const auto head = b.scope("head");
+    y = matmul(h, b.read(w));
+  }
+  Sgd(0.1).minimize(mean(exp(y)), {w});
+  const Graph graph = b.finish();
+  const std::size_t all = count(graph, "matmul", DType::kF32);
+  EXPECT_EQ(count(mixed(graph, ""), "matmul", DType::kF32), 0U);
+  // Forward, and both factors' gradients.
+  EXPECT_EQ(count(mixed(graph, "keep=[train/head]"), "matmul", DType::kF32), 1U);
+  EXPECT_EQ(count(mixed(graph, "keep=[train/head,head]"), "matmul", DType::kF32) +
+                count(mixed(graph, "keep=[train/head,head]"), "matmul", DType::kBF16),
+            all);
+}
+
+// Some ops give f32 whatever they read; what is read elsewhere then must not be cast.
+TEST_F(MixedPrecision, OutputsThatStayWideAreNotWidened) {
+  expect_rewrite("mixed-precision(followers=[exp])", R"(
+      %x = placeholder() : f32[2,2]
+      %a = matmul(%x, %x) : f32[2,2]
+      %b = cast[dtype=f32](%a) : f32[2,2]
+      %c = exp(%b) : f32[2,2]
+      %d = matmul(%c, %c) : f32[2,2]
+      return %b, %d
+    )",
+                 R"(
+      %x = placeholder() : f32[2,2]
+      %x/bf16 = cast[dtype=bf16](%x) : bf16[2,2]
+      %a = matmul(%x/bf16, %x/bf16) : bf16[2,2]
+      %a/f32 = cast[dtype=f32](%a) : f32[2,2]
+      %b = cast[dtype=f32](%a/f32) : f32[2,2]
+      %c = exp(%b) : f32[2,2]
+      %c/bf16 = cast[dtype=bf16](%c) : bf16[2,2]
+      %d = matmul(%c/bf16, %c/bf16) : bf16[2,2]
+      %d/f32 = cast[dtype=f32](%d) : f32[2,2]
+      return %b, %d/f32
+    )",
+                 {.same_meaning = false});
+  // With the cast among them: it reads 16 bits and gives f32 all the same.
+  const Graph graph = mixed(parse(R"(
+      %x = placeholder() : f32[2,2]
+      %a = matmul(%x, %x) : f32[2,2]
+      %b = cast[dtype=f32](%a) : f32[2,2]
+      %c = exp(%b) : f32[2,2]
+      %d = matmul(%c, %c) : f32[2,2]
+      return %b, %d
+    )"),
+                            "followers=[exp,cast]");
+  EXPECT_NO_THROW(verify(graph));
+  EXPECT_EQ(graph.spec(graph.results()[0]).dtype, DType::kF32);
+  EXPECT_EQ(count(graph, "exp", DType::kBF16), 1U);
+}
+
+TEST_F(MixedPrecision, ChangesConvolutionsPoolingAndUnknownBatches) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {kUnknown, 8, 8, 2});
+  const VariableRef filter = b.variable("filter", testing::random_tensor({DType::kF32, {3, 3, 2, 4}}, 1)),
+                    w = b.variable("w", testing::random_tensor({DType::kF32, {64, 6}}, 2));
+  const Value image = max_pool(relu(conv2d(x, b.read(filter), {.padding = Padding::same()})), {2, 2});
+  const Value flat = reshape(image, {-1, 64});
+  const std::vector<Value> parts = split(matmul(flat, b.read(w)), {2, 2, 2}, 1);
+  const Value score = softmax(matmul(parts[0], transpose(parts[1])) * 0.5);
+  const Value loss = mean(square(matmul(score, parts[2])));
+  Sgd(0.01).minimize(loss, {filter, w});
+  b.result(loss);
+  const Graph plain = b.finish();
+  const Graph graph = mixed(plain, "");
+  for (const char* op : {"conv2d", "conv2d_backward_filter", "matmul", "softmax", "split"})
+    EXPECT_EQ(count(graph, op, DType::kF32), 0U) << op;
+  const Tensor feed = testing::random_tensor({DType::kF32, {5, 8, 8, 2}}, 3);
+  Interpreter expected(plain), actual(graph);
+  for (int i = 0; i < 3; ++i) {
+    const double wanted = expected.run({feed})[0].item();
+    EXPECT_NEAR(actual.run({feed})[0].item(), wanted, 0.05 * std::abs(wanted)) << i;
+  }
+}
+
 TEST_F(MixedPrecision, RefusesWhatItCannotDo) {
   for (const char* options :
        {"dtype=f32", "dtype=half", "loss_scale=3", "loss_scale=0.5", "loss_scale=33554432", "loss_scale=nan",
@@ -242,6 +326,19 @@ TEST_F(MixedPrecision, TheScaleKeepsGradientsThatF16Loses) {
   EXPECT_EQ(trained("dtype=f16,loss_scale=1"), 0);
   for (const char* options : {"dtype=f16", "dtype=f16,growth_steps=0", "dtype=f16,loss_scale=1024"})
     EXPECT_EQ(trained(options), -tiny) << options;
+}
+
+// What takes the scale out, and asks whether gradients are finite, has f32, also where a product reads the gradient.
+TEST_F(MixedPrecision, TheScaleGoesOutInF32) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {1, 1});
+  const VariableRef w = b.variable("w", Tensor::zeros(DType::kF32, {1, 1}));
+  const std::vector<Gradient> grads = gradients(sum(matmul(x, b.read(w))) * 0x1p-26, {w});
+  Sgd(1.0).apply_gradients({{grads[0], w}});
+  b.result(matmul(Value(grads[0]), x));
+  Interpreter interpreter(mixed(b.finish(), "dtype=f16"));
+  interpreter.run({Tensor::full(DType::kF32, {1, 1}, 1)});
+  EXPECT_EQ(interpreter.variables().at("w").item(), -0x1p-26);
 }
 
 TEST_F(MixedPrecision, AStepWithInfiniteGradientsChangesNothingButTheScale) {
@@ -361,6 +458,63 @@ TEST_F(MixedPrecision, AScaleThatChangesAndAccumulationExcludeEachOther) {
   PassRegistry::global().parse_pipeline("mixed-precision,accumulate-gradients(steps=2)").run(graph);
   const std::vector<double> actual = losses(graph, 60);
   EXPECT_LT(actual.back(), 0.7 * actual.front());
+}
+
+// A region whose updates it could not hold back.
+TEST_F(MixedPrecision, RefusesUpdatesInARegionByGradientsFromOutside) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {1, 1});
+  const VariableRef w = b.variable("w", Tensor::zeros(DType::kF32, {1, 1}));
+  const Value g = gradients(sum(matmul(x, b.read(w))), {w})[0];
+  cond(
+      sum(x) > 0.F,
+      [&]() -> std::vector<Value> {
+        Sgd(1.0).apply_gradients({{Gradient(g), w}});
+        return {};
+      },
+      []() -> std::vector<Value> { return {}; });
+  const Graph graph = b.finish();
+  try {
+    mixed(graph, "dtype=f16");
+    ADD_FAILURE() << "the update is not held back";
+  } catch (const PassError& error) {
+    EXPECT_NE(std::string(error.what()).find("by a gradient from outside of it"), std::string::npos)
+        << error.what();
+  }
+  EXPECT_NO_THROW(mixed(graph, "dtype=f16,growth_steps=0"));
+  EXPECT_NO_THROW(mixed(graph, ""));
+}
+
+// Two optimizers, the second of which sees what the first has changed.
+TEST_F(MixedPrecision, AGradientBehindAnUpdateDecidesForItself) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {1, 1}),
+              large = b.placeholder("large", DType::kF32, {1, 1});
+  const VariableRef v = b.variable("v", Tensor::full(DType::kF32, {1, 1}, 1)),
+                    w = b.variable("w", Tensor::full(DType::kF32, {1, 1}, 1));
+  Sgd(0.5, "first").minimize(sum(matmul(x, b.read(v))), {v});
+  Sgd(0.5, "second").minimize(sum(matmul(matmul(large, b.read(v)), b.read(w))), {w});
+  Interpreter interpreter(mixed(b.finish(), "dtype=f16"));
+  const auto run = [&](double first, double second) {
+    interpreter.run(Interpreter::Feeds{{"x", Tensor::full(DType::kF32, {1, 1}, first)},
+                                       {"large", Tensor::full(DType::kF32, {1, 1}, second)}});
+    return std::pair(interpreter.variables().at("v").item(), interpreter.variables().at("w").item());
+  };
+  EXPECT_EQ(run(1, 4), std::pair(0.5, 1.0)) << "2 * 32768 is infinite in f16";
+  EXPECT_EQ(item_of(interpreter, "loss_scale_"), 16384);
+  EXPECT_EQ(run(8, 1), std::pair(0.5, 1.0)) << "what waits for the first does not count without it";
+  EXPECT_EQ(run(1, 4), std::pair(0.0, 1.0));
+  EXPECT_EQ(item_of(interpreter, "loss_scale_"), 8192);
+}
+
+TEST_F(MixedPrecision, ASecondRunScalesWhatTheFirstDidNot) {
+  Graph graph = step_of(Sgd(0.01));
+  PassRegistry::global()
+      .parse_pipeline("mixed-precision(keep=[nothing]),mixed-precision(dtype=f16)")
+      .run(graph);
+  EXPECT_TRUE(std::ranges::any_of(graph.variables(), [](const VariableDecl& variable) {
+    return variable.name.starts_with("loss_scale_");
+  }));
 }
 
 TEST_F(MixedPrecision, RefusesToScaleWhatItCannotUnscale) {

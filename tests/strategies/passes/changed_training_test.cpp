@@ -30,7 +30,7 @@ TEST_P(ChangedTraining, StepsAddUpToOneWithTheJoinedBatch) {
       "", "accumulate-gradients(steps=3),mirror-variables,insert-all-reduce,replicate", GetParam(), 3);
 }
 
-// Powers of two leave bits as they are, and replicas agree on whether a step counts.
+// Powers of two leave bits as they are.
 TEST_P(ChangedTraining, ScalesGoOutOfGradientsAsTheyCame) {
   for (const char* scaled : {"mixed-precision(dtype=f16)", "mixed-precision(dtype=f16,growth_steps=1)",
                              "mixed-precision(dtype=f16,growth_steps=0)"}) {
@@ -43,6 +43,44 @@ TEST_P(ChangedTraining, ScalesGoOutOfGradientsAsTheyCame) {
       "",
       "mixed-precision(dtype=f16,growth_steps=0),accumulate-gradients(steps=2),insert-all-reduce,replicate",
       GetParam(), 2);
+}
+
+// The gradient of one replica overflows: the step counts for none, also for variables of which each has its own.
+TEST(MixedTraining, ReplicasAgreeOnWhetherAStepCounts) {
+  register_strategy_passes();
+  GraphBuilder b;
+  const std::vector<std::vector<Value>> own = {
+      {b.placeholder("x0", DType::kF32, {1, 1}), b.placeholder("x1", DType::kF32, {1, 1})}};
+  const VariableRef w = b.variable("w", Tensor::full(DType::kF32, {1, 1}, 1));
+  VariableDecl decl{.name = "own", .spec = {DType::kF32, {1, 1}}, .initial = {}};
+  decl.synchronization = Synchronization::kOnRead;
+  decl.aggregation = Aggregation::kSum;
+  const VariableRef mine = b.variable(std::move(decl));
+  replicated(b, 2, {}, own, [&](std::span<const Value> in) -> std::vector<Value> {
+    Sgd(0.25).minimize(sum(matmul(in[0], b.read(w))) + sum(matmul(in[0], b.read(mine))), {w, mine});
+    return {};
+  });
+  Graph graph = b.finish();
+  PassRegistry::global()
+      .parse_pipeline("mixed-precision(dtype=f16),mirror-variables,insert-all-reduce,replicate,prove-sync")
+      .run(graph);
+  Interpreter interpreter(graph);
+  const auto run = [&](double first, double second) {
+    interpreter.run(Interpreter::Feeds{{"x0", Tensor::full(DType::kF32, {1, 1}, first)},
+                                       {"x1", Tensor::full(DType::kF32, {1, 1}, second)}});
+    std::vector<double> values;
+    for (const char* name : {"w", "w/replica_1", "own", "own/replica_1"})
+      values.push_back(interpreter.variables().at(name).item());
+    return values;
+  };
+  EXPECT_EQ(run(1, 4), (std::vector<double>{1, 1, 0, 0})) << "4 * 32768 is infinite in f16";
+  EXPECT_EQ(run(1, 1), (std::vector<double>{0.5, 0.5, -0.25, -0.25}));
+  for (const auto& [name, value] : interpreter.variables()) {
+    const bool is_scale = name.starts_with("loss_scale_") && name.find("good_steps") == std::string::npos;
+    if (is_scale) {
+      EXPECT_EQ(value.item(), 16384) << name;
+    }
+  }
 }
 
 // Of dense gradients: rows count by themselves, and what is gathered has each row once.
