@@ -32,14 +32,14 @@ namespace {
 
 constexpr double kLargestScale = 1 << 24;
 
-constexpr std::string_view kWhy = "the scale of the loss";
+constexpr std::string_view kForTheScale = "the scale of the loss";
 
 // Does the pass scale one of the level's seeds already?
 bool is_scaled(const Graph& level, std::string_view pass) {
   return std::ranges::any_of(level.nodes(), [&](const Node& node) {
     const Provenance& from = node.provenance();
     return from.made_by.valid() && level.text(from.made_by) == pass && from.why.valid() &&
-           level.text(from.why) == kWhy && std::ranges::any_of(node.inputs(), [&](ValueId input) {
+           level.text(from.why) == kForTheScale && std::ranges::any_of(node.inputs(), [&](ValueId input) {
              return is_gradient_seed(level.node(input.node));
            });
   });
@@ -222,13 +222,13 @@ class LevelScale {
                                        .inputs = {value},
                                        .attributes = {{"dtype", dtype}},
                                        .origin = origin,
-                                       .why = kWhy});
+                                       .why = kForTheScale});
     return {made, 0};
   }
 
   ValueId insert(std::string_view op, const std::string& name, std::vector<ValueId> inputs, NodeId origin) {
-    const NodeId made =
-        edit_->insert({.op = op, .name = name, .inputs = std::move(inputs), .origin = origin, .why = kWhy});
+    const NodeId made = edit_->insert(
+        {.op = op, .name = name, .inputs = std::move(inputs), .origin = origin, .why = kForTheScale});
     return {made, 0};
   }
 
