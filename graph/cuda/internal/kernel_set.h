@@ -14,10 +14,10 @@ inline KernelFn one_after_another(std::vector<KernelFn> kernels) {
   };
 }
 
-void add_element_kernels(OpRegistry& registry);  // derived from OpDef::source and OpDef::moves, and fused
-void add_update_kernels(OpRegistry& registry);   // assign, sgd, adam, ...
-void add_copy_kernels(OpRegistry& registry);     // copy, constant, all aliases, ...
-void add_product_kernels(OpRegistry& registry);  // matmul, fused_matmul
+void add_element_kernels(OpRegistry& registry);    // derived from OpDef::source and OpDef::moves, and fused
+void add_update_kernels(OpRegistry& registry);     // assign, sgd, adam, ...
+void add_copy_kernels(OpRegistry& registry);       // copy, constant, all aliases, ...
+void add_product_kernels(OpRegistry& registry);    // matmul, fused_matmul
 void add_attention_kernels(OpRegistry& registry);  // attention, attention_grad
 void add_reduction_kernels(OpRegistry& registry);
 void add_softmax_kernels(OpRegistry& registry);
