@@ -178,7 +178,7 @@ Extents checked_extents(const InferContext& c, const Form& form) {
       NodeView::fail(str("takes values of one dtype, got ", c.input(0), " and ", c.input(i)));
   }
   check_dropout(c);
-  const Extents extents = extents_of(c, form);
+  Extents extents = extents_of(c, form);
   if (form.has_mask) check_mask(c, form, extents);
   return extents;
 }
