@@ -31,7 +31,6 @@ namespace lockstep::internal {
 namespace {
 
 constexpr double kLargestScale = 1 << 24;
-
 constexpr std::string_view kForTheScale = "the scale of the loss";
 
 // Does the pass scale one of the level's seeds already?
@@ -50,7 +49,7 @@ bool applies_gradients(const Node& node) {
   return update && update->gradient;
 }
 
-// Are variables updated by gradients in the region or those inside it, of which none are computed there? Null: no.
+// An update in this region, or in one inside it, by a gradient that is not computed there. Null: there is none.
 const Node* update_by_given(const Graph& region) {
   const bool seeded = std::ranges::any_of(region.nodes(), is_gradient_seed);
   for (const Node& node : region.nodes()) {
@@ -123,8 +122,7 @@ class LevelScale {
         if (flow.valid() && flow != from) {
           fail(
               "derives gradients from other gradients: their scales would multiply. Compute second "
-              "derivatives in bf16 "
-              "(dtype=bf16), or without a scale (loss_scale=1)",
+              "derivatives in bf16 (dtype=bf16), or without a scale (loss_scale=1)",
               node);
         }
         flow = from;
@@ -140,8 +138,7 @@ class LevelScale {
       if (!is_gradient_share(gradient)) continue;
       fail(
           "the graph does not say where its gradients begin: it was read from the text form, or another pass "
-          "came before. "
-          "Run mixed-precision right behind gradients(), or without a scale (loss_scale=1)",
+          "came before. Run mixed-precision right behind gradients(), or without a scale (loss_scale=1)",
           gradient);
     }
   }
@@ -156,8 +153,8 @@ class LevelScale {
       after[id.index()] =
           std::ranges::any_of(node.inputs(), [&](ValueId input) { return is_late(input.node); }) ||
           std::ranges::any_of(node.controls(), is_late);
-      const auto& update = node.op().traits.updates_variable;
-      if (update && update->gradient) waits[id.index()] = is_late(node.inputs()[update->operand].node);
+      if (applies_gradients(node))
+        waits[id.index()] = is_late(node.inputs()[node.op().traits.updates_variable->operand].node);
     }
     return waits;
   }
@@ -386,8 +383,7 @@ bool scale_gradients(Graph& graph, const LossScale& how) {
         if (const Node* const update = scaled ? nullptr : update_by_given(region)) {
           throw PassError(how.pass,
                           "a region updates a variable by a gradient from outside of it, and cannot hold it "
-                          "back where that is "
-                          "not finite; keep the scale (growth_steps=0), or use bf16",
+                          "back where that is not finite; keep the scale (growth_steps=0), or use bf16",
                           place_of(*update));
         }
       }
