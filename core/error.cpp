@@ -103,6 +103,13 @@ InvalidArgument::InvalidArgument(std::string message, ErrorPlace place)
     : Error(ErrorCode::kInvalidArgument, std::move(message), std::move(place)) {}
 InvalidArgument::~InvalidArgument() = default;
 
+RefusedData::RefusedData(std::string message, std::int64_t position, ErrorPlace place)
+    : InvalidArgument(std::move(message), std::move(place)), position_(position) {}
+RefusedData::~RefusedData() = default;
+RefusedData RefusedData::within_piece(std::int64_t begin) const {
+  return {message(), begin + position_, place()};
+}
+
 FailedPrecondition::FailedPrecondition(std::string message, ErrorPlace place)
     : Error(ErrorCode::kFailedPrecondition, std::move(message), std::move(place)) {}
 FailedPrecondition::~FailedPrecondition() = default;

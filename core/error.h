@@ -83,6 +83,20 @@ class LOCKSTEP_API InvalidArgument : public Error {
   explicit InvalidArgument(std::string message, ErrorPlace place = {});
   ~InvalidArgument() override;
 };
+// Data that a kernel refuses, such as an index out of range. Kernels of devices cannot throw: they leave word of the position
+// (DeviceBlocks::refused).
+class LOCKSTEP_API RefusedData : public InvalidArgument {
+ public:
+  // `position`: of the first element that is refused, among those that the op looks at.
+  RefusedData(std::string message, std::int64_t position, ErrorPlace place = {});
+  ~RefusedData() override;
+  std::int64_t position() const { return position_; }
+  // What refused it has looked at a piece that begins at this element.
+  RefusedData within_piece(std::int64_t begin) const;
+
+ private:
+  std::int64_t position_;
+};
 class LOCKSTEP_API FailedPrecondition : public Error {
  public:
   explicit FailedPrecondition(std::string message, ErrorPlace place = {});

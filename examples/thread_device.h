@@ -155,9 +155,9 @@ inline KernelDef on_stream(const KernelDef& cpu) {
         if (!ThreadStream::commits(blocks.decision)) return;
         try {
           kernel(call);
-        } catch (const InvalidArgument&) {  // data that it refuses
+        } catch (const RefusedData& refused) {
           auto& word = *static_cast<std::uint64_t*>(blocks.refusal);
-          word = std::min(word, blocks.refused(0));
+          word = std::min(word, blocks.refused(static_cast<std::uint32_t>(refused.position())));
         }
       });
     };

@@ -888,10 +888,12 @@ KernelDef FakeGpu::fake_kernel(const KernelDef& cpu) {
         near.set_replica(replica);
         try {
           kernel(near);
-        } catch (const InvalidArgument&) {
-          if (blocks.refusal == nullptr) throw;
+        } catch (const Error& error) {
+          if (blocks.refusal == nullptr || error.code() != ErrorCode::kInvalidArgument) throw;
+          const auto* const refused = dynamic_cast<const RefusedData*>(&error);
+          const std::int64_t position = refused == nullptr ? 0 : refused->position();
           auto* const word = static_cast<std::uint64_t*>(Lane::near_of(*order, blocks.refusal));
-          *word = std::min(*word, blocks.refused(0));
+          *word = std::min(*word, blocks.refused(static_cast<std::uint32_t>(position)));
         }
       };
       lane.call(std::make_shared<FakeCall>(std::move(call)));

@@ -92,16 +92,17 @@ T float_floor_div(T a, T b) {
 }
 
 template <class T>
-[[noreturn]] void division_by_zero(BinaryOp op, T a) {
-  throw InvalidArgument(str(to_string(op), ": division of ", +a, " by zero in ", dtype_of<T>));
+[[noreturn]] void division_by_zero(BinaryOp op, T a, std::int64_t position) {
+  throw RefusedData(str(to_string(op), ": division of ", +a, " by zero in ", dtype_of<T>), position);
 }
 
 template <class T>
-T integer_pow(T base, T exponent) {
+T integer_pow(T base, T exponent, [[maybe_unused]] std::int64_t position) {
   if constexpr (std::is_signed_v<T>) {
     if (exponent < 0) {
-      throw InvalidArgument(str("pow: ", +base, " to the power of ", +exponent, " is no ", dtype_of<T>,
-                                ": convert to a floating dtype first"));
+      throw RefusedData(str("pow: ", +base, " to the power of ", +exponent, " is no ", dtype_of<T>,
+                            ": convert to a floating dtype first"),
+                        position);
     }
   }
   Wrapping<T> power = 1;
@@ -113,9 +114,9 @@ T integer_pow(T base, T exponent) {
   return static_cast<T>(power);
 }
 
-// Integers, bool, comparisons, and the rest that has no vector loop.
+// Integers, bool, comparisons, and the rest that has no vector loop. `position` is what errors name.
 template <BinaryOp op, class T>
-ResultOf<op, T> apply(T a, T b) {
+ResultOf<op, T> apply(T a, T b, [[maybe_unused]] std::int64_t position) {
   if constexpr (op == BinaryOp::kLess) return a < b;
   if constexpr (op == BinaryOp::kLessEqual) return a <= b;
   if constexpr (op == BinaryOp::kGreater) return a > b;
@@ -133,9 +134,9 @@ ResultOf<op, T> apply(T a, T b) {
     if constexpr (op == BinaryOp::kMaximum) return a > b ? a : b;
     if constexpr (op == BinaryOp::kMinimum) return a < b ? a : b;
     if constexpr (op == BinaryOp::kReluGrad) return b > T{0} ? a : T{0};
-    if constexpr (op == BinaryOp::kPow) return integer_pow(a, b);
+    if constexpr (op == BinaryOp::kPow) return integer_pow(a, b, position);
     if constexpr (op == BinaryOp::kDiv || op == BinaryOp::kFloorDiv || op == BinaryOp::kMod) {
-      if (b == 0) division_by_zero(op, a);
+      if (b == 0) division_by_zero(op, a, position);
       if constexpr (std::is_signed_v<T>) {
         if (b == -1) {  // the one quotient that may overflow
           return op == BinaryOp::kMod ? T{0} : static_cast<T>(Wrapping<T>{0} - x);
@@ -185,17 +186,17 @@ void plain_binary(const void* a, bool a_moves, const void* b, bool b_moves, void
   auto* to = static_cast<ResultOf<op, T>*>(out);
   if (a_moves && b_moves) {
     LOCKSTEP_INDEPENDENT
-    for (std::int64_t i = 0; i < count; ++i) to[i] = apply<op>(left[i], right[i]);
+    for (std::int64_t i = 0; i < count; ++i) to[i] = apply<op>(left[i], right[i], i);
   } else if (a_moves) {
     const T fixed = *right;
     LOCKSTEP_INDEPENDENT
-    for (std::int64_t i = 0; i < count; ++i) to[i] = apply<op>(left[i], fixed);
+    for (std::int64_t i = 0; i < count; ++i) to[i] = apply<op>(left[i], fixed, i);
   } else if (b_moves) {
     const T fixed = *left;
     LOCKSTEP_INDEPENDENT
-    for (std::int64_t i = 0; i < count; ++i) to[i] = apply<op>(fixed, right[i]);
+    for (std::int64_t i = 0; i < count; ++i) to[i] = apply<op>(fixed, right[i], i);
   } else if (count > 0) {
-    std::fill_n(to, count, apply<op>(*left, *right));
+    std::fill_n(to, count, apply<op>(*left, *right, 0));
   }
 }
 
@@ -336,7 +337,8 @@ void binary(BinaryOp op, DType dtype, const Shape& out_shape, const void* a, con
   const auto out_size = static_cast<std::int64_t>(size_of(result_dtype(op, dtype)));
   const auto call = [&](const std::array<const std::byte*, 2>& operands, const std::array<bool, 2>& moves,
                         std::byte* to, std::int64_t count) {
-    loop(operands[0], moves[0], operands[1], moves[1], to, count);
+    at_element((to - static_cast<std::byte*>(out)) / out_size,
+               [&] { loop(operands[0], moves[0], operands[1], moves[1], to, count); });
   };
   const Broadcast plan(out_shape, {&a_shape, &b_shape});
   plan.run<2>(begin, end, {size, size}, {a, b}, out, out_size, call);

@@ -25,6 +25,7 @@
 
 #include "lockstep/core/base/export.h"
 #include "lockstep/core/dtype.h"
+#include "lockstep/core/error.h"
 #include "lockstep/core/shape.h"
 
 namespace lockstep::kernels {
@@ -105,13 +106,23 @@ using BinaryLoop = void (*)(const void* a, bool a_moves, const void* b, bool b_m
 using SelectLoop = void (*)(const void* condition, bool c_moves, const void* a, bool a_moves, const void* b,
                             bool b_moves, void* out, std::int64_t count);
 
-// The loop, or null if the op has no meaning for the dtype. Loops of integers throw InvalidArgument for a
+// The loop, or null if the op has no meaning for the dtype. Loops of integers throw RefusedData for a
 // zero divisor (div, floor_div, mod) and a negative exponent (pow), and leave their output partly written;
 // all others never throw.
 LOCKSTEP_API UnaryLoop unary_loop(UnaryOp op, DType dtype);
 LOCKSTEP_API BinaryLoop binary_loop(BinaryOp op, DType dtype);
 // out = condition ? a : b; the condition is bool.
 LOCKSTEP_API SelectLoop select_loop(DType dtype);
+
+// For a loop over the elements of a tensor from `begin` on: what it refuses has its position in the tensor.
+template <class Loop>
+void at_element(std::int64_t begin, const Loop& loop) {
+  try {
+    loop();
+  } catch (const RefusedData& refused) {
+    throw refused.within_piece(begin);
+  }
+}
 
 // --- whole tensors
 

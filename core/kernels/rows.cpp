@@ -19,8 +19,9 @@ void visit_indices(const Indices& indices, F&& f) {
 }
 
 [[noreturn]] void refuse(std::int64_t position, std::int64_t value, std::int64_t rows) {
-  throw InvalidArgument(str("index ", value, " at position ", position, " is outside of [0, ", rows,
-                            "), the extent of the axis; negative indices do not count from the end"));
+  throw RefusedData(str("index ", value, " at position ", position, " is outside of [0, ", rows,
+                        "), the extent of the axis; negative indices do not count from the end"),
+                    position);
 }
 
 void check_all(const Indices& indices, std::int64_t rows) {

@@ -2,7 +2,7 @@
 //
 // A tensor is seen as [outer, rows, inner]; indices (i32 or i64) name rows. Every function works on the
 // elements [begin, end) of its output, counted row-major, so that the output can be cut anywhere: the result
-// does not depend on the cuts. An index outside of [0, rows) throws InvalidArgument naming its position and
+// does not depend on the cuts. An index outside of [0, rows) throws RefusedData naming its position and
 // value; negative ones do not count from the end.
 //
 // Thread safety: any thread, any number at once, on ranges of the output that do not overlap.

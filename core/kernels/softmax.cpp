@@ -244,8 +244,9 @@ void visit_labels(DType dtype, DType label_dtype, F&& f) {
 
 std::int64_t check_class(std::int64_t label, std::int64_t row, std::int64_t n) {
   if (label < 0 || label >= n) {
-    throw InvalidArgument(str("softmax_cross_entropy: the label of row ", row, " is ", label,
-                              ", which is not one of the ", n, " classes [0, ", n, ")"));
+    throw RefusedData(str("softmax_cross_entropy: the label of row ", row, " is ", label,
+                          ", which is not one of the ", n, " classes [0, ", n, ")"),
+                      row);
   }
   return label;
 }

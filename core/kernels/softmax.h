@@ -26,7 +26,7 @@ LOCKSTEP_API void softmax_grad(DType dtype, const void* y, const void* g, void* 
 
 // loss[i] = -sum(labels * log(softmax(row i of x))) and probabilities = softmax(x), for rows of n classes.
 // The labels are either class numbers (i32 or i64, one per row), or weights of every class (x's dtype, n per
-// row), where a zero contributes nothing. A class number outside [0, n) throws InvalidArgument naming row and
+// row), where a zero contributes nothing. A class number outside [0, n) throws RefusedData naming row and
 // number. `probabilities` may be `x`.
 LOCKSTEP_API void softmax_cross_entropy(DType dtype, const void* x, DType label_dtype, const void* labels,
                                         std::int64_t n, void* loss, void* probabilities, std::int64_t begin,

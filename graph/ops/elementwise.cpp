@@ -88,16 +88,20 @@ KernelFn internal::binary_kernel(kernels::BinaryLoop loop, const NodeView& node,
   if (plan.flat()) {
     return [loop, n, a_moves = plan.moves(0), b_moves = plan.moves(1), size, out_size](KernelContext& c) {
       const auto [begin, end] = c.range(n);
-      loop(bytes(c.input(0)) + (a_moves ? begin * size : 0), a_moves,
-           bytes(c.input(1)) + (b_moves ? begin * size : 0), b_moves, bytes(c.output(0)) + begin * out_size,
-           end - begin);
+      const std::byte* const a = bytes(c.input(0)) + (a_moves ? begin * size : 0);
+      const std::byte* const b = bytes(c.input(1)) + (b_moves ? begin * size : 0);
+      kernels::at_element(begin, [&, from = begin, count = end - begin] {
+        loop(a, a_moves, b, b_moves, bytes(c.output(0)) + from * out_size, count);
+      });
     };
   }
   return [loop, plan, n, size, out_size](KernelContext& c) {
     const auto [begin, end] = c.range(n);
     plan.run<2>(begin, end, {size, size}, {c.input(0), c.input(1)}, c.output(0), out_size,
                 [&](const auto& operands, const auto& moves, std::byte* out_at, std::int64_t count) {
-                  loop(operands[0], moves[0], operands[1], moves[1], out_at, count);
+                  kernels::at_element((out_at - bytes(c.output(0))) / out_size, [&] {
+                    loop(operands[0], moves[0], operands[1], moves[1], out_at, count);
+                  });
                 });
   };
 }
@@ -308,7 +312,7 @@ OpDef check_finite_op() {
             using Wide = std::conditional_t<sizeof(T) == 2, float, T>;
             const auto value = static_cast<Wide>(values[i]);
             if (infinite ? std::isfinite(value) : !std::isnan(value)) continue;
-            throw InvalidArgument(str("check_finite: element ", i, " is ", value));
+            throw RefusedData(str("check_finite: element ", i, " is ", value), i);
           }
         }
       });

@@ -282,8 +282,8 @@ std::int64_t begin_of(const Rows& rows, const void* input) {
   std::int64_t begin = 0;
   std::memcpy(&begin, input, sizeof begin);
   if (begin >= 0 && begin <= rows.extent - rows.count) return begin;
-  throw InvalidArgument(
-      str("a piece of size ", rows.count, " at ", begin, " leaves an axis of extent ", rows.extent));
+  throw RefusedData(
+      str("a piece of size ", rows.count, " at ", begin, " leaves an axis of extent ", rows.extent), 0);
 }
 
 void check_begin(const NodeView& node) {

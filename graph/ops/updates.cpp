@@ -359,8 +359,9 @@ void check_and_copy(const KernelContext& c, std::int64_t begin, std::int64_t end
   const T* indices = static_cast<const T*>(c.input(0));
   for (std::int64_t i = begin; i < end; ++i) {
     if (indices[i] < 0 || indices[i] >= limit) {
-      throw InvalidArgument(str("check_indices: index ", indices[i], " at position ", i,
-                                " is outside of [0, ", limit, "); rows are counted from 0"));
+      throw RefusedData(str("check_indices: index ", indices[i], " at position ", i, " is outside of [0, ",
+                            limit, "); rows are counted from 0"),
+                        i);
     }
   }
   kernels::copy(dtype_of<T>, c.input(0), c.output(0), begin, end);
@@ -431,8 +432,9 @@ OpDef check_divisors_op() {
         const T* values = static_cast<const T*>(c.input(0));
         const T* zero = std::find(values + first, values + last, T(0));
         if (zero == values + last) return;
-        throw InvalidArgument(
-            str("check_divisors: element ", zero - values, " is 0, and integers cannot be divided by 0"));
+        throw RefusedData(
+            str("check_divisors: element ", zero - values, " is 0, and integers cannot be divided by 0"),
+            zero - values);
       });
       kernels::copy(dtype, c.input(0), c.output(0), begin, end);
     };

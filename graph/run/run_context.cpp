@@ -608,11 +608,11 @@ void RunContext::run_ahead(std::shared_ptr<StreamRun::Decision>& decision) {
   streams_->work()->judge_by(look, group);
 }
 
-Error RunContext::refused(const StreamRun::Refusal& refusal) const {
+RefusedData RunContext::refused(const StreamRun::Refusal& refusal) const {
   const Node& node = *plan_.phases[refusal.phase].source;
-  return InvalidArgument(str("'", node.name(), "' (", node.op().name, ") was refused its data at position ",
-                             refusal.position, ": an integer there is out of range"),
-                         place_of(node));
+  return {str("'", node.name(), "' (", node.op().name, ") was refused its data at position ",
+              refusal.position, ": an integer there is out of range"),
+          refusal.position, place_of(node)};
 }
 
 void RunContext::keep(std::span<const Tensor> feeds, std::span<const Tensor> results) {

@@ -88,7 +88,8 @@ std::vector<TensorSpec> infer_elementwise(const Graph& region, std::span<const T
 struct TileProgram::Call {
   const KernelContext& context;
   void** cells;
-  std::size_t at = 0;  // the instruction that runs
+  std::size_t at = 0;      // the instruction that runs
+  std::int64_t begin = 0;  // of its tile
 
   const std::byte* base(const Source& source) const {
     return static_cast<const std::byte*>(
@@ -159,6 +160,8 @@ void TileProgram::run(const KernelContext& c, std::int64_t begin, std::int64_t e
   const auto place = [&] { return place_of(region_->node(instructions_[call.at].node)); };
   try {
     walk(call, begin, end);
+  } catch (const RefusedData& refused) {
+    throw RefusedData(refused.message(), call.begin + refused.position(), place());
   } catch (const Error& error) {
     std::throw_with_nested(Error(error.code(), error.message(), place()));
   } catch (const std::exception& error) {
@@ -220,6 +223,7 @@ void TileProgram::walk(Call& call, std::int64_t begin, std::int64_t end) const {
     std::int64_t count = std::min(tile_, end - at);
     if (row_ > 0) count = std::min(count, row_ - at % row_);
     enter(call, at, count, at == begin);
+    call.begin = at;
     for (call.at = 0; call.at < instructions_.size(); ++call.at) execute(call, instructions_[call.at], count);
     for (const Output& output : outputs_) {
       if (!output.copied) continue;

@@ -127,7 +127,7 @@ class RunContext : private Lanes::Work {
   void end_streams();
   void note_uses(std::uint64_t number);
   void tell_spans();
-  Error refused(const StreamRun::Refusal& refusal) const;
+  RefusedData refused(const StreamRun::Refusal& refusal) const;
   std::optional<SteadyTime> next_look() const;
   void end_run(bool complete);
   bool should_stop();

@@ -2,6 +2,8 @@
 // Runs that return while devices work: what is read waits, what shares memory keeps its order, errors come later.
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <random>
@@ -561,6 +563,91 @@ TEST_F(RunAhead, RefusedDataEndsTheRunBeforeItsCommit) {
   }
 }
 
+void fuse(Graph& graph, const Runtime& runtime) {
+  PassContext context{.topology = &runtime.topology()};
+  PassRegistry::global().parse_pipeline("fuse-elementwise").run(graph, context);
+  EXPECT_TRUE(std::ranges::any_of(graph.nodes(), [](const Node& node) { return node.op().name == "fused"; }));
+}
+
+// Of the data that was refused, among what the error nests.
+std::int64_t refused_position(const std::exception& error) {
+  if (const auto* refused = dynamic_cast<const RefusedData*>(&error)) return refused->position();
+  try {
+    std::rethrow_if_nested(error);
+  } catch (const std::exception& inner) {
+    return refused_position(inner);
+  }
+  return -1;
+}
+
+// Whatever shard, tile or row of a broadcast finds it, on a device as on the CPU.
+TEST_F(RunAhead, RefusalsNameTheFirstPosition) {
+  struct Case {
+    const char* name;
+    std::int64_t position;
+    std::vector<Tensor> feeds;
+    std::function<Value(const std::vector<Value>&)> make;
+    bool fuses = false;
+  };
+  const auto whole = [](std::int64_t count, std::initializer_list<std::int64_t> zeros) {
+    Tensor values = Tensor::full(DType::kI64, {count}, 3);
+    for (const std::int64_t zero : zeros) values.data<std::int64_t>()[static_cast<std::size_t>(zero)] = 0;
+    return values;
+  };
+  const auto divided = [](const std::vector<Value>& x) { return x[0] / x[1]; };
+  Tensor indices = Tensor::zeros(DType::kI64, {300'000});
+  for (const std::size_t bad : {150'001U, 299'999U}) indices.data<std::int64_t>()[bad] = 3;
+  Tensor numbers = Tensor::zeros(DType::kF32, {200'000});
+  for (const std::size_t bad : {170'000U, 199'999U})
+    numbers.data<float>()[bad] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<Case> cases = {
+      {"gather", 2, list({vec({5, 6, 7}), Tensor::from<std::int64_t>({4}, {0, 2, 3, -1})}),
+       [](const auto& x) { return gather(x[0], x[1]); }},
+      {"gather in shards", 150'001, list({vec({5, 6, 7}), indices}),
+       [](const auto& x) { return gather(x[0], x[1]); }},
+      {"div in shards", 170'000, list({whole(200'000, {}), whole(200'000, {199'999, 170'000})}), divided},
+      {"div of short rows", 1, list({Tensor::full(DType::kI64, {5, 3}, 6), whole(3, {1})}), divided},
+      {"div of long rows", 39, list({Tensor::full(DType::kI64, {5, 40}, 6), whole(40, {39})}), divided},
+      {"div by a column", 80,
+       list({Tensor::full(DType::kI64, {5, 40}, 6), Tensor::from<std::int64_t>({5, 1}, {1, 2, 0, 3, 0})}),
+       divided},
+      {"pow", 1, list({whole(3, {}), Tensor::from<std::int64_t>({3}, {1, -1, -2})}),
+       [](const auto& x) { return pow(x[0], x[1]); }},
+      {"mod inside a fused node", 5'000, list({whole(9'000, {}), whole(9'000, {8'000, 5'000})}),
+       [](const auto& x) { return mod(x[0] + 1, x[1] * 2) + x[1]; }, true},
+      {"class numbers", 2, list({Tensor::zeros({4, 3}), Tensor::from<std::int64_t>({4}, {0, 2, 3, 7})}),
+       [](const auto& x) { return softmax_cross_entropy(x[0], x[1]); }},
+      {"a piece", 0, list({Tensor::zeros({4, 3}), Tensor::scalar(std::int64_t{3})}),
+       [](const auto& x) { return slice_at(x[0], x[1], 2); }},
+      {"numbers", 170'000, list({numbers}), [](const auto& x) { return check_finite(x[0]); }}};
+  for (const Case& one : cases) {
+    for (const char* device : {"cpu:0", "gpu:0"}) {
+      GraphBuilder b;
+      std::vector<Value> values;
+      for (const Tensor& feed : one.feeds)
+        values.push_back(b.placeholder(str("x", values.size()), feed.dtype(), feed.shape()));
+      {
+        const auto there = b.device(device);
+        b.result(one.make(values));
+      }
+      Graph graph = b.finish();
+      if (one.fuses) fuse(graph, runtime_);
+      // With one thread the CPU comes to the first shard first.
+      const Program program = compile(std::move(graph), Runtime({.threads = 1, .backends = {gpus_}}));
+      for (int i = 0; i < 3; ++i) {  // call by call, recorded, replayed
+        try {
+          program.run(one.feeds);
+          program.wait();
+          ADD_FAILURE() << one.name << " on " << device << " refuses nothing";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+          EXPECT_EQ(refused_position(error), one.position) << one.name << " on " << device;
+        }
+      }
+    }
+  }
+}
+
 // Else the devices do: the run and those after it do nothing, until someone is told.
 TEST_F(RunAhead, RunsAfterARefusedOneDoNothing) {
   for (const bool twice : {false, true}) {
@@ -710,7 +797,7 @@ TEST_F(RunAhead, IntegersInsideAFusedNodeAreRefused) {
     b.assign_add(w, cast(whole / whole, DType::kF32));
   }
   Graph graph = b.finish();
-  PassRegistry::global().parse_pipeline("fuse-elementwise").run(graph);
+  fuse(graph, runtime_);
   const Program program = compiled(std::move(graph));
   program.run(list({vec({1, 2})}));
   program.run(list({vec({0, 2})}));
