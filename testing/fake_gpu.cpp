@@ -51,6 +51,16 @@ void merge(Clock& into, const Clock& other) {
 // Of the calling thread: how many recordings it is making.
 thread_local int recording = 0;
 
+// How often the calling thread has entered a FakeGpu.
+thread_local int at_work = 0;
+class AtWork {
+ public:
+  AtWork() { ++at_work; }
+  ~AtWork() { --at_work; }
+  AtWork(const AtWork&) = delete;
+  AtWork& operator=(const AtWork&) = delete;
+};
+
 void refuse_while_recording(const char* what) {
   if (recording > 0) throw FailedPrecondition(str("a thread that records a stream cannot ", what));
 }
@@ -325,16 +335,19 @@ class FakeGpu::Pool final : public MemoryPool {
       : MemoryPool(DeviceKind::kGpu, memory), order_(std::move(order)), limit_(limit) {}
 
   void read(void* host, const void* block, std::size_t bytes) override {
+    const AtWork inside;
     refuse_while_recording("read the device's memory");
     order_->host_uses({block, bytes}, false);
     std::memcpy(host, order_->find_near(block), bytes);
   }
   void write(void* block, const void* host, std::size_t bytes) override {
+    const AtWork inside;
     refuse_while_recording("write the device's memory");
     order_->host_uses({block, bytes}, true);
     std::memcpy(order_->find_near(block), host, bytes);
   }
   void copy(void* to, const void* from, std::size_t bytes) override {
+    const AtWork inside;
     refuse_while_recording("copy within the device's memory");
     order_->host_uses({from, bytes}, false);
     order_->host_uses({to, bytes}, true);
@@ -343,10 +356,14 @@ class FakeGpu::Pool final : public MemoryPool {
 
  private:
   void* take(std::size_t bytes) override {
+    const AtWork inside;
     if (limit_ > 0 && stats().live_bytes + static_cast<std::int64_t>(bytes) > limit_) return nullptr;
     return order_->map(bytes);
   }
-  void give(void* block, std::size_t) noexcept override { order_->give_back(block); }
+  void give(void* block, std::size_t) noexcept override {
+    const AtWork inside;
+    order_->give_back(block);
+  }
 
   std::shared_ptr<Order> order_;
   std::int64_t limit_;
@@ -370,6 +387,7 @@ class FakeGpu::Event final : public lockstep::Event {
   const std::shared_ptr<State>& state() const { return state_; }
 
   bool is_done() const override {
+    const AtWork inside;
     check_waitable();
     const std::lock_guard<std::mutex> lock(state_->mutex);
     if (state_->done < state_->set) return false;
@@ -377,6 +395,7 @@ class FakeGpu::Event final : public lockstep::Event {
     return true;
   }
   bool wait(std::optional<SteadyTime> deadline) const override {
+    const AtWork inside;
     check_waitable();
     std::unique_lock<std::mutex> lock(state_->mutex);
     const auto is_over = [this] { return state_->done >= state_->set; };
@@ -390,15 +409,18 @@ class FakeGpu::Event final : public lockstep::Event {
   }
   void when_done(Completion& completion) override {
     check_waitable();
-    std::unique_lock<std::mutex> lock(state_->mutex);
-    if (state_->done < state_->set) {
-      LOCKSTEP_CHECK(state_->waiting == nullptr, "somebody waits for the event already");
-      state_->waiting = &completion;
-      return;
+    std::exception_ptr error;
+    {
+      const AtWork inside;
+      const std::lock_guard<std::mutex> lock(state_->mutex);
+      if (state_->done < state_->set) {
+        LOCKSTEP_CHECK(state_->waiting == nullptr, "somebody waits for the event already");
+        state_->waiting = &completion;
+        return;
+      }
+      error = state_->error;
+      order_->host_waited(state_->clock);
     }
-    const std::exception_ptr error = state_->error;
-    order_->host_waited(state_->clock);
-    lock.unlock();
     error == nullptr ? completion.done() : completion.failed(error);
   }
   std::optional<SteadyTime> time() const override {
@@ -511,6 +533,7 @@ class FakeGpu::Lane final : public Stream {
   }
 
   void call(std::shared_ptr<const FakeCall> call) {
+    const AtWork inside;
     const std::lock_guard<std::mutex> putting(putting_);
     if (tape_ != nullptr) {
       tape_->add_call(tape_->branch_of(this), std::move(call));
@@ -522,6 +545,7 @@ class FakeGpu::Lane final : public Stream {
   }
 
   void record(lockstep::Event& given) override {
+    const AtWork inside;
     const std::shared_ptr<Event::State>& event = static_cast<Event&>(given).state();
     const std::lock_guard<std::mutex> putting(putting_);
     if (tape_ != nullptr) {
@@ -543,6 +567,7 @@ class FakeGpu::Lane final : public Stream {
   }
 
   void wait(const lockstep::Event& given) override {
+    const AtWork inside;
     const std::shared_ptr<Event::State>& event = static_cast<const Event&>(given).state();
     const std::lock_guard<std::mutex> putting(putting_);
     std::unique_lock<std::mutex> lock(event->mutex);
@@ -566,6 +591,7 @@ class FakeGpu::Lane final : public Stream {
 
   void copy(void* to, MemoryId /*to_memory*/, const void* from, MemoryId /*from_memory*/,
             std::size_t bytes) override {
+    const AtWork inside;
     if (bytes == 0) return;
     call(std::make_shared<FakeCall>(
         FakeCall{"a copy", {{from, bytes}}, {{to, bytes}}, [order = order_.get(), to, from, bytes] {
@@ -573,6 +599,7 @@ class FakeGpu::Lane final : public Stream {
                  }}));
   }
   void fill(void* to, std::byte value, std::size_t bytes) override {
+    const AtWork inside;
     if (bytes == 0) return;
     call(std::make_shared<FakeCall>(
         FakeCall{"a fill", {}, {{to, bytes}}, [order = order_.get(), to, value, bytes] {
@@ -581,6 +608,7 @@ class FakeGpu::Lane final : public Stream {
   }
 
   void latch(void* decision, const void* words, std::size_t count) override {
+    const AtWork inside;
     constexpr std::size_t kWord = sizeof(std::uint64_t);
     call(std::make_shared<FakeCall>(FakeCall{"a latch",
                                              {{words, count * kWord}, {decision, kWord}},
@@ -595,6 +623,7 @@ class FakeGpu::Lane final : public Stream {
                                              }}));
   }
   void copy_unless(const void* decision, void* to, const void* from, std::size_t bytes) override {
+    const AtWork inside;
     if (bytes == 0) return;
     call(std::make_shared<FakeCall>(FakeCall{"a copy",
                                              {{from, bytes}, {decision, sizeof(std::uint64_t)}},
@@ -610,6 +639,7 @@ class FakeGpu::Lane final : public Stream {
   }
 
   void begin_recording() override {
+    const AtWork inside;
     const std::lock_guard<std::mutex> putting(putting_);
     if (tape_ != nullptr) throw FailedPrecondition("the stream is recorded already");
     tape_ = std::make_shared<Tape>();
@@ -695,6 +725,7 @@ class FakeGpu::Replayer final : public Recording {
       : tape_(std::move(tape)), healths_(std::move(healths)) {}
 
   void replay(Stream& given) override {
+    const AtWork inside;
     auto& stream = static_cast<Lane&>(given);
     if (stream.is_recorded()) throw FailedPrecondition("a recording cannot be replayed into another one");
     stream.order()->check_replay(static_cast<std::uint64_t>(
@@ -732,6 +763,7 @@ class FakeGpu::Replayer final : public Recording {
 };
 
 std::unique_ptr<Recording> FakeGpu::Lane::end_recording() {
+  const AtWork inside;
   const std::lock_guard<std::mutex> putting(putting_);
   if (tape_ == nullptr || tape_->lanes()[0] != this)
     throw FailedPrecondition("no recording was begun on this stream");
@@ -762,8 +794,14 @@ class FakeGpu::Device final : public ComputeDevice {
     for (std::unique_ptr<Lane>& lane : lanes_) lane = std::make_unique<Lane>(order, health_);
   }
   Lane* stream(StreamRole role) override { return lanes_[static_cast<std::size_t>(role)].get(); }
-  std::unique_ptr<lockstep::Event> make_event() override { return std::make_unique<Event>(order_); }
-  std::unique_ptr<Stream> make_stream() override { return std::make_unique<Lane>(order_, health_); }
+  std::unique_ptr<lockstep::Event> make_event() override {
+    const AtWork inside;
+    return std::make_unique<Event>(order_);
+  }
+  std::unique_ptr<Stream> make_stream() override {
+    const AtWork inside;
+    return std::make_unique<Lane>(order_, health_);
+  }
   Decision can_record() const override {
     return records_ ? Decision::yes() : Decision::no("this fake does not record");
   }
@@ -854,6 +892,7 @@ KernelDef FakeGpu::fake_kernel(const KernelDef& cpu) {
   KernelDef def = cpu;
   def.make = [make = cpu.make](const NodeView& view, std::span<const TensorSpec> outputs) -> KernelFn {
     return [kernel = make(view, outputs), name = std::string(view.name())](KernelContext& c) {
+      const AtWork inside;
       auto& lane = static_cast<Lane&>(*c.stream());
       FakeCall call{str("'", name, "'"), {}, {}, {}};
       std::vector<TensorArg> inputs, results;
@@ -922,6 +961,7 @@ void FakeGpu::hold(int device, StreamRole role) {
 void FakeGpu::release(int device, StreamRole role) {
   static_cast<Lane*>(this->device(device)->stream(role))->hold(false);
 }
+bool FakeGpu::is_at_work() { return at_work > 0; }
 void FakeGpu::fail_call(std::uint64_t k) { order_->fail_call(k); }
 void FakeGpu::refuse_call(std::uint64_t k) { order_->refuse_call(k); }
 void FakeGpu::lose(int device) {

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "lockstep/lockstep.h"
+#include "lockstep/testing/fake_gpu.h"
 #include "lockstep/testing/null_device.h"
 #include "support/failing_allocations.h"
 #include "support/forked.h"
@@ -26,8 +27,11 @@ namespace lockstep {
 namespace {
 
 using testing::exit_status_of_child;
+using testing::expect_same_tensors;
+using testing::expect_same_values;
 using testing::FailingAllocations;
 using testing::test_devices;
+using testing::variables_of;
 
 class EachAllocation : public ::testing::Test {
  protected:
@@ -175,6 +179,99 @@ TEST_F(EachAllocation, OfARunOnADeviceCommitsOrDidNotHappen) {
                    prepare();
                  });
   }
+}
+
+// And with what is computed, on a fake GPU: every value that a step leaves behind is that of the steps which happened, and the fake
+// refuses whatever a failure has left without an order.
+class EachAllocationOnAGpu : public EachAllocation {
+ protected:
+  // `feeds` are made for each program: those of a device are read where they are if they come again.
+  void fail_each_of_a_run(const Graph& graph, const std::function<std::vector<Tensor>()>& feeds) {
+    for (const std::uint64_t before : {0U, 1U, 2U, 3U, 6U}) {
+      std::optional<Program> program;
+      std::shared_ptr<VariableStore> store;
+      std::vector<Tensor> fed;
+      const auto prepare = [&] {
+        store = std::make_shared<VariableStore>();
+        program.emplace(compile(graph, runtime_, {.variables = store}));
+        fed = feeds();
+        for (std::uint64_t i = 0; i < before; ++i) program->run(fed);
+        program->wait();
+      };
+      prepare();
+      fail_each_of([&] { program->run(fed); },
+                   [&](bool done) {
+                     program->wait();
+                     Interpreter expected(graph, {.seed = 7});
+                     std::vector<Tensor> given;
+                     for (const Tensor& feed : fed) given.push_back(feed.host());
+                     // And the next run is right.
+                     const std::vector<Tensor> results = program->run(fed);
+                     program->wait();
+                     const std::uint64_t steps = before + (done ? 2 : 1);
+                     EXPECT_EQ(store->step(), steps) << "after " << before << " runs";
+                     std::vector<Tensor> last;
+                     for (std::uint64_t i = 0; i < steps; ++i) last = expected.run(given);
+                     expect_same_tensors(results, last);
+                     expect_same_values(variables_of(*store), expected.variables());
+                     prepare();
+                   });
+      if (HasFailure()) return;
+    }
+  }
+
+  std::shared_ptr<testing::FakeGpu> gpus_ =
+      std::make_shared<testing::FakeGpu>(testing::FakeGpuOptions{.devices = 2});
+  const Runtime runtime_{{.threads = 1, .seed = 7, .backends = {gpus_}}};
+};
+
+TEST_F(EachAllocationOnAGpu, OfAStepWithABatchOfTheHost) {
+  Graph graph = training_graph();
+  PassContext context{.topology = &runtime_.topology()};
+  make_place({.devices = {"gpu:0"}})->run(graph, context);
+  fail_each_of_a_run(graph, feeds);
+}
+
+// Two devices, random numbers, data that may be refused, and a batch on a device.
+TEST_F(EachAllocationOnAGpu, OfAStepOnTwoDevicesThatDecideAboutIt) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kI64, {3});
+  Value y;
+  {
+    const auto there = b.device("gpu:0");
+    const VariableRef w = b.variable("w", Tensor::from({3}, {1.F, 2.F, 3.F}));
+    y = dropout(gather(b.read(w), x), 0.5);
+    b.assign_add(w, y);
+  }
+  {
+    const auto there = b.device("gpu:1");
+    const VariableRef v = b.variable("v", Tensor::from({3}, {4.F, 5.F, 6.F}));
+    b.result(tanh(y) * b.read(v));
+    b.assign(v, y + b.read(v));
+  }
+  fail_each_of_a_run(b.finish(), [&] {
+    return std::vector<Tensor>{
+        Tensor::from<std::int64_t>({3}, {2, 0, 1}).to(Device::parse("gpu:0"), runtime_)};
+  });
+}
+
+// The host computes in the middle of it, and awaits what it reads.
+TEST_F(EachAllocationOnAGpu, OfAStepWithTheHostInTheMiddle) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {4});
+  Value y;
+  {
+    const auto there = b.device("gpu:0");
+    y = tanh(x) * 2.0F;
+  }
+  const Value z = exp(y);  // of the host
+  {
+    const auto there = b.device("gpu:0");
+    const VariableRef w = b.variable("w", Tensor::zeros({4}));
+    b.assign_add(w, z * y);
+    b.result(b.read(w) + z);
+  }
+  fail_each_of_a_run(b.finish(), [] { return std::vector<Tensor>{Tensor::full(DType::kF32, {4}, 0.25)}; });
 }
 
 TEST_F(EachAllocation, OfSeveralStepsSaysHowManyCommitted) {

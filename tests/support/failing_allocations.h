@@ -7,9 +7,9 @@
 //   }
 //
 // Replaces operator new of the executable that links failing_allocations.cpp (tests/CMakeLists.txt says which):
-// what goes to malloc past it, tensors' memory and exceptions among it, neither fails nor counts. Sanitizers
-// have an operator new of their own: there nothing fails and nothing is counted, and tests skip
-// (kAllocationsFail).
+// what goes to malloc past it, tensors' memory and exceptions among it, neither fails nor counts. What a FakeGpu
+// needs for itself does not fail. Sanitizers have an operator new of their own: there nothing fails and nothing
+// is counted, and tests skip (kAllocationsFail).
 //
 // Thread safety: one FailingAllocations at a time for the process, or one a thread.
 #pragma once
