@@ -88,7 +88,7 @@ class FakeGpu::Order {
   }
 
   // --- memory
-  char* map(std::size_t bytes) {
+  char* map(std::size_t bytes, MemoryId memory) {
     const std::size_t rounded = (bytes / 65536 + 1) * 65536;
     const int file = memfd_create("fake_gpu", 0);
     if (file < 0) return nullptr;
@@ -101,7 +101,7 @@ class FakeGpu::Order {
     close(file);
     if (address == MAP_FAILED || near == MAP_FAILED) return nullptr;
     const std::lock_guard<std::mutex> lock(mutex_);
-    blocks_[static_cast<char*>(address)] = {static_cast<char*>(near), rounded, {}};
+    blocks_[static_cast<char*>(address)] = {static_cast<char*>(near), rounded, memory, {}};
     return static_cast<char*>(address);
   }
   void give_back(void* block) {
@@ -113,6 +113,15 @@ class FakeGpu::Order {
     }
     unmap(found->first, found->second);
     blocks_.erase(found);
+  }
+  // Is the address in a block of this memory, or in none if that is the host's?
+  void check_memory(const void* address, MemoryId memory, const std::string& who) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = find_block(static_cast<char*>(const_cast<void*>(address)));
+    const MemoryId actual = found == blocks_.end() ? kHostMemory : found->second.memory;
+    if (actual == memory) return;
+    throw Error(ErrorCode::kInternal,
+                str(who, " in memory ", memory.value, " what lies in memory ", actual.value));
   }
   // Null: not in any block.
   char* find_near(const void* address) {
@@ -226,6 +235,7 @@ class FakeGpu::Order {
   struct Block {
     char* near;
     std::size_t bytes;
+    MemoryId memory;
     std::vector<Access> accesses;
   };
 
@@ -358,7 +368,7 @@ class FakeGpu::Pool final : public MemoryPool {
   void* take(std::size_t bytes) override {
     const AtWork inside;
     if (limit_ > 0 && stats().live_bytes + static_cast<std::int64_t>(bytes) > limit_) return nullptr;
-    return order_->map(bytes);
+    return order_->map(bytes, memory());
   }
   void give(void* block, std::size_t) noexcept override {
     const AtWork inside;
@@ -518,8 +528,8 @@ class FakeGpu::Tape {
 // A stream: a thread with a queue.
 class FakeGpu::Lane final : public Stream {
  public:
-  Lane(std::shared_ptr<Order> order, std::shared_ptr<Health> health)
-      : order_(std::move(order)), health_(std::move(health)), line_(order_->add_line()) {
+  Lane(std::shared_ptr<Order> order, std::shared_ptr<Health> health, MemoryId memory)
+      : order_(std::move(order)), health_(std::move(health)), memory_(memory), line_(order_->add_line()) {
     health_->add_line(line_.number);
   }
   ~Lane() override {
@@ -589,10 +599,15 @@ class FakeGpu::Lane final : public Stream {
     });
   }
 
-  void copy(void* to, MemoryId /*to_memory*/, const void* from, MemoryId /*from_memory*/,
+  void copy(void* to, MemoryId to_memory, const void* from, MemoryId from_memory,
             std::size_t bytes) override {
     const AtWork inside;
     if (bytes == 0) return;
+    order_->check_memory(to, to_memory, "a copy writes");
+    order_->check_memory(from, from_memory, "a copy reads");
+    if (to_memory != memory_ && from_memory != memory_)
+      throw Error(ErrorCode::kInternal,
+                  "a copy is put on a stream of a device that neither reads nor writes there");
     call(std::make_shared<FakeCall>(
         FakeCall{"a copy", {{from, bytes}}, {{to, bytes}}, [order = order_.get(), to, from, bytes] {
                    std::memmove(near_of(*order, to), near_of(*order, from), bytes);
@@ -657,6 +672,7 @@ class FakeGpu::Lane final : public Stream {
   }
   const std::shared_ptr<Order>& order() const { return order_; }
   const std::shared_ptr<Health>& health() const { return health_; }
+  MemoryId memory() const { return memory_; }
   bool is_recorded() const { return tape_ != nullptr; }
 
   static void* near_of(Order& order, const void* address) {
@@ -707,6 +723,7 @@ class FakeGpu::Lane final : public Stream {
 
   std::shared_ptr<Order> order_;
   std::shared_ptr<Health> health_;
+  MemoryId memory_;     // of its device
   std::mutex putting_;  // held while work gets its place in the order and in the queue
   Order::Line line_;
   std::shared_ptr<Tape> tape_;  // null: it is not recorded
@@ -731,7 +748,7 @@ class FakeGpu::Replayer final : public Recording {
     stream.order()->check_replay(static_cast<std::uint64_t>(
         std::ranges::count(tape_->entries(), Tape::Entry::Kind::kCall, &Tape::Entry::kind)));
     for (std::size_t i = branches_.size() + 1; i < healths_.size(); ++i)
-      branches_.push_back(std::make_unique<Lane>(stream.order(), healths_[i]));
+      branches_.push_back(std::make_unique<Lane>(stream.order(), healths_[i], stream.memory()));
     while (events_.size() < tape_->events() + branches_.size() + 1)
       events_.push_back(std::make_unique<Event>(stream.order()));
     Event& fork = *events_.back();
@@ -791,7 +808,8 @@ class FakeGpu::Device final : public ComputeDevice {
         order_(order),
         records_(records),
         health_(std::make_shared<Health>(order)) {
-    for (std::unique_ptr<Lane>& lane : lanes_) lane = std::make_unique<Lane>(order, health_);
+    for (std::unique_ptr<Lane>& lane : lanes_)
+      lane = std::make_unique<Lane>(order, health_, this->facts().memory);
   }
   Lane* stream(StreamRole role) override { return lanes_[static_cast<std::size_t>(role)].get(); }
   std::unique_ptr<lockstep::Event> make_event() override {
@@ -800,7 +818,7 @@ class FakeGpu::Device final : public ComputeDevice {
   }
   std::unique_ptr<Stream> make_stream() override {
     const AtWork inside;
-    return std::make_unique<Lane>(order_, health_);
+    return std::make_unique<Lane>(order_, health_, facts().memory);
   }
   Decision can_record() const override {
     return records_ ? Decision::yes() : Decision::no("this fake does not record");
@@ -888,26 +906,36 @@ void FakeGpu::call(Stream& stream, FakeCall call) {
 }
 
 // Keeps what the call was given: the caller's context may be used again before it runs.
-KernelDef FakeGpu::fake_kernel(const KernelDef& cpu) {
+KernelDef FakeGpu::fake_kernel(const OpDef& op, const KernelDef& cpu) {
   KernelDef def = cpu;
-  def.make = [make = cpu.make](const NodeView& view, std::span<const TensorSpec> outputs) -> KernelFn {
-    return [kernel = make(view, outputs), name = std::string(view.name())](KernelContext& c) {
+  def.make = [make = cpu.make, split = cpu.split, shapes = op.shape_operands](
+                 const NodeView& view, std::span<const TensorSpec> outputs) -> KernelFn {
+    const std::size_t scratch_bytes = split ? split(view, outputs).scratch_bytes : 0;
+    return [kernel = make(view, outputs), name = std::string(view.name()), scratch_bytes,
+            shapes](KernelContext& c) {
       const AtWork inside;
       auto& lane = static_cast<Lane&>(*c.stream());
       FakeCall call{str("'", name, "'"), {}, {}, {}};
       std::vector<TensorArg> inputs, results;
       for (std::size_t i = 0; i < c.num_inputs(); ++i) {
         inputs.push_back({const_cast<void*>(c.input(i)), &c.input_spec(i)});
-        call.reads.push_back({c.input(i), static_cast<std::size_t>(num_bytes(c.input_spec(i)))});
+        const bool is_shape = std::ranges::find(shapes, i) != shapes.end();  // read when the plan was made
+        if (!is_shape)
+          call.reads.push_back({c.input(i), static_cast<std::size_t>(num_bytes(c.input_spec(i)))});
       }
       for (std::size_t i = 0; i < c.num_outputs(); ++i) {
         results.push_back({c.output(i), &c.output_spec(i)});
         call.writes.push_back({c.output(i), static_cast<std::size_t>(num_bytes(c.output_spec(i)))});
       }
+      if (c.scratch() != nullptr) call.writes.push_back({c.scratch(), scratch_bytes});
       const DeviceBlocks& blocks = c.blocks();
       if (blocks.run != nullptr) call.reads.push_back({blocks.run, 2 * sizeof(std::uint64_t)});
       if (blocks.decision != nullptr) call.reads.push_back({blocks.decision, sizeof(std::uint64_t)});
       if (blocks.refusal != nullptr) call.writes.push_back({blocks.refusal, sizeof(std::uint64_t)});
+      for (const std::vector<FakeRange>* const ranges : {&call.reads, &call.writes}) {
+        for (const FakeRange& range : *ranges)
+          if (range.bytes > 0) lane.order()->check_memory(range.begin, lane.memory(), call.what + " uses");
+      }
       call.run = [kernel, blocks, inputs, results, order = lane.order().get(), shard = c.shard(),
                   shards = c.num_shards(), scratch = c.scratch(), replica = c.replica()] {
         if (blocks.decision != nullptr && Lane::is_refused(*order, blocks.decision)) return;
@@ -949,7 +977,7 @@ void FakeGpu::add_kernels() {
     const OpDef& op = registry.get(name);
     const KernelDef* cpu = registry.kernel(op, "cpu");
     if (name == "call" || cpu == nullptr || cpu->deferred || !cpu->make) continue;
-    if (registry.kernel(op, "fake") == nullptr) registry.add_kernel(name, "fake", fake_kernel(*cpu));
+    if (registry.kernel(op, "fake") == nullptr) registry.add_kernel(name, "fake", fake_kernel(op, *cpu));
   }
 }
 

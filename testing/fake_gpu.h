@@ -5,7 +5,8 @@
 //
 // A backend (core/compute_device.h) that behaves as a GPU does where a mistake would show:
 //   memory      the host cannot touch it: a read or write ends the process, as on a GPU. Each block is mapped
-//               twice, and only work on a stream knows the other address (FakeGpu::near)
+//               twice, and only work on a stream knows the other address (FakeGpu::near). A kernel uses the
+//               memory of its device alone, and copies say right between which memories they are
 //   streams     each is a thread: what is put on it runs later
 //   order       every call states the ranges that it reads and writes. Two that overlap, of which one writes,
 //               must be ordered by streams, events and waits; if they are not, the later one is refused with
@@ -117,7 +118,7 @@ class LOCKSTEP_API FakeGpu : public DeviceBackend {
   class Tape;
   class Replayer;
   class Device;
-  static KernelDef fake_kernel(const KernelDef& cpu);
+  static KernelDef fake_kernel(const OpDef& op, const KernelDef& cpu);
   std::shared_ptr<Order> order_;
   bool records_;
   std::vector<std::shared_ptr<ComputeDevice>> devices_;

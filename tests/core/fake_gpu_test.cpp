@@ -110,9 +110,11 @@ TEST_F(FakeGpuTest, CopiesAndFillsGoBetweenAllMemories) {
   const MemoryId one = here.memory(), two = there.memory();
   stream().copy(here.raw(), one, from.raw(), kHostMemory, 8);
   stream().copy(there.raw(), two, here.raw(), one, 8);
-  stream().copy(back.raw(), kHostMemory, there.raw(), two, 8);
+  finish(stream());
+  stream(StreamRole::kCopyOut, 1).copy(back.raw(), kHostMemory, there.raw(), two, 8);
   stream().fill(here.raw(), std::byte{0}, 4);
   finish(stream());
+  finish(stream(StreamRole::kCopyOut, 1));
   EXPECT_TRUE(back.bit_equal(from));
   EXPECT_TRUE(here.host().bit_equal(Tensor::from({2}, {0.F, 2.F})));
 }
@@ -121,6 +123,18 @@ TEST_F(FakeGpuDeath, TheHostCannotTouchItsMemory) {
   ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
   const Tensor there = floats(2);
   EXPECT_DEATH(static_cast<void>(*static_cast<volatile const float*>(there.raw())), "");
+}
+
+TEST_F(FakeGpuTest, MemoryThatIsElsewhereIsRefused) {
+  Tensor here = floats(2), there = floats(2, 1), host = Tensor::zeros(DType::kF32, {2});
+  const MemoryId one = here.memory(), two = there.memory();
+  EXPECT_THAT(error_of([&] { stream().copy(here.raw(), two, host.raw(), kHostMemory, 8); }),
+              HasSubstr("a copy writes"));
+  EXPECT_THAT(error_of([&] { stream().copy(here.raw(), one, there.raw(), kHostMemory, 8); }),
+              HasSubstr("a copy reads"));
+  EXPECT_THAT(
+      error_of([&] { stream(StreamRole::kCompute, 1).copy(here.raw(), one, host.raw(), kHostMemory, 8); }),
+      HasSubstr("neither reads nor writes there"));
 }
 
 // --- order
