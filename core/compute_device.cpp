@@ -32,10 +32,14 @@ std::unique_ptr<Stream> ComputeDevice::make_stream() {
 Decision ComputeDevice::can_record() const {
   return Decision::no(str("device ", facts_.device, " cannot record its work"));
 }
+bool ComputeDevice::recordings_wait() const { return false; }
 
 Event::~Event() = default;
 std::optional<SteadyTime> Event::time() const { return std::nullopt; }
 Stream::~Stream() = default;
+void Stream::wait_in_replays(const Event& /*event*/) {
+  throw Error(ErrorCode::kUnimplemented, "recordings of this device do not wait for events of outside");
+}
 Recording::~Recording() = default;
 
 std::string_view to_string(StreamRole role) {

@@ -35,8 +35,9 @@
 //
 // A stream that waits for an event of the recording takes part in it from then on; before the end the first
 // stream has to wait for the last work of every other. A recording keeps the addresses and arguments that it
-// was made with, and may be replayed on any stream of its devices. While a thread records, it cannot wait for a
-// device.
+// was made with, and may be replayed on any stream of its devices. It begins as a whole, after what was put on
+// that stream before; a part of it may wait for more (Stream::wait_in_replays). While a thread records, it cannot
+// wait for a device.
 //
 // Errors: put on a stream, work is accepted or refused (an Error that is thrown). A failure while it runs
 // reaches the host when it waits for an event after it, and from then on with every use of the device.
@@ -126,6 +127,10 @@ class LOCKSTEP_API Stream {
   // takes part has not been waited for.
   virtual void begin_recording() = 0;
   virtual std::unique_ptr<Recording> end_recording() = 0;
+  // Of a stream that is recorded, for an event of outside: in each replay what is put here from now on starts after the
+  // point that the event marked when the replay was put on its stream. Unimplemented, unless the device says that it
+  // can (ComputeDevice::recordings_wait).
+  virtual void wait_in_replays(const Event& event);
 
   // What the backend's kernels need to put work here, such as a cudaStream_t.
   virtual void* native() = 0;
@@ -161,6 +166,8 @@ class LOCKSTEP_API ComputeDevice {
   virtual std::unique_ptr<Stream> make_stream();
   // A no says why work on its streams has to be put there each time.
   virtual Decision can_record() const;
+  // May recordings wait for events that are set outside of them? By default not.
+  virtual bool recordings_wait() const;
 
  private:
   DeviceFacts facts_;

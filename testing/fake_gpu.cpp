@@ -474,10 +474,11 @@ class FakeGpu::Event final : public lockstep::Event {
 class FakeGpu::Tape {
  public:
   struct Entry {
-    enum class Kind : std::uint8_t { kCall, kSet, kWait } kind;
+    enum class Kind : std::uint8_t { kCall, kSet, kWait, kWaitOutside } kind;
     std::size_t branch;
     std::shared_ptr<const FakeCall> call;
     std::size_t event = 0;
+    std::shared_ptr<Event::State> outside = nullptr;
   };
 
   bool open = true;  // it is being recorded
@@ -508,6 +509,9 @@ class FakeGpu::Tape {
   void add_wait(std::size_t branch, std::size_t event) {
     merge(known_[branch], marks_[event]);
     entries_.push_back({Entry::Kind::kWait, branch, nullptr, event});
+  }
+  void add_wait_outside(std::size_t branch, std::shared_ptr<Event::State> event) {
+    entries_.push_back({Entry::Kind::kWaitOutside, branch, nullptr, 0, std::move(event)});
   }
   // Does branch 0 know the last call of every other?
   bool is_joined() const {
@@ -591,12 +595,21 @@ class FakeGpu::Lane final : public Stream {
       tape_->add_wait(tape_->branch_of(this), event->tape_number);
       return;
     }
-    health_->check();
-    order_->follow(line_, event->clock);
-    push([event, number = event->set] {
-      std::unique_lock<std::mutex> waiting(event->mutex);
-      event->changed.wait(waiting, [&] { return event->done >= number; });
-    });
+    put_wait(event);
+  }
+  void wait_in_replays(const lockstep::Event& given) override {
+    const AtWork inside;
+    const std::lock_guard<std::mutex> putting(putting_);
+    if (tape_ == nullptr) throw FailedPrecondition("no recording was begun on this stream");
+    tape_->add_wait_outside(tape_->branch_of(this), static_cast<const Event&>(given).state());
+  }
+  // Of a recording that is replayed.
+  void wait_outside(const std::shared_ptr<Event::State>& event) {
+    const std::lock_guard<std::mutex> putting(putting_);
+    const std::lock_guard<std::mutex> lock(event->mutex);
+    if (event->tape != nullptr)
+      throw FailedPrecondition("an event that was set in a recording says nothing outside of it");
+    put_wait(event);
   }
 
   void copy(void* to, MemoryId to_memory, const void* from, MemoryId from_memory,
@@ -681,6 +694,15 @@ class FakeGpu::Lane final : public Stream {
   }
 
  private:
+  // With the mutex of the event.
+  void put_wait(const std::shared_ptr<Event::State>& event) {
+    health_->check();
+    order_->follow(line_, event->clock);
+    push([event, number = event->set] {
+      std::unique_lock<std::mutex> waiting(event->mutex);
+      event->changed.wait(waiting, [&] { return event->done >= number; });
+    });
+  }
   void push(std::function<void()> work) {
     const std::lock_guard<std::mutex> lock(mutex_);
     queue_.push_back(std::move(work));
@@ -762,6 +784,7 @@ class FakeGpu::Replayer final : public Recording {
         case Tape::Entry::Kind::kCall: lane(entry.branch).call(entry.call); break;
         case Tape::Entry::Kind::kSet: lane(entry.branch).record(*events_[entry.event]); break;
         case Tape::Entry::Kind::kWait: lane(entry.branch).wait(*events_[entry.event]); break;
+        case Tape::Entry::Kind::kWaitOutside: lane(entry.branch).wait_outside(entry.outside); break;
       }
     }
     for (std::size_t i = 0; i < branches_.size(); ++i) {
@@ -803,10 +826,10 @@ std::unique_ptr<Recording> FakeGpu::Lane::end_recording() {
 class FakeGpu::Device final : public ComputeDevice {
  public:
   Device(DeviceFacts facts, std::shared_ptr<MemoryPool> pool, const std::shared_ptr<Order>& order,
-         bool records)
+         const FakeGpuOptions& options)
       : ComputeDevice(std::move(facts), std::move(pool)),
         order_(order),
-        records_(records),
+        options_(options),
         health_(std::make_shared<Health>(order)) {
     for (std::unique_ptr<Lane>& lane : lanes_)
       lane = std::make_unique<Lane>(order, health_, this->facts().memory);
@@ -821,32 +844,34 @@ class FakeGpu::Device final : public ComputeDevice {
     return std::make_unique<Lane>(order_, health_, facts().memory);
   }
   Decision can_record() const override {
-    return records_ ? Decision::yes() : Decision::no("this fake does not record");
+    return options_.records ? Decision::yes() : Decision::no("this fake does not record");
   }
+  bool recordings_wait() const override { return options_.recordings_wait; }
   Health& health() { return *health_; }
 
  private:
   std::shared_ptr<Order> order_;
-  bool records_;
+  const FakeGpuOptions options_;
   std::shared_ptr<Health> health_;
   std::array<std::unique_ptr<Lane>, kStreamRoles> lanes_;
 };
 
-FakeGpu::FakeGpu(FakeGpuOptions options) : order_(std::make_shared<Order>()), records_(options.records) {
+FakeGpu::FakeGpu(FakeGpuOptions options) : order_(std::make_shared<Order>()), options_(std::move(options)) {
   add_kernels();
   static std::atomic<std::uint32_t> last_memory{1'000'000};
   std::map<int, std::shared_ptr<Pool>> pools;
-  for (int i = 0; i < options.devices; ++i) {
-    const int number = options.memories.empty() ? i : options.memories[static_cast<std::size_t>(i)];
+  for (int i = 0; i < options_.devices; ++i) {
+    const int number = options_.memories.empty() ? i : options_.memories[static_cast<std::size_t>(i)];
     std::shared_ptr<Pool>& pool = pools[number];
-    if (pool == nullptr) pool = std::make_shared<Pool>(order_, MemoryId{++last_memory}, options.memory_bytes);
+    if (pool == nullptr)
+      pool = std::make_shared<Pool>(order_, MemoryId{++last_memory}, options_.memory_bytes);
     const DeviceFacts facts{.device = lockstep::Device::parse(str("gpu:", i)),
                             .memory = pool->memory(),
                             .card = number,
-                            .memory_bytes = options.memory_bytes,
+                            .memory_bytes = options_.memory_bytes,
                             .kernels = "fake",
-                            .collectives = options.connected ? "nccl" : ""};
-    devices_.push_back(std::make_shared<Device>(facts, pool, order_, options.records));
+                            .collectives = options_.connected ? "nccl" : ""};
+    devices_.push_back(std::make_shared<Device>(facts, pool, order_, options_));
   }
 }
 
@@ -871,7 +896,7 @@ std::vector<std::shared_ptr<ComputeDevice>> FakeGpu::open_logical(std::span<cons
       facts.memory_bytes = part.memory_bytes;
       pool = std::make_shared<LimitedPool>(std::move(pool), part.memory_bytes);
     }
-    parts.push_back(std::make_shared<Device>(std::move(facts), std::move(pool), order_, records_));
+    parts.push_back(std::make_shared<Device>(std::move(facts), std::move(pool), order_, options_));
   }
   devices_ = parts;
   return parts;

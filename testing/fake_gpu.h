@@ -44,6 +44,7 @@ struct FakeGpuOptions {
   std::vector<int> memories = {};
   std::int64_t memory_bytes = 0;  // of each memory; 0: as much as there is
   bool records = true;
+  bool recordings_wait = true;  // for events of outside (ComputeDevice::recordings_wait)
   // The devices are connected, as cards are by NCCL (DeviceFacts::collectives): calls of a group are put on their
   // streams for communication, and meet there. Sums are in the order of the devices.
   bool connected = false;
@@ -120,7 +121,7 @@ class LOCKSTEP_API FakeGpu : public DeviceBackend {
   class Device;
   static KernelDef fake_kernel(const OpDef& op, const KernelDef& cpu);
   std::shared_ptr<Order> order_;
-  bool records_;
+  FakeGpuOptions options_;
   std::vector<std::shared_ptr<ComputeDevice>> devices_;
 };
 

@@ -66,6 +66,7 @@ class NullBackend::Stream final : public lockstep::Stream {
   std::unique_ptr<lockstep::Recording> end_recording() override {
     return std::make_unique<Recording>(counts_);
   }
+  void wait_in_replays(const lockstep::Event& /*event*/) override {}
   void* native() override { return this; }
   static void count_kernel(lockstep::Stream& stream) {
     const auto& self = *static_cast<const Stream*>(stream.native());
@@ -93,6 +94,7 @@ class NullBackend::Device final : public ComputeDevice {
     return std::make_unique<Stream>(counts_, false);
   }
   Decision can_record() const override { return Decision::yes(); }
+  bool recordings_wait() const override { return true; }
 
  private:
   std::shared_ptr<Counts> counts_;

@@ -277,4 +277,11 @@ std::unique_ptr<Recording> CardStream::end_recording() {
   return std::make_unique<CardRecording>(card_, graph);
 }
 
+void CardStream::wait_in_replays(const Event& event) {
+  card_.use();
+  card_.check(
+      cudaStreamWaitEvent(stream_, static_cast<const CardEvent&>(event).native(), cudaEventWaitExternal),
+      "cudaStreamWaitEvent");
+}
+
 }  // namespace lockstep::internal::cuda

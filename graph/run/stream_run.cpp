@@ -117,6 +117,7 @@ StreamRun::Body StreamRun::make_body(std::uint32_t first, std::uint32_t end) con
   for (const std::uint32_t stream : std::span(body.streams).subspan(1))
     body.before.push_back(device_of(stream).make_event());
 
+  find_waits_inside(body);
   std::vector<bool> inside(plan_.device_calls.size(), false);
   for (const Segment& segment : segments)
     std::fill(inside.begin() + segment.body_begin, inside.begin() + segment.body_end, true);
@@ -130,6 +131,29 @@ StreamRun::Body StreamRun::make_body(std::uint32_t first, std::uint32_t end) con
       body.is_awaited = body.is_awaited || is_in(body, static_cast<std::uint32_t>(phase.event));
   }
   return body;
+}
+
+// A recording begins as a whole. So that what reads no feed need not wait for feeds, the waits for their copies are part of it,
+// unless there is nothing in front of them.
+void StreamRun::find_waits_inside(Body& body) const {
+  body.waits_inside.assign(plan_.device_waits.size(), false);
+  const bool may_wait = std::ranges::all_of(
+      body.streams, [this](std::uint32_t stream) { return device_of(stream).recordings_wait(); });
+  if (!may_wait) return;
+  const Segment& first = plan_.segments[body.first];
+  std::vector<bool> of_front(plan_.events.size(), false);
+  for (std::uint32_t at = first.begin; at < first.body_begin; ++at) {
+    if (const std::int32_t event = plan_.device_calls[at].event; event >= 0)
+      of_front[static_cast<std::size_t>(event)] = true;
+  }
+  for (const Segment& segment : std::span(plan_.segments).subspan(body.first, body.end - body.first)) {
+    for (std::uint32_t at = segment.body_begin; at < segment.body_end; ++at) {
+      if (at == first.body_begin && body.streams.size() == 1) continue;
+      const DeviceCall& call = plan_.device_calls[at];
+      for (std::uint32_t i = call.first_wait; i < call.end_wait; ++i)
+        body.waits_inside[i] = of_front[plan_.device_waits[i]];
+    }
+  }
 }
 
 std::vector<StreamRun::FeedCopy> StreamRun::find_feed_copies(const Body& body) const {
@@ -563,7 +587,11 @@ std::unique_ptr<Recording> StreamRun::record(const Body& body, std::span<void* c
         reached_ = call.phase;
         for (std::uint32_t w = call.first_wait; w < call.end_wait; ++w) {
           const std::uint32_t event = plan_.device_waits[w];
-          if (is_in(body, event)) on(stream)->wait(*set.at(event));  // for others the whole waits
+          if (is_in(body, event)) {
+            on(stream)->wait(*set.at(event));
+          } else if (body.waits_inside[w]) {
+            on(stream)->wait_in_replays(*events_[event]);
+          }  // for others the whole waits
         }
         KernelContext context = contexts_[at];
         context.set_stream(on(stream), context.blocks());
@@ -597,7 +625,7 @@ void StreamRun::replay(const Body& body, Take& take) {
       const DeviceCall& call = plan_.device_calls[at];
       for (std::uint32_t w = call.first_wait; w < call.end_wait; ++w) {
         const std::uint32_t event = plan_.device_waits[w];
-        if (!is_in(body, event)) first.wait(event_at(event));
+        if (!is_in(body, event) && !body.waits_inside[w]) first.wait(event_at(event));
       }
     }
   }

@@ -306,6 +306,35 @@ TEST_F(FakeGpuTest, ReplaysNeedOrderAsCallsDo) {
   finish(stream(StreamRole::kCopyIn));
 }
 
+// At the point where it waits, and in each replay for what the event marks then.
+TEST_F(FakeGpuTest, ARecordingWaitsForEventsOfOutside) {
+  Tensor fed = floats(2), read = floats(2);
+  Stream &main = stream(), &in = stream(StreamRole::kCopyIn);
+  const std::unique_ptr<Event> arrived = event();
+  std::atomic<int> ran = 0;
+  EXPECT_THAT(error_of([&] { main.wait_in_replays(*arrived); }), HasSubstr("no recording was begun"));
+  main.begin_recording();
+  FakeGpu::call(main, {"count", {}, {}, [&] { ++ran; }});
+  main.wait_in_replays(*arrived);
+  put_add(main, "reader", fed, read, 1);
+  const std::unique_ptr<Recording> step = main.end_recording();
+  for (int i = 1; i < 4; ++i) {
+    const Tensor next = Tensor::full(DType::kF32, {2}, i);
+    gpu_->hold(0, StreamRole::kCopyIn);
+    in.copy(fed.raw(), fed.memory(), next.raw(), kHostMemory, 8);
+    in.record(*arrived);
+    step->replay(main);
+    while (ran < i) std::this_thread::yield();
+    gpu_->release(0, StreamRole::kCopyIn);
+    finish(main);
+    EXPECT_EQ(read.host().data<float>()[0], static_cast<float>(i + 1));
+  }
+  put_write(in, "writer", fed);  // which the event does not mark
+  EXPECT_THAT(error_of([&] { step->replay(main); }), HasSubstr("reader reads memory that writer writes"));
+  finish(main);
+  finish(in);
+}
+
 TEST_F(FakeGpuTest, WhatCannotBeRecordedIsRefused) {
   const Tensor a = floats(2);
   Stream &main = stream(), &side = stream(StreamRole::kCopyIn);

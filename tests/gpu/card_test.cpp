@@ -130,6 +130,32 @@ TEST_F(CardTest, ARecordingRunsWhatItKept) {
   }
 }
 
+// In each replay for what the event marks then; what is in front of the wait does not wait.
+TEST_F(CardTest, ARecordingWaitsForEventsOfOutside) {
+  constexpr std::int64_t kWords = 1 << 22;
+  const Tensor from = Tensor::zeros(DType::kI64, {kWords}).to(device().pool());
+  const Tensor to = Tensor::zeros(DType::kI64, {kWords}).to(device().pool());
+  const Tensor early = on_card({0});
+  const std::unique_ptr<Event> arrived = device().make_event(), done = device().make_event();
+  const std::unique_ptr<Stream> recorder = device().make_stream();
+  recorder->begin_recording();
+  recorder->fill(const_cast<void*>(early.raw()), std::byte{1}, 8);
+  recorder->wait_in_replays(*arrived);
+  recorder->copy(const_cast<void*>(to.raw()), memory(), from.raw(), memory(), kWords * 8);
+  const std::unique_ptr<Recording> recording = recorder->end_recording();
+  for (int round = 1; round < 20; ++round) {
+    for (int i = 0; i < 50; ++i)
+      in_->fill(const_cast<void*>(from.raw()), static_cast<std::byte>(i < 49 ? 0 : round), kWords * 8);
+    in_->record(*arrived);
+    recording->replay(*compute_);
+    compute_->record(*done);
+    in_->wait(*done);
+    done->wait();
+    EXPECT_EQ(words_of(to).back(), 0x0101010101010101 * round);
+    EXPECT_EQ(words_of(early), (Words{0x0101010101010101}));
+  }
+}
+
 TEST_F(CardTest, ADecisionIsLatchedAndLookedAt) {
   const std::uint64_t open = ~std::uint64_t{0};
   for (const bool refused : {false, true}) {

@@ -42,6 +42,7 @@ class CardStream final : public Stream {
   void copy_unless(const void* decision, void* to, const void* from, std::size_t bytes) override;
   void begin_recording() override;
   std::unique_ptr<Recording> end_recording() override;
+  void wait_in_replays(const Event& event) override;
   void* native() override { return stream_; }
   Card& card() const { return card_; }
 

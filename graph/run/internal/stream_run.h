@@ -108,6 +108,7 @@ class StreamRun {
     bool records = false;
     std::vector<std::uint32_t> streams;  // it is recorded and replayed on the first
     bool is_awaited = false;             // something besides waits for events of it
+    std::vector<bool> waits_inside;      // by wait of the plan: it is part of the recording
     std::vector<FeedCopy> copies;
     std::uint64_t runs = 0;  // with the variables where they are now
     std::vector<void*> variables;
@@ -139,6 +140,7 @@ class StreamRun {
   bool is_in(const Body& body, std::uint32_t event) const;
   std::vector<FeedCopy> find_feed_copies(const Body& body) const;
   bool may_read_feeds(const Body& body) const;
+  void find_waits_inside(Body& body) const;
   void put_blocks();
   template <class On>
   void put_gate(const On& on);

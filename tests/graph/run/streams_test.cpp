@@ -338,6 +338,83 @@ TEST_F(Streams, BranchesOnDevicesAndTheHostOverlap) {
   }
 }
 
+// How many calls of this op have begun.
+std::atomic<int> told{0};
+void add_tell_op() {
+  OpRegistry& registry = OpRegistry::global();
+  if (registry.find("test_tell") != nullptr) return;
+  OpDef def;
+  def.name = "test_tell";
+  def.summary = "says that it runs";
+  def.inputs = {1, 1};
+  def.infer = [](InferContext& c) { c.add_output(c.input(0)); };
+  def.kernels["cpu"] = [](const NodeView&, std::span<const TensorSpec>) -> KernelFn {
+    return [](KernelContext& c) {
+      ++told;
+      std::copy_n(c.input<float>(0).data(), 2, c.output<float>(0).data());
+    };
+  };
+  registry.add(std::move(def));
+  FakeGpu::add_kernels();
+}
+
+// What reads no feed begins before the feed is there, also in a recording: on another device, and in front of what reads it.
+TEST_F(Streams, OnlyWhatReadsAFeedWaitsForIt) {
+  add_tell_op();
+  for (const bool updates : {false, true}) {
+    GraphBuilder b;
+    const Value x = b.placeholder("x", DType::kF32, {2});
+    Value y;
+    {
+      const auto there = b.device("gpu:0");
+      const VariableRef w = b.variable("w", vec({10, 20}));
+      const Value early = b.op1("test_tell", {b.read(w)});
+      y = early + x;
+      if (updates) b.assign(w, early + 1.0F);
+    }
+    b.result(y);
+    {
+      const auto there = b.device("gpu:1");
+      const VariableRef v = b.variable("v", vec({3, 4}));
+      b.result(b.op1("test_tell", {b.read(v)}) * 2.0F);
+    }
+    const Program program = compile(b.finish(), runtime(1), {.variables = std::make_shared<VariableStore>()});
+    const std::uint64_t before = gpus_->replays();
+    for (int i = 0; i < 6; ++i) {
+      told = 0;
+      gpus_->hold(0, StreamRole::kCopyIn);
+      const auto step = static_cast<float>(i);
+      const std::vector<Tensor> results = program.run(list({vec({step, 2})}));
+      const auto latest = Clock::now() + 20s;
+      while (told < 2 && Clock::now() < latest) std::this_thread::yield();
+      EXPECT_EQ(told, 2) << "run " << i;
+      EXPECT_FALSE(results[0].is_ready());
+      gpus_->release(0, StreamRole::kCopyIn);
+      const float more = updates ? step : 0;
+      EXPECT_EQ(floats(results[0].host()), (std::vector<float>{10 + more + step, 22 + more}));
+      EXPECT_EQ(floats(results[1].host()), (std::vector<float>{6, 8}));
+    }
+    EXPECT_GE(gpus_->replays() - before, 4U);
+  }
+}
+
+// Of a backend whose recordings cannot wait they begin when their feeds are there.
+TEST_F(Streams, RecordingsThatCannotWaitBeginWithTheirFeeds) {
+  const auto gpus = std::make_shared<FakeGpu>(
+      FakeGpuOptions{.devices = 3, .memories = {0, 1, 0}, .recordings_wait = false});
+  const Graph graph = recorded_graph();
+  for (const std::uint64_t seed : {0U, 1U}) {
+    gpus->set_delays(seed == 0 ? 0us : 200us, seed);
+    Interpreter interpreter(graph);
+    const Program program = compile(graph, on(gpus), {.variables = std::make_shared<VariableStore>()});
+    for (int step = 0; step < 6; ++step) {
+      const std::vector<Tensor> fed = list({vec({1, -2, 3, static_cast<float>(step)})});
+      expect_same_tensors(program.run(fed), interpreter.run(fed));
+    }
+  }
+  EXPECT_GT(gpus->replays(), 0U);
+}
+
 TEST_F(Streams, DeadlinesAndCancellationsDoNotWaitForADevice) {
   for (const Way& way : ways()) {
     GraphBuilder b;
