@@ -116,11 +116,26 @@ class SegmentMaker {
   void find_awaited() {
     awaited_.assign(phases_.size(), false);
     goes_on_.assign(phases_.size(), false);
+    implied_for_.assign(phases_.size(), kNone);
     for (std::uint32_t i = 0; i < phases_.size(); ++i) {
+      if (!is_on_device(i)) find_implied(i);
       for (const std::uint32_t before : phases_[i].predecessors) {
-        if (is_on_device(before) && same_stage(before, i))
-          (is_on_device(i) ? goes_on_ : awaited_)[before] = true;
+        if (!is_on_device(before) || !same_stage(before, i)) continue;
+        if (is_on_device(i)) {
+          goes_on_[before] = true;
+        } else if (implied_for_[before] != i) {
+          awaited_[before] = true;
+        }
       }
+    }
+  }
+
+  // What the host phase need not wait for, since it waits for a call of a device that comes after that: such as the call that makes
+  // a value, beside the copy of the value to the host.
+  void find_implied(std::uint32_t phase) {
+    for (const std::uint32_t last : phases_[phase].predecessors) {
+      if (!is_on_device(last) || !same_stage(last, phase)) continue;
+      for (const std::uint32_t before : phases_[last].predecessors) implied_for_[before] = phase;
     }
   }
 
@@ -191,12 +206,14 @@ class SegmentMaker {
   void add_host_phase(std::uint32_t phase) {
     Phase seen = phases_[phase];
     seen.predecessors.clear();
+    find_implied(phase);
     Known known = phases_[phase].commit ? at_gate_ : Known(streams_, 0);
     for (const std::uint32_t before : phases_[phase].predecessors) {
       if (!same_stage(before, phase)) {
         if (!is_on_device(before)) seen.predecessors.push_back(host_of_[before]);
         continue;
       }
+      if (is_on_device(before) && implied_for_[before] == phase) continue;
       const std::uint32_t waits_for = is_on_device(before) ? await_of_[before] : host_of_[before];
       seen.predecessors.push_back(waits_for);
       learn(known, before);
@@ -394,8 +411,9 @@ class SegmentMaker {
   std::uint32_t last_number_ = 0;
   std::vector<std::uint32_t> number_;    // by phase: how often a path to it comes back to the host
   std::vector<bool> awaited_, goes_on_;  // by phase: does the host need it to be over; do other device calls?
-  std::vector<std::uint32_t> turns_;     // by stream: calls so far
-  std::vector<Known> last_on_;           // by stream: what is over when its last call is
+  std::vector<std::uint32_t> implied_for_;  // by phase: a phase of the host that need not wait for it
+  std::vector<std::uint32_t> turns_;        // by stream: calls so far
+  std::vector<Known> last_on_;              // by stream: what is over when its last call is
   std::vector<std::uint32_t> last_phase_on_, last_at_gate_;  // by stream
   Known at_gate_;
   std::vector<std::uint32_t> host_of_, await_of_;  // by phase: in the result

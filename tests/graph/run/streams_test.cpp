@@ -398,6 +398,58 @@ TEST_F(Streams, OnlyWhatReadsAFeedWaitsForIt) {
   }
 }
 
+// What a recording reads of one before it is waited for in front: its events are set by the replay. The host awaits other things.
+TEST_F(Streams, RecordingsFollowEachOther) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {2});
+  Value y, z, h;
+  {
+    const auto there = b.device("gpu:2");
+    const VariableRef v = b.variable("v", vec({3, 4}));
+    y = exp(b.read(v) * 0.25F);
+    b.assign(v, y * 0.5F);
+  }
+  {
+    const auto here = b.device("cpu:0");
+    h = tanh(x);
+  }
+  {
+    const auto there = b.device("gpu:0");  // in the memory of gpu:2
+    z = relu(h * y + y);
+    b.result(z);
+  }
+  {
+    const auto here = b.device("cpu:0");
+    h = tanh(z);
+  }
+  {
+    const auto there = b.device("gpu:1");
+    b.result(h * y);
+  }
+  const Graph graph = b.finish();
+  for (const std::uint64_t seed : {0U, 1U, 2U}) {
+    gpus_->set_delays(seed == 0 ? 0us : 300us, seed);
+    for (const std::size_t ahead : {1U, 2U}) {
+      Interpreter interpreter(graph);
+      const Runtime here = runtime();
+      const Program program =
+          compile(graph, here, {.variables = std::make_shared<VariableStore>(), .runs_ahead = ahead});
+      std::vector<Tensor> fed;
+      for (int i = 0; i < 6; ++i) {
+        const Tensor given = vec({static_cast<float>(i), 1});
+        fed = list({given.to(Device::parse("gpu:1"), here)});
+        const std::vector<Tensor> results = program.run(fed), expected = interpreter.run(list({given}));
+        if (i % 2 == 0) expect_same_tensors(results, expected);
+      }
+      program.wait();
+      expect_same_values(variables_of(program.variables()), interpreter.variables());
+      const std::vector<SegmentSummary> segments = program.plan(fed).segments;
+      EXPECT_GE(segments.size(), 3U);
+      for (const SegmentSummary& segment : segments) EXPECT_TRUE(segment.records) << segment.why_not;
+    }
+  }
+}
+
 // Of a backend whose recordings cannot wait they begin when their feeds are there.
 TEST_F(Streams, RecordingsThatCannotWaitBeginWithTheirFeeds) {
   const auto gpus = std::make_shared<FakeGpu>(
