@@ -102,11 +102,14 @@ TEST_F(Streams, AVariableIsReadEverywhereBeforeItIsWritten) {
   {
     const auto there = b.device("gpu:0");
     w = b.variable("w", vec({1, 2}));
-    b.assign_add(w, b.constant(vec({10, 20})));
   }
   for (const char* device : {"gpu:1", "gpu:2", "cpu:0"}) {
     const auto there = b.device(device);
     b.result(b.read(w) * 2.0F);
+  }
+  {
+    const auto there = b.device("gpu:0");
+    b.assign_add(w, b.constant(vec({10, 20})));
   }
   const Graph graph = b.finish();
   for (const std::uint64_t seed : {0U, 1U, 2U}) {
@@ -118,6 +121,30 @@ TEST_F(Streams, AVariableIsReadEverywhereBeforeItIsWritten) {
       const Program program = compile(graph, runtime(way.threads), options);
       for (int step = 0; step < 5; ++step) expect_same_tensors(program.run(), interpreter.run({}));
       expect_same_values(variables_of(*options.variables), interpreter.variables());
+    }
+  }
+}
+
+// An op that may write over its input does not, while another stream copies that.
+TEST_F(Streams, NothingIsWrittenOverWhatAnotherStreamReads) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {4});
+  const auto at = [&](const char* device, const std::function<Value()>& make) {
+    const auto scope = b.device(device);
+    return make();
+  };
+  const Value made = at("gpu:0", [&] { return exp(x); });
+  b.result(at("gpu:1", [&] { return tanh(made); }));
+  b.result(at("gpu:0", [&] { return neg(made) * 2.0F; }));
+  const Graph graph = b.finish();
+  for (const std::uint64_t seed : {0U, 1U}) {
+    gpus_->set_delays(seed == 0 ? 0us : 300us, seed);
+    for (const Way& way : ways()) {
+      const Program program = compile(graph, runtime(way.threads), way.options);
+      for (int step = 0; step < 3; ++step) {
+        const std::vector<Tensor> fed = list({vec({1, -2, 3, static_cast<float>(step)})});
+        expect_same_tensors(program.run(fed), Interpreter(graph).run(fed));
+      }
     }
   }
 }
@@ -396,6 +423,34 @@ TEST_F(Streams, OnlyWhatReadsAFeedWaitsForIt) {
     }
     EXPECT_GE(gpus_->replays() - before, 4U);
   }
+}
+
+// The host computes beside the last segment in front of the commit, which must not wait for that.
+TEST_F(Streams, AStepThatIsReplayedOverlapsWithTheHost) {
+  add_tell_op();
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {2});
+  {
+    const auto there = b.device("gpu:0");
+    const VariableRef w = b.variable("w", vec({0, 0}));
+    b.assign_add(w, b.op1("test_tell", {x}));
+  }
+  int waited = 0;
+  b.call("host", [&] {
+    const auto latest = Clock::now() + 20s;
+    while (told == 0 && Clock::now() < latest) std::this_thread::yield();
+    waited += told > 0 ? 1 : 0;
+  });
+  const auto store = std::make_shared<VariableStore>();
+  const Program program = compile(b.finish(), runtime(1), {.variables = store});
+  for (int i = 1; i < 6; ++i) {
+    told = 0;
+    program.run(list({vec({1, 2})}));
+    program.wait();
+    ASSERT_EQ(waited, i);
+  }
+  EXPECT_EQ(floats(store->value("w")), (std::vector<float>{5, 10}));
+  EXPECT_GT(gpus_->replays(), 0U);
 }
 
 // What a recording reads of one before it is waited for in front: its events are set by the replay. The host awaits other things.
