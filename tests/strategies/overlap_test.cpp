@@ -22,33 +22,42 @@ namespace {
 
 using testing::test_devices;
 
-// Holds the first reduction of gradients where it begins, until another thread is inside a product: both are
-// then under way at once, which no schedule of one thread has.
+// Lets the first reduction of gradients and a product meet: each waits for the other, the reduction where it
+// begins, of the products the last one that replica 1 begins. Both are then under way at once, which no schedule
+// of one thread has, and none that reduces only after all products.
 class Meeting final : public Observer {
  public:
+  explicit Meeting(std::size_t products) : products_(products) {}
+
   void on_node_begin(const NodeEvent& event) noexcept override {
+    constexpr std::chrono::seconds kFarTooLong(30);  // only where they never meet
     const std::string& op = event.node.op().name;
     std::unique_lock<std::mutex> lock(mutex_);
     if (op == "matmul") {
-      ++products_;
+      ++under_way_;
       changed_.notify_all();
+      if (event.replica == 1 && begun_.insert(&event.node).second && begun_.size() == products_)
+        changed_.wait_for(lock, kFarTooLong, [&] { return reduces_; });
     } else if (op == "reduce_replicas" && event.node.name().find("gradients") != std::string::npos &&
                !std::exchange(reduces_, true)) {
-      constexpr std::chrono::seconds kFarTooLong(30);  // only where they never meet
-      met_ = changed_.wait_for(lock, kFarTooLong, [&] { return products_ > 0; });
+      met_ = changed_.wait_for(lock, kFarTooLong, [&] { return under_way_ > 0; });
+      changed_.notify_all();
     }
   }
   void on_node_end(const NodeEvent& event) noexcept override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (event.node.op().name == "matmul") --products_;
+    if (event.node.op().name == "matmul") --under_way_;
   }
   bool reduced() const { return reduces_; }
   bool met() const { return met_; }
+  std::size_t begun() const { return begun_.size(); }
 
  private:
+  const std::size_t products_;  // of a replica
   std::mutex mutex_;
   std::condition_variable changed_;
-  int products_ = 0;  // under way
+  std::set<const Node*> begun_;  // products of replica 1
+  int under_way_ = 0;
   bool reduces_ = false, met_ = false;
 };
 
@@ -60,7 +69,8 @@ TEST(Overlap, ABucketIsReducedWhileTheBackwardPassRuns) {
   MirroredStrategy strategy(options);
   auto scope = strategy.scope();
   std::vector<Variable> weights;
-  for (int i = 0; i < 6; ++i)
+  constexpr std::size_t kLayers = 6;
+  for (std::size_t i = 0; i < kLayers; ++i)
     weights.emplace_back("w" + std::to_string(i), Tensor::full(DType::kF32, {256, 256}, 0.01));
   const auto step = strategy.function({InputSpec(DType::kF32, {kUnknown, 256}, "x")}, [=](Value x) {
     Value h = x;
@@ -71,11 +81,14 @@ TEST(Overlap, ABucketIsReducedWhileTheBackwardPassRuns) {
   });
   const PerReplica<Tensor> x(
       {Tensor::full(DType::kF32, {256, 256}, 1), Tensor::full(DType::kF32, {256, 256}, 2)});
-  Meeting meeting;
+  // Of each layer one product forward and two backward, without the gradient of the input.
+  constexpr std::size_t kProducts = 3 * kLayers - 1;
+  Meeting meeting(kProducts);
   RunOptions run;
   run.observer = &meeting;
   step.call({&x, 1}, run);
   ASSERT_TRUE(meeting.reduced());
+  ASSERT_EQ(meeting.begun(), kProducts);
   EXPECT_TRUE(meeting.met()) << "the reduction waited for all products";
 }
 
