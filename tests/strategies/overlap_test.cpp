@@ -35,13 +35,17 @@ class Meeting final : public Observer {
     std::unique_lock<std::mutex> lock(mutex_);
     if (op == "matmul") {
       ++under_way_;
+      met_ = met_ || waits_;  // though this product may have ended before the reduction's thread looks
       changed_.notify_all();
       if (event.replica == 1 && begun_.insert(&event.node).second && begun_.size() == products_)
         changed_.wait_for(lock, kFarTooLong, [&] { return reduces_; });
     } else if (op == "reduce_replicas" && event.node.name().find("gradients") != std::string::npos &&
                !std::exchange(reduces_, true)) {
-      met_ = changed_.wait_for(lock, kFarTooLong, [&] { return under_way_ > 0; });
+      met_ = under_way_ > 0;
+      waits_ = true;
       changed_.notify_all();
+      changed_.wait_for(lock, kFarTooLong, [&] { return met_; });
+      waits_ = false;
     }
   }
   void on_node_end(const NodeEvent& event) noexcept override {
@@ -58,7 +62,7 @@ class Meeting final : public Observer {
   std::condition_variable changed_;
   std::set<const Node*> begun_;  // products of replica 1
   int under_way_ = 0;
-  bool reduces_ = false, met_ = false;
+  bool reduces_ = false, waits_ = false, met_ = false;  // of the reduction: it has begun, it waits now
 };
 
 TEST(Overlap, ABucketIsReducedWhileTheBackwardPassRuns) {
