@@ -503,11 +503,13 @@ class PlanMaker {
       const Location result{Location::Kind::kResult, i, 0};
       // Computed directly into the result, unless the call may still be writing when the caller has it again.
       const bool on_stream = phases_.stream_in(storage.memory, StreamRole::kCompute) >= 0;
-      // A stream writes a result last: nothing else of the plan may read it there.
+      // A stream writes a result last: nothing else of the plan may read it there. Nor does a stream read what is written there: the
+      // result of the next run lies elsewhere, and a recording reads where it once lay.
+      const auto is_on_stream = [&](std::uint32_t phase) { return plan_->phases[phase].stream >= 0; };
+      const std::span<const std::uint32_t> readers = storages_.readers_of(from);
       const bool read_there =
-          storages_.is_read(from) && std::ranges::any_of(done_[value.node.index()], [&](std::uint32_t phase) {
-            return plan_->phases[phase].stream >= 0;
-          });
+          std::ranges::any_of(readers, is_on_stream) ||
+          (!readers.empty() && std::ranges::any_of(done_[value.node.index()], is_on_stream));
       const bool directly =
           storage.interval >= 0 && storage.memory == wanted && !storage.deferred && !on_stream && !read_there;
       if (directly && !given[from]) {

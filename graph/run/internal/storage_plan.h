@@ -78,9 +78,11 @@ class StoragePlan {
       plan_.args[i].copy_of = storages_[arg_storage_[i]].copy_of;
     }
   }
-  bool is_read(std::uint32_t storage) const {
+  std::span<const std::uint32_t> readers_of(std::uint32_t storage) const {
     const std::int64_t interval = storages_[storage].interval;
-    return interval >= 0 && !intervals_[static_cast<std::size_t>(interval)].readers.empty();
+    if (interval < 0) return {};
+    const auto& readers = intervals_[static_cast<std::size_t>(interval)].readers;
+    return {readers.begin(), readers.end()};
   }
 
   // --- lifetimes

@@ -505,6 +505,35 @@ TEST_F(Streams, RecordingsFollowEachOther) {
   }
 }
 
+// Each run has results of its own: what a recording reads does not lie in one.
+TEST_F(Streams, RecordingsReadNoResults) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {2});
+  Value h;
+  {
+    const auto here = b.device("cpu:0");
+    h = tanh(x);
+    b.result(h);
+  }
+  {
+    const auto there = b.device("gpu:0");
+    const VariableRef v = b.variable("v", vec({3, 4}));
+    b.assign(v, exp(h) * 0.5F);
+  }
+  const Graph graph = b.finish();
+  const Program program = compile(graph, runtime(), {.variables = std::make_shared<VariableStore>()});
+  Interpreter interpreter(graph);
+  std::vector<std::vector<Tensor>> kept;  // so that each has memory of its own
+  for (int i = 0; i < 5; ++i) {
+    const std::vector<Tensor> fed = list({vec({static_cast<float>(i), -1})});
+    kept.push_back(program.run(fed));
+    expect_same_tensors(kept.back(), interpreter.run(fed));
+    expect_same_values(variables_of(program.variables()), interpreter.variables());
+  }
+  for (const SegmentSummary& segment : program.plan(list({vec({0, 0})})).segments)
+    EXPECT_TRUE(segment.records) << segment.why_not;
+}
+
 // Of a backend whose recordings cannot wait they begin when their feeds are there.
 TEST_F(Streams, RecordingsThatCannotWaitBeginWithTheirFeeds) {
   const auto gpus = std::make_shared<FakeGpu>(
