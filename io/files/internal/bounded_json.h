@@ -25,16 +25,10 @@
 #include <cereal/types/string.hpp>
 #include <cereal/types/vector.hpp>
 
+#include "lockstep/core/base/rapidjson.h"
 #include "lockstep/io/files/internal/bounded_archive.h"
 
 namespace lockstep::internal {
-
-// RapidJSON: the copy that comes with Cereal, or another if a distribution makes Cereal use its own.
-#ifdef CEREAL_RAPIDJSON_NAMESPACE
-namespace json = CEREAL_RAPIDJSON_NAMESPACE;
-#else
-namespace json = RAPIDJSON_NAMESPACE;
-#endif
 
 class BoundedJsonInput : public cereal::InputArchive<BoundedJsonInput>, public cereal::traits::TextArchive {
  public:
