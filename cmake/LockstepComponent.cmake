@@ -12,10 +12,11 @@
 #   internal    Headers below a folder named `internal` are seen by this component and by the tests alone.
 #   cuda        A folder `cuda` is compiled only with LOCKSTEP_CUDA; it has .cu sources too.
 #   public      <component>/public_headers.txt lists what is installed. A line that ends in " (umbrella)" is in
-#               "lockstep/lockstep.h" too; one that ends in " (cuda)" or " (nccl)" counts in a build with CUDA, or with NCCL. Headers that it does not list are for Lockstep's own components.
+#               "lockstep/lockstep.h" too; one that ends in " (cuda)", " (nccl)" or " (gloo)" counts in a build with CUDA, NCCL or
+#               Gloo. Headers that it does not list are for Lockstep's own components.
 #
 # DEPENDS names components (public), LINK libraries of other projects (private), CUDA those of NVIDIA, which the room `cuda` alone
-# sees.
+# sees, GLOO that of the room `gloo`.
 
 # Makes <root>/<prefix>/... mirror the given files, rewriting only what changed and removing what is gone.
 function(lockstep_forward_headers root prefix source_dir)
@@ -72,7 +73,7 @@ function(lockstep_limit_exports target)
 endfunction()
 
 function(lockstep_component)
-  cmake_parse_arguments(arg "" "NAME" "DEPENDS;ROOMS;LINK;CUDA" ${ARGN})
+  cmake_parse_arguments(arg "" "NAME" "DEPENDS;ROOMS;LINK;CUDA;GLOO" ${ARGN})
   set(folder "${PROJECT_SOURCE_DIR}/${arg_NAME}")
   set(target lockstep_${arg_NAME})
   set(root "${PROJECT_BINARY_DIR}/include/${arg_NAME}")
@@ -89,6 +90,10 @@ function(lockstep_component)
   if(NOT LOCKSTEP_HAS_NCCL)
     list(FILTER sources EXCLUDE REGEX "(^|/)nccl/")
     list(FILTER headers EXCLUDE REGEX "(^|/)nccl/")
+  endif()
+  if(NOT LOCKSTEP_HAS_GLOO)
+    list(FILTER sources EXCLUDE REGEX "(^|/)gloo/")
+    list(FILTER headers EXCLUDE REGEX "(^|/)gloo/")
   endif()
   set(internal_headers ${headers})
   list(FILTER internal_headers INCLUDE REGEX "(^|/)internal/")
@@ -122,6 +127,9 @@ function(lockstep_component)
     if(room MATCHES "^(cuda|nccl)$")
       target_link_libraries(${room_target} PRIVATE ${arg_CUDA})
     endif()
+    if(room STREQUAL "gloo")
+      target_link_libraries(${room_target} PRIVATE ${arg_GLOO})
+    endif()
     if(room STREQUAL "nccl")
       target_include_directories(${room_target} SYSTEM PRIVATE "${LOCKSTEP_NCCL_INCLUDE_DIR}")
     endif()
@@ -139,7 +147,7 @@ function(lockstep_component)
   if(BUILD_SHARED_LIBS)
     lockstep_limit_exports(${target})
   endif()
-  target_link_libraries(${target} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_LINK} ${arg_CUDA})
+  target_link_libraries(${target} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_LINK} ${arg_CUDA} ${arg_GLOO})
   target_include_directories(${target} PUBLIC "$<BUILD_INTERFACE:${root}>"
                              "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
 
@@ -151,6 +159,9 @@ function(lockstep_component)
   endif()
   if(NOT LOCKSTEP_HAS_NCCL)
     list(FILTER listed EXCLUDE REGEX " \\(nccl\\)$")
+  endif()
+  if(NOT LOCKSTEP_HAS_GLOO)
+    list(FILTER listed EXCLUDE REGEX " \\(gloo\\)$")
   endif()
   set(umbrella ${listed})
   list(FILTER umbrella INCLUDE REGEX " \\(umbrella\\)$")

@@ -23,10 +23,10 @@ install(FILES "${PROJECT_BINARY_DIR}/include/lockstep/lockstep/lockstep.h"
         DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep")
 install(EXPORT lockstep NAMESPACE lockstep:: DESTINATION "${package_dir}" FILE lockstepTargets.cmake)
 
-# Where Taskflow, oneTBB and Highway lay during the build is remembered as the last place to look; vcpkg moves its trees, and
+# Where Taskflow, oneTBB, Highway and Gloo lay during the build is remembered as the last place to look; vcpkg moves its trees, and
 # needs none.
 set(LOCKSTEP_TASKFLOW_VERSION "${Taskflow_VERSION}")
-foreach(package IN ITEMS Taskflow TBB hwy)
+foreach(package IN ITEMS Taskflow TBB hwy Gloo)
   string(TOUPPER ${package} upper)
   set(LOCKSTEP_${upper}_PATHS "")
   if(NOT DEFINED VCPKG_TARGET_TRIPLET)

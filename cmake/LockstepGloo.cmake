@@ -1,0 +1,17 @@
+# Whether Lockstep is built with groups of processes over Gloo: LOCKSTEP_HAS_GLOO.
+set(LOCKSTEP_GLOO AUTO CACHE STRING "Groups of processes over Gloo: ON, OFF, or AUTO (where it is found)")
+set_property(CACHE LOCKSTEP_GLOO PROPERTY STRINGS AUTO ON OFF)
+
+set(LOCKSTEP_HAS_GLOO OFF)
+set(lockstep_gloo_room)
+set(lockstep_gloo_library)
+if(LOCKSTEP_GLOO STREQUAL "AUTO")
+  find_package(Gloo CONFIG QUIET)
+elseif(LOCKSTEP_GLOO)
+  find_package(Gloo CONFIG REQUIRED)
+endif()
+if(LOCKSTEP_GLOO AND Gloo_FOUND AND TARGET gloo)
+  set(LOCKSTEP_HAS_GLOO ON)
+  set(lockstep_gloo_room gloo)
+  set(lockstep_gloo_library gloo)
+endif()

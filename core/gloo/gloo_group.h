@@ -1,0 +1,62 @@
+// core/gloo/gloo_group.h - a Communicator between processes, over Gloo's TCP connections.
+//
+//   FileRendezvous place("/shared/run-42");
+//   std::unique_ptr<Communicator> comm = connect_gloo({.rank = 0, .size = 2}, place, deadline_in(60s));
+//   Runtime runtime({.groups = {{"world", std::make_shared<Group>(std::move(comm))}}});
+//
+// Gloo connects each participant with each other and carries messages; what is sent when, and in which order values are combined,
+// is decided here. Every collective begins with a message from each participant to each other that states the call, so that calls
+// which do not agree are found before any array is touched. Up to 64 KiB the array itself is in that message, and everyone
+// combines all of them. Beyond, each participant combines a part, in pieces, and sends the result to the others.
+//
+// Results have the bits of kernels::reduce_replicas() in the order of the ranks, whatever the timing, and are equal on all
+// participants. Bytes that a participant of N sends, of an array of B bytes beyond 64 KiB:
+//   all_reduce       2 B (N-1)/N         reduce           B, the root none
+//   reduce_scatter   B (N-1)/N           all_gather       B (N-1)/N           (B: of the whole array)
+//   broadcast        the root B (N-1)    send             B
+//
+// Calls go on by themselves, on threads of the participant: one for collectives, one after the other, and one for each direction
+// of messages with another participant. Contract and failures are as core/communicators/communicator.h describes. What is
+// different:
+//   deadline  that it names is the first participant, by rank, that had not come; the others need not have come either.
+//   lost      A participant is lost when its connection ends. One that is cut off without a word is noticed by deadlines, and by
+//             GlooGroupSpec::patience in the midst of an operation.
+//   failure   whoever notices it tells the others, so that all have the same reason, if it reaches them.
+//   leaving   close() waits up to two seconds, until the others have got all that this participant sent.
+//
+// A child that fork() makes leaves the group of its parent alone; give it one of its own.
+//
+// The connections are neither encrypted nor do they ask who connects: use them in networks that you trust. No signal is delivered
+// to the threads; a connection that ends raises no SIGPIPE.
+//
+// Thread safety: one thread at a time for a communicator, and for each of its Pendings; abort() from any thread.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <stop_token>
+#include <string>
+
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/communicators/communicator.h"
+#include "lockstep/core/communicators/rendezvous.h"
+
+namespace lockstep {
+
+struct GlooGroupSpec {
+  std::string name = "world";  // of the group, for keys and messages
+  int rank = 0, size = 1;
+  // A name or an address of this machine, without a port, at which the others reach it; it chooses the network.
+  std::string host = "127.0.0.1";
+  int generation = 0;  // 1 for the group after the first one has failed, and so on
+  // In the midst of an operation, for the next piece of another participant.
+  std::chrono::milliseconds patience = std::chrono::seconds(10);
+};
+
+// Waits for the other participants. Throws InvalidArgument for a rank or a host that does not exist, Unavailable if connecting
+// fails, DeadlineExceeded, which names those that have not come, and Cancelled if `stop` asked it to give up.
+LOCKSTEP_API std::unique_ptr<Communicator> connect_gloo(const GlooGroupSpec& spec, Rendezvous& rendezvous,
+                                                        Deadline deadline = {},
+                                                        const std::stop_token& stop = {});
+
+}  // namespace lockstep

@@ -1,0 +1,299 @@
+// core/gloo/mesh.cpp - the connections of one participant to all others, and memory that travels over them.
+#include "lockstep/core/gloo/internal/mesh.h"
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <gloo/transport/context.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "lockstep/core/base/printable.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kKnock{2};  // between two looks for a participant
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);  // others end what waits
+
+bool has_passed(Deadline deadline) { return deadline && Clock::now() >= *deadline; }
+
+// The host as a number, by which this machine is reached: Gloo takes a name that it cannot look up for granted.
+std::string number_of(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failure = ::getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  if (failure != 0 || found == nullptr)
+    throw InvalidArgument(str("connect_gloo: the host '", printable(host), "' is not found: ",
+                              failure != 0 ? ::gai_strerror(failure) : "it has no address"));
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
+  const int probe = ::socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, found->ai_protocol);
+  const bool is_here = probe >= 0 && ::bind(probe, found->ai_addr, found->ai_addrlen) == 0;
+  const int why = errno;
+  if (probe >= 0) ::close(probe);
+  if (!is_here)
+    throw InvalidArgument(str("connect_gloo: the host '", printable(host),
+                              "' is not one of this machine: ", std::generic_category().message(why)));
+  std::array<char, NI_MAXHOST> number{};
+  if (::getnameinfo(found->ai_addr, found->ai_addrlen, number.data(), number.size(), nullptr, 0,
+                    NI_NUMERICHOST) != 0)
+    throw InvalidArgument(str("connect_gloo: the host '", printable(host), "' has no address"));
+  return number.data();
+}
+
+// Whatever Gloo throws is about the connection.
+template <class F>
+void over_gloo(const F& call) {
+  try {
+    call();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    std::string_view text = error.what();
+    const std::size_t end = text.find("] ");  // of the place in Gloo's sources
+    if (text.starts_with('[') && end != std::string_view::npos) text.remove_prefix(end + 2);
+    throw GlooLost(printable(text));
+  }
+}
+
+}  // namespace
+
+// --- signals
+
+struct SignalsBlocked::Mask {
+  sigset_t signals;
+};
+
+SignalsBlocked::SignalsBlocked() : before_(std::make_unique<Mask>()) {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before_->signals);
+}
+
+SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_->signals, nullptr); }
+
+// --- connecting
+
+GlooMesh::GlooMesh(const GlooGroupSpec& spec, Rendezvous& rendezvous, Deadline deadline,
+                   const std::stop_token& stop)
+    : spec_(spec) {
+  try {
+    connect(rendezvous, deadline, stop);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kUnavailable,
+                str("group '", spec_.name, "' cannot be built: Gloo says: ", printable(error.what())));
+  }
+}
+
+GlooMesh::~GlooMesh() { close(); }
+
+std::string GlooMesh::key(std::string_view what) const {
+  return str(spec_.name, ".", spec_.generation, "/", what);
+}
+
+void GlooMesh::connect(Rendezvous& rendezvous, Deadline deadline, const std::stop_token& stop) {
+  ::gloo::transport::tcp::attr attributes;
+  attributes.hostname = number_of(spec_.host);
+  {
+    const SignalsBlocked quiet;  // for Gloo's thread, which writes to connections that may have ended
+    device_ = ::gloo::transport::tcp::CreateDevice(attributes);
+  }
+  context_ = device_->createContext(spec_.rank, spec_.size);
+  context_->setTimeout(kForever);
+  std::string own;
+  for (int other = 0; other < spec_.size; ++other) {
+    if (other == spec_.rank) continue;
+    const std::vector<char> address = context_->createPair(other)->address().bytes();
+    own.append(address.begin(), address.end());
+  }
+  rendezvous.set(key(str("member-", spec_.rank)), own);
+  connect_pairs(addresses_of_others(rendezvous, deadline, stop), deadline, stop);
+}
+
+// What each participant listens at for this one, by rank.
+std::vector<std::string> GlooMesh::addresses_of_others(Rendezvous& rendezvous, Deadline deadline,
+                                                       const std::stop_token& stop) {
+  std::vector<std::string> addresses(static_cast<std::size_t>(spec_.size));
+  for (int other = 0; other < spec_.size; ++other) {
+    if (other == spec_.rank) continue;
+    const std::string wanted = key(str("member-", other));
+    while (!rendezvous.has(wanted)) {
+      if (stop.stop_requested())
+        throw Error(ErrorCode::kCancelled, str("group '", spec_.name, "': joining it was given up"));
+      if (has_passed(deadline)) {
+        std::string missing;
+        for (int rank = 0; rank < spec_.size; ++rank) {
+          if (!rendezvous.has(key(str("member-", rank)))) missing += str(missing.empty() ? "" : ", ", rank);
+        }
+        throw Error(
+            ErrorCode::kDeadlineExceeded,
+            str("group '", spec_.name, "' did not come together in time: missing are members ", missing));
+      }
+      std::this_thread::sleep_for(kKnock);
+    }
+    const std::string all = rendezvous.get(wanted, deadline);
+    const auto others = static_cast<std::size_t>(spec_.size - 1);
+    if (all.empty() || all.size() % others != 0)
+      throw Error(ErrorCode::kUnavailable, str("group '", spec_.name, "': what member ", other,
+                                               " has left at the rendezvous are no addresses of ", others,
+                                               " others: do all have the same size?"));
+    const auto place = static_cast<std::size_t>(spec_.rank > other ? spec_.rank - 1 : spec_.rank);
+    addresses[static_cast<std::size_t>(other)] =
+        all.substr(place * (all.size() / others), all.size() / others);
+  }
+  return addresses;
+}
+
+// Gloo waits for each connection, on a thread of its own here, so that a deadline can end it. All participants connect in the order
+// of the ranks: two that waited for each other would each have to be before the other.
+void GlooMesh::connect_pairs(const std::vector<std::string>& addresses, Deadline deadline,
+                             const std::stop_token& stop) {
+  struct Progress {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int at = 0;
+    bool is_given_up = false, is_over = false;
+    std::exception_ptr failure;
+  } progress;
+  const auto connect_all = [&] {
+    std::exception_ptr failure;
+    int other = 0;
+    try {
+      for (; other < spec_.size; ++other) {
+        {
+          const std::lock_guard<std::mutex> lock(progress.mutex);
+          if (progress.is_given_up) break;
+          progress.at = other;
+        }
+        const std::string& address = addresses[static_cast<std::size_t>(other)];
+        if (other != spec_.rank) context_->getPair(other)->connect({address.begin(), address.end()});
+      }
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    const std::lock_guard<std::mutex> lock(progress.mutex);
+    progress.is_over = true;
+    progress.failure = failure;
+    progress.changed.notify_all();
+  };
+  std::thread thread;
+  {
+    const SignalsBlocked quiet;
+    thread = std::thread(connect_all);
+  }
+  {
+    std::unique_lock<std::mutex> lock(progress.mutex);
+    while (!progress.is_over) {
+      progress.is_given_up = progress.is_given_up || stop.stop_requested() || has_passed(deadline);
+      if (progress.is_given_up) {  // again and again: it may have begun to connect only now
+        lock.unlock();
+        close();
+        lock.lock();
+      }
+      progress.changed.wait_for(lock, kKnock, [&] { return progress.is_over; });
+    }
+  }
+  thread.join();
+  const std::string who = str("group '", spec_.name, "': connecting to member ", progress.at);
+  if (progress.is_given_up) {
+    if (stop.stop_requested()) throw Error(ErrorCode::kCancelled, str(who, " was given up"));
+    throw Error(ErrorCode::kDeadlineExceeded, str(who, " took too long"));
+  }
+  if (progress.failure == nullptr) return;
+  try {
+    std::rethrow_exception(progress.failure);
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kUnavailable, str(who, " failed: ", printable(error.what())));
+  }
+}
+
+void GlooMesh::interrupt(Use use) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  interrupted_[static_cast<std::size_t>(use)] = true;
+  for (GlooBuffer* const buffer : buffers_[static_cast<std::size_t>(use)]) {
+    buffer->buffer_->abortWaitSend();
+    buffer->buffer_->abortWaitRecv();
+  }
+}
+
+void GlooMesh::close() noexcept {
+  interrupt(Use::kWork);
+  interrupt(Use::kControl);
+  if (context_ == nullptr) return;
+  for (int other = 0; other < spec_.size; ++other) {
+    if (other == spec_.rank) continue;
+    try {
+      const auto& pair = context_->getPair(other);
+      if (pair != nullptr) pair->close();
+    } catch (const std::exception&) {  // it was closed already
+    }
+  }
+}
+
+// --- memory
+
+GlooBuffer::GlooBuffer(GlooMesh& mesh, GlooMesh::Use use, const void* memory, std::size_t bytes)
+    : mesh_(mesh),
+      use_(use),
+      // What is sent from is not written to.
+      // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast)
+      buffer_(mesh.context_->createUnboundBuffer(const_cast<void*>(memory), bytes)) {
+  const std::lock_guard<std::mutex> lock(mesh_.mutex_);
+  mesh_.buffers_[static_cast<std::size_t>(use_)].insert(this);
+}
+
+GlooBuffer::~GlooBuffer() {
+  const std::lock_guard<std::mutex> lock(mesh_.mutex_);
+  mesh_.buffers_[static_cast<std::size_t>(use_)].erase(this);
+}
+
+void GlooBuffer::check() const {
+  const std::lock_guard<std::mutex> lock(mesh_.mutex_);
+  if (mesh_.interrupted_[static_cast<std::size_t>(use_)]) throw GlooInterrupted();
+}
+
+void GlooBuffer::send(int to, std::uint64_t slot, std::size_t at, std::size_t bytes) {
+  check();
+  over_gloo([&] { buffer_->send(to, slot, at, bytes); });
+}
+
+void GlooBuffer::receive(int from, std::uint64_t slot, std::size_t at, std::size_t bytes) {
+  check();
+  over_gloo([&] { buffer_->recv(from, slot, at, bytes); });
+}
+
+void GlooBuffer::await_sent() {
+  check();
+  bool is_done = false;
+  over_gloo([&] { is_done = buffer_->waitSend(nullptr, kForever); });
+  if (!is_done) throw GlooInterrupted();
+}
+
+void GlooBuffer::await_received() {
+  check();
+  bool is_done = false;
+  over_gloo([&] { is_done = buffer_->waitRecv(nullptr, kForever); });
+  if (!is_done) throw GlooInterrupted();
+}
+
+}  // namespace lockstep::internal
