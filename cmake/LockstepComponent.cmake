@@ -176,7 +176,7 @@ function(lockstep_component)
     EXPORT_NAME ${arg_NAME}
     LOCKSTEP_HEADERS "${listed}"
     LOCKSTEP_UMBRELLA_HEADERS "${umbrella}"
-    LOCKSTEP_LINK "${arg_LINK};${arg_CUDA}"
+    LOCKSTEP_LINK "${arg_LINK};${arg_CUDA};${arg_GLOO}"
     LOCKSTEP_ROOMS "${room_targets}"
     LOCKSTEP_INTERNAL_ROOT "${internal_root}")
 endfunction()
