@@ -279,13 +279,15 @@ void Member::check_time(Lock& lock, const Operation& operation) {
   }
   const Deadline& deadline = operation.call_.deadline;
   if (operation.phase_ == Phase::kRunning || !deadline || now < *deadline) return;
-  const bool is_gathering = first->phase_ == Phase::kGathering && first->awaited_ >= 0;
-  set_failure(lock, {.code = ErrorCode::kDeadlineExceeded,
-                     .why = str("the deadline passed before ",
-                                is_gathering ? of_group(first->awaited_) : std::string("all"), " had called ",
-                                first == &operation ? std::string("it") : first->name(),
-                                "; the group is broken, make a new one"),
-                     .at = operation.place_});
+  const int missing = first->place_.peer != -1             ? first->place_.peer
+                      : first->phase_ == Phase::kGathering ? first->awaited_
+                                                           : -1;
+  set_failure(
+      lock, {.code = ErrorCode::kDeadlineExceeded,
+             .why = str("the deadline passed before ", missing >= 0 ? of_group(missing) : std::string("all"),
+                        " had called ", first == &operation ? std::string("it") : first->name(),
+                        "; the group is broken, make a new one"),
+             .at = operation.place_});
 }
 
 // --- threads
