@@ -406,6 +406,7 @@ TEST(GlooLoss, PendingsMayOutliveEverything) {
     Team team(2);
     left = small_sum(team[0], &x);
     small_sum(team[1], &y).wait();
+    for (int i = 0; i < 10'000 && !left.done(); ++i) std::this_thread::sleep_for(1ms);
   }
   left.wait();
   EXPECT_EQ(x, 2.0F);
