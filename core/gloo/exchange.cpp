@@ -17,11 +17,11 @@ namespace {
 using Kind = CommunicatorCall::Kind;
 using Use = GlooMesh::Use;
 
-constexpr std::int64_t kLine = 64;              // bytes; borders of parts and of pieces are multiples
-constexpr std::int64_t kSmall = 64 << 10;       // bytes of an input that goes with the call
-constexpr std::int64_t kPiece = 256 << 10;      // bytes that are combined at a time
-constexpr int kPiecesAhead = 4;                 // of another participant, that there is memory for
-constexpr std::int64_t kMostAtOnce = 64 << 20;  // bytes of a message
+constexpr std::int64_t kLine = 64;             // bytes; borders of parts and of pieces are multiples
+constexpr std::int64_t kSmall = 64 << 10;      // bytes of an input that goes with the call
+constexpr int kPiecesAhead = 3;                // of another participant, that there is memory for
+constexpr std::int64_t kMostAhead = 24 << 20;  // bytes of that memory, for all others
+constexpr std::int64_t kMostAtOnce = 4 << 20;  // bytes of a message
 constexpr std::uint64_t kMark = 0x31'70'65'74'73'6B'63'6CU;  // "lckstep1"
 
 std::int64_t size_in(const CommunicatorCall& call) { return static_cast<std::int64_t>(size_of(call.dtype)); }
@@ -71,12 +71,13 @@ struct alignas(kLine) GlooExchange::Call {
         op(static_cast<std::uint8_t>(call.op)),
         dtype(static_cast<std::uint8_t>(call.dtype)) {}
 
-  // Throws GlooLost if what came is no call.
+  // Throws Error if what came is no call.
   CommunicatorCall read(int from) const {
     if (mark != kMark || kind > static_cast<std::uint8_t>(Kind::kReceive) ||
         op > static_cast<std::uint8_t>(ReplicaReduce::kProd) ||
         dtype >= static_cast<std::uint8_t>(std::size(kAllDTypes)))
-      throw GlooLost(str("what participant ", from, " sent is no call: is it another version?"));
+      throw Error(ErrorCode::kUnavailable,
+                  str("what participant ", from, " sent is no call: is it another version?"));
     return {.kind = static_cast<Kind>(kind),
             .op = static_cast<ReplicaReduce>(op),
             .dtype = static_cast<DType>(dtype),
@@ -103,19 +104,26 @@ struct GlooExchange::Mailbox {
 
 // Memory for pieces of one other participant.
 struct GlooExchange::Stage {
-  struct Piece {
-    alignas(kLine) std::byte data[kPiece];
+  struct alignas(kLine) Line {
+    std::byte bytes[kLine];
   };
-  std::array<std::unique_ptr<Piece>, kPiecesAhead> pieces;
+  std::array<std::unique_ptr<Line[]>, kPiecesAhead> pieces;
   std::array<std::unique_ptr<GlooBuffer>, kPiecesAhead> buffers;
 
-  void make(GlooMesh& mesh) {
+  void make(GlooMesh& mesh, std::int64_t bytes) {
+    const auto size = static_cast<std::size_t>(bytes);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-      pieces[i].reset(new Piece);
-      buffers[i] = std::make_unique<GlooBuffer>(mesh, Use::kWork, pieces[i].get(), sizeof(Piece));
+      pieces[i].reset(new Line[size / sizeof(Line)]);  // not set to 0
+      buffers[i] = std::make_unique<GlooBuffer>(mesh, Use::kWork, pieces[i].get(), size);
     }
   }
 };
+
+// Bytes that are combined at a time: the more the faster, but memory for them grows with the group.
+std::int64_t GlooExchange::piece_bytes() const {
+  const std::int64_t most = kMostAhead / kPiecesAhead / std::max(1, size_ - 1);
+  return std::clamp(most / kSmall * kSmall, kSmall, std::int64_t{1} << 20);
+}
 
 GlooExchange::GlooExchange(GlooMesh& mesh, int rank, int size) : mesh_(mesh), rank_(rank), size_(size) {
   for (std::size_t turn = 0; turn < in_.size(); ++turn) {
@@ -151,10 +159,13 @@ void GlooExchange::collective(const CommunicatorCall& call, std::uint64_t number
   } else {
     combine(call, parts_of(call), progress);
   }
-  for (int other = 0; other < size_; ++other) {
-    if (other != rank_)
-      in_[turn][static_cast<std::size_t>(other)].buffer->receive(other, kCallSlot, 0,
-                                                                 sizeof(Mailbox::Memory));
+  try {
+    for (int other = 0; other < size_; ++other) {
+      if (other != rank_)
+        in_[turn][static_cast<std::size_t>(other)].buffer->receive(other, kCallSlot, 0,
+                                                                   sizeof(Mailbox::Memory));
+    }
+  } catch (const GlooLost&) {  // of a later call: this one is complete
   }
 }
 
@@ -183,6 +194,9 @@ void GlooExchange::meet(const CommunicatorCall& call, std::uint64_t number, Gloo
   const CommunicatorCall first = call_of(0, number).read(0);
   for (int other = 1; other < size_; ++other) {
     const CommunicatorCall its = call_of(other, number).read(other);
+    if (call_of(other, number).number != number)
+      throw Error(ErrorCode::kUnavailable, str("participant ", other, " sent collective number ",
+                                               call_of(other, number).number, " as number ", number));
     if (its.kind != first.kind || its.op != first.op || its.dtype != first.dtype ||
         its.count != first.count || its.peer != first.peer)
       throw_disagreement(described(first, 0), described(its, other), str(" as collective number ", number));
@@ -261,7 +275,7 @@ std::vector<GlooExchange::Part> GlooExchange::parts_of(const CommunicatorCall& c
 // begun as early as they can be; Gloo keeps those back that are not yet waited for.
 void GlooExchange::combine(const CommunicatorCall& call, std::span<const Part> parts,
                            GlooProgress& progress) {
-  const std::int64_t size = size_in(call), piece = kPiece / size;
+  const std::int64_t size = size_in(call), piece = piece_bytes() / size;
   const auto* const in = static_cast<const std::byte*>(call.in);
   const bool to_all = call.kind == Kind::kAllReduce;
   const Part& mine = parts[static_cast<std::size_t>(rank_)];
@@ -276,7 +290,7 @@ void GlooExchange::combine(const CommunicatorCall& call, std::span<const Part> p
   int sends = 0;
   if (stages_.empty() && mine.count > 0) {
     std::vector<Stage> made(static_cast<std::size_t>(size_));
-    others([&](int other) { made[static_cast<std::size_t>(other)].make(mesh_); });
+    others([&](int other) { made[static_cast<std::size_t>(other)].make(mesh_, piece_bytes()); });
     stages_ = std::move(made);
   }
   const std::int64_t pieces = (mine.count + piece - 1) / piece;
@@ -284,7 +298,7 @@ void GlooExchange::combine(const CommunicatorCall& call, std::span<const Part> p
     if (number < pieces)
       stages_[static_cast<std::size_t>(other)]
           .buffers[static_cast<std::size_t>(number % kPiecesAhead)]
-          ->receive(other, kPieceSlot, 0, sizeof(Stage::Piece));
+          ->receive(other, kPieceSlot, 0, static_cast<std::size_t>(piece_bytes()));
   };
   for (int ahead = 0; ahead < kPiecesAhead; ++ahead) {
     others([&](int other) { expect(other, ahead); });
@@ -323,7 +337,7 @@ void GlooExchange::combine(const CommunicatorCall& call, std::span<const Part> p
       Stage& stage = stages_[static_cast<std::size_t>(other)];
       progress.awaits(other);
       stage.buffers[turn]->await_received();
-      inputs[static_cast<std::size_t>(other)] = stage.pieces[turn]->data;
+      inputs[static_cast<std::size_t>(other)] = stage.pieces[turn].get();
     });
     kernels::reduce_replicas(call.op, call.dtype, inputs, mine.out + at * size, 0, count);
     others([&](int other) {
@@ -343,9 +357,14 @@ void GlooExchange::combine(const CommunicatorCall& call, std::span<const Part> p
       });
     });
   }
-  progress.awaits(-1);
-  for (; sends > 0; --sends) input.await_sent();
-  for (; result_sends > 0; --result_sends) results[static_cast<std::size_t>(rank_)]->await_sent();
+  for (; sends > 0; --sends) {
+    progress.awaits(-1);
+    input.await_sent();
+  }
+  for (; result_sends > 0; --result_sends) {
+    progress.awaits(-1);
+    results[static_cast<std::size_t>(rank_)]->await_sent();
+  }
 }
 
 // Sends arrays to where they belong.
@@ -385,8 +404,10 @@ void GlooExchange::copy(const CommunicatorCall& call, GlooProgress& progress) {
       from->await_received();
     });
   }
-  progress.awaits(-1);
-  for (; sends > 0; --sends) own->await_sent();
+  for (; sends > 0; --sends) {
+    progress.awaits(-1);
+    own->await_sent();
+  }
 }
 
 // --- messages
@@ -395,21 +416,19 @@ void GlooExchange::send(const CommunicatorCall& call, GlooProgress& progress) {
   const Call said(call, 0);
   GlooBuffer head(mesh_, Use::kWork, &said, sizeof said);
   head.send(call.peer, kMessageCallSlot, 0, sizeof said);
-  const auto bytes = call.count * size_in(call);
-  std::optional<GlooBuffer> body;
+  // Without elements, a byte: that it is taken says that the calls agree.
+  const auto bytes = std::max<std::int64_t>(1, call.count * size_in(call));
   int sends = 0;
-  if (bytes > 0) {
-    body.emplace(mesh_, Use::kWork, call.in, static_cast<std::size_t>(bytes));
-    for (std::int64_t at = 0; at < bytes; at += kMostAtOnce, ++sends)
-      body->send(call.peer, kMessageSlot, static_cast<std::size_t>(at),
-                 static_cast<std::size_t>(std::min(kMostAtOnce, bytes - at)));
-  }
+  GlooBuffer body(mesh_, Use::kWork, call.count > 0 ? call.in : &said, static_cast<std::size_t>(bytes));
+  for (std::int64_t at = 0; at < bytes; at += kMostAtOnce, ++sends)
+    body.send(call.peer, kMessageSlot, static_cast<std::size_t>(at),
+              static_cast<std::size_t>(std::min(kMostAtOnce, bytes - at)));
   progress.awaits(call.peer);
   head.await_sent();
   progress.begins();
   for (; sends > 0; --sends) {
     progress.awaits(call.peer);
-    body->await_sent();
+    body.await_sent();
   }
 }
 
@@ -423,9 +442,8 @@ void GlooExchange::receive(const CommunicatorCall& call, GlooProgress& progress)
   if (sent.count != call.count || sent.dtype != call.dtype)
     throw_disagreement(described(sent, call.peer), described(call, rank_), "");
   progress.begins();
-  const auto bytes = call.count * size_in(call);
-  if (bytes == 0) return;
-  GlooBuffer body(mesh_, Use::kWork, call.out, static_cast<std::size_t>(bytes));
+  const auto bytes = std::max<std::int64_t>(1, call.count * size_in(call));
+  GlooBuffer body(mesh_, Use::kWork, call.count > 0 ? call.out : &said, static_cast<std::size_t>(bytes));
   int receives = 0;
   for (std::int64_t at = 0; at < bytes; at += kMostAtOnce, ++receives)
     body.receive(call.peer, kMessageSlot, static_cast<std::size_t>(at),

@@ -9,10 +9,12 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/base/thread_guards.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/gloo/internal/exchange.h"
 #include "lockstep/core/gloo/internal/mesh.h"
@@ -31,8 +33,22 @@ using Kind = CommunicatorCall::Kind;
 
 constexpr std::chrono::seconds kLeaving{2};        // for the others to get what was sent to them
 constexpr std::chrono::milliseconds kTelling{50};  // for the others to hear why the group ends
-constexpr std::chrono::seconds kReason{
-    1};  // for the reason of a loss to come, behind which the connection ended
+constexpr std::chrono::seconds kReason{1};     // for the reason of a loss to come, after the connection ended
+constexpr std::chrono::milliseconds kLook{1};  // between two looks of a lane's thread
+constexpr int kLooks = 10;                     // without anything new, before it sleeps until it is woken
+constexpr int kEager = 64;  // operations that it takes at once, after one that nobody came for
+constexpr std::chrono::milliseconds kMostPatience = std::chrono::hours(24 * 365);
+constexpr Clock::time_point kNever = Clock::time_point::max();
+
+// Where there may be no memory for it, no text.
+template <class... Parts>
+std::string text(const Parts&... parts) noexcept {
+  try {
+    return str(parts...);
+  } catch (...) {
+    return {};
+  }
+}
 
 // Which call: collectives are counted, and so are the messages in each direction.
 struct Place {
@@ -54,10 +70,15 @@ struct Failure {
   std::optional<Place> at = {};
 };
 
+// What one that leaves has completed: collectives, and messages with the one that is told.
+struct Completed {
+  std::uint64_t collectives = 0, sends = 0, receives = 0;
+};
+
 // What participants tell each other beside their calls.
 struct Notice {
   enum class Kind : std::uint32_t {
-    kLeaves,  // it has completed the collectives before `number`, and makes no others
+    kLeaves,  // it makes no calls any more
     kHas,     // the receiver's last collectives are complete here: it may go
     kFails,   // the group is over
   };
@@ -65,18 +86,33 @@ struct Notice {
   std::uint32_t code = 0;
   std::uint32_t has_place = 0;
   Place place = {};
-  std::uint64_t number = 0;
-  std::array<char, 448> why = {};
+  Completed completed = {};
+  std::array<char, 432> why = {};
 };
 
 class Member;
+class Operation;
+
+// Operations that are performed one after the other: by whoever waits for one of them, or else by the lane's thread. Under the
+// member's mutex.
+struct Lane {
+  std::deque<std::shared_ptr<Operation>> queue;
+  std::uint64_t started = 0, completed = 0;
+  std::chrono::steady_clock::duration ran{0};  // operations that are over, since all had called them
+  bool is_taken = false;                       // somebody performs the first of the queue
+  bool runs = false;                           // its thread, so that arrays may be touched
+  bool sleeps = false;                         // its thread, until it is woken
+  int eager = 0;                               // its thread takes so many operations at once
+  std::condition_variable wake;
+  std::thread thread;
+};
 
 class Operation final : public PendingState, public internal::GlooProgress {
  public:
   enum class Phase : std::uint8_t { kQueued, kGathering, kRunning, kOver };
 
-  Operation(std::shared_ptr<Member> member, const CommunicatorCall& call, const Place& place)
-      : member_(std::move(member)), call_(call), place_(place) {}
+  Operation(std::shared_ptr<Member> member, Lane& lane, const CommunicatorCall& call, const Place& place)
+      : member_(std::move(member)), lane_(lane), call_(call), place_(place) {}
 
   bool done(int rank) override;
   void wait(int rank) override;
@@ -92,13 +128,15 @@ class Operation final : public PendingState, public internal::GlooProgress {
   }
 
   const std::shared_ptr<Member> member_;
+  Lane& lane_;  // of the member
   const CommunicatorCall call_;
   const Place place_;
   std::shared_ptr<Operation> self_;  // while the caller has it
   // Under the member's mutex.
   Phase phase_ = Phase::kQueued;
+  Clock::duration ran_before_{0};  // how long operations of the lane had run when it was started
   int awaited_ = -1;
-  Clock::time_point since_ = {};  // it waits for that
+  Clock::time_point began_ = {}, since_ = {};  // when all had called it; since when it waits for that
   std::optional<Failure> failure_;
 };
 
@@ -121,39 +159,48 @@ class Member : public std::enable_shared_from_this<Member> {
   void fail(Failure failure) noexcept;
   void leave() noexcept;
   bool is_of_this_process() const { return process_.is_of_this_process(); }
-  // In a child that fork() made there are no threads, and what they left may be in any state: nothing touches it again.
+  // Throws FailedPrecondition in a child that fork() made: the parent's connections are not its own.
+  void check_process(const CommunicatorCall& call) const;
+  // In such a child there are no threads, and what they left may be in any state: nothing touches it again.
   void stay() { stays_ = shared_from_this(); }
 
  private:
   friend class Operation;
   using Phase = Operation::Phase;
 
-  struct Lane {
-    std::deque<std::shared_ptr<Operation>> queue;
-    std::uint64_t started = 0;
-    bool runs = false;  // its thread, which may touch arrays
-    std::thread thread;
-  };
   struct Peer {
-    std::optional<std::uint64_t> leaves_before;  // the number of the first collective that it does not make
-    bool was_told = false;                       // that it may go
-    bool has_all = false;                        // it says so, or has left
-    bool is_gone = false;                        // its connection has ended
+    std::optional<Completed> leaves;  // it has said so
+    bool was_told = false;            // that it may go
+    bool has_all = false;             // it says so, or has left
+    bool is_gone = false;             // its connection has ended
     std::thread listener;
   };
 
   using Lock = std::unique_lock<std::mutex>;
   Lane& lane_of(const CommunicatorCall& call);
-  void serve(Lane& lane);
-  std::optional<Failure> perform(Operation& operation);
+  template <class Use>
+  void each_lane(const Use& use) {
+    use(collectives_);
+    for (auto& [key, lane] : messages_) use(lane);
+  }
+  void attend(Lane& lane);
+  void advance(Lane& lane, Lock& lock) noexcept;
+  std::optional<Failure> perform(Operation& operation) noexcept;
+  void watch(Clock::time_point until);
+  void keep();
+  void judge(Lock& lock, const Lane& lane, Clock::time_point now);
+  std::chrono::milliseconds patience_for(const Operation& operation) const;
+  Clock::time_point deadline_of(const Operation& operation) const;
+  Clock::time_point next_look(const Lane& lane) const;
   void wind_up(Lock& lock);
   void set_failure(Lock& lock, Failure failure) noexcept;
+  void wake_all();
   void end_operation(Operation& operation);
   void listen(int rank);
   void hear(int rank, const Notice& notice);
   void tell(int rank, const Notice& notice) noexcept;
   void let_go(Lock& lock);
-  void check_time(Lock& lock, const Operation& operation);
+  Completed completed_with(int rank) const;
   std::string of_group(int rank) const { return str("participant ", rank, " of ", spec_.size); }
   void end_threads() noexcept;
 
@@ -167,9 +214,13 @@ class Member : public std::enable_shared_from_this<Member> {
   Lane collectives_;
   std::map<std::pair<int, bool>, Lane> messages_;  // by the other end, and whether they are sent
   std::vector<Peer> peers_;
-  std::uint64_t completed_ = 0;  // collectives
+  int leavers_ = 0;  // of them
   std::optional<Failure> failure_;
   bool is_leaving_ = false, is_left_ = false, is_closed_ = false;
+  bool is_busy_ = false;  // something has begun since the keeper's last look
+  Clock::time_point kept_until_ = kNever;
+  std::condition_variable keeper_wake_;
+  std::thread keeper_;
   std::mutex telling_;
   struct Told {
     Notice notice;
@@ -180,33 +231,44 @@ class Member : public std::enable_shared_from_this<Member> {
 
 // --- calls
 
+void Member::check_process(const CommunicatorCall& call) const {
+  if (!is_of_this_process())
+    throw FailedPrecondition(
+        str(to_string(call), ": the group was made by the parent of this process, whose ",
+            "connections a forked child does not share; give the child a group of its own"));
+}
+
 bool Operation::done(int /*rank*/) {
-  std::unique_lock<std::mutex> lock(member_->mutex_);
-  member_->check_time(lock, *this);
+  member_->check_process(call_);
+  const std::lock_guard<std::mutex> lock(member_->mutex_);
+  if (phase_ != Phase::kOver && !lane_.is_taken) {  // so whoever asks makes progress
+    lane_.eager = kEager;
+    lane_.wake.notify_one();
+  }
   return phase_ == Phase::kOver;
 }
 
 void Operation::wait(int /*rank*/) {
+  member_->check_process(call_);
   std::unique_lock<std::mutex> lock(member_->mutex_);
   while (phase_ != Phase::kOver) {
-    if (member_->failure_) {
-      member_->changed_.wait(lock);
-    } else if (phase_ == Phase::kRunning || !call_.deadline) {
-      member_->changed_.wait_for(lock, member_->spec_.patience);
+    if (!member_->failure_ && !lane_.is_taken) {
+      const internal::SigPipeBlocked quiet;
+      member_->advance(lane_, lock);
     } else {
-      member_->changed_.wait_until(lock, std::min(*call_.deadline, Clock::now() + member_->spec_.patience));
+      member_->changed_.wait(lock);
     }
-    member_->check_time(lock, *this);
   }
   if (failure_) throw_error(failure_->code, failure_->why);
 }
 
 void Operation::release(int /*rank*/) noexcept {
+  if (!member_->is_of_this_process()) return;  // it stays for ever: see Member::stay
   {
     std::unique_lock<std::mutex> lock(member_->mutex_);
     if (phase_ == Phase::kQueued || phase_ == Phase::kGathering)
-      member_->set_failure(lock, {.why = str("participant ", member_->spec_.rank, " gave up ",
-                                             to_string(call_), " before all had called it")});
+      member_->set_failure(lock, {.why = text("participant ", member_->spec_.rank, " gave up ",
+                                              to_string(call_), " before all had called it")});
     while (phase_ != Phase::kOver) member_->changed_.wait(lock);
   }
   const std::shared_ptr<Operation> last = std::move(self_);
@@ -221,38 +283,45 @@ void Operation::awaits(int rank) {
 void Operation::begins() {
   const std::lock_guard<std::mutex> lock(member_->mutex_);
   phase_ = Phase::kRunning;
-  since_ = Clock::now();
+  since_ = began_ = Clock::now();
+  if (member_->is_leaving_) member_->changed_.notify_all();
 }
 
-Member::Lane& Member::lane_of(const CommunicatorCall& call) {
+Lane& Member::lane_of(const CommunicatorCall& call) {
   if (call.is_collective()) return collectives_;
   Lane& lane = messages_[{call.peer, call.kind == Kind::kSend}];
   if (!lane.thread.joinable() && !failure_ && !is_leaving_) {
     const internal::SignalsBlocked quiet;
-    lane.thread = std::thread([this, &lane] { serve(lane); });
+    lane.thread = std::thread([this, &lane] { attend(lane); });
     lane.runs = true;
   }
   return lane;
 }
 
 Pending Member::start(const CommunicatorCall& call) {
+  check_process(call);
   Lock lock(mutex_);
   Lane& lane = lane_of(call);
   const Place place{call.is_collective() ? -1 : call.peer, call.kind == Kind::kSend ? 1 : 0, lane.started};
-  auto operation = std::make_shared<Operation>(shared_from_this(), call, place);
+  auto operation = std::make_shared<Operation>(shared_from_this(), lane, call, place);
+  const bool is_first = lane.queue.empty();
   lane.queue.push_back(operation);
   ++lane.started;
   operation->self_ = operation;
-  for (int rank = 0; rank < spec_.size; ++rank) {
-    if ((call.is_collective() || rank == call.peer) && peers_[static_cast<std::size_t>(rank)].leaves_before)
-      set_failure(lock, {.why = str(of_group(rank), " has left the group")});
-  }
+  let_go(lock);
   if (failure_ && !lane.runs) {
-    lane.queue.pop_back();
-    end_operation(*operation);
+    if (operation->phase_ != Phase::kOver) {
+      lane.queue.pop_back();
+      end_operation(*operation);
+    }
   } else {
-    lock.unlock();
-    changed_.notify_all();
+    is_busy_ = true;
+    const Clock::time_point now = Clock::now();
+    const Operation& first = *lane.queue.front();
+    operation->ran_before_ =
+        lane.ran + (first.phase_ == Phase::kRunning ? now - first.began_ : Clock::duration(0));
+    watch(std::min(call.deadline.value_or(kNever), now + spec_.patience));
+    if (lane.sleeps || (is_first && lane.eager > 0)) lane.wake.notify_one();
   }
   return {operation.get(), spec_.rank};
 }
@@ -261,69 +330,121 @@ Pending Member::start(const CommunicatorCall& call) {
 void Member::end_operation(Operation& operation) {
   operation.phase_ = Phase::kOver;
   operation.failure_ = {.code = failure_->at == operation.place_ ? failure_->code : ErrorCode::kUnavailable,
-                        .why = str(operation.name(), ": ", failure_->why)};
+                        .why = text(operation.name(), ": ", failure_->why)};
 }
 
-// Whoever waits or asks looks at the clock.
-void Member::check_time(Lock& lock, const Operation& operation) {
-  if (failure_ || operation.phase_ == Phase::kOver) return;
-  // The call that keeps it waiting may be an earlier one.
-  const Operation* first = &operation;
-  if (operation.place_.peer == -1 && !collectives_.queue.empty()) first = collectives_.queue.front().get();
-  const Clock::time_point now = Clock::now();
-  if (first->phase_ == Phase::kRunning && now - first->since_ > spec_.patience) {
-    set_failure(lock, {.why = str(first->awaited_ >= 0 ? of_group(first->awaited_) : "another participant",
-                                  " did not go on with it for ", spec_.patience.count(), " ms"),
-                       .at = first->place_});
+// --- time
+
+// The keeper need not be woken for what it sees in time anyway.
+void Member::watch(Clock::time_point until) {
+  if (until < kept_until_) keeper_wake_.notify_one();
+}
+
+// The thread that looks at the clock, since those who perform are held up inside Gloo. It sleeps while nothing begins.
+void Member::keep() {
+  Lock lock(mutex_);
+  while (!failure_ && !is_left_) {
+    const Clock::time_point now = Clock::now();
+    kept_until_ = is_busy_ ? now + spec_.patience : kNever;
+    is_busy_ = false;
+    each_lane([&](const Lane& lane) {
+      judge(lock, lane, now);
+      if (!lane.queue.empty()) is_busy_ = true;
+      kept_until_ = std::min(kept_until_, next_look(lane));
+    });
+    if (failure_) break;
+    if (kept_until_ == kNever) {
+      keeper_wake_.wait(lock);
+    } else {
+      keeper_wake_.wait_until(lock, kept_until_);
+    }
+  }
+  wind_up(lock);
+}
+
+// Twice as long for what any participant may hold up: by then the one that is held up itself has said who it is.
+std::chrono::milliseconds Member::patience_for(const Operation& operation) const {
+  return operation.awaited_ >= 0 ? spec_.patience : 2 * spec_.patience;
+}
+
+// Of a queue whose first operation is not running. Time in which earlier ones ran does not count.
+Clock::time_point Member::deadline_of(const Operation& operation) const {
+  const Clock::duration behind = operation.lane_.ran - operation.ran_before_;
+  const Deadline& deadline = operation.call_.deadline;
+  return !deadline || *deadline > kNever - behind ? kNever : *deadline + behind;
+}
+
+Clock::time_point Member::next_look(const Lane& lane) const {
+  if (lane.queue.empty()) return kNever;
+  const Operation& first = *lane.queue.front();
+  if (first.phase_ == Phase::kRunning) return first.since_ + patience_for(first);
+  Clock::time_point next = kNever;
+  for (const std::shared_ptr<Operation>& operation : lane.queue)
+    next = std::min(next, deadline_of(*operation));
+  return next;
+}
+
+void Member::judge(Lock& lock, const Lane& lane, Clock::time_point now) {
+  if (failure_ || next_look(lane) > now) return;
+  const Operation& first = *lane.queue.front();
+  if (first.phase_ == Phase::kRunning) {
+    set_failure(lock, {.why = text(first.awaited_ >= 0 ? of_group(first.awaited_) : "another participant",
+                                   " did not go on with it for ", patience_for(first).count(), " ms"),
+                       .at = first.place_});
     return;
   }
-  const Deadline& deadline = operation.call_.deadline;
-  if (operation.phase_ == Phase::kRunning || !deadline || now < *deadline) return;
-  const int missing = first->place_.peer != -1             ? first->place_.peer
-                      : first->phase_ == Phase::kGathering ? first->awaited_
-                                                           : -1;
+  const auto late =
+      std::ranges::find_if(lane.queue, [&](const auto& operation) { return deadline_of(*operation) <= now; });
+  const int missing = first.place_.peer != -1             ? first.place_.peer
+                      : first.phase_ == Phase::kGathering ? first.awaited_
+                                                          : -1;
   set_failure(
       lock, {.code = ErrorCode::kDeadlineExceeded,
-             .why = str("the deadline passed before ", missing >= 0 ? of_group(missing) : std::string("all"),
-                        " had called ", first == &operation ? std::string("it") : first->name(),
-                        "; the group is broken, make a new one"),
-             .at = operation.place_});
+             .why = text("the deadline passed before ", missing >= 0 ? of_group(missing) : std::string("all"),
+                         " had called ", late->get() == &first ? std::string("it") : first.name(),
+                         "; the group is broken, make a new one"),
+             .at = (*late)->place_});
 }
 
 // --- threads
 
 void Member::start_threads() {
   const internal::SignalsBlocked quiet;
+  keeper_ = std::thread([this] { keep(); });
+  collectives_.thread = std::thread([this] { attend(collectives_); });
   for (int rank = 0; rank < spec_.size; ++rank) {
     if (rank != spec_.rank)
       peers_[static_cast<std::size_t>(rank)].listener = std::thread([this, rank] { listen(rank); });
   }
-  collectives_.thread = std::thread([this] { serve(collectives_); });
 }
 
-void Member::serve(Lane& lane) {
+// The thread of a lane, which performs what nobody waits for. While operations follow each other it looks now and then, so that
+// starting one wakes nobody.
+void Member::attend(Lane& lane) {
   Lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [&] { return failure_ || is_left_ || !lane.queue.empty(); });
-    if (failure_ || lane.queue.empty()) break;
-    Operation& operation = *lane.queue.front();
-    operation.phase_ = Phase::kGathering;
-    lock.unlock();
-    std::optional<Failure> failure = perform(operation);
-    lock.lock();
-    if (failure) {
-      set_failure(lock, std::move(*failure));
-      break;
+  lane.runs = true;
+  std::optional<std::uint64_t> free;  // the number of the operation that nobody had come for
+  std::uint64_t completed = 0;
+  int looks = 0;
+  while (!failure_ && !is_left_) {
+    const bool is_free = !lane.queue.empty() && !lane.is_taken;
+    if (is_free && (lane.eager > 0 || free == lane.completed)) {
+      if (lane.eager == 0) lane.eager = kEager;
+      advance(lane, lock);
+      continue;
     }
-    const std::shared_ptr<Operation> over = std::move(lane.queue.front());
-    lane.queue.pop_front();
-    over->phase_ = Phase::kOver;
-    if (&lane == &collectives_) {
-      ++completed_;
-      let_go(lock);
+    free = is_free ? std::optional(lane.completed) : std::nullopt;
+    looks = is_free || completed != lane.completed ? 0 : looks + 1;
+    completed = lane.completed;
+    lane.sleeps = looks >= kLooks;
+    if (lane.sleeps) {
+      lane.wake.wait(lock);
+    } else {
+      lane.wake.wait_for(lock, kLook);
     }
-    changed_.notify_all();
+    lane.sleeps = false;
   }
+  changed_.wait(lock, [&lane] { return !lane.is_taken; });
   // Nothing touches the arrays of this lane any more.
   if (failure_) {
     for (const std::shared_ptr<Operation>& operation : lane.queue) end_operation(*operation);
@@ -331,35 +452,63 @@ void Member::serve(Lane& lane) {
   }
   lane.runs = false;
   changed_.notify_all();
-  if (&lane == &collectives_) wind_up(lock);
 }
 
-std::optional<Failure> Member::perform(Operation& operation) {
+// Performs the first operation of a lane.
+void Member::advance(Lane& lane, Lock& lock) noexcept {
+  const std::shared_ptr<Operation> operation = lane.queue.front();
+  operation->phase_ = Phase::kGathering;
+  lane.is_taken = true;
+  if (lane.eager > 0) --lane.eager;
+  watch(next_look(lane));
+  lock.unlock();
+  std::optional<Failure> failure = perform(*operation);
+  lock.lock();
+  lane.is_taken = false;
+  if (failure) {
+    set_failure(lock, std::move(*failure));  // the lane's thread ends the operation
+  } else {
+    operation->phase_ = Phase::kOver;
+    lane.queue.pop_front();
+    ++lane.completed;
+    lane.ran += Clock::now() - operation->began_;
+    if (lane.sleeps && !lane.queue.empty()) lane.wake.notify_one();
+    let_go(lock);
+  }
+  changed_.notify_all();
+}
+
+std::optional<Failure> Member::perform(Operation& operation) noexcept {
   const CommunicatorCall& call = operation.call_;
   try {
-    if (call.is_collective()) {
-      exchange_.collective(call, operation.place_.number, operation);
-    } else if (call.kind == Kind::kSend) {
-      exchange_.send(call, operation);
-    } else {
-      exchange_.receive(call, operation);
+    try {
+      const internal::DefaultFloats floats;  // the same bits on all participants
+      if (call.is_collective()) {
+        exchange_.collective(call, operation.place_.number, operation);
+      } else if (call.kind == Kind::kSend) {
+        exchange_.send(call, operation);
+      } else {
+        exchange_.receive(call, operation);
+      }
+      return {};
+    } catch (const GlooInterrupted&) {
+      return Failure{.why = "interrupted"};  // the reason is known already
+    } catch (const GlooLost& lost) {
+      // The listener of that participant hears what it said last, or that it is gone.
+      Lock lock(mutex_);
+      changed_.wait_for(lock, kReason, [&] { return failure_.has_value(); });
+      const int who = operation.awaited_;
+      return Failure{
+          .why = str(who >= 0 && operation.phase_ == Phase::kGathering ? of_group(who) : "a participant",
+                     " was lost: ", lost.what())};
+    } catch (const Error& error) {
+      return Failure{.code = error.code(), .why = error.message(), .at = operation.place_};
+    } catch (const std::exception& error) {
+      return Failure{
+          .code = code_of(error, ErrorCode::kInternal), .why = message_of(error), .at = operation.place_};
     }
-    return {};
-  } catch (const GlooInterrupted&) {
-    return Failure{.why = "it was interrupted"};  // the reason is known already
-  } catch (const GlooLost& lost) {
-    // The listener of that participant hears what it said last, or that it is gone.
-    Lock lock(mutex_);
-    changed_.wait_for(lock, kReason, [&] { return failure_.has_value(); });
-    const int who = operation.awaited_;
-    return Failure{
-        .why = str(who >= 0 && operation.phase_ == Phase::kGathering ? of_group(who) : "a participant",
-                   " was lost: ", lost.what())};
-  } catch (const Error& error) {
-    return Failure{.code = error.code(), .why = error.message(), .at = operation.place_};
-  } catch (const std::exception& error) {
-    return Failure{
-        .code = code_of(error, ErrorCode::kInternal), .why = message_of(error), .at = operation.place_};
+  } catch (...) {
+    return Failure{.code = ErrorCode::kOutOfMemory, .why = "out of memory", .at = operation.place_};
   }
 }
 
@@ -384,9 +533,7 @@ void Member::listen(int rank) {
   }
   Lock lock(mutex_);
   peer.is_gone = true;
-  if (!peer.leaves_before) {
-    set_failure(lock, {.why = str(of_group(rank), " was lost: ", how)});
-  }
+  if (!peer.leaves) set_failure(lock, {.why = text(of_group(rank), " was lost: ", how)});
   peer.has_all = true;
   changed_.notify_all();
 }
@@ -396,7 +543,8 @@ void Member::hear(int rank, const Notice& notice) {
   Peer& peer = peers_[static_cast<std::size_t>(rank)];
   switch (notice.kind) {
     case Notice::Kind::kLeaves: {
-      peer.leaves_before = notice.number;
+      if (!peer.leaves) ++leavers_;
+      peer.leaves = notice.completed;
       peer.has_all = true;
       let_go(lock);
       break;
@@ -430,25 +578,35 @@ void Member::tell(int rank, const Notice& notice) noexcept {
 
 // Tells those that leave, and whose collectives are complete here, that they may. An operation that would wait for them fails.
 void Member::let_go(Lock& lock) {
-  std::vector<int> ready;
+  if (leavers_ == 0) return;
   for (int rank = 0; rank < spec_.size; ++rank) {
     Peer& peer = peers_[static_cast<std::size_t>(rank)];
-    if (!peer.leaves_before) continue;
-    if (completed_ >= *peer.leaves_before && !peer.was_told) {
+    if (!peer.leaves) continue;
+    if (collectives_.completed >= peer.leaves->collectives && !peer.was_told) {
       peer.was_told = true;
-      ready.push_back(rank);
+      lock.unlock();
+      tell(rank, {.kind = Notice::Kind::kHas});
+      lock.lock();
     }
-    const bool waits_for_it = collectives_.started > *peer.leaves_before ||
-                              std::ranges::any_of(messages_, [rank](const auto& lane) {
-                                return lane.first.first == rank && !lane.second.queue.empty() &&
-                                       lane.second.queue.front()->phase_ != Phase::kRunning;
-                              });
-    if (waits_for_it) set_failure(lock, {.why = str(of_group(rank), " has left the group")});
+    const auto waits_in_vain = [](const Lane& lane, std::uint64_t completed) {
+      return !lane.queue.empty() && lane.queue.front()->place_.number >= completed;
+    };
+    bool is_in_vain = waits_in_vain(collectives_, peer.leaves->collectives);
+    for (const auto& [key, lane] : messages_) {
+      if (key.first == rank)
+        is_in_vain =
+            is_in_vain || waits_in_vain(lane, key.second ? peer.leaves->receives : peer.leaves->sends);
+    }
+    if (is_in_vain) set_failure(lock, {.why = text(of_group(rank), " has left the group")});
   }
-  if (ready.empty()) return;
-  lock.unlock();
-  for (const int rank : ready) tell(rank, {.kind = Notice::Kind::kHas});
-  lock.lock();
+}
+
+Completed Member::completed_with(int rank) const {
+  const auto of = [&](bool sends) {
+    const auto found = messages_.find({rank, sends});
+    return found == messages_.end() ? 0 : found->second.completed;
+  };
+  return {.collectives = collectives_.completed, .sends = of(true), .receives = of(false)};
 }
 
 // --- the end
@@ -462,13 +620,21 @@ void Member::set_failure(Lock& /*lock*/, Failure failure) noexcept {
   if (failure_ || is_left_) return;
   failure_ = std::move(failure);
   mesh_.interrupt(GlooMesh::Use::kWork);
-  changed_.notify_all();
+  wake_all();
 }
 
-// The last thing that the thread of the collectives does.
+void Member::wake_all() {
+  changed_.notify_all();
+  keeper_wake_.notify_one();
+  each_lane([](Lane& lane) { lane.wake.notify_one(); });
+}
+
+// The last thing that the keeper does.
 void Member::wind_up(Lock& lock) {
   changed_.wait(lock, [this] {
-    return std::ranges::none_of(messages_, [](const auto& lane) { return lane.second.runs; });
+    bool runs = false;
+    each_lane([&runs](const Lane& lane) { runs = runs || lane.runs; });
+    return !runs;
   });
   if (failure_) {
     Notice notice{.kind = Notice::Kind::kFails, .code = static_cast<std::uint32_t>(failure_->code)};
@@ -493,43 +659,54 @@ void Member::wind_up(Lock& lock) {
 }
 
 void Member::leave() noexcept {
+  const internal::SigPipeBlocked quiet;
   Lock lock(mutex_);
   if (is_leaving_) return;
   is_leaving_ = true;
-  const auto is_idle = [this] {
-    return collectives_.queue.empty() &&
-           std::ranges::all_of(messages_, [](const auto& lane) { return lane.second.queue.empty(); });
+  // All may have called an operation, and this participant does not know it yet.
+  const auto is_decided = [this] {
+    bool all_are = true;
+    each_lane([&](const Lane& lane) {
+      all_are = all_are && (lane.queue.size() != 1 || lane.queue.front()->phase_ == Phase::kRunning);
+    });
+    return all_are;
   };
-  const auto runs = [](const Lane& lane) {
-    return lane.queue.empty() || (lane.queue.size() == 1 && lane.queue.front()->phase_ == Phase::kRunning);
-  };
-  if (!runs(collectives_) ||
-      !std::ranges::all_of(messages_, [&](const auto& lane) { return runs(lane.second); }))
-    set_failure(lock, {.why = str(of_group(spec_.rank), " has left the group")});
-  changed_.wait(lock, [&] { return failure_ || is_idle(); });
+  changed_.wait_for(lock, kTelling, [&] { return failure_ || is_decided(); });
+  bool waits_for_others = false;
+  each_lane([&](const Lane& lane) {
+    waits_for_others = waits_for_others || lane.queue.size() > 1 ||
+                       (lane.queue.size() == 1 && lane.queue.front()->phase_ != Phase::kRunning);
+  });
+  if (waits_for_others) set_failure(lock, {.why = text(of_group(spec_.rank), " has left the group")});
+  changed_.wait(lock, [this] {
+    bool is_idle = true;
+    each_lane([&](const Lane& lane) { is_idle = is_idle && lane.queue.empty(); });
+    return failure_ || is_idle;
+  });
   if (!failure_) {
-    const Notice notice{.kind = Notice::Kind::kLeaves, .number = completed_};
-    lock.unlock();
     for (int rank = 0; rank < spec_.size; ++rank) {
-      if (rank != spec_.rank) tell(rank, notice);
+      if (rank == spec_.rank) continue;
+      const Notice notice{.kind = Notice::Kind::kLeaves, .completed = completed_with(rank)};
+      lock.unlock();
+      tell(rank, notice);
+      lock.lock();
     }
-    lock.lock();
     changed_.wait_for(lock, kLeaving, [this] {
       return failure_ || std::ranges::count_if(peers_, &Peer::has_all) == spec_.size - 1;
     });
   }
   is_left_ = true;
-  changed_.notify_all();
+  wake_all();
   changed_.wait(lock, [this] { return is_closed_; });
 }
 
 void Member::end_threads() noexcept {
-  if (!collectives_.thread.joinable()) return;
+  if (!keeper_.joinable()) return;
   leave();
-  collectives_.thread.join();
-  for (auto& [key, lane] : messages_) {
+  keeper_.join();
+  each_lane([](Lane& lane) {
     if (lane.thread.joinable()) lane.thread.join();
-  }
+  });
   for (Peer& peer : peers_) {
     if (peer.listener.joinable()) peer.listener.join();
   }
@@ -551,6 +728,7 @@ class GlooCommunicator final : public Communicator {
     }
   }
   void abort(const Error& why) override {
+    if (!member_->is_of_this_process()) return;
     member_->fail({.why = str("participant ", rank(), " of ", size(), " ended the group: ", why.message())});
   }
 
@@ -573,8 +751,22 @@ std::unique_ptr<Communicator> connect_gloo(const GlooGroupSpec& spec, Rendezvous
     throw InvalidArgument(str("connect_gloo: there is no member ", spec.rank, " of ", spec.size));
   if (spec.patience <= std::chrono::milliseconds(0))
     throw InvalidArgument("connect_gloo: the patience is not positive");
-  auto member = std::make_shared<Member>(spec, rendezvous, deadline, stop);
-  member->start_threads();
+  GlooGroupSpec own = spec;
+  own.patience = std::min(spec.patience, kMostPatience);
+  const internal::SigPipeBlocked quiet;
+  const auto failed = [&spec](const std::exception& error) {
+    return Error(ErrorCode::kUnavailable, str("group '", spec.name, "' cannot be built: ", error.what()));
+  };
+  std::shared_ptr<Member> member;
+  try {
+    member = std::make_shared<Member>(own, rendezvous, deadline, stop);
+    member->start_threads();
+  } catch (const GlooLost& lost) {  // somebody has gone already
+    throw failed(lost);
+  } catch (const std::system_error& error) {
+    if (member != nullptr) member->fail({.why = text(error.what())});
+    throw failed(error);
+  }
   return std::make_unique<GlooCommunicator>(std::move(member));
 }
 

@@ -15,19 +15,21 @@
 //   reduce_scatter   B (N-1)/N           all_gather       B (N-1)/N           (B: of the whole array)
 //   broadcast        the root B (N-1)    send             B
 //
-// Calls go on by themselves, on threads of the participant: one for collectives, one after the other, and one for each direction
-// of messages with another participant. Contract and failures are as core/communicators/communicator.h describes. What is
-// different:
+// A call is performed by whoever waits for it. One that nobody waits for goes on by itself a millisecond or two later, and so do
+// those that follow it, at once: on threads of the participant, one for collectives, one after the other, and one for each
+// direction of messages with another participant. Contract and failures are as core/communicators/communicator.h describes. What
+// is different:
 //   deadline  that it names is the first participant, by rank, that had not come; the others need not have come either.
+//             Time in which earlier calls ran, which all had made, does not count.
 //   lost      A participant is lost when its connection ends. One that is cut off without a word is noticed by deadlines, and by
 //             GlooGroupSpec::patience in the midst of an operation.
 //   failure   whoever notices it tells the others, so that all have the same reason, if it reaches them.
 //   leaving   close() waits up to two seconds, until the others have got all that this participant sent.
 //
-// A child that fork() makes leaves the group of its parent alone; give it one of its own.
+// A child that fork() makes can make no calls in the group of its parent, and leaves it alone; give it one of its own.
 //
 // The connections are neither encrypted nor do they ask who connects: use them in networks that you trust. No signal is delivered
-// to the threads; a connection that ends raises no SIGPIPE.
+// to the threads of the participant; a connection that ends raises no SIGPIPE in any thread.
 //
 // Thread safety: one thread at a time for a communicator, and for each of its Pendings; abort() from any thread.
 #pragma once
@@ -49,7 +51,7 @@ struct GlooGroupSpec {
   // A name or an address of this machine, without a port, at which the others reach it; it chooses the network.
   std::string host = "127.0.0.1";
   int generation = 0;  // 1 for the group after the first one has failed, and so on
-  // In the midst of an operation, for the next piece of another participant.
+  // In the midst of an operation, for the next piece of another participant; twice that where it may be any of them.
   std::chrono::milliseconds patience = std::chrono::seconds(10);
 };
 

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -20,6 +19,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/base/printable.h"
+#include "lockstep/core/base/thread_guards.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {
@@ -43,18 +43,19 @@ std::string number_of(const std::string& host) {
     throw InvalidArgument(str("connect_gloo: the host '", printable(host), "' is not found: ",
                               failure != 0 ? ::gai_strerror(failure) : "it has no address"));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
-  const int probe = ::socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, found->ai_protocol);
-  const bool is_here = probe >= 0 && ::bind(probe, found->ai_addr, found->ai_addrlen) == 0;
-  const int why = errno;
-  if (probe >= 0) ::close(probe);
-  if (!is_here)
-    throw InvalidArgument(str("connect_gloo: the host '", printable(host),
-                              "' is not one of this machine: ", std::generic_category().message(why)));
-  std::array<char, NI_MAXHOST> number{};
-  if (::getnameinfo(found->ai_addr, found->ai_addrlen, number.data(), number.size(), nullptr, 0,
-                    NI_NUMERICHOST) != 0)
-    throw InvalidArgument(str("connect_gloo: the host '", printable(host), "' has no address"));
-  return number.data();
+  int why = 0;
+  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+    const int probe = ::socket(address->ai_family, address->ai_socktype | SOCK_CLOEXEC, address->ai_protocol);
+    const bool is_here = probe >= 0 && ::bind(probe, address->ai_addr, address->ai_addrlen) == 0;
+    if (!is_here) why = errno;
+    if (probe >= 0) ::close(probe);
+    std::array<char, NI_MAXHOST> number{};
+    if (is_here && ::getnameinfo(address->ai_addr, address->ai_addrlen, number.data(), number.size(), nullptr,
+                                 0, NI_NUMERICHOST) == 0)
+      return number.data();
+  }
+  throw InvalidArgument(str("connect_gloo: the host '", printable(host),
+                            "' is not one of this machine: ", std::generic_category().message(why)));
 }
 
 // Whatever Gloo throws is about the connection.
@@ -73,20 +74,6 @@ void over_gloo(const F& call) {
 }
 
 }  // namespace
-
-// --- signals
-
-struct SignalsBlocked::Mask {
-  sigset_t signals;
-};
-
-SignalsBlocked::SignalsBlocked() : before_(std::make_unique<Mask>()) {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before_->signals);
-}
-
-SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_->signals, nullptr); }
 
 // --- connecting
 

@@ -1,6 +1,6 @@
 // core/gloo/internal/exchange.h - what a participant sends and receives for each call.
 //
-// Thread safety: collectives on one thread; each direction of messages with another participant on one thread.
+// Thread safety: collectives one after the other, on any threads; so are the messages of each direction with another participant.
 #pragma once
 
 #include <array>
@@ -60,6 +60,7 @@ class GlooExchange {
   void meet(const CommunicatorCall& call, std::uint64_t number, GlooProgress& progress);
   void compute_small(const CommunicatorCall& call, std::uint64_t number);
   std::vector<Part> parts_of(const CommunicatorCall& call) const;
+  std::int64_t piece_bytes() const;
   void combine(const CommunicatorCall& call, std::span<const Part> parts, GlooProgress& progress);
   void copy(const CommunicatorCall& call, GlooProgress& progress);
   const Call& call_of(int rank, std::uint64_t number) const;

@@ -39,19 +39,6 @@ class GlooLost : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// For as long as it lives, threads that this thread starts get no signals.
-class SignalsBlocked {
- public:
-  SignalsBlocked();
-  ~SignalsBlocked();
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  struct Mask;
-  std::unique_ptr<Mask> before_;
-};
-
 class GlooBuffer;
 
 class GlooMesh {

@@ -1,5 +1,6 @@
 // Tests: core/gloo/gloo_group.cpp, core/gloo/exchange.cpp, core/gloo/mesh.cpp
-// Most of these tests play all participants in one process: a call returns at once, and threads of the participants go on with it.
+// Most of these tests play all participants in one process: a call returns at once, and whoever waits for it, or else a thread of the
+// participant, goes on with it.
 #include "lockstep/core/gloo/gloo_group.h"
 
 #include <chrono>
@@ -19,6 +20,7 @@
 
 #include "lockstep/core/communicators/group.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/membership/membership.h"
 #include "support/forked.h"
 #include "support/random_tensors.h"
 #include "support/temporary_folder.h"
@@ -338,17 +340,19 @@ TEST(GlooMismatch, FailsOnEveryParticipantAndNamesBothSides) {
 }
 
 TEST(GlooMismatch, MessagesOfDifferentLengths) {
-  Team team(3);
-  std::vector<float> a(4), b(4);
-  Pending send = team[0].send(kF32, a.data(), 4, 1);
-  Pending receive = team[1].receive(kF32, b.data(), 3, 0);
-  for (Pending* pending : {&send, &receive}) {
-    const Failed failure = failure_of(std::move(*pending));
-    EXPECT_EQ(failure.code, ErrorCode::kInvalidArgument) << failure.message;
-    EXPECT_THAT(failure.message, AllOf(HasSubstr("participant 0 called send(f32, 4, to 1)"),
-                                       HasSubstr("participant 1 called receive(f32, 3, from 0)")));
+  for (const std::int64_t sent : {0, 4}) {
+    Team team(3);
+    std::vector<float> a(4), b(4);
+    Pending send = team[0].send(kF32, a.data(), sent, 1);
+    Pending receive = team[1].receive(kF32, b.data(), 3, 0);
+    for (Pending* pending : {&send, &receive}) {
+      const Failed failure = failure_of(std::move(*pending));
+      EXPECT_EQ(failure.code, ErrorCode::kInvalidArgument) << failure.message;
+      EXPECT_THAT(failure.message, AllOf(HasSubstr(str("participant 0 called send(f32, ", sent, ", to 1)")),
+                                         HasSubstr("participant 1 called receive(f32, 3, from 0)")));
+    }
+    EXPECT_EQ(failure_of(team[2].barrier()).code, ErrorCode::kUnavailable);
   }
-  EXPECT_EQ(failure_of(team[2].barrier()).code, ErrorCode::kUnavailable);
 }
 
 // --- loss
@@ -446,6 +450,16 @@ TEST(GlooDeadline, IsSeenByDone) {
   Pending pending = team[0].barrier(deadline_in(20ms));
   for (int i = 0; i < 10'000 && !pending.done(); ++i) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(failure_of(std::move(pending)).code, ErrorCode::kDeadlineExceeded);
+}
+
+// Nobody waits for the call whose deadline passes.
+TEST(GlooDeadline, OfACallThatNobodyWaitsForEndsTheOthers) {
+  Team team(2);
+  float x = 1, y = 1;
+  Pending first = small_sum(team[0], &x, deadline_in(1s));
+  Pending second = small_sum(team[0], &y);
+  expect_lost(std::move(second), "the deadline passed before participant 1 of 2 had called it");
+  EXPECT_EQ(failure_of(std::move(first)).code, ErrorCode::kDeadlineExceeded);
 }
 
 TEST(GlooDeadline, OfAMessageNamesTheOtherEnd) {
@@ -571,6 +585,78 @@ TEST(GlooProcesses, OneThatIsStoppedInTheMidstIsNamed) {
   waitpid(child, nullptr, 0);
   EXPECT_THAT(failure.code, AnyOf(ErrorCode::kUnavailable, ErrorCode::kDeadlineExceeded)) << failure.message;
   EXPECT_THAT(failure.message, AnyOf(HasSubstr("participant 1 of 2"), HasSubstr("another participant")));
+}
+
+// Without a deadline, and with much patience: the membership notices.
+TEST(GlooProcesses, AMembershipEndsTheGroupOfOneThatIsStopped) {
+  const TemporaryFolder folder;
+  const auto join = [&](int rank) {
+    return Membership::join(
+        {.worker = {.index = rank, .rank = rank, .count = 2}, .folder = folder.path(), .lost = 2s},
+        deadline_in(30s));
+  };
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      const auto membership = join(1);
+      const auto comm = connect_gloo({.rank = 1, .size = 2}, *membership, deadline_in(30s));
+      raise(SIGSTOP);
+    } catch (...) {
+    }
+    _exit(0);
+  }
+  const auto membership = join(0);
+  const auto comm = connect_gloo({.rank = 0, .size = 2, .patience = 100s}, *membership, deadline_in(30s));
+  membership->when_lost([&](const LostMember& lost) { comm->abort(lost.error()); });
+  float x = 1;
+  expect_lost(small_sum(*comm, &x), "worker:1 (127.0.0.1) is lost: silent for 2.");
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+// Nobody waits for the call, and the participant leaves.
+TEST(GlooProcesses, LeavingDoesNotWaitForOneThatIsStopped) {
+  const TemporaryFolder folder;
+  const pid_t child = child_of(folder.path(), 1, [] { raise(SIGSTOP); });
+  FileRendezvous rendezvous(folder.path());
+  auto comm = connect_gloo({.rank = 0, .size = 2, .patience = 500ms}, rendezvous, deadline_in(30s));
+  std::vector<float> values(50'000, 2.0F);
+  comm->all_reduce(kSum, kF32, values.data(), values.data(), 50'000, deadline_in(30s)).wait();
+  int status = 0;
+  waitpid(child, &status, WUNTRACED);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  Pending later = comm->all_reduce(kSum, kF32, values.data(), values.data(), 50'000);
+  std::this_thread::sleep_for(20ms);
+  const auto start = std::chrono::steady_clock::now();
+  comm.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 20s);
+  EXPECT_EQ(failure_of(std::move(later)).code, ErrorCode::kUnavailable);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+TEST(GlooProcesses, AChildMakesNoCallsInTheGroupOfItsParent) {
+  Team team(2);
+  float x = 1, y = 1;
+  Pending before = small_sum(team[0], &x);
+  EXPECT_EQ(testing::exit_status_of_child([&] {
+              int refused = 0;
+              for (const auto& call : std::initializer_list<std::function<void()>>{
+                       [&] { static_cast<void>(team[1].barrier()); }, [&] { before.wait(); }}) {
+                try {
+                  call();
+                } catch (const FailedPrecondition&) {
+                  ++refused;
+                }
+              }
+              team[0].abort(Error(ErrorCode::kUnavailable, "not for the parent"));
+              before = Pending();
+              return refused;
+            }),
+            2);
+  small_sum(team[1], &y).wait();
+  before.wait();
+  EXPECT_EQ(x, 2.0F);
 }
 
 TEST(GlooProcesses, AChildLeavesTheGroupOfItsParentAlone) {
