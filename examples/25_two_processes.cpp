@@ -35,9 +35,10 @@ Graph step() {
 
 // What worker `rank` does; the rank of the one that was lost in the end, or -1.
 int work(int rank, const std::filesystem::path& folder) {
-  const auto membership =
-      Membership::join({.worker = {.index = rank, .rank = rank, .count = 2}, .folder = folder},
-                       deadline_in(std::chrono::seconds(30)));
+  const auto membership = Membership::join({.worker = {.index = rank, .rank = rank, .count = 2},
+                                            .folder = folder,
+                                            .lost = std::chrono::seconds(5)},
+                                           deadline_in(std::chrono::seconds(30)));
   const auto group = std::make_shared<Group>(
       connect_gloo({.rank = rank, .size = 2}, *membership, deadline_in(std::chrono::seconds(30))));
   int lost = -1;
