@@ -1,4 +1,4 @@
-// Tests: core/gloo/gloo_group.cpp, core/gloo/exchange.cpp, core/gloo/mesh.cpp
+// Tests: core/gloo/gloo_group.cpp, core/gloo/member.cpp, core/gloo/member_end.cpp, core/gloo/exchange.cpp, core/gloo/mesh.cpp
 // Most of these tests play all participants in one process: a call returns at once, and whoever waits for it, or else a thread of the
 // participant, goes on with it.
 #include "lockstep/core/gloo/gloo_group.h"
