@@ -1,19 +1,19 @@
 // core/membership/membership.h - the workers of a job, who know of each other: who they are, who is lost, and whether they agree.
 //
 //   const WorkerSpec me = cluster_from_environment().worker;
-//   const auto membership = Membership::join({.worker = me, .host = "10.0.0.2"}, deadline_in(5min));
+//   const auto membership = Membership::join({.worker = me, .host = "10.0.0.2", .secret = secret}, deadline_in(5min));
 //   auto comm = connect_gloo({.rank = me.rank, .size = me.count, .host = "10.0.0.2"}, *membership);   // it is a Rendezvous
 //   membership->when_lost([&](const LostMember& lost) { comm->abort(lost.error()); });
 //
-// Each worker has one connection to the worker of rank 0, beside those that carry data. Both sides send signs of life. A worker whose
-// connection ends, or that was silent for MembershipSpec::lost, is lost: the worker of rank 0 tells all others, each of which calls
-// when_lost() and ends what waits here. One that leaves by leave() is not lost. If the worker of rank 0 is lost, or one is cut off from it,
-// each finds that by itself.
+// Each worker has one connection to the worker of rank 0, beside those that carry data. Both sides send signs of life. A worker is
+// lost if its connection ends, or if it was silent for MembershipSpec::lost. The worker of rank 0 tells all others; each of them
+// calls when_lost() and ends what waits here. One that leaves by leave() is not lost. If the worker of rank 0 is lost, or if one is
+// cut off from it, each finds that by itself.
 //
-//   order     join() returns when all workers have come together. A worker that ends before that may come again; afterwards nobody may
-//             join, but a new generation of the job can, once this one has ended.
-//   secret    proves that a worker belongs to the job, and seals every message (HMAC-SHA256); nothing is encrypted. Without one only
-//             addresses of this machine are accepted, unless `is_open`.
+//   order     join() returns after all workers have come together. A worker that ends before that may come again. Afterwards nobody
+//             may join; a new generation of the job can, after this one has ended.
+//   secret    proves that a worker belongs to the job, and seals every message (HMAC-SHA256); nothing is encrypted. Without one
+//             only addresses of this machine are accepted, unless `is_open`.
 //   failure   Error. kUnavailable: somebody is lost or has left, or this process stood still and the others went on without it;
 //             kInvalidArgument: it may not join, or members differ; kDeadlineExceeded: names who has not come.
 //
@@ -63,8 +63,8 @@ struct LOCKSTEP_API LostMember {
 
 struct MembershipSpec {
   WorkerSpec worker = {};  // its coordinator is where the worker of rank 0 listens
-  // A name or address of this machine, which the others see in messages; of the worker of rank 0, where it listens if no coordinator
-  // is given.
+  // A name or address of this machine, which the others see in messages. The worker of rank 0 listens there if no coordinator is
+  // given.
   std::string host = "127.0.0.1";
   // Where the worker of rank 0 leaves word of its address, if no coordinator is given; a folder that all see.
   std::filesystem::path folder = {};
@@ -87,13 +87,14 @@ class LOCKSTEP_API Membership final : public Rendezvous {
   int size() const;
   const Participant& participant(int rank) const;
 
-  // At most one function; called once, on a thread of the membership, or at once if it is too late. It must neither throw nor call leave().
+  // At most one function. It is called once, on a thread of the membership; or at once, if somebody is lost already. It must
+  // neither throw nor call leave().
   void when_lost(std::function<void(const LostMember&)> call);
   // Throws what has ended the membership, if something has.
   void check() const;
 
-  // Whether all workers claim the same `text` of a subject, such as the schedule of a program. All have to ask, in any order. Throws
-  // InvalidArgument, which shows the first line that differs and whose it is, on all workers that ask. A subject is asked about once.
+  // Whether all workers claim the same `text` of a subject, such as the schedule of a program. All have to ask, in any order, and
+  // once about a subject. Throws InvalidArgument on all workers that ask; it shows the first line that differs, and whose it is.
   void agree(const std::string& subject, std::string text, Deadline deadline = {});
 
   void report(const MemberProgress& progress);

@@ -1,5 +1,5 @@
-// tests/support/simulated_job.h - the workers of a job in one process and in time that is made up: what the hub and its guests do about
-// processes that die, freeze or are cut off, as often and as fast as a test wants.
+// tests/support/simulated_job.h - the workers of a job in one process and in time that is made up: what the hub and its guests do
+// about processes that die, freeze or are cut off, as often and as fast as a test wants.
 #pragma once
 
 #include <algorithm>

@@ -36,7 +36,8 @@ class LOCKSTEP_API Claims {
     int whom = 0;
   };
 
-  // A member claims something about a subject, which no two claims of one member share. No deadline: it waits for as long as it takes.
+  // A member claims something about a subject, which no two claims of one member share. No deadline: it waits for as long as it
+  // takes.
   void claim(int member, const std::string& subject, const std::string& hash, SteadyTime now,
              std::optional<SteadyTime> deadline);
   void text(int member, const std::string& subject, std::string_view text);

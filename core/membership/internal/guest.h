@@ -1,7 +1,7 @@
 // core/membership/internal/guest.h - a member of a job, as it talks to the hub.
 //
-// Like the hub it has no clock, no socket and no thread. It connects until it is seated or refused; from then on it sends signs of life
-// and expects them. What a process asks for is answered by messages: it looks again after each.
+// Like the hub it has no clock, no socket and no thread. It connects until it is seated or refused; from then on it sends signs of
+// life and expects them. What a process asks for is answered by messages: it looks again after each.
 //
 // Thread safety: one thread at a time.
 #pragma once

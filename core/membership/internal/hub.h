@@ -1,12 +1,12 @@
-// core/membership/internal/hub.h - the member of a job that all others are connected to: it seats them, keeps what they leave for each
-// other, compares what they claim, and says who is lost.
+// core/membership/internal/hub.h - the member of a job to which all others are connected. It seats them, keeps what they leave for
+// each other, compares what they claim, and says who is lost.
 //
 // It has no clock, no socket and no thread: whoever owns it tells what happened and when, and carries out what it asks of its Wire.
 //
-//   seating    A guest shows that it knows the secret, and which member of which job and generation it is. When all have a seat, all
-//              get the roster. One whose connection ends before that may come again.
-//   beats      Each side sends something every Pace::beat. A guest that was silent for Pace::lost, or whose connection ended and that
-//              had not taken leave, is lost. The verdict goes to all others, and the hub stays until they have it.
+//   seating    A guest shows that it knows the secret, and which member of which job and generation it is. After all have a seat,
+//              all get the roster. One whose connection ends before that may come again.
+//   beats      Each side sends something every Pace::beat. A guest is lost if it was silent for Pace::lost, or if its connection
+//              ended and it had not taken leave. The verdict goes to all others, and the hub stays until they have it.
 //   strangers  are bounded in number, in what they may send, and in time.
 //
 // Thread safety: one thread at a time.

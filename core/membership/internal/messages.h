@@ -21,8 +21,8 @@ constexpr std::int64_t kProtocol = 1;
 enum class MessageKind : std::uint8_t {
   // The hub to whoever connects: its protocol; "lockstep", a nonce.
   kChallenge = 1,
-  // A guest to the hub: generation, index (-1: a visitor), number of members, replicas; the job, its task, its address, a nonce, and
-  // the HMAC with the secret of both nonces and all of this.
+  // A guest to the hub: generation, index (-1: a visitor), number of members, replicas; the job, its task, its address, a nonce,
+  // and the HMAC with the secret of both nonces and all of this.
   kJoin,
   // The hub to a guest: whether it may try again, its generation; why.
   kRefuse,
