@@ -1,13 +1,15 @@
 // core/dynamic_library.cpp - libraries that are looked for when they are first needed.
 #include "lockstep/core/dynamic_library.h"
 
+#include <utility>
+
 #include <dlfcn.h>
 
 namespace lockstep {
 
-DynamicLibrary::DynamicLibrary(const char* file)
-    : file_(file), library_(dlopen(file, RTLD_NOW | RTLD_LOCAL)) {
-  if (library_ == nullptr) found_ = Decision::no(str(file, " was not found: ", dlerror()));
+DynamicLibrary::DynamicLibrary(std::string file)
+    : file_(std::move(file)), library_(dlopen(file_.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+  if (library_ == nullptr) found_ = Decision::no(str(file_, " was not found: ", dlerror()));
 }
 
 void* DynamicLibrary::find(const char* name) {

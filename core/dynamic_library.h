@@ -8,6 +8,8 @@
 // Thread safety: as a plain object.
 #pragma once
 
+#include <string>
+
 #include "lockstep/core/base/export.h"
 #include "lockstep/core/error.h"
 
@@ -15,7 +17,7 @@ namespace lockstep {
 
 class LOCKSTEP_API DynamicLibrary {
  public:
-  explicit DynamicLibrary(const char* file);
+  explicit DynamicLibrary(std::string file);
 
   // The reason of a no says what was looked for.
   const Decision& found() const { return found_; }
@@ -27,7 +29,7 @@ class LOCKSTEP_API DynamicLibrary {
  private:
   void* find(const char* name);  // null: it is not there
 
-  const char* file_;
+  std::string file_;
   void* library_;
   Decision found_ = Decision::yes();
 };

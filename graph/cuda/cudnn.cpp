@@ -15,8 +15,7 @@ namespace lockstep {
 namespace internal::cuda {
 
 CudnnLibrary::CudnnLibrary() {
-  static const std::string file = str("libcudnn.so.", CUDNN_MAJOR);
-  DynamicLibrary library(file.c_str());
+  DynamicLibrary library(str("libcudnn.so.", CUDNN_MAJOR));
 #define LOCKSTEP_CUDNN_LOADED(name) library.load(name, "cudnn" #name);
   LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_CUDNN_LOADED)
   LOCKSTEP_CUDNN_NEWER_FUNCTIONS(LOCKSTEP_CUDNN_LOADED)

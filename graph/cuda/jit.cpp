@@ -13,11 +13,11 @@
 #include <vector>
 
 #include <cuda_runtime_api.h>
-#include <nvrtc.h>
 #include <unistd.h>
 
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/core/error.h"
+#include "lockstep/graph/cuda/internal/toolkit_libraries.h"
 
 namespace lockstep::internal::cuda {
 
@@ -29,37 +29,39 @@ constexpr const char* kMagic = "lockstep cubin 1\n";
 
 void check(nvrtcResult status, const char* what) {
   if (status != NVRTC_SUCCESS)
-    throw Error(ErrorCode::kInternal, str("NVRTC, ", what, ": ", nvrtcGetErrorString(status)));
+    throw Error(ErrorCode::kInternal, str("NVRTC, ", what, ": ", Nvrtc::get().GetErrorString(status)));
 }
 
 class Compilation {
  public:
   explicit Compilation(const std::string& source) {
-    check(nvrtcCreateProgram(&program_, source.c_str(), "kernel.cu", 0, nullptr, nullptr), "a new program");
+    check(Nvrtc::get().CreateProgram(&program_, source.c_str(), "kernel.cu", 0, nullptr, nullptr),
+          "a new program");
   }
-  ~Compilation() { static_cast<void>(nvrtcDestroyProgram(&program_)); }
+  ~Compilation() { static_cast<void>(Nvrtc::get().DestroyProgram(&program_)); }
   Compilation(const Compilation&) = delete;
   Compilation& operator=(const Compilation&) = delete;
 
   std::string run(int capability, std::string* warnings) {
     const std::string architecture = str("--gpu-architecture=sm_", capability);
     const std::array<const char*, 3> options = {architecture.c_str(), "--std=c++17", "--fmad=false"};
-    if (nvrtcCompileProgram(program_, static_cast<int>(options.size()), options.data()) != NVRTC_SUCCESS)
+    if (Nvrtc::get().CompileProgram(program_, static_cast<int>(options.size()), options.data()) !=
+        NVRTC_SUCCESS)
       throw Error(ErrorCode::kInternal, str("a kernel does not compile: ", log()));
     if (warnings != nullptr) *warnings = log();
     std::size_t bytes = 0;
-    check(nvrtcGetCUBINSize(program_, &bytes), "the size of the code");
+    check(Nvrtc::get().GetCUBINSize(program_, &bytes), "the size of the code");
     std::string code(bytes, '\0');
-    check(nvrtcGetCUBIN(program_, code.data()), "the code");
+    check(Nvrtc::get().GetCUBIN(program_, code.data()), "the code");
     return code;
   }
 
  private:
   std::string log() {
     std::size_t bytes = 0;
-    check(nvrtcGetProgramLogSize(program_, &bytes), "the size of the log");
+    check(Nvrtc::get().GetProgramLogSize(program_, &bytes), "the size of the log");
     std::string text(bytes, '\0');
-    check(nvrtcGetProgramLog(program_, text.data()), "the log");
+    check(Nvrtc::get().GetProgramLog(program_, text.data()), "the log");
     return text.substr(0, text.find('\0'));
   }
 
@@ -85,7 +87,7 @@ fs::path cache_folder() {
 // What the code belongs to; stands in front of it in the file.
 std::string key_of(const std::string& source, int capability) {
   int major = 0, minor = 0;
-  check(nvrtcVersion(&major, &minor), "its version");
+  check(Nvrtc::get().Version(&major, &minor), "its version");
   return str(kMagic, "sm_", capability, " nvrtc ", major, ".", minor, "\n", source);
 }
 

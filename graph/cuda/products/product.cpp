@@ -5,11 +5,10 @@
 #include <cstddef>
 #include <mutex>
 
-#include <cublasLt.h>
-
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/core/error.h"
 #include "lockstep/graph/cuda/internal/jit.h"
+#include "lockstep/graph/cuda/internal/toolkit_libraries.h"
 
 namespace lockstep::internal::cuda {
 
@@ -22,7 +21,7 @@ constexpr std::size_t kWorkspace = std::size_t{32}
 void check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw Error(status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
-              str("cuBLASLt, ", what, ": ", cublasLtGetStatusName(status)));
+              str("cuBLASLt, ", what, ": ", CublasLt::get().GetStatusName(status)));
 }
 
 // One for each card, made when it is first used.
@@ -31,17 +30,17 @@ cublasLtHandle_t handle_of(int card) {
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
   cublasLtHandle_t& handle = handles->at(static_cast<std::size_t>(card));
-  if (handle == nullptr) check(cublasLtCreate(&handle), "a handle");
+  if (handle == nullptr) check(CublasLt::get().Create(&handle), "a handle");
   return handle;
 }
 
 // What cuBLASLt makes, with what frees it.
-template <class T, cublasStatus_t (*destroy)(T)>
+template <class T, auto CublasLt::*destroy>
 class Owned {
  public:
   Owned() = default;
   ~Owned() {
-    if (object_ != nullptr) static_cast<void>(destroy(object_));
+    if (object_ != nullptr) static_cast<void>((CublasLt::get().*destroy)(object_));
   }
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
@@ -89,7 +88,7 @@ class FloatProduct::Plan {
     const cublasComputeType_t arithmetic = is_f64_   ? CUBLAS_COMPUTE_64F
                                            : in_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                      : CUBLAS_COMPUTE_32F;
-    check(cublasLtMatmulDescCreate(operation_.place(), arithmetic, is_f64_ ? CUDA_R_64F : CUDA_R_32F),
+    check(CublasLt::get().MatmulDescCreate(operation_.place(), arithmetic, is_f64_ ? CUDA_R_64F : CUDA_R_32F),
           "an operation");
     set_transposed(CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_b);
     set_transposed(CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_a);
@@ -99,16 +98,16 @@ class FloatProduct::Plan {
     make_layout(a_, type, product.transpose_a ? product.m : product.k,
                 product.transpose_a ? product.k : product.m, product.batch, product.a_step);
     make_layout(c_, type, product.n, product.m, product.batch, product.m * product.n);
-    Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
-    check(cublasLtMatmulPreferenceCreate(preference.place()), "a preference");
-    check(cublasLtMatmulPreferenceSetAttribute(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                               &kWorkspace, sizeof kWorkspace),
+    Owned<cublasLtMatmulPreference_t, &CublasLt::MatmulPreferenceDestroy> preference;
+    check(CublasLt::get().MatmulPreferenceCreate(preference.place()), "a preference");
+    check(CublasLt::get().MatmulPreferenceSetAttribute(
+              preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof kWorkspace),
           "the size of its memory");
     for (const cublasLtMatmulPreferenceAttributes_t which :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-      check(cublasLtMatmulPreferenceSetAttribute(preference.get(), which, &product.alignment,
-                                                 sizeof product.alignment),
+      check(CublasLt::get().MatmulPreferenceSetAttribute(preference.get(), which, &product.alignment,
+                                                         sizeof product.alignment),
             "an alignment");
     const cublasLtEpilogue_t wanted = epilogue_of(product);
     const bool has_vector = product.bias || product.sums != Product::Sums::kNone;
@@ -131,9 +130,9 @@ class FloatProduct::Plan {
       set_vector(m.bias != nullptr ? m.bias : m.sums);
     }
     const cublasStatus_t status =
-        cublasLtMatmul(handle_, operation_.get(), one, m.b, b_.get(), m.a, a_.get(),
-                       added != nullptr ? one : none, added != nullptr ? added : m.c, c_.get(), m.c, c_.get(),
-                       &choice_.algo, workspace, kWorkspace, stream);
+        CublasLt::get().Matmul(handle_, operation_.get(), one, m.b, b_.get(), m.a, a_.get(),
+                               added != nullptr ? one : none, added != nullptr ? added : m.c, c_.get(), m.c,
+                               c_.get(), &choice_.algo, workspace, kWorkspace, stream);
     // Its heuristic has epilogues that the call does not know.
     const bool is_refused = status == CUBLAS_STATUS_INVALID_VALUE || status == CUBLAS_STATUS_NOT_SUPPORTED;
     if (is_refused && does_all_ && epilogue_of(product_) != CUBLASLT_EPILOGUE_DEFAULT) {
@@ -145,7 +144,7 @@ class FloatProduct::Plan {
   }
 
  private:
-  using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+  using Layout = Owned<cublasLtMatrixLayout_t, &CublasLt::MatrixLayoutDestroy>;
 
   // The product alone.
   const Plan& plain() const {
@@ -161,12 +160,12 @@ class FloatProduct::Plan {
 
   // False: there is no algorithm that does this too.
   bool choose(cublasLtMatmulPreference_t preference, cublasLtEpilogue_t epilogue, bool has_vector) {
-    check(cublasLtMatmulDescSetAttribute(operation_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
-                                         sizeof epilogue),
+    check(CublasLt::get().MatmulDescSetAttribute(operation_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                                 sizeof epilogue),
           "what follows a product");
     set_vector(has_vector ? any_vector() : nullptr);
     int found = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+    const cublasStatus_t status = CublasLt::get().MatmulAlgoGetHeuristic(
         handle_, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(), preference, 1, &choice_, &found);
     // Types and layouts that have no such algorithm are answered in more than one way.
     if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) check(status, "the choice of an algorithm");
@@ -174,33 +173,33 @@ class FloatProduct::Plan {
     if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) return true;
     // The heuristic proposes some that a call refuses.
     cublasLtMatmulHeuristicResult_t checked{};
-    return cublasLtMatmulAlgoCheck(handle_, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
-                                   &choice_.algo, &checked) == CUBLAS_STATUS_SUCCESS;
+    return CublasLt::get().MatmulAlgoCheck(handle_, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
+                                           &choice_.algo, &checked) == CUBLAS_STATUS_SUCCESS;
   }
 
   void set_vector(const void* vector) const {
-    check(cublasLtMatmulDescSetAttribute(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector,
-                                         sizeof vector),
+    check(CublasLt::get().MatmulDescSetAttribute(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector,
+                                                 sizeof vector),
           "a bias");
   }
 
   void set_transposed(cublasLtMatmulDescAttributes_t which, bool transposed) {
     const cublasOperation_t operation = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    check(cublasLtMatmulDescSetAttribute(operation_.get(), which, &operation, sizeof operation),
+    check(CublasLt::get().MatmulDescSetAttribute(operation_.get(), which, &operation, sizeof operation),
           "a transposition");
   }
 
   static void make_layout(Layout& layout, cudaDataType_t type, std::int64_t columns, std::int64_t rows,
                           std::int64_t batch, std::int64_t step) {
-    check(cublasLtMatrixLayoutCreate(layout.place(), type, static_cast<std::uint64_t>(columns),
-                                     static_cast<std::uint64_t>(rows), columns),
+    check(CublasLt::get().MatrixLayoutCreate(layout.place(), type, static_cast<std::uint64_t>(columns),
+                                             static_cast<std::uint64_t>(rows), columns),
           "a layout");
     const auto count = static_cast<std::int32_t>(batch);
-    check(cublasLtMatrixLayoutSetAttribute(layout.get(), CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
-                                           sizeof count),
+    check(CublasLt::get().MatrixLayoutSetAttribute(layout.get(), CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                                   sizeof count),
           "the size of a batch");
-    check(cublasLtMatrixLayoutSetAttribute(layout.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step,
-                                           sizeof step),
+    check(CublasLt::get().MatrixLayoutSetAttribute(layout.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                   &step, sizeof step),
           "the step of a batch");
   }
 
@@ -208,7 +207,7 @@ class FloatProduct::Plan {
   int card_;
   cublasLtHandle_t handle_;
   bool is_f64_;
-  Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
+  Owned<cublasLtMatmulDesc_t, &CublasLt::MatmulDescDestroy> operation_;
   Layout a_, b_, c_;
   cublasLtMatmulHeuristicResult_t choice_{};
   bool does_all_ = false;  // not the product alone
