@@ -1,5 +1,5 @@
-// Tests: graph/cuda/elementwise.cpp, graph/cuda/elementwise_source.cpp, graph/cuda/jit.cpp, graph/cuda/prelude.cpp, graph/cuda/toolkit_libraries.cpp,
-//        graph/cuda/types.cpp, graph/cuda/moves.cpp, graph/cuda/copies.cpp, graph/cuda/random.cpp,
+// Tests: graph/cuda/elementwise.cpp, graph/cuda/elementwise_source.cpp, graph/cuda/jit.cpp, graph/cuda/prelude.cpp,
+//        graph/cuda/toolkit_libraries.cpp, graph/cuda/types.cpp, graph/cuda/moves.cpp, graph/cuda/copies.cpp, graph/cuda/random.cpp,
 //        graph/cuda/rows/reductions.cpp, graph/cuda/rows/softmax.cpp, graph/cuda/rows/layer_norm.cpp,
 //        graph/cuda/rows/scans.cpp, graph/cuda/rows/rows.cpp, graph/cuda/indices/indexing.cpp,
 //        graph/cuda/indices/scatter.cpp, graph/cuda/indices/sorted_rows.cpp, graph/cuda/products/matmul.cpp,
