@@ -1,10 +1,13 @@
 // graph/cuda/random.cpp - random tensors, with the bits of the CPU (core/kernels/random.cpp): Philox, and the same arithmetic.
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/cuda/indices/internal/sorted_rows.h"
 #include "lockstep/graph/cuda/internal/elementwise.h"
 #include "lockstep/graph/cuda/internal/jit.h"
 #include "lockstep/graph/cuda/internal/kernel_set.h"
@@ -212,6 +215,65 @@ KernelFn integers_kernel(const NodeView& node, std::span<const TensorSpec> outpu
                      key_of(node));
 }
 
+// The CPU exchanges element i with element t(i), not before it, for i from 0 on (Fisher and Yates), so that result i is what lies at
+// t(i) then. That is what the last exchange before with the same t brought there from its own place j, or t(i) itself if there is
+// none; and what lay at j came from the last exchange before j with t = j, and so on: a few steps. Which exchanges those are is seen
+// where all are sorted by t.
+constexpr const char* kExchanges = R"(
+struct Args { const long long* targets; const int* places; int* before; long long* out; long long n; };
+extern "C" __global__ void kernel(const Args a) {
+  const long long step = (long long)gridDim.x * blockDim.x;
+  for (long long s = (long long)blockIdx.x * blockDim.x + threadIdx.x; s < a.n; s += step) {
+    const long long target = a.targets[s];
+)";
+// The last exchange of each target; not one of an element with itself.
+constexpr const char* kLastOfTarget = R"(
+    if (s + 1 < a.n && a.targets[s + 1] == target) continue;
+    if (a.places[s] != target) a.before[target] = a.places[s];
+    else if (s > 0 && a.targets[s - 1] == target) a.before[target] = a.places[s - 1];
+  }
+}
+)";
+constexpr const char* kResult = R"(
+    long long from = target;
+    if (s > 0 && a.targets[s - 1] == target) {
+      from = a.places[s - 1];
+      while (a.before[from] >= 0) from = a.before[from];
+    }
+    a.out[a.places[s]] = from;
+  }
+}
+)";
+
+// Behind what sorting needs: for each element, the exchange that brought there what its own exchange finds.
+std::size_t exchanges_at(std::int64_t n) {
+  constexpr std::size_t kUnit = 256;
+  return (SortedRows::room_for(n) + kUnit - 1) / kUnit * kUnit;
+}
+
+KernelFn permutation_kernel(const NodeView& node, std::span<const TensorSpec> outputs) {
+  const std::int64_t n = outputs[0].shape[0];
+  if (n == 0) return [](KernelContext&) {};
+  const std::string body =
+      "    for (int i = 0; i < 2; ++i) {\n"
+      "      const ls_word word = (ls_word(w[2 * i]) << 32) | w[2 * i + 1];\n"
+      "      PUT(i, first + i + (long long)__umul64hi(word, ls_word(a.n - first - i)));\n    }\n";
+  return [draw = draw_kernel(draw_source(DType::kI64, 2, "", body), 2, n, key_of(node)),
+          targets = SortedRows(outputs[0], n, false), last = JitKernel(str(kExchanges, kLastOfTarget)),
+          result = JitKernel(str(kExchanges, kResult)), n](KernelContext& c) {
+    draw(c);
+    const SortedRows::Sorted sorted = targets.sort(c, c.output(0));
+    void* const before = static_cast<std::byte*>(c.scratch()) + exchanges_at(n);
+    c.stream()->fill(before, std::byte{0xFF}, static_cast<std::size_t>(n) * sizeof(std::int32_t));
+    for (const JitKernel* const kernel : {&last, &result}) {
+      Arguments arguments;
+      arguments.add(sorted.rows).add(sorted.places).add(static_cast<const void*>(before));
+      arguments.add(static_cast<const void*>(c.output(0))).add(n);
+      kernel->launch(*c.stream(), blocks_for(n, kThreads), kThreads, arguments);
+    }
+  };
+}
+
 KernelFn dropout_kernel(const NodeView& node, std::span<const TensorSpec> outputs) {
   const DType dtype = outputs[0].dtype;
   const double rate = node.get<double>("rate");
@@ -231,6 +293,12 @@ void add_random_kernels(OpRegistry& registry) {
   registry.add_kernel("random_normal", "cuda", normal_kernel);
   registry.add_kernel("random_integers", "cuda", integers_kernel);
   registry.add_kernel("dropout", "cuda", dropout_kernel);
+  KernelDef permutation(permutation_kernel);
+  permutation.split = [](const NodeView&, std::span<const TensorSpec> outputs) {
+    const std::int64_t n = outputs[0].shape[0];
+    return Split{1, n == 0 ? 0 : exchanges_at(n) + static_cast<std::size_t>(n) * sizeof(std::int32_t), false};
+  };
+  registry.add_kernel("random_permutation", "cuda", std::move(permutation));
 }
 
 }  // namespace lockstep::internal::cuda

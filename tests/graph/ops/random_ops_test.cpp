@@ -75,6 +75,20 @@ TEST(RandomOps, DrawTheElementsOfTheirStream) {
   EXPECT_TRUE(results[3].bit_equal(expected));
 }
 
+// Exchanges that follow each other through the same places, few and many.
+TEST(RandomOps, PermutationsOfAnySizeAreTheKernels) {
+  for (const std::int64_t n : {1, 2, 3, 5, 17, 256, 1000, 70'001}) {
+    GraphBuilder b;
+    for (std::int64_t key = 0; key < 4; ++key) b.result(random_permutation(b, n, key));
+    const std::vector<Tensor> results = run_both(b, {}, 3);
+    for (std::uint64_t key = 0; key < 4; ++key) {
+      Tensor expected = Tensor::zeros(DType::kI64, {n});
+      kernels::permutation(RandomStream{5, key, 0, 3}, n, expected.data<std::int64_t>().data());
+      EXPECT_TRUE(results[key].bit_equal(expected)) << n << " by " << key;
+    }
+  }
+}
+
 TEST(RandomOps, WithoutAKeyEachDrawsItsOwn) {
   GraphBuilder b;
   for (int i = 0; i < 2; ++i) b.result(random_normal(b, {DType::kF32, {4}}));
