@@ -14,7 +14,7 @@ namespace {
 
 PerReplica<Value> everywhere(const Strategy& strategy, const Value& value) {
   if (strategy.num_replicas_in_sync() == 1) return value;
-  return mirrored(std::vector<Value>(static_cast<std::size_t>(strategy.num_replicas_in_sync()), value));
+  return mirrored(std::vector<Value>(static_cast<std::size_t>(strategy.num_local_replicas()), value));
 }
 
 // True if the destinations are every replica, or list the devices of all replicas.
@@ -87,7 +87,11 @@ PerReplica<Value> reduce_to(Strategy& strategy, ReduceOp op, const PerReplica<Va
 PerReplica<Value> first_replica_to(Strategy& strategy, const PerReplica<Value>& value,
                                    const Destinations& destinations, SourceSite site) {
   require_builder(strategy, "first_replica_to()", site);
-  const auto replicas = static_cast<std::size_t>(strategy.num_replicas_in_sync());
+  const auto replicas = static_cast<std::size_t>(strategy.num_local_replicas());
+  if (replicas != static_cast<std::size_t>(strategy.num_replicas_in_sync()))
+    throw Error(ErrorCode::kUnimplemented,
+                "first_replica_to() has no form for several workers yet: use broadcast_replica() in run()",
+                place_of_call("first_replica_to()", site));
   if (value.empty() || (!value.is_single() && value.size() != replicas)) {
     throw InvalidArgument(
         str("first_replica_to(): the value has ", value.size(), value.size() == 1 ? " slot" : " slots",
@@ -104,7 +108,8 @@ std::vector<PerReplica<Value>> batch_reduce_to(
   require_sum_or_mean(op, "batch_reduce_to()", site);
   GraphBuilder& builder = require_builder(strategy, "batch_reduce_to()", site);
   for (const auto& [value, to] : values) to.check_strategy(strategy, "batch_reduce_to()", site);
-  const auto replicas = static_cast<std::size_t>(strategy.num_replicas_in_sync());
+  const auto replicas = static_cast<std::size_t>(strategy.num_local_replicas());
+  const bool is_all = strategy.num_local_replicas() == strategy.num_replicas_in_sync();
   std::vector<PerReplica<Value>> results(values.size());
   std::vector<bool> done(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -112,9 +117,9 @@ std::vector<PerReplica<Value>> batch_reduce_to(
     // All values of one kind become one node, replica by replica.
     const auto alike = [&](std::size_t j) {
       const auto& [value, to] = values[j];
-      return !done[j] && on_every_replica(strategy, to) && value.size() == replicas && replicas > 1 &&
-             value.kind() == ReplicaKind::kPerReplica && value[0].dtype() == values[i].first[0].dtype() &&
-             is_floating(value[0].dtype());
+      return is_all && !done[j] && on_every_replica(strategy, to) && value.size() == replicas &&
+             replicas > 1 && value.kind() == ReplicaKind::kPerReplica &&
+             value[0].dtype() == values[i].first[0].dtype() && is_floating(value[0].dtype());
     };
     std::vector<std::size_t> group;
     for (std::size_t j = i; j < values.size() && alike(i); ++j) {
@@ -291,8 +296,8 @@ Value reduce_mapped(Strategy& strategy, ReduceOp op, const Mapped& mapped, Sourc
 PerReplica<Tensor> worker_device_index(const Strategy& strategy, SourceSite site) {
   internal::require_cross_replica(&strategy, "worker_device_index()", site);
   std::vector<Tensor> ids;
-  ids.reserve(static_cast<std::size_t>(strategy.num_replicas_in_sync()));
-  for (std::int32_t r = 0; r < strategy.num_replicas_in_sync(); ++r) ids.push_back(Tensor::scalar(r));
+  ids.reserve(static_cast<std::size_t>(strategy.num_local_replicas()));
+  for (std::int32_t r = 0; r < strategy.num_local_replicas(); ++r) ids.push_back(Tensor::scalar(r));
   return PerReplica<Tensor>(std::move(ids));
 }
 

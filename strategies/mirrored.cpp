@@ -138,17 +138,20 @@ PassPipeline MirroredStrategy::pipeline() const {
                                    .merge_updates = false}));
 
   // From here on the graph has the nodes of all replicas.
+  const bool over_workers = num_replicas_in_sync() != num_local_replicas();
   passes.add(make_replicate());
   passes.add(make_place({.devices = worker_devices(), .variables = home}));
-  passes.add(make_prove_sync());  // after everything that could break it, before anything relies on it
+  passes.add(make_prove_sync(
+      {.workers = over_workers}));  // after everything that could break it, before anything relies on it
   if (options_.share_mirrored) passes.add(make_share_mirrored());
   passes.add(make_order_collectives());  // while they are still collectives
   passes.add(make_lower_collectives({.ops = options_.cross_device_ops,
                                      .device = options_.reduce_device,
                                      .custom = options_.custom_cross_device_ops}));
   if (options_.custom_cross_device_ops != nullptr)
-    passes.add(make_prove_sync());   // do the custom ops give all replicas the same?
-  passes.add(make_insert_copies());  // it needs to know where every value is
+    passes.add(make_prove_sync());                         // do the custom ops give all replicas the same?
+  if (over_workers) passes.add(make_order_collectives());  // the calls of the group that they became
+  passes.add(make_insert_copies());                        // it needs to know where every value is
   // Last: all passes above look at single updates.
   if (options_.optimize) passes.add(make_merge_updates());
   return passes;

@@ -100,10 +100,10 @@ class MultiStepRunner {
                      const PerReplica<Value>& output) const {
     const std::string subject = str("run_steps(): the initial value for '", name, "' is ");
     if (value.empty()) throw InvalidArgument(subject + "empty", place());
-    const auto replicas = static_cast<std::size_t>(strategy_.num_replicas_in_sync());
-    const bool own = replicas > 1 && output.kind() == ReplicaKind::kPerReplica;
-    const bool fits =
-        own ? value.size() == replicas : replicas == 1 || value.kind() != ReplicaKind::kPerReplica;
+    const auto replicas = static_cast<std::size_t>(strategy_.num_local_replicas());
+    const bool several = strategy_.num_replicas_in_sync() > 1;
+    const bool own = several && output.kind() == ReplicaKind::kPerReplica;
+    const bool fits = own ? value.size() == replicas : !several || value.kind() != ReplicaKind::kPerReplica;
     if (!fits) {
       throw InvalidArgument(
           str(subject, to_string(value.kind()), ", the output ", to_string(output.kind()),

@@ -4,13 +4,19 @@
 #include <algorithm>
 #include <set>
 
+#include "lockstep/core/communicators/group.h"
 #include "lockstep/core/device.h"
+#include "lockstep/core/membership/membership.h"
 #include "lockstep/graph/build/regions.h"
 #include "lockstep/graph/ops/ops.h"
+#include "lockstep/graph/text/text.h"
 #include "lockstep/strategies/one_device.h"
 #include "lockstep/strategies/passes/enter_replicas.h"
 #include "lockstep/strategies/passes/internal/copies.h"
 #include "lockstep/strategies/passes/internal/device_checks.h"
+#include "lockstep/strategies/passes/internal/over_workers.h"
+#include "lockstep/strategies/passes/lower_collectives.h"
+#include "lockstep/strategies/passes/order_collectives.h"
 #include "lockstep/strategies/passes/register.h"
 #include "lockstep/strategies/proof/collective_schedule.h"
 #include "lockstep/strategies/trace/assign_check.h"
@@ -76,11 +82,18 @@ void check_writes(const Graph& graph) {
 }  // namespace
 
 Strategy::Strategy(const std::vector<std::string>& devices, StrategyOptions options, SourceSite site) try
-    : Tracer(*this, canonical(devices), store_of(options)),
+    : Tracer(*this, canonical(devices), store_of(options), options.worker),
       runtime_(runtime_for(options, worker_devices())),
       compile_(std::move(options.compile)),
-      checks_(options.checks) {
+      checks_(options.checks),
+      membership_(std::move(options.membership)) {
   register_strategy_passes();
+  if (!is_part()) return;
+  const Group& group = runtime_.group(internal::kWorkersGroup);
+  if (group.rank() != worker().rank || group.size() != worker().count)
+    throw InvalidArgument(str("this is worker ", worker().rank, " of ", worker().count, ", and member ",
+                              group.rank(), " of the ", group.size(), " of the group '",
+                              internal::kWorkersGroup, "'"));
 } catch (Error& error) {
   error.add_call("Strategy", site);
   throw;
@@ -95,7 +108,7 @@ VariableHome Strategy::variable_home(std::int64_t replica) const {
 }
 
 void Strategy::check_step(const Graph& step) const {
-  if (worker_devices().size() > 1) check_writes(step);
+  if (num_replicas_in_sync() > 1) check_writes(step);
   check_assigns(step);
 }
 
@@ -110,7 +123,9 @@ Step Strategy::finish_step(Step::Parts parts, std::string_view method, const Sou
     Graph graph = parts.step_graph;
     PassPipeline passes = pipeline();
     Analyses records;
-    PassContext context{.topology = &runtime_.topology(), .records = &records};
+    PassContext context{
+        .topology = &runtime_.topology(), .records = &records, .first_replica = first_replica()};
+    agree(graph, passes.to_string(), method);
     parts.report = passes.run(graph, context, {.verify = checks_});
     // Recorded by order-collectives: once the order is fixed, and before collectives become other nodes.
     if (const auto schedule = records.find<CollectiveSchedule>()) parts.schedule = *schedule;
@@ -129,7 +144,8 @@ Step Strategy::distribute(Graph step, const std::vector<std::string>& shared, So
   parts.replicas = worker_devices().size();
   const bool plain = internal::max_replicas(step) == 0;
   PassPipeline enter;
-  enter.add(make_enter_replicas({.replicas = num_replicas_in_sync(), .shared = shared}));
+  enter.add(make_enter_replicas(
+      {.replicas = num_local_replicas(), .shared = shared, .world = is_part() ? num_replicas_in_sync() : 0}));
   named_call("distribute()", site, [&] { enter.run(step, {.verify = checks_}); });
   const auto add_input = [&](const Graph& graph, NodeId id, bool single) {
     parts.inputs.emplace_back(graph.spec({id, 0}), graph.node(id).name(), single);
@@ -155,7 +171,7 @@ Step Strategy::distribute(Graph step, const std::vector<std::string>& shared, So
     std::vector<ValueId> kept;
     kinds = internal::result_kinds(region, kinds, step);
     for (std::size_t i = 0; i < kinds.size(); ++i) {
-      if (parts.replicas == 1) kinds[i] = ReplicaKind::kSingle;
+      if (num_replicas_in_sync() == 1) kinds[i] = ReplicaKind::kSingle;
       parts.results.push_back({kinds[i], kept.size()});
       const std::size_t slots = kinds[i] == ReplicaKind::kPerReplica ? parts.replicas : 1;
       for (std::size_t r = 0; r < slots; ++r) kept.push_back(all[i * parts.replicas + r]);
@@ -193,7 +209,7 @@ Value Strategy::gather(const PerReplica<Value>& value, std::int64_t axis, Source
     throw InvalidArgument(str("gather: ", why), place_of_call("gather()", site));
   };
   if (value.empty()) refuse("the value is empty");
-  const auto replicas = static_cast<std::size_t>(num_replicas_in_sync());
+  const auto replicas = static_cast<std::size_t>(num_local_replicas());
   if (!value.is_single() && value.size() != replicas)
     refuse(str("the value has ", counted(value.size(), "slot"), " for ", counted(replicas, "replica")));
   for (std::size_t r = 1; r < value.size(); ++r) {
@@ -206,17 +222,40 @@ Value Strategy::gather(const PerReplica<Value>& value, std::int64_t axis, Source
     refuse(str("axis ", axis, " is out of range for values of rank ", rank, " (", value[0].spec(), ")"));
   std::vector<Value> slots;
   for (std::size_t r = 0; r < replicas; ++r) slots.push_back(value[r]);
+  if (is_part()) {
+    std::vector<Attribute> attributes = {{"axis", axis}, {"replicas", num_local_replicas()}};
+    set_range(attributes, range());
+    return slots[0].builder().op("all_gather", slots, std::move(attributes), {}, site)[0];
+  }
   return slots.size() == 1 ? slots[0] : concat(slots, axis, site);
 }
 
 Tensor Strategy::gather(const PerReplica<Tensor>& value, std::int64_t axis, SourceSite site) {
   internal::require_cross_replica(this, "gather()", site);
   if (value.empty()) throw InvalidArgument("gather: the value is empty", place_of_call("gather()", site));
-  return internal::at_once(value.values(), site, [&](GraphBuilder& builder, const std::vector<Value>& slots) {
-    const internal::ContextFrame frame(this, ContextKind::kCrossReplica, &builder);
-    return gather(value.is_single() ? PerReplica<Value>(slots[0]) : PerReplica<Value>(slots, value.kind()),
-                  axis, site);
-  });
+  Graph graph =
+      internal::graph_of(value.values(), site, [&](GraphBuilder& builder, const std::vector<Value>& slots) {
+        const internal::ContextFrame frame(this, ContextKind::kCrossReplica, &builder);
+        return gather(
+            value.is_single() ? PerReplica<Value>(slots[0]) : PerReplica<Value>(slots, value.kind()), axis,
+            site);
+      });
+  return compute(std::move(graph), value.values(), site);
+}
+
+Tensor Strategy::compute(Graph graph, std::vector<Tensor> feeds, SourceSite site) const {
+  if (!is_part()) return Tracer::compute(std::move(graph), std::move(feeds), site);
+  PassPipeline passes;
+  passes.add(make_lower_collectives());
+  passes.add(make_order_collectives());
+  PassContext context{.topology = &runtime_.topology()};
+  passes.run(graph, context, {.verify = checks_});
+  return compile(std::move(graph), runtime_, {}, site).run(feeds)[0];
+}
+
+void Strategy::agree(const Graph& step, std::string_view passes, std::string_view method) const {
+  if (!is_part() || membership_ == nullptr) return;
+  membership_->agree(str("step ", agreed_++, ", ", method), str(passes, "\n", print(step)));
 }
 
 PlaceResult<std::vector<Value>, std::vector<Tensor>> Strategy::local_results(const RunResult& value,
@@ -230,7 +269,14 @@ PerReplica<Tensor> Strategy::broadcast(const Tensor& value, SourceSite site) {
   internal::require_cross_replica(this, "broadcast()", site);
   if (!value.defined())
     throw InvalidArgument("broadcast(): the tensor is empty", place_of_call("broadcast()", site));
-  return mirrored(std::vector<Tensor>(worker_devices().size(), value.clone()));
+  Tensor all = value.clone();
+  if (is_part()) {
+    Graph graph = internal::graph_of({&value, 1}, site, [&](GraphBuilder&, const std::vector<Value>& v) {
+      return from_chief(v[0], site);
+    });
+    all = compute(std::move(graph), {value}, site);
+  }
+  return mirrored(std::vector<Tensor>(worker_devices().size(), all));
 }
 
 PerReplica<Tensor> Strategy::distribute_values_from_function(
@@ -238,8 +284,8 @@ PerReplica<Tensor> Strategy::distribute_values_from_function(
   constexpr std::string_view kMethod = "distribute_values_from_function()";
   internal::require_cross_replica(this, kMethod, site);
   std::vector<Tensor> values;
-  for (std::int64_t r = 0; r < num_replicas_in_sync(); ++r) {
-    values.push_back(f(r, num_replicas_in_sync()));
+  for (std::int64_t r = 0; r < num_local_replicas(); ++r) {
+    values.push_back(f(first_replica() + r, num_replicas_in_sync()));
     if (!values.back().defined()) {
       throw InvalidArgument(str(kMethod, ": the tensor for replica ", r, " is empty"),
                             place_of_call(kMethod, site));

@@ -21,6 +21,7 @@
 // methods may be called from any thread; scopes and tracing belong to their thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -52,11 +53,18 @@
 
 namespace lockstep {
 
+class Membership;
+
 // The options that every strategy takes besides its devices.
 struct StrategyOptions {
   // Absent: the strategy makes its own, with as many logical CPUs as it needs.
   std::optional<Runtime> runtime = std::nullopt;
   CompileOptions compile = {};  // `variables` absent: a store of the strategy's own
+  // Which of several workers this process is. They run the same program, each with replicas of its own, as many as the others; the
+  // runtime of each has the group "world", whose ranks are the workers'.
+  WorkerSpec worker = {};
+  // Compares what workers are about to run, before they do: absent, nothing is compared. Kept alive.
+  std::shared_ptr<Membership> membership = nullptr;
   // How passes are checked: see graph/transform/pipeline.h; bench/README.md (pipeline_scale) has the cost.
   PipelineChecks checks = default_checks();
 };
@@ -67,8 +75,8 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
 
-  // From Tracer: name(), which your own strategy defines; num_replicas_in_sync(), worker_devices(),
-  // variables(), may_drift().
+  // From Tracer: name(), which your own strategy defines; num_replicas_in_sync(), num_local_replicas(), first_replica(), worker(),
+  // worker_devices(), variables(), may_drift().
   // The passes that turn a traced step into the graph that runs.
   virtual PassPipeline pipeline() const = 0;
 
@@ -332,9 +340,15 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
     return internal::rebuilt<PerReplica<Value>, R>(structure, results);
   }
 
+  Tensor compute(Graph graph, std::vector<Tensor> feeds, SourceSite site) const override;
+  // Throws on all workers unless they are about to run the same.
+  void agree(const Graph& step, std::string_view passes, std::string_view method) const;
+
   Runtime runtime_;
   CompileOptions compile_;
   PipelineChecks checks_;
+  std::shared_ptr<Membership> membership_;
+  mutable std::atomic<std::uint64_t> agreed_{0};  // subjects so far
 };
 
 // The active strategy if no scope was entered: one replica on the CPU.

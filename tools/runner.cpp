@@ -173,7 +173,7 @@ void Runner::distribute(const RunSettings& settings, Graph graph, const Feeds& f
   std::vector<std::pair<std::string, TensorSpec>> inputs;
   for (const InputSpec& input : step_->inputs()) inputs.emplace_back(input.name, input.spec);
   check_feeds(feeds, inputs);
-  const auto replicas = static_cast<std::size_t>(strategy_->num_replicas_in_sync());
+  const auto replicas = static_cast<std::size_t>(strategy_->num_local_replicas());
   check_rows(step_->inputs(), feeds);
   for (const InputSpec& input : step_->inputs()) {
     const Tensor& value = feeds.find(input.name)->second;

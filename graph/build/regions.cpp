@@ -83,15 +83,16 @@ std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditio
 
 namespace {
 
-std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, std::int64_t replicas,
+std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, const ReplicaRange& range,
                                                 std::span<const Value> shared,
                                                 std::span<const std::vector<Value>> per_replica,
                                                 const LoopBodyFn& body, bool update, SourceSite site) {
   static const OpDef& op = OpRegistry::global().get("replicated");
   const ErrorPlace place{{}, "replicated", {}, site.file, site.line, -1};
+  const std::int64_t replicas = range.local;
   if (replicas < 1) throw InvalidArgument("replicated: needs at least one replica", place);
   GraphBuilder& target = internal::BuilderAccess(builder).innermost();
-  RegionTrace trace(target, replicas > 1);
+  RegionTrace trace(target, range.world > 1);
   trace.keep_scope();
   std::vector<Value> parameters;
   std::vector<Value> inputs(shared.begin(), shared.end());
@@ -115,7 +116,7 @@ std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, std::int6
   for (const std::vector<Value>& values : per_replica)
     inputs.insert(inputs.end(), values.begin(), values.end());
   Graph region = trace.take(parameters, captured);
-  if (const Node* gather = replicas > 1 ? internal::gather_of_known_extent(region) : nullptr) {
+  if (const Node* gather = range.world > 1 ? internal::gather_of_known_extent(region) : nullptr) {
     throw InvalidArgument(str("replicated: '", gather->name(),
                               "' inside of it: all_gather gives what all replicas have, which is not known "
                               "there: make it with ",
@@ -133,6 +134,7 @@ std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, std::int6
   std::vector<Attribute> attributes = {{"replicas", replicas},
                                        {"shared", static_cast<std::int64_t>(own_shared + captured.size())}};
   if (update) attributes.push_back({"update", true});
+  set_range(attributes, range);
   const NodeId id = target.node(op, {}, inputs, std::move(attributes), std::move(regions), site);
   const std::vector<Value> flat = target.outputs_of(id);
   std::vector<std::vector<Value>> grouped(results);
@@ -143,18 +145,18 @@ std::vector<std::vector<Value>> make_replicated(GraphBuilder& builder, std::int6
 
 }  // namespace
 
-std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t replicas,
+std::vector<std::vector<Value>> replicated(GraphBuilder& builder, const ReplicaRange& range,
                                            std::span<const Value> shared,
                                            std::span<const std::vector<Value>> per_replica,
                                            const LoopBodyFn& body, SourceSite site) {
-  return make_replicated(builder, replicas, shared, per_replica, body, false, site);
+  return make_replicated(builder, range, shared, per_replica, body, false, site);
 }
 
-std::vector<std::vector<Value>> replicated_update(GraphBuilder& builder, std::int64_t replicas,
+std::vector<std::vector<Value>> replicated_update(GraphBuilder& builder, const ReplicaRange& range,
                                                   std::span<const Value> shared,
                                                   std::span<const std::vector<Value>> per_replica,
                                                   const LoopBodyFn& body, SourceSite site) {
-  return make_replicated(builder, replicas, shared, per_replica, body, true, site);
+  return make_replicated(builder, range, shared, per_replica, body, true, site);
 }
 
 }  // namespace lockstep

@@ -16,6 +16,7 @@
 #include "lockstep/core/source_site.h"
 #include "lockstep/graph/build/builder.h"
 #include "lockstep/graph/build/value.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 
 namespace lockstep {
 
@@ -39,10 +40,10 @@ LOCKSTEP_API std::vector<Value> while_loop(std::span<const Value> initial, const
                                            SourceSite site = SourceSite::current());
 LOCKSTEP_API std::vector<Value> while_loop(std::span<const Value> initial, const LoopConditionFn& condition,
                                            const LoopBodyFn& body, SourceSite site = SourceSite::current());
-// The body once per replica, 0..n-1. `shared` inputs are the same for all; each of `per_replica` holds n
+// The body once per replica, 0..n-1: a number, or those of one of several workers (ReplicaRange). `shared` inputs are the same for all; each of `per_replica` holds n
 // values, one per replica. The body sees shared then per-replica ones. Result j of replica r is the returned
 // [j][r].
-LOCKSTEP_API std::vector<std::vector<Value>> replicated(GraphBuilder& builder, std::int64_t replicas,
+LOCKSTEP_API std::vector<std::vector<Value>> replicated(GraphBuilder& builder, const ReplicaRange& replicas,
                                                         std::span<const Value> shared,
                                                         std::span<const std::vector<Value>> per_replica,
                                                         const LoopBodyFn& body,
@@ -50,7 +51,7 @@ LOCKSTEP_API std::vector<std::vector<Value>> replicated(GraphBuilder& builder, s
 // As replicated(), but its inputs are final: the same update for every copy of a variable. Strategies combine
 // nothing that such a region writes, not even gradients. The node carries the attribute `update`.
 LOCKSTEP_API std::vector<std::vector<Value>> replicated_update(
-    GraphBuilder& builder, std::int64_t replicas, std::span<const Value> shared,
+    GraphBuilder& builder, const ReplicaRange& replicas, std::span<const Value> shared,
     std::span<const std::vector<Value>> per_replica, const LoopBodyFn& body,
     SourceSite site = SourceSite::current());
 

@@ -96,7 +96,8 @@ class Signature {
       };
       if (!takes(0, wanted, input_of)) return;
     }
-    if (const Node* gather = n > 1 ? gather_of_known_extent(node_.regions()[0]) : nullptr) {
+    if (const Node* gather =
+            ReplicatedNode(node_).range().world > 1 ? gather_of_known_extent(node_.regions()[0]) : nullptr) {
       return fail(str("'", gather->name(),
                       "' inside of it: all_gather gives what all replicas have, which is not known there: ",
                       "its attribute 'replicas' must be 0"));

@@ -34,6 +34,7 @@ std::string expression_of(ReduceOp op, std::size_t replicas) {
 
 // Tensor t of replica r is input r * tensors + t; each result goes to all of its outputs.
 KernelFn reduction_over_replicas(const NodeView& node, std::span<const TensorSpec> outputs) {
+  require_all_here(node);
   const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
   const std::string expression = expression_of(reduce_of(node), replicas);
   std::vector<KernelFn> kernels;
@@ -65,6 +66,7 @@ struct Part {
 KernelFn part_kernel(const NodeView& node, const TensorSpec& output, std::size_t t, std::size_t number,
                      const Part& part) {
   if (part.elements == 0) return [](KernelContext&) {};
+  require_all_here(node);
   const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
   std::string text =
       str(kPrelude, "typedef ", names_of(output.dtype).computed, " T;\n", "struct Args { const void* in[",
@@ -99,6 +101,7 @@ KernelFn reduce_chunk_kernel(const NodeView& node, std::span<const TensorSpec> o
 
 KernelFn reduce_scatter_kernel(const NodeView& node, std::span<const TensorSpec> outputs) {
   check_pieces(node);
+  require_all_here(node);
   const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
   std::vector<KernelFn> kernels;
   for (std::size_t output = 0; output < outputs.size(); ++output) {

@@ -11,6 +11,12 @@ namespace {
 
 const std::int64_t* replicas_attribute(const Node& node) { return node.find<std::int64_t>("replicas"); }
 
+ReplicaRange range_of(const Node& node, std::int64_t local) {
+  const auto* world = node.find<std::int64_t>("world");
+  const auto* first = node.find<std::int64_t>("first");
+  return {local, first == nullptr ? 0 : *first, world == nullptr ? local : *world};
+}
+
 }  // namespace
 
 std::optional<ReplicatedNode> ReplicatedNode::of(const Node& node) {
@@ -27,6 +33,8 @@ std::optional<ReplicatedNode> ReplicatedNode::of(const Node& node) {
   const bool* update = node.find<bool>("update");
   return ReplicatedNode(node, n, common, update != nullptr && *update);
 }
+
+ReplicaRange ReplicatedNode::range() const { return range_of(*node_, static_cast<std::int64_t>(replicas_)); }
 
 ReplicatedNode::ReplicatedNode(const Node& node) : ReplicatedNode(node, 1, 0, false) {
   const std::optional<ReplicatedNode> view = of(node);
@@ -70,7 +78,7 @@ bool is_replica_code(const Graph& graph, const Graph& level, bool inside) {
     const RegionKind kind = node.op().region_kind;
     const auto replicated = ReplicatedNode::of(node);
     // A node that ReplicatedNode::of() does not accept is being rewritten: assume several replicas.
-    const bool here = kind == RegionKind::kReplicated ? !replicated || replicated->replicas() > 1
+    const bool here = kind == RegionKind::kReplicated ? !replicated || replicated->range().world > 1
                                                       : inside && kind != RegionKind::kNone;
     for (const Graph& region : node.regions()) {
       if (is_replica_code(region, level, here)) return true;
@@ -93,6 +101,16 @@ bool combines_replicas(const OpDef& op) {
 std::size_t joined_replicas(const Node& collective) {
   const std::int64_t* replicas = replicas_attribute(collective);
   return replicas == nullptr ? 1 : static_cast<std::size_t>(std::max<std::int64_t>(*replicas, 1));
+}
+
+ReplicaRange joined_range(const Node& collective) {
+  return range_of(collective, static_cast<std::int64_t>(joined_replicas(collective)));
+}
+
+void set_range(std::vector<Attribute>& attributes, const ReplicaRange& range) {
+  if (!range.is_part()) return;
+  if (range.first != 0) attributes.push_back({"first", range.first});
+  attributes.push_back({"world", range.world});
 }
 
 bool awaits_joining(const Node& node) {

@@ -22,6 +22,18 @@ namespace lockstep {
 // More would be a mistake, and rules that count them would take for ever.
 inline constexpr std::int64_t kMaxReplicas = 1 << 20;
 
+// The replicas that a graph has, and the place they have among those of all workers: `local` of them, of which the first is number
+// `first` of `world`. A step of one worker has all there are.
+struct ReplicaRange {
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  ReplicaRange(std::int64_t all) : local(all), world(all) {}
+  ReplicaRange(std::int64_t local_ones, std::int64_t first_one, std::int64_t all)
+      : local(local_ones), first(first_one), world(all) {}
+  bool is_part() const { return world != local; }  // other workers have others
+
+  std::int64_t local, first = 0, world;
+};
+
 // A `replicated` node: its region is the code of one replica, and runs once for each.
 //
 // The region's first parameters are shared: each takes one input of the node, which all replicas see. Each
@@ -37,6 +49,7 @@ class LOCKSTEP_API ReplicatedNode {
   const Node& node() const { return *node_; }
   const Graph& region() const { return node_->regions()[0]; }
   std::size_t replicas() const { return replicas_; }
+  ReplicaRange range() const;                     // replicas(), and those of other workers
   std::size_t shared() const { return shared_; }  // parameters that all replicas see
   bool is_update() const { return update_; }      // made by Extended::update
 
@@ -108,6 +121,10 @@ LOCKSTEP_API bool is_replica_code(const Graph& outermost, const Graph& level);
 LOCKSTEP_API bool combines_replicas(const OpDef& op);
 // How many replicas' inputs a collective has: 1 until passes join those of several.
 LOCKSTEP_API std::size_t joined_replicas(const Node& collective);
+// Those it has, and those of other workers that it combines them with.
+LOCKSTEP_API ReplicaRange joined_range(const Node& collective);
+// The attributes that say so, besides `replicas`; none for all there are.
+LOCKSTEP_API void set_range(std::vector<Attribute>& attributes, const ReplicaRange& range);
 // Is it a collective that is still to be joined (its attribute `replicas` is 0)?
 LOCKSTEP_API bool awaits_joining(const Node& node);
 

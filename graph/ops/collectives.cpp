@@ -53,7 +53,9 @@ OpDef collective_op(std::string name, std::string summary) {
   def.traits.role = ReplicaRole::kCollective;
   def.traits.same_on_all = true;
   def.traits.infallible = true;
-  def.attributes = {{"replicas", AttributeType::kInt, false}};
+  def.attributes = {{"replicas", AttributeType::kInt, false},
+                    {"first", AttributeType::kInt, false},
+                    {"world", AttributeType::kInt, false}};
   def.cost = moving_cost;
   return def;
 }
@@ -86,6 +88,7 @@ OpDef all_reduce_op() {
   };
   def.split = ReplicaReduction::split;
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    internal::require_all_here(node);
     return ReplicaReduction(node, outputs);
   };
   return def;
@@ -131,8 +134,10 @@ OpDef all_gather_op() {
                              "; they may differ along axis ", axis, " only"));
         }
       }
-      // How much the other replicas add is not known.
+      // How much the other replicas add is not known; those of other workers add as much as these.
       if (c.get_or<std::int64_t>("replicas", 1) == 0) dims[axis] = kUnknown;
+      if (const ReplicaRange range = internal::range_of(c); range.is_part() && dims[axis] != kUnknown)
+        dims[axis] = checked_mul(dims[axis] / range.local, range.world, "what the replicas give together");
       specs.push_back({spec.dtype, Shape(std::span<const std::int64_t>(dims))});
     }
     for (std::size_t r = 0; r < replicas; ++r) {
@@ -156,6 +161,7 @@ OpDef all_gather_op() {
     return back;
   };
   def.moves = [](const NodeView& node, std::span<const TensorSpec> outputs) {
+    internal::require_all_here(node);
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
     ElementMoves moves;
     for (std::size_t output = 0; output < outputs.size(); ++output) {
@@ -175,6 +181,7 @@ OpDef all_gather_op() {
     return moves;
   };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    internal::require_all_here(node);
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
     struct Piece {
       // Bytes of one row of this replica's part, and where it starts in the whole row.
@@ -279,6 +286,7 @@ OpDef reduce_scatter_op() {
                  0, false};
   };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    internal::require_all_here(node);
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
     internal::check_pieces(node);
     struct Piece {
@@ -326,9 +334,10 @@ OpDef broadcast_replica_op() {
     const std::size_t replicas = replicas_of(c), tensors = c.num_inputs() / replicas;
     const std::int64_t root = c.get_or<std::int64_t>("root", 0);
     // In a region one replica stands for all, whose number is not known yet.
-    if (root < 0 || (replicas > 1 && root >= static_cast<std::int64_t>(replicas)))
-      NodeView::fail(str("replica ", root, " does not exist; there are ", replicas));
-    const std::size_t from = replicas > 1 ? static_cast<std::size_t>(root) : 0;
+    const ReplicaRange range = internal::range_of(c);
+    if (root < 0 || (range.world > 1 && root >= range.world))
+      NodeView::fail(str("replica ", root, " does not exist; there are ", range.world));
+    const std::size_t from = replicas > 1 && !range.is_part() ? static_cast<std::size_t>(root) : 0;
     for (std::size_t i = 0; i < c.num_inputs(); ++i) {
       if (c.input(i).dtype != c.input(i % tensors).dtype)
         NodeView::fail(
@@ -350,6 +359,7 @@ OpDef broadcast_replica_op() {
     return back;
   };
   def.moves = [](const NodeView& node, std::span<const TensorSpec> outputs) {
+    internal::require_all_here(node);
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
     const auto root = static_cast<std::size_t>(replicas > 1 ? node.get_or<std::int64_t>("root", 0) : 0);
     ElementMoves moves;
@@ -364,6 +374,7 @@ OpDef broadcast_replica_op() {
     return moves;
   };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec> outputs) -> KernelFn {
+    internal::require_all_here(node);
     const std::size_t replicas = replicas_of(node), tensors = node.num_inputs() / replicas;
     const auto root = static_cast<std::size_t>(replicas > 1 ? node.get_or<std::int64_t>("root", 0) : 0);
     std::vector<std::size_t> bytes;

@@ -1,6 +1,7 @@
 // graph/ops/control_flow.cpp - ops with regions. How they run is decided by OpDef::region_kind.
 #include "lockstep/graph/ir/graph.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
+#include "lockstep/graph/ops/rules/internal/replica_tensors.h"
 #include "lockstep/graph/ops/rules/internal/shape_rules.h"
 
 namespace lockstep {
@@ -126,11 +127,14 @@ OpDef replicated_op() {
                         Arity::at_least(0), 1, RegionKind::kReplicated);
   def.attributes = {{"replicas", AttributeType::kInt},
                     {"shared", AttributeType::kInt},
-                    {"update", AttributeType::kBool, false}};
+                    {"update", AttributeType::kBool, false},
+                    {"first", AttributeType::kInt, false},
+                    {"world", AttributeType::kInt, false}};
   def.infer = [](InferContext& c) {
     const std::int64_t replicas = c.get<std::int64_t>("replicas");
     const std::int64_t shared = c.get<std::int64_t>("shared");
     if (replicas < 1) NodeView::fail(str("`replicas` must be at least 1, got ", replicas));
+    internal::check_range(c, replicas);
     const auto inputs = static_cast<std::int64_t>(c.num_inputs());
     if (shared < 0 || shared > inputs || (inputs - shared) % replicas != 0) {
       NodeView::fail(str(inputs, " inputs are not ", shared, " shared ones and groups of ", replicas));

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/communicators/group.h"
 #include "lockstep/graph/build/builder.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/ops/gradient_rule.h"
 #include "lockstep/graph/ops/internal/builtin_ops.h"
 #include "lockstep/graph/ops/rules/internal/group_calls.h"
@@ -17,6 +18,7 @@ namespace lockstep {
 
 namespace {
 
+using internal::all_gather_call;
 using internal::all_reduce_call;
 using internal::broadcast_call;
 using internal::group_of;
@@ -77,11 +79,37 @@ OpDef group_broadcast_op() {
   return def;
 }
 
+OpDef group_all_gather_op() {
+  OpDef def =
+      group_op("group_all_gather",
+               "the values of all members of `group` one behind the other along axis 0, at every member");
+  def.attributes.push_back({"members", AttributeType::kInt});
+  def.infer = [](InferContext& c) {
+    const auto members = c.get<std::int64_t>("members");
+    c.require(members >= 1 && members <= kMaxReplicas, "members must be at least 1");
+    const TensorSpec& spec = c.input(0);
+    c.require(spec.shape.rank() > 0, "a scalar has no axis: expand_dims() first");
+    const std::int64_t rows = spec.shape[0];
+    c.add_output(
+        spec.dtype,
+        spec.shape.with_dim(
+            0, rows == kUnknown ? rows : checked_mul(rows, members, "what the members give together")));
+  };
+  def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
+    return [&group = group_of(node, DeviceKind::kCpu), call = all_gather_call(node)](KernelContext& c) {
+      start_group_call(group, call, c.input(0), c);
+    };
+  };
+  def.kernels["cpu"].deferred = true;
+  return def;
+}
+
 }  // namespace
 
 void internal::register_group_collective_ops(OpRegistry& registry) {
   registry.add(group_all_reduce_op());
   registry.add(group_broadcast_op());
+  registry.add(group_all_gather_op());
 }
 
 Value group_all_reduce(ReduceOp op, const Operand& value, std::string_view group) {
@@ -96,6 +124,12 @@ Value group_broadcast(const Operand& value, std::int64_t root, std::string_view 
   std::vector<Attribute> attributes{{"group", std::string(group)}};
   if (root != 0) attributes.push_back({"root", root});
   return v.builder().op1("group_broadcast", {v}, std::move(attributes), {}, value.site());
+}
+
+Value group_all_gather(const Operand& value, std::int64_t members, std::string_view group) {
+  const Value& v = value.value_for("group_all_gather");
+  return v.builder().op1("group_all_gather", {v}, {{"group", std::string(group)}, {"members", members}}, {},
+                         value.site());
 }
 
 }  // namespace lockstep

@@ -30,4 +30,9 @@ LOCKSTEP_API Value group_all_reduce(ReduceOp op, const Operand& value, std::stri
 LOCKSTEP_API Value group_broadcast(const Operand& value, std::int64_t root = 0,
                                    std::string_view group = "world");
 
+// The values of all members along the first axis, in the order of their ranks, at every member; `members` of them, whose specs must
+// be equal.
+LOCKSTEP_API Value group_all_gather(const Operand& value, std::int64_t members,
+                                    std::string_view group = "world");
+
 }  // namespace lockstep

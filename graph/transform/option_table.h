@@ -39,6 +39,14 @@ class OptionTable {
   OptionTable option(std::string name, T Options::*member, std::string summary) && {
     return std::move(*this).add(std::move(name), member, OptionValue(Options().*member), std::move(summary));
   }
+  // Printed only if it is not the default, numbers too.
+  template <class T>
+  OptionTable rare_option(std::string name, T Options::*member, std::string summary) && {
+    OptionTable made =
+        std::move(*this).add(std::move(name), member, OptionValue(Options().*member), std::move(summary));
+    made.fields_.back().is_rare = true;
+    return made;
+  }
   // Without a default: the text must give it.
   template <class T>
   OptionTable required(std::string name, T Options::*member, std::string summary) && {
@@ -65,7 +73,8 @@ class OptionTable {
       OptionValue value = fields_[i].print(options);
       const OptionSpec& spec = info_.options[i];
       const bool number = spec.type == OptionType::kInt || spec.type == OptionType::kFloat;
-      if (number || value != spec.fallback) printed.emplace_back(spec.name, std::move(value));
+      if ((number && !fields_[i].is_rare) || value != spec.fallback)
+        printed.emplace_back(spec.name, std::move(value));
     }
     return print_pass(info_.name, printed);
   }
@@ -74,6 +83,7 @@ class OptionTable {
   struct Field {
     Read read;
     Print print;
+    bool is_rare = false;
   };
 
   template <class T>

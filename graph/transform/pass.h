@@ -75,6 +75,8 @@ struct PassContext {
   // What a pass recorded at its place in the pipeline, for the caller: unlike analyses, it is kept when later
   // passes change the graph. Null: nobody asks.
   Analyses* records = nullptr;
+  // Of one of several workers: the number of its first replica among those of all. Pipelines of all workers read the same.
+  std::int64_t first_replica = 0;
 };
 
 class LOCKSTEP_API Pass {

@@ -87,8 +87,7 @@ SyncAnalysis::SyncAnalysis(const Graph& outermost) : outermost_(outermost) {
 void SyncAnalysis::add_cross(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
     if (const auto replicated = ReplicatedNode::of(node)) {
-      add_level(replicated->region(), static_cast<std::int64_t>(replicated->replicas()),
-                replicated->is_update());
+      add_level(replicated->region(), replicated->range().world, replicated->is_update());
     } else {
       for (const Graph& region : node.regions()) add_cross(region);
     }
@@ -172,7 +171,8 @@ void SyncAnalysis::connect_replicated(const ReplicatedNode& node, const MergeCal
   const Graph& region = node.region();
   for (std::size_t i = node.shared(); i < region.parameters().size(); ++i) {
     const std::span<const ValueId> group = node.inputs(i);
-    if (same_values(group)) continue;
+    // One value for all replicas; but the one of a worker's only replica is its own.
+    if (same_values(group) && (group.size() > 1 || !node.range().is_part())) continue;
     const std::uint32_t parameter = cell(region, {region.parameters()[i], 0});
     if (const auto made = result_of_replicas(node.node().graph(), group)) {
       edges.add(cell(*made->first, made->second), parameter);

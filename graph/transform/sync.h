@@ -56,8 +56,8 @@ class LOCKSTEP_API SyncAnalysis {
   // A replicated region, or a region inside one, as one replica sees it.
   struct Level {
     const Graph* graph = nullptr;
-    std::int64_t replicas = 1;
-    bool final = false;  // inside a region that carries `update`: nothing is left to combine
+    std::int64_t replicas = 1;  // of all workers
+    bool final = false;         // inside a region that carries `update`: nothing is left to combine
   };
   const std::vector<Level>& levels() const { return levels_; }  // outer ones before inner ones
   bool covers(const Graph& level) const;

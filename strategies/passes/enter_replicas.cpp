@@ -103,7 +103,8 @@ const OptionTable<EnterReplicasOptions>& enter_replicas_options() {
       OptionTable<EnterReplicasOptions>("enter-replicas",
                                         "the plain step of one replica becomes a replicated region")
           .required("replicas", &EnterReplicasOptions::replicas, "how many there shall be")
-          .option("shared", &EnterReplicasOptions::shared, "placeholders that all replicas see");
+          .option("shared", &EnterReplicasOptions::shared, "placeholders that all replicas see")
+          .rare_option("world", &EnterReplicasOptions::world, "replicas of all workers; 0: these are all");
   return table;
 }
 
@@ -134,12 +135,27 @@ class EnterReplicas final : public Pass {
   EnterReplicasOptions options_;
 };
 
+// What the first worker feeds, for all.
+ValueId of_all_workers(Graph& outer, ValueId value, const ReplicaRange& range) {
+  const Node& placeholder = outer.node(value.node);
+  NodeInit init;
+  init.op = &OpRegistry::global().get("broadcast_replica");
+  init.name = outer.unique_name(str(placeholder.name(), "/broadcast"));
+  init.inputs.push_back(value);
+  init.outputs.push_back(outer.spec(value));
+  init.attributes = {{"replicas", std::int64_t{1}}};
+  set_range(init.attributes, ReplicaRange(1, 0, range.world / range.local));
+  init.site = placeholder.site();
+  return {outer.add(std::move(init)), 0};
+}
+
 }  // namespace
 
 namespace internal {
 
 Graph enter_replicas(const Graph& graph, const EnterReplicasOptions& options, std::string_view pass) {
   Graph outer;
+  const ReplicaRange range(options.replicas, 0, options.world == 0 ? options.replicas : options.world);
   for (const VariableDecl& decl : graph.variables()) outer.declare_variable(decl);
   NameSet shared(options.shared.begin(), options.shared.end());
   std::vector<NodeId> order;  // of the region's parameters: shared ones first
@@ -160,6 +176,7 @@ Graph enter_replicas(const Graph& graph, const EnterReplicasOptions& options, st
     if (shared.erase(graph.node(id).name()) == 0) continue;
     order.push_back(id);
     placeholder(graph.node(id), -1);
+    if (range.is_part()) inputs.back() = of_all_workers(outer, inputs.back(), range);
   }
   if (!shared.empty()) {
     throw PassError(pass, str("there is no placeholder '", *shared.begin(), "' to be shared"));
@@ -171,12 +188,13 @@ Graph enter_replicas(const Graph& graph, const EnterReplicasOptions& options, st
     for (std::int64_t r = 0; r < options.replicas; ++r) placeholder(graph.node(id), r);
   }
   Graph region = without_declarations(graph, order);
-  if (options.replicas > 1) open_gathers(region, variable_specs(outer), {});
+  if (range.world > 1) open_gathers(region, variable_specs(outer), {});
   NodeInit init;
   init.op = &OpRegistry::global().get("replicated");
   init.name = outer.unique_name("replicated");
   init.inputs = SmallVector<ValueId, 2>(std::span<const ValueId>(inputs));
   init.attributes = {{"replicas", options.replicas}, {"shared", singles}};
+  set_range(init.attributes, range);
   for (const ValueId result : region.results()) {
     for (std::int64_t r = 0; r < options.replicas; ++r) init.outputs.push_back(region.spec(result));
   }
@@ -192,6 +210,9 @@ Graph enter_replicas(const Graph& graph, const EnterReplicasOptions& options, st
 std::unique_ptr<Pass> make_enter_replicas(EnterReplicasOptions options) {
   if (options.replicas < 1)
     throw BadOptionValue(str("enter-replicas: replicas must be at least 1, got ", options.replicas));
+  if (options.world != 0 && (options.world < options.replicas || options.world % options.replicas != 0))
+    throw BadOptionValue(str("enter-replicas: world must be a multiple of replicas, ", options.replicas,
+                             ", got ", options.world));
   return std::make_unique<EnterReplicas>(std::move(options));
 }
 

@@ -23,8 +23,9 @@
 namespace lockstep {
 
 struct EnterReplicasOptions {
-  std::int64_t replicas = 1;             // at least 1
+  std::int64_t replicas = 1;             // of this worker, at least 1
   std::vector<std::string> shared = {};  // placeholders that all replicas see
+  std::int64_t world = 0;                // replicas of all workers; 0: these are all
 };
 
 LOCKSTEP_API std::unique_ptr<Pass> make_enter_replicas(EnterReplicasOptions options);

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/transform/option_table.h"
 #include "lockstep/graph/transform/rewriter.h"
 #include "lockstep/strategies/passes/internal/device_checks.h"
+#include "lockstep/strategies/passes/internal/over_workers.h"
 #include "lockstep/strategies/passes/internal/registrations.h"
 
 namespace lockstep {
@@ -50,12 +52,13 @@ class LowerCollectives final : public Pass {
 
   bool lower(Graph& level, const Graph& outermost) const {
     // The op that this pass knows how to compute. Other collectives, user-defined ones too, keep their
-    // kernels.
+    // kernels, unless other workers take part.
     static const OpDef& all_reduce = OpRegistry::global().get("all_reduce");
     std::vector<NodeId> found;
     for (const Node& node : level.nodes()) {
       const bool lowered = node.find<std::string>("by") != nullptr;
-      if (&node.op() == &all_reduce && !lowered) found.push_back(node.id());
+      const bool over_workers = node.op().traits.is(ReplicaRole::kCollective) && joined_range(node).is_part();
+      if ((&node.op() == &all_reduce && !lowered) || over_workers) found.push_back(node.id());
     }
     if (found.empty()) return false;
     const std::vector<Order> order = drop_order(level, found);
@@ -123,6 +126,8 @@ class LowerCollectives final : public Pass {
 
   // The replacement for each output; and the node that has its place among the collectives, if there is one.
   std::vector<ValueId> values_for(Rewriter& edit, NodeId id, std::vector<bool> is_read, NodeId& heir) const {
+    if (joined_range(edit.graph().node(id)).is_part())
+      return internal::lower_over_workers(edit, id, is_read, heir);
     LowerContext context(edit, id, std::move(is_read), topology_);
     std::vector<ValueId> values;
     if (context.replicas() == 1) {

@@ -97,6 +97,7 @@ class Place final : public Pass {
     for (const std::string& device : {options_.fallback, options_.variables}) {
       if (!device.empty()) internal::check_devices(name(), {&device, 1}, context.topology);
     }
+    first_ = context.first_replica;
     bool changed = place_variables(graph);
     KernelHomes homes(context.topology);
     changed = place_nodes(graph, graph, homes) || changed;
@@ -154,7 +155,8 @@ class Place final : public Pass {
       const Node& node = graph.node(id);
       if (node.device().empty()) {
         const std::string& own = home_of(node, outermost);
-        const std::string* home = own.empty() ? device(node.provenance().replica) : &own;
+        const std::int64_t replica = node.provenance().replica;
+        const std::string* home = own.empty() ? device(replica < 0 ? replica : replica - first_) : &own;
         if (home == nullptr) fail(node.provenance().replica, "the node", place_of(node));
         const std::string* instead = homes.instead_of(*home, node.op());
         if (instead != nullptr && !updated_variables(node).empty()) {
@@ -179,6 +181,7 @@ class Place final : public Pass {
   }
 
   PlaceOptions options_;
+  std::int64_t first_ = 0;  // the number of devices[0]'s replica
 };
 
 }  // namespace

@@ -24,6 +24,11 @@
 
 namespace lockstep {
 
-LOCKSTEP_API std::unique_ptr<Pass> make_prove_sync();
+struct ProveSyncOptions {
+  // Other workers run the same step, with replicas of their own: what is to be equal on all replicas is so on theirs too.
+  bool workers = false;
+};
+
+LOCKSTEP_API std::unique_ptr<Pass> make_prove_sync(ProveSyncOptions options = {});
 
 }  // namespace lockstep

@@ -44,9 +44,13 @@ const Node* joining_node(const Node& node, const VariableCopies& copies) {
   return nullptr;
 }
 
-Clones::Clones(Replicator& owner, Target& target, const Graph& body, std::size_t replicas)
-    : owner_(owner), target_(target), body_(body), replicas_(replicas) {
-  for (std::size_t r = 0; r < replicas; ++r) prefixes_.push_back(str("replica_", r, "/"));
+Clones::Clones(Replicator& owner, Target& target, const Graph& body, const ReplicaRange& range)
+    : owner_(owner),
+      target_(target),
+      body_(body),
+      range_(range),
+      replicas_(static_cast<std::size_t>(range.local)) {
+  for (std::size_t r = 0; r < replicas_; ++r) prefixes_.push_back(str("replica_", r, "/"));
 }
 
 // The results of each replica.
@@ -196,9 +200,9 @@ void Clones::clone(const Node& node, std::size_t replica) {
   NodeInit init = Replicator::copied(node);
   init.name = name_for(node, replica);
   if (target_.graph.find(init.name).valid()) init.name = target_.graph.unique_name(init.name);
-  init.provenance = Replicator::made_from(target_, node, r);
+  init.provenance = Replicator::made_from(target_, node, number(replica));
   if (node.op().traits.is(ReplicaRole::kReplicaNumber)) {
-    make_constant(init, r);
+    make_number(init, replica);
   } else {
     init.inputs = inputs_of(node, replica);
     const std::size_t id = node.id().index();
@@ -207,7 +211,7 @@ void Clones::clone(const Node& node, std::size_t replica) {
       if (copy != nullptr) init.own_attributes()[named_[i].attribute].value = VariableRef{copy->name};
     }
     init.regions.assign(node.regions().begin(), node.regions().end());
-    for (Graph& region : init.regions) make_own(region, r);
+    for (Graph& region : init.regions) make_own(region, replica);
   }
   add_controls(node, replica, init.controls);
   const NodeId made = owner_.add(target_, std::move(init), node, true);
@@ -215,15 +219,18 @@ void Clones::clone(const Node& node, std::size_t replica) {
   note_effects(made);
 }
 
-void Clones::make_constant(NodeInit& init, std::int64_t replica) {
+// A constant; but where there are other workers, whose graphs are to be the same, the node stays what it is: it asks for the number
+// of the replica that it belongs to.
+void Clones::make_number(NodeInit& init, std::size_t replica) const {
+  if (range_.is_part()) return;
   static const OpDef& op = OpRegistry::global().get("constant");
   init.op = &op;
-  init.own_attributes() = {
-      {"value", Tensor::full(init.outputs[0].dtype, init.outputs[0].shape, static_cast<double>(replica))}};
+  init.own_attributes() = {{"value", Tensor::full(init.outputs[0].dtype, init.outputs[0].shape,
+                                                  static_cast<double>(number(replica)))}};
 }
 
 // Turns a copy of a region into one that the replica runs on its own.
-void Clones::make_own(Graph& region, std::int64_t replica) {
+void Clones::make_own(Graph& region, std::size_t replica) {
   const StringId made_by = region.intern(kReplicate);
   for (std::size_t at = 0; at < region.id_bound(); ++at) {
     const NodeId id(at);
@@ -232,13 +239,13 @@ void Clones::make_own(Graph& region, std::int64_t replica) {
     Provenance provenance = node.provenance();
     provenance.identity = Graph::new_identity();
     provenance.made_by = made_by;
-    provenance.replica = static_cast<std::int32_t>(replica);
+    provenance.replica = static_cast<std::int32_t>(number(replica));
     provenance.gradient = GradientMark::kNone;  // nothing is left to sum
     region.set_provenance(id, provenance);
-    if (node.op().traits.is(ReplicaRole::kReplicaNumber)) {
+    if (node.op().traits.is(ReplicaRole::kReplicaNumber) && !range_.is_part()) {
       NodeInit init;
       init.outputs = SmallVector<TensorSpec, 1>(node.outputs());
-      make_constant(init, replica);
+      make_number(init, replica);
       region.set_op(id, *init.op);
       region.set_attribute(id, "value", init.attributes[0].value);
     }
@@ -246,7 +253,7 @@ void Clones::make_own(Graph& region, std::int64_t replica) {
       const Attribute& attribute = node.attributes()[i];
       const auto* variable = std::get_if<VariableRef>(&attribute.value);
       if (variable == nullptr) continue;
-      const std::string& name = owner_.copies().name(variable->name, replica);
+      const std::string& name = owner_.copies().name(variable->name, static_cast<std::int64_t>(replica));
       if (name != variable->name) region.set_attribute(id, attribute.name, VariableRef{name});
     }
     for (std::size_t i = 0; i < node.regions().size(); ++i) make_own(region.region(id, i), replica);

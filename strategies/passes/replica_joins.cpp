@@ -16,7 +16,7 @@ Joins::Joins(Clones& clones)
 void Joins::join(const Node& node) {
   if (node.op().traits.is(ReplicaRole::kSumOverReplicas)) {
     for (std::size_t r = 0; r < replicas_; ++r) clones_.clone(node, r);
-    if (replicas_ > 1) add_up(node);
+    if (clones_.range().world > 1) add_up(node);
   } else if (node.op().region_kind == RegionKind::kCond || node.op().region_kind == RegionKind::kWhile) {
     join_regions(node);
   } else if (const auto call = MergeCall::of(node)) {
@@ -46,6 +46,7 @@ void Joins::join_collective(const Node& node) {
   std::vector<Attribute>& attributes = init.own_attributes();
   std::erase_if(attributes, [](const Attribute& a) { return a.name == "replicas"; });
   attributes.push_back({"replicas", static_cast<std::int64_t>(replicas_)});
+  set_range(attributes, clones_.range());
   if (replicas_ > 1) init.outputs.clear();
   for (std::size_t r = 0; replicas_ > 1 && r < replicas_; ++r) {
     for (const TensorSpec& spec : node.outputs()) init.outputs.push_back(spec);
@@ -73,6 +74,7 @@ void Joins::add_up(const Node& node) {
     }
   }
   init.attributes = {{"reduce", std::string("sum")}, {"replicas", static_cast<std::int64_t>(replicas_)}};
+  set_range(init.attributes, clones_.range());
   const NodeId made = target_.graph.add(std::move(init));
   const auto outputs = static_cast<std::uint32_t>(node.outputs().size());
   for (std::size_t r = 0; r < replicas_; ++r)
@@ -186,7 +188,7 @@ Graph Joins::joined_region(const Node& node, const Graph& region, std::span<cons
     const Node& parameter = region.node(region.parameters()[originals[i]]);
     NodeInit init = Replicator::copied(parameter);
     init.name = made.unique_name(clones_.name_for(parameter, replica_of[i]));
-    init.provenance = Replicator::made_from(target, parameter, static_cast<std::int64_t>(replica_of[i]));
+    init.provenance = Replicator::made_from(target, parameter, clones_.number(replica_of[i]));
     parameters.push_back({made.add(std::move(init)), 0});
     made.add_parameter(parameters.back().node);
   }
@@ -194,14 +196,14 @@ Graph Joins::joined_region(const Node& node, const Graph& region, std::span<cons
   for (std::size_t r = 0; r < replicas_; ++r) {
     for (const std::size_t at : places[r]) arguments[r].push_back(parameters[at]);
   }
-  Clones inner(owner_, target, region, replicas_);
+  Clones inner(owner_, target, region, clones_.range());
   const std::vector<std::vector<ValueId>> results = inner.make(arguments);
   std::vector<ValueId> flat;
   if (condition) {
     std::vector<ValueId> all;
     all.reserve(results.size());
     for (const std::vector<ValueId>& mine : results) all.push_back(mine[0]);
-    flat.push_back(owner_.agreement(target, node, all));
+    flat.push_back(owner_.agreement(target, node, all, clones_.range()));
   } else {
     for (const std::vector<ValueId>& mine : results) flat.insert(flat.end(), mine.begin(), mine.end());
   }
@@ -213,7 +215,7 @@ Graph Joins::joined_region(const Node& node, const Graph& region, std::span<cons
 ValueId Joins::agree(const Node& node, ValueId input) {
   std::vector<ValueId> all;
   for (std::size_t r = 0; r < replicas_; ++r) all.push_back(clones_.value(r, input));
-  return owner_.agreement(target_, node, all);
+  return owner_.agreement(target_, node, all, clones_.range());
 }
 
 }  // namespace lockstep::internal

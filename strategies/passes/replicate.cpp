@@ -19,10 +19,10 @@ class Replicate final : public Pass {
   std::string_view name() const override { return kReplicate; }
 
  private:
-  PassOutcome run_on(Graph& graph, PassContext&) override {
+  PassOutcome run_on(Graph& graph, PassContext& context) override {
     if (internal::max_replicas(graph) == 0) return PassOutcome::kUnchanged;
     internal::declare_copies(graph, internal::replicated_variables(graph), internal::max_replicas(graph), {});
-    internal::flatten_replicas(graph);
+    internal::flatten_replicas(graph, context.first_replica);
     return PassOutcome::kChanged;
   }
 };

@@ -20,6 +20,9 @@
 // Order: replica by replica between two collectives, each node as late as its readers allow, so that one
 // thread completes one replica's step before the next and needs the memory of only one.
 //
+// Of one of several workers only its own replicas are made, with their numbers among those of all (PassContext::first_replica); a
+// collective then says how many there are besides (`world`), and the number of a replica is asked for when the step runs.
+//
 // A graph without replicated regions stays as it is; enter-replicas makes such regions. Linear in the size
 // of the result. Thread safety: as any Pass.
 #pragma once

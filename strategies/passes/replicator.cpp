@@ -183,7 +183,9 @@ std::vector<ValueId> Replicator::expand(Target& target, const Node& node, std::s
   const std::size_t replicas = replicated.replicas();
   std::vector<std::vector<ValueId>> arguments;
   for (std::size_t r = 0; r < replicas; ++r) arguments.push_back(replicated.arguments(inputs, r));
-  Clones clones(*this, target, replicated.region(), replicas);
+  ReplicaRange range = replicated.range();
+  range.first += first_;
+  Clones clones(*this, target, replicated.region(), range);
   if (!controls.empty()) clones.enter = group(target, node, controls, "enter");
   const std::vector<std::vector<ValueId>> results = clones.make(arguments);
   effects = std::move(clones.effects);
@@ -209,8 +211,10 @@ NodeId Replicator::group(Target& target, const Node& node, std::span<const NodeI
 }
 
 // One value for all of them; prove-sync proves that they are equal.
-ValueId Replicator::agreement(Target& target, const Node& node, std::span<const ValueId> values) const {
-  if (std::ranges::all_of(values, [&](ValueId value) { return value == values[0]; })) return values[0];
+ValueId Replicator::agreement(Target& target, const Node& node, std::span<const ValueId> values,
+                              const ReplicaRange& range) const {
+  if (!range.is_part() && std::ranges::all_of(values, [&](ValueId value) { return value == values[0]; }))
+    return values[0];
   static const OpDef& op = OpRegistry::global().get("agree");
   NodeInit init;
   init.op = &op;
@@ -224,10 +228,10 @@ ValueId Replicator::agreement(Target& target, const Node& node, std::span<const 
   return {target.graph.add(std::move(init)), 0};
 }
 
-void flatten_replicas(Graph& graph) {
+void flatten_replicas(Graph& graph, std::int64_t first) {
   const Graph from = std::exchange(graph, Graph());
   for (const VariableDecl& decl : from.variables()) graph.declare_variable(decl);
-  Replicator(from, graph).run();
+  Replicator(from, graph, first).run();
 }
 
 }  // namespace lockstep::internal

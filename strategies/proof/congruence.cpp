@@ -34,14 +34,15 @@ enum Tag : std::uint32_t {
   kLoopOutput,
   kKept,
   kTrips,
-  kShapeOf
+  kShapeOf,
+  kOfAllWorkers
 };
 
 }  // namespace
 
 class CongruenceMaker {
  public:
-  CongruenceMaker(Congruence& made, const NameSet& drifting)
+  CongruenceMaker(Congruence& made, const NameSet& drifting, Congruence::Workers workers)
       : made_(made), attributes_([this](const std::string& variable) {
           return static_cast<std::uint32_t>(made_.originals_[place(variable)]);  // copies count as one
         }) {
@@ -52,21 +53,36 @@ class CongruenceMaker {
       made.originals_.push_back(decl.copy_of.empty() ? i : declared(decl.copy_of));
       const bool equal = decl.shares || (decl.synchronization != Synchronization::kOnRead &&
                                          !drifting.contains(decl.copy_of.empty() ? decl.name : decl.copy_of));
-      const auto stands_for = static_cast<std::uint32_t>(equal ? made.originals_[i] : i);
-      states_.push_back(class_of(kVariable, stands_for));
+      is_equal_.push_back(equal);
     }
-    made.initial_ = states_;
-    std::vector<Class> arguments;
-    for (std::size_t i = 0; i < made.graph().parameters().size(); ++i) arguments.push_back(table_.fresh());
-    number(made.graph(), arguments, made.top_);
-    made.final_ = states_;
+    number_all(made.initial_, made.top_, made.final_);
+    if (workers == Congruence::Workers::kSeveral) {
+      worker_ = 1;
+      number_all(made.stand_in_initial_, made.stand_in_, made.stand_in_final_);
+    }
     made.num_classes_ = table_.size();
-    for (std::size_t i = 0; i < variables.size(); ++i) {
-      if (variables[i].shares) made.final_[i] = states_[made.originals_[i]];
-    }
   }
 
  private:
+  // For one worker.
+  void number_all(std::vector<Class>& initial, LevelClasses& top, std::vector<Class>& final) {
+    const std::vector<VariableDecl>& variables = made_.graph().variables();
+    states_.clear();
+    log_.clear();
+    for (std::size_t i = 0; i < variables.size(); ++i) {
+      states_.push_back(is_equal_[i] ? class_of(kVariable, made_.originals_[i])
+                                     : class_of(kVariable, i + worker_ * variables.size()));
+    }
+    initial = states_;
+    std::vector<Class> arguments;
+    for (std::size_t i = 0; i < made_.graph().parameters().size(); ++i) arguments.push_back(table_.fresh());
+    number(made_.graph(), arguments, top);
+    final = states_;
+    for (std::size_t i = 0; i < variables.size(); ++i) {
+      if (variables[i].shares) final[i] = states_[made_.originals_[i]];
+    }
+  }
+
   void number(const Graph& graph, std::span<const Class> arguments, LevelClasses& level) {
     level = {};
     level.first_.resize(graph.id_bound());
@@ -187,6 +203,15 @@ class CongruenceMaker {
       join(node, level);
       return;
     }
+    if (traits.is(ReplicaRole::kCollective) && traits.same_on_all && joined_range(node).is_part()) {
+      // Whatever goes in.
+      const auto at = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(&node));
+      outputs_of(node,
+                 class_of(kOfAllWorkers, static_cast<std::uint32_t>(at),
+                          static_cast<std::uint32_t>(at >> 32U), depth_),
+                 level);
+      return;
+    }
     start_key(node, kNode);
     if (traits.gives_shape && node.graph().spec(node.inputs()[0]).shape.is_known()) {
       key_[0] = kShapeOf;  // its contents do not matter
@@ -201,7 +226,9 @@ class CongruenceMaker {
       }
     }
     if (has(effects, Effect::kRandom)) {
-      key_.push_back(static_cast<std::uint32_t>(std::max(node.provenance().replica, 0)));
+      const std::int32_t replica = node.provenance().replica;
+      key_.push_back(static_cast<std::uint32_t>(std::max(replica, 0)));
+      if (replica >= 0) key_.push_back(worker_);
       key_.push_back(depth_);  // a draw may depend on the trip
     }
     for (const Attribute& attribute : node.attributes()) {
@@ -433,6 +460,8 @@ class CongruenceMaker {
   Congruence& made_;
   KeyTable table_;
   AttributeNumbers attributes_;
+  std::vector<bool> is_equal_;                      // by variable: do all copies start equal?
+  std::uint32_t worker_ = 0;                        // 1: the stand-in
   std::vector<Class> states_;                       // current class of each variable
   std::vector<std::pair<std::size_t, Class>> log_;  // earlier classes of variables
   NameMap<std::uint32_t> kinds_;
@@ -440,8 +469,18 @@ class CongruenceMaker {
   std::uint32_t depth_ = 0;  // number of loops around
 };
 
-Congruence::Congruence(const Graph& outermost, const NameSet& drifting) : graph_(&outermost) {
-  CongruenceMaker(*this, drifting);
+Congruence::Congruence(const Graph& outermost, const NameSet& drifting, Workers workers)
+    : graph_(&outermost) {
+  CongruenceMaker(*this, drifting, workers);
+}
+
+std::vector<std::string> Congruence::drifting_between_workers() const {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < stand_in_final_.size(); ++i) {
+    const bool begins_equal = originals_[i] == i && initial_[i] == stand_in_initial_[i];
+    if (begins_equal && final_[i] != stand_in_final_[i]) names.push_back(graph_->variables()[i].name);
+  }
+  return names;
 }
 
 std::vector<std::string> Congruence::drifting() const {
@@ -472,8 +511,9 @@ std::int64_t replica_of(const Graph& level, ValueId value) {
   if (node.provenance().replica >= 0) return node.provenance().replica;
   if (node.op().traits.is(ReplicaRole::kCollective)) {
     const std::size_t replicas = joined_replicas(node);
-    if (replicas < 2 || node.outputs().size() < replicas) return -1;
-    return static_cast<std::int64_t>(value.output / (node.outputs().size() / replicas));
+    const ReplicaRange range = joined_range(node);
+    if (range.world < 2 || node.outputs().size() < replicas) return -1;
+    return range.first + static_cast<std::int64_t>(value.output / (node.outputs().size() / replicas));
   }
   if (node.op().region_kind == RegionKind::kCond || node.op().region_kind == RegionKind::kWhile) {
     const Graph& region = node.regions()[node.op().region_kind == RegionKind::kCond ? 0 : 1];
@@ -486,7 +526,7 @@ std::int64_t replica_of(const Graph& level, ValueId value) {
 
 std::vector<ReplicaKind> replica_kinds_of(const Graph& level, const LevelClasses& classes) {
   std::vector<std::pair<std::uint32_t, std::int64_t>> members;
-  std::int64_t replicas = 0;
+  std::unordered_set<std::int64_t> replicas;
   std::vector<ReplicaKind> kinds(classes.size(), ReplicaKind::kSingle);
   const auto each = [&](auto&& visit) {
     for (const Node& node : level.nodes()) {
@@ -496,17 +536,17 @@ std::vector<ReplicaKind> replica_kinds_of(const Graph& level, const LevelClasses
   each([&](ValueId value) {
     const std::int64_t replica = replica_of(level, value);
     if (replica < 0) return;
-    replicas = std::max(replicas, replica + 1);
+    replicas.insert(replica);
     members.emplace_back(classes.of(value), replica);
   });
   std::ranges::sort(members);
   members.erase(std::unique(members.begin(), members.end()), members.end());
-  std::unordered_map<std::uint32_t, std::int64_t> counts;
+  std::unordered_map<std::uint32_t, std::size_t> counts;
   for (const auto& [number, replica] : members) ++counts[number];
   each([&](ValueId value) {
     if (replica_of(level, value) < 0) return;
     kinds[classes.index(value)] =
-        counts[classes.of(value)] == replicas ? ReplicaKind::kMirrored : ReplicaKind::kPerReplica;
+        counts[classes.of(value)] == replicas.size() ? ReplicaKind::kMirrored : ReplicaKind::kPerReplica;
   });
   return kinds;
 }

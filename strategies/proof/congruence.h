@@ -16,6 +16,10 @@
 //                 the body confirms the rest
 //   unknown       what is per replica, opaque, of the host, or a lambda equals only itself
 //
+// Of a step that several workers run, each with replicas of its own, the graph has those of one. It is numbered once more for a
+// stand-in, another worker: its feeds, its own copies of variables and what its replicas draw are its own, and what a collective
+// over all workers gives is the same for both. A value that has the same class for both is equal on all workers.
+//
 // So nodes that hold all replicas in their regions and nodes that exist once per replica are judged by the
 // same rules. Linear in the nodes except for loops, whose bodies are numbered until nothing splits (mostly
 // once or twice).
@@ -66,9 +70,10 @@ class LOCKSTEP_API LevelClasses {
 
 class LOCKSTEP_API Congruence {
  public:
+  enum class Workers : std::uint8_t { kOne, kSeveral };
   // `drifting`: variables (not the names of copies) whose copies are not assumed to be equal when the step
   // begins.
-  explicit Congruence(const Graph& outermost, const NameSet& drifting = {});
+  explicit Congruence(const Graph& outermost, const NameSet& drifting = {}, Workers workers = Workers::kOne);
 
   const Graph& graph() const { return *graph_; }
   const LevelClasses& top() const { return top_; }
@@ -80,13 +85,17 @@ class LOCKSTEP_API Congruence {
   std::size_t original(std::size_t variable) const { return originals_[variable]; }
   // The variables whose copies begin the step equal but do not end it so.
   std::vector<std::string> drifting() const;
+  // The same of copies that different workers have; and the classes of the stand-in, empty for one worker.
+  std::vector<std::string> drifting_between_workers() const;
+  const LevelClasses& stand_in() const { return stand_in_; }
 
  private:
   friend class CongruenceMaker;
   const Graph* graph_;
   std::size_t num_classes_ = 0;
-  LevelClasses top_;
+  LevelClasses top_, stand_in_;
   std::vector<std::uint32_t> initial_, final_;
+  std::vector<std::uint32_t> stand_in_initial_, stand_in_final_;  // empty for one worker
   std::vector<std::size_t> originals_;
 };
 

@@ -94,6 +94,10 @@ Value ReplicaContext::all_gather(const Operand& value, std::int64_t axis) const 
 
 Value ReplicaContext::reduce_scatter(ReduceOp op, const Operand& value, std::int64_t axis) const {
   check("reduce_scatter()", value.site());
+  if (tracer_->num_local_replicas() != tracer_->num_replicas_in_sync())
+    throw Error(ErrorCode::kUnimplemented,
+                "reduce_scatter() has no form for several workers yet: use all_reduce(), and slice() it",
+                place_of_call("reduce_scatter()", value.site()));
   return lockstep::reduce_scatter(op, value, tracer_->num_replicas_in_sync(), axis);
 }
 
@@ -106,12 +110,12 @@ std::vector<Value> ReplicaContext::merge_call_list(const MergeListFn& merge, std
   for (const Value& argument : arguments)
     kinds.push_back(internal::ContextFrame::current()->kind_of(argument));
   return lockstep::merge_call(
-      builder, tracer_->num_replicas_in_sync(), arguments,
+      builder, tracer_->num_local_replicas(), arguments,
       [&](std::span<const std::vector<Value>> values) {
         const internal::ContextFrame frame(tracer_, ContextKind::kCrossReplica, &builder);
         std::vector<PerReplica<Value>> merged;
         for (std::size_t i = 0; i < values.size(); ++i) {
-          const bool single = values[i].size() == 1 || kinds[i] == ReplicaKind::kSingle;
+          const bool single = tracer_->num_replicas_in_sync() == 1 || kinds[i] == ReplicaKind::kSingle;
           merged.push_back(single ? PerReplica<Value>(values[i][0]) : PerReplica<Value>(values[i], kinds[i]));
         }
         std::vector<MergedResult> results;

@@ -37,8 +37,14 @@ std::string replicas_text(std::int64_t count) { return str(count, count == 1 ? "
 
 std::string slots_text(std::size_t count) { return str(count, count == 1 ? " slot" : " slots"); }
 
+// Is it one value for all replicas of all workers? A single value of one of several workers is that worker's.
+bool is_same(const PerReplica<Value>& value, const ReplicaRange& range) {
+  return value.kind() == ReplicaKind::kMirrored || (value.kind() == ReplicaKind::kSingle && !range.is_part());
+}
+
 void check_reduce(ReduceOp op, const PerReplica<Value>& value, const std::optional<std::int64_t>& axis,
-                  std::int64_t replicas, const SourceSite& site) {
+                  const ReplicaRange& range, const SourceSite& site) {
+  const std::int64_t replicas = range.local;
   const auto refuse = [&](const std::string& why) {
     throw InvalidArgument(str("reduce: ", why), place_of_call("reduce()", site));
   };
@@ -58,8 +64,7 @@ void check_reduce(ReduceOp op, const PerReplica<Value>& value, const std::option
     if (*axis < -limit || *axis >= limit)
       refuse(str("axis ", *axis, " is out of range for values of rank ", limit, " (", first, ")"));
   }
-  const bool same = value.kind() != ReplicaKind::kPerReplica;
-  if (same && replicas > 1 && (op == ReduceOp::kSum || op == ReduceOp::kProd)) {
+  if (is_same(value, range) && range.world > 1 && (op == ReduceOp::kSum || op == ReduceOp::kProd)) {
     const bool sums = op == ReduceOp::kSum;
     refuse(
         str("a ", to_string(value.kind()), " value cannot be ", sums ? "summed" : "multiplied",
@@ -72,8 +77,16 @@ bool is_half(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16
 
 }  // namespace
 
-Tracer::Tracer(Strategy& strategy, std::vector<std::string> devices, std::shared_ptr<VariableStore> variables)
-    : strategy_(&strategy), devices_(std::move(devices)), variables_(std::move(variables)) {}
+Tracer::Tracer(Strategy& strategy, std::vector<std::string> devices, std::shared_ptr<VariableStore> variables,
+               WorkerSpec worker)
+    : strategy_(&strategy),
+      devices_(std::move(devices)),
+      variables_(std::move(variables)),
+      worker_(std::move(worker)) {
+  if (worker_.count < 1 || worker_.rank < 0 || worker_.rank >= worker_.count)
+    throw InvalidArgument(
+        str("worker ", worker_.rank, " of ", worker_.count, " does not exist; ranks begin at 0"));
+}
 
 Tracer::~Tracer() = default;
 
@@ -102,13 +115,19 @@ std::vector<PerReplica<Value>> Tracer::replicate(std::span<const PerReplica<Valu
                                  kind == ContextKind::kReplica ? "; elsewhere give run() tensors" : ""),
                              place_of_call(method, site));
   }
-  const std::int64_t replicas = num_replicas_in_sync();
+  const std::int64_t replicas = num_local_replicas();
   std::vector<Value> shared;
   std::vector<std::vector<Value>> own;
   std::vector<std::size_t> place(arguments.size());  // among the region's parameters of one replica
+  // Of one of several workers, also what is the same on all of them: the slots here do not tell.
+  const auto is_shared = [&](const PerReplica<Value>& argument) {
+    return argument.is_single() ||
+           (is_part() && argument.kind() == ReplicaKind::kMirrored &&
+            std::ranges::all_of(argument, [&](const Value& slot) { return slot.id() == argument[0].id(); }));
+  };
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const PerReplica<Value>& argument = arguments[i];
-    if (argument.is_single()) {
+    if (is_shared(argument)) {
       shared.push_back(argument[0]);
       continue;
     }
@@ -121,12 +140,12 @@ std::vector<PerReplica<Value>> Tracer::replicate(std::span<const PerReplica<Valu
   }
   std::size_t next_shared = 0, next_own = shared.size();
   for (std::size_t i = 0; i < arguments.size(); ++i)
-    place[i] = arguments[i].is_single() ? next_shared++ : next_own++;
+    place[i] = is_shared(arguments[i]) ? next_shared++ : next_own++;
   const auto& make = kind == ContextKind::kUpdate ? lockstep::replicated_update : lockstep::replicated;
   std::size_t own_results = 0;
   std::vector<std::function<void(const PerReplica<Value>&)>> leaving;
   const auto results = make(
-      *builder, replicas, shared, own,
+      *builder, range(), shared, own,
       [&](std::span<const Value> values) {
         ContextFrame frame(this, kind, builder);
         RegionKinds known(BuilderAccess(*builder).innermost(), BuilderAccess(*builder).outermost().graph());
@@ -152,12 +171,12 @@ std::vector<PerReplica<Value>> Tracer::replicate(std::span<const PerReplica<Valu
   const Node& node = graph.node(results[0][0].id().node);
   std::vector<ReplicaKind> kinds(ReplicatedNode(node).shared(), ReplicaKind::kSingle);
   for (const PerReplica<Value>& argument : arguments) {
-    if (!argument.is_single()) kinds.push_back(argument.kind());
+    if (!is_shared(argument)) kinds.push_back(argument.kind());
   }
   kinds = result_kinds(node.regions()[0], kinds, BuilderAccess(*builder).outermost().graph());
   std::vector<PerReplica<Value>> out;
   for (std::size_t i = 0; i < results.size(); ++i) {
-    if (replicas == 1 || kinds[i] == ReplicaKind::kSingle) {
+    if (num_replicas_in_sync() == 1 || kinds[i] == ReplicaKind::kSingle) {
       out.emplace_back(results[i][0]);
     } else {
       out.emplace_back(results[i], kinds[i]);
@@ -217,13 +236,14 @@ Step::Parts Tracer::trace_cross(std::vector<InputSpec> inputs, const CrossTraceF
     InputSpec& input = inputs[i];
     if (input.name.empty()) input.name = str("input_", i);
     std::vector<Value> slots;
-    for (std::int64_t r = 0; r < (input.shared ? 1 : num_replicas_in_sync()); ++r) {
+    for (std::int64_t r = 0; r < (input.shared ? 1 : num_local_replicas()); ++r) {
       slots.push_back(
           builder.placeholder(copy_name(input.name, r), input.spec.dtype, input.spec.shape, site));
     }
     // Even with one replica its own input counts as per replica: values that depend on it are not the same
     // for all.
-    arguments.push_back(input.shared ? PerReplica<Value>(slots[0]) : PerReplica<Value>(slots));
+    arguments.push_back(input.shared ? PerReplica<Value>(from_chief(slots[0], site))
+                                     : PerReplica<Value>(slots));
   }
   Step::Parts parts;
   parts.inputs = std::move(inputs);
@@ -233,13 +253,12 @@ Step::Parts Tracer::trace_cross(std::vector<InputSpec> inputs, const CrossTraceF
     std::size_t next = 0;
     for (const PerReplica<Value>& result : trace(arguments)) {
       if (!result.is_single() && result.size() != devices_.size()) {
-        throw InvalidArgument(
-            str("a result has ", slots_text(result.size()), " for ", replicas_text(num_replicas_in_sync()),
-                "; give one for each, or one for all"),
-            place_of_call(method, site));
+        throw InvalidArgument(str("a result has ", slots_text(result.size()), " for ",
+                                  replicas_text(num_local_replicas()), "; give one for each, or one for all"),
+                              place_of_call(method, site));
       }
       // One of several equal values is enough.
-      const ReplicaKind kind = devices_.size() == 1 ? ReplicaKind::kSingle : result.kind();
+      const ReplicaKind kind = num_replicas_in_sync() == 1 ? ReplicaKind::kSingle : result.kind();
       const std::size_t slots = kind == ReplicaKind::kPerReplica ? result.size() : 1;
       parts.results.push_back({kind, next});
       for (std::size_t r = 0; r < slots; ++r) builder.result(result[r]);
@@ -265,16 +284,16 @@ Value Tracer::reduce_values(ReduceOp op, const PerReplica<Value>& value, std::op
                             SourceSite site) {
   require_cross_replica(this, "reduce()", site);
   if (value.empty()) throw InvalidArgument("reduce: the value is empty", place_of_call("reduce()", site));
-  check_reduce(op, value, axis, num_replicas_in_sync(), site);
-  const bool same = value.kind() != ReplicaKind::kPerReplica;
+  check_reduce(op, value, axis, range(), site);
+  const bool same = is_same(value, range()), whole = value.is_single();
   if (!axis) {
-    if (value.size() == 1 || same) return value[0];
+    if (same || (value.size() == 1 && !is_part())) return value[0];
     std::vector<Value> slots = value.values();
     if (op == ReduceOp::kMean && !is_floating(slots[0].dtype())) {
       const auto here = BuilderAccess(slots[0].builder()).made_at(site);
       for (Value& slot : slots) slot = cast(slot, DType::kF64);
     }
-    return reduce_replicas(op, slots, site);
+    return combined(op, slots, whole, site);
   }
   const auto here = BuilderAccess(value[0].builder()).made_at(site);
   // Sum and count of each replica; a value that is the same everywhere counts once. Half floats are added up
@@ -290,9 +309,13 @@ Value Tracer::reduce_values(ReduceOp op, const PerReplica<Value>& value, std::op
         shape_of(slot), slot.builder().constant(Tensor::scalar(
                             *axis < 0 ? *axis + static_cast<std::int64_t>(slot.shape().rank()) : *axis))));
   }
-  Value total = sums.size() == 1 ? sums[0] : reduce_replicas(ReduceOp::kSum, sums, site);
+  const auto all = [&](std::span<const Value> parts) {
+    return same || (parts.size() == 1 && !is_part()) ? parts[0]
+                                                     : combined(ReduceOp::kSum, parts, whole, site);
+  };
+  Value total = all(sums);
   if (op == ReduceOp::kMean) {
-    const Value count = counts.size() == 1 ? counts[0] : reduce_replicas(ReduceOp::kSum, counts, site);
+    const Value count = all(counts);
     total = total / cast(count, wide);
   }
   return is_half(dtype) ? cast(total, dtype) : total;
@@ -302,12 +325,32 @@ Tensor Tracer::reduce_tensors(ReduceOp op, const PerReplica<Tensor>& value, std:
                               SourceSite site) {
   require_cross_replica(this, "reduce()", site);
   if (value.empty()) throw InvalidArgument("reduce: the value is empty", place_of_call("reduce()", site));
-  return at_once(value.values(), site, [&](GraphBuilder& builder, const std::vector<Value>& slots) {
+  Graph graph = graph_of(value.values(), site, [&](GraphBuilder& builder, const std::vector<Value>& slots) {
     const ContextFrame frame(this, ContextKind::kCrossReplica, &builder);
     return reduce_values(
         op, value.is_single() ? PerReplica<Value>(slots[0]) : PerReplica<Value>(slots, value.kind()), axis,
         site);
   });
+  return compute(std::move(graph), value.values(), site);
+}
+
+Value Tracer::combined(ReduceOp op, std::span<const Value> slots, bool whole, SourceSite site) const {
+  if (!is_part()) return reduce_replicas(op, slots, site);
+  const auto here = static_cast<std::int64_t>(slots.size());
+  std::vector<Attribute> attributes = {{"reduce", std::string(to_string(op))}, {"replicas", here}};
+  set_range(attributes, whole ? ReplicaRange(here, 0, worker_.count) : range());
+  return slots[0].builder().op("all_reduce", slots, std::move(attributes), {}, site)[0];
+}
+
+Value Tracer::from_chief(const Value& value, SourceSite site) const {
+  if (!is_part()) return value;
+  std::vector<Attribute> attributes = {{"replicas", std::int64_t{1}}};
+  set_range(attributes, ReplicaRange(1, 0, worker_.count));
+  return value.builder().op1("broadcast_replica", {value}, std::move(attributes), {}, site);
+}
+
+Tensor Tracer::compute(Graph graph, std::vector<Tensor> feeds, SourceSite) const {
+  return Interpreter(std::move(graph)).run(feeds)[0];
 }
 
 }  // namespace lockstep::internal

@@ -23,7 +23,7 @@ internal::Tracer& home() {
 // A new variable must not have the name of another's copy, and no other may have the name of one of its
 // copies.
 void check_copy_names(const std::string& name, const internal::Tracer& strategy, const ErrorPlace& place) {
-  for (std::int64_t r = 1; r < strategy.num_replicas_in_sync(); ++r) {
+  for (std::int64_t r = 1; r < strategy.num_local_replicas(); ++r) {
     const std::string suffix = copy_name("", r);
     const bool is_copy =
         name.ends_with(suffix) && strategy.variables().contains(name.substr(0, name.size() - suffix.size()));
@@ -76,7 +76,7 @@ Tensor slice_of(const Tensor& whole, std::int64_t axis, std::int64_t r, std::int
 std::vector<Tensor> initial_copies(const std::string& name, const PerReplica<Tensor>& initial,
                                    const VariableOptions& options, const internal::Tracer& strategy,
                                    const ErrorPlace& place) {
-  const std::int64_t replicas = strategy.num_replicas_in_sync();
+  const std::int64_t replicas = strategy.num_local_replicas(), all = strategy.num_replicas_in_sync();
   const auto refuse = [&](const std::string& why) {
     throw InvalidArgument(str("variable '", name, "' ", why), place);
   };
@@ -86,10 +86,10 @@ std::vector<Tensor> initial_copies(const std::string& name, const PerReplica<Ten
       refuse(str("starts as ", initial[0].spec(), " on one replica and as ", value.spec(), " on another"));
   }
   if (initial.empty()) refuse("needs an initial value");
-  const Decision decision = can_make_variable(options.synchronization, options.aggregation, replicas);
+  const Decision decision = can_make_variable(options.synchronization, options.aggregation, all);
   if (!decision) throw InvalidArgument(str("variable '", name, "': ", decision.reason()), place);
   if (initial.kind() == ReplicaKind::kPerReplica) {
-    if (options.synchronization != Synchronization::kOnRead && replicas > 1)
+    if (options.synchronization != Synchronization::kOnRead && all > 1)
       refuse(
           "is kept equal on all replicas, and cannot start with another value on each: use "
           "Synchronization::kOnRead");
@@ -102,6 +102,7 @@ std::vector<Tensor> initial_copies(const std::string& name, const PerReplica<Ten
     return own;
   }
   const auto rank = static_cast<std::int64_t>(initial[0].shape().rank());
+  if (all != replicas) refuse("has slices for copies, which several workers do not have yet");
   if (initial.kind() == ReplicaKind::kPerReplica)
     refuse("has slices for copies: give it the whole value, which is cut into them");
   if (options.slice_axis < 0 || options.slice_axis >= rank)
@@ -130,7 +131,15 @@ Variable::Variable(std::string name, const PerReplica<Tensor>& initial, const Va
   if (name.empty()) throw InvalidArgument("a variable needs a name", place_of_variable(name, site));
   if (GraphBuilder* builder = current_builder()) name.insert(0, internal::BuilderAccess(*builder).scope());
   const ErrorPlace place = place_of_variable(name, site);
-  const std::vector<Tensor> starts = initial_copies(name, initial, options, strategy, place);
+  std::vector<Tensor> starts = initial_copies(name, initial, options, strategy, place);
+  // One value on all workers: that of the first.
+  if (strategy.is_part() && options.synchronization != Synchronization::kOnRead &&
+      !strategy.variables().contains(name)) {
+    Graph all = internal::graph_of(starts, site, [&](GraphBuilder&, const std::vector<Value>& v) {
+      return strategy.from_chief(v[0], site);
+    });
+    starts = {strategy.compute(std::move(all), starts, site)};
+  }
   auto state = std::make_shared<internal::VariableState>();
   state->tracer = &strategy;
   state->site = site;
@@ -180,7 +189,7 @@ Variable::Variable(std::string name, const PerReplica<Tensor>& initial, const Va
   if (options.synchronization == Synchronization::kOnRead) {
     VariableRole role = own;
     role.copy_of = state->decl.name;
-    for (std::int64_t r = 1; r < strategy.num_replicas_in_sync(); ++r)
+    for (std::int64_t r = 1; r < strategy.num_local_replicas(); ++r)
       store.find_or_create(
           copy_name(state->decl.name, r), state->decl.spec,
           [&] { return starts[static_cast<std::size_t>(r) % starts.size()]; }, role, state->decl.made_at,
@@ -303,6 +312,8 @@ Value Variable::read(SourceSite site) const {
   const VariableRef ref = declare(builder, site);
   const bool joins = meaning == VariableMeaning::kJoinCopies;
   const bool all = joins || meaning == VariableMeaning::kSumCopies || meaning == VariableMeaning::kMeanCopies;
+  if (meaning == VariableMeaning::kFirstCopy && internal::has_own_copies(*this))
+    return state_->tracer->from_chief(builder.read(ref, site), site);
   if (!all || state_->tracer->num_replicas_in_sync() == 1) return builder.read(ref, site);
   const std::vector<PerReplica<Value>> copies = state_->tracer->replicate(
       {}, [&](std::span<const Value>) { return std::vector<Value>{builder.read(ref, site)}; },
@@ -315,8 +326,8 @@ Value Variable::read(SourceSite site) const {
     end[static_cast<std::size_t>(decl.slice_axis)] = decl.slice_extent;
     return slice(concat(copies[0].values(), decl.slice_axis), begin, end);
   }
-  return reduce_replicas(meaning == VariableMeaning::kSumCopies ? ReduceOp::kSum : ReduceOp::kMean,
-                         copies[0].values(), site);
+  const ReduceOp op = meaning == VariableMeaning::kSumCopies ? ReduceOp::kSum : ReduceOp::kMean;
+  return state_->tracer->combined(op, copies[0].values(), false, site);
 }
 
 Value Variable::assign(const Operand& value, SourceSite site) const {

@@ -134,7 +134,8 @@ class LOCKSTEP_API Variable {
   VariableMeaning allowed(VariableAction action, const SourceSite& site) const;
   Value share_of(const Value& value) const;
   Value change(VariableAction action, const Operand& value, bool negate, SourceSite site) const;
-  void change_now(VariableAction action, const Tensor& value, bool negate, SourceSite site) const;
+  Tensor value_of_all(VariableMeaning meaning, SourceSite site) const;
+  void change_now(VariableAction action, const Tensor& given, bool negate, SourceSite site) const;
   ErrorPlace place(const SourceSite& site) const;
   // The builder that nodes go into; throws FailedPrecondition if nothing is traced, naming what the variable
   // can do only there.

@@ -65,17 +65,17 @@ VariableRole role_now(const VariableStore& store, std::string_view name, const E
 PerReplica<Tensor> Variable::copies(SourceSite site) const {
   require_no_trace_for_value(place(site));
   check_strategy(site);
-  const auto replicas = static_cast<std::size_t>(state_->tracer->num_replicas_in_sync());
+  const auto replicas = static_cast<std::size_t>(state_->tracer->num_local_replicas());
   VariableStore& store = state_->tracer->variables();
   static_cast<void>(role_now(store, name(), place(site)));  // throws if it was erased
   std::vector<Tensor> values;
-  const CopyLocks held(store, name(), state_->tracer->num_replicas_in_sync(), CopyLocks::Use::kRead);
+  const CopyLocks held(store, name(), state_->tracer->num_local_replicas(), CopyLocks::Use::kRead);
   for (std::size_t r = 0; r < replicas; ++r) {
     StoredVariable* copy = store.find(copy_name(name(), static_cast<std::int64_t>(r)));
     const Tensor& value = copy == nullptr ? values[0] : copy->storage();
     values.push_back(value.clone().host());
   }
-  if (values.size() == 1) return values[0];
+  if (values.size() == 1 && !state_->tracer->is_part()) return values[0];
   const bool mirrored =
       !internal::has_own_copies(*this) &&
       std::ranges::all_of(values, [&](const Tensor& copy) { return copy.bit_equal(values[0]); });
@@ -84,15 +84,38 @@ PerReplica<Tensor> Variable::copies(SourceSite site) const {
 
 Tensor Variable::value(SourceSite site) const {
   require_no_trace_for_value(place(site));
-  internal::accepted(question(VariableAction::kRead, ReplicaKind::kSingle, site), place(site));
+  const VariableMeaning meaning =
+      internal::accepted(question(VariableAction::kRead, ReplicaKind::kSingle, site), place(site));
+  if (state_->tracer->is_part() && internal::has_own_copies(*this)) return value_of_all(meaning, site);
   VariableStore& store = state_->tracer->variables();
-  const CopyLocks held(store, name(), state_->tracer->num_replicas_in_sync(), CopyLocks::Use::kRead);
+  const CopyLocks held(store, name(), state_->tracer->num_local_replicas(), CopyLocks::Use::kRead);
   const internal::LogicalVariable variable(held.copies(), role_now(store, name(), place(site)));
   if (const Decision decision = variable.has_value(); !decision)
     throw InvalidArgument(str("variable '", name(), "': ", decision.reason()), place(site));
   Tensor value = Tensor::empty(variable.spec().dtype, variable.spec().shape);
   variable.read(value);
   return value;
+}
+
+// Of a variable that each replica of each worker has for itself.
+Tensor Variable::value_of_all(VariableMeaning meaning, SourceSite site) const {
+  const PerReplica<Tensor> mine = copies(site);
+  Graph graph =
+      internal::graph_of(mine.values(), site, [&](GraphBuilder&, const std::vector<Value>& slots) -> Value {
+        switch (meaning) {
+          case VariableMeaning::kSumCopies:
+            return state_->tracer->combined(ReduceOp::kSum, slots, false, site);
+          case VariableMeaning::kMeanCopies:
+            return state_->tracer->combined(ReduceOp::kMean, slots, false, site);
+          case VariableMeaning::kFirstCopy: return state_->tracer->from_chief(slots[0], site);
+          default:
+            throw Error(
+                ErrorCode::kUnimplemented,
+                str("variable '", name(), "' has no one value over several workers: read it in a function"),
+                place(site));
+        }
+      });
+  return state_->tracer->compute(std::move(graph), mine.values(), site);
 }
 
 void Variable::assign(const Tensor& value, SourceSite site) const {
@@ -105,7 +128,7 @@ void Variable::assign_sub(const Tensor& delta, SourceSite site) const {
   change_now(VariableAction::kAssignAdd, delta, true, site);
 }
 
-void Variable::change_now(VariableAction action, const Tensor& value, bool negate, SourceSite site) const {
+void Variable::change_now(VariableAction action, const Tensor& given, bool negate, SourceSite site) const {
   require_no_trace("given a tensor", "assign a Value, such as constant(tensor)", place(site));
   const bool slices = aggregation() == Aggregation::kSlices;
   const VariableMeaning meaning =
@@ -113,7 +136,20 @@ void Variable::change_now(VariableAction action, const Tensor& value, bool negat
              : internal::accepted(question(action, ReplicaKind::kSingle, site), place(site));
   check_strategy(site);
   VariableStore& store = state_->tracer->variables();
-  const std::int64_t replicas = state_->tracer->num_replicas_in_sync();
+  const std::int64_t replicas = state_->tracer->num_local_replicas();
+  Tensor value = given;
+  if (state_->tracer->is_part()) {
+    if (internal::has_own_copies(*this) || !given.defined())
+      throw Error(
+          ErrorCode::kUnimplemented,
+          str("variable '", name(), "' belongs to each replica, of several workers: assign it in a function"),
+          place(site));
+    // One value on all workers: that of the first.
+    Graph graph = internal::graph_of({&given, 1}, site, [&](GraphBuilder&, const std::vector<Value>& v) {
+      return state_->tracer->from_chief(v[0], site);
+    });
+    value = state_->tracer->compute(std::move(graph), {given}, site);
+  }
   const CopyLocks held(store, name(), replicas, CopyLocks::Use::kWrite);
   const internal::LogicalVariable variable(held.copies(), role_now(store, name(), place(site)));
   if (!value.defined() || value.spec() != variable.spec()) {

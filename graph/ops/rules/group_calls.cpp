@@ -35,6 +35,14 @@ CommunicatorCall all_reduce_call(const NodeView& node) {
   return call;
 }
 
+CommunicatorCall all_gather_call(const NodeView& node) {
+  const Group& group = node.group(node.get<std::string>("group"));
+  if (const auto members = node.get<std::int64_t>("members"); members != group.size())
+    NodeView::fail(str("it is for ", counted(members, "member"), ", and the group '",
+                       node.get<std::string>("group"), "' has ", group.size()));
+  return call_of(node, CommunicatorCall::Kind::kAllGather);
+}
+
 CommunicatorCall broadcast_call(const NodeView& node, const Group& group) {
   const auto root = node.get_or<std::int64_t>("root", 0);
   if (root >= group.size()) {

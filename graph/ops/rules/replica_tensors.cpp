@@ -23,7 +23,26 @@ std::size_t replicas_of(const NodeView& node) {
   if (replicas < 1 || node.num_inputs() % static_cast<std::size_t>(replicas) != 0) {
     NodeView::fail(str(node.num_inputs(), " inputs are not those of ", replicas, " replicas"));
   }
+  check_range(node, replicas);
   return static_cast<std::size_t>(replicas);
+}
+
+void check_range(const NodeView& node, std::int64_t replicas) {
+  const auto world = node.get_or<std::int64_t>("world", replicas),
+             first = node.get_or<std::int64_t>("first", 0);
+  if (world < replicas || world > kMaxReplicas || first < 0 || first > world - replicas)
+    NodeView::fail(
+        str("replicas ", first, " to ", first + replicas - 1, " are not among those of a world of ", world));
+}
+
+ReplicaRange range_of(const NodeView& node) {
+  const auto local = static_cast<std::int64_t>(replicas_of(node));
+  return {local, node.get_or<std::int64_t>("first", 0), node.get_or<std::int64_t>("world", local)};
+}
+
+void require_all_here(const NodeView& node) {
+  if (range_of(node).is_part())
+    NodeView::fail("it combines the values of several workers: run the pass lower-collectives first");
 }
 
 ReduceOp reduce_of(const NodeView& node) { return parse_reduce_op(node.get<std::string>("reduce")); }

@@ -25,7 +25,7 @@ const Node* joining_node(const Node& node, const VariableCopies& copies);
 // The nodes of one body, for all replicas.
 class Clones {
  public:
-  Clones(Replicator& owner, Target& target, const Graph& body, std::size_t replicas);
+  Clones(Replicator& owner, Target& target, const Graph& body, const ReplicaRange& range);
 
   NodeId enter;                 // runs before nodes with effects
   std::vector<NodeId> effects;  // the nodes made that have effects
@@ -36,6 +36,9 @@ class Clones {
   Replicator& owner() const { return owner_; }
   Target& target() const { return target_; }
   std::size_t replicas() const { return replicas_; }
+  const ReplicaRange& range() const { return range_; }
+  // The number of one of them among those of all workers.
+  std::int64_t number(std::size_t replica) const { return range_.first + static_cast<std::int64_t>(replica); }
 
   // --- what a node of the body became on a replica
   ValueId value(std::size_t replica, ValueId of);
@@ -56,15 +59,16 @@ class Clones {
   ValueId& base(std::size_t replica, NodeId id) { return bases_[replica * body_.id_bound() + id.index()]; }
   NodeId last(std::size_t replica, NodeId id);
   SmallVector<ValueId, 2> inputs_of(const Node& node, std::size_t replica);
-  static void make_constant(NodeInit& init, std::int64_t replica);
-  void make_own(Graph& region, std::int64_t replica);
+  void make_number(NodeInit& init, std::size_t replica) const;
+  void make_own(Graph& region, std::size_t replica);
 
   static constexpr std::uint32_t kListed = std::numeric_limits<std::uint32_t>::max();
 
   Replicator& owner_;
   Target& target_;
   const Graph& body_;
-  std::size_t replicas_;
+  ReplicaRange range_;
+  std::size_t replicas_;               // those here
   std::vector<std::string> prefixes_;  // of names, by replica
   std::vector<ValueId> bases_;  // by replica and node: output i is base + i, or entry base.node + i of lists_
   std::vector<ValueId> lists_;

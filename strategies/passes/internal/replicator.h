@@ -10,14 +10,15 @@
 #include <vector>
 
 #include "lockstep/graph/ir/graph.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/strategies/passes/internal/copies.h"
 
 namespace lockstep::internal {
 
 // Rewrites the graph so that it has the nodes of every replicated region once per replica; see
 // strategies/passes/replicate.h. Copies of all variables that replicas write must be declared. Throws
-// PassError; the graph is then unusable.
-void flatten_replicas(Graph& graph);
+// PassError; the graph is then unusable. `first`: the number of the first replica.
+void flatten_replicas(Graph& graph, std::int64_t first);
 
 inline constexpr std::string_view kReplicate = "replicate";
 
@@ -31,7 +32,8 @@ struct Target {
 // Copies a graph, with the nodes of each replicated region once per replica.
 class Replicator {
  public:
-  Replicator(const Graph& from, Graph& to) : from_(from), to_(to), copies_(to) {}
+  Replicator(const Graph& from, Graph& to, std::int64_t first)
+      : from_(from), to_(to), copies_(to), first_(first) {}
   void run();
 
   const Graph& made() const { return to_; }
@@ -52,7 +54,8 @@ class Replicator {
                       std::string_view what);
   // One value for all of them: the node is a branch or loop of all replicas. prove-sync proves that the
   // values are equal.
-  ValueId agreement(Target& target, const Node& node, std::span<const ValueId> values) const;
+  ValueId agreement(Target& target, const Node& node, std::span<const ValueId> values,
+                    const ReplicaRange& range) const;
   // Gives nodes that use a variable direct edges to their predecessors, besides those through groups.
   static void order(const Target& target);
 
@@ -71,6 +74,7 @@ class Replicator {
   const Graph& from_;
   Graph& to_;
   VariableCopies copies_;
+  std::int64_t first_;
   // True while every spec made so far is the same as that of its origin: neither better known nor different.
   bool knows_as_much_ = true;
 };

@@ -12,6 +12,7 @@ Group& group_of(const NodeView& node, DeviceKind kind);
 
 // What every call of a node has in common: kind, dtype, count, and what its attributes say.
 CommunicatorCall all_reduce_call(const NodeView& node);
+CommunicatorCall all_gather_call(const NodeView& node);
 CommunicatorCall broadcast_call(const NodeView& node, const Group& group);
 
 // Starts the call for a kernel that defers it.

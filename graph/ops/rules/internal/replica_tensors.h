@@ -13,6 +13,7 @@
 #include "lockstep/core/kernels/reduce_replicas.h"
 #include "lockstep/graph/ir/kernel.h"
 #include "lockstep/graph/ir/op.h"
+#include "lockstep/graph/ir/replica_nodes.h"
 #include "lockstep/graph/ops/collectives.h"
 
 namespace lockstep::internal {
@@ -25,6 +26,12 @@ std::size_t replicas_of(const NodeView& node);
 ReduceOp reduce_of(const NodeView& node);  // the attribute `reduce`
 // The common spec of tensor t on all replicas.
 TensorSpec joined_spec(const NodeView& node, std::size_t t, std::size_t tensors);
+// Fails if `first` and `world` cannot be said of `replicas` (graph/ir/replica_nodes.h: ReplicaRange).
+void check_range(const NodeView& node, std::int64_t replicas);
+// The replicas of the node among those of all workers.
+ReplicaRange range_of(const NodeView& node);
+// Fails if there are others, for kernels that combine those of one program.
+void require_all_here(const NodeView& node);
 // Fails if an input cannot be reduced by `op`.
 void check_reducible(const NodeView& node, ReduceOp op);
 // Fails if one replica alone runs a reduce_scatter that cuts for several.
