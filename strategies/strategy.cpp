@@ -133,6 +133,7 @@ Step Strategy::finish_step(Step::Parts parts, std::string_view method, const Sou
     CompileOptions options = compile_;
     options.verify = compile_.verify && checks_ == PipelineChecks::kNever;
     parts.program = compile(std::move(graph), runtime_, options, site);
+    parts.after = [this](const Error* failure) { after_run(failure); };
     return Step(std::move(parts));
   });
 }
@@ -251,6 +252,10 @@ Tensor Strategy::compute(Graph graph, std::vector<Tensor> feeds, SourceSite site
   PassContext context{.topology = &runtime_.topology()};
   passes.run(graph, context, {.verify = checks_});
   return compile(std::move(graph), runtime_, {}, site).run(feeds)[0];
+}
+
+void Strategy::after_run(const Error* failure) const {
+  if (failure != nullptr && is_part()) runtime_.group(internal::kWorkersGroup).abort(*failure);
 }
 
 void Strategy::agree(const Graph& step, std::string_view passes, std::string_view method) const {

@@ -96,8 +96,9 @@ class Signature {
       };
       if (!takes(0, wanted, input_of)) return;
     }
-    if (const Node* gather =
-            ReplicatedNode(node_).range().world > 1 ? gather_of_known_extent(node_.regions()[0]) : nullptr) {
+    const auto* world = node_.find<std::int64_t>("world");
+    const bool stands_for_several = n > 1 || (world != nullptr && *world > 1);
+    if (const Node* gather = stands_for_several ? gather_of_known_extent(node_.regions()[0]) : nullptr) {
       return fail(str("'", gather->name(),
                       "' inside of it: all_gather gives what all replicas have, which is not known there: ",
                       "its attribute 'replicas' must be 0"));

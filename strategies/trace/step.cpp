@@ -22,17 +22,28 @@ std::vector<PerReplica<Tensor>> Step::run_n(std::uint64_t steps,
                                             std::span<const PerReplica<Tensor>> arguments,
                                             const RunOptions& options, SourceSite site) const {
   std::vector<PerReplica<Tensor>> results;
-  parts().program.run_n(
-      steps, feeds_of(arguments, site), options,
-      [&](const std::vector<Tensor>& values) { results = results_of(values); }, site);
+  run_n(
+      steps, arguments, options,
+      [&](std::span<const PerReplica<Tensor>> made) { results.assign(made.begin(), made.end()); }, site);
   return results;
 }
 
 void Step::run_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
                  const RunOptions& options, const PrepareResults& prepare, SourceSite site) const {
-  parts().program.run_n(
-      steps, feeds_of(arguments, site), options,
-      [&](const std::vector<Tensor>& values) { prepare(results_of(values)); }, site);
+  const std::function<void(const Error*)>& after = parts().after;
+  try {
+    parts().program.run_n(
+        steps, feeds_of(arguments, site), options,
+        [&](const std::vector<Tensor>& values) { prepare(results_of(values)); }, site);
+  } catch (const Error& error) {
+    if (after) after(&error);
+    throw;
+  } catch (const std::exception& exception) {
+    const Error error(ErrorCode::kInternal, exception.what());
+    if (after) after(&error);
+    throw;
+  }
+  if (after) after(nullptr);
 }
 
 std::vector<Tensor> Step::feeds_of(std::span<const PerReplica<Tensor>> arguments,

@@ -49,6 +49,8 @@ class LOCKSTEP_API Step {
     std::vector<Slots> results;
     std::size_t replicas = 1;
     std::vector<ScheduledCollective> schedule = {};
+    // Called after each run; with null where it has succeeded.
+    std::function<void(const Error* failure)> after = {};
   };
 
   Step() = default;  // empty

@@ -1,0 +1,97 @@
+// strategies/multi_worker.h - the same program on several machines, or processes, that train one model in step.
+//
+//   MultiWorkerMirroredStrategy strategy;                       // who this worker is: cluster_from_environment()
+//   auto step = strategy.function(...);                         // as with MirroredStrategy, on this worker's replicas
+//
+// A launcher starts the program once per worker: `lockstep launch -n 4 -- ./app`, torchrun, srun, mpirun, a TF_CONFIG set by hand
+// (core/cluster/cluster_from_environment.h). Each worker has the same number of replicas. All workers make the same variables and
+// functions and run the same steps, in the same order.
+//
+//   bits     those of one process with all of the replicas, whatever the number of workers: values are combined in the order of the
+//            replicas' numbers
+//   checked  before a function is first run, all workers compare what they are about to run; a difference is refused on all of
+//            them, and the error shows the first line that differs
+//   from the first worker   initial values of variables, tensors that are assigned, shared inputs, the seed
+//   failure  A worker that dies, freezes or is cut off is named to all others within MembershipSpec::lost: their runs end with
+//            Unavailable, and their variables are those of a committed step. A run that fails on one worker, for whatever reason,
+//            ends those of all. Afterwards the strategy can run no more; save what is to be kept, and leave with exit code 42,
+//            after which `lockstep launch --restarts` starts all workers again.
+//
+// One worker is a MirroredStrategy. Not yet: cards (devices are CPUs), reduce_scatter, slices for copies of variables.
+//
+// Thread safety: as Strategy; steps are run by one thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/core/base/export.h"
+#include "lockstep/core/cluster/worker_spec.h"
+#include "lockstep/strategies/mirrored.h"
+
+namespace lockstep {
+
+class Membership;
+
+// How workers exchange values: tf.distribute's names. A hint, which never changes a result beyond its rounding.
+enum class CollectiveCommunication : std::uint8_t {
+  kAuto,  // what fits the devices: kRing for CPUs
+  kRing,  // over Gloo's connections: each worker combines a part of an array, and sends it to the others; small arrays go to all
+  kNccl   // for cards; refused where replicas are on CPUs
+};
+LOCKSTEP_API std::string_view to_string(CollectiveCommunication communication);  // "auto", "ring", "nccl"
+
+struct MultiWorkerOptions {
+  // Absent: cluster_from_environment().
+  std::optional<WorkerSpec> worker = std::nullopt;
+  CollectiveCommunication communication = CollectiveCommunication::kAuto;
+  // A name or address of this machine, without a port, at which the others reach it. Empty: that of this worker's address, else
+  // 127.0.0.1.
+  std::string host = {};
+  // Where the first worker leaves word of its address, if the launcher does not tell; a folder that all see.
+  std::string folder = {};
+  // Proves that a worker belongs to the job (core/membership/membership.h). Empty: LOCKSTEP_SECRET of the environment, or none, and
+  // then only addresses of one machine are accepted, unless `is_open`.
+  std::string secret = {};
+  bool is_open = false;
+  // After this time all workers must have come.
+  std::chrono::milliseconds start = std::chrono::minutes(5);
+  // A worker that is silent for so long is lost.
+  std::chrono::milliseconds lost = std::chrono::seconds(1);
+  // Of the runtime that the strategy makes. Its group "world" and its worker are the strategy's.
+  RuntimeOptions runtime = {};
+  // As of MirroredStrategy, on this worker's devices. Unspecified devices: cpu:0. Its base has no runtime.
+  MirroredOptions mirrored = {};
+};
+
+class LOCKSTEP_API MultiWorkerMirroredStrategy : public MirroredStrategy {
+ public:
+  // Waits for all workers. Throws Error: kDeadlineExceeded names who has not come, kInvalidArgument what does not fit together.
+  explicit MultiWorkerMirroredStrategy(MultiWorkerOptions options = {},
+                                       SourceSite site = SourceSite::current());
+  ~MultiWorkerMirroredStrategy() override;  // leaves
+  std::string_view name() const override { return "MultiWorkerMirroredStrategy"; }
+
+  // Who this worker is and why, and how it exchanges values: "worker:1, rank 1 of 2, ...; over Gloo: ...".
+  const std::string& description() const;
+  std::int64_t last_step() const;  // runs of functions that this worker has committed; 0: none
+  // Null for one worker.
+  Membership* membership() const;
+
+ protected:
+  void after_run(const Error* failure) const override;
+
+ private:
+  struct World;
+  MultiWorkerMirroredStrategy(const std::shared_ptr<World>& world, const SourceSite& site);
+  std::shared_ptr<World> world_;
+};
+
+// The older name.
+using CollectiveAllReduceStrategy = MultiWorkerMirroredStrategy;
+
+}  // namespace lockstep
