@@ -57,7 +57,11 @@ void Member::hear(int rank, const Notice& notice) {
       Failure failure{.code = static_cast<ErrorCode>(std::min<std::uint32_t>(
                           notice.code, static_cast<std::uint32_t>(ErrorCode::kOutOfMemory))),
                       .why = std::string(notice.why.data(), length)};
-      if (notice.has_place != 0) failure.at = notice.place.told_by(rank, spec_.rank);
+      if (notice.has_place != 0) {
+        failure.at = notice.place.told_by(notice.noticed_by, spec_.rank);
+        failure.noticed_by = notice.noticed_by;
+        failure.told = notice.place;
+      }
       set_failure(lock, std::move(failure));
       break;
     }
@@ -140,8 +144,10 @@ void Member::wind_up(Lock& lock) {
   if (failure_) {
     Notice notice{.kind = Notice::Kind::kFails, .code = static_cast<std::uint32_t>(failure_->code)};
     if (failure_->at) {
+      const bool is_own = failure_->noticed_by < 0;
       notice.has_place = 1;
-      notice.place = *failure_->at;
+      notice.noticed_by = is_own ? spec_.rank : failure_->noticed_by;
+      notice.place = is_own ? *failure_->at : failure_->told;
     }
     failure_->why.copy(notice.why.data(), notice.why.size() - 1);
     lock.unlock();

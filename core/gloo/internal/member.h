@@ -63,6 +63,9 @@ struct Failure {
   ErrorCode code = ErrorCode::kUnavailable;
   std::string why;
   std::optional<Place> at = {};
+  // Of one that was told of: who has noticed it, and what that participant calls the place. It is passed on so.
+  int noticed_by = -1;
+  Place told = {};
 };
 
 // What one that leaves has completed: collectives, and messages with the one that is told.
@@ -80,6 +83,7 @@ struct Notice {
   Kind kind = Kind::kLeaves;
   std::uint32_t code = 0;
   std::uint32_t has_place = 0;
+  int noticed_by = -1;  // who calls the place so
   Place place = {};
   Completed completed = {};
   std::array<char, 432> why = {};
