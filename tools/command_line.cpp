@@ -87,6 +87,8 @@ class Parser {
     add_run();
     add_profile();
     add_info();
+    add_launch();
+    add_status();
     add_ops();
     add_passes();
     add_completion();
@@ -398,6 +400,21 @@ class Parser {
     add_load(app);
   }
 
+  void add_launch() {
+    CLI::App& app = add_command("launch", "Start a program as several workers on this machine", launch_);
+    app.add_option("-n,--workers", launch_.workers, "How many")->check(whole_number(1))->type_name("N");
+    app.add_option("--restarts", launch_.restarts,
+                   "Start all workers again, at most so many times, if one ends with status 42. Default: 0")
+        ->check(whole_number(0))
+        ->type_name("N");
+    app.add_option("program", launch_.program, "The program and its arguments, behind --")->required();
+  }
+
+  void add_status() {
+    CLI::App& app = add_command("status", "Who is in a job of several workers, and what each does", status_);
+    app.add_option("address", status_.address, "HOST:PORT of the first worker")->required();
+  }
+
   void add_ops() {
     CLI::App& app = add_command("ops", "List the ops there are, or describe one", ops_);
     app.add_option("name", ops_.name, "An op; none: list all");
@@ -432,6 +449,8 @@ class Parser {
   RunCommand run_;
   ProfileCommand profile_;
   InfoCommand info_;
+  LaunchCommand launch_;
+  StatusCommand status_;
   OpsCommand ops_;
   PassesCommand passes_;
   CompletionCommand completion_;

@@ -84,6 +84,14 @@ struct ProfileCommand {
 struct InfoCommand {
   std::string topology;  // a file or the text itself; empty: this machine's
 };
+struct LaunchCommand {
+  std::uint64_t workers = 1;
+  std::uint64_t restarts = 0;
+  std::vector<std::string> program;  // and its arguments
+};
+struct StatusCommand {
+  std::string address;  // host:port
+};
 struct OpsCommand {
   std::string name;  // empty: all
   bool markdown = false;
@@ -102,7 +110,7 @@ struct CommandLine {
   std::vector<std::string> plugins;  // loaded before anything else, in this order
   ReadLimits limits;                 // for everything that is read
   std::variant<NoCommand, OptCommand, DumpCommand, DiffCommand, RunCommand, ProfileCommand, InfoCommand,
-               OpsCommand, PassesCommand, CompletionCommand>
+               LaunchCommand, StatusCommand, OpsCommand, PassesCommand, CompletionCommand>
       command;
 };
 

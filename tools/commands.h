@@ -17,6 +17,8 @@ int run_command(const DiffCommand& command);
 int run_command(const RunCommand& command);
 int run_command(const ProfileCommand& command);
 int run_command(const InfoCommand& command);
+int run_command(const LaunchCommand& command);
+int run_command(const StatusCommand& command);
 int run_command(const OpsCommand& command);
 int run_command(const PassesCommand& command);
 int run_command(const CompletionCommand& command);

@@ -99,7 +99,7 @@ TEST_F(Tool, HelpAndVersionGoToStandardOutput) {
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.err, IsEmpty());
   for (const char* command :
-       {"opt", "dump", "diff", "run", "profile", "info", "ops", "passes", "completion"}) {
+       {"opt", "dump", "diff", "run", "profile", "info", "launch", "status", "ops", "passes", "completion"}) {
     EXPECT_THAT(help.out, HasSubstr(std::string("\n  ") + command));
     const Outcome own = lockstep(std::string(command) + " --help");
     EXPECT_EQ(own.status, 0);
@@ -620,6 +620,47 @@ TEST_F(Tool, InfoNamesVersionsAndDevices) {
   EXPECT_THAT(described.out, AllOf(HasSubstr("\ngpu:1              3     -   1073741824  card        nccl\n"),
                                    HasSubstr("\ncpu:0              0     -            -  ")));
   EXPECT_THAT(lockstep("info --topology='gpu:x'").err, HasSubstr("gpu:x"));
+}
+
+TEST_F(Tool, LaunchStartsWorkersAndPassesOnWhatTheySay) {
+  const Outcome two = lockstep(R"(launch -n 2 -- sh -c 'echo "$TF_CONFIG"; echo trouble >&2; printf end')");
+  EXPECT_EQ(two.status, 0) << two.err;
+  for (const char* worker : {"0", "1"}) {
+    const std::string name = std::string("[worker:") + worker + "] ";
+    EXPECT_THAT(two.out,
+                AllOf(HasSubstr(name + "{\"cluster\": {\"worker\": [\"127.0.0.1:"), HasSubstr(name + "end\n"),
+                      HasSubstr(std::string("\"index\": ") + worker + "}}\n")));
+    EXPECT_THAT(two.err, HasSubstr(name + "trouble\n"));
+  }
+}
+
+TEST_F(Tool, LaunchStartsAllAgainIfOneWantsIt) {
+  const std::string line = R"(launch -n 2 --restarts 2 -- sh -c 'echo at $LOCKSTEP_GENERATION; )";
+  const Outcome third = lockstep(line + R"(test $LOCKSTEP_GENERATION = 2 || exit 42')");
+  EXPECT_EQ(third.status, 0) << third.err;
+  EXPECT_THAT(third.out, AllOf(HasSubstr("[worker:1] at 0"), HasSubstr("[worker:1] at 1"),
+                               HasSubstr("[worker:0] at 2")));
+  EXPECT_THAT(third.err, HasSubstr("starting all workers again, 2 of 2"));
+  const Outcome never = lockstep(line + "exit 42'");
+  EXPECT_EQ(never.status, 42);
+  EXPECT_THAT(never.out, Not(HasSubstr("at 3")));
+  // A failure is none that starting again would mend, and it counts more than those that were told of it.
+  const Outcome failed =
+      lockstep(R"(launch -n 2 --restarts 2 -- sh -c 'case "$TF_CONFIG" in *"index\": 1"*) exit 3;; esac')");
+  EXPECT_EQ(failed.status, 3);
+  EXPECT_THAT(failed.err, HasSubstr("worker:1 ended with status 3"));
+  const Outcome killed = lockstep(R"(launch -- sh -c 'kill -9 $$')");
+  EXPECT_EQ(killed.status, 128 + 9);
+  EXPECT_THAT(killed.err, HasSubstr("worker:0 was ended by signal 9"));
+  const Outcome nothing = lockstep("launch -n 1 -- ./there_is_no_such_program");
+  EXPECT_EQ(nothing.status, 127);
+  EXPECT_THAT(nothing.err, HasSubstr("cannot run './there_is_no_such_program'"));
+}
+
+TEST_F(Tool, StatusOfNobodyIsAnError) {
+  const Outcome outcome = lockstep("status 127.0.0.1:1");
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("127.0.0.1:1"));
 }
 
 TEST_F(Tool, TheReferencePagesAreWhatTheToolWrites) {

@@ -1,0 +1,23 @@
+# What a program gives as one worker is what it gives as two, of which one is killed on the way:
+#   cmake -DPROGRAM=... -DLAUNCHER=... -DFOLDER=... -P launched.cmake
+file(REMOVE_RECURSE "${FOLDER}")
+execute_process(COMMAND "${PROGRAM}" --quick --folder "${FOLDER}/one" OUTPUT_VARIABLE one COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND "${LAUNCHER}" launch -n 2 --restarts 1 -- "${PROGRAM}" --quick --lose 30 --folder "${FOLDER}/two"
+                OUTPUT_VARIABLE two ERROR_VARIABLE said RESULT_VARIABLE status)
+file(REMOVE_RECURSE "${FOLDER}")
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "the workers ended with ${status}:\n${two}\n${said}")
+endif()
+foreach(sign IN ITEMS "worker:1 was ended by signal 9" "worker:1 .* is lost" "starting all workers again, 1 of 1")
+  if(NOT said MATCHES "${sign}")
+    message(FATAL_ERROR "nobody said '${sign}':\n${said}")
+  endif()
+endforeach()
+if(NOT two MATCHES "goes on from step 20")
+  message(FATAL_ERROR "they did not go on from the checkpoint:\n${two}\n${said}")
+endif()
+string(REGEX MATCH "weights [^\n]*" right "${one}")
+string(FIND "${two}" "[worker:0] ${right}\n" found)
+if(right STREQUAL "" OR found EQUAL -1)
+  message(FATAL_ERROR "one worker gives\n${one}and two give\n${two}")
+endif()
