@@ -80,7 +80,9 @@ State train_steps(Strategy& strategy, bool by_rows, int steps) {
 class WorkersTrain : public ::testing::TestWithParam<std::tuple<int, std::int64_t, bool>> {};
 
 TEST_P(WorkersTrain, TheBitsOfOneProcess) {
-  const auto& [workers, bytes_per_pack, by_rows] = GetParam();
+  const int workers = std::get<0>(GetParam());
+  const std::int64_t bytes_per_pack = std::get<1>(GetParam());
+  const bool by_rows = std::get<2>(GetParam());
   MirroredStrategy together(
       {.devices = {"cpu:0", "cpu:1", "cpu:2", "cpu:3"}, .bytes_per_pack = bytes_per_pack});
   const State right = train_steps(together, by_rows, 5);

@@ -1,6 +1,6 @@
 // Tests: tools/command_line.cpp, tools/diff.cpp, tools/dump.cpp, tools/feeds.cpp, tools/graph_input.cpp,
-//        tools/info.cpp, tools/main.cpp, tools/ops.cpp, tools/opt.cpp, tools/passes.cpp, tools/profile.cpp,
-//        tools/run.cpp, tools/runner.cpp, graph/transform/plugin.cpp
+//        tools/info.cpp, tools/launch.cpp, tools/main.cpp, tools/ops.cpp, tools/opt.cpp, tools/passes.cpp, tools/profile.cpp,
+//        tools/run.cpp, tools/runner.cpp, tools/status.cpp, graph/transform/plugin.cpp
 // The lockstep command as its users see it: what it prints where, what it writes, and its exit status.
 #include <cstdlib>
 #include <filesystem>

@@ -385,10 +385,7 @@ TEST_F(CudaSources, OfValuesOfReplicas) {
 // What runs on the host, with copies, and why.
 TEST_F(CudaSources, AreThereForAllOpsButThese) {
   const std::set<std::string> on_host = {
-      "call",
-      "cond",
-      "while_loop",
-      "replicated",
+      "call",        "cond", "while_loop", "replicated",
       "merge_call",  // run their regions, whose nodes have kernels
       "placeholder",
       "read",  // have no kernel anywhere
