@@ -244,8 +244,8 @@ Tensor Strategy::gather(const PerReplica<Tensor>& value, std::int64_t axis, Sour
   return compute(std::move(graph), value.values(), site);
 }
 
-Tensor Strategy::compute(Graph graph, std::vector<Tensor> feeds, SourceSite site) const {
-  if (!is_part()) return Tracer::compute(std::move(graph), std::move(feeds), site);
+Tensor Strategy::compute(Graph graph, const std::vector<Tensor>& feeds, SourceSite site) const {
+  if (!is_part()) return Tracer::compute(std::move(graph), feeds, site);
   PassPipeline passes;
   passes.add(make_lower_collectives());
   passes.add(make_order_collectives());

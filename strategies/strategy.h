@@ -343,7 +343,7 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
     return internal::rebuilt<PerReplica<Value>, R>(structure, results);
   }
 
-  Tensor compute(Graph graph, std::vector<Tensor> feeds, SourceSite site) const override;
+  Tensor compute(Graph graph, const std::vector<Tensor>& feeds, SourceSite site) const override;
   // Throws on all workers unless they are about to run the same.
   void agree(const Graph& step, std::string_view passes, std::string_view method) const;
 

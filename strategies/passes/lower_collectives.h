@@ -10,6 +10,9 @@
 // order-collectives made between the all-reduces are removed: nobody waits for anybody here. all_gather and
 // broadcast_replica stay, as do collectives of other ops: their kernels do the work of all replicas.
 //
+// A collective over the replicas of several workers becomes calls of the group "world" (group_all_reduce, group_all_gather,
+// group_broadcast), in the order of the collectives; run order-collectives behind.
+//
 // Keeps every bit, except with hierarchical_copy, whose sums are grouped, and nccl, which has an order of its
 // own. Linear.
 // Thread safety: as any Pass.

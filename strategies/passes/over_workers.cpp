@@ -103,6 +103,12 @@ class OverWorkers {
   }
   ValueId of_row(ValueId value) { return make1("squeeze", value, {{"axes", std::vector<std::int64_t>{0}}}); }
 
+  std::vector<ValueId> rows_of(ValueId all, std::int64_t count) {
+    std::vector<ValueId> rows = pieces(all, std::vector<std::int64_t>(static_cast<std::size_t>(count), 1));
+    for (ValueId& row : rows) row = of_row(row);
+    return rows;
+  }
+
   // --- all_reduce
 
   void all_reduce(std::span<const std::size_t> wanted, std::vector<ValueId>& by_tensor) {
@@ -135,12 +141,10 @@ class OverWorkers {
     const Attribute reduce{"reduce", *node().find<std::string>("reduce")};
     if (parts.size() == 1) return call("group_all_reduce", parts[0], {reduce});
     std::vector<ValueId> rows;
+    rows.reserve(parts.size());
     for (const ValueId part : parts) rows.push_back(as_row(part));
     const ValueId all = call("group_all_gather", joined(std::move(rows), 0), {{"members", workers()}});
-    std::vector<ValueId> values;
-    for (const ValueId row :
-         pieces(all, std::vector<std::int64_t>(static_cast<std::size_t>(range_.world), 1)))
-      values.push_back(of_row(row));
+    std::vector<ValueId> values = rows_of(all, range_.world);
     return {make("reduce_replicas", std::move(values), {reduce, {"replicas", range_.world}}), 0};
   }
 
@@ -162,10 +166,7 @@ class OverWorkers {
     const ValueId mine = joined(std::move(parts), axis);
     if (axis == 0) return call("group_all_gather", mine, {{"members", workers()}});
     const ValueId all = call("group_all_gather", as_row(mine), {{"members", workers()}});
-    std::vector<ValueId> rows;
-    for (const ValueId row : pieces(all, std::vector<std::int64_t>(static_cast<std::size_t>(workers()), 1)))
-      rows.push_back(of_row(row));
-    return joined(std::move(rows), axis);
+    return joined(rows_of(all, workers()), axis);
   }
 
   Rewriter& edit_;

@@ -349,7 +349,7 @@ Value Tracer::from_chief(const Value& value, SourceSite site) const {
   return value.builder().op1("broadcast_replica", {value}, std::move(attributes), {}, site);
 }
 
-Tensor Tracer::compute(Graph graph, std::vector<Tensor> feeds, SourceSite) const {
+Tensor Tracer::compute(Graph graph, const std::vector<Tensor>& feeds, SourceSite) const {
   return Interpreter(std::move(graph)).run(feeds)[0];
 }
 

@@ -84,7 +84,7 @@ class LOCKSTEP_API Tracer {
   // The first worker's value, on all.
   Value from_chief(const Value& value, SourceSite site) const;
   // What a graph gives, run at once. The graph of one of several workers may have collectives over all of them.
-  virtual Tensor compute(Graph graph, std::vector<Tensor> feeds, SourceSite site) const;
+  virtual Tensor compute(Graph graph, const std::vector<Tensor>& feeds, SourceSite site) const;
   // See Strategy::reduce.
   Value reduce_values(ReduceOp op, const PerReplica<Value>& value, std::optional<std::int64_t> axis,
                       SourceSite site);
