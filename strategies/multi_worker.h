@@ -13,9 +13,10 @@
 //            them, and the error shows the first line that differs
 //   from the first worker   initial values of variables, tensors that are assigned, shared inputs, the seed
 //   failure  A worker that dies, freezes or is cut off is named to all others within MembershipSpec::lost: their runs end with
-//            Unavailable, and their variables are those of a committed step. A run that fails on one worker, for whatever reason,
-//            ends those of all. Afterwards the strategy can run no more; save what is to be kept, and leave with exit code 42,
-//            after which `lockstep launch --restarts` starts all workers again.
+//            Unavailable, and their variables are those of a committed step. A run that fails on one worker ends those of all;
+//            one that fails before its last exchange with the others is committed by nobody. Afterwards the strategy can run no
+//            more; save what is to be kept, and leave with exit code 42, after which `lockstep launch --restarts` starts all
+//            workers again.
 //
 // One worker is a MirroredStrategy. Not yet: cards (devices are CPUs), reduce_scatter, slices for copies of variables.
 //
