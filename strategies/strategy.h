@@ -213,7 +213,8 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   // Combines the slots. With an axis, each replica's value is reduced over that axis first, and a mean is the
   // total sum over the total count, however unevenly rows are spread. The sum or product of a value that is
   // the same on all replicas is an error if there are several replicas (divide first); its mean is the value.
-  // The mean of integers is f64 (except for one value without an axis).
+  // The mean of integers is f64 (except for one value without an axis). Of several workers: over the replicas of all of them, which
+  // all have to call it; a single value is each worker's contribution.
   Tensor reduce(ReduceOp op, const PerReplica<Tensor>& value, std::optional<std::int64_t> axis = std::nullopt,
                 SourceSite site = SourceSite::current());
   Value reduce(ReduceOp op, const PerReplica<Value>& value, std::optional<std::int64_t> axis = std::nullopt,
@@ -227,7 +228,7 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
     return reduce(internal::parse_op(op, "reduce()", site), value, axis, site);
   }
   // Concatenates the slots of all replicas along an axis, the only one in which they may differ. A value that
-  // is the same on all replicas is repeated once per replica.
+  // is the same on all replicas is repeated once per replica. Of several workers: of all of them, whose slots have one shape.
   Tensor gather(const PerReplica<Tensor>& value, std::int64_t axis, SourceSite site = SourceSite::current());
   Value gather(const PerReplica<Value>& value, std::int64_t axis, SourceSite site = SourceSite::current());
   ReduceResult gather(const RunResult& value, std::int64_t axis, SourceSite site = SourceSite::current());
@@ -240,9 +241,9 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
       const RunResult& value, SourceSite site = SourceSite::current());
   static std::vector<Tensor> local_results(const Tensor& value) { return {value}; }
   static std::vector<Value> local_results(const Value& value) { return {value}; }
-  // A value for every replica: one copy of the caller's tensor, shared by all slots.
+  // A value for every replica: one copy of the caller's tensor, shared by all slots; of several workers that of the first.
   PerReplica<Tensor> broadcast(const Tensor& value, SourceSite site = SourceSite::current());
-  // f(replica id, number of replicas) for each replica; never single. An empty tensor is an error.
+  // f(replica id, number of replicas) for each replica of this worker; never single. An empty tensor is an error.
   PerReplica<Tensor> distribute_values_from_function(
       const std::function<Tensor(std::int64_t replica, std::int64_t replicas)>& f,
       SourceSite site = SourceSite::current());
