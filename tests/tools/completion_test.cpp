@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 const std::vector<std::pair<std::string, std::string>> kLines = {
     {"lockstep du", "lockstep dump"},
     {"lockstep --vers", "lockstep --version"},
-    {"lockstep st", "lockstep st"},  // a command, not a file
+    {"lockstep ste", "lockstep ste"},  // a command, not a file
+    {"lockstep stat", "lockstep status"},
     {"lockstep opt --ver", "lockstep opt --verify-each"},
     {"lockstep opt --time --ver", "lockstep opt --time --verify-each"},
     {"lockstep dump step.lks --prov", "lockstep dump step.lks --provenance"},
