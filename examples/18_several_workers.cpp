@@ -8,6 +8,7 @@
 //        --lose: worker 1 is killed after that step, the first time. The other one is told, leaves with status 42, and the launcher
 //        starts both again; they go on from the newest checkpoint. What comes out is the same.
 // Without a launcher there is one worker, with both replicas.
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -79,7 +80,8 @@ int train(const Settings& settings) {
   const WorkerSpec me = cluster_from_environment().worker;
   const bool is_alone = me.count == 1;
   MultiWorkerMirroredStrategy strategy(
-      {.mirrored = {.devices = is_alone ? DeviceList{"cpu:0", "cpu:1"} : DeviceList{"cpu:0"}}});
+      {.lost = std::chrono::seconds(5),  // a busy machine may hold up a process for a second
+       .mirrored = {.devices = is_alone ? DeviceList{"cpu:0", "cpu:1"} : DeviceList{"cpu:0"}}});
   if (strategy.num_replicas_in_sync() != kReplicas) {
     std::cerr << "this example is for one worker, or for two\n";
     return 1;
