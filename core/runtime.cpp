@@ -170,9 +170,13 @@ const std::shared_ptr<VariableStore>& Runtime::variables() const { return state_
 
 std::uint64_t Runtime::seed() const { return state_->seed; }
 
-Group& Runtime::group(std::string_view name) const {
+Group* Runtime::find_group(std::string_view name) const {
   const auto found = state_->groups.find(name);
-  if (found != state_->groups.end()) return *found->second;
+  return found == state_->groups.end() ? nullptr : found->second.get();
+}
+
+Group& Runtime::group(std::string_view name) const {
+  if (Group* const found = find_group(name)) return *found;
   std::string names;
   for (const auto& [known, group] : state_->groups) names += str(names.empty() ? "'" : ", '", known, "'");
   throw NotFound(str("this runtime has no group '", name, "'; ",

@@ -91,6 +91,7 @@ class LOCKSTEP_API Runtime {
   std::uint64_t seed() const;
   // Throws NotFound, naming the groups there are.
   Group& group(std::string_view name) const;
+  Group* find_group(std::string_view name) const;  // null: there is none
   // What combines values between these devices (DeviceFacts::collectives), in this order; every call gives the same one. Null:
   // nothing connects them, such as two devices of one memory. Throws NotFound for a device that does not exist. Calls of two
   // groups that share devices have no common order, and may wait for each other: start those of one when the other's are over.

@@ -2,7 +2,9 @@
 // receive, ...
 #include "lockstep/core/communicators/communicator.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <functional>
 
 #include "lockstep/core/error.h"
@@ -20,6 +22,7 @@ const char* name_of(Kind kind) {
     case Kind::kAllGather: return "all_gather";
     case Kind::kReduceScatter: return "reduce_scatter";
     case Kind::kBarrier: return "barrier";
+    case Kind::kDecline: return "decline";
     case Kind::kSend: return "send";
     case Kind::kReceive: return "receive";
   }
@@ -64,6 +67,8 @@ void check_overlap(const CommunicatorCall& call, int rank, int size) {
 
 void check_call(const CommunicatorCall& call, int rank, int size) {
   if (call.count < 0) throw InvalidArgument(str(to_string(call), ": expected a count of at least 0"));
+  if (call.kind == Kind::kDecline && call.count > Communicator::kMostReason)
+    throw InvalidArgument(str(to_string(call), ": expected at most ", Communicator::kMostReason, " bytes"));
   if (reduces(call.kind)) {
     if (const Decision can = can_reduce(call.op, call.dtype); !can)
       throw InvalidArgument(str(to_string(call), ": ", can.reason()));
@@ -77,7 +82,8 @@ void check_call(const CommunicatorCall& call, int rank, int size) {
     throw InvalidArgument(str(to_string(call), ": the other end is this participant itself; copy instead"));
   if (call.count == 0 || call.kind == Kind::kBarrier) return;
   const bool reads = call.kind != Kind::kReceive;
-  const bool writes = call.kind != Kind::kSend && (call.kind != Kind::kReduce || call.peer == rank);
+  const bool writes = call.kind != Kind::kSend && call.kind != Kind::kDecline &&
+                      (call.kind != Kind::kReduce || call.peer == rank);
   if ((reads && call.in == nullptr) || (writes && call.out == nullptr)) {
     throw InvalidArgument(str(to_string(call), ": expected ", call.count, " elements of ", call.dtype,
                               ", got a null pointer as ", reads && call.in == nullptr ? "input" : "output"));
@@ -96,6 +102,25 @@ std::string to_string(const CommunicatorCall& call) {
   if (call.kind == Kind::kSend) text += str(", to ", call.peer);
   if (call.kind == Kind::kReceive) text += str(", from ", call.peer);
   return text + ")";
+}
+
+Declined::Declined(ErrorCode code, int participant, std::string_view reason)
+    : Error(code, str("participant ", participant, " gave it up: ", reason)),
+      participant_(participant),
+      reason_(reason) {}
+Declined::~Declined() = default;
+
+std::optional<Declined> find_declined(const std::exception_ptr& error) {
+  if (error == nullptr) return std::nullopt;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Declined& declined) {
+    return declined;
+  } catch (const std::nested_exception& outer) {
+    return find_declined(outer.nested_ptr());
+  } catch (...) {
+    return std::nullopt;
+  }
 }
 
 PendingState::~PendingState() = default;
@@ -128,6 +153,8 @@ Communicator::~Communicator() = default;
 
 Pending Communicator::checked(const CommunicatorCall& call) {
   check_call(call, rank(), size());
+  if (call.kind == Kind::kDecline && !can_decline())
+    throw Error(ErrorCode::kUnimplemented, "decline: participants of this group can only leave it");
   return start(call);
 }
 
@@ -152,6 +179,15 @@ Pending Communicator::broadcast(DType dtype, void* data, std::int64_t count, int
 }
 Pending Communicator::barrier(Deadline deadline) {
   return checked({Kind::kBarrier, {}, {}, 0, -1, nullptr, nullptr, deadline});
+}
+Pending Communicator::decline(ErrorCode code, std::string_view text) {
+  CommunicatorCall call;
+  call.kind = Kind::kDecline;
+  call.dtype = DType::kU8;
+  call.count = std::min<std::int64_t>(kMostReason, static_cast<std::int64_t>(text.size()));
+  call.in = text.data();
+  call.reason = code;
+  return checked(call);
 }
 Pending Communicator::send(DType dtype, const void* data, std::int64_t count, int to, Deadline deadline) {
   return checked({Kind::kSend, {}, dtype, count, to, data, nullptr, deadline});

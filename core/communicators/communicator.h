@@ -24,6 +24,9 @@
 //             group: operations that had not begun fail, and later calls throw kUnavailable with the first
 //             reason. Outputs are undefined after a failure. Nothing hangs, as long as there is a deadline,
 //             or participants that leave are destroyed.
+//   declining A participant that cannot make the collective that is next may decline it, if the group allows
+//             that (can_decline()). Then nobody's is performed, whatever the others have called: wait() throws
+//             Declined, with the same reason on every participant, and the group goes on with the next one.
 //   deadline  applies to arrival: an operation that all have joined runs to its end. The earliest deadline
 //             that any participant gave holds for all of them.
 //
@@ -36,8 +39,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/core/base/export.h"
@@ -61,6 +66,7 @@ struct CommunicatorCall {
     kAllGather,
     kReduceScatter,
     kBarrier,
+    kDecline,  // in the place of any other collective
     kSend,
     kReceive
   };
@@ -72,10 +78,27 @@ struct CommunicatorCall {
   const void* in = nullptr;
   void* out = nullptr;
   Deadline deadline;
+  ErrorCode reason = ErrorCode::kCancelled;  // of kDecline; `in` is a text of `count` bytes
 
   bool is_collective() const { return kind < Kind::kSend; }
 };
 LOCKSTEP_API std::string to_string(const CommunicatorCall& call);  // "all_reduce(sum, f32, 1024)"
+
+// A participant declined a collective; it has the code of the reason. If several did, the first by rank.
+class LOCKSTEP_API Declined : public Error {
+ public:
+  Declined(ErrorCode code, int participant, std::string_view reason);
+  ~Declined() override;
+  int participant() const { return participant_; }
+  const std::string& reason() const { return reason_; }  // what it said
+
+ private:
+  int participant_;
+  std::string reason_;
+};
+
+// A Declined that the exception is, or that is nested in it.
+LOCKSTEP_API std::optional<Declined> find_declined(const std::exception_ptr& error);
 
 // The operation that a Pending stands for; made by implementations.
 class LOCKSTEP_API PendingState {
@@ -145,6 +168,12 @@ class LOCKSTEP_API Communicator {
                              Deadline deadline = {});
   [[nodiscard]] Pending receive(DType dtype, void* data, std::int64_t count, int from,
                                 Deadline deadline = {});
+
+  // In the place of the collective that the others call. The text is the reason, of which kMostReason bytes are passed on. Throws
+  // Unimplemented unless can_decline().
+  [[nodiscard]] Pending decline(ErrorCode code, std::string_view text);
+  static constexpr std::int64_t kMostReason = 4096;
+  virtual bool can_decline() const { return false; }
 
   // Any of the calls above, stated by its parts.
   [[nodiscard]] Pending call(const CommunicatorCall& call) { return checked(call); }

@@ -1,10 +1,14 @@
 // core/communicators/group.cpp - a Communicator whose calls complete by themselves.
 #include "lockstep/core/communicators/group.h"
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <cstdint>
 #include <exception>
+#include <list>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -13,29 +17,50 @@
 
 namespace lockstep {
 
+namespace {
+
+constexpr std::chrono::seconds kLeaving{2};  // for the others to hear that a round was given up
+
+}  // namespace
+
+struct Group::Started {
+  CommunicatorCall call;
+  Completion* done = nullptr;  // null: nobody asks
+  Round round = 0;
+  std::string why = {};  // the text of a call that declines
+  // Of a vote: is a stop wanted here, and by anybody?
+  bool is_vote = false;
+  std::int64_t wants_stop = 0, stops = 0;
+  Pending pending = {};
+};
+
 struct Group::State {
+  using Calls = std::list<std::unique_ptr<Started>>;  // that move from one to the other without new memory
+
   explicit State(std::unique_ptr<Communicator> given) : communicator(std::move(given)) {}
 
-  struct Started {
-    CommunicatorCall call;
-    Completion* done = nullptr;
-  };
-  struct UnderWay {
-    Pending pending;
-    Completion* done = nullptr;
-  };
-
   void serve();
-  void begin(const Started& started);
+  bool may_begin() const;
+  bool begin(Started& started);
+  void complete(std::unique_ptr<Started> started);
+  void set_gives_up(bool does);
 
   const ProcessMark process;
+  const Error no_memory{ErrorCode::kOutOfMemory, "there is no memory to say why"};
+  std::atomic<Round> last_round{0};
+  std::atomic<bool> wants_stop{false}, stops{false};
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<Started> queue;
+  Calls queue;
   bool quit = false;
+  std::condition_variable ended;
+  bool is_over = false;   // the thread does nothing any more
+  bool gives_up = false;  // it waits until the others have heard that a round was given up
   // Of the thread alone.
   std::unique_ptr<Communicator> communicator;
-  std::deque<UnderWay> under_way;
+  Calls waiting, under_way;
+  Round given_up = 0;  // the last round that was, and why
+  std::exception_ptr reason;
   std::thread thread;
 };
 
@@ -44,6 +69,7 @@ Group::Group(std::unique_ptr<Communicator> communicator) {
   rank_ = communicator->rank();
   size_ = communicator->size();
   memory_kind_ = communicator->memory_kind();
+  votes_ = size_ > 1 && communicator->can_decline();
   state_ = std::make_unique<State>(std::move(communicator));
   state_->thread = std::thread([state = state_.get()] { state->serve(); });
 }
@@ -72,49 +98,115 @@ void Group::quit() noexcept {
   state_->changed.notify_one();
 }
 
+// Others hear from a thread that waits for them that a round was given up; if they do not come for that, the group ends.
 void Group::join() noexcept {
-  if (state_->process.is_of_this_process() && state_->thread.joinable()) state_->thread.join();
+  if (!state_->process.is_of_this_process() || !state_->thread.joinable()) return;
+  {
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    State& state = *state_;
+    while (!state.is_over) {
+      if (!state.gives_up) {
+        state.ended.wait(lock);
+      } else if (!state.ended.wait_for(lock, kLeaving, [&] { return state.is_over || !state.gives_up; })) {
+        state.gives_up = false;
+        lock.unlock();
+        abort(Error(ErrorCode::kUnavailable, "it has left the group"));
+        lock.lock();
+      }
+    }
+  }
+  state_->thread.join();
 }
 
 void Group::abort(const Error& why) { state_->communicator->abort(why); }
 
-void Group::start(const CommunicatorCall& call, Completion& done) {
+void Group::start(const CommunicatorCall& call, Completion& done, Round round) {
+  auto started = std::make_unique<Started>();
+  started->call = call;
+  started->done = &done;
+  started->round = votes_ ? round : 0;
+  queue(std::move(started));
+}
+
+void Group::queue(std::unique_ptr<Started> started) {
   if (!state_->process.is_of_this_process()) {
     throw FailedPrecondition(
-        str(to_string(call), ": the group was made by the parent of this process, whose threads a forked ",
+        str(to_string(started->call),
+            ": the group was made by the parent of this process, whose threads a forked ",
             "child does not have; give the child a group of its own"));
   }
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
-    state_->queue.push_back({call, &done});
+    state_->queue.push_back(std::move(started));
   }
   state_->changed.notify_one();
 }
 
-// New calls are begun before an old one is waited for. Takes leave at the end: another thread may still abort the communicator,
-// so that it lives on.
+// --- rounds
+
+Group::Round Group::begin_round() noexcept { return ++state_->last_round; }
+
+void Group::give_up(Round round, ErrorCode code, std::string_view why) noexcept {
+  if (size_ == 1) return;
+  try {
+    if (!votes_) return abort(Error(code, std::string(why)));
+    auto started = std::make_unique<Started>();
+    started->round = round;
+    started->why = why.substr(0, Communicator::kMostReason);
+    started->call.kind = CommunicatorCall::Kind::kDecline;
+    started->call.dtype = DType::kU8;
+    started->call.count = static_cast<std::int64_t>(started->why.size());
+    started->call.in = started->why.data();
+    started->call.reason = code;
+    queue(std::move(started));
+  } catch (const FailedPrecondition&) {  // in a child that fork() made: it is not its group
+  } catch (const std::exception&) {
+    abort(state_->no_memory);
+  }
+}
+
+void Group::vote(Round round, Completion& done) {
+  auto started = std::make_unique<Started>();
+  started->done = &done;
+  started->round = round;
+  started->is_vote = true;
+  started->call = {.kind = CommunicatorCall::Kind::kAllReduce,
+                   .op = ReplicaReduce::kMax,
+                   .dtype = DType::kI64,
+                   .count = 1,
+                   .in = &started->wants_stop,
+                   .out = &started->stops,
+                   .deadline = {}};
+  queue(std::move(started));
+}
+
+void Group::want_stop() noexcept { state_->wants_stop.store(true, std::memory_order_relaxed); }
+bool Group::is_stop_wanted() const noexcept {
+  return (votes_ ? state_->stops : state_->wants_stop).load(std::memory_order_relaxed);
+}
+
+// --- the thread
+
+// New calls are begun before an old one is waited for, but those of rounds: a round may be given up. Takes leave at the end:
+// another thread may still abort the communicator, so that it lives on.
 void Group::State::serve() {
   std::unique_lock<std::mutex> lock(mutex);
   for (;;) {
-    if (under_way.empty()) changed.wait(lock, [this] { return quit || !queue.empty(); });
-    if (under_way.empty() && queue.empty()) break;
-    const std::deque<Started> fresh = std::exchange(queue, {});
+    if (under_way.empty() && waiting.empty()) changed.wait(lock, [this] { return quit || !queue.empty(); });
+    waiting.splice(waiting.end(), queue);
+    if (under_way.empty() && waiting.empty()) break;
     lock.unlock();
-    for (const Started& started : fresh) begin(started);
-    if (!under_way.empty()) {
-      UnderWay oldest = std::move(under_way.front());
-      under_way.pop_front();
-      std::exception_ptr error;
-      try {
-        oldest.pending.wait();
-      } catch (...) {
-        error = std::current_exception();
-      }
-      if (error != nullptr) {
-        oldest.done->failed(std::move(error));
+    while (may_begin()) {
+      if (begin(*waiting.front())) {
+        under_way.splice(under_way.end(), waiting, waiting.begin());
       } else {
-        oldest.done->done();
+        waiting.pop_front();
       }
+    }
+    if (!under_way.empty()) {
+      std::unique_ptr<Started> oldest = std::move(under_way.front());
+      under_way.pop_front();
+      complete(std::move(oldest));
     }
     lock.lock();
   }
@@ -123,14 +215,62 @@ void Group::State::serve() {
     communicator->close();
   } catch (...) {  // its destructor leaves as well
   }
+  lock.lock();
+  is_over = true;
+  ended.notify_all();
 }
 
-void Group::State::begin(const Started& started) {
+bool Group::State::may_begin() const {
+  if (waiting.empty()) return false;
+  return under_way.empty() || (waiting.front()->round == 0 && under_way.back()->round == 0);
+}
+
+// False: it is over.
+bool Group::State::begin(Started& started) {
+  std::exception_ptr error;
+  if (started.round != 0 && started.round == given_up) {
+    error = reason;
+  } else {
+    try {
+      if (started.is_vote) started.wants_stop = wants_stop.load(std::memory_order_relaxed) ? 1 : 0;
+      started.pending = communicator->call(started.call);
+      return true;
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  if (started.done != nullptr) started.done->failed(std::move(error));
+  return false;
+}
+
+void Group::State::set_gives_up(bool does) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  gives_up = does;
+  ended.notify_all();
+}
+
+void Group::State::complete(std::unique_ptr<Started> started) {
+  std::exception_ptr error;
+  const bool declines = started->call.kind == CommunicatorCall::Kind::kDecline;
+  if (declines) set_gives_up(true);
   try {
-    Pending pending = communicator->call(started.call);
-    under_way.push_back({std::move(pending), started.done});
+    started->pending.wait();
+    if (started->stops != 0) stops.store(true, std::memory_order_relaxed);
+  } catch (const Declined&) {
+    error = std::current_exception();
+    given_up = started->round;
+    reason = error;
   } catch (...) {
-    started.done->failed(std::current_exception());
+    error = std::current_exception();
+  }
+  if (declines) set_gives_up(false);
+  Completion* const done = started->done;
+  started.reset();
+  if (done == nullptr) return;
+  if (error != nullptr) {
+    done->failed(std::move(error));
+  } else {
+    done->done();
   }
 }
 

@@ -9,12 +9,20 @@
 // signals the Completion of each. The order is the contract of a Communicator: all participants start the
 // same calls in the same order.
 //
+// Calls may belong to a round, such as those of one run of a program. All participants begin the same rounds one
+// after the other. A round comes to the same end for all: each of them votes for it, when nothing of it can fail
+// any more, or one gives it up and says why. Then the calls of the round that were not complete yet fail for all
+// with Declined, and the group goes on with the next round. Where the communicator cannot decline calls, giving
+// up ends the group, and there is nothing to vote for.
+//
 // Thread safety: start() may be called from any thread; calls that must keep an order are started one after
 // another.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "lockstep/core/base/export.h"
 #include "lockstep/core/communicators/communicator.h"
@@ -40,18 +48,34 @@ class LOCKSTEP_API Group {
   DeviceKind memory_kind() const { return memory_kind_; }  // Communicator::memory_kind
   void abort(const Error& why);                            // Communicator::abort
 
+  // A new round, after those before. 0 stands for no round.
+  using Round = std::uint64_t;
+  Round begin_round() noexcept;
+  // This participant can do no more for the round, for this reason. Waits for nobody. Without memory for that, the group ends.
+  void give_up(Round round, ErrorCode code, std::string_view why) noexcept;
+  // Completes when all have voted for the round, without a deadline. As start().
+  void vote(Round round, Completion& done);
+  bool votes() const { return votes_; }  // do rounds have an end here?
+  // A wish to stop that goes with the votes: from any thread, or from a handler of signals. is_stop_wanted() is true on all
+  // participants from the same vote on.
+  void want_stop() noexcept;
+  bool is_stop_wanted() const noexcept;
+
   // Queues the call; the memory belongs to it until `done` is signalled. Whatever goes wrong with the call
   // goes to `done`, except: throws std::bad_alloc, and FailedPrecondition in a child that fork() made; then
   // nothing was queued and `done` is not signalled.
-  void start(const CommunicatorCall& call, Completion& done);
+  void start(const CommunicatorCall& call, Completion& done, Round round = 0);
 
  private:
   void quit() noexcept;
   void join() noexcept;
 
   struct State;
+  struct Started;
+  void queue(std::unique_ptr<Started> started);
   std::unique_ptr<State> state_;
   int rank_ = 0, size_ = 0;
+  bool votes_ = false;
   DeviceKind memory_kind_ = DeviceKind::kCpu;
 };
 

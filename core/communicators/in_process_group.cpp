@@ -21,6 +21,7 @@ class InProcessCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return room_.size(); }
   void abort(const Error& why) override { room_.lose(rank_, str("has ended it: ", why.what())); }
+  bool can_decline() const override { return true; }
   void close() override { leave("left the group: it closed its communicator"); }
 
  protected:

@@ -69,6 +69,8 @@ void InProcessOperation::reset() {
   ++generation_;
   users_.store(0, std::memory_order_relaxed);
   failure_message_.clear();
+  is_declined_.store(false, std::memory_order_relaxed);
+  declined_by_ = -1;
   deadline_.store(kNoDeadline, std::memory_order_relaxed);
   next_.store(nullptr, std::memory_order_relaxed);
   signature_.store(0, std::memory_order_relaxed);
@@ -96,7 +98,8 @@ std::string InProcessOperation::name() const {
 
 std::int64_t InProcessOperation::elements_of(const CommunicatorCall& call) const {
   const bool in_parts = call.kind == Kind::kAllGather || call.kind == Kind::kReduceScatter;
-  return call.kind == Kind::kBarrier ? 0 : call.count * (in_parts ? room_.size() : 1);
+  const bool is_empty = call.kind == Kind::kBarrier || call.kind == Kind::kDecline;
+  return is_empty ? 0 : call.count * (in_parts ? room_.size() : 1);
 }
 
 bool InProcessOperation::is_small(const CommunicatorCall& call) const {
@@ -151,6 +154,7 @@ void InProcessOperation::compute_own(int rank) {
       break;
     }
     case Kind::kBarrier:
+    case Kind::kDecline:
     case Kind::kSend:
     case Kind::kReceive: break;
   }
@@ -160,12 +164,28 @@ void InProcessOperation::compute_own(int rank) {
 // --- the others
 
 void InProcessOperation::begin(const CommunicatorCall& call) {
+  if (is_declined_.load()) return end_declined();
   call_ = call;
   elements_ = elements_of(call);
   if (elements_ == 0) return change_to(State::kDone);
   if (call.is_collective() && is_small(call)) return change_to(State::kStaged);
   cut();
   change_to(State::kRunning);
+}
+
+// Of the reasons, the first by rank.
+void InProcessOperation::end_declined() {
+  int rank = 0;
+  while (part(rank).call.kind != Kind::kDecline) ++rank;
+  const CommunicatorCall& call = part(rank).call;
+  declined_by_ = rank;
+  failure_code_ = call.reason;
+  try {
+    failure_message_.assign(static_cast<const char*>(call.in), static_cast<std::size_t>(call.count));
+  } catch (const std::bad_alloc&) {
+    failure_message_.clear();
+  }
+  change_to(State::kFailed);
 }
 
 // Chunks are whole cache lines if the arrays are, and every share has a chunk if there are enough lines.
@@ -212,7 +232,8 @@ void InProcessOperation::compute(int rank, std::int64_t begin, std::int64_t end)
                   static_cast<std::size_t>((end - begin) * size));
       return;
     }
-    case Kind::kBarrier: return;
+    case Kind::kBarrier:
+    case Kind::kDecline: return;
     case Kind::kAllGather:
     case Kind::kReduceScatter: break;
   }
@@ -342,7 +363,9 @@ void InProcessOperation::wait(int rank) {
   const State state = state_.load(std::memory_order_acquire);
   if (state == State::kStaged) compute_own(rank);
   if (state == State::kRunning) await_end(rank);
-  if (state == State::kFailed) throw_error(failure_code_, failure_message_);
+  if (state != State::kFailed) return;
+  if (declined_by_ >= 0) throw Declined(failure_code_, declined_by_, failure_message_);
+  throw_error(failure_code_, failure_message_);
 }
 
 void InProcessOperation::release(int rank) noexcept {

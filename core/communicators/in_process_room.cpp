@@ -127,6 +127,10 @@ bool InProcessRoom::write_part(InProcessOperation& operation, int rank, const Co
   part.is_computed = false;
   part.arrived.store(operation.generation_);
   if (call.deadline) operation.hasten(*call.deadline);
+  if (call.kind == Kind::kDecline) {
+    operation.is_declined_.store(true);
+    return true;
+  }
   const std::uint64_t signature = signature_of(call);
   std::uint64_t seen = operation.signature_.load(std::memory_order_acquire);
   if (seen == 0 && operation.signature_.compare_exchange_strong(seen, signature)) seen = signature;
@@ -276,6 +280,7 @@ void InProcessRoom::disagree(InProcessOperation& operation, int rank) {
     const auto place = static_cast<std::size_t>(other);
     if (other == rank || !operation.has_arrived(place)) return true;
     const CommunicatorCall& its = operation.parts_[place].call;
+    if (its.kind == Kind::kDecline) return true;
     return operation.in_row_ && signature_of(its) == signature_of(call) && its.count == call.count;
   };
   while (agrees()) ++other;

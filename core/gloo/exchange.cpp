@@ -6,6 +6,7 @@
 #include <functional>
 #include <new>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "lockstep/core/error.h"
@@ -22,7 +23,7 @@ constexpr std::int64_t kSmall = 64 << 10;      // bytes of an input that goes wi
 constexpr int kPiecesAhead = 3;                // of another participant, that there is memory for
 constexpr std::int64_t kMostAhead = 24 << 20;  // bytes of that memory, for all others
 constexpr std::int64_t kMostAtOnce = 4 << 20;  // bytes of a message
-constexpr std::uint64_t kMark = 0x31'70'65'74'73'6B'63'6CU;  // "lckstep1"
+constexpr std::uint64_t kMark = 0x32'70'65'74'73'6B'63'6CU;  // "lckstep2"
 
 std::int64_t size_in(const CommunicatorCall& call) { return static_cast<std::int64_t>(size_of(call.dtype)); }
 
@@ -30,6 +31,7 @@ std::int64_t size_in(const CommunicatorCall& call) { return static_cast<std::int
 std::int64_t elements_in(const CommunicatorCall& call, int rank, int size) {
   switch (call.kind) {
     case Kind::kBarrier: return 0;
+    case Kind::kDecline: return call.count;
     case Kind::kBroadcast: return call.peer == rank ? call.count : 0;
     case Kind::kReduceScatter: return call.count * size;
     default: return call.count;
@@ -39,7 +41,7 @@ std::int64_t elements_in(const CommunicatorCall& call, int rank, int size) {
 // Does every participant's input go with its call? The answer is the same on all of them.
 bool is_small(const CommunicatorCall& call, int size) {
   const std::int64_t most = kSmall / size_in(call) / (call.kind == Kind::kReduceScatter ? size : 1);
-  return call.kind == Kind::kBarrier || call.count <= most;
+  return call.kind == Kind::kBarrier || call.kind == Kind::kDecline || call.count <= most;
 }
 
 std::string described(const CommunicatorCall& call, int rank) {
@@ -60,7 +62,7 @@ struct alignas(kLine) GlooExchange::Call {
   std::uint64_t number = 0;
   std::int64_t count = 0;
   std::int32_t peer = -1;
-  std::uint8_t kind = 0, op = 0, dtype = 0, unused = 0;
+  std::uint8_t kind = 0, op = 0, dtype = 0, reason = 0;
 
   Call() = default;
   Call(const CommunicatorCall& call, std::uint64_t its_number)
@@ -69,13 +71,17 @@ struct alignas(kLine) GlooExchange::Call {
         peer(call.peer),
         kind(static_cast<std::uint8_t>(call.kind)),
         op(static_cast<std::uint8_t>(call.op)),
-        dtype(static_cast<std::uint8_t>(call.dtype)) {}
+        dtype(static_cast<std::uint8_t>(call.dtype)),
+        reason(static_cast<std::uint8_t>(call.reason)) {}
 
   // Throws Error if what came is no call.
   CommunicatorCall read(int from) const {
     if (mark != kMark || kind > static_cast<std::uint8_t>(Kind::kReceive) ||
         op > static_cast<std::uint8_t>(ReplicaReduce::kProd) ||
-        dtype >= static_cast<std::uint8_t>(std::size(kAllDTypes)))
+        dtype >= static_cast<std::uint8_t>(std::size(kAllDTypes)) ||
+        reason > static_cast<std::uint8_t>(ErrorCode::kOutOfMemory) ||
+        (kind == static_cast<std::uint8_t>(Kind::kDecline) &&
+         (count < 0 || count > Communicator::kMostReason)))
       throw Error(ErrorCode::kUnavailable,
                   str("what participant ", from, " sent is no call: is it another version?"));
     return {.kind = static_cast<Kind>(kind),
@@ -83,7 +89,8 @@ struct alignas(kLine) GlooExchange::Call {
             .dtype = static_cast<DType>(dtype),
             .count = count,
             .peer = peer,
-            .deadline = {}};
+            .deadline = {},
+            .reason = static_cast<ErrorCode>(reason)};
   }
 };
 
@@ -152,6 +159,14 @@ void GlooExchange::collective(const CommunicatorCall& call, std::uint64_t number
   const auto turn = static_cast<std::size_t>(number % 2);
   meet(call, number, progress);
   progress.begins();
+  if (const int rank = find_decline(number); rank >= 0) {
+    const CommunicatorCall its = call_of(rank, number).read(rank);
+    const Mailbox& from = rank == rank_ ? *out_[turn] : in_[turn][static_cast<std::size_t>(rank)];
+    const std::string why(reinterpret_cast<const char*>(from.memory->data),
+                          static_cast<std::size_t>(its.count));
+    expect_next(turn);
+    throw Declined(its.reason, rank, why);
+  }
   if (is_small(call, size_)) {
     if (call.count > 0) compute_small(call, number);
   } else if (call.kind == Kind::kBroadcast || call.kind == Kind::kAllGather) {
@@ -159,6 +174,10 @@ void GlooExchange::collective(const CommunicatorCall& call, std::uint64_t number
   } else {
     combine(call, parts_of(call), progress);
   }
+  expect_next(turn);
+}
+
+void GlooExchange::expect_next(std::size_t turn) {
   try {
     for (int other = 0; other < size_; ++other) {
       if (other != rank_)
@@ -191,16 +210,26 @@ void GlooExchange::meet(const CommunicatorCall& call, std::uint64_t number, Gloo
     progress.awaits(other);
     in_[turn][static_cast<std::size_t>(other)].buffer->await_received();
   }
-  const CommunicatorCall first = call_of(0, number).read(0);
-  for (int other = 1; other < size_; ++other) {
-    const CommunicatorCall its = call_of(other, number).read(other);
+  for (int other = 0; other < size_; ++other) {
     if (call_of(other, number).number != number)
       throw Error(ErrorCode::kUnavailable, str("participant ", other, " sent collective number ",
                                                call_of(other, number).number, " as number ", number));
+  }
+  if (find_decline(number) >= 0) return;
+  const CommunicatorCall first = call_of(0, number).read(0);
+  for (int other = 1; other < size_; ++other) {
+    const CommunicatorCall its = call_of(other, number).read(other);
     if (its.kind != first.kind || its.op != first.op || its.dtype != first.dtype ||
         its.count != first.count || its.peer != first.peer)
       throw_disagreement(described(first, 0), described(its, other), str(" as collective number ", number));
   }
+}
+
+int GlooExchange::find_decline(std::uint64_t number) const {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (call_of(rank, number).read(rank).kind == Kind::kDecline) return rank;
+  }
+  return -1;
 }
 
 const std::byte* GlooExchange::small_input(int rank, std::uint64_t number,
@@ -241,6 +270,7 @@ void GlooExchange::compute_small(const CommunicatorCall& call, std::uint64_t num
       break;
     }
     case Kind::kBarrier:
+    case Kind::kDecline:
     case Kind::kSend:
     case Kind::kReceive: break;
   }

@@ -24,6 +24,7 @@ class GlooCommunicator final : public Communicator {
 
   int rank() const override { return member_->spec().rank; }
   int size() const override { return member_->spec().size; }
+  bool can_decline() const override { return true; }
   void close() override {
     is_closed_ = true;
     if (member_->is_of_this_process()) {

@@ -47,6 +47,7 @@ void Operation::wait(int /*rank*/) {
       member_->changed_.wait(lock);
     }
   }
+  if (declined_) throw Declined(*declined_);
   if (failure_) throw_error(failure_->code, failure_->why);
 }
 
@@ -289,6 +290,9 @@ std::optional<Failure> Member::perform(Operation& operation) noexcept {
       return Failure{
           .why = str(who >= 0 && operation.phase_ == Phase::kGathering ? of_group(who) : "a participant",
                      " was lost: ", lost.what())};
+    } catch (const Declined& declined) {
+      operation.declined_ = declined;  // nobody else looks before it is over
+      return {};
     } catch (const Error& error) {
       return Failure{.code = error.code(), .why = error.message(), .at = operation.place_};
     } catch (const std::exception& error) {

@@ -278,6 +278,7 @@ void Member::put_one(const CommunicatorCall& call) {
       result = nccl_.ReduceScatter(call.in, call.out, count, type, op, comm_, stream_);
       break;
     case Kind::kBarrier: result = nccl_.AllReduce(word_, word_, 1, ncclInt64, ncclSum, comm_, stream_); break;
+    case Kind::kDecline: break;  // refused before
     case Kind::kSend: result = nccl_.Send(call.in, count, type, call.peer, comm_, stream_); break;
     case Kind::kReceive: result = nccl_.Recv(call.out, count, type, call.peer, comm_, stream_); break;
   }

@@ -85,6 +85,7 @@ class InProcessOperation final : public PendingState {
   void stage(int rank);
   void compute_own(int rank);
   void begin(const CommunicatorCall& call);  // by the last to arrive
+  void end_declined();
   void cut();
   void compute(int rank, std::int64_t begin, std::int64_t end);
   // Takes chunks until none is left, or until it has taken `most`.
@@ -117,6 +118,8 @@ class InProcessOperation final : public PendingState {
   std::int64_t chunk_ = 1;  // elements per chunk
   ErrorCode failure_code_ = ErrorCode::kInternal;
   std::string failure_message_;
+  std::atomic<bool> is_declined_{false};
+  int declined_by_ = -1;       // if it failed for that: by whom
   std::atomic<int> users_{0};  // if the operation is not in the row
   // The earliest deadline that any participant gave; max if none did.
   std::atomic<std::chrono::steady_clock::time_point> deadline_{kNoDeadline};

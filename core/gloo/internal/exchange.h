@@ -44,7 +44,7 @@ class GlooExchange {
   GlooExchange& operator=(const GlooExchange&) = delete;
 
   // The collective of this number, from 0. Throw InvalidArgument, which names both sides, if calls do not agree, GlooLost and
-  // GlooInterrupted.
+  // GlooInterrupted; Declined, after which the next may be called.
   void collective(const CommunicatorCall& call, std::uint64_t number, GlooProgress& progress);
   void send(const CommunicatorCall& call, GlooProgress& progress);
   void receive(const CommunicatorCall& call, GlooProgress& progress);
@@ -58,6 +58,8 @@ class GlooExchange {
   };
 
   void meet(const CommunicatorCall& call, std::uint64_t number, GlooProgress& progress);
+  int find_decline(std::uint64_t number) const;  // -1: nobody declines it
+  void expect_next(std::size_t turn);            // the call after the next
   void compute_small(const CommunicatorCall& call, std::uint64_t number);
   std::vector<Part> parts_of(const CommunicatorCall& call) const;
   std::int64_t piece_bytes() const;

@@ -137,6 +137,7 @@ class Operation final : public PendingState, public GlooProgress {
   int awaited_ = -1;
   Clock::time_point began_ = {}, since_ = {};  // when all had called it; since when it waits for that
   std::optional<Failure> failure_;
+  std::optional<Declined> declined_;
 };
 
 // One participant. Operations under way keep it alive.

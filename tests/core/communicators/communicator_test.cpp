@@ -328,6 +328,50 @@ void expect_disagreement(const std::function<Pending(Communicator&)>& a,
   }
 }
 
+// --- declining
+
+TEST(CommunicatorDeclining, FailsTheCallOfAllAndLetsTheGroupGoOn) {
+  Team team(3);
+  std::vector<float> values(3, 1), large(100'000, 1);
+  for (int round = 0; round < 20; ++round) {
+    const int decliner = round % 3;
+    std::vector<Pending> pending;
+    for (int rank = 0; rank < 3; ++rank) {
+      float* const value = &values[place(rank)];
+      if (rank == decliner) {
+        pending.push_back(team[rank].decline(ErrorCode::kDataLoss, "the disk is full"));
+      } else {
+        pending.push_back(small_sum(team[rank], value));
+      }
+    }
+    for (Pending& one : pending) {
+      try {
+        one.wait();
+        ADD_FAILURE() << "no error";
+      } catch (const Declined& declined) {
+        EXPECT_EQ(declined.participant(), decliner);
+        EXPECT_EQ(declined.reason(), "the disk is full");
+        EXPECT_EQ(declined.code(), ErrorCode::kDataLoss);
+      }
+    }
+    for (float& value : values) value = 1;
+    team.all([&](Communicator& comm) { return small_sum(comm, &values[place(comm.rank())]); });
+    EXPECT_EQ(values, (std::vector<float>{3, 3, 3}));
+  }
+}
+
+TEST(CommunicatorDeclining, TheFirstByRankIsTold) {
+  Team team(3);
+  std::vector<Pending> pending;
+  pending.push_back(team[2].decline(ErrorCode::kDataLoss, "two"));
+  pending.push_back(team[0].barrier());
+  pending.push_back(team[1].decline(ErrorCode::kInternal, std::string(5000, 'x')));
+  const std::string said = failure_of(std::move(pending[1])).message;
+  EXPECT_EQ(said, "participant 1 gave it up: " + std::string(4096, 'x'));
+  EXPECT_EQ(failure_of(std::move(pending[0])).message, said);
+  EXPECT_EQ(failure_of(std::move(pending[2])).code, ErrorCode::kInternal);
+}
+
 TEST(CommunicatorMismatch, FailsOnEveryParticipantAndNamesBothSides) {
   std::vector<double> memory(64);
   void* data = memory.data();

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -77,6 +78,125 @@ TEST(Group, DeadlinesNameWhoIsMissing) {
   call.deadline = deadline_in(20ms);
   one.group.start(call, waiter);
   EXPECT_THAT(waiter.wait(), HasSubstr("1"));
+}
+
+TEST(GroupRounds, OneThatIsGivenUpEndsForAllAndTheNextIsRight) {
+  InProcessGroup room(2);
+  Member one(room, 0), two(room, 1);
+  const Group::Round mine = one.group.begin_round(), its = two.group.begin_round();
+  EXPECT_GT(mine, 0U);
+  Waiter first, second, third, fourth, voted;
+  std::vector<float> again(100);
+  one.group.start(sum_of(one.in, one.out), first, mine);
+  one.group.start(sum_of(one.in, again), second, mine);
+  one.group.vote(mine, voted);
+  two.group.start(sum_of(two.in, two.out), third, its);
+  EXPECT_EQ(third.wait(), "");
+  two.group.give_up(its, ErrorCode::kDataLoss, "the file ends early");
+  EXPECT_EQ(first.wait(), "");
+  EXPECT_EQ(one.out, two.out);
+  EXPECT_EQ(second.wait(), "DataLoss: participant 1 gave it up: the file ends early");
+  EXPECT_EQ(voted.wait(), second.wait());
+  two.group.start(sum_of(two.in, two.out), fourth, its);  // of a round that is over
+  EXPECT_EQ(fourth.wait(), second.wait());
+  const Group::Round next = one.group.begin_round(), its_next = two.group.begin_round();
+  Waiter fifth, sixth, seventh, eighth;
+  one.group.start(sum_of(one.in, again), fifth, next);
+  two.group.start(sum_of(two.in, two.out), sixth, its_next);
+  one.group.vote(next, seventh);
+  two.group.vote(its_next, eighth);
+  for (Waiter* const waiter : {&fifth, &sixth, &seventh, &eighth}) EXPECT_EQ(waiter->wait(), "");
+  EXPECT_EQ(again, two.out);
+}
+
+// Both find out at the same time; the first by rank is the one that is told.
+TEST(GroupRounds, MayBeGivenUpByAll) {
+  InProcessGroup room(2);
+  Member one(room, 0), two(room, 1);
+  for (int i = 0; i < 100; ++i) {
+    const Group::Round mine = one.group.begin_round(), its = two.group.begin_round();
+    Waiter first, second;
+    one.group.start(sum_of(one.in, one.out), first, mine);
+    if (i % 2 == 0) two.group.start(sum_of(two.in, two.out), second, its);
+    one.group.give_up(mine, ErrorCode::kCancelled, "enough");
+    two.group.give_up(its, ErrorCode::kDataLoss, "broken");
+    if (i % 2 == 0) {
+      EXPECT_EQ(first.wait(), "");
+    } else {
+      EXPECT_THAT(first.wait(), HasSubstr("broken"));
+    }
+  }
+}
+
+TEST(GroupRounds, CarryTheWishToStop) {
+  InProcessGroup room(3);
+  Member one(room, 0), two(room, 1), three(room, 2);
+  const auto vote = [&] {
+    Waiter voted[3];
+    int i = 0;
+    for (Member* const member : {&one, &two, &three})
+      member->group.vote(member->group.begin_round(), voted[i++]);
+    for (Waiter& waiter : voted) EXPECT_EQ(waiter.wait(), "");
+  };
+  vote();
+  EXPECT_FALSE(one.group.is_stop_wanted());
+  two.group.want_stop();
+  EXPECT_FALSE(two.group.is_stop_wanted());
+  vote();
+  for (Member* const member : {&one, &two, &three}) EXPECT_TRUE(member->group.is_stop_wanted());
+}
+
+// The others hear the reason, and not that a member has left.
+TEST(GroupRounds, AreGivenUpBeforeAMemberLeaves) {
+  InProcessGroup room(2);
+  Member one(room, 0);
+  auto two = std::make_unique<Member>(room, 1);
+  two->group.give_up(two->group.begin_round(), ErrorCode::kDataLoss, "broken");
+  std::thread leaving([&] { two.reset(); });
+  std::this_thread::sleep_for(10ms);
+  Waiter first, second;
+  one.group.start(sum_of(one.in, one.out), first, one.group.begin_round());
+  EXPECT_THAT(first.wait(), HasSubstr("broken"));
+  leaving.join();
+  one.group.start(sum_of(one.in, one.out), second, one.group.begin_round());
+  EXPECT_THAT(second.wait(), HasSubstr("left the group"));
+}
+
+TEST(GroupRounds, NobodyWaitsForOneThatNeverComesToHear) {
+  InProcessGroup room(2);
+  Member one(room, 0);
+  {
+    Member two(room, 1);
+    two.group.give_up(two.group.begin_round(), ErrorCode::kDataLoss, "broken");
+  }
+  Waiter late;
+  one.group.start(sum_of(one.in, one.out), late, one.group.begin_round());
+  EXPECT_THAT(late.wait(), HasSubstr("left the group"));
+}
+
+// A communicator of which participants can only leave.
+class Plain final : public Communicator {
+ public:
+  explicit Plain(std::unique_ptr<Communicator> comm) : comm_(std::move(comm)) {}
+  int rank() const override { return comm_->rank(); }
+  int size() const override { return comm_->size(); }
+  void abort(const Error& why) override { comm_->abort(why); }
+  void close() override { comm_->close(); }
+
+ private:
+  Pending start(const CommunicatorCall& call) override { return comm_->call(call); }
+  std::unique_ptr<Communicator> comm_;
+};
+
+TEST(GroupRounds, EndTheGroupWhereCallsCannotBeDeclined) {
+  InProcessGroup room(2);
+  Group one(std::make_unique<Plain>(room.join(0))), two(std::make_unique<Plain>(room.join(1)));
+  EXPECT_FALSE(one.votes());
+  std::vector<float> in(10), out(10);
+  Waiter waiter;
+  one.start(sum_of(in, out), waiter, one.begin_round());
+  two.give_up(two.begin_round(), ErrorCode::kDataLoss, "broken");
+  EXPECT_THAT(waiter.wait(), HasSubstr("broken"));
 }
 
 TEST(Group, AChildHasNoThread) {

@@ -21,6 +21,7 @@
 #include "lockstep/core/communicators/group.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/membership/membership.h"
+#include "support/failing_members.h"
 #include "support/forked.h"
 #include "support/random_tensors.h"
 #include "support/temporary_folder.h"
@@ -314,6 +315,46 @@ void expect_disagreement(const std::function<Pending(Communicator&)>& a,
     const Failed later = failure_of(team[rank].barrier());
     EXPECT_EQ(later.code, ErrorCode::kUnavailable);
     EXPECT_THAT(later.message, HasSubstr(a_text));
+  }
+}
+
+// --- declining
+
+TEST(GlooDeclining, FailsTheCallOfAllAndLetsTheGroupGoOn) {
+  Team team(3);
+  for (int round = 0; round < 12; ++round) {
+    const int decliner = round % 3;
+    // Of an array that goes with the call, and of one that does not.
+    std::vector<std::vector<float>> values(3, std::vector<float>(round % 2 == 0 ? 10 : 100'000, 1));
+    const auto sum = [&](Communicator& comm) {
+      std::vector<float>& own = values[place(comm.rank())];
+      return comm.all_reduce(kSum, kF32, own.data(), own.data(), static_cast<std::int64_t>(own.size()));
+    };
+    std::vector<Pending> pending;
+    for (int rank = 0; rank < 3; ++rank)
+      pending.push_back(rank == decliner ? team[rank].decline(ErrorCode::kDataLoss, "the disk is full")
+                                         : sum(team[rank]));
+    for (Pending& one : pending) {
+      try {
+        one.wait();
+        ADD_FAILURE() << "no error";
+      } catch (const Declined& declined) {
+        EXPECT_EQ(declined.participant(), decliner);
+        EXPECT_EQ(declined.reason(), "the disk is full");
+        EXPECT_EQ(declined.code(), ErrorCode::kDataLoss);
+      }
+    }
+    team.all(sum);
+    for (const std::vector<float>& own : values) EXPECT_THAT(own, Each(3.F));
+  }
+}
+
+TEST(GlooDeclining, RunsAreCommittedByAllOrByNone) {
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+    InProcessRendezvous rendezvous;
+    testing::expect_one_outcome(
+        3, [&](int rank) { return connect_gloo({.rank = rank, .size = 3}, rendezvous, deadline_in(30s)); },
+        seed, 60);
   }
 }
 
