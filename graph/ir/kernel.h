@@ -45,6 +45,7 @@ class Stream;
 namespace internal {
 class Deferral;
 class Flights;
+class GroupRounds;
 }  // namespace internal
 
 struct Split {
@@ -69,8 +70,11 @@ struct RunInfo {
   bool synchronous = false;  // each call of a device is waited for (RunOptions::synchronous)
   // Told of the nodes that run; null: no observer.
   Observer* observer = nullptr;
-  internal::Flights* flights =
-      nullptr;  // for the library only: the deferred calls of the run around this one
+  // For the library only: the deferred calls of the run around this one; its rounds of groups, and whether it votes for them at
+  // its gate, which a run inside a node does not.
+  internal::Flights* flights = nullptr;
+  internal::GroupRounds* rounds = nullptr;
+  bool votes = false;
 
   // Long-running kernels call this between two pieces of work: throws Error (kCancelled, kDeadlineExceeded)
   // if the run is to end early.

@@ -52,6 +52,8 @@ struct CompileOptions {
   // On NVIDIA cards: products of f32 matrices, and convolutions, may round what they multiply to TF32 (10 bits instead of 23),
   // which is several times as fast. Sums are f32 still.
   bool allow_tf32 = false;
+  // Groups of the runtime whose members commit their runs of the program together, beside those that its nodes name.
+  std::vector<std::string> groups = {};
   // false: the caller vouches for the graph.
   bool verify = true;
 };

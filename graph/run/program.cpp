@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "lockstep/graph/ir/internal/group_rounds.h"
 #include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/run/internal/earlier_runs.h"
 #include "lockstep/graph/run/internal/feed_check.h"
@@ -23,6 +24,7 @@ namespace {
 
 using internal::after_steps;
 using internal::FeedCheck;
+using internal::GroupRounds;
 using internal::Plan;
 using internal::PlanCache;
 using internal::PlannedPhase;
@@ -88,6 +90,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   // The graph's variables are in options.variables, the store.
   Impl(Graph graph, const Runtime& runtime, const CompileOptions& options)
       : graph_(std::move(graph)), runtime_(runtime), options_(options), store_(options_.variables) {
+    // A run that has voted has nothing on devices that may still fail.
+    if (std::ranges::any_of(groups_, &Group::votes)) options_.runs_ahead = 1;
     std::vector<TensorSpec> specs;
     for (const NodeId id : graph_.parameters()) specs.push_back(graph_.node(id).outputs()[0]);
     if (std::ranges::all_of(specs, [](const TensorSpec& spec) { return spec.shape.is_known(); }))
@@ -142,8 +146,60 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     }
   }
 
+  // What one call runs or fails to run, with its rounds of the groups that the graph names: if it throws, the other members are told.
+  template <class F>
+  auto take_part(const F& body) const {
+    GroupRounds rounds(groups_);
+    try {
+      return body(rounds);
+    } catch (const std::exception& error) {
+      give_up(rounds, error);
+      throw;
+    } catch (...) {
+      rounds.give_up(ErrorCode::kFailedPrecondition, "an exception that is not a std::exception");
+      throw;
+    }
+  }
+
+  void give_up(const std::exception& why) const {
+    GroupRounds rounds(groups_);
+    give_up(rounds, why);
+  }
+  static void give_up(GroupRounds& rounds, const std::exception& why) {
+    rounds.give_up(code_of(why, ErrorCode::kFailedPrecondition), why.what());
+  }
+
   std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds, const RunOptions& options,
                             bool awaited, const PrepareResults& prepare) {
+    return take_part(
+        [&](GroupRounds& rounds) { return run_n(steps, feeds, options, awaited, prepare, rounds); });
+  }
+
+  void run_into(std::span<const Tensor> feeds, std::span<Tensor> results, const RunOptions& options,
+                GroupRounds& rounds) {
+    Lease lease(plans_, feeds, results);
+    check_results(lease.planned().plan(), feeds, results);
+    run_step(lease, feeds, results, options, rounds, 0, RunContext::is_awaited(), true);
+  }
+
+  // Until nothing is in flight.
+  void wait() {
+    for (const std::shared_ptr<PlannedProgram>& planned : plans_.all()) {
+      for (const std::shared_ptr<WorkInFlight>& work : plans_.work_ahead(*planned)) {
+        try {
+          work->wait(work->last());
+        } catch (...) {
+          internal::earlier_run_failed(0);
+        }
+        if (planned->plan().refuses)
+          deal_with_refusals(*planned, work, {}, nullptr, 0, RunContext::is_awaited());
+      }
+    }
+  }
+
+ private:
+  std::vector<Tensor> run_n(std::uint64_t steps, std::span<const Tensor> feeds, const RunOptions& options,
+                            bool awaited, const PrepareResults& prepare, GroupRounds& rounds) {
     if (steps == 0) throw InvalidArgument("run_n: at least one step is needed for results");
     std::vector<Tensor> kept;
     if (!all_on_host(feeds)) feeds = within_reach(feeds, runtime_, kept);
@@ -152,8 +208,9 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     if (prepare) prepare(results);
     for (std::uint64_t step = 0; step < steps; ++step) {
       try {
+        if (step > 0) rounds.next();
         if (step > 0 && lease->context().runs_ahead()) lease.emplace(plans_, feeds);  // the last is under way
-        run_step(*lease, feeds, results, options, step, awaited);
+        run_step(*lease, feeds, results, options, rounds, step, awaited);
       } catch (const std::bad_alloc&) {
         if (step == 0) throw;
         throw RunError(ErrorCode::kOutOfMemory, "there is not enough memory" + after_steps(step), {}, step);
@@ -162,16 +219,11 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     return results;
   }
 
-  void run_into(std::span<const Tensor> feeds, std::span<Tensor> results, const RunOptions& options) {
-    Lease lease(plans_, feeds, results);
-    check_results(lease.planned().plan(), feeds, results);
-    run_step(lease, feeds, results, options, 0, RunContext::is_awaited(), true);
-  }
-
   // One step. Throws RunError; `committed` is the number of earlier steps of the same call. `awaited`: may a
   // run that holds locks be waiting for this one? `given`: are the results the caller's tensors?
   void run_step(Lease& lease, std::span<const Tensor> feeds, std::span<Tensor> results,
-                const RunOptions& options, std::uint64_t committed, bool awaited, bool given = false) {
+                const RunOptions& options, GroupRounds& rounds, std::uint64_t committed, bool awaited,
+                bool given = false) {
     PlannedProgram& planned = lease.planned();
     std::optional<RunEvent> event;
     if (options.observer != nullptr) {
@@ -210,6 +262,8 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     info.deadline = options.deadline ? &*options.deadline : nullptr;
     info.observer = options.observer;
     info.synchronous = options.synchronous;
+    info.rounds = rounds.any() ? &rounds : nullptr;
+    info.votes = rounds.any();
     const RunContext::Outcome outcome =
         context.run(planned.locks().all(), info, event ? &*event : nullptr, awaited);
     if (outcome.committed && !outcome.error && planned.plan().commits) store_->advance_step();
@@ -225,22 +279,6 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     throw_error(planned.plan(), outcome, committed);
   }
 
-  // Until nothing is in flight.
-  void wait() {
-    for (const std::shared_ptr<PlannedProgram>& planned : plans_.all()) {
-      for (const std::shared_ptr<WorkInFlight>& work : plans_.work_ahead(*planned)) {
-        try {
-          work->wait(work->last());
-        } catch (...) {
-          internal::earlier_run_failed(0);
-        }
-        if (planned->plan().refuses)
-          deal_with_refusals(*planned, work, {}, nullptr, 0, RunContext::is_awaited());
-      }
-    }
-  }
-
- private:
   // The last run of the work is over. If data of it, or of another run of the plan, was refused, those runs and the
   // ones after them did not happen: throws that, unless someone was told when reading a result, and lets runs
   // commit again.
@@ -379,6 +417,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
     } catch (...) {
       message = "an exception that is not a std::exception";
     }
+    if (find_declined(outcome.error)) place = {};  // it says where that member failed
     if (outcome.committed) {
       code = ErrorCode::kInternal;
       message = str("the commit stage failed, variables may be changed: ", message);
@@ -402,6 +441,7 @@ class Program::Impl : public std::enable_shared_from_this<Program::Impl> {
   std::shared_ptr<VariableStore> store_;
   const Binding binding_{graph_, *store_};
   const FeedCheck feeds_{graph_};
+  const std::vector<Group*> groups_ = internal::groups_of(graph_, runtime_, options_.groups);
   PlanCache plans_{graph_, runtime_, *store_, options_};
 };
 
@@ -424,6 +464,7 @@ const Graph& Program::graph() const { return impl().graph(); }
 const Runtime& Program::runtime() const { return impl().runtime(); }
 VariableStore& Program::variables() const { return impl().store(); }
 std::size_t Program::cached_plans() const { return impl().cached_plans(); }
+void Program::give_up(const std::exception& why) const { impl().give_up(why); }
 void Program::wait(SourceSite site) const {
   named_call("Program::wait()", site, [&] { impl().wait(); });
 }
@@ -435,7 +476,7 @@ std::vector<Tensor> Program::run(std::span<const Tensor> feeds, const RunOptions
 
 std::vector<Tensor> Program::run(std::initializer_list<Feed> feeds, const RunOptions& options,
                                  SourceSite site) const {
-  return run_n(1, order_feeds(feeds, site), options, site);
+  return run_n(1, impl().take_part([&](GroupRounds&) { return order_feeds(feeds, site); }), options, site);
 }
 
 std::vector<Tensor> Program::order_feeds(std::initializer_list<Feed> feeds, SourceSite site) const {
@@ -450,18 +491,17 @@ void Program::run_into(std::span<const Tensor> feeds, std::span<Tensor> results,
   named_call("Program::run_into()", site, [&] {
     Impl& self = impl();
     if (all_on_host(feeds) && all_on_host(results)) {
-      self.run_into(feeds, results, options);
+      self.take_part([&](GroupRounds& rounds) { self.run_into(feeds, results, options, rounds); });
       return;
     }
     std::vector<Tensor> kept, kept_results;
-    feeds = within_reach(feeds, self.runtime(), kept);
-    if (within_reach(results, self.runtime(), kept_results).data() == results.data()) {
-      self.run_into(feeds, results, options);
-      return;
-    }
+    self.take_part([&](GroupRounds& rounds) {
+      feeds = within_reach(feeds, self.runtime(), kept);
+      const bool is_here = within_reach(results, self.runtime(), kept_results).data() == results.data();
+      self.run_into(feeds, is_here ? results : kept_results, options, rounds);
+    });
     // In a memory that the runtime does not know: computed here, and copied there.
-    self.run_into(feeds, kept_results, options);
-    for (std::size_t i = 0; i < results.size(); ++i) {
+    for (std::size_t i = 0; i < kept_results.size(); ++i) {
       if (!results[i].shares_memory_with(kept_results[i])) results[i].assign(kept_results[i]);
     }
   });
@@ -484,7 +524,8 @@ std::future<std::vector<Tensor>> Program::run_async(std::vector<Tensor> feeds, c
   auto promise = std::make_shared<std::promise<std::vector<Tensor>>>();
   std::future<std::vector<Tensor>> future = promise->get_future();
   // Wrong feeds are refused here, not in the future.
-  named_call("Program::run_async()", site, [&] { impl().check_feeds(feeds); });
+  named_call("Program::run_async()", site,
+             [&] { impl().take_part([&](GroupRounds&) { impl().check_feeds(feeds); }); });
   impl().runtime().scheduler().submit([promise, program = *this, feeds = std::move(feeds), options, site,
                                        awaited = RunContext::is_awaited()]() mutable {
     try {

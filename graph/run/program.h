@@ -162,6 +162,10 @@ class LOCKSTEP_API Program {
   // them are over, and throws what went wrong in one of them. On CPUs a run is over when it returns.
   void wait(SourceSite site = SourceSite::current()) const;
 
+  // This member of the groups that the graph's nodes name does not run the program this time, for a reason of the caller's: the
+  // runs of the other members fail, as they do if a run of this one fails.
+  void give_up(const std::exception& why) const;
+
   const Graph& graph() const;
   const Runtime& runtime() const;
   VariableStore& variables() const;

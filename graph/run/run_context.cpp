@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/graph/ir/internal/deferral.h"
+#include "lockstep/graph/ir/internal/group_rounds.h"
 
 namespace lockstep::internal {
 
@@ -252,6 +253,7 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
                                     const RunEvent* event, bool awaited) noexcept {
   bind();
   info_ = info;
+  votes_ = std::exchange(info_.votes, false);  // runs inside its nodes do not
   if (streams_ != nullptr) streams_->begin(feeds_, variables_, info_);
   caller_ = Active::top;
   awaited_ = awaited || is_awaited();
@@ -329,7 +331,8 @@ bool RunContext::wants_to_leave(std::optional<SteadyTime>& ask_again) noexcept {
 
 // When a thread that sleeps has to ask whether the run is to stop; never, if nothing can stop it.
 std::optional<SteadyTime> RunContext::next_look() const {
-  if (state_.load(std::memory_order_relaxed) == State::kCommitting) return std::nullopt;
+  const State state = state_.load(std::memory_order_relaxed);
+  if (state == State::kVoting || state == State::kCommitting) return std::nullopt;
   std::optional<SteadyTime> next;
   if (info_.deadline != nullptr) next = *info_.deadline;
   if (info_.cancel == nullptr) return next;
@@ -341,7 +344,8 @@ bool RunContext::should_stop() {
   // Relaxed is enough: what the failed lane wrote is read after the run has ended, not here.
   const State state = state_.load(std::memory_order_relaxed);
   if (state == State::kFailed) return true;
-  if (!watched_ || state == State::kCommitting) return false;  // nothing interrupts the commit
+  // Nothing interrupts the vote and the commit.
+  if (!watched_ || state == State::kVoting || state == State::kCommitting) return false;
   if (info_.cancel != nullptr && info_.cancel->stop_requested()) {
     stop(ErrorCode::kCancelled);
     return true;
@@ -356,6 +360,7 @@ bool RunContext::should_stop() {
 bool RunContext::pass_gate() {
   if (should_stop()) return false;
   if (streams_ != nullptr && !ahead_ && !wait_for_streams()) return false;
+  if (votes_ && !vote()) return false;
   if (gate_ != nullptr) gate_->begin(written_);
   if (streams_ != nullptr) {
     try {
@@ -368,6 +373,18 @@ bool RunContext::pass_gate() {
   }
   state_.store(State::kCommitting, std::memory_order_release);
   outcome_.committed = true;
+  return true;
+}
+
+bool RunContext::vote() {
+  State running = State::kRunning;
+  if (!state_.compare_exchange_strong(running, State::kVoting, std::memory_order_acq_rel)) return false;
+  try {
+    info_.rounds->vote();
+  } catch (...) {
+    fail(std::nullopt, std::current_exception());
+    return false;
+  }
   return true;
 }
 

@@ -2,6 +2,7 @@
 #include "lockstep/graph/ops/rules/internal/group_calls.h"
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/ir/internal/group_rounds.h"
 #include "lockstep/graph/ops/collectives.h"
 
 namespace lockstep::internal {
@@ -57,8 +58,10 @@ CommunicatorCall broadcast_call(const NodeView& node, const Group& group) {
 void start_group_call(Group& group, CommunicatorCall call, const void* in, KernelContext& c) {
   call.in = in;
   call.out = c.output(0);
-  if (c.run().deadline != nullptr) call.deadline = *c.run().deadline;
-  group.start(call, c.defer());
+  const RunInfo& run = c.run();
+  if (run.deadline != nullptr) call.deadline = *run.deadline;
+  const Group::Round round = run.rounds == nullptr ? 0 : run.rounds->of(group);
+  group.start(call, c.defer(), round);
 }
 
 }  // namespace lockstep::internal

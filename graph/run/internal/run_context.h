@@ -11,7 +11,7 @@
 // A plan with deferred calls always has lanes, if only the calling thread's.
 //
 // The gate stands between the last fallible call and the first of the commit stage: there the run decides
-// once whether it commits. After a failure the remaining clusters are counted off without running.
+// once whether it commits, with the other members of the groups that its nodes name. After a failure the remaining clusters are counted off without running.
 #pragma once
 
 #include <atomic>
@@ -134,6 +134,7 @@ class RunContext : private Lanes::Work {
   void fail(std::optional<std::uint32_t> phase, std::exception_ptr error);
   void stop(ErrorCode why);
   bool pass_gate();
+  bool vote();
 
   const Plan& plan_;
   Runtime runtime_;
@@ -157,8 +158,10 @@ class RunContext : private Lanes::Work {
   std::span<RunLock* const> locks_;
   const Active* caller_ = nullptr;  // the runs that the calling thread was already inside
   bool awaited_ = false;            // a run that holds locks may be waiting for this one
+  bool votes_ = false;              // RunInfo::votes
   bool watched_ = false;            // an observer, a deadline or a cancellation must be checked
-  enum class State : std::uint8_t { kRunning, kFailed, kCommitting };
+  // kVoting: all of it is done, and whether it commits lies with the other members of its groups.
+  enum class State : std::uint8_t { kRunning, kFailed, kVoting, kCommitting };
   std::atomic<State> state_{State::kRunning};
   std::atomic_flag failing_;
   std::atomic<bool> outcome_known_{false};  // of a run that fails: why is written

@@ -1,4 +1,4 @@
-// Tests: graph/ops/group_collectives.cpp
+// Tests: graph/ops/group_collectives.cpp, graph/ir/group_rounds.cpp
 #include <chrono>
 #include <future>
 #include <memory>
@@ -12,6 +12,7 @@
 #include "lockstep/graph/interpret/interpreter.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/train/gradients.h"
+#include "support/failing_members.h"
 #include "support/program_test.h"
 
 namespace lockstep::testing {
@@ -92,13 +93,16 @@ TEST(GroupPrograms, OverlapWithComputationOnOneLane) {
   }
   b.result(busy + group_all_reduce(ReduceOp::kSum, x));
   GraphBuilder late;
-  late.result(group_all_reduce(ReduceOp::kSum, late.placeholder("x", DType::kF32, {2})));
+  const Value sum_there = group_all_reduce(ReduceOp::kSum, late.placeholder("x", DType::kF32, {2}));
+  late.result(late.call("has_sum", {&sum_there, 1}, {&spec, 1}, [&](KernelContext& c) {
+    summed.set_value();
+    std::copy_n(c.input<float>(0).data(), 2, c.output<float>(0).data());
+  })[0]);
   InProcessGroup room(2);
   Worker one(room, 0, b.finish()), two(room, 1, late.finish());
   std::thread other([&] {
     half.get_future().wait();
     EXPECT_EQ(floats(two.program.run(list({vec({1, 2})}))[0]), (std::vector<float>{2, 4}));
-    summed.set_value();
   });
   EXPECT_EQ(floats(one.program.run(list({vec({1, 2})}))[0]), (std::vector<float>{3, 6}));
   other.join();
@@ -140,6 +144,91 @@ TEST(GroupPrograms, AGroupThatIsNotThere) {
   bad.result(group_broadcast(bad.placeholder("x", DType::kF32, {2}), 5));
   InProcessGroup room(2);
   EXPECT_THAT(caught([&] { Worker(room, 0, bad.finish()); }).what, HasSubstr("root 5 is no member"));
+}
+
+TEST(RunsOfMembers, AreCommittedByAllOrByNone) {
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    for (const int members : {2, 3}) {
+      InProcessGroup room(members);
+      expect_one_outcome(
+          members, [&](int rank) { return room.join(rank); }, seed, 60);
+    }
+  }
+}
+
+// One member fails; the other hears why, though it has nothing to wait for any more.
+TEST(RunsOfMembers, FailWithTheReasonOfTheOneThatFailed) {
+  InProcessGroup room(2);
+  FailingMember one(room.join(0), 1), two(room.join(1), 1);
+  two.mishap = Mishap::kBehindAll;
+  std::string its;
+  std::thread other([&] { its = caught([&] { two.program.run({{"x", vec({1, 1})}}); }).what; });
+  const Caught mine = caught([&] { one.program.run({{"x", vec({1, 1})}}); });
+  other.join();
+  EXPECT_THAT(its, HasSubstr("mishap at the end"));
+  EXPECT_EQ(mine.code, ErrorCode::kFailedPrecondition);
+  EXPECT_THAT(mine.what, HasSubstr("participant 1 gave it up: FailedPrecondition: mishap at the end"));
+  EXPECT_THAT(mine.what, HasSubstr("may_fail_last"));
+  EXPECT_EQ(mine.place.node, "");
+  EXPECT_EQ(one.program.variables().step(), 0U);
+}
+
+TEST(RunsOfMembers, EndForAllIfOneIsGivenUpByItsCaller) {
+  InProcessGroup room(2);
+  FailingMember one(room.join(0), 1), two(room.join(1), 1);
+  two.program.give_up(InvalidArgument("no such file"));  // waits for nobody
+  EXPECT_THAT(caught([&] { one.program.run({{"x", vec({1, 1})}}); }).what, HasSubstr("no such file"));
+  std::thread other([&] { two.program.run({{"x", vec({1, 1})}}); });
+  EXPECT_EQ(floats(one.program.run({{"x", vec({1, 1})}})[0]), (std::vector<float>{8, 8}));
+  other.join();
+}
+
+// The step that one member ends without having failed does not begin anew in the steps that follow in the same call.
+TEST(RunsOfMembers, OfSeveralStepsEndAtTheSameOne) {
+  InProcessGroup room(2);
+  FailingMember one(room.join(0), 1), two(room.join(1), 1);
+  two.mishap = Mishap::kBetween;
+  two.since = 3;
+  const auto committed = [](const Program& program) {
+    const Tensor x = vec({1, 1});
+    try {
+      program.run_n(10, {&x, 1});
+    } catch (const RunError& error) {
+      return error.committed_steps();
+    }
+    return std::uint64_t{10};
+  };
+  std::uint64_t its = 0;
+  std::thread other([&] { its = committed(two.program); });
+  EXPECT_EQ(committed(one.program), 3U);
+  other.join();
+  EXPECT_EQ(its, 3U);
+  EXPECT_EQ(one.program.variables().step(), two.program.variables().step());
+}
+
+TEST(RunsOfMembers, OfProgramsThatExchangeNothingMayBeCommittedTogether) {
+  InProcessGroup room(2);
+  const auto make = [&](int rank) {
+    GraphBuilder b;
+    const VariableRef v = b.variable("v", Tensor::scalar(0.F));
+    b.assign(v, check_finite(b.placeholder("x", DType::kF32, {})));
+    return compile(b.finish(),
+                   Runtime({.threads = 1, .groups = {{"world", std::make_shared<Group>(room.join(rank))}}}),
+                   {.groups = {"world"}});
+  };
+  const Program one = make(0), two = make(1);
+  const auto run = [](const Program& program, float value) {
+    return caught([&] { program.run({{"x", Tensor::scalar(value)}}); }).what;
+  };
+  std::string its;
+  std::thread other([&] { its = run(two, std::numeric_limits<float>::quiet_NaN()); });
+  EXPECT_THAT(run(one, 1), HasSubstr("nan"));
+  other.join();
+  EXPECT_THAT(its, HasSubstr("nan"));
+  EXPECT_EQ(one.variables().find("v")->storage().item(), 0);
+  EXPECT_THAT(
+      caught([&] { compile(GraphBuilder().finish(), Runtime({.threads = 1}), {.groups = {"mars"}}); }).what,
+      HasSubstr("no group 'mars'"));
 }
 
 }  // namespace
