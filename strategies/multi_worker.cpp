@@ -71,6 +71,7 @@ struct MultiWorkerMirroredStrategy::World {
   std::unique_ptr<Membership> membership;  // null: one worker
   std::shared_ptr<Group> group;
   std::atomic<std::int64_t> last_step{0};
+  std::atomic<bool> wants_stop{false};
   std::chrono::milliseconds lost{0};  // MultiWorkerOptions::lost
   MirroredOptions mirrored;           // until the strategy is made
 
@@ -118,6 +119,10 @@ struct MultiWorkerMirroredStrategy::World {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
+  }
+  std::string name_of(int rank) const {
+    const Participant& who = membership->participant(rank);
+    return str(who.task, " (", who.address, ")");
   }
   std::string with_steps(const std::string& message) const {
     return str(message, "; this worker has committed ",
@@ -191,16 +196,27 @@ const std::string& MultiWorkerMirroredStrategy::description() const { return wor
 std::int64_t MultiWorkerMirroredStrategy::last_step() const { return world_->last_step; }
 Membership* MultiWorkerMirroredStrategy::membership() const { return world_->membership.get(); }
 
-void MultiWorkerMirroredStrategy::after_run(const Error* failure) const {
-  if (failure == nullptr) {
-    const std::int64_t step = ++world_->last_step;
-    if (world_->membership != nullptr) world_->membership->report({.step = step});
-    return;
-  }
+void MultiWorkerMirroredStrategy::want_stop() noexcept {
+  world_->wants_stop.store(true, std::memory_order_relaxed);
+  if (world_->group != nullptr) world_->group->want_stop();
+}
+bool MultiWorkerMirroredStrategy::is_stop_wanted() const noexcept {
+  return world_->group != nullptr ? world_->group->is_stop_wanted()
+                                  : world_->wants_stop.load(std::memory_order_relaxed);
+}
+
+void MultiWorkerMirroredStrategy::after_run(std::uint64_t steps, const Error* failure) const {
+  const std::int64_t last = world_->last_step += static_cast<std::int64_t>(steps);
+  if (world_->membership == nullptr) return;
+  if (steps > 0) world_->membership->report({.step = last});
+  if (failure == nullptr) return;
+  if (const auto declined = find_declined(std::current_exception()))
+    throw Error(declined->code(),
+                world_->with_steps(
+                    str(world_->name_of(declined->participant()),
+                        " could not run the step, so no worker has committed it: ", declined->reason())));
   // Who is lost, the membership knows; an exchange that breaks may blame a worker that has only seen it earlier.
-  if (failure->code() == ErrorCode::kUnavailable && world_->membership != nullptr)
-    world_->expect_verdict(*failure);
-  MirroredStrategy::after_run(failure);
+  if (failure->code() == ErrorCode::kUnavailable) world_->expect_verdict(*failure);
 }
 
 }  // namespace lockstep

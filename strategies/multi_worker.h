@@ -13,10 +13,12 @@
 //            them, and the error shows the first line that differs
 //   from the first worker   initial values of variables, tensors that are assigned, shared inputs, the seed
 //   failure  A worker that dies, freezes or is cut off is named to all others within MembershipSpec::lost: their runs end with
-//            Unavailable, and their variables are those of a committed step. A run that fails on one worker ends those of all;
-//            one that fails before its last exchange with the others is committed by nobody. Afterwards the strategy can run no
-//            more; save what is to be kept, and leave with exit code 42, after which `lockstep launch --restarts` starts all
-//            workers again.
+//            Unavailable, and their variables are those of a committed step. Afterwards the strategy can run no more; save what
+//            is to be kept, and leave with exit code 42, after which `lockstep launch --restarts` starts all workers again.
+//            A run that throws on one worker throws on all of them, with the first one's reason, and none of them commits it.
+//            The next run is as good as if it had not been.
+//   stop     want_stop(), on any worker and from a handler of SIGTERM too: from the end of the same run on, is_stop_wanted() is
+//            true on all workers, so that all save the same state and leave.
 //
 // One worker is a MirroredStrategy. Not yet: cards (devices are CPUs), reduce_scatter, slices for copies of variables.
 //
@@ -79,12 +81,14 @@ class LOCKSTEP_API MultiWorkerMirroredStrategy : public MirroredStrategy {
 
   // Who this worker is and why, and how it exchanges values: "worker:1, rank 1 of 2, ...; over Gloo: ...".
   const std::string& description() const;
-  std::int64_t last_step() const;  // runs of functions that this worker has committed; 0: none
+  std::int64_t last_step() const;  // steps of functions that this worker has committed; 0: none
+  void want_stop() noexcept;
+  bool is_stop_wanted() const noexcept;
   // Null for one worker.
   Membership* membership() const;
 
  protected:
-  void after_run(const Error* failure) const override;
+  void after_run(std::uint64_t steps, const Error* failure) const override;
 
  private:
   struct World;

@@ -132,8 +132,13 @@ Step Strategy::finish_step(Step::Parts parts, std::string_view method, const Sou
     // A graph that the pipeline has verified is not verified again.
     CompileOptions options = compile_;
     options.verify = compile_.verify && checks_ == PipelineChecks::kNever;
+    // What changes on one worker changes on all of them, or on none.
+    const bool commits = std::ranges::any_of(graph.nodes(), [](const Node& node) {
+      return has(effects_of(node), Effect::kWritesVariable | Effect::kRandom);
+    });
+    if (commits && is_part()) options.groups.emplace_back(internal::kWorkersGroup);
     parts.program = compile(std::move(graph), runtime_, options, site);
-    parts.after = [this](const Error* failure) { after_run(failure); };
+    parts.after = [this](std::uint64_t steps, const Error* failure) { after_run(steps, failure); };
     return Step(std::move(parts));
   });
 }
@@ -254,9 +259,7 @@ Tensor Strategy::compute(Graph graph, const std::vector<Tensor>& feeds, SourceSi
   return compile(std::move(graph), runtime_, {}, site).run(feeds)[0];
 }
 
-void Strategy::after_run(const Error* failure) const {
-  if (failure != nullptr && is_part()) runtime_.group(internal::kWorkersGroup).abort(*failure);
-}
+void Strategy::after_run(std::uint64_t /*steps*/, const Error* /*failure*/) const {}
 
 void Strategy::agree(const Graph& step, std::string_view passes, std::string_view method) const {
   if (!is_part() || membership_ == nullptr) return;

@@ -305,9 +305,9 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
                     SourceSite site = SourceSite::current());
   // Throws if a traced step does not suit the strategy; called before its passes run.
   virtual void check_step(const Graph& step) const;
-  // Called after each run of a step, with null where it has succeeded. A run that failed on one of several workers ends the group:
-  // the others would wait for what does not come. May throw what the caller is to see instead of the failure.
-  virtual void after_run(const Error* failure) const;
+  // Called after each run of a function: with the steps that were committed, and null where it has succeeded. May throw what the
+  // caller is to see instead of the failure.
+  virtual void after_run(std::uint64_t steps, const Error* failure) const;
 
  private:
   // Runs the strategy's passes on the step graph and compiles the result. An error that knows no line gets

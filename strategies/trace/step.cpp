@@ -30,20 +30,32 @@ std::vector<PerReplica<Tensor>> Step::run_n(std::uint64_t steps,
 
 void Step::run_n(std::uint64_t steps, std::span<const PerReplica<Tensor>> arguments,
                  const RunOptions& options, const PrepareResults& prepare, SourceSite site) const {
-  const std::function<void(const Error*)>& after = parts().after;
+  const Parts& parts = this->parts();
+  const auto ended = [&](const std::exception& exception) {
+    if (!parts.after) return;
+    const auto* const of_run = dynamic_cast<const RunError*>(&exception);
+    const std::uint64_t committed = of_run == nullptr ? 0 : of_run->committed_steps();
+    if (const auto* const error = dynamic_cast<const Error*>(&exception))
+      return parts.after(committed, error);
+    const Error error(code_of(exception, ErrorCode::kInternal), message_of(exception));
+    parts.after(committed, &error);
+  };
+  std::vector<Tensor> feeds;
   try {
-    parts().program.run_n(
-        steps, feeds_of(arguments, site), options,
-        [&](const std::vector<Tensor>& values) { prepare(results_of(values)); }, site);
-  } catch (const Error& error) {
-    if (after) after(&error);
-    throw;
-  } catch (const std::exception& exception) {
-    const Error error(ErrorCode::kInternal, exception.what());
-    if (after) after(&error);
+    feeds = feeds_of(arguments, site);
+  } catch (const std::exception& error) {
+    parts.program.give_up(error);
+    ended(error);
     throw;
   }
-  if (after) after(nullptr);
+  try {
+    parts.program.run_n(
+        steps, feeds, options, [&](const std::vector<Tensor>& values) { prepare(results_of(values)); }, site);
+  } catch (const std::exception& error) {
+    ended(error);
+    throw;
+  }
+  if (parts.after) parts.after(steps, nullptr);
 }
 
 std::vector<Tensor> Step::feeds_of(std::span<const PerReplica<Tensor>> arguments,

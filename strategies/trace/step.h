@@ -49,8 +49,8 @@ class LOCKSTEP_API Step {
     std::vector<Slots> results;
     std::size_t replicas = 1;
     std::vector<ScheduledCollective> schedule = {};
-    // Called after each run; with null where it has succeeded.
-    std::function<void(const Error* failure)> after = {};
+    // Called after each run: with the steps that were committed, and null where it has succeeded.
+    std::function<void(std::uint64_t steps, const Error* failure)> after = {};
   };
 
   Step() = default;  // empty

@@ -2,6 +2,7 @@
 // Several processes that train one model, and what happens when one of them is lost.
 #include "support/processes.h"
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -192,25 +193,56 @@ TEST(Programs, ThatDifferAreRefusedOnAllWorkers) {
   }
 }
 
-TEST(Programs, OneThatFailsEndsTheStepOfAll) {
+TEST(Programs, OneThatFailsEndsTheStepOfAllAndTheNextIsRight) {
   TemporaryFolder place;
   Processes workers(3, [&](int rank, std::ostream& say) {
     MultiWorkerMirroredStrategy strategy(options_of(rank, 3, place.path()));
     const auto scope = strategy.scope();
     const Variable w("w", Tensor::scalar(0.F), {.aggregation = Aggregation::kSum});
-    const auto step = strategy.function({kScalar}, [&](Value x) { w.assign(check_finite(x)); });
+    const auto step = strategy.function({kScalar}, [&](Value x) { w.assign_add(check_finite(x)); });
     const auto feed = [](float value) { return PerReplica<Tensor>(std::vector{Tensor::scalar(value)}); };
-    step(feed(1));
-    say << error_of([&] { step(feed(rank == 1 ? std::numeric_limits<float>::infinity() : 1.F)); });
-    say << " w=" << w.copies()[0].item();
+    for (int k = 1; k <= 20; ++k) {
+      step(feed(1));
+      say << error_of([&] { step(feed(rank == k % 3 ? std::numeric_limits<float>::infinity() : 1.F)); });
+      say << " w=" << w.copies()[0].item() << " step " << strategy.last_step() << '\n';
+    }
     return 0;
   });
+  for (const Outcome& worker : workers.wait()) {
+    EXPECT_EQ(worker.status, 0) << worker.said;
+    EXPECT_THAT(worker.said,
+                AllOf(Not(HasSubstr("no error")), HasSubstr("w=3 step 1\n"), HasSubstr("w=60 step 20\n"),
+                      HasSubstr("inf"), HasSubstr("check_finite"), HasSubstr("processes_test.cpp"),
+                      HasSubstr("could not run the step, so no worker has committed it")));
+  }
+}
+
+// One worker is asked to end: all save the same step and leave.
+TEST(Programs, AreAskedToStopAtTheSameStepOnAllWorkers) {
+  TemporaryFolder place;
+  Processes workers(3, [&](int rank, std::ostream& say) {
+    MultiWorkerMirroredStrategy strategy(options_of(rank, 3, place.path()));
+    static std::atomic<MultiWorkerMirroredStrategy*> asked{nullptr};
+    asked = &strategy;
+    std::signal(SIGTERM, [](int) { asked.load()->want_stop(); });
+    const auto scope = strategy.scope();
+    const Variable w("w", Tensor::scalar(0.F), {.aggregation = Aggregation::kSum});
+    const auto step = strategy.function({kScalar}, [&](Value x) { w.assign_add(x); });
+    while (!strategy.is_stop_wanted() && strategy.last_step() < 100'000) {
+      step(PerReplica<Tensor>(std::vector{Tensor::scalar(1.F)}));
+      if (strategy.last_step() == 5) say << "step 5" << std::endl;
+    }
+    say << "stops after " << strategy.last_step() << " with " << w.copies()[0].item() << std::endl;
+    return 42;
+  });
+  ASSERT_TRUE(workers.says(1, "step 5")) << workers.said(1);
+  workers.signal(1, SIGTERM);
   const std::vector<Outcome> all = workers.wait();
   for (const Outcome& worker : all) {
-    EXPECT_EQ(worker.status, 0) << worker.said;
-    EXPECT_THAT(worker.said, AllOf(Not(HasSubstr("no error")), HasSubstr("w=3")));
+    EXPECT_EQ(worker.status, 42) << worker.said;
+    EXPECT_EQ(worker.said, all[0].said);
   }
-  EXPECT_THAT(all[1].said, HasSubstr("inf"));
+  EXPECT_THAT(all[0].said, Not(HasSubstr("after 100000 ")));
 }
 
 TEST(Start, TakesWhoItIsFromTheEnvironmentAndSeedsFromTheFirst) {

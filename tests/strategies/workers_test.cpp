@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <stdexcept>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -150,6 +151,50 @@ TEST(Workers, ReplicasDrawWhatTheirNumbersDraw) {
     const std::vector<Tensor> wanted = own(strategy, right);
     for (std::size_t r = 0; r < 2; ++r) EXPECT_TRUE(mine[r].bit_equal(wanted[r]));
   });
+}
+
+// --- runs that fail
+
+// Worker 1 fails at one of 50 nodes, before, between and behind the exchanges; nobody commits that step, and the next one is right.
+TEST(Workers, CommitAStepTogetherWhereverOneFails) {
+  constexpr int kNodes = 50;
+  const std::vector<std::string> errors =
+      run_workers({.count = 3, .replicas = 2}, [](MirroredStrategy& strategy) {
+        const auto scope = strategy.scope();
+        int armed = -1;
+        const Variable w("w", Tensor::scalar(0.F), {.aggregation = Aggregation::kSum});
+        const auto step = strategy.function({kScalar}, [&](Value x) {
+          for (int i = 0; i < kNodes; ++i) {
+            const TensorSpec scalar{DType::kF32, {}};
+            x = current_builder()->call("may_fail", {&x, 1}, {&scalar, 1}, [&armed, i](KernelContext& c) {
+              if (armed == i) throw std::runtime_error(str("node ", i, " fails"));
+              *c.output<float>(0).data() = c.input<float>(0)[0];
+            })[0];
+            if (i % 10 == 9 && i < 40) x = replica_context().all_reduce(ReduceOp::kMean, x);
+          }
+          w.assign_add(x);
+        });
+        const PerReplica<Tensor> mine = numbers(strategy);
+        for (int i = 0; i < kNodes; ++i) {
+          if (strategy.worker().rank == 1) armed = i;
+          EXPECT_THAT(error_of([&] { step(mine); }), HasSubstr(str("node ", i, " fails")));
+          armed = -1;
+          step(mine);
+          EXPECT_EQ(w.copies()[1].item(), 21 * (i + 1)) << strategy.worker().rank;
+        }
+        // Refused at its start.
+        EXPECT_THAT(error_of([&] {
+                      if (strategy.worker().rank == 2) {
+                        step(PerReplica<Tensor>(std::vector{Tensor::scalar(1.F)}));
+                      } else {
+                        step(mine);
+                      }
+                    }),
+                    HasSubstr("1 slot for 2 replicas"));
+        step(mine);
+        EXPECT_EQ(w.copies()[0].item(), 21 * (kNodes + 1));
+      });
+  EXPECT_THAT(errors, Each(""));
 }
 
 // --- values of all
