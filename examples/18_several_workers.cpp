@@ -7,7 +7,8 @@
 // Usage: lockstep launch -n 2 --restarts 1 -- ./18_several_workers [--quick] [--lose STEP] [--folder FOLDER]
 //        --lose: worker 1 is killed after that step, the first time. The other one is told, leaves with status 42, and the launcher
 //        starts both again; they go on from the newest checkpoint. What comes out is the same.
-// Without a launcher there is one worker, with both replicas.
+// Without a launcher there is one worker, with both replicas. SIGTERM to any worker: all save the same step and leave with status 42.
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -65,6 +66,12 @@ bool is_first_start() {
   return generation == nullptr || std::string_view(generation) == "0";
 }
 
+// For the handler of SIGTERM.
+std::atomic<MultiWorkerMirroredStrategy*> running{nullptr};
+void stop_all(int) {
+  if (MultiWorkerMirroredStrategy* const strategy = running.load()) strategy->want_stop();
+}
+
 // FNV-1a over the bits.
 std::uint64_t digest_of(const std::vector<Variable>& variables) {
   std::uint64_t digest = 0xCBF29CE484222325U;
@@ -87,6 +94,8 @@ int train(const Settings& settings) {
     return 1;
   }
   std::clog << strategy.description() << '\n';
+  running = &strategy;
+  std::signal(SIGTERM, stop_all);
 
   auto scope = strategy.scope();
   const Variable w1("w1", initializers::he_normal({784, 128}, 1)), b1("b1", initializers::zeros({128}));
@@ -109,13 +118,20 @@ int train(const Settings& settings) {
                     test = glyphs::make(settings.quick ? 200 : 2000, 2);
   const std::int64_t batches = digits.images.shape()[0] / kBatch;
   const std::uint64_t steps = settings.quick ? 50 : 300;
-  while (strategy.variables().step() < steps) {
+  while (strategy.variables().step() < steps && !strategy.is_stop_wanted()) {
     const std::int64_t first = static_cast<std::int64_t>(strategy.variables().step()) % batches * kBatch;
     step(parts_of(strategy, digits.images.slice(first, first + kBatch)),
          parts_of(strategy, digits.labels.slice(first, first + kBatch)));
     const std::uint64_t done = strategy.variables().step();
-    if (me.is_chief() && done % kBetweenCheckpoints == 0) series.save(strategy.variables());
+    if (me.is_chief() && (done % kBetweenCheckpoints == 0 || strategy.is_stop_wanted()))
+      series.save(strategy.variables());
     if (me.rank == 1 && done == settings.lose && is_first_start()) std::raise(SIGKILL);
+  }
+  running = nullptr;
+  if (strategy.is_stop_wanted()) {
+    series.wait();
+    std::clog << "stops after step " << strategy.variables().step() << '\n';
+    return 42;
   }
   const double accuracy =
       strategy
