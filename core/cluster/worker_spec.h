@@ -29,6 +29,7 @@ struct LOCKSTEP_API WorkerSpec {
   std::string coordinator = {};
   // The same on all workers of a job, and different from that of another job on the same machines, where the launcher tells.
   std::string job_id = {};
+  int generation = 0;  // how often the job was started before
 
   // The one that writes checkpoints and summaries, and whose initial values count.
   bool is_chief() const { return rank == 0; }
