@@ -109,9 +109,9 @@ int train(const Settings& settings) {
     return cast(equal(argmax(logits(x), -1), y), DType::kF32);
   });
 
-  // The first worker writes, and all read.
-  CheckpointSeries series(settings.folder, {.keep = 2});
-  if (const auto restored = series.restore_latest(strategy.variables()))
+  // All save, the first worker writes, and all read.
+  WorkerCheckpoints checkpoints(strategy, settings.folder, {.keep = 2});
+  if (const auto restored = checkpoints.restore_latest())
     std::cout << "goes on from step " << restored->report.step << std::endl;
 
   const glyphs::Set digits = glyphs::make(settings.quick ? 1024 : 8192, 1),
@@ -123,13 +123,12 @@ int train(const Settings& settings) {
     step(parts_of(strategy, digits.images.slice(first, first + kBatch)),
          parts_of(strategy, digits.labels.slice(first, first + kBatch)));
     const std::uint64_t done = strategy.variables().step();
-    if (me.is_chief() && (done % kBetweenCheckpoints == 0 || strategy.is_stop_wanted()))
-      series.save(strategy.variables());
+    if (done % kBetweenCheckpoints == 0 || strategy.is_stop_wanted()) checkpoints.save();
     if (me.rank == 1 && done == settings.lose && is_first_start()) std::raise(SIGKILL);
   }
   running = nullptr;
+  checkpoints.wait();
   if (strategy.is_stop_wanted()) {
-    series.wait();
     std::clog << "stops after step " << strategy.variables().step() << '\n';
     return 42;
   }
@@ -141,7 +140,6 @@ int train(const Settings& settings) {
   if (me.is_chief()) {
     std::cout << "weights " << std::hex << digest << std::dec << ", test accuracy " << std::fixed
               << std::setprecision(2) << 100 * accuracy << " %" << std::endl;
-    series.wait();
     if (settings.lose == 0) std::filesystem::remove_all(settings.folder);
   }
   return settings.quick || accuracy >= 0.95 ? 0 : 1;

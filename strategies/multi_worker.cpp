@@ -88,6 +88,7 @@ struct MultiWorkerMirroredStrategy::World {
     } else {
       const ClusterFromEnvironment found = cluster_from_environment();
       worker = found.worker;
+      worker.generation = generation_of_environment();
       description = found.to_string();
     }
     if (!options.mirrored.devices.names() && !options.mirrored.num_gpus) options.mirrored.devices = {"cpu:0"};
@@ -135,12 +136,11 @@ struct MultiWorkerMirroredStrategy::World {
     lost = options.lost;
     if (options.secret.empty()) options.secret = of_environment("LOCKSTEP_SECRET");
     const Deadline deadline = deadline_in(options.start);
-    const int generation = generation_of_environment();
     membership = Membership::join({.worker = worker,
                                    .host = options.host,
                                    .folder = options.folder,
                                    .replicas = static_cast<int>(replicas),
-                                   .generation = generation,
+                                   .generation = worker.generation,
                                    .secret = options.secret,
                                    .is_open = options.is_open,
                                    .beat = options.lost / 5,
@@ -149,7 +149,7 @@ struct MultiWorkerMirroredStrategy::World {
     if (worker.rank == 0) membership->set("strategy/seed", std::to_string(options.runtime.seed));
     options.runtime.seed = std::stoull(membership->get("strategy/seed", deadline));
     group = std::make_shared<Group>(connect_gloo(
-        {.rank = worker.rank, .size = worker.count, .host = options.host, .generation = generation},
+        {.rank = worker.rank, .size = worker.count, .host = options.host, .generation = worker.generation},
         *membership, deadline));
     // So that nothing waits for it.
     membership->when_lost([ended = std::weak_ptr<Group>(group)](const LostMember& lost_one) {

@@ -29,6 +29,8 @@ namespace fs = std::filesystem;
 constexpr std::string_view kExtension = ".lkc";
 // A file with a larger number does not belong to a series, so that there is always a next number.
 constexpr std::uint64_t kLargestNumber = 999'999'999'999'999'999;
+// Files of one writer and of those before it; one that may have to do with an older writer that still lives begins new ones.
+constexpr std::uint64_t kNumbersOfAnEra = 1'000'000'000'000;
 
 bool is_plain_name(std::string_view name) {
   const auto plain = [](char c) {
@@ -67,15 +69,35 @@ class Folder {
     return found;
   }
 
-  // Higher than every number in use, by a checkpoint or by anything else with such a name.
-  std::uint64_t next_number() const {
-    std::uint64_t highest = 0;
-    visit([&](std::string_view filename) { highest = std::max(highest, number_of(filename).value_or(0)); });
-    if (highest == kLargestNumber) {
+  // Higher than every number of the era that is in use, by a checkpoint or by anything else with such a name.
+  std::uint64_t next_number(std::uint64_t era) const {
+    const std::uint64_t end = (era + 1) * kNumbersOfAnEra - 1;
+    std::uint64_t highest = era * kNumbersOfAnEra;
+    visit([&](std::string_view filename) {
+      const std::uint64_t number = number_of(filename).value_or(0);
+      if (number > end)
+        throw FailedPrecondition(str("checkpoint folder ", path_,
+                                     ": a later start of the job writes there now (", filename,
+                                     "): this process stood still, and has no part in it"));
+      highest = std::max(highest, number);
+    });
+    if (highest == end) {
       throw FailedPrecondition(str("checkpoint folder ", path_, ": ", file(highest).filename(),
                                    " has the last number that there is; rename it"));
     }
     return highest + 1;
+  }
+  std::uint64_t last_era() const {
+    std::uint64_t highest = 0;
+    visit([&](std::string_view filename) { highest = std::max(highest, number_of(filename).value_or(0)); });
+    return highest / kNumbersOfAnEra;
+  }
+  std::uint64_t new_era() const {
+    const std::uint64_t era = last_era() + 1;
+    if (era * kNumbersOfAnEra > kLargestNumber)
+      throw FailedPrecondition(
+          str("checkpoint folder ", path_, ": the numbers are used up; write to another folder"));
+    return era;
   }
 
   void remove_leftovers() const {
@@ -222,7 +244,7 @@ struct CheckpointSeries::Writer {
   void write(const Snapshot& snapshot) {
     if (!std::exchange(cleaned, true)) folder.remove_leftovers();
     auto files = folder.list();
-    const std::uint64_t number = folder.next_number();
+    const std::uint64_t number = folder.next_number(era);
     const SavedCheckpoint saved{folder.file(number), snapshot.step()};
     if (options.before_write) options.before_write(saved);
     write_checkpoint(snapshot, saved.path, options.limits);
@@ -245,6 +267,7 @@ struct CheckpointSeries::Writer {
   const Folder folder;
   const CheckpointSeriesOptions options;
   std::optional<internal::SeriesLock> folder_lock;  // from the first save on; guarded by `saving`
+  std::uint64_t era = 0;                            // from the first save on
   bool cleaned = false;                             // used by the thread alone
 
   // Held from room() to submit(): threads that save take turns, so that a later snapshot is a newer one.
@@ -267,6 +290,8 @@ CheckpointSeries::CheckpointSeries(fs::path folder, CheckpointSeriesOptions opti
     throw InvalidArgument(str("checkpoints cannot be called '", options.name,
                               "': use letters, digits, '_', '-' and '.', and no '.' first"));
   }
+  if (options.generation < 0)
+    throw InvalidArgument(str("CheckpointSeriesOptions: there is no generation ", options.generation));
   make_folders(folder);
   writer_ = std::make_unique<Writer>(std::move(folder), std::move(options));
 }
@@ -280,7 +305,16 @@ CheckpointSeries::~CheckpointSeries() {
 void CheckpointSeries::save(VariableStore& store) {
   writer_->check_process();
   const std::lock_guard<std::mutex> turn(writer_->saving);
-  if (!writer_->folder_lock) writer_->folder_lock.emplace(writer_->path, writer_->options.name);
+  if (!writer_->folder_lock) {
+    const int generation = writer_->options.generation;
+    writer_->folder_lock.emplace(writer_->path, writer_->options.name, generation);
+    try {
+      writer_->era = generation > 0 ? writer_->folder.new_era() : writer_->folder.last_era();
+    } catch (...) {
+      writer_->folder_lock.reset();
+      throw;
+    }
+  }
   Writer::Room room = writer_->room();
   try {
     room.snapshot->take(store);

@@ -30,9 +30,11 @@
 //
 // One series at a time writes to a folder under one name: from its first save() to its end it has a lock there
 // (the file ".<name>.lock"), and save() of another one, of this process or any other, throws FailedPrecondition
-// that names the process. The lock ends with the process, also if it is killed. Any number may read and
-// restore meanwhile. Thread safety: all methods may be called from any thread; not from a node of a run that
-// uses the store.
+// that names the process. The lock ends with the process, also if it is killed. A job that was started again says so
+// (CheckpointSeriesOptions::generation): then it takes the series over from a process of an earlier generation that
+// stands still; that one writes nothing more after it has thawed, and a file that it was about to name is older than
+// those of the new one. Any number may read and restore meanwhile. Thread safety: all methods may be called from any
+// thread; not from a node of a run that uses the store.
 #pragma once
 
 #include <cstddef>
@@ -61,6 +63,8 @@ struct SavedCheckpoint {
 struct CheckpointSeriesOptions {
   std::size_t keep = 5;             // how many files to keep; 0: all
   std::string name = "checkpoint";  // of the files: letters, digits, '_', '-' and '.', no '.' first
+  // How often the job was started before. From 1 on, the numbers of files go on at the next multiple of 10^12.
+  int generation = 0;
   // For writing and restoring alike (io/state/checkpoint.h).
   ReadLimits limits = kCheckpointLimits;
   // Called on the writing thread before a checkpoint is written, and once it is on the disk and older ones

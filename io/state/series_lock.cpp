@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <fstream>
 #include <string_view>
 
@@ -18,11 +19,24 @@ namespace {
 
 constexpr std::string_view kLockAction = "cannot lock";
 
-// The contents of the file: "1234 (train)".
-std::string this_process() {
+constexpr std::string_view kGeneration = ", generation ";
+
+// The contents of the file: "1234 (train)", "1234 (train), generation 2".
+std::string this_process(int generation) {
   std::string command;
   std::getline(std::ifstream("/proc/self/comm"), command);
-  return command.empty() ? str(::getpid()) : str(::getpid(), " (", command, ")");
+  std::string text = command.empty() ? str(::getpid()) : str(::getpid(), " (", command, ")");
+  if (generation > 0) text += str(kGeneration, generation);
+  return text;
+}
+
+int generation_in(std::string_view holder) {
+  const std::size_t at = holder.rfind(kGeneration);
+  int generation = 0;
+  if (at == std::string_view::npos) return 0;
+  holder.remove_prefix(at + kGeneration.size());
+  std::from_chars(holder.data(), holder.data() + holder.size(), generation);
+  return generation;
 }
 
 std::string holder_in(int file) {
@@ -40,7 +54,7 @@ bool is_same_file(int file, const Place& place) {
 
 }  // namespace
 
-SeriesLock::SeriesLock(const std::filesystem::path& folder, const std::string& name)
+SeriesLock::SeriesLock(const std::filesystem::path& folder, const std::string& name, int generation)
     : place_(find_place(folder / str(".", name, ".lock"), kLockAction)) {
   do {
     file_ = Descriptor(open_at(place_, O_RDWR | O_CREAT, 0600));
@@ -50,7 +64,11 @@ SeriesLock::SeriesLock(const std::filesystem::path& folder, const std::string& n
       locked = ::flock(file_.get(), LOCK_EX | LOCK_NB);
     } while (locked != 0 && errno == EINTR);
     if (locked != 0 && errno == EWOULDBLOCK) {
-      const std::string mine = this_process(), holder = holder_in(file_.get());
+      const std::string mine = this_process(generation), holder = holder_in(file_.get());
+      if (generation > generation_in(holder)) {
+        if (is_same_file(file_.get(), place_)) ::unlinkat(place_.folder.get(), place_.name.c_str(), 0);
+        continue;
+      }
       throw FailedPrecondition(
           str("checkpoint folder ", folder, ": ",
               holder.empty()   ? "another process"
@@ -61,10 +79,12 @@ SeriesLock::SeriesLock(const std::filesystem::path& folder, const std::string& n
     }
     // The previous holder may have removed the file in between: then another file has the name.
   } while (!is_same_file(file_.get(), place_));
-  const std::string text = this_process();
+  const std::string text = this_process(generation);
   if (::ftruncate(file_.get(), 0) == 0) (void)!::pwrite(file_.get(), text.data(), text.size(), 0);
 }
 
-SeriesLock::~SeriesLock() { ::unlinkat(place_.folder.get(), place_.name.c_str(), 0); }
+SeriesLock::~SeriesLock() {
+  if (is_same_file(file_.get(), place_)) ::unlinkat(place_.folder.get(), place_.name.c_str(), 0);
+}
 
 }  // namespace lockstep::internal

@@ -16,9 +16,10 @@ namespace lockstep::internal {
 
 class SeriesLock {
  public:
-  // Throws FailedPrecondition naming the process that has it, and the errors of io/files/files.h.
-  SeriesLock(const std::filesystem::path& folder, const std::string& name);
-  ~SeriesLock();  // removes the file
+  // Takes it over from a process of an earlier generation of the job, which goes on with a file that has no name. Throws
+  // FailedPrecondition naming the process that has it, and the errors of io/files/files.h.
+  SeriesLock(const std::filesystem::path& folder, const std::string& name, int generation = 0);
+  ~SeriesLock();  // removes the file, unless it was taken over
   SeriesLock(const SeriesLock&) = delete;
   SeriesLock& operator=(const SeriesLock&) = delete;
 

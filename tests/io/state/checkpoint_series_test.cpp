@@ -441,6 +441,58 @@ TEST_F(CheckpointSeriesTest, RefusesASecondWriterUntilTheFirstProcessIsGone) {
   ::close(pipe[1]);
 }
 
+// A writer stands still; one of the next generation goes on in its place. What the first one still writes is older.
+TEST_F(CheckpointSeriesTest, IsTakenOverFromAWriterThatStandsStill) {
+  int pipe[2] = {};
+  ASSERT_EQ(::pipe(pipe), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    CheckpointSeries series(folder_.path(), {.keep = 2});
+    series.save(store_);
+    series.wait();
+    if (::write(pipe[1], "x", 1) != 1) ::_exit(1);
+    ::raise(SIGSTOP);
+    series.save(store_);
+    const std::string why = refusal([&] { series.wait(); });
+    ::_exit(why.find("a later start of the job writes there now (checkpoint-1000000000001.lkc)") ==
+            std::string::npos);
+  }
+  char ready = 0;
+  ASSERT_EQ(::read(pipe[0], &ready, 1), 1);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  {
+    CheckpointSeries next(folder_.path(), {.keep = 2, .generation = 1});
+    step();
+    next.save(store_);
+    next.wait();
+    EXPECT_EQ(names(next),
+              (std::vector<std::string>{"checkpoint-00000001.lkc", "checkpoint-1000000000001.lkc"}));
+    CheckpointSeries same(folder_.path(), {.generation = 1});
+    EXPECT_THAT(refusal([&] { same.save(store_); }), HasSubstr("already writes the checkpoints"));
+    ::kill(child, SIGCONT);
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(names(next),
+              (std::vector<std::string>{"checkpoint-00000001.lkc", "checkpoint-1000000000001.lkc"}));
+    // It may have been about to give its file a name.
+    std::filesystem::copy_file(folder_ / "checkpoint-00000001.lkc", folder_ / "checkpoint-00000002.lkc");
+    EXPECT_EQ(inspect_checkpoint(*next.latest()).step, 1U);
+    EXPECT_TRUE(std::filesystem::exists(folder_ / ".checkpoint.lock"))
+        << "it is not the first one's any more";
+  }
+  // A job that begins anew has generation 0, and goes on behind the newest.
+  CheckpointSeries later(folder_.path());
+  later.save(store_);
+  later.wait();
+  EXPECT_EQ(names(later).back(), "checkpoint-1000000000002.lkc");
+  EXPECT_THROW(CheckpointSeries(folder_.path(), {.generation = -1}), InvalidArgument);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+}
+
 TEST_F(CheckpointSeriesTest, FollowsNoLinkOfAStranger) {
   if (::geteuid() != 0) GTEST_SKIP() << "links can be given away by root alone";
   std::filesystem::create_directory(folder_ / "open");
