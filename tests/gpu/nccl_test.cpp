@@ -200,6 +200,56 @@ void exchange(const Member& me, Rendezvous& place) {
   }
 }
 
+// The rows of all members, the first runs enqueued and the later ones replayed.
+void gather(const Member& me, Rendezvous& place) {
+  GraphBuilder b;
+  const Value x = b.placeholder("x", DType::kF32, {2, 3});
+  const auto there = b.device("gpu:0");
+  const Value all = group_all_gather(x * 2.F, me.size, "world");
+  b.result(all);
+  b.result(group_broadcast(sum(all), 1, "world"));
+  const Runtime runtime(
+      {.threads = 1,
+       .groups = {{"world", std::make_shared<Group>(connect_nccl({.rank = me.rank, .size = me.size}, place,
+                                                                 deadline_in(60s)))}}});
+  const Program program = compile(b.finish(), runtime);
+  for (int run = 0; run < 6; ++run) {
+    RunOptions options;
+    options.deadline = std::chrono::steady_clock::now() + 20s;
+    const std::vector<Tensor> got = program.run(std::vector{numbers({2, 3}, 10 * run + me.rank)}, options);
+    const Tensor rows = got[0].host();
+    float total = 0;
+    for (int rank = 0; rank < me.size; ++rank) {
+      const Tensor its = numbers({2, 3}, 10 * run + rank);
+      for (std::size_t i = 0; i < 6; ++i) {
+        EXPECT_EQ(rows.data<float>()[static_cast<std::size_t>(rank) * 6 + i], 2 * its.data<float>()[i]);
+        total += 2 * its.data<float>()[i];
+      }
+    }
+    EXPECT_NEAR(got[1].host().item(), total, 1e-5);
+  }
+}
+
+// A run of one member fails before its exchange; the others are told, and do not wait until the deadline.
+void fail_one(const Member& me, Rendezvous& place) {
+  const Worker worker(me, place, 0);
+  worker.step(0);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto error = caught([&] {
+    if (me.rank == 1) {
+      worker.program.run(std::vector{numbers({1, 1}, 1), numbers({1, 1}, 1)});
+    } else {
+      RunOptions options;
+      options.deadline = begin + 30s;
+      const Tensor x = numbers({kRows, kIn}, 1), y = numbers({kRows, kOut}, 1);
+      worker.program.run(std::vector{x.slice(0, worker.rows), y.slice(0, worker.rows)}, options);
+      worker.program.wait();
+    }
+  });
+  EXPECT_TRUE(error.code.has_value());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 25s);
+}
+
 // Started by the tests below, with its part in the environment.
 TEST(NcclMember, DISABLED_Plays) {
   const char* const text = std::getenv("LOCKSTEP_TEST_MEMBER");
@@ -209,7 +259,11 @@ TEST(NcclMember, DISABLED_Plays) {
   words >> me.part >> me.rank >> me.size >> me.folder;
   FileRendezvous place(me.folder / "place");
   const std::map<std::string, std::function<void(const Member&, Rendezvous&)>> parts = {
-      {"train", train}, {"lose_one", lose_one}, {"exchange", exchange}};
+      {"train", train},
+      {"lose_one", lose_one},
+      {"exchange", exchange},
+      {"gather", gather},
+      {"fail_one", fail_one}};
   parts.at(me.part)(me, place);
   std::ofstream(me.folder / str("played.", me.rank)) << "to the end\n";
 }
@@ -293,6 +347,12 @@ TEST_F(NcclGroup, TwoTrainAsOne) {
 TEST_F(NcclGroup, FourTrainAsOne) {
   EXPECT_EQ(play("train", 4), (std::vector<int>(4, 0)));
   expect_weights(4, 5);
+}
+
+TEST_F(NcclGroup, NodesGatherTheRowsOfAll) { EXPECT_EQ(play("gather", 3), (std::vector<int>(3, 0))); }
+
+TEST_F(NcclGroup, ARunThatFailsOnOneEndsItForAll) {
+  EXPECT_EQ(play("fail_one", 2), (std::vector<int>(2, 0)));
 }
 
 TEST_F(NcclGroup, TheOthersGoOnWhenOneIsLost) {
