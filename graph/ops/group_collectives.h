@@ -7,9 +7,13 @@
 // Unlike the collectives of graph/ops/collectives.h, which combine values of replicas inside one program,
 // these go through a Group (core/communicators/group.h) that the runtime knows by name. Every member runs the
 // same calls in the same order: a program starts those of one group in the order of its nodes. A call that
-// waits for other members keeps no thread; the nodes that do not need its result run meanwhile. If members
-// disagree, or one is lost, the run fails and nothing is committed; the deadline of a run is the deadline of
-// its calls.
+// waits for other members keeps no thread; the nodes that do not need its result run meanwhile. The deadline of
+// a run is the deadline of its calls.
+//
+// The runs of a program are committed by all members or by none: a run ends when those of all have come to their
+// end. One that fails on a member, for whatever reason, fails on all; the next one is right. If members disagree,
+// or one is lost, the run fails, and the group is over. (NCCL's groups cannot do this: there a run that fails
+// ends the group.)
 //
 // Thread safety: as the builder.
 #pragma once
