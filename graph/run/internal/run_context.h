@@ -11,7 +11,8 @@
 // A plan with deferred calls always has lanes, if only the calling thread's.
 //
 // The gate stands between the last fallible call and the first of the commit stage: there the run decides
-// once whether it commits, with the other members of the groups that its nodes name. After a failure the remaining clusters are counted off without running.
+// once whether it commits, with the other members of the groups that its nodes name. After a failure the
+// remaining clusters are counted off without running.
 #pragma once
 
 #include <atomic>
