@@ -122,6 +122,7 @@ TEST(GroupRounds, MayBeGivenUpByAll) {
     two.group.give_up(its, ErrorCode::kDataLoss, "broken");
     if (i % 2 == 0) {
       EXPECT_EQ(first.wait(), "");
+      EXPECT_EQ(second.wait(), "");
     } else {
       EXPECT_THAT(first.wait(), HasSubstr("broken"));
     }
