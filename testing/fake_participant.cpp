@@ -54,7 +54,7 @@ class FakeParticipant final : public Communicator {
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  DeviceKind memory_kind() const override { return DeviceKind::kGpu; }
+  bool takes(DeviceKind memory) const override { return memory == DeviceKind::kGpu; }
   void abort(const Error& why) override { inner_->abort(why); }
   void close() override { inner_->close(); }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
+#include <limits>
 
 #include "lockstep/core/error.h"
 
@@ -44,7 +45,7 @@ bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_by
 // Any other overlap is an error.
 void check_overlap(const CommunicatorCall& call, int rank, int size) {
   const std::size_t part = static_cast<std::size_t>(call.count) * size_of(call.dtype);
-  std::size_t in_bytes = part, out_bytes = part;
+  std::size_t in_bytes = part * static_cast<std::size_t>(call.parts), out_bytes = part;
   const auto* in = static_cast<const std::byte*>(call.in);
   const auto* out = static_cast<const std::byte*>(call.out);
   if (call.kind == Kind::kReduceScatter) {
@@ -53,7 +54,7 @@ void check_overlap(const CommunicatorCall& call, int rank, int size) {
   } else if (call.kind == Kind::kAllGather) {
     out_bytes *= static_cast<std::size_t>(size);
     if (in == out + static_cast<std::size_t>(rank) * part) return;
-  } else if (in == out) {
+  } else if (in == out && call.parts == 1) {
     return;
   }
   if (overlap(in, in_bytes, out, out_bytes)) {
@@ -69,6 +70,12 @@ void check_call(const CommunicatorCall& call, int rank, int size) {
   if (call.count < 0) throw InvalidArgument(str(to_string(call), ": expected a count of at least 0"));
   if (call.kind == Kind::kDecline && call.count > Communicator::kMostReason)
     throw InvalidArgument(str(to_string(call), ": expected at most ", Communicator::kMostReason, " bytes"));
+  const bool may_have_parts = call.kind == Kind::kAllReduce;
+  if (call.parts < 1 || call.parts > (may_have_parts ? Communicator::kMostParts : 1))
+    throw InvalidArgument(str(to_string(call), ": a participant contributes 1 array, or to all_reduce up to ",
+                              Communicator::kMostParts));
+  if (call.parts > 1 && call.count > std::numeric_limits<std::int64_t>::max() / 16 / call.parts)
+    throw InvalidArgument(str(to_string(call), ": no memory has so many elements"));
   if (reduces(call.kind)) {
     if (const Decision can = can_reduce(call.op, call.dtype); !can)
       throw InvalidArgument(str(to_string(call), ": ", can.reason()));
@@ -80,6 +87,8 @@ void check_call(const CommunicatorCall& call, int rank, int size) {
   }
   if (!call.is_collective() && call.peer == rank)
     throw InvalidArgument(str(to_string(call), ": the other end is this participant itself; copy instead"));
+  if (call.is_agreement && (!call.is_collective() || call.kind == Kind::kDecline))
+    throw InvalidArgument(str(to_string(call), ": participants agree on collectives"));
   if (call.count == 0 || call.kind == Kind::kBarrier) return;
   const bool reads = call.kind != Kind::kReceive;
   const bool writes = call.kind != Kind::kSend && call.kind != Kind::kDecline &&
@@ -98,9 +107,11 @@ std::string to_string(const CommunicatorCall& call) {
   if (call.kind == Kind::kBarrier) return text + ")";
   if (reduces(call.kind)) text += str(to_string(call.op), ", ");
   text += str(call.dtype, ", ", call.count);
+  if (call.parts != 1) text += str(", ", call.parts, " arrays each");
   if (call.kind == Kind::kReduce || call.kind == Kind::kBroadcast) text += str(", root ", call.peer);
   if (call.kind == Kind::kSend) text += str(", to ", call.peer);
   if (call.kind == Kind::kReceive) text += str(", from ", call.peer);
+  if (call.memory == DeviceKind::kGpu) text += ", on cards";
   return text + ")";
 }
 

@@ -30,8 +30,9 @@
 //   deadline  applies to arrival: an operation that all have joined runs to its end. The earliest deadline
 //             that any participant gave holds for all of them.
 //
-// Implementations: core/communicators/in_process_group.h, and core/nccl/nccl_group.h for cards. Others (Gloo, MPI)
-// derive from Communicator and PendingState; their headers say what they promise about bits and failures.
+// Implementations: core/communicators/in_process_group.h, core/gloo/gloo_group.h, core/nccl/nccl_group.h for cards, and
+// core/communicators/host_and_cards.h for both. Others derive from Communicator and PendingState; their headers say what they
+// promise about bits and failures.
 //
 // Thread safety: one thread at a time per Communicator and per Pending; different participants at the same
 // time.
@@ -78,7 +79,13 @@ struct CommunicatorCall {
   const void* in = nullptr;
   void* out = nullptr;
   Deadline deadline;
+  // Of all_reduce: so many arrays of `count` elements, one behind the other, does each participant contribute; they are combined in
+  // the order of the participants and, of each, of its arrays. The input is not the output then.
+  std::int64_t parts = 1;
   ErrorCode reason = ErrorCode::kCancelled;  // of kDecline; `in` is a text of `count` bytes
+  DeviceKind memory = DeviceKind::kCpu;  // where arrays lie, for communicators that take more than one kind
+  // Of a collective: all find out that they make the same call, and no array is touched. Another communicator performs it.
+  bool is_agreement = false;
 
   bool is_collective() const { return kind < Kind::kSend; }
 };
@@ -173,13 +180,17 @@ class LOCKSTEP_API Communicator {
   // Unimplemented unless can_decline().
   [[nodiscard]] Pending decline(ErrorCode code, std::string_view text);
   static constexpr std::int64_t kMostReason = 4096;
+  static constexpr std::int64_t kMostParts = 1024;  // CommunicatorCall::parts
   virtual bool can_decline() const { return false; }
 
   // Any of the calls above, stated by its parts.
   [[nodiscard]] Pending call(const CommunicatorCall& call) { return checked(call); }
 
-  // Where buffers lie: in the memory of the host, or of a card.
-  virtual DeviceKind memory_kind() const { return DeviceKind::kCpu; }
+  // For whom the oldest collective of this participant waits; -1: for nobody, or nobody knows. From any thread.
+  virtual int awaited() const { return -1; }
+
+  // May buffers lie in memory of this kind?
+  virtual bool takes(DeviceKind memory) const { return memory == DeviceKind::kCpu; }
   // The group ends, for this participant at once and for the others as if it had left: from any thread, also while operations are
   // under way, any number of times. They fail with this reason, and so do later calls.
   virtual void abort(const Error& why) = 0;

@@ -27,7 +27,8 @@ struct Group::Started {
   CommunicatorCall call;
   Completion* done = nullptr;  // null: nobody asks
   Round round = 0;
-  std::string why = {};  // the text of a call that declines
+  std::shared_ptr<const std::string> what = nullptr;  // null: the call itself
+  std::string why = {};                               // the text of a call that declines
   // Of a vote: is a stop wanted here, and by anybody?
   bool is_vote = false;
   std::int64_t wants_stop = 0, stops = 0;
@@ -43,19 +44,21 @@ struct Group::State {
   bool may_begin() const;
   bool begin(Started& started);
   void complete(std::unique_ptr<Started> started);
-  void set_gives_up(bool does);
+  void look_at(const Started* started);
 
   const ProcessMark process;
   const Error no_memory{ErrorCode::kOutOfMemory, "there is no memory to say why"};
   std::atomic<Round> last_round{0};
   std::atomic<bool> wants_stop{false}, stops{false};
+  std::atomic<std::chrono::milliseconds::rep> timeout{0};
   std::mutex mutex;
   std::condition_variable changed;
   Calls queue;
   bool quit = false;
   std::condition_variable ended;
-  bool is_over = false;   // the thread does nothing any more
-  bool gives_up = false;  // it waits until the others have heard that a round was given up
+  bool is_over = false;              // the thread does nothing any more
+  const Started* current = nullptr;  // what the thread waits for
+  std::chrono::steady_clock::time_point since;
   // Of the thread alone.
   std::unique_ptr<Communicator> communicator;
   Calls waiting, under_way;
@@ -68,7 +71,8 @@ Group::Group(std::unique_ptr<Communicator> communicator) {
   if (communicator == nullptr) throw InvalidArgument("Group: got no communicator");
   rank_ = communicator->rank();
   size_ = communicator->size();
-  memory_kind_ = communicator->memory_kind();
+  takes_host_ = communicator->takes(DeviceKind::kCpu);
+  takes_cards_ = communicator->takes(DeviceKind::kGpu);
   votes_ = size_ > 1 && communicator->can_decline();
   state_ = std::make_unique<State>(std::move(communicator));
   state_->thread = std::thread([state = state_.get()] { state->serve(); });
@@ -104,11 +108,16 @@ void Group::join() noexcept {
   {
     std::unique_lock<std::mutex> lock(state_->mutex);
     State& state = *state_;
+    bool is_aborted = false;
+    const auto gives_up = [&] {
+      return !is_aborted && state.current != nullptr &&
+             state.current->call.kind == CommunicatorCall::Kind::kDecline;
+    };
     while (!state.is_over) {
-      if (!state.gives_up) {
+      if (!gives_up()) {
         state.ended.wait(lock);
-      } else if (!state.ended.wait_for(lock, kLeaving, [&] { return state.is_over || !state.gives_up; })) {
-        state.gives_up = false;
+      } else if (!state.ended.wait_for(lock, kLeaving, [&] { return state.is_over || !gives_up(); })) {
+        is_aborted = true;
         lock.unlock();
         abort(Error(ErrorCode::kUnavailable, "it has left the group"));
         lock.lock();
@@ -118,13 +127,19 @@ void Group::join() noexcept {
   state_->thread.join();
 }
 
+void Group::set_timeout(std::chrono::milliseconds timeout) noexcept {
+  state_->timeout.store(timeout.count(), std::memory_order_relaxed);
+}
+
 void Group::abort(const Error& why) { state_->communicator->abort(why); }
 
-void Group::start(const CommunicatorCall& call, Completion& done, Round round) {
+void Group::start(const CommunicatorCall& call, Completion& done, Round round,
+                  std::shared_ptr<const std::string> what) {
   auto started = std::make_unique<Started>();
   started->call = call;
   started->done = &done;
   started->round = votes_ ? round : 0;
+  started->what = std::move(what);
   queue(std::move(started));
 }
 
@@ -185,6 +200,17 @@ bool Group::is_stop_wanted() const noexcept {
   return (votes_ ? state_->stops : state_->wants_stop).load(std::memory_order_relaxed);
 }
 
+std::optional<Group::Waiting> Group::waiting() const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  if (state_->current == nullptr) return std::nullopt;
+  const Started& started = *state_->current;
+  return Waiting{.what = started.is_vote           ? "the end of a run"
+                         : started.what != nullptr ? *started.what
+                                                   : to_string(started.call),
+                 .for_member = state_->communicator->awaited(),
+                 .since = state_->since};
+}
+
 // --- the thread
 
 // New calls are begun before an old one is waited for, but those of rounds: a round may be given up. Takes leave at the end:
@@ -233,6 +259,10 @@ bool Group::State::begin(Started& started) {
   } else {
     try {
       if (started.is_vote) started.wants_stop = wants_stop.load(std::memory_order_relaxed) ? 1 : 0;
+      const bool may_wait = started.is_vote || started.call.kind == CommunicatorCall::Kind::kDecline;
+      if (const std::chrono::milliseconds most(timeout.load(std::memory_order_relaxed));
+          most.count() > 0 && !started.call.deadline && !may_wait)
+        started.call.deadline = deadline_in(most);
       started.pending = communicator->call(started.call);
       return true;
     } catch (...) {
@@ -243,16 +273,16 @@ bool Group::State::begin(Started& started) {
   return false;
 }
 
-void Group::State::set_gives_up(bool does) {
+void Group::State::look_at(const Started* started) {
   const std::lock_guard<std::mutex> lock(mutex);
-  gives_up = does;
+  current = started;
+  since = std::chrono::steady_clock::now();
   ended.notify_all();
 }
 
 void Group::State::complete(std::unique_ptr<Started> started) {
   std::exception_ptr error;
-  const bool declines = started->call.kind == CommunicatorCall::Kind::kDecline;
-  if (declines) set_gives_up(true);
+  look_at(started.get());
   try {
     started->pending.wait();
     if (started->stops != 0) stops.store(true, std::memory_order_relaxed);
@@ -263,7 +293,7 @@ void Group::State::complete(std::unique_ptr<Started> started) {
   } catch (...) {
     error = std::current_exception();
   }
-  if (declines) set_gives_up(false);
+  look_at(nullptr);
   Completion* const done = started->done;
   started.reset();
   if (done == nullptr) return;

@@ -19,9 +19,12 @@
 // another.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "lockstep/core/base/export.h"
@@ -45,8 +48,12 @@ class LOCKSTEP_API Group {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  DeviceKind memory_kind() const { return memory_kind_; }  // Communicator::memory_kind
-  void abort(const Error& why);                            // Communicator::abort
+  bool takes(DeviceKind memory) const {
+    return memory == DeviceKind::kCpu ? takes_host_ : takes_cards_;
+  }                              // as Communicator's
+  void abort(const Error& why);  // as Communicator's
+  // Calls without a deadline of their own have one so long after they were begun; votes have none. 0, as at first: they wait.
+  void set_timeout(std::chrono::milliseconds timeout) noexcept;
 
   // A new round, after those before. 0 stands for no round.
   using Round = std::uint64_t;
@@ -64,7 +71,17 @@ class LOCKSTEP_API Group {
   // Queues the call; the memory belongs to it until `done` is signalled. Whatever goes wrong with the call
   // goes to `done`, except: throws std::bad_alloc, and FailedPrecondition in a child that fork() made; then
   // nothing was queued and `done` is not signalled.
-  void start(const CommunicatorCall& call, Completion& done, Round round = 0);
+  // `what` is for messages: who makes the call.
+  void start(const CommunicatorCall& call, Completion& done, Round round = 0,
+             std::shared_ptr<const std::string> what = nullptr);
+
+  // What the group waits for at this moment, from any thread; nothing: it is idle.
+  struct Waiting {
+    std::string what;     // "group_all_reduce 'grads' at train.cpp:41"
+    int for_member = -1;  // -1: for nobody, or nobody knows
+    std::chrono::steady_clock::time_point since;
+  };
+  std::optional<Waiting> waiting() const;
 
  private:
   void quit() noexcept;
@@ -76,7 +93,7 @@ class LOCKSTEP_API Group {
   std::unique_ptr<State> state_;
   int rank_ = 0, size_ = 0;
   bool votes_ = false;
-  DeviceKind memory_kind_ = DeviceKind::kCpu;
+  bool takes_host_ = true, takes_cards_ = false;
 };
 
 }  // namespace lockstep

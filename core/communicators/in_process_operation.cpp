@@ -98,13 +98,13 @@ std::string InProcessOperation::name() const {
 
 std::int64_t InProcessOperation::elements_of(const CommunicatorCall& call) const {
   const bool in_parts = call.kind == Kind::kAllGather || call.kind == Kind::kReduceScatter;
-  const bool is_empty = call.kind == Kind::kBarrier || call.kind == Kind::kDecline;
+  const bool is_empty = call.kind == Kind::kBarrier || call.kind == Kind::kDecline || call.is_agreement;
   return is_empty ? 0 : call.count * (in_parts ? room_.size() : 1);
 }
 
 bool InProcessOperation::is_small(const CommunicatorCall& call) const {
-  if (call.count > kMostStagedBytes) return false;  // its bytes might overflow an int64
-  const std::int64_t bytes = elements_of(call) * static_cast<std::int64_t>(size_of(call.dtype));
+  if (call.count > kMostStagedBytes && !call.is_agreement) return false;  // its bytes might overflow an int64
+  const std::int64_t bytes = elements_of(call) * call.parts * static_cast<std::int64_t>(size_of(call.dtype));
   return bytes * (call.is_collective() ? room_.size() : 1) <=
          (room_.spins_ ? kStagedBytes : kMostStagedBytes);
 }
@@ -113,14 +113,15 @@ bool InProcessOperation::is_small(const CommunicatorCall& call) const {
 
 // The copy of its input that a participant leaves for all: whole cache lines, which nobody else writes.
 std::byte* InProcessOperation::staged(std::size_t place, const CommunicatorCall& call) {
-  const std::int64_t elements = call.kind == Kind::kAllGather ? call.count : elements_of(call);
+  const std::int64_t elements = call.kind == Kind::kAllGather ? call.count : elements_of(call) * call.parts;
   const std::size_t bytes = static_cast<std::size_t>(elements) * size_of(call.dtype);
   return staging_[place * ((bytes + sizeof(Line) - 1) / sizeof(Line))].bytes.data();
 }
 
 void InProcessOperation::stage(int rank) {
   const CommunicatorCall& call = part(rank).call;
-  const std::int64_t elements = call.kind == Kind::kAllGather ? call.count : elements_of(call);
+  if (call.is_agreement) return;
+  const std::int64_t elements = call.kind == Kind::kAllGather ? call.count : elements_of(call) * call.parts;
   if (elements == 0 || (call.kind == Kind::kBroadcast && call.peer != rank)) return;
   std::memcpy(staged(static_cast<std::size_t>(rank), call), call.in,
               static_cast<std::size_t>(elements) * size_of(call.dtype));
@@ -132,8 +133,9 @@ void InProcessOperation::compute_own(int rank) {
   const CommunicatorCall& call = mine.call;
   const std::size_t bytes = static_cast<std::size_t>(call.count) * size_of(call.dtype);
   const auto reduce = [&](std::size_t offset) {
-    for (std::size_t place = 0; place < parts_.size(); ++place)
-      mine.reduced[place] = staged(place, call) + offset;
+    const auto arrays = static_cast<std::size_t>(call.parts);
+    for (std::size_t i = 0; i < mine.reduced.size(); ++i)
+      mine.reduced[i] = staged(i / arrays, call) + offset + i % arrays * bytes;
     kernels::reduce_replicas(call.op, call.dtype, mine.reduced, call.out, 0, call.count);
   };
   switch (call.kind) {
@@ -218,8 +220,15 @@ void InProcessOperation::compute(int rank, std::int64_t begin, std::int64_t end)
     return static_cast<std::byte*>(base) + elements * size;
   };
   switch (call_.kind) {
-    case Kind::kAllReduce:
-      return kernels::reduce_replicas(call_.op, call_.dtype, inputs_, outputs_, begin, end);
+    case Kind::kAllReduce: {
+      if (call_.parts == 1)
+        return kernels::reduce_replicas(call_.op, call_.dtype, inputs_, outputs_, begin, end);
+      std::vector<const void*>& inputs = parts_[static_cast<std::size_t>(rank)].reduced;
+      const auto arrays = static_cast<std::size_t>(call_.parts);
+      for (std::size_t i = 0; i < inputs.size(); ++i)
+        inputs[i] = offset(inputs_[i / arrays], static_cast<std::int64_t>(i % arrays) * call_.count);
+      return kernels::reduce_replicas(call_.op, call_.dtype, inputs, outputs_, begin, end);
+    }
     case Kind::kReduce:
       return kernels::reduce_replicas(call_.op, call_.dtype, inputs_, outputs_[root], begin, end);
     case Kind::kBroadcast:

@@ -27,7 +27,9 @@ constexpr std::int64_t kMostCount = 0xFFFF'FFFF;
 std::uint64_t signature_of(const CommunicatorCall& call) {
   const auto count = static_cast<std::uint64_t>(std::min(call.count, kMostCount));
   return 1U | static_cast<std::uint64_t>(call.kind) << 1 | static_cast<std::uint64_t>(call.op) << 4 |
-         static_cast<std::uint64_t>(call.dtype) << 8 | static_cast<std::uint64_t>(call.peer + 1) << 16 |
+         static_cast<std::uint64_t>(call.dtype) << 8 | static_cast<std::uint64_t>(call.memory) << 12 |
+         static_cast<std::uint64_t>(call.is_agreement) << 13 |
+         static_cast<std::uint64_t>(call.kind == Kind::kAllReduce ? call.parts : call.peer + 1) << 16 |
          count << 32;
 }
 
@@ -125,6 +127,7 @@ bool InProcessRoom::write_part(InProcessOperation& operation, int rank, const Co
   InProcessOperation::Part& part = operation.part(rank);
   part.call = call;
   part.is_computed = false;
+  part.reduced.resize(operation.parts_.size() * static_cast<std::size_t>(call.parts));
   part.arrived.store(operation.generation_);
   if (call.deadline) operation.hasten(*call.deadline);
   if (call.kind == Kind::kDecline) {

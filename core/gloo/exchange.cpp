@@ -23,25 +23,27 @@ constexpr std::int64_t kSmall = 64 << 10;      // bytes of an input that goes wi
 constexpr int kPiecesAhead = 3;                // of another participant, that there is memory for
 constexpr std::int64_t kMostAhead = 24 << 20;  // bytes of that memory, for all others
 constexpr std::int64_t kMostAtOnce = 4 << 20;  // bytes of a message
-constexpr std::uint64_t kMark = 0x32'70'65'74'73'6B'63'6CU;  // "lckstep2"
+constexpr std::uint64_t kMark = 0x33'70'65'74'73'6B'63'6CU;  // "lckstep3"
 
 std::int64_t size_in(const CommunicatorCall& call) { return static_cast<std::int64_t>(size_of(call.dtype)); }
 
 // Elements that a participant contributes.
 std::int64_t elements_in(const CommunicatorCall& call, int rank, int size) {
+  if (call.is_agreement) return 0;
   switch (call.kind) {
     case Kind::kBarrier: return 0;
     case Kind::kDecline: return call.count;
     case Kind::kBroadcast: return call.peer == rank ? call.count : 0;
     case Kind::kReduceScatter: return call.count * size;
-    default: return call.count;
+    default: return call.count * call.parts;
   }
 }
 
 // Does every participant's input go with its call? The answer is the same on all of them.
 bool is_small(const CommunicatorCall& call, int size) {
-  const std::int64_t most = kSmall / size_in(call) / (call.kind == Kind::kReduceScatter ? size : 1);
-  return call.kind == Kind::kBarrier || call.kind == Kind::kDecline || call.count <= most;
+  const std::int64_t most = kSmall / size_in(call) / (call.kind == Kind::kReduceScatter ? size : call.parts);
+  return call.kind == Kind::kBarrier || call.kind == Kind::kDecline || call.is_agreement ||
+         call.count <= most;
 }
 
 std::string described(const CommunicatorCall& call, int rank) {
@@ -61,25 +63,31 @@ struct alignas(kLine) GlooExchange::Call {
   std::uint64_t mark = kMark;
   std::uint64_t number = 0;
   std::int64_t count = 0;
-  std::int32_t peer = -1;
-  std::uint8_t kind = 0, op = 0, dtype = 0, reason = 0;
+  std::int32_t peer = -1, parts = 1;
+  std::uint8_t kind = 0, op = 0, dtype = 0, reason = 0, memory = 0, is_agreement = 0, is_ring = 0;
 
   Call() = default;
-  Call(const CommunicatorCall& call, std::uint64_t its_number)
+  Call(const CommunicatorCall& call, std::uint64_t its_number, bool in_ring = false)
       : number(its_number),
         count(call.count),
         peer(call.peer),
+        parts(static_cast<std::int32_t>(call.parts)),
         kind(static_cast<std::uint8_t>(call.kind)),
         op(static_cast<std::uint8_t>(call.op)),
         dtype(static_cast<std::uint8_t>(call.dtype)),
-        reason(static_cast<std::uint8_t>(call.reason)) {}
+        reason(static_cast<std::uint8_t>(call.reason)),
+        memory(static_cast<std::uint8_t>(call.memory)),
+        is_agreement(call.is_agreement ? 1 : 0),
+        is_ring(in_ring ? 1 : 0) {}
 
   // Throws Error if what came is no call.
   CommunicatorCall read(int from) const {
-    if (mark != kMark || kind > static_cast<std::uint8_t>(Kind::kReceive) ||
+    if (mark != kMark || parts < 1 || parts > Communicator::kMostParts ||
+        kind > static_cast<std::uint8_t>(Kind::kReceive) ||
         op > static_cast<std::uint8_t>(ReplicaReduce::kProd) ||
         dtype >= static_cast<std::uint8_t>(std::size(kAllDTypes)) ||
         reason > static_cast<std::uint8_t>(ErrorCode::kOutOfMemory) ||
+        memory > static_cast<std::uint8_t>(DeviceKind::kGpu) || is_agreement > 1 || is_ring > 1 ||
         (kind == static_cast<std::uint8_t>(Kind::kDecline) &&
          (count < 0 || count > Communicator::kMostReason)))
       throw Error(ErrorCode::kUnavailable,
@@ -90,7 +98,10 @@ struct alignas(kLine) GlooExchange::Call {
             .count = count,
             .peer = peer,
             .deadline = {},
-            .reason = static_cast<ErrorCode>(reason)};
+            .parts = parts,
+            .reason = static_cast<ErrorCode>(reason),
+            .memory = static_cast<DeviceKind>(memory),
+            .is_agreement = is_agreement != 0};
   }
 };
 
@@ -132,7 +143,8 @@ std::int64_t GlooExchange::piece_bytes() const {
   return std::clamp(most / kSmall * kSmall, kSmall, std::int64_t{1} << 20);
 }
 
-GlooExchange::GlooExchange(GlooMesh& mesh, int rank, int size) : mesh_(mesh), rank_(rank), size_(size) {
+GlooExchange::GlooExchange(GlooMesh& mesh, int rank, int size, bool is_ring)
+    : mesh_(mesh), rank_(rank), size_(size), is_ring_(is_ring && size > 1) {
   for (std::size_t turn = 0; turn < in_.size(); ++turn) {
     out_[turn] = std::make_unique<Mailbox>();
     out_[turn]->make(mesh_);
@@ -168,7 +180,9 @@ void GlooExchange::collective(const CommunicatorCall& call, std::uint64_t number
     throw Declined(its.reason, rank, why);
   }
   if (is_small(call, size_)) {
-    if (call.count > 0) compute_small(call, number);
+    if (call.count > 0 && !call.is_agreement) compute_small(call, number);
+  } else if (is_ring_ && call.kind == Kind::kAllReduce) {
+    go_round(call, progress);
   } else if (call.kind == Kind::kBroadcast || call.kind == Kind::kAllGather) {
     copy(call, progress);
   } else {
@@ -193,7 +207,7 @@ void GlooExchange::meet(const CommunicatorCall& call, std::uint64_t number, Gloo
   const auto turn = static_cast<std::size_t>(number % 2);
   Mailbox& out = *out_[turn];
   for (; unsent_[turn] > 0; --unsent_[turn]) out.buffer->await_sent();
-  out.memory->call = Call(call, number);
+  out.memory->call = Call(call, number, is_ring_);
   std::size_t bytes = sizeof(Call);
   if (is_small(call, size_)) {
     const auto more = static_cast<std::size_t>(elements_in(call, rank_, size_) * size_in(call));
@@ -220,8 +234,12 @@ void GlooExchange::meet(const CommunicatorCall& call, std::uint64_t number, Gloo
   for (int other = 1; other < size_; ++other) {
     const CommunicatorCall its = call_of(other, number).read(other);
     if (its.kind != first.kind || its.op != first.op || its.dtype != first.dtype ||
-        its.count != first.count || its.peer != first.peer)
+        its.count != first.count || its.peer != first.peer || its.parts != first.parts ||
+        its.memory != first.memory || its.is_agreement != first.is_agreement)
       throw_disagreement(described(first, 0), described(its, other), str(" as collective number ", number));
+    if (call_of(other, number).is_ring != call_of(0, number).is_ring)
+      throw_disagreement(described(first, 0), described(its, other),
+                         ", one of them in a ring (GlooGroupSpec::ring)");
   }
 }
 
@@ -245,9 +263,11 @@ void GlooExchange::compute_small(const CommunicatorCall& call, std::uint64_t num
   const auto bytes = static_cast<std::size_t>(call.count * size_in(call));
   auto* const to = static_cast<std::byte*>(call.out);
   const auto combine_from = [&](std::size_t offset) {
-    std::vector<const void*> inputs(static_cast<std::size_t>(size_));
-    for (int rank = 0; rank < size_; ++rank)
-      inputs[static_cast<std::size_t>(rank)] = small_input(rank, number, call) + offset;
+    std::vector<const void*> inputs;
+    for (int rank = 0; rank < size_; ++rank) {
+      for (std::size_t part = 0; part < static_cast<std::size_t>(call.parts); ++part)
+        inputs.push_back(small_input(rank, number, call) + offset + part * bytes);
+    }
     kernels::reduce_replicas(call.op, call.dtype, inputs, to, 0, call.count);
   };
   switch (call.kind) {
@@ -305,7 +325,10 @@ std::vector<GlooExchange::Part> GlooExchange::parts_of(const CommunicatorCall& c
 // begun as early as they can be; Gloo keeps those back that are not yet waited for.
 void GlooExchange::combine(const CommunicatorCall& call, std::span<const Part> parts,
                            GlooProgress& progress) {
-  const std::int64_t size = size_in(call), piece = piece_bytes() / size;
+  // Of a piece, the arrays of a participant lie one behind the other.
+  const std::int64_t size = size_in(call),
+                     piece = std::max(kLine, piece_bytes() / call.parts / kLine * kLine) / size;
+  const auto arrays = static_cast<std::size_t>(call.parts), stride = static_cast<std::size_t>(piece * size);
   const auto* const in = static_cast<const std::byte*>(call.in);
   const bool to_all = call.kind == Kind::kAllReduce;
   const Part& mine = parts[static_cast<std::size_t>(rank_)];
@@ -325,10 +348,11 @@ void GlooExchange::combine(const CommunicatorCall& call, std::span<const Part> p
   }
   const std::int64_t pieces = (mine.count + piece - 1) / piece;
   const auto expect = [&](int other, std::int64_t number) {
-    if (number < pieces)
-      stages_[static_cast<std::size_t>(other)]
-          .buffers[static_cast<std::size_t>(number % kPiecesAhead)]
-          ->receive(other, kPieceSlot, 0, static_cast<std::size_t>(piece_bytes()));
+    if (number >= pieces) return;
+    GlooBuffer& into =
+        *stages_[static_cast<std::size_t>(other)].buffers[static_cast<std::size_t>(number % kPiecesAhead)];
+    for (std::size_t array = 0; array < arrays; ++array)
+      into.receive(other, kPieceSlot, array * stride, stride);
   };
   for (int ahead = 0; ahead < kPiecesAhead; ++ahead) {
     others([&](int other) { expect(other, ahead); });
@@ -336,9 +360,11 @@ void GlooExchange::combine(const CommunicatorCall& call, std::span<const Part> p
   others([&](int other) {
     const Part& its = parts[static_cast<std::size_t>(other)];
     each_piece(its, [&](std::int64_t at, std::int64_t count) {
-      input.send(other, kPieceSlot, static_cast<std::size_t>((its.begin + at) * size),
-                 static_cast<std::size_t>(count * size));
-      ++sends;
+      for (std::int64_t array = 0; array < call.parts; ++array) {
+        input.send(other, kPieceSlot, static_cast<std::size_t>((array * call.count + its.begin + at) * size),
+                   static_cast<std::size_t>(count * size));
+        ++sends;
+      }
     });
   });
   // Results of others are received where they belong.
@@ -357,17 +383,22 @@ void GlooExchange::combine(const CommunicatorCall& call, std::span<const Part> p
     }
   }
 
-  std::vector<const void*> inputs(static_cast<std::size_t>(size_));
+  std::vector<const void*> inputs(static_cast<std::size_t>(size_) * arrays);
   int result_sends = 0;
   std::int64_t number = 0;
   each_piece(mine, [&](std::int64_t at, std::int64_t count) {
-    inputs[static_cast<std::size_t>(rank_)] = in + (mine.begin + at) * size;
+    for (std::size_t array = 0; array < arrays; ++array)
+      inputs[static_cast<std::size_t>(rank_) * arrays + array] =
+          in + (static_cast<std::int64_t>(array) * call.count + mine.begin + at) * size;
     const auto turn = static_cast<std::size_t>(number % kPiecesAhead);
     others([&](int other) {
       Stage& stage = stages_[static_cast<std::size_t>(other)];
       progress.awaits(other);
-      stage.buffers[turn]->await_received();
-      inputs[static_cast<std::size_t>(other)] = stage.pieces[turn].get();
+      for (std::size_t array = 0; array < arrays; ++array) {
+        stage.buffers[turn]->await_received();
+        inputs[static_cast<std::size_t>(other) * arrays + array] =
+            reinterpret_cast<const std::byte*>(stage.pieces[turn].get()) + array * stride;
+      }
     });
     kernels::reduce_replicas(call.op, call.dtype, inputs, mine.out + at * size, 0, count);
     others([&](int other) {

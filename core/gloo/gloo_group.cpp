@@ -25,6 +25,7 @@ class GlooCommunicator final : public Communicator {
   int rank() const override { return member_->spec().rank; }
   int size() const override { return member_->spec().size; }
   bool can_decline() const override { return true; }
+  int awaited() const override { return member_->is_of_this_process() ? member_->awaited() : -1; }
   void close() override {
     is_closed_ = true;
     if (member_->is_of_this_process()) {

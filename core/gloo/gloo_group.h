@@ -53,6 +53,10 @@ struct GlooGroupSpec {
   int generation = 0;  // 1 for the group after the first one has failed, and so on
   // In the midst of an operation, for the next piece of another participant; twice that where it may be any of them.
   std::chrono::milliseconds patience = std::chrono::seconds(10);
+  // all_reduce of more than 64 KiB goes round: a participant sends to the next one only. Sums are then in an order that depends on
+  // where an element lies, and f16 and bf16 round at each step: their bits depend on the number of participants, and on what is
+  // packed together.
+  bool ring = false;
 };
 
 // Waits for the other participants. Throws InvalidArgument for a rank or a host that does not exist, Unavailable if connecting

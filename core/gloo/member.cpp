@@ -115,6 +115,13 @@ Pending Member::start(const CommunicatorCall& call) {
   return {operation.get(), spec_.rank};
 }
 
+int Member::awaited() {
+  const Lock lock(mutex_);
+  if (collectives_.queue.empty()) return -1;
+  const Operation& first = *collectives_.queue.front();
+  return first.phase_ == Phase::kQueued || first.phase_ == Phase::kOver ? -1 : first.awaited_;
+}
+
 // The failure of the group, as this operation's.
 void Member::end_operation(Operation& operation) {
   operation.phase_ = Phase::kOver;

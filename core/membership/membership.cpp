@@ -105,6 +105,7 @@ class Membership::State : public std::enable_shared_from_this<State> {
   void check();
   void agree(const std::string& subject, std::string text, Deadline deadline);
   void report(const MemberProgress& progress);
+  void report_by(std::function<MemberProgress()> ask);
   bool put(const std::string& key, std::string_view bytes);
   bool look(const std::string& key, std::string* bytes);
   void wait_for(const std::string& key, Deadline deadline);
@@ -133,6 +134,8 @@ class Membership::State : public std::enable_shared_from_this<State> {
   std::map<int, bool> is_of_hub_;                           // connections
   std::map<std::string, std::string, std::less<>> values_;  // of keys, which never change
   std::function<void(const LostMember&)> when_lost_;
+  std::shared_ptr<const std::function<MemberProgress()>> ask_;
+  SteadyTime asked_ = {};
   bool stops_ = false, is_left_ = false;
   std::thread thread_;
 };
@@ -239,6 +242,15 @@ void Membership::State::serve() {
   Lock lock(mutex_);
   while (!stops_) {
     const SteadyTime now = Clock::now();
+    if (ask_ != nullptr && now - asked_ >= spec_.beat / 2) {
+      asked_ = now;
+      const auto ask = ask_;
+      lock.unlock();
+      const MemberProgress progress = (*ask)();
+      lock.lock();
+      guest_->report(progress);
+      continue;
+    }
     if (hub_) hub_->tick(now);
     guest_->tick(now);
     const SteadyTime next = std::min(guest_->next_tick(), hub_ ? hub_->next_tick() : SteadyTime::max());
@@ -328,6 +340,11 @@ void Membership::State::check() {
 void Membership::State::report(const MemberProgress& progress) {
   const Lock lock = locked();
   guest_->report(progress);
+}
+
+void Membership::State::report_by(std::function<MemberProgress()> ask) {
+  const Lock lock = locked();
+  ask_ = ask ? std::make_shared<const std::function<MemberProgress()>>(std::move(ask)) : nullptr;
 }
 
 std::optional<Guest::Answer> Membership::State::await(Lock& lock, std::int64_t request, Deadline deadline) {
@@ -444,6 +461,7 @@ void Membership::agree(const std::string& subject, std::string text, Deadline de
   state_->agree(subject, std::move(text), deadline);
 }
 void Membership::report(const MemberProgress& progress) { state_->report(progress); }
+void Membership::report_by(std::function<MemberProgress()> ask) { state_->report_by(std::move(ask)); }
 bool Membership::put(const std::string& key, std::string_view bytes) { return state_->put(key, bytes); }
 bool Membership::look(const std::string& key, std::string* bytes) { return state_->look(key, bytes); }
 void Membership::wait_for(const std::string& key, Deadline deadline) { state_->wait_for(key, deadline); }

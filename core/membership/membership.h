@@ -98,6 +98,8 @@ class LOCKSTEP_API Membership final : public Rendezvous {
   void agree(const std::string& subject, std::string text, Deadline deadline = {});
 
   void report(const MemberProgress& progress);
+  // The same, asked for before each sign of life, on a thread of the membership. It must not call the membership. Null: no more.
+  void report_by(std::function<MemberProgress()> ask);
   // Lines for people about all workers, from the worker of rank 0.
   static std::string status(const MembershipSpec& spec, Deadline deadline);
 

@@ -446,7 +446,7 @@ class NcclCommunicator final : public Communicator {
 
   int rank() const override { return member_->rank(); }
   int size() const override { return member_->size(); }
-  DeviceKind memory_kind() const override { return DeviceKind::kGpu; }
+  bool takes(DeviceKind memory) const override { return memory == DeviceKind::kGpu; }
   void close() override {
     is_closed_ = true;
     member_->leave();
@@ -455,6 +455,9 @@ class NcclCommunicator final : public Communicator {
 
  protected:
   Pending start(const CommunicatorCall& call) override {
+    if (call.parts != 1)
+      throw Error(ErrorCode::kUnimplemented,
+                  str(to_string(call), ": NCCL combines one array of each member"));
     if (is_closed_) throw FailedPrecondition(str(to_string(call), ": this communicator is closed"));
     member_->throw_if_aborted();
     check_memory(call);

@@ -10,25 +10,20 @@ namespace lockstep::internal::cuda {
 
 void add_group_kernels(OpRegistry& registry) {
   KernelDef all_reduce([](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
-    return [&group = group_of(node, DeviceKind::kGpu), call = all_reduce_call(node)](KernelContext& c) {
-      start_group_call(group, call, c.input(0), c);
-    };
+    return [call = all_reduce_call(node, DeviceKind::kGpu)](KernelContext& c) { call.start(c.input(0), c); };
   });
   all_reduce.deferred = true;
   registry.add_kernel("group_all_reduce", "cuda", std::move(all_reduce));
 
   KernelDef all_gather([](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
-    return [&group = group_of(node, DeviceKind::kGpu), call = all_gather_call(node)](KernelContext& c) {
-      start_group_call(group, call, c.input(0), c);
-    };
+    return [call = all_gather_call(node, DeviceKind::kGpu)](KernelContext& c) { call.start(c.input(0), c); };
   });
   all_gather.deferred = true;
   registry.add_kernel("group_all_gather", "cuda", std::move(all_gather));
 
   KernelDef broadcast([](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
-    Group& group = group_of(node, DeviceKind::kGpu);
-    return [&group, call = broadcast_call(node, group)](KernelContext& c) {
-      start_group_call(group, call, group.rank() == call.peer ? c.input(0) : c.output(0), c);
+    return [call = broadcast_call(node, DeviceKind::kGpu)](KernelContext& c) {
+      call.start(call.group().rank() == call.call().peer ? c.input(0) : c.output(0), c);
     };
   });
   broadcast.deferred = true;

@@ -15,18 +15,15 @@ void WaitingDeferral::begin() {
 }
 
 void WaitingDeferral::wait() {
-  if (!begun_) return;
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return ended_; });
-  if (why_ != nullptr) std::rethrow_exception(why_);
+  if (begun_) ended_.wait();
 }
 
 void WaitingDeferral::end(std::exception_ptr why) noexcept {
-  // Signalled under the lock: the waiting thread, which owns this object, cannot go on before it is released.
-  const std::lock_guard<std::mutex> lock(mutex_);
-  ended_ = true;
-  why_ = std::move(why);
-  changed_.notify_one();
+  if (why == nullptr) {
+    ended_.done();
+  } else {
+    ended_.failed(std::move(why));
+  }
 }
 
 }  // namespace lockstep::internal

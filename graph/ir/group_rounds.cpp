@@ -5,7 +5,7 @@
 #include <new>
 #include <string>
 
-#include "lockstep/graph/ir/internal/deferral.h"
+#include "lockstep/core/awaited_completion.h"
 #include "lockstep/graph/ir/op.h"
 
 namespace lockstep::internal {
@@ -55,8 +55,7 @@ Group::Round GroupRounds::of(const Group& group) const noexcept {
 void GroupRounds::vote() {
   for (const auto& [group, round] : rounds_) {
     if (!group->votes()) continue;
-    WaitingDeferral ended;
-    ended.begin();
+    AwaitedCompletion ended;
     group->vote(round, ended);
     ended.wait();
   }

@@ -116,7 +116,10 @@ std::vector<TensorSpec> input_specs(const Graph& graph, const Node& node) {
 
 NodeView view_of(const Node& node, std::span<const TensorSpec> inputs,
                  const NodeView::VariableSpecs& variables, const NodeView::ShapeValues* shape_values) {
-  return {node.name(), inputs, node.attributes(), node.regions(), &variables, node.outputs(), shape_values};
+  NodeView view{node.name(), inputs,         node.attributes(), node.regions(),
+                &variables,  node.outputs(), shape_values};
+  view.site_ = node.site();
+  return view;
 }
 
 SmallVector<TensorSpec, 1> infer_outputs(const Node& node, std::span<const TensorSpec> inputs,

@@ -144,6 +144,8 @@ class LOCKSTEP_API NodeView {
   // have arrived, before that perhaps only their number (elements not known yet are kUnknownElement).
   std::vector<std::int64_t> shape_operand(std::size_t i) const;
 
+  // For kernel makers: the user's line that made the node; unknown unless the view is of a node (view_of).
+  const SourceSite& site() const { return site_; }
   // For kernel makers: the device that the node will run on; null in the interpreter, which has none.
   const Device* device() const { return device_; }
   // For kernel makers: the number of the card that this device is a part of (DeviceFacts::card); -1 in the interpreter.
@@ -166,6 +168,8 @@ class LOCKSTEP_API NodeView {
   [[noreturn]] static void fail(const std::string& message);
 
  private:
+  friend NodeView view_of(const Node& node, std::span<const TensorSpec> inputs,
+                          const VariableSpecs& variables, const ShapeValues* shape_values);
   [[noreturn]] static void missing(std::string_view attribute);
 
   std::string_view name_;
@@ -178,6 +182,7 @@ class LOCKSTEP_API NodeView {
   const Device* device_ = nullptr;
   const Runtime* runtime_ = nullptr;
   bool allows_tf32_ = false;
+  SourceSite site_ = {};
 };
 
 // The node that an inference rule looks at, and the outputs that the rule gives. Rules are called when a node

@@ -21,8 +21,6 @@ namespace {
 using internal::all_gather_call;
 using internal::all_reduce_call;
 using internal::broadcast_call;
-using internal::group_of;
-using internal::start_group_call;
 
 OpDef group_op(std::string name, std::string summary) {
   OpDef def;
@@ -37,12 +35,22 @@ OpDef group_op(std::string name, std::string summary) {
 OpDef group_all_reduce_op() {
   OpDef def = group_op("group_all_reduce", "the values of all members of `group` combined, at every member");
   def.attributes.push_back({"reduce", AttributeType::kString});
+  def.attributes.push_back({"parts", AttributeType::kInt, false});
   def.infer = [](InferContext& c) {
     const ReduceOp op = parse_reduce_op(c.get<std::string>("reduce"));
     if (const Decision can = can_reduce(op, c.input(0).dtype); !can) NodeView::fail(can.reason());
-    c.add_output(c.input(0));
+    const auto* const parts = c.find<std::int64_t>("parts");
+    if (parts == nullptr) return c.add_output(c.input(0));
+    const Shape& shape = c.input(0).shape;
+    c.require(*parts >= 1 && *parts <= Communicator::kMostParts,
+              "parts must be at least 1, and at most 1024");
+    c.require(shape.rank() > 0 && (shape[0] == kUnknown || shape[0] == *parts),
+              "the input has `parts` values, one behind the other along axis 0");
+    c.add_output(c.input(0).dtype, shape.without_dim(0));
   };
   def.gradient = [](GradientContext& c) -> std::vector<Gradient> {
+    if (c.view().find<std::int64_t>("parts") != nullptr)
+      throw InvalidArgument("group_all_reduce of several parts has no gradient: combine them first");
     const ReduceOp op = parse_reduce_op(c.view().get<std::string>("reduce"));
     if (op != ReduceOp::kSum && op != ReduceOp::kMean) {
       throw InvalidArgument(
@@ -51,9 +59,7 @@ OpDef group_all_reduce_op() {
     return {group_all_reduce(op, c.grad(0), c.view().get<std::string>("group"))};
   };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
-    return [&group = group_of(node, DeviceKind::kCpu), call = all_reduce_call(node)](KernelContext& c) {
-      start_group_call(group, call, c.input(0), c);
-    };
+    return [call = all_reduce_call(node, DeviceKind::kCpu)](KernelContext& c) { call.start(c.input(0), c); };
   };
   def.kernels["cpu"].deferred = true;
   return def;
@@ -67,12 +73,12 @@ OpDef group_broadcast_op() {
     c.add_output(c.input(0));
   };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
-    Group& group = group_of(node, DeviceKind::kCpu);
-    return [&group, call = broadcast_call(node, group)](KernelContext& c) {
+    return [call = broadcast_call(node, DeviceKind::kCpu)](KernelContext& c) {
       // The root sends from its output, and the others receive there.
       const auto bytes = static_cast<std::size_t>(num_bytes(c.input_spec(0)));
-      if (group.rank() == call.peer && bytes > 0) std::memcpy(c.output(0), c.input(0), bytes);
-      start_group_call(group, call, c.output(0), c);
+      const bool is_root = call.group().rank() == call.call().peer;
+      if (is_root && bytes > 0) std::memcpy(c.output(0), c.input(0), bytes);
+      call.start(c.output(0), c);
     };
   };
   def.kernels["cpu"].deferred = true;
@@ -96,9 +102,7 @@ OpDef group_all_gather_op() {
             0, rows == kUnknown ? rows : checked_mul(rows, members, "what the members give together")));
   };
   def.kernels["cpu"] = [](const NodeView& node, std::span<const TensorSpec>) -> KernelFn {
-    return [&group = group_of(node, DeviceKind::kCpu), call = all_gather_call(node)](KernelContext& c) {
-      start_group_call(group, call, c.input(0), c);
-    };
+    return [call = all_gather_call(node, DeviceKind::kCpu)](KernelContext& c) { call.start(c.input(0), c); };
   };
   def.kernels["cpu"].deferred = true;
   return def;

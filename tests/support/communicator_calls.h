@@ -1,43 +1,26 @@
 // tests/support/communicator_calls.h - calls of communicators that complete by themselves.
 #pragma once
 
-#include <condition_variable>
 #include <exception>
-#include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "lockstep/core/awaited_completion.h"
 #include "lockstep/core/communicators/communicator.h"
-#include "lockstep/core/completion.h"
 
 namespace lockstep::testing {
 
 // Waits for one call; says what it failed with.
-class Waiter : public Completion {
+class Waiter : public AwaitedCompletion {
  public:
   std::string wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return ended_; });
-    if (why_ == nullptr) return "";
     try {
-      std::rethrow_exception(why_);
+      AwaitedCompletion::wait();
+      return "";
     } catch (const std::exception& error) {
       return error.what();
     }
   }
-
- private:
-  void end(std::exception_ptr why) noexcept override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ended_ = true;
-    why_ = std::move(why);
-    changed_.notify_one();
-  }
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;
-  std::exception_ptr why_;
 };
 
 inline CommunicatorCall sum_of(const std::vector<float>& in, std::vector<float>& out) {

@@ -38,7 +38,7 @@ class GlooProgress {
 
 class GlooExchange {
  public:
-  GlooExchange(GlooMesh& mesh, int rank, int size);
+  GlooExchange(GlooMesh& mesh, int rank, int size, bool is_ring);
   ~GlooExchange();
   GlooExchange(const GlooExchange&) = delete;
   GlooExchange& operator=(const GlooExchange&) = delete;
@@ -64,12 +64,14 @@ class GlooExchange {
   std::vector<Part> parts_of(const CommunicatorCall& call) const;
   std::int64_t piece_bytes() const;
   void combine(const CommunicatorCall& call, std::span<const Part> parts, GlooProgress& progress);
+  void go_round(const CommunicatorCall& call, GlooProgress& progress);
   void copy(const CommunicatorCall& call, GlooProgress& progress);
   const Call& call_of(int rank, std::uint64_t number) const;
   const std::byte* small_input(int rank, std::uint64_t number, const CommunicatorCall& call) const;
 
   GlooMesh& mesh_;
   const int rank_, size_;
+  const bool is_ring_;
   // Two of each, for calls of even and of odd numbers: the next ones may come before this one is over.
   struct Mailbox;
   std::array<std::vector<Mailbox>, 2> in_;       // by rank

@@ -146,7 +146,7 @@ class Member : public std::enable_shared_from_this<Member> {
   Member(const GlooGroupSpec& spec, Rendezvous& rendezvous, Deadline deadline, const std::stop_token& stop)
       : spec_(spec),
         mesh_(spec, rendezvous, deadline, stop),
-        exchange_(mesh_, spec.rank, spec.size),
+        exchange_(mesh_, spec.rank, spec.size, spec.ring),
         peers_(static_cast<std::size_t>(spec.size)) {}
   ~Member() { end_threads(); }
   Member(const Member&) = delete;
@@ -158,6 +158,7 @@ class Member : public std::enable_shared_from_this<Member> {
   // The group ends, here and for those that can be told. The first reason counts.
   void fail(Failure failure) noexcept;
   void leave() noexcept;
+  int awaited();  // Communicator::awaited
   bool is_of_this_process() const { return process_.is_of_this_process(); }
   // Throws FailedPrecondition in a child that fork() made: the parent's connections are not its own.
   void check_process(const CommunicatorCall& call) const;

@@ -1,10 +1,9 @@
 // graph/ir/internal/deferral.h - the end of one kernel call that may go on after the kernel has returned.
 #pragma once
 
-#include <condition_variable>
 #include <exception>
-#include <mutex>
 
+#include "lockstep/core/awaited_completion.h"
 #include "lockstep/core/completion.h"
 
 namespace lockstep::internal {
@@ -31,10 +30,7 @@ class WaitingDeferral final : public Deferral {
   void end(std::exception_ptr why) noexcept override;
 
   bool begun_ = false;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;
-  std::exception_ptr why_;
+  AwaitedCompletion ended_;
 };
 
 }  // namespace lockstep::internal

@@ -109,6 +109,37 @@ TEST_P(CommunicatorOf, AllReduceHasTheBitsOfTheKernelInRankOrder) {
   }
 }
 
+// Each contributes several arrays: one fold over all of them.
+TEST_P(CommunicatorOf, AllReduceOfSeveralArraysEachIsOneFold) {
+  const int n = GetParam();
+  Team team(n);
+  for (const int arrays : {2, 3, 40}) {
+    for (const std::int64_t elements : {0, 1, 100, 20000}) {
+      for (const ReplicaReduce op : {kSum, ReplicaReduce::kMean}) {
+        const std::vector<Tensor> in = random_tensors(n * arrays, kF32, elements, 1);
+        const Tensor right = reduced(op, in);
+        std::vector<Tensor> mine, out = random_tensors(n, kF32, elements, 2);
+        for (int rank = 0; rank < n; ++rank) {
+          mine.push_back(Tensor::empty(kF32, {arrays * elements}));
+          for (int i = 0; i < arrays && elements > 0; ++i)
+            mine.back().slice(i * elements, (i + 1) * elements).assign(in[place(rank * arrays + i)]);
+        }
+        team.all([&](Communicator& comm) {
+          CommunicatorCall call;
+          call.kind = CommunicatorCall::Kind::kAllReduce;
+          call.op = op;
+          call.count = elements;
+          call.parts = arrays;
+          call.in = mine[place(comm.rank())].raw();
+          call.out = out[place(comm.rank())].raw();
+          return comm.call(call);
+        });
+        for (const Tensor& t : out) ASSERT_TRUE(t.bit_equal(right)) << arrays << ' ' << elements;
+      }
+    }
+  }
+}
+
 TEST_P(CommunicatorOf, ReduceWritesToTheRootAlone) {
   const int n = GetParam();
   Team team(n);

@@ -1,6 +1,7 @@
-// Tests: core/communicators/group.cpp
+// Tests: core/communicators/group.cpp, core/awaited_completion.cpp
 #include "lockstep/core/communicators/group.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <memory>
@@ -78,6 +79,35 @@ TEST(Group, DeadlinesNameWhoIsMissing) {
   call.deadline = deadline_in(20ms);
   one.group.start(call, waiter);
   EXPECT_THAT(waiter.wait(), HasSubstr("1"));
+}
+
+TEST(Group, ATimeoutNamesWhoIsMissing) {
+  InProcessGroup room(2);
+  Member one(room, 0), two(room, 1);
+  one.group.set_timeout(20ms);
+  Waiter together, other, alone;
+  one.group.start(sum_of(one.in, one.out), together);
+  two.group.start(sum_of(two.in, two.out), other);
+  EXPECT_EQ(together.wait(), "");
+  EXPECT_EQ(other.wait(), "");
+  one.group.start(sum_of(one.in, one.out), alone);
+  EXPECT_THAT(alone.wait(), HasSubstr("the deadline passed before participant 1 of 2 had called it"));
+}
+
+TEST(Group, SaysWhatItWaitsFor) {
+  InProcessGroup room(2);
+  Member one(room, 0), two(room, 1);
+  EXPECT_FALSE(one.group.waiting().has_value());
+  Waiter mine, its;
+  const auto begin = std::chrono::steady_clock::now();
+  one.group.start(sum_of(one.in, one.out), mine, 0, std::make_shared<const std::string>("sum of 'x'"));
+  while (!one.group.waiting()) std::this_thread::yield();
+  EXPECT_EQ(one.group.waiting()->what, "sum of 'x'");
+  EXPECT_GE(one.group.waiting()->since, begin);
+  two.group.start(sum_of(two.in, two.out), its);
+  EXPECT_EQ(mine.wait(), "");
+  while (one.group.waiting()) std::this_thread::yield();
+  EXPECT_EQ(its.wait(), "");
 }
 
 TEST(GroupRounds, OneThatIsGivenUpEndsForAllAndTheNextIsRight) {

@@ -1,9 +1,10 @@
-// Tests: core/gloo/gloo_group.cpp, core/gloo/member.cpp, core/gloo/member_end.cpp, core/gloo/exchange.cpp, core/gloo/mesh.cpp
+// Tests: core/gloo/gloo_group.cpp, core/gloo/member.cpp, core/gloo/member_end.cpp, core/gloo/exchange.cpp, core/gloo/ring.cpp, core/gloo/mesh.cpp
 // Most of these tests play all participants in one process: a call returns at once, and whoever waits for it, or else a thread of the
 // participant, goes on with it.
 #include "lockstep/core/gloo/gloo_group.h"
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <functional>
 #include <limits>
@@ -42,13 +43,14 @@ std::size_t place(int rank) { return static_cast<std::size_t>(rank); }
 
 // All participants of a group.
 struct Team {
-  explicit Team(int size, std::chrono::milliseconds patience = 10s) : comms(place(size)) {
+  explicit Team(int size, std::chrono::milliseconds patience = 10s, int rings = 0) : comms(place(size)) {
     InProcessRendezvous rendezvous;
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < size; ++rank) {
       threads.emplace_back([&, rank] {
         comms[place(rank)] =
-            connect_gloo({.rank = rank, .size = size, .patience = patience}, rendezvous, deadline_in(30s));
+            connect_gloo({.rank = rank, .size = size, .patience = patience, .ring = rank < rings}, rendezvous,
+                         deadline_in(30s));
       });
     }
   }
@@ -120,6 +122,131 @@ TEST_P(GlooGroupOf, AllReduceHasTheBitsOfTheKernelInRankOrder) {
         });
         for (const Tensor& t : out) ASSERT_TRUE(t.bit_equal(right)) << to_string(op) << ' ' << dtype;
         for (const Tensor& t : in) ASSERT_TRUE(t.bit_equal(right)) << to_string(op) << ' ' << dtype;
+      }
+    }
+  }
+}
+
+// In a ring sums have another order: integers and extremes have the bits of the fold, and all participants have the same.
+TEST_P(GlooGroupOf, AllReduceInARing) {
+  const int n = GetParam();
+  Team team(n, 10s, n);
+  for (const DType dtype : kAllDTypes) {
+    for (const ReplicaReduce op : kAllReplicaReduces) {
+      if (!can_reduce(op, dtype)) continue;
+      const bool is_exact = dtype == DType::kI32 || dtype == DType::kI64 || dtype == DType::kU8 ||
+                            op == ReplicaReduce::kMin || op == ReplicaReduce::kMax;
+      const double rounding = dtype == DType::kBF16 ? 0.05 : dtype == DType::kF16 ? 0.01 : 1e-5;
+      const std::int64_t most = op == kSum && dtype == kF32 ? 700'001 : 70'001;
+      for (const std::int64_t elements : {std::int64_t{0}, std::int64_t{1000}, most}) {
+        const std::vector<Tensor> in = random_tensors(n, dtype, elements, 1);
+        const Tensor right = reduced(op, in, 0, elements);
+        std::vector<Tensor> out = random_tensors(n, dtype, elements, 2);
+        team.all([&](Communicator& comm) {
+          return comm.all_reduce(op, dtype, in[place(comm.rank())].raw(), out[place(comm.rank())].raw(),
+                                 elements);
+        });
+        std::vector<Tensor> both;
+        for (const Tensor& t : in) both.push_back(t.clone());
+        team.all([&](Communicator& comm) {
+          void* array = both[place(comm.rank())].raw();
+          return comm.all_reduce(op, dtype, array, array, elements);
+        });
+        for (const Tensor& t : both) ASSERT_TRUE(t.bit_equal(out[0])) << to_string(op) << ' ' << dtype;
+        for (const Tensor& t : out) ASSERT_TRUE(t.bit_equal(out[0])) << to_string(op) << ' ' << dtype;
+        if (is_exact) {
+          ASSERT_TRUE(out[0].bit_equal(right)) << to_string(op) << ' ' << dtype;
+        } else {
+          for (std::int64_t i = 0; i < elements; i += 97) {
+            const double value = right.slice(i, i + 1).reshape({}).item();
+            ASSERT_NEAR(out[0].slice(i, i + 1).reshape({}).item(), value,
+                        rounding * (1 + std::abs(value)) * n)
+                << to_string(op) << ' ' << dtype << " at " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GlooRing, TakesSeveralArraysEach) {
+  Team team(3, 10s, 3);
+  constexpr std::int64_t kElements = 100'001;
+  std::vector<Tensor> mine, out = random_tensors(3, kF32, kElements, 2);
+  for (int rank = 0; rank < 3; ++rank) mine.push_back(Tensor::full(kF32, {4 * kElements}, rank + 1.));
+  for (const ReplicaReduce op : {kSum, ReplicaReduce::kMean}) {
+    team.all([&](Communicator& comm) {
+      CommunicatorCall call;
+      call.kind = CommunicatorCall::Kind::kAllReduce;
+      call.op = op;
+      call.count = kElements;
+      call.parts = 4;
+      call.in = mine[place(comm.rank())].raw();
+      call.out = out[place(comm.rank())].raw();
+      return comm.call(call);
+    });
+    for (const Tensor& t : out)
+      EXPECT_TRUE(t.bit_equal(Tensor::full(kF32, {kElements}, op == kSum ? 24. : 2.)));
+  }
+}
+
+TEST(GlooRing, IsOfAllOrOfNone) {
+  Team team(2, 10s, 1);
+  std::vector<Failed> failed(2);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      std::vector<float> own(100'000, 1.F);
+      failed[place(rank)] = failure_of(team[rank].all_reduce(kSum, kF32, own.data(), own.data(), 100'000));
+    });
+  }
+  threads.clear();
+  for (const Failed& one : failed) EXPECT_THAT(one.message, HasSubstr("in a ring"));
+}
+
+// What is agreed on touches no array, however large.
+TEST(GlooAgreement, IsFoundAndNothingIsExchanged) {
+  Team team(3);
+  std::vector<std::vector<float>> arrays(3, std::vector<float>(100'000));
+  for (int rank = 0; rank < 3; ++rank) arrays[place(rank)][5] = static_cast<float>(rank);
+  team.all([&](Communicator& comm) {
+    CommunicatorCall call;
+    call.kind = CommunicatorCall::Kind::kAllReduce;
+    call.count = 100'000;
+    call.in = call.out = arrays[place(comm.rank())].data();
+    call.memory = DeviceKind::kGpu;
+    call.is_agreement = true;
+    return comm.call(call);
+  });
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(arrays[place(rank)][5], static_cast<float>(rank));
+}
+
+// Each contributes several arrays: one fold over all of them.
+TEST_P(GlooGroupOf, AllReduceOfSeveralArraysEachIsOneFold) {
+  const int n = GetParam();
+  Team team(n);
+  for (const int arrays : {2, 3, 40}) {
+    for (const std::int64_t elements : {0, 1, 100, 100'001}) {
+      for (const ReplicaReduce op : {kSum, ReplicaReduce::kMean}) {
+        const std::vector<Tensor> in = random_tensors(n * arrays, kF32, elements, 1);
+        const Tensor right = reduced(op, in, 0, elements);
+        std::vector<Tensor> mine, out = random_tensors(n, kF32, elements, 2);
+        for (int rank = 0; rank < n; ++rank) {
+          mine.push_back(Tensor::empty(kF32, {arrays * elements}));
+          for (int i = 0; i < arrays && elements > 0; ++i)
+            mine.back().slice(i * elements, (i + 1) * elements).assign(in[place(rank * arrays + i)]);
+        }
+        team.all([&](Communicator& comm) {
+          CommunicatorCall call;
+          call.kind = CommunicatorCall::Kind::kAllReduce;
+          call.op = op;
+          call.count = elements;
+          call.parts = arrays;
+          call.in = mine[place(comm.rank())].raw();
+          call.out = out[place(comm.rank())].raw();
+          return comm.call(call);
+        });
+        for (const Tensor& t : out) ASSERT_TRUE(t.bit_equal(right)) << arrays << ' ' << elements;
       }
     }
   }

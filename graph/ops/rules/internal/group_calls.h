@@ -1,21 +1,36 @@
 // graph/ops/rules/internal/group_calls.h - calls of groups that nodes make, on whatever device.
 #pragma once
 
+#include <memory>
+#include <string>
+
 #include "lockstep/core/communicators/group.h"
 #include "lockstep/graph/ir/kernel.h"
 #include "lockstep/graph/ir/op.h"
 
 namespace lockstep::internal {
 
-// The node's group; fails if its members exchange memory of another kind than that of the node's device.
-Group& group_of(const NodeView& node, DeviceKind kind);
+// The call of a node, for kernels that defer it.
+class GroupCall {
+ public:
+  Group& group() const { return *group_; }
+  const CommunicatorCall& call() const { return call_; }
+  void start(const void* in, KernelContext& c) const;
 
-// What every call of a node has in common: kind, dtype, count, and what its attributes say.
-CommunicatorCall all_reduce_call(const NodeView& node);
-CommunicatorCall all_gather_call(const NodeView& node);
-CommunicatorCall broadcast_call(const NodeView& node, const Group& group);
+ private:
+  friend GroupCall all_reduce_call(const NodeView& node, DeviceKind kind);
+  friend GroupCall all_gather_call(const NodeView& node, DeviceKind kind);
+  friend GroupCall broadcast_call(const NodeView& node, DeviceKind kind);
+  GroupCall(const NodeView& node, DeviceKind device, CommunicatorCall::Kind kind);
 
-// Starts the call for a kernel that defers it.
-void start_group_call(Group& group, CommunicatorCall call, const void* in, KernelContext& c);
+  Group* group_;
+  CommunicatorCall call_;
+  std::shared_ptr<const std::string> what_;  // "group_all_reduce 'grads' at train.cpp:41"
+};
+
+// Fail if the members of the node's group exchange memory of another kind than that of the node's device.
+GroupCall all_reduce_call(const NodeView& node, DeviceKind kind);
+GroupCall all_gather_call(const NodeView& node, DeviceKind kind);
+GroupCall broadcast_call(const NodeView& node, DeviceKind kind);
 
 }  // namespace lockstep::internal
