@@ -56,7 +56,8 @@ struct NodeEvent {
   bool follows = false;
 };
 
-// A call on a device that works by itself, once it is over there.
+// A call on a device that works by itself, once it is over there; or one of a group of processes, which goes on after its node has
+// made it.
 struct SpanEvent {
   const RunEvent& run;
   const Node& node;
@@ -67,7 +68,7 @@ struct SpanEvent {
   bool copies = false;
   Device device = {};
   StreamRole stream = StreamRole::kCompute;
-  SteadyTime begin, end;  // on the stream, by the clock of the host
+  SteadyTime begin, end;  // there, by the clock of the host
 };
 
 // A run that cannot start: other runs hold a variable, or a checkpoint is being taken.

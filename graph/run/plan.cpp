@@ -68,16 +68,20 @@ class PlanMaker {
 
   // --- nodes without a call
 
-  Phases predecessors(const Node& node) const {
+  // `of_calls`: gets those that are only there because calls of groups have an order.
+  Phases predecessors(const Node& node, Phases* of_calls = nullptr) const {
     Phases after;
-    const auto add = [&](NodeId before) {
+    const auto add = [&](NodeId before, Phases& to) {
       const Phases& done = done_[before.index()];
-      after.insert(after.end(), done.begin(), done.end());
+      to.insert(to.end(), done.begin(), done.end());
     };
     for (std::size_t i = 0; i < node.inputs().size(); ++i) {
-      if (ResolvedGraph::reads_contents(node, i)) add(node.inputs()[i].node);
+      if (ResolvedGraph::reads_contents(node, i)) add(node.inputs()[i].node, after);
     }
-    for (const NodeId control : node.controls()) add(control);
+    for (const NodeId control : node.controls()) {
+      const bool is_call = of_calls != nullptr && std::ranges::binary_search(calls_in_order_, control);
+      add(control, is_call ? *of_calls : after);
+    }
     // Each phase once: a node without a call of its own passes its list on.
     std::ranges::sort(after);
     after.erase(std::unique(after.begin(), after.end()), after.end());
@@ -169,7 +173,8 @@ class PlanMaker {
     const bool has_regions = node.op().region_kind != RegionKind::kNone;
     Work work;
     work.node = &node;
-    work.after = predecessors(node);
+    Phases earlier_calls;
+    work.after = predecessors(node, &earlier_calls);
     const SmallVector<std::string, 1> updated = updated_variables(node);
     const std::vector<VariableUse> uses = has_regions ? variable_uses(node) : std::vector<VariableUse>();
     const std::shared_ptr<DeviceGroup> exchange =
@@ -190,11 +195,16 @@ class PlanMaker {
         shadows.emplace_back(updated[i], values_[node.id().index()][i]);
     }
     plan_->defers = plan_->defers || defers;
-    // Members of a group must all make their calls in one order: that of the nodes. The calls may overlap.
+    // Members of a group must all make their calls in one order: that of the nodes. The calls may overlap, so that one need not
+    // wait for the end of another; but the calls of a region are all made when it has ended, and not before.
     const bool in_order = defers && has(effects_of(node), Effect::kCollective);
+    if (!in_order) work.after.insert(work.after.end(), earlier_calls.begin(), earlier_calls.end());
     if (in_order && last_collective_) work.after.push_back(*last_collective_);
-    if (in_order) last_collective_ = phases_.next();
+    const std::uint32_t first = phases_.next();
     const std::uint32_t last = phases_.add(std::move(work));
+    if (in_order) last_collective_ = has_regions ? last : first;
+    if (in_order && !has_regions)
+      calls_in_order_.insert(std::ranges::upper_bound(calls_in_order_, node.id()), node.id());
     done_[node.id().index()] = {last};
     for (const auto& [name, shadow] : shadows) variables_.set_shadow(name, shadow, last);
     bring_home(node, in_place);
@@ -543,6 +553,7 @@ class PlanMaker {
   const bool several_memories_ = std::ranges::any_of(
       runtime_.topology().devices(), [](const DeviceFacts& facts) { return facts.memory != kHostMemory; });
   std::optional<std::uint32_t> last_collective_;  // the phase that starts the last call to a group
+  std::vector<NodeId> calls_in_order_;            // the nodes of such calls, sorted
 };
 
 }  // namespace

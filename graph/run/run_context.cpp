@@ -43,6 +43,7 @@ class RunContext::DeferredCall final : public Deferral {
     await_ = await;
     phase_ = phase;
   }
+  std::uint32_t phase() const { return phase_; }
   std::uint32_t call() const { return call_; }
   std::int32_t event() const { return run_->plan_.phases[phase_].event; }
 
@@ -57,8 +58,15 @@ class RunContext::DeferredCall final : public Deferral {
     if (state == State::kDeferred) run_->flights_.drop();
   }
 
+  // Of a run that is observed and has ended: from when to when the call went on. Null: it did not.
+  std::optional<std::pair<SteadyTime, SteadyTime>> span() const {
+    if (state_.load(std::memory_order_relaxed) != State::kEnded) return std::nullopt;
+    return std::pair(began_, ended_);
+  }
+
   void begin() override {
     if (state_.load(std::memory_order_relaxed) != State::kIdle) begun_twice();
+    if (run_->info_.observer != nullptr) began_ = Clock::now();
     state_.store(State::kDeferred, std::memory_order_relaxed);
     run_->flights_.add();
   }
@@ -67,6 +75,7 @@ class RunContext::DeferredCall final : public Deferral {
   enum class State : std::uint8_t { kIdle, kDeferred, kEnded };
 
   void end(std::exception_ptr why) noexcept override {
+    if (run_->info_.observer != nullptr) ended_ = Clock::now();
     LOCKSTEP_CHECK(state_.exchange(State::kEnded, std::memory_order_relaxed) == State::kDeferred,
                    "a deferred call was completed twice");
     if (why != nullptr) run_->fail(phase_, std::move(why));
@@ -79,6 +88,7 @@ class RunContext::DeferredCall final : public Deferral {
   std::uint32_t await_ = 0;  // the cluster
   std::uint32_t phase_ = 0;
   std::atomic<State> state_{State::kIdle};
+  SteadyTime began_, ended_;  // of a run that is observed
 };
 
 bool RunContext::is_held(const RunLock* lock, const Active* active) {
@@ -223,6 +233,7 @@ void RunContext::bind_deferred() {
     ++count;
   }
   deferred_ = std::make_unique<DeferredCall[]>(count);
+  num_deferred_ = count;
   std::uint32_t next = 0;
   for (const Cluster& cluster : clusters.clusters) {
     first_deferred_.push_back(next);
@@ -270,6 +281,9 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
     flights_.reset(info.flights);
     info_.flights = &flights_;
   }
+  if (info.observer != nullptr) {
+    for (std::size_t i = 0; i < num_deferred_; ++i) deferred_[i].prepare();
+  }
   if (told != nullptr) told->on_run_begin(*event);
   {
     const Active active(*this);
@@ -284,8 +298,10 @@ RunContext::Outcome RunContext::run(std::span<RunLock* const> locks, const RunIn
       if (plan_.defers) end_run(true);
     }
     if (streams_ != nullptr) end_streams();
-    if (streams_ != nullptr && info_.observer != nullptr && outcome_.committed && !outcome_.left)
-      tell_spans();
+    if (info_.observer != nullptr && outcome_.committed && !outcome_.left) {
+      if (streams_ != nullptr) tell_spans();
+      tell_exchanges();
+    }
   }
   if (gate_ != nullptr && outcome_.committed) gate_->end(written_);
   if (told != nullptr) told->on_run_end(*event);
@@ -593,6 +609,39 @@ void RunContext::tell_spans() {
   }
 }
 
+// Calls of groups, which go on by themselves after their nodes have made them, one after the other.
+void RunContext::tell_exchanges() {
+  try {
+    std::vector<std::pair<std::pair<SteadyTime, SteadyTime>, const PlannedPhase*>> spans;  // by end
+    for (std::size_t i = 0; i < num_deferred_; ++i) {
+      const PlannedPhase& phase = plan_.phases[deferred_[i].phase()];
+      const bool exchanges = phase.event < 0 && has(phase.source->op().effects, Effect::kCollective);
+      if (const auto span = deferred_[i].span(); span && exchanges) spans.emplace_back(*span, &phase);
+    }
+    std::ranges::sort(spans, {}, [](const auto& span) { return span.first.second; });
+    SteadyTime free = SteadyTime::min();  // of the ones before
+    for (const auto& [span, phase] : spans) {
+      const std::string& device = phase->source->device();
+      info_.observer->on_span({.run = *event_,
+                               .node = *phase->source,
+                               .shard = phase->shards,
+                               .shards = phase->shards,
+                               .replica = phase->replica,
+                               .bytes_read = phase->bytes_read,
+                               .bytes_written = phase->bytes_written,
+                               .bytes_moved = phase->bytes_moved,
+                               .multiply_adds = phase->multiply_adds,
+                               .device = Device::parse(device.empty() ? "cpu:0" : device),
+                               .stream = StreamRole::kCommunication,
+                               .begin = std::max(span.first, free),
+                               .end = span.second});
+      free = span.second;
+    }
+  } catch (const std::bad_alloc&) {  // then it is not told
+    return;
+  }
+}
+
 void RunContext::note_uses(std::uint64_t number) {
   const auto note = [&](MemoryUses* uses, bool writes, bool judged = false) {
     if (uses != nullptr) uses->add(streams_->work(), number, writes, judged);
@@ -627,8 +676,10 @@ void RunContext::run_ahead(std::shared_ptr<StreamRun::Decision>& decision) {
 
 RefusedData RunContext::refused(const StreamRun::Refusal& refusal) const {
   const Node& node = *plan_.phases[refusal.phase].source;
+  const char* const why = node.op().traits.refuses_floats ? "a number there is NaN or infinite"
+                                                          : "an integer there is out of range";
   return {str("'", node.name(), "' (", node.op().name, ") was refused its data at position ",
-              refusal.position, ": an integer there is out of range"),
+              refusal.position, ": ", why),
           refusal.position, place_of(node)};
 }
 

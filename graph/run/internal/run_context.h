@@ -128,6 +128,7 @@ class RunContext : private Lanes::Work {
   void end_streams();
   void note_uses(std::uint64_t number);
   void tell_spans();
+  void tell_exchanges();
   RefusedData refused(const StreamRun::Refusal& refusal) const;
   std::optional<SteadyTime> next_look() const;
   void end_run(bool complete);
@@ -171,6 +172,7 @@ class RunContext : private Lanes::Work {
   // Deferred calls: in the order of the plan's calls, and for each cluster the first of its own.
   Flights flights_;
   std::unique_ptr<DeferredCall[]> deferred_;
+  std::size_t num_deferred_ = 0;
   std::vector<std::uint32_t> first_deferred_;
 
   // Of plans with streams.
