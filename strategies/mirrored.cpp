@@ -147,7 +147,9 @@ PassPipeline MirroredStrategy::pipeline() const {
   passes.add(make_order_collectives());  // while they are still collectives
   passes.add(make_lower_collectives({.ops = options_.cross_device_ops,
                                      .device = options_.reduce_device,
-                                     .custom = options_.custom_cross_device_ops}));
+                                     .custom = options_.custom_cross_device_ops,
+                                     .joins_first = workers_exchange().joins_first,
+                                     .exchange = workers_exchange().device}));
   if (options_.custom_cross_device_ops != nullptr)
     passes.add(make_prove_sync());                         // do the custom ops give all replicas the same?
   if (over_workers) passes.add(make_order_collectives());  // the calls of the group that they became

@@ -4,18 +4,20 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <iostream>
+#include <mutex>
+#include <optional>
+#include <stop_token>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "lockstep/core/cluster/cluster_from_environment.h"
 #include "lockstep/core/communicators/group.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/membership/membership.h"
+#include "lockstep/strategies/internal/worker_group.h"
 #include "lockstep/strategies/passes/internal/over_workers.h"
-#if __has_include("lockstep/core/gloo/gloo_group.h")
-#include "lockstep/core/gloo/gloo_group.h"
-#define LOCKSTEP_WITH_GLOO
-#endif
 
 namespace lockstep {
 
@@ -47,11 +49,93 @@ int generation_of_environment() {
   return static_cast<int>(generation);
 }
 
-void check_communication(CollectiveCommunication communication) {
-  if (communication == CollectiveCommunication::kNccl)
-    throw InvalidArgument(
-        "communication nccl exchanges values of cards, and the replicas of several workers are on CPUs: "
-        "leave it out");
+// What this worker does, for the others and for people. It is asked for by a thread of the membership, perhaps while the strategy
+// is about to end.
+class Progress {
+ public:
+  Progress(std::weak_ptr<Group> group, const Membership& membership, const MultiWorkerOptions& options)
+      : group_(std::move(group)), slow_(options.slow), tell_(options.tell), next_(options.slow) {
+    for (int rank = 0; rank < membership.size(); ++rank) {
+      const Participant& who = membership.participant(rank);
+      names_.push_back(rank == membership.rank() ? who.task : str(who.task, " (", who.address, ")"));
+    }
+    own_ = names_[static_cast<std::size_t>(membership.rank())];
+  }
+
+  void committed(std::int64_t step) { step_.store(step, std::memory_order_relaxed); }
+
+  // On one thread.
+  MemberProgress look() {
+    MemberProgress progress{.step = step_.load(std::memory_order_relaxed)};
+    const std::shared_ptr<Group> group = group_.lock();
+    const std::optional<Group::Waiting> waiting = group == nullptr ? std::nullopt : group->waiting();
+    if (!waiting) return progress;
+    const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::steady_clock::now() - waiting->since);
+    if (since < kWorthTelling) return progress;
+    progress.waits_for = waiting->for_member;
+    progress.since = since;
+    progress.what = waiting->what;
+    if (waiting->since != told_of_) next_ = slow_;
+    if (slow_ > std::chrono::milliseconds(0) && since >= next_) {
+      told_of_ = waiting->since;
+      next_ = 2 * since;
+      say(progress);
+    }
+    return progress;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kWorthTelling{100};
+
+  void say(const MemberProgress& progress) const {
+    const std::string whom =
+        progress.waits_for < 0 ? "others" : names_[static_cast<std::size_t>(progress.waits_for)];
+    const std::int64_t tenths = progress.since.count() / 100;
+    const std::string line =
+        str(own_, " waits since ", static_cast<double>(tenths) / 10, " s for ", whom, ": ", progress.what);
+    if (tell_) return tell_(line);
+    std::clog << line + "\n";
+  }
+
+  const std::weak_ptr<Group> group_;
+  const std::chrono::milliseconds slow_;
+  const std::function<void(const std::string&)> tell_;
+  std::vector<std::string> names_;
+  std::string own_;
+  std::atomic<std::int64_t> step_{0};
+  std::chrono::milliseconds next_;
+  std::chrono::steady_clock::time_point told_of_;
+};
+
+// What ends when a worker is lost: connecting to it, and later what is exchanged with it.
+class Waits {
+ public:
+  std::stop_token token() const { return connecting_.get_token(); }
+  void watch(const std::shared_ptr<Group>& group) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    group_ = group;
+    if (why_) group->abort(*why_);
+  }
+  void end(const Error& why) {
+    connecting_.request_stop();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    why_ = why;
+    if (const std::shared_ptr<Group> group = group_.lock()) group->abort(why);
+  }
+
+ private:
+  std::stop_source connecting_;
+  std::mutex mutex_;  // of what follows
+  std::weak_ptr<Group> group_;
+  std::optional<Error> why_;
+};
+
+std::vector<std::string> devices_named_by(const MirroredOptions& options) {
+  if (options.devices.names()) return *options.devices.names();
+  std::vector<std::string> devices;
+  for (std::int64_t card = 0; card < *options.num_gpus; ++card) devices.push_back(str("gpu:", card));
+  return devices.empty() ? std::vector<std::string>{"cpu:0"} : devices;
 }
 
 }  // namespace
@@ -70,6 +154,7 @@ struct MultiWorkerMirroredStrategy::World {
   std::string description;
   std::unique_ptr<Membership> membership;  // null: one worker
   std::shared_ptr<Group> group;
+  std::shared_ptr<Progress> progress;
   std::atomic<std::int64_t> last_step{0};
   std::atomic<bool> wants_stop{false};
   std::chrono::milliseconds lost{0};  // MultiWorkerOptions::lost
@@ -81,7 +166,8 @@ struct MultiWorkerMirroredStrategy::World {
       throw InvalidArgument(
           "the strategy makes the runtime, which has the group of the workers: give its options, "
           "MultiWorkerOptions::runtime");
-    check_communication(options.communication);
+    if (options.communication.bytes_per_pack)
+      options.mirrored.bytes_per_pack = *options.communication.bytes_per_pack;
     if (options.worker) {
       worker = *options.worker;
       description = str(worker.task(), ", rank ", worker.rank, " of ", worker.count);
@@ -91,18 +177,17 @@ struct MultiWorkerMirroredStrategy::World {
       worker.generation = generation_of_environment();
       description = found.to_string();
     }
-    if (!options.mirrored.devices.names() && !options.mirrored.num_gpus) options.mirrored.devices = {"cpu:0"};
-    const std::size_t replicas =
-        options.mirrored.devices.names()
-            ? options.mirrored.devices.names()->size()
-            : static_cast<std::size_t>(std::max<std::int64_t>(*options.mirrored.num_gpus, 1));
-    for (const std::string& name : options.mirrored.devices.names().value_or(std::vector<std::string>())) {
+    if (!options.mirrored.devices.names() && !options.mirrored.num_gpus)
+      options.mirrored.devices = internal::devices_of_worker(options.runtime, worker);
+    const std::vector<std::string> devices = devices_named_by(options.mirrored);
+    internal::check_communication(options.communication, devices);
+    for (const std::string& name : devices) {
       const Device device = Device::parse(name);
       if (device.kind == DeviceKind::kCpu && device.index >= 0)
         options.runtime.cpu_devices =
             std::max(options.runtime.cpu_devices, static_cast<std::size_t>(device.index) + 1);
     }
-    if (worker.count > 1) connect(options, replicas);
+    if (worker.count > 1) connect(options, devices);
     mirrored = std::move(options.mirrored);
     mirrored.base.runtime = Runtime(options.runtime);
     mirrored.base.worker = worker;
@@ -130,8 +215,7 @@ struct MultiWorkerMirroredStrategy::World {
                counted(static_cast<std::size_t>(last_step.load()), "step"));
   }
 
-  void connect(MultiWorkerOptions& options, std::size_t replicas) {
-#ifdef LOCKSTEP_WITH_GLOO
+  void connect(MultiWorkerOptions& options, const std::vector<std::string>& devices) {
     if (options.host.empty()) options.host = host_of(worker);
     lost = options.lost;
     if (options.secret.empty()) options.secret = of_environment("LOCKSTEP_SECRET");
@@ -139,33 +223,34 @@ struct MultiWorkerMirroredStrategy::World {
     membership = Membership::join({.worker = worker,
                                    .host = options.host,
                                    .folder = options.folder,
-                                   .replicas = static_cast<int>(replicas),
+                                   .replicas = static_cast<int>(devices.size()),
                                    .generation = worker.generation,
                                    .secret = options.secret,
                                    .is_open = options.is_open,
                                    .beat = options.lost / 5,
                                    .lost = options.lost},
                                   deadline);
+    // So that nothing waits for a worker that is lost, neither here nor later.
+    const auto waits = std::make_shared<Waits>();
+    membership->when_lost([waits](const LostMember& lost_one) { waits->end(lost_one.error()); });
     if (worker.rank == 0) membership->set("strategy/seed", std::to_string(options.runtime.seed));
     options.runtime.seed = std::stoull(membership->get("strategy/seed", deadline));
-    group = std::make_shared<Group>(connect_gloo(
-        {.rank = worker.rank, .size = worker.count, .host = options.host, .generation = worker.generation},
-        *membership, deadline));
-    // So that nothing waits for it.
-    membership->when_lost([ended = std::weak_ptr<Group>(group)](const LostMember& lost_one) {
-      if (const std::shared_ptr<Group> own = ended.lock()) own->abort(lost_one.error());
-    });
+    internal::WorkerGroup made = internal::make_worker_group({.worker = worker,
+                                                              .host = options.host,
+                                                              .communication = options.communication,
+                                                              .devices = devices,
+                                                              .runtime = options.runtime},
+                                                             *membership, deadline, waits->token());
+    group = std::move(made.group);
+    waits->watch(group);
+    options.mirrored.base.exchange = std::move(made.exchange);
+    progress = std::make_shared<Progress>(group, *membership, options);
+    membership->report_by([own = progress] { return own->look(); });
     if (!options.runtime.groups.emplace(internal::kWorkersGroup, group).second)
       throw InvalidArgument(
           str("the group '", internal::kWorkersGroup, "' is the strategy's: give yours another name"));
     options.runtime.worker = {worker.job, worker.index};
-    description += str("; over Gloo at ", options.host, ": replicas are on CPUs");
-#else
-    static_cast<void>(options);
-    static_cast<void>(replicas);
-    throw Error(ErrorCode::kUnimplemented,
-                "several workers exchange values over Gloo, which this Lockstep was built without");
-#endif
+    description += "; " + made.description;
   }
 };
 
@@ -208,7 +293,7 @@ bool MultiWorkerMirroredStrategy::is_stop_wanted() const noexcept {
 void MultiWorkerMirroredStrategy::after_run(std::uint64_t steps, const Error* failure) const {
   const std::int64_t last = world_->last_step += static_cast<std::int64_t>(steps);
   if (world_->membership == nullptr) return;
-  if (steps > 0) world_->membership->report({.step = last});
+  world_->progress->committed(last);
   if (failure == nullptr) return;
   if (const auto declined = find_declined(std::current_exception()))
     throw Error(declined->code(),

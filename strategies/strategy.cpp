@@ -2,6 +2,7 @@
 #include "lockstep/strategies/strategy.h"
 
 #include <algorithm>
+#include <cctype>
 #include <set>
 
 #include "lockstep/core/communicators/group.h"
@@ -79,6 +80,23 @@ void check_writes(const Graph& graph) {
   }
 }
 
+// The text with the devices of the replicas by their numbers: another worker's may have other names.
+std::string without_names(std::string text, const std::vector<std::string>& devices) {
+  const auto is_in_name = [&](std::size_t at) {
+    const char c = at < text.size() ? text[at] : ' ';
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == ':';
+  };
+  for (std::size_t r = 0; r < devices.size(); ++r) {
+    const std::string number = str("(device of replica ", r, ")");
+    for (std::size_t at = text.find(devices[r]); at != std::string::npos;
+         at = text.find(devices[r], at + 1)) {
+      if (is_in_name(at + devices[r].size()) || (at > 0 && is_in_name(at - 1))) continue;
+      text.replace(at, devices[r].size(), number);
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 Strategy::Strategy(const std::vector<std::string>& devices, StrategyOptions options, SourceSite site) try
@@ -86,7 +104,8 @@ Strategy::Strategy(const std::vector<std::string>& devices, StrategyOptions opti
       runtime_(runtime_for(options, worker_devices())),
       compile_(std::move(options.compile)),
       checks_(options.checks),
-      membership_(std::move(options.membership)) {
+      membership_(std::move(options.membership)),
+      exchange_(std::move(options.exchange)) {
   register_strategy_passes();
   if (!is_part()) return;
   const Group& group = runtime_.group(internal::kWorkersGroup);
@@ -252,7 +271,7 @@ Tensor Strategy::gather(const PerReplica<Tensor>& value, std::int64_t axis, Sour
 Tensor Strategy::compute(Graph graph, const std::vector<Tensor>& feeds, SourceSite site) const {
   if (!is_part()) return Tracer::compute(std::move(graph), feeds, site);
   PassPipeline passes;
-  passes.add(make_lower_collectives());
+  passes.add(make_lower_collectives({.joins_first = exchange_.joins_first, .exchange = exchange_.device}));
   passes.add(make_order_collectives());
   PassContext context{.topology = &runtime_.topology()};
   passes.run(graph, context, {.verify = checks_});
@@ -263,7 +282,8 @@ void Strategy::after_run(std::uint64_t /*steps*/, const Error* /*failure*/) cons
 
 void Strategy::agree(const Graph& step, std::string_view passes, std::string_view method) const {
   if (!is_part() || membership_ == nullptr) return;
-  membership_->agree(str("step ", agreed_++, ", ", method), str(passes, "\n", print(step)));
+  membership_->agree(str("step ", agreed_++, ", ", method),
+                     without_names(str(passes, "\n", print(step)), worker_devices()));
 }
 
 PlaceResult<std::vector<Value>, std::vector<Tensor>> Strategy::local_results(const RunResult& value,

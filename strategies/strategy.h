@@ -41,6 +41,7 @@
 #include "lockstep/graph/ops/collectives.h"
 #include "lockstep/graph/run/compile.h"
 #include "lockstep/graph/transform/pipeline.h"
+#include "lockstep/strategies/passes/workers_exchange.h"
 #include "lockstep/strategies/trace/context.h"
 #include "lockstep/strategies/trace/function.h"
 #include "lockstep/strategies/trace/nest.h"
@@ -65,6 +66,7 @@ struct StrategyOptions {
   WorkerSpec worker = {};
   // Compares what workers are about to run, before they do: absent, nothing is compared. Kept alive.
   std::shared_ptr<Membership> membership = nullptr;
+  WorkersExchange exchange = {};  // how they exchange values
   // How passes are checked: see graph/transform/pipeline.h; bench/README.md (pipeline_scale) has the cost.
   PipelineChecks checks = default_checks();
 };
@@ -305,6 +307,7 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
                     SourceSite site = SourceSite::current());
   // Throws if a traced step does not suit the strategy; called before its passes run.
   virtual void check_step(const Graph& step) const;
+  const WorkersExchange& workers_exchange() const { return exchange_; }
   // Called after each run of a function: with the steps that were committed, and null where it has succeeded. May throw what the
   // caller is to see instead of the failure.
   virtual void after_run(std::uint64_t steps, const Error* failure) const;
@@ -352,6 +355,7 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   CompileOptions compile_;
   PipelineChecks checks_;
   std::shared_ptr<Membership> membership_;
+  WorkersExchange exchange_;
   mutable std::atomic<std::uint64_t> agreed_{0};  // subjects so far
 };
 

@@ -21,7 +21,11 @@ const OptionTable<LowerCollectivesOptions>& lower_collectives_options() {
           .option("ops", &LowerCollectivesOptions::ops,
                   "auto, shared_memory, reduction_to_one_device, hierarchical_copy, ring or nccl")
           .option("device", &LowerCollectivesOptions::device,
-                  "where reduction_to_one_device reduces; empty: replica 0's");
+                  "where reduction_to_one_device reduces; empty: replica 0's")
+          .option("joins_first", &LowerCollectivesOptions::joins_first,
+                  "over workers: each combines its own replicas' values first")
+          .option("exchange", &LowerCollectivesOptions::exchange,
+                  "over workers: the device whose memory they exchange; empty: the value's");
   return table;
 }
 
@@ -44,7 +48,9 @@ class LowerCollectives final : public Pass {
  private:
   PassOutcome run_on(Graph& graph, PassContext& context) override {
     topology_ = context.topology;
-    if (!options_.device.empty()) internal::check_devices(name(), {&options_.device, 1}, topology_);
+    for (const std::string& device : {options_.device, options_.exchange}) {
+      if (!device.empty()) internal::check_devices(name(), {&device, 1}, topology_);
+    }
     bool changed = false;
     for_each_level(graph, [&](Graph& level) { changed = lower(level, graph) || changed; });
     return outcome_of(changed);
@@ -127,7 +133,7 @@ class LowerCollectives final : public Pass {
   // The replacement for each output; and the node that has its place among the collectives, if there is one.
   std::vector<ValueId> values_for(Rewriter& edit, NodeId id, std::vector<bool> is_read, NodeId& heir) const {
     if (joined_range(edit.graph().node(id)).is_part())
-      return internal::lower_over_workers(edit, id, is_read, heir);
+      return internal::lower_over_workers(edit, id, is_read, heir, {options_.joins_first, options_.exchange});
     LowerContext context(edit, id, std::move(is_read), topology_);
     std::vector<ValueId> values;
     if (context.replicas() == 1) {

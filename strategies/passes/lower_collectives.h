@@ -11,7 +11,8 @@
 // broadcast_replica stay, as do collectives of other ops: their kernels do the work of all replicas.
 //
 // A collective over the replicas of several workers becomes calls of the group "world" (group_all_reduce, group_all_gather,
-// group_broadcast), in the order of the collectives; run order-collectives behind.
+// group_broadcast), in the order of the collectives; run order-collectives behind. WorkersExchange says in which order values are
+// combined, and in whose memory.
 //
 // Keeps every bit, except with hierarchical_copy, whose sums are grouped, and nccl, which has an order of its
 // own. Linear.
@@ -31,6 +32,9 @@ struct LowerCollectivesOptions {
   std::string ops = "auto";            // by name: see strategies/passes/cross_device_ops.h
   std::string device = {};             // where reduction_to_one_device reduces; empty: replica 0's
   CrossDeviceOpsPtr custom = nullptr;  // instead of a name: the user's own
+  // Of collectives over the replicas of several workers: as WorkersExchange (strategies/passes/workers_exchange.h).
+  bool joins_first = false;
+  std::string exchange = {};
 };
 
 LOCKSTEP_API std::unique_ptr<Pass> make_lower_collectives(LowerCollectivesOptions options = {});

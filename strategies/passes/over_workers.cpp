@@ -16,14 +16,16 @@ namespace {
 
 class OverWorkers {
  public:
-  OverWorkers(Rewriter& edit, NodeId id)
+  OverWorkers(Rewriter& edit, NodeId id, const WorkersExchange& exchange)
       : edit_(edit),
         id_(id),
+        joins_first_(exchange.joins_first),
         name_(node().name()),
         range_(joined_range(node())),
         replicas_(static_cast<std::size_t>(range_.local)),
         tensors_(node().inputs().size() / replicas_),
-        device_(device_of(edit.graph(), node().inputs()[0])) {
+        home_(device_of(edit.graph(), node().inputs()[0])),
+        device_(exchange.device.empty() ? home_ : exchange.device) {
     if (range_.world % range_.local != 0)
       fail(str("workers need as many replicas each; this has ", range_.local, " of ", range_.world));
   }
@@ -69,39 +71,44 @@ class OverWorkers {
                     place_of(node()), ErrorCode::kUnimplemented);
   }
 
-  NodeId make(std::string_view op, std::vector<ValueId> inputs, std::vector<Attribute> attributes) {
+  NodeId make(std::string_view op, std::vector<ValueId> inputs, std::vector<Attribute> attributes,
+              const std::string& device) {
     const std::string name = str(name_, "/", op);
     return edit_.insert({.op = op,
                          .name = name,
                          .inputs = std::move(inputs),
                          .attributes = std::move(attributes),
                          .origin = id_,
-                         .device = device_});
+                         .device = device});
   }
-  ValueId make1(std::string_view op, ValueId input, std::vector<Attribute> attributes) {
-    return {make(op, {input}, std::move(attributes)), 0};
+  ValueId make1(std::string_view op, ValueId input, std::vector<Attribute> attributes,
+                const std::string& device) {
+    return {make(op, {input}, std::move(attributes), device), 0};
   }
   // Calls of the group keep the place of the collective.
   ValueId call(std::string_view op, ValueId input, std::vector<Attribute> attributes) {
     attributes.push_back({"group", std::string(kWorkersGroup)});
-    const ValueId made = make1(op, input, std::move(attributes));
+    const ValueId made = make1(op, input, std::move(attributes), device_);
     if (!heir_.valid()) heir_ = made.node;
     return made;
   }
   std::vector<ValueId> pieces(ValueId whole, std::vector<std::int64_t> sizes) {
     std::vector<ValueId> made;
     const std::size_t count = sizes.size();
-    const NodeId id = make("split", {whole}, {{"axis", std::int64_t{0}}, {"sizes", std::move(sizes)}});
+    const NodeId id = make("split", {whole}, {{"axis", std::int64_t{0}}, {"sizes", std::move(sizes)}}, home_);
     for (std::uint32_t i = 0; i < count; ++i) made.push_back({id, i});
     return made;
   }
-  ValueId joined(std::vector<ValueId> parts, std::int64_t axis) {
-    return parts.size() == 1 ? parts[0] : ValueId{make("concat", std::move(parts), {{"axis", axis}}), 0};
+  ValueId joined(std::vector<ValueId> parts, std::int64_t axis, const std::string& device) {
+    return parts.size() == 1 ? parts[0]
+                             : ValueId{make("concat", std::move(parts), {{"axis", axis}}, device), 0};
   }
   ValueId as_row(ValueId value) {
-    return make1("expand_dims", value, {{"axes", std::vector<std::int64_t>{0}}});
+    return make1("expand_dims", value, {{"axes", std::vector<std::int64_t>{0}}}, device_);
   }
-  ValueId of_row(ValueId value) { return make1("squeeze", value, {{"axes", std::vector<std::int64_t>{0}}}); }
+  ValueId of_row(ValueId value) {
+    return make1("squeeze", value, {{"axes", std::vector<std::int64_t>{0}}}, home_);
+  }
 
   std::vector<ValueId> rows_of(ValueId all, std::int64_t count) {
     std::vector<ValueId> rows = pieces(all, std::vector<std::int64_t>(static_cast<std::size_t>(count), 1));
@@ -125,27 +132,30 @@ class OverWorkers {
     std::vector<ValueId> packs;  // by replica
     std::vector<std::int64_t> sizes;
     for (std::size_t r = 0; r < replicas_; ++r) {
+      const std::string there = device_of(edit_.graph(), input(r, wanted[0]));
       std::vector<ValueId> flat;
       for (const std::size_t t : wanted)
         flat.push_back(
-            make1("reshape", input(r, t), {{"shape", Shape{spec(input(r, t)).shape.num_elements()}}}));
-      packs.push_back(joined(std::move(flat), 0));
+            make1("reshape", input(r, t), {{"shape", Shape{spec(input(r, t)).shape.num_elements()}}}, there));
+      packs.push_back(joined(std::move(flat), 0, there));
     }
     for (const std::size_t t : wanted) sizes.push_back(spec(input(0, t)).shape.num_elements());
     const std::vector<ValueId> parts = pieces(combined(packs), sizes);
     for (std::size_t i = 0; i < wanted.size(); ++i)
-      by_tensor[wanted[i]] = make1("reshape", parts[i], {{"shape", spec(input(0, wanted[i])).shape}});
+      by_tensor[wanted[i]] = make1("reshape", parts[i], {{"shape", spec(input(0, wanted[i])).shape}}, home_);
   }
 
   ValueId combined(const std::vector<ValueId>& parts) {
     const Attribute reduce{"reduce", *node().find<std::string>("reduce")};
     if (parts.size() == 1) return call("group_all_reduce", parts[0], {reduce});
+    if (joins_first_)
+      return call("group_all_reduce",
+                  {make("reduce_replicas", parts, {reduce, {"replicas", range_.local}}, home_), 0}, {reduce});
     std::vector<ValueId> rows;
     rows.reserve(parts.size());
     for (const ValueId part : parts) rows.push_back(as_row(part));
-    const ValueId all = call("group_all_gather", joined(std::move(rows), 0), {{"members", workers()}});
-    std::vector<ValueId> values = rows_of(all, range_.world);
-    return {make("reduce_replicas", std::move(values), {reduce, {"replicas", range_.world}}), 0};
+    // Unsummed, so that the sum is one fold over all replicas.
+    return call("group_all_reduce", joined(std::move(rows), 0, device_), {reduce, {"parts", range_.local}});
   }
 
   // --- others
@@ -163,26 +173,27 @@ class OverWorkers {
     for (std::size_t r = 0; r < replicas_; ++r) parts.push_back(input(r, tensor));
     const auto rank = static_cast<std::int64_t>(spec(parts[0]).shape.rank());
     const std::int64_t axis = given == nullptr ? 0 : *given < 0 ? *given + rank : *given;
-    const ValueId mine = joined(std::move(parts), axis);
+    const ValueId mine = joined(std::move(parts), axis, home_);
     if (axis == 0) return call("group_all_gather", mine, {{"members", workers()}});
     const ValueId all = call("group_all_gather", as_row(mine), {{"members", workers()}});
-    return joined(rows_of(all, workers()), axis);
+    return joined(rows_of(all, workers()), axis, home_);
   }
 
   Rewriter& edit_;
   NodeId id_;
+  const bool joins_first_;
   std::string name_;
   ReplicaRange range_;
   std::size_t replicas_, tensors_;
-  std::string device_;
+  const std::string home_, device_;  // of replica 0's value; of the calls
   NodeId heir_;
 };
 
 }  // namespace
 
 std::vector<ValueId> lower_over_workers(Rewriter& edit, NodeId collective, const std::vector<bool>& is_read,
-                                        NodeId& heir) {
-  OverWorkers lowering(edit, collective);
+                                        NodeId& heir, const WorkersExchange& exchange) {
+  OverWorkers lowering(edit, collective, exchange);
   std::vector<ValueId> values = lowering.run(is_read);
   heir = lowering.heir();
   return values;

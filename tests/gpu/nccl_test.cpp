@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -12,17 +11,12 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <sstream>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "lockstep/core/communicators/device_group.h"
 #include "lockstep/core/communicators/group.h"
@@ -38,6 +32,7 @@
 #include "support/communicator_calls.h"
 #include "support/on_card.h"
 #include "support/program_test.h"
+#include "support/spawned_members.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep {
@@ -45,6 +40,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::caught;
+using testing::Member;
 
 constexpr std::int64_t kRows = 24, kIn = 19, kOut = 7;
 
@@ -71,12 +67,6 @@ Graph step_of(std::int64_t rows, const std::string& device, bool with_group) {
 }
 
 // --- a member, in a process of its own
-
-struct Member {
-  std::string part;
-  int rank, size;
-  std::filesystem::path folder;
-};
 
 void write(const Member& me, const Tensor& w) {
   std::ofstream out(me.folder / str("w.", me.rank), std::ios::binary);
@@ -252,11 +242,7 @@ void fail_one(const Member& me, Rendezvous& place) {
 
 // Started by the tests below, with its part in the environment.
 TEST(NcclMember, DISABLED_Plays) {
-  const char* const text = std::getenv("LOCKSTEP_TEST_MEMBER");
-  ASSERT_NE(text, nullptr);
-  std::istringstream words(text);
-  Member me;
-  words >> me.part >> me.rank >> me.size >> me.folder;
+  const Member me = testing::this_member();
   FileRendezvous place(me.folder / "place");
   const std::map<std::string, std::function<void(const Member&, Rendezvous&)>> parts = {
       {"train", train},
@@ -265,7 +251,7 @@ TEST(NcclMember, DISABLED_Plays) {
       {"gather", gather},
       {"fail_one", fail_one}};
   parts.at(me.part)(me, place);
-  std::ofstream(me.folder / str("played.", me.rank)) << "to the end\n";
+  testing::says_played(me);
 }
 
 // --- those who start them
@@ -277,40 +263,8 @@ class NcclGroup : public ::testing::Test {
     if (const Decision found = has_nccl(); !found) GTEST_SKIP() << found.reason();
   }
 
-  // The exit status of each.
   std::vector<int> play(const std::string& part, int size) {
-    std::vector<pid_t> processes;
-    for (int rank = 0; rank < size; ++rank) {
-      std::vector<std::string> environment = {
-          str("LOCKSTEP_TEST_MEMBER=", part, " ", rank, " ", size, " ", folder_.path().string()),
-          str("NCCL_HOSTID=member-", rank), "NCCL_SOCKET_IFNAME=lo"};
-      for (char** entry = environ; *entry != nullptr; ++entry) {
-        if (!std::string_view(*entry).starts_with("GTEST_")) environment.emplace_back(*entry);
-      }
-      std::vector<std::string> arguments = {"member", "--gtest_also_run_disabled_tests",
-                                            "--gtest_filter=NcclMember.*"};
-      const auto pointers = [](std::vector<std::string>& texts) {
-        std::vector<char*> all;
-        for (std::string& text : texts) all.push_back(text.data());
-        all.push_back(nullptr);
-        return all;
-      };
-      pid_t process = 0;
-      const int failed = ::posix_spawn(&process, "/proc/self/exe", nullptr, nullptr,
-                                       pointers(arguments).data(), pointers(environment).data());
-      EXPECT_EQ(failed, 0);
-      processes.push_back(process);
-    }
-    std::vector<int> statuses;
-    for (const pid_t process : processes) {
-      int status = 0;
-      ::waitpid(process, &status, 0);
-      statuses.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
-      if (statuses.back() == 0) {
-        EXPECT_TRUE(std::filesystem::exists(folder_ / str("played.", statuses.size() - 1)));
-      }
-    }
-    return statuses;
+    return testing::SpawnedMembers("NcclMember.*", part, size, folder_.path()).wait();
   }
 
   std::string written(int rank) const {

@@ -108,6 +108,58 @@ INSTANTIATE_TEST_SUITE_P(Splits, WorkersTrain,
                          ::testing::Combine(::testing::Values(2, 4), ::testing::Values(0, 64, 4 << 20),
                                             ::testing::Bool()));
 
+// The variables of all workers after some steps of training four replicas.
+std::vector<State> states_of(const VirtualWorkers& workers, bool by_rows) {
+  std::vector<State> states(static_cast<std::size_t>(workers.count));
+  expect_workers(workers, [&](MirroredStrategy& strategy) {
+    states[static_cast<std::size_t>(strategy.worker().rank)] = train_steps(strategy, by_rows, 5);
+  });
+  return states;
+}
+
+TEST(WorkersTrainOnCards, TheBitsOfOneProcessThroughTheHost) {
+  for (const bool by_rows : {false, true}) {
+    const State right = states_of({.count = 2, .replicas = 2}, by_rows)[0];
+    for (const int workers : {2, 4}) {
+      for (const State& mine :
+           states_of({.count = workers, .replicas = 4 / workers, .on_fake_gpus = true}, by_rows)) {
+        ASSERT_EQ(mine.size(), right.size());
+        for (const auto& [name, value] : right)
+          EXPECT_TRUE(mine.at(name).host().bit_equal(value.host()))
+              << name << " of " << workers << " workers";
+      }
+    }
+  }
+}
+
+// Each worker combines its own first: fewer bytes travel, and sums are rounded at other places.
+TEST(WorkersThatJoinFirst, AreEqualAndNearToOneProcess) {
+  const State right = states_of({.count = 2, .replicas = 2}, false)[0];
+  const std::vector<State> states =
+      states_of({.count = 2, .replicas = 2, .bytes_per_pack = 64, .joins_first = true}, false);
+  for (const auto& [name, value] : right) {
+    const Tensor mine = states[0].at(name);
+    EXPECT_TRUE(mine.bit_equal(states[1].at(name))) << name;
+    if (value.dtype() != DType::kF64) continue;
+    for (std::size_t i = 0; i < value.data<double>().size(); ++i)
+      EXPECT_NEAR(mine.data<double>()[i], value.data<double>()[i], 1e-12) << name;
+  }
+  expect_workers({.count = 2, .replicas = 2, .joins_first = true}, [](MirroredStrategy& strategy) {
+    EXPECT_THAT(strategy.pipeline().to_string(), HasSubstr("lower-collectives(joins_first=true)"));
+    const auto scope = strategy.scope();
+    const auto all = strategy.function({kScalar}, [](Value x) {
+      const auto reduced = [&](ReduceOp op) { return replica_context().all_reduce(op, x); };
+      return std::vector{reduced(ReduceOp::kSum), reduced(ReduceOp::kMean), reduced(ReduceOp::kMax),
+                         reduced(ReduceOp::kProd)};
+    });
+    const auto got = all(numbers(strategy));
+    const std::vector<double> expected = {10, 2.5, 4, 24};
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      for (std::size_t r = 0; r < 2; ++r) EXPECT_EQ(got[i][r].item(), expected[i]);
+    }
+  });
+}
+
 // --- what a replica is
 
 TEST(Workers, ReplicasHaveTheNumbersOfTheWorld) {

@@ -16,6 +16,7 @@
 #include "lockstep/core/communicators/group.h"
 #include "lockstep/core/communicators/in_process_group.h"
 #include "lockstep/strategies/mirrored.h"
+#include "lockstep/testing/fake_gpu.h"
 
 namespace lockstep::testing {
 
@@ -25,6 +26,8 @@ struct VirtualWorkers {
   std::size_t threads = 1;
   std::int64_t bytes_per_pack = 4 << 20;
   std::string step_passes = {};
+  bool joins_first = false;   // WorkersExchange::joins_first
+  bool on_fake_gpus = false;  // whose values go through the host
 };
 
 // What each has thrown; empty: nothing.
@@ -37,16 +40,21 @@ inline std::vector<std::string> run_workers(const VirtualWorkers& workers,
     threads.emplace_back([&, rank, group = std::make_shared<Group>(members.join(rank))]() mutable {
       try {
         std::vector<std::string> devices;
-        for (int r = 0; r < workers.replicas; ++r) devices.push_back("cpu:" + std::to_string(r));
+        for (int r = 0; r < workers.replicas; ++r)
+          devices.push_back((workers.on_fake_gpus ? "gpu:" : "cpu:") + std::to_string(r));
         RuntimeOptions options{.threads = workers.threads,
                                .cpu_devices = static_cast<std::size_t>(workers.replicas),
                                .backends = {}};
+        if (workers.on_fake_gpus)
+          options.backends.push_back(std::make_shared<FakeGpu>(FakeGpuOptions{.devices = workers.replicas}));
         options.groups.emplace("world", std::move(group));
         MirroredStrategy strategy({.devices = devices,
                                    .bytes_per_pack = workers.bytes_per_pack,
                                    .step_passes = workers.step_passes,
                                    .base = {.runtime = Runtime(std::move(options)),
-                                            .worker = {.rank = rank, .count = workers.count}}});
+                                            .worker = {.index = rank, .rank = rank, .count = workers.count},
+                                            .exchange = {.joins_first = workers.joins_first,
+                                                         .device = workers.on_fake_gpus ? "cpu:0" : ""}}});
         program(strategy);
       } catch (const std::exception& error) {
         errors[static_cast<std::size_t>(rank)] = error.what();
