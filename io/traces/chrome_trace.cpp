@@ -9,6 +9,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/io/files/internal/json_writer.h"
+#include "lockstep/io/traces/internal/chrome_events.h"
 #include "lockstep/io/traces/internal/trace_edges.h"
 #include "lockstep/io/traces/trace.h"
 
@@ -38,15 +39,13 @@ std::string microseconds(std::int64_t ns) {
 
 class ChromeWriter {
  public:
-  ChromeWriter(const Trace& trace, const ChromeTraceOptions& options)
-      : trace_(trace), options_(options), edges_(trace) {
+  ChromeWriter(const Trace& trace, const ChromeTraceOptions& options, const internal::ChromeProcess& process)
+      : trace_(trace), options_(options), process_(process), edges_(trace) {
     for (const TracedRun& run : trace.runs) runs_.emplace(run.run, &run);
   }
 
   std::string write() {
-    json_.begin_object().key("displayTimeUnit").text("ns");
-    json_.key("otherData").begin_object().key("dropped_events").number(trace_.dropped).end_object();
-    json_.key("traceEvents").begin_list();
+    json_.begin_list();
     name_tracks();
     for (const TracedRun& run : trace_.runs) write_run(run);
     for (const TracedWait& wait : trace_.waits) write_wait(wait);
@@ -54,17 +53,16 @@ class ChromeWriter {
     write_gaps();
     if (options_.flows) write_flows();
     write_live_bytes();
-    json_.new_line().end_list().end_object();
-    text_ += '\n';
-    return std::move(text_);
+    json_.end_list();
+    return text_.substr(1, text_.size() - 2);
   }
 
  private:
   // One event: its phase, track and time, then the fields that `rest` writes.
   template <class Rest>
   void event(char phase, std::uint32_t track, std::int64_t at, const Rest& rest) {
-    json_.new_line().begin_object().key("ph").text({&phase, 1}).key("pid").number(1);
-    json_.key("tid").number(track + 1).key("ts").raw(microseconds(at));
+    json_.new_line().begin_object().key("ph").text({&phase, 1}).key("pid").number(process_.number);
+    json_.key("tid").number(track + 1).key("ts").raw(microseconds(at + process_.later_ns));
     rest();
     json_.end_object();
   }
@@ -87,7 +85,7 @@ class ChromeWriter {
         json_.end_object();
       });
     };
-    if (!trace_.tracks.empty()) name(0, "process_name", [&] { json_.key("name").text("lockstep"); });
+    if (!trace_.tracks.empty()) name(0, "process_name", [&] { json_.key("name").text(process_.name); });
     for (std::uint32_t t = 0; t < trace_.tracks.size(); ++t) {
       const TraceTrack& track = trace_.tracks[t];
       name(t, "thread_name", [&] { json_.key("name").text(track.name); });
@@ -203,7 +201,7 @@ class ChromeWriter {
   // One arrow for each value that a turn of a node reads: from the last call of the turn that made the value
   // to the first call of the turn that reads it.
   void write_flows() {
-    std::uint64_t id = 0;
+    std::uint64_t id = static_cast<std::uint64_t>(process_.number - 1) << 32U;  // no two processes share one
     for (const TraceEdges::Turn& turn : edges_.turns()) {
       const TracedCall& to = trace_.calls[turn.first];
       edges_.each_before(to, [&](const TraceEdges::Turn& source, bool is_data) {
@@ -299,6 +297,7 @@ class ChromeWriter {
 
   const Trace& trace_;
   const ChromeTraceOptions& options_;
+  const internal::ChromeProcess& process_;
   TraceEdges edges_;
   std::unordered_map<std::uint64_t, const TracedRun*> runs_;
   std::string text_;
@@ -307,8 +306,31 @@ class ChromeWriter {
 
 }  // namespace
 
+std::string internal::chrome_events(const Trace& trace, const ChromeTraceOptions& options,
+                                    const ChromeProcess& process) {
+  return ChromeWriter(trace, options, process).write();
+}
+
+std::string internal::chrome_file(
+    std::span<const std::string> events,
+    std::initializer_list<std::pair<std::string_view, std::uint64_t>> other_data) {
+  std::string text;
+  JsonWriter json(text, JsonWriter::Style::kSpaced);
+  json.begin_object().key("displayTimeUnit").text("ns");
+  json.key("otherData").begin_object();
+  for (const auto& [name, number] : other_data) json.key(name).number(number);
+  json.end_object().key("traceEvents").begin_list();
+  for (const std::string& some : events) {
+    if (!some.empty()) json.raw(some);
+  }
+  json.new_line().end_list().end_object();
+  text += '\n';
+  return text;
+}
+
 std::string to_chrome_trace(const Trace& trace, const ChromeTraceOptions& options) {
-  return ChromeWriter(trace, options).write();
+  const std::string events = internal::chrome_events(trace, options, {});
+  return internal::chrome_file({&events, 1}, {{"dropped_events", trace.dropped}});
 }
 
 }  // namespace lockstep

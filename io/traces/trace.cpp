@@ -512,7 +512,9 @@ Trace TraceRecorder::trace() const {
     const std::uint64_t dropped = track->copy_to(events);
     maker.add_track(track->name(), -1, events, dropped, stream.first, stream.second);
   }
-  return maker.finish(state_->lost.load(std::memory_order_relaxed));
+  Trace trace = maker.finish(state_->lost.load(std::memory_order_relaxed));
+  trace.origin = std::chrono::nanoseconds(state_->clock.first_time().time_since_epoch()).count();
+  return trace;
 }
 
 }  // namespace lockstep

@@ -51,7 +51,7 @@ struct TracedNode {
   bool in_region = false;  // of another node
 };
 
-// All times are nanoseconds since the recorder was made. Calls, runs and waits on one track nest; `depth`
+// All times are nanoseconds since the recorder was made (Trace::origin). Calls, runs and waits on one track nest; `depth`
 // says how deep.
 struct TracedCall {
   std::uint32_t node = 0;   // in Trace::nodes
@@ -103,6 +103,7 @@ struct Trace {
   std::vector<TracedRun> runs;
   std::vector<TracedWait> waits;
   std::uint64_t dropped = 0;  // of all tracks, and events there was no memory for
+  std::int64_t origin = 0;    // of all times, by the machine's steady clock, in nanoseconds
 };
 
 // That of its stream, else that of its node; cpu:0 if that is not placed.
