@@ -1,21 +1,26 @@
-// Tests: strategies/multi_worker.cpp
+// Tests: strategies/multi_worker.cpp, strategies/worker_group.cpp
 // Several processes that train one model, and what happens when one of them is lost.
 #include "support/processes.h"
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <map>
+#include <mutex>
 #include <sstream>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/core/communicators/rendezvous.h"
 #include "lockstep/core/membership/membership.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/train/optimizer.h"
 #include "lockstep/strategies/multi_worker.h"
+#include "lockstep/testing/fake_gpu.h"
 #include "support/strategy_test.h"
 #include "support/training.h"
 
@@ -24,6 +29,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::AllOf;
+using testing::digest_of;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::kScalar;
@@ -40,22 +46,6 @@ MultiWorkerOptions options_of(int rank, int count, const std::filesystem::path& 
           .lost = 3s,  // a busy machine may hold up a process for a second
           .runtime = {.threads = 1, .backends = {}},
           .mirrored = {.devices = devices}};
-}
-
-// FNV-1a of all variables.
-std::uint64_t digest_of(const Strategy& strategy) {
-  std::uint64_t digest = 0xCBF29CE484222325U;
-  const auto add = [&](const void* data, std::size_t bytes) {
-    for (std::size_t i = 0; i < bytes; ++i)
-      digest = (digest ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3U;
-  };
-  for (const std::string& name : strategy.variables().names()) {
-    if (name.find("replica_") != std::string::npos) continue;
-    const Tensor value = strategy.variables().find(name)->storage().clone();
-    add(name.data(), name.size());
-    add(value.raw(), value.num_bytes());
-  }
-  return digest;
 }
 
 // Trains on four replicas altogether; called after each step.
@@ -103,21 +93,30 @@ std::vector<std::uint64_t> right_digests(int steps) {
 class Workers : public ::testing::TestWithParam<int> {};
 
 TEST_P(Workers, EndWithTheBitsOfOneProcess) {
-  constexpr int kSteps = 20;
+  constexpr int kSteps = 100;
   const std::vector<std::uint64_t> right = right_digests(kSteps);
   ASSERT_EQ(right.size(), kSteps + 1U);
   const int count = GetParam();
-  TemporaryFolder place;
-  Processes workers(count, [&](int rank, std::ostream& say) {
-    MultiWorkerMirroredStrategy strategy(options_of(rank, count, place.path(), 4 / count));
-    EXPECT_EQ(strategy.num_replicas_in_sync(), 4);
-    train(strategy, kSteps);
-    say << digest_of(strategy) << ' ' << strategy.last_step();
-    return 0;
-  });
-  for (const Outcome& worker : workers.wait()) {
-    EXPECT_EQ(worker.status, 0) << worker.said;
-    EXPECT_EQ(worker.said, str(right[kSteps], ' ', kSteps));
+  struct Way {
+    std::int64_t bytes_per_pack;
+    std::size_t threads;
+  };
+  for (const Way& way : {Way{64, 1}, Way{64 << 10, 2}, Way{0, 1}, Way{0, 2}}) {
+    TemporaryFolder place;
+    Processes workers(count, [&](int rank, std::ostream& say) {
+      MultiWorkerOptions options = options_of(rank, count, place.path(), 4 / count);
+      options.communication.bytes_per_pack = way.bytes_per_pack;
+      options.runtime.threads = way.threads;
+      MultiWorkerMirroredStrategy strategy(options);
+      EXPECT_EQ(strategy.num_replicas_in_sync(), 4);
+      train(strategy, kSteps);
+      say << digest_of(strategy) << ' ' << strategy.last_step();
+      return 0;
+    });
+    for (const Outcome& worker : workers.wait()) {
+      EXPECT_EQ(worker.status, 0) << worker.said;
+      EXPECT_EQ(worker.said, str(right[kSteps], ' ', kSteps)) << way.bytes_per_pack << ' ' << way.threads;
+    }
   }
 }
 INSTANTIATE_TEST_SUITE_P(Processes, Workers, ::testing::Values(1, 2, 4));
@@ -217,6 +216,106 @@ TEST(Programs, OneThatFailsEndsTheStepOfAllAndTheNextIsRight) {
   }
 }
 
+// A hundred steps, of which one worker has another one, however little it differs.
+TEST(Programs, MutantsOfOneWorkerAreRefusedOnAll) {
+  TemporaryFolder place;
+  constexpr int kMutants = 100, kKinds = 10;
+  Processes workers(2, [&](int rank, std::ostream& say) {
+    MultiWorkerMirroredStrategy strategy(options_of(rank, 2, place.path()));
+    const auto scope = strategy.scope();
+    const Variable w("w", Tensor::scalar(0.F), {.aggregation = Aggregation::kMean});
+    const Variable v("v", Tensor::scalar(1.F), {.aggregation = Aggregation::kMean});
+    const auto make = [&](int mutant, int kind) {
+      return strategy.function({kScalar}, [&](Value x) {
+        const auto is = [&](int one) { return kind == one; };
+        const float c = 1.F + static_cast<float>(mutant);
+        const auto reduce = [](ReduceOp op, const Value& value) {
+          return replica_context().all_reduce(op, value);
+        };
+        const Value a = x * (is(0) ? std::nextafter(c, 0.F) : c) + (is(1) ? c + 1.F : c);
+        const Value b = is(2) ? tanh(a) : relu(a);
+        const Value s =
+            is(3) ? reduce(ReduceOp::kMax, b) : reduce(is(4) ? ReduceOp::kMean : ReduceOp::kSum, b);
+        const Value t = is(3) ? reduce(ReduceOp::kSum, b) : reduce(ReduceOp::kMax, is(5) ? -b : b);
+        const Value more = is(6) ? reduce(ReduceOp::kSum, a) : t;
+        const Value all = is(7) ? s : s + more;
+        (is(8) ? v : w).assign(all);
+        if (is(9)) v.assign_add(all);
+      });
+    };
+    int refused = 0;
+    for (int mutant = 0; mutant < kMutants; ++mutant) {
+      const std::string why = error_of([&] { make(mutant, rank == 1 ? mutant % kKinds : -1); });
+      const bool shows_both =
+          why.find("worker:0") != std::string::npos && why.find("worker:1") != std::string::npos;
+      if (shows_both && why.find("processes_test.cpp") != std::string::npos) {
+        ++refused;
+      } else {
+        say << mutant << ": " << why << '\n';
+      }
+    }
+    // What does not differ runs.
+    make(kMutants, -1)(PerReplica<Tensor>(std::vector{Tensor::scalar(static_cast<float>(rank))}));
+    say << refused << " refused, w=" << w.copies()[0].item() << " v=" << v.copies()[0].item();
+    return 0;
+  });
+  // (101 + 202) + 202
+  for (const Outcome& worker : workers.wait()) {
+    EXPECT_EQ(worker.status, 0) << worker.said;
+    EXPECT_EQ(worker.said, "100 refused, w=505 v=1");
+  }
+}
+
+// Nobody takes it for lost. Those who wait say for whom, and so does the status of the job.
+TEST(Programs, SlowWorkersAreWaitedForAndNamed) {
+  TemporaryFolder place;
+  Processes workers(3, [&](int rank, std::ostream& say) {
+    std::mutex mutex;
+    MultiWorkerOptions options = options_of(rank, 3, place.path());
+    options.slow = 300ms;
+    options.tell = [&](const std::string& line) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      say << line << std::endl;
+    };
+    MultiWorkerMirroredStrategy strategy(options);
+    const auto scope = strategy.scope();
+    const Variable w("w", Tensor::scalar(0.F), {.aggregation = Aggregation::kSum});
+    const auto step = strategy.function({kScalar}, [&](Value x) {
+      const TensorSpec scalar{DType::kF32, {}};
+      x = current_builder()->call("work", {&x, 1}, {&scalar, 1}, [rank](KernelContext& c) {
+        if (rank == 2) std::this_thread::sleep_for(4s);
+        *c.output<float>(0).data() = c.input<float>(0)[0];
+      })[0];
+      w.assign_add(x);
+    });
+    step(PerReplica<Tensor>(std::vector{Tensor::scalar(1.F)}));
+    const std::lock_guard<std::mutex> lock(mutex);
+    say << "w=" << w.copies()[0].item() << std::endl;
+    return 0;
+  });
+  ASSERT_TRUE(workers.says(0, "waits since")) << workers.said(0);
+  FileRendezvous folder(place / "place");
+  MembershipSpec job;
+  job.worker.coordinator = folder.get("coordinator.job.0", deadline_in(10s));
+  // It is told with the next sign of life.
+  const auto says_all =
+      AllOf(HasSubstr("worker:1"), HasSubstr("waits for worker:2"), HasSubstr("processes_test.cpp:"));
+  std::string status;
+  for (int i = 0; i < 300 && !::testing::Value(status, says_all); ++i) {
+    std::this_thread::sleep_for(10ms);
+    status = Membership::status(job, deadline_in(10s));
+  }
+  EXPECT_THAT(status, says_all);
+  const std::vector<Outcome> all = workers.wait();
+  for (const Outcome& worker : all) {
+    EXPECT_EQ(worker.status, 0);
+    EXPECT_THAT(worker.said, HasSubstr("w=3"));
+  }
+  EXPECT_THAT(all[0].said, AllOf(HasSubstr("worker:0 waits since "), HasSubstr(" s for worker:2 ("),
+                                 HasSubstr("group_all_reduce '"), HasSubstr("processes_test.cpp:")));
+  EXPECT_THAT(all[2].said, Not(HasSubstr("waits")));
+}
+
 // One worker is asked to end: all save the same step and leave.
 TEST(Programs, AreAskedToStopAtTheSameStepOnAllWorkers) {
   TemporaryFolder place;
@@ -270,6 +369,84 @@ TEST(Start, TakesWhoItIsFromTheEnvironmentAndSeedsFromTheFirst) {
   EXPECT_EQ(numbers(all[0]), numbers(all[1]));
 }
 
+// --- how values are exchanged
+
+// Values of cards go through the host where NCCL cannot take them, and have the bits of one process. None are named: each worker
+// has its share of the machine's.
+TEST(Communication, OfCardsWithoutNcclGoesThroughTheHost) {
+  constexpr int kSteps = 5;
+  const std::vector<std::uint64_t> right = right_digests(kSteps);
+  TemporaryFolder place;
+  Processes workers(2, [&](int rank, std::ostream& say) {
+    MultiWorkerOptions options = options_of(rank, 2, place.path());
+    options.worker->addresses = {"127.0.0.1:7", "127.0.0.1:8"};  // on one machine
+    options.mirrored.devices = {};
+    options.runtime.backends = {std::make_shared<testing::FakeGpu>(testing::FakeGpuOptions{.devices = 5})};
+    MultiWorkerMirroredStrategy strategy(options);
+    say << strategy.description() << '\n' << strategy.worker_devices()[1] << '\n';
+    train(strategy, kSteps);
+    say << digest_of(strategy);
+    return 0;
+  });
+  const std::vector<Outcome> all = workers.wait();
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(all[rank].status, 0) << all[rank].said;
+    EXPECT_THAT(all[rank].said,
+                AllOf(HasSubstr("over Gloo at 127.0.0.1: "), HasSubstr(rank == 0 ? "\ngpu:1\n" : "\ngpu:3\n"),
+                      ::testing::EndsWith(std::to_string(right[kSteps]))));
+  }
+}
+
+TEST(Communication, InARingEndsNearOneProcess) {
+  TemporaryFolder place;
+  Processes workers(2, [&](int rank, std::ostream& say) {
+    MultiWorkerOptions options = options_of(rank, 2, place.path(), 2);
+    options.communication.in_replica_order = false;
+    MultiWorkerMirroredStrategy strategy(options);
+    EXPECT_THAT(strategy.description(), HasSubstr("in a ring"));
+    const auto scope = strategy.scope();
+    const Variable w("w", Tensor::zeros(DType::kF32, {50'000}), {.aggregation = Aggregation::kMean});
+    const auto step = strategy.function({{DType::kF32, {50'000}}}, [&](Value x) { w.assign_add(x); });
+    std::vector<Tensor> x;
+    for (int r = 0; r < 2; ++r) x.push_back(Tensor::full(DType::kF32, {50'000}, 2 * rank + r));
+    for (int k = 0; k < 4; ++k) step(PerReplica<Tensor>(x));
+    say << w.copies()[0].bit_equal(Tensor::full(DType::kF32, {50'000}, 6.));
+    return 0;
+  });
+  for (const Outcome& worker : workers.wait()) {
+    EXPECT_EQ(worker.status, 0);
+    EXPECT_EQ(worker.said, "1");
+  }
+}
+
+TEST(Communication, ThatDiffersIsRefusedOnAllWorkers) {
+  TemporaryFolder place;
+  Processes workers(2, [&](int rank, std::ostream& say) {
+    MultiWorkerOptions options = options_of(rank, 2, place.path());
+    options.communication.in_replica_order = rank == 0;
+    say << error_of([&] { MultiWorkerMirroredStrategy strategy(options); });
+    return 0;
+  });
+  for (const Outcome& worker : workers.wait())
+    EXPECT_THAT(worker.said, AllOf(HasSubstr("in_replica_order true"), HasSubstr("in_replica_order false")));
+}
+
+TEST(Communication, OverNcclIsRefusedWithItsReasonWhereNotAllCan) {
+  TemporaryFolder place;
+  Processes workers(2, [&](int rank, std::ostream& say) {
+    MultiWorkerOptions options = options_of(rank, 2, place.path());
+    options.communication.implementation = CollectiveCommunication::kNccl;
+    options.mirrored.devices = {"gpu:0"};
+    options.runtime.backends = {std::make_shared<testing::FakeGpu>()};
+    say << error_of([&] { MultiWorkerMirroredStrategy strategy(options); });
+    return 0;
+  });
+  for (const Outcome& worker : workers.wait())
+    EXPECT_THAT(worker.said, HasSubstr("communication nccl exchanges values of cards of all workers, and "));
+}
+
+// --- start
+
 TEST(Start, NamesWhoDoesNotCome) {
   TemporaryFolder place;
   Processes workers(1, [&](int, std::ostream& say) {
@@ -294,11 +471,12 @@ TEST(Start, RefusesWorkersWithOtherNumbersOfReplicas) {
 }
 
 TEST(Start, RefusesWhatDoesNotFit) {
-  EXPECT_THAT(error_of([] {
-                MultiWorkerMirroredStrategy(
-                    {.worker = WorkerSpec{}, .communication = CollectiveCommunication::kNccl});
-              }),
-              HasSubstr("nccl exchanges values of cards"));
+  EXPECT_THAT(
+      error_of([] {
+        MultiWorkerMirroredStrategy(
+            {.worker = WorkerSpec{}, .communication = {.implementation = CollectiveCommunication::kNccl}});
+      }),
+      HasSubstr("nccl exchanges values of cards"));
   EXPECT_THAT(
       error_of([] {
         MultiWorkerMirroredStrategy({.worker = WorkerSpec{}, .mirrored = {.base = {.runtime = Runtime()}}});

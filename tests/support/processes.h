@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/strategies/strategy.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::testing {
@@ -52,6 +53,7 @@ class Processes {
   Processes& operator=(const Processes&) = delete;
 
   const std::filesystem::path& folder() const { return folder_.path(); }
+  pid_t id(int rank) const { return children_[static_cast<std::size_t>(rank)]; }
   void signal(int rank, int number) const { kill(children_[static_cast<std::size_t>(rank)], number); }
   // What one has said so far.
   std::string said(int rank) const {
@@ -100,5 +102,21 @@ class Processes {
   TemporaryFolder folder_;
   std::vector<pid_t> children_;
 };
+
+// FNV-1a of the variables that a worker has: what all have alike, by the first replica there.
+inline std::uint64_t digest_of(const Strategy& strategy) {
+  std::uint64_t digest = 0xCBF29CE484222325U;
+  const auto add = [&](const void* data, std::size_t bytes) {
+    for (std::size_t i = 0; i < bytes; ++i)
+      digest = (digest ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3U;
+  };
+  for (const std::string& name : strategy.variables().names()) {
+    if (name.find("replica_") != std::string::npos) continue;
+    const Tensor value = strategy.variables().find(name)->storage().host();
+    add(name.data(), name.size());
+    add(value.raw(), value.num_bytes());
+  }
+  return digest;
+}
 
 }  // namespace lockstep::testing
