@@ -52,34 +52,6 @@ def make_step(case, batch, rank, compiled):
     return steps
 
 
-def follow(make):
-    """Rank 1: lines "CASE BATCH 0" make a step, others with a count make so many steps."""
-    made = {}
-    for line in sys.stdin:
-        case, batch, count = line.split()
-        if int(count) == 0:
-            made[case, batch] = make(case, int(batch))
-        else:
-            made[case, batch](int(count))
-
-
-def lead(make, other):
-    def make_both(case, batch):
-        def tell(count):
-            print(case, batch, count, file=other.stdin, flush=True)
-
-        tell(0)
-        mine = make(case, batch)
-
-        def steps(count):
-            tell(count)
-            return mine(count)
-
-        return steps
-
-    return make_both
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=REPLICAS)  # one each
@@ -103,9 +75,9 @@ def main():
         return make_step(case, batch, rank, arguments.compile)
 
     if rank == 1:
-        follow(make)
+        worker.follow(make)
     else:
-        worker.serve("DDP-compile" if arguments.compile else "DDP", torch.__version__, lead(make, other))
+        worker.serve("DDP-compile" if arguments.compile else "DDP", torch.__version__, worker.lead(make, other))
         other.stdin.close()
         other.wait()
     os._exit(0)  # Gloo's threads do not end by themselves

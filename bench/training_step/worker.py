@@ -111,3 +111,32 @@ def serve(name, version, make_step, plan=lambda case, batch: {}):
         except Exception as error:  # the driver goes on without this one
             print(f"{name}: {error}", file=sys.stderr)
             answer("error:", " ".join(str(error).split())[:200])
+
+
+def follow(make):
+    """Of a participant that is two processes, the other one: lines "CASE BATCH 0" make a step, others with a count make so many."""
+    made = {}
+    for line in sys.stdin:
+        case, batch, count = line.split()
+        if int(count) == 0:
+            made[case, batch] = make(case, int(batch))
+        else:
+            made[case, batch](int(count))
+
+
+def lead(make, other):
+    """For serve(): makes steps here and in the other process, which follows."""
+    def make_both(case, batch):
+        def tell(count):
+            print(case, batch, count, file=other.stdin, flush=True)
+
+        tell(0)
+        mine = make(case, batch)
+
+        def steps(count):
+            tell(count)
+            return mine(count)
+
+        return steps
+
+    return make_both
