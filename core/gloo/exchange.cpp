@@ -23,6 +23,7 @@ constexpr std::int64_t kSmall = 64 << 10;      // bytes of an input that goes wi
 constexpr int kPiecesAhead = 3;                // of another participant, that there is memory for
 constexpr std::int64_t kMostAhead = 24 << 20;  // bytes of that memory, for all others
 constexpr std::int64_t kMostAtOnce = 4 << 20;  // bytes of a message
+constexpr std::int64_t kSharedPiece = 128 << 10;
 constexpr std::uint64_t kMark = 0x33'70'65'74'73'6B'63'6CU;  // "lckstep3"
 
 std::int64_t size_in(const CommunicatorCall& call) { return static_cast<std::int64_t>(size_of(call.dtype)); }
@@ -116,7 +117,7 @@ struct GlooExchange::Mailbox {
 
   void make(GlooMesh& mesh) {
     memory.reset(new Memory);  // its data is not set to 0
-    buffer = std::make_unique<GlooBuffer>(mesh, Use::kWork, memory.get(), sizeof(Memory));
+    buffer = std::make_unique<GlooBuffer>(mesh, Use::kCollectives, memory.get(), sizeof(Memory));
   }
 };
 
@@ -132,13 +133,15 @@ struct GlooExchange::Stage {
     const auto size = static_cast<std::size_t>(bytes);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       pieces[i].reset(new Line[size / sizeof(Line)]);  // not set to 0
-      buffers[i] = std::make_unique<GlooBuffer>(mesh, Use::kWork, pieces[i].get(), size);
+      buffers[i] = std::make_unique<GlooBuffer>(mesh, Use::kCollectives, pieces[i].get(), size);
     }
   }
 };
 
-// Bytes that are combined at a time: the more the faster, but memory for them grows with the group.
+// Bytes that are combined at a time: the more the faster, but memory for them grows with the group. Through shared memory what fits into
+// a second-level cache is faster.
 std::int64_t GlooExchange::piece_bytes() const {
+  if (mesh_.shares_memory()) return kSharedPiece;
   const std::int64_t most = kMostAhead / kPiecesAhead / std::max(1, size_ - 1);
   return std::clamp(most / kSmall * kSmall, kSmall, std::int64_t{1} << 20);
 }
@@ -339,7 +342,8 @@ void GlooExchange::combine(const CommunicatorCall& call, std::span<const Part> p
     for (int i = 1; i < size_; ++i) use((rank_ + i) % size_);
   };
 
-  GlooBuffer input(mesh_, Use::kWork, in, static_cast<std::size_t>(elements_in(call, rank_, size_) * size));
+  GlooBuffer input(mesh_, Use::kCollectives, in,
+                   static_cast<std::size_t>(elements_in(call, rank_, size_) * size));
   int sends = 0;
   if (stages_.empty() && mine.count > 0) {
     std::vector<Stage> made(static_cast<std::size_t>(size_));
@@ -374,7 +378,7 @@ void GlooExchange::combine(const CommunicatorCall& call, std::span<const Part> p
       const Part& its = parts[static_cast<std::size_t>(owner)];
       if (its.count == 0) continue;
       GlooBuffer& result = results[static_cast<std::size_t>(owner)].emplace(
-          mesh_, Use::kWork, its.out, static_cast<std::size_t>(its.count * size));
+          mesh_, Use::kCollectives, its.out, static_cast<std::size_t>(its.count * size));
       if (owner == rank_) continue;
       each_piece(its, [&](std::int64_t at, std::int64_t count) {
         result.receive(owner, kResultSlot, static_cast<std::size_t>(at * size),
@@ -441,13 +445,13 @@ void GlooExchange::copy(const CommunicatorCall& call, GlooProgress& progress) {
   for (int other = 0; other < size_; ++other) {
     if (other == rank_ || (!gathers && other != call.peer)) continue;
     GlooBuffer& from = received[static_cast<std::size_t>(other)].emplace(
-        mesh_, Use::kWork, gathers ? out + other * bytes : out, static_cast<std::size_t>(bytes));
+        mesh_, Use::kCollectives, gathers ? out + other * bytes : out, static_cast<std::size_t>(bytes));
     each_message([&](std::size_t at, std::size_t some) { from.receive(other, kResultSlot, at, some); });
   }
   std::optional<GlooBuffer> own;
   int sends = 0;
   if (gathers || call.peer == rank_) {
-    own.emplace(mesh_, Use::kWork, call.in, static_cast<std::size_t>(bytes));
+    own.emplace(mesh_, Use::kCollectives, call.in, static_cast<std::size_t>(bytes));
     for (int i = 1; i < size_; ++i) {
       each_message([&](std::size_t at, std::size_t some) {
         own->send((rank_ + i) % size_, kResultSlot, at, some);

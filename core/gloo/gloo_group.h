@@ -1,4 +1,4 @@
-// core/gloo/gloo_group.h - a Communicator between processes, over Gloo's TCP connections.
+// core/gloo/gloo_group.h - a Communicator between processes, over Gloo's TCP connections, or through memory on one machine.
 //
 //   FileRendezvous place("/shared/run-42");
 //   std::unique_ptr<Communicator> comm = connect_gloo({.rank = 0, .size = 2}, place, deadline_in(60s));
@@ -8,6 +8,9 @@
 // is decided here. Every collective begins with a message from each participant to each other that states the call, so that calls
 // which do not agree are found before any array is touched. Up to 64 KiB the array itself is in that message, and everyone
 // combines all of them. Beyond, each participant combines a part, in pieces, and sends the result to the others.
+//
+// On one machine, collectives go through memory that the participants share (GlooGroupSpec::shared_memory); messages, and word of how
+// the group ends, go over the connections.
 //
 // Results have the bits of kernels::reduce_replicas() in the order of the ranks, whatever the timing, and are equal on all
 // participants. Bytes that a participant of N sends, of an array of B bytes beyond 64 KiB:
@@ -57,6 +60,9 @@ struct GlooGroupSpec {
   // where an element lies, and f16 and bf16 round at each step: their bits depend on the number of participants, and on what is
   // packed together.
   bool ring = false;
+  // If all participants (at most 32) are processes of one user on one machine and in one of its networks, collectives go through memory
+  // that they share: N times 256 KiB each. False on any of them: over the connections, as it is if the memory cannot be had.
+  bool shared_memory = true;
 };
 
 // Waits for the other participants. Throws InvalidArgument for a rank or a host that does not exist, Unavailable if connecting

@@ -124,6 +124,7 @@ void Member::fail(Failure failure) noexcept {
 void Member::set_failure(Lock& /*lock*/, Failure failure) noexcept {
   if (failure_ || is_left_) return;
   failure_ = std::move(failure);
+  mesh_.interrupt(GlooMesh::Use::kCollectives);
   mesh_.interrupt(GlooMesh::Use::kWork);
   wake_all();
 }

@@ -28,6 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kKnock{2};  // between two looks for a participant
+constexpr int kMostShared = 32;  // participants that share memory: it grows with the square of their number
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);  // others end what waits
 
 bool has_passed(Deadline deadline) { return deadline && Clock::now() >= *deadline; }
@@ -113,8 +114,35 @@ void GlooMesh::connect(Rendezvous& rendezvous, Deadline deadline, const std::sto
     const std::vector<char> address = context_->createPair(other)->address().bytes();
     own.append(address.begin(), address.end());
   }
+  std::unique_ptr<SharedRings> rings;
+  if (spec_.size > 1) {
+    if (spec_.shared_memory && spec_.size <= kMostShared) rings = SharedRings::make(spec_.rank, spec_.size);
+    rendezvous.set(key(str("memory-", spec_.rank)), rings == nullptr ? "none" : rings->description());
+  }
   rendezvous.set(key(str("member-", spec_.rank)), own);
   connect_pairs(addresses_of_others(rendezvous, deadline, stop), deadline, stop);
+  if (spec_.size > 1) share_memory(std::move(rings), rendezvous, deadline, stop);
+}
+
+// What another participant has left at the rendezvous.
+std::string GlooMesh::said_by(int other, std::string_view what, Rendezvous& rendezvous, Deadline deadline,
+                              const std::stop_token& stop) const {
+  const std::string wanted = key(str(what, other));
+  while (!rendezvous.has(wanted)) {
+    if (stop.stop_requested())
+      throw Error(ErrorCode::kCancelled, str("group '", spec_.name, "': joining it was given up"));
+    if (has_passed(deadline)) {
+      std::string missing;
+      for (int rank = 0; rank < spec_.size; ++rank) {
+        if (!rendezvous.has(key(str(what, rank)))) missing += str(missing.empty() ? "" : ", ", rank);
+      }
+      throw Error(
+          ErrorCode::kDeadlineExceeded,
+          str("group '", spec_.name, "' did not come together in time: missing are members ", missing));
+    }
+    std::this_thread::sleep_for(kKnock);
+  }
+  return rendezvous.get(wanted, deadline);
 }
 
 // What each participant listens at for this one, by rank.
@@ -123,22 +151,7 @@ std::vector<std::string> GlooMesh::addresses_of_others(Rendezvous& rendezvous, D
   std::vector<std::string> addresses(static_cast<std::size_t>(spec_.size));
   for (int other = 0; other < spec_.size; ++other) {
     if (other == spec_.rank) continue;
-    const std::string wanted = key(str("member-", other));
-    while (!rendezvous.has(wanted)) {
-      if (stop.stop_requested())
-        throw Error(ErrorCode::kCancelled, str("group '", spec_.name, "': joining it was given up"));
-      if (has_passed(deadline)) {
-        std::string missing;
-        for (int rank = 0; rank < spec_.size; ++rank) {
-          if (!rendezvous.has(key(str("member-", rank)))) missing += str(missing.empty() ? "" : ", ", rank);
-        }
-        throw Error(
-            ErrorCode::kDeadlineExceeded,
-            str("group '", spec_.name, "' did not come together in time: missing are members ", missing));
-      }
-      std::this_thread::sleep_for(kKnock);
-    }
-    const std::string all = rendezvous.get(wanted, deadline);
+    const std::string all = said_by(other, "member-", rendezvous, deadline, stop);
     const auto others = static_cast<std::size_t>(spec_.size - 1);
     if (all.empty() || all.size() % others != 0)
       throw Error(ErrorCode::kUnavailable, str("group '", spec_.name, "': what member ", other,
@@ -149,6 +162,27 @@ std::vector<std::string> GlooMesh::addresses_of_others(Rendezvous& rendezvous, D
         all.substr(place * (all.size() / others), all.size() / others);
   }
   return addresses;
+}
+
+// Either all participants use memory that they share, or nobody does: whether all are on one machine follows from what all read, and
+// whether all have found the memory of the others is told.
+void GlooMesh::share_memory(std::unique_ptr<SharedRings> own, Rendezvous& rendezvous, Deadline deadline,
+                            const std::stop_token& stop) {
+  std::vector<std::string> descriptions(static_cast<std::size_t>(spec_.size));
+  for (int rank = 0; rank < spec_.size; ++rank)
+    descriptions[static_cast<std::size_t>(rank)] = said_by(rank, "memory-", rendezvous, deadline, stop);
+  for (const std::string& one : descriptions) {
+    if (!SharedRings::are_near(descriptions[0], one)) return;
+  }
+  bool has_all = own != nullptr;
+  for (int other = 0; has_all && other < spec_.size; ++other)
+    has_all = other == spec_.rank || own->join(other, descriptions[static_cast<std::size_t>(other)]);
+  rendezvous.set(key(str("shares-", spec_.rank)), has_all ? "yes" : "no");
+  for (int rank = 0; rank < spec_.size; ++rank)
+    has_all = said_by(rank, "shares-", rendezvous, deadline, stop) == "yes" && has_all;
+  if (!has_all) return;
+  own->close_door();
+  rings_ = std::move(own);
 }
 
 // Gloo waits for each connection, on a thread of its own here, so that a deadline can end it. All participants connect in the order
@@ -217,6 +251,7 @@ void GlooMesh::connect_pairs(const std::vector<std::string>& addresses, Deadline
 void GlooMesh::interrupt(Use use) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   interrupted_[static_cast<std::size_t>(use)] = true;
+  if (use == Use::kCollectives && rings_ != nullptr) rings_->interrupt();
   for (GlooBuffer* const buffer : buffers_[static_cast<std::size_t>(use)]) {
     buffer->buffer_->abortWaitSend();
     buffer->buffer_->abortWaitRecv();
@@ -224,6 +259,7 @@ void GlooMesh::interrupt(Use use) noexcept {
 }
 
 void GlooMesh::close() noexcept {
+  interrupt(Use::kCollectives);
   interrupt(Use::kWork);
   interrupt(Use::kControl);
   if (context_ == nullptr) return;
@@ -242,14 +278,22 @@ void GlooMesh::close() noexcept {
 GlooBuffer::GlooBuffer(GlooMesh& mesh, GlooMesh::Use use, const void* memory, std::size_t bytes)
     : mesh_(mesh),
       use_(use),
+      rings_(use == GlooMesh::Use::kCollectives ? mesh.rings_.get() : nullptr),
       // What is sent from is not written to.
       // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast)
-      buffer_(mesh.context_->createUnboundBuffer(const_cast<void*>(memory), bytes)) {
+      memory_(static_cast<std::byte*>(const_cast<void*>(memory))) {
+  if (rings_ != nullptr) return;
+  buffer_ = mesh.context_->createUnboundBuffer(memory_, bytes);
   const std::lock_guard<std::mutex> lock(mesh_.mutex_);
   mesh_.buffers_[static_cast<std::size_t>(use_)].insert(this);
 }
 
 GlooBuffer::~GlooBuffer() {
+  if (rings_ != nullptr) {
+    rings_->forget(sends_);
+    rings_->forget(receives_);
+    return;
+  }
   const std::lock_guard<std::mutex> lock(mesh_.mutex_);
   mesh_.buffers_[static_cast<std::size_t>(use_)].erase(this);
 }
@@ -260,16 +304,19 @@ void GlooBuffer::check() const {
 }
 
 void GlooBuffer::send(int to, std::uint64_t slot, std::size_t at, std::size_t bytes) {
+  if (rings_ != nullptr) return rings_->send(to, slot, memory_ + at, bytes, sends_);
   check();
   over_gloo([&] { buffer_->send(to, slot, at, bytes); });
 }
 
 void GlooBuffer::receive(int from, std::uint64_t slot, std::size_t at, std::size_t bytes) {
+  if (rings_ != nullptr) return rings_->receive(from, slot, memory_ + at, bytes, receives_);
   check();
   over_gloo([&] { buffer_->recv(from, slot, at, bytes); });
 }
 
 void GlooBuffer::await_sent() {
+  if (rings_ != nullptr) return rings_->await(sends_);
   check();
   bool is_done = false;
   over_gloo([&] { is_done = buffer_->waitSend(nullptr, kForever); });
@@ -277,6 +324,7 @@ void GlooBuffer::await_sent() {
 }
 
 void GlooBuffer::await_received() {
+  if (rings_ != nullptr) return rings_->await(receives_);
   check();
   bool is_done = false;
   over_gloo([&] { is_done = buffer_->waitRecv(nullptr, kForever); });

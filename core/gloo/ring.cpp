@@ -53,7 +53,7 @@ void GlooExchange::go_round(const CommunicatorCall& call, GlooProgress& progress
     for (std::int64_t begin = 0; begin < part.count; begin += piece)
       use(begin, std::min(piece, part.count - begin));
   };
-  GlooBuffer whole(mesh_, GlooMesh::Use::kWork, out, at(call.count));
+  GlooBuffer whole(mesh_, GlooMesh::Use::kCollectives, out, at(call.count));
   int sends = 0;
   const auto send = [&](const Part& part, std::uint64_t slot, std::int64_t begin, std::int64_t count) {
     whole.send(next, slot, at(part.begin + begin), at(count));
@@ -66,7 +66,8 @@ void GlooExchange::go_round(const CommunicatorCall& call, GlooProgress& progress
   std::array<Incoming, 2> stages;
   for (Incoming& stage : stages) {
     stage.memory.reset(new std::byte[at(largest)]);  // not set to 0
-    stage.buffer = std::make_unique<GlooBuffer>(mesh_, GlooMesh::Use::kWork, stage.memory.get(), at(largest));
+    stage.buffer =
+        std::make_unique<GlooBuffer>(mesh_, GlooMesh::Use::kCollectives, stage.memory.get(), at(largest));
   }
   const int steps = size_ - 1;
   const auto expect = [&](int step) {

@@ -3,6 +3,9 @@
 // Messages between two participants are matched in order, slot by slot. One that is shorter than the memory it is received into is
 // fine; a longer one ends the process that receives it, inside Gloo: its length is known beforehand, or bounded.
 //
+// If all participants are on one machine, messages of collectives go through memory that they share (shared_rings.h). All others, and
+// word of how the group ends, go over the connections.
+//
 // Thread safety: any thread; a buffer, one thread at a time.
 #pragma once
 
@@ -21,6 +24,7 @@
 #include "lockstep/core/communicators/communicator.h"
 #include "lockstep/core/communicators/rendezvous.h"
 #include "lockstep/core/gloo/gloo_group.h"
+#include "lockstep/core/gloo/internal/shared_rings.h"
 
 namespace gloo::transport {
 class Context;
@@ -43,7 +47,8 @@ class GlooBuffer;
 
 class GlooMesh {
  public:
-  enum class Use : std::uint8_t { kWork, kControl };
+  // kCollectives: one thread at a time sends, receives and waits.
+  enum class Use : std::uint8_t { kCollectives, kWork, kControl };
 
   // Waits for the other participants. Throws as connect_gloo().
   GlooMesh(const GlooGroupSpec& spec, Rendezvous& rendezvous, Deadline deadline, const std::stop_token& stop);
@@ -51,6 +56,8 @@ class GlooMesh {
   GlooMesh(const GlooMesh&) = delete;
   GlooMesh& operator=(const GlooMesh&) = delete;
 
+  // Do messages of collectives go through memory?
+  bool shares_memory() const { return rings_ != nullptr; }
   // Whoever waits on a buffer of this use, now or later, gets GlooInterrupted.
   void interrupt(Use use) noexcept;
   // Ends all connections.
@@ -64,14 +71,20 @@ class GlooMesh {
                                                const std::stop_token& stop);
   void connect_pairs(const std::vector<std::string>& addresses, Deadline deadline,
                      const std::stop_token& stop);
+  std::string said_by(int other, std::string_view what, Rendezvous& rendezvous, Deadline deadline,
+                      const std::stop_token& stop) const;
+  void share_memory(std::unique_ptr<SharedRings> own, Rendezvous& rendezvous, Deadline deadline,
+                    const std::stop_token& stop);
   std::string key(std::string_view what) const;
 
   const GlooGroupSpec spec_;
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::transport::Context> context_;
-  std::mutex mutex_;  // of what follows
-  std::set<GlooBuffer*> buffers_[2];
-  bool interrupted_[2] = {false, false};
+  std::mutex mutex_;                  // of what follows
+  std::set<GlooBuffer*> buffers_[3];  // by use
+  bool interrupted_[3] = {false, false, false};
+  std::unique_ptr<SharedRings>
+      rings_;  // of one machine; null: messages of collectives go over the connections
 };
 
 // Memory that is sent or received into. Once it is destroyed, nothing touches the memory.
@@ -95,7 +108,10 @@ class GlooBuffer {
 
   GlooMesh& mesh_;
   const GlooMesh::Use use_;
-  std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+  SharedRings* const rings_;  // of this use; null: over the connections
+  std::byte* const memory_;
+  RingTransfers sends_, receives_;
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;  // over the connections
 };
 
 }  // namespace lockstep::internal

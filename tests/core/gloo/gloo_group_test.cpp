@@ -1,11 +1,12 @@
-// Tests: core/gloo/gloo_group.cpp, core/gloo/member.cpp, core/gloo/member_end.cpp, core/gloo/exchange.cpp, core/gloo/ring.cpp, core/gloo/mesh.cpp
+// Tests: core/gloo/gloo_group.cpp, core/gloo/member.cpp, core/gloo/member_end.cpp, core/gloo/exchange.cpp, core/gloo/ring.cpp, core/gloo/mesh.cpp, core/gloo/shared_rings.cpp
 // Most of these tests play all participants in one process: a call returns at once, and whoever waits for it, or else a thread of the
-// participant, goes on with it.
+// participant, goes on with it. Collectives go through shared memory, or with LOCKSTEP_TEST_CONNECTIONS set over the connections.
 #include "lockstep/core/gloo/gloo_group.h"
 
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -41,6 +42,12 @@ constexpr DType kF32 = DType::kF32;
 
 std::size_t place(int rank) { return static_cast<std::size_t>(rank); }
 
+std::unique_ptr<Communicator> connected(GlooGroupSpec spec, Rendezvous& rendezvous, Deadline deadline = {},
+                                        const std::stop_token& stop = {}) {
+  if (std::getenv("LOCKSTEP_TEST_CONNECTIONS") != nullptr) spec.shared_memory = false;
+  return connect_gloo(spec, rendezvous, deadline, stop);
+}
+
 // All participants of a group.
 struct Team {
   explicit Team(int size, std::chrono::milliseconds patience = 10s, int rings = 0) : comms(place(size)) {
@@ -49,8 +56,8 @@ struct Team {
     for (int rank = 0; rank < size; ++rank) {
       threads.emplace_back([&, rank] {
         comms[place(rank)] =
-            connect_gloo({.rank = rank, .size = size, .patience = patience, .ring = rank < rings}, rendezvous,
-                         deadline_in(30s));
+            connected({.rank = rank, .size = size, .patience = patience, .ring = rank < rings}, rendezvous,
+                      deadline_in(30s));
       });
     }
   }
@@ -480,8 +487,8 @@ TEST(GlooDeclining, RunsAreCommittedByAllOrByNone) {
   for (std::uint64_t seed = 1; seed <= 2; ++seed) {
     InProcessRendezvous rendezvous;
     testing::expect_one_outcome(
-        3, [&](int rank) { return connect_gloo({.rank = rank, .size = 3}, rendezvous, deadline_in(30s)); },
-        seed, 60);
+        3, [&](int rank) { return connected({.rank = rank, .size = 3}, rendezvous, deadline_in(30s)); }, seed,
+        60);
   }
 }
 
@@ -641,7 +648,7 @@ TEST(GlooDeadline, OfAMessageNamesTheOtherEnd) {
 TEST(GlooDeadline, HoldsForComingTogether) {
   InProcessRendezvous rendezvous;
   try {
-    static_cast<void>(connect_gloo({.rank = 1, .size = 3}, rendezvous, deadline_in(20ms)));
+    static_cast<void>(connected({.rank = 1, .size = 3}, rendezvous, deadline_in(20ms)));
     FAIL() << "nobody else came";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kDeadlineExceeded);
@@ -654,13 +661,13 @@ TEST(GlooDeadline, HoldsForConnecting) {
   InProcessRendezvous first, second;
   std::unique_ptr<Communicator> gone;
   std::jthread other([&] {
-    EXPECT_THROW(static_cast<void>(connect_gloo({.rank = 1, .size = 2}, first, deadline_in(100ms))), Error);
+    EXPECT_THROW(static_cast<void>(connected({.rank = 1, .size = 2}, first, deadline_in(100ms))), Error);
   });
   const std::string address = first.get("world.0/member-1", deadline_in(10s));
   other.join();
   second.set("world.0/member-1", address);
   try {
-    static_cast<void>(connect_gloo({.rank = 0, .size = 2}, second, deadline_in(100ms)));
+    static_cast<void>(connected({.rank = 0, .size = 2}, second, deadline_in(100ms)));
     FAIL() << "nobody listens";
   } catch (const Error& error) {
     EXPECT_THAT(error.code(), AnyOf(ErrorCode::kDeadlineExceeded, ErrorCode::kUnavailable));
@@ -676,7 +683,7 @@ TEST(GlooDeadline, JoiningCanBeGivenUp) {
     stop.request_stop();
   });
   try {
-    static_cast<void>(connect_gloo({.rank = 0, .size = 2}, rendezvous, {}, stop.get_token()));
+    static_cast<void>(connected({.rank = 0, .size = 2}, rendezvous, {}, stop.get_token()));
     FAIL() << "nobody else came";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kCancelled);
@@ -691,7 +698,7 @@ pid_t child_of(const std::filesystem::path& folder, int sums, const std::functio
   if (child != 0) return child;
   try {
     FileRendezvous rendezvous(folder);
-    const auto comm = connect_gloo({.rank = 1, .size = 2}, rendezvous, deadline_in(30s));
+    const auto comm = connected({.rank = 1, .size = 2}, rendezvous, deadline_in(30s));
     for (int i = 0; i < sums; ++i) {
       std::vector<float> values(50'000, 1.0F);
       comm->all_reduce(kSum, kF32, values.data(), values.data(), 50'000, deadline_in(30s)).wait();
@@ -707,7 +714,7 @@ TEST(GlooProcesses, AddUp) {
   const TemporaryFolder folder;
   const pid_t child = child_of(folder.path(), 3, [] {});
   FileRendezvous rendezvous(folder.path());
-  const auto comm = connect_gloo({.rank = 0, .size = 2}, rendezvous, deadline_in(30s));
+  const auto comm = connected({.rank = 0, .size = 2}, rendezvous, deadline_in(30s));
   for (int i = 0; i < 3; ++i) {
     std::vector<float> values(50'000, 2.0F);
     comm->all_reduce(kSum, kF32, values.data(), values.data(), 50'000, deadline_in(30s)).wait();
@@ -723,7 +730,7 @@ TEST(GlooProcesses, OneThatIsKilledIsNamed) {
   const TemporaryFolder folder;
   const pid_t child = child_of(folder.path(), 2, [] { kill(getpid(), SIGKILL); });
   FileRendezvous rendezvous(folder.path());
-  const auto comm = connect_gloo({.rank = 0, .size = 2}, rendezvous, deadline_in(30s));
+  const auto comm = connected({.rank = 0, .size = 2}, rendezvous, deadline_in(30s));
   Failed failure;
   for (int i = 0; i < 3; ++i) {
     std::vector<float> values(50'000, 2.0F);
@@ -739,7 +746,7 @@ TEST(GlooProcesses, OneThatIsStoppedInTheMidstIsNamed) {
   const TemporaryFolder folder;
   const pid_t child = child_of(folder.path(), 1'000'000, [] {});
   FileRendezvous rendezvous(folder.path());
-  const auto comm = connect_gloo({.rank = 0, .size = 2, .patience = 1s}, rendezvous, deadline_in(30s));
+  const auto comm = connected({.rank = 0, .size = 2, .patience = 1s}, rendezvous, deadline_in(30s));
   std::jthread stopper([&] {
     std::this_thread::sleep_for(100ms);
     kill(child, SIGSTOP);
@@ -767,14 +774,14 @@ TEST(GlooProcesses, AMembershipEndsTheGroupOfOneThatIsStopped) {
   if (child == 0) {
     try {
       const auto membership = join(1);
-      const auto comm = connect_gloo({.rank = 1, .size = 2}, *membership, deadline_in(30s));
+      const auto comm = connected({.rank = 1, .size = 2}, *membership, deadline_in(30s));
       raise(SIGSTOP);
     } catch (...) {
     }
     _exit(0);
   }
   const auto membership = join(0);
-  const auto comm = connect_gloo({.rank = 0, .size = 2, .patience = 100s}, *membership, deadline_in(30s));
+  const auto comm = connected({.rank = 0, .size = 2, .patience = 100s}, *membership, deadline_in(30s));
   membership->when_lost([&](const LostMember& lost) { comm->abort(lost.error()); });
   float x = 1;
   expect_lost(small_sum(*comm, &x), "worker:1 (127.0.0.1) is lost: silent for ");
@@ -787,7 +794,7 @@ TEST(GlooProcesses, LeavingDoesNotWaitForOneThatIsStopped) {
   const TemporaryFolder folder;
   const pid_t child = child_of(folder.path(), 1, [] { raise(SIGSTOP); });
   FileRendezvous rendezvous(folder.path());
-  auto comm = connect_gloo({.rank = 0, .size = 2, .patience = 500ms}, rendezvous, deadline_in(30s));
+  auto comm = connected({.rank = 0, .size = 2, .patience = 500ms}, rendezvous, deadline_in(30s));
   std::vector<float> values(50'000, 2.0F);
   comm->all_reduce(kSum, kF32, values.data(), values.data(), 50'000, deadline_in(30s)).wait();
   int status = 0;
@@ -843,7 +850,7 @@ TEST(GlooArguments, AreRefused) {
   InProcessRendezvous rendezvous;
   const auto refuse = [&](const GlooGroupSpec& spec, const char* why) {
     try {
-      static_cast<void>(connect_gloo(spec, rendezvous, deadline_in(1s)));
+      static_cast<void>(connected(spec, rendezvous, deadline_in(1s)));
       FAIL() << why;
     } catch (const InvalidArgument& error) {
       EXPECT_THAT(error.message(), HasSubstr(why));
@@ -859,7 +866,7 @@ TEST(GlooArguments, AreRefused) {
 TEST(GlooArguments, AHostOfAnotherMachineIsRefused) {
   InProcessRendezvous rendezvous;
   try {
-    static_cast<void>(connect_gloo({.rank = 0, .size = 1, .host = "192.0.2.1"}, rendezvous, deadline_in(1s)));
+    static_cast<void>(connected({.rank = 0, .size = 1, .host = "192.0.2.1"}, rendezvous, deadline_in(1s)));
     FAIL() << "that address is for documentation";
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.message(), HasSubstr("'192.0.2.1' is not one of this machine"));
@@ -869,7 +876,7 @@ TEST(GlooArguments, AHostOfAnotherMachineIsRefused) {
 TEST(GlooArguments, WhatIsNoAddressIsRefused) {
   InProcessRendezvous rendezvous;
   rendezvous.set("world.0/member-1", "");
-  EXPECT_THROW(static_cast<void>(connect_gloo({.rank = 0, .size = 2}, rendezvous, deadline_in(1s))), Error);
+  EXPECT_THROW(static_cast<void>(connected({.rank = 0, .size = 2}, rendezvous, deadline_in(1s))), Error);
 }
 
 }  // namespace
