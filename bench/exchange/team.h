@@ -26,6 +26,7 @@ class Exchanger {
 using MakeExchanger =
     std::function<std::unique_ptr<Exchanger>(int rank, int size, const std::string& folder)>;
 std::unique_ptr<Exchanger> make_lockstep(int rank, int size, const std::string& folder);
+std::unique_ptr<Exchanger> make_connected(int rank, int size, const std::string& folder);
 std::unique_ptr<Exchanger> make_gloo_ring(int rank, int size, const std::string& folder);
 
 class Team {

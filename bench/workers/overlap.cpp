@@ -53,10 +53,12 @@ double measure(int rank, int workers, std::chrono::microseconds layer, const std
                          VariableOptions{.aggregation = Aggregation::kMean});
   const auto step = strategy.function({spec}, [&](Value x) {
     for (const Variable& w : weights) {
-      x = current_builder()->call("layer", {&x, 1}, {&spec, 1}, [layer](KernelContext& c) {
+      const auto body = [layer](KernelContext& c) {
         std::this_thread::sleep_for(layer);
         std::ranges::copy(c.input<float>(0), c.output<float>(0).begin());
-      })[0];
+      };
+      x = current_builder()->call("layer", {&x, 1}, {&spec, 1}, body,
+                                  {.seconds = std::chrono::duration<double>(layer).count()})[0];
       w.assign_sub(x);
     }
   });
