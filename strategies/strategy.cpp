@@ -6,6 +6,7 @@
 #include <set>
 
 #include "lockstep/core/communicators/group.h"
+#include "lockstep/core/communicators/group_round.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/membership/membership.h"
 #include "lockstep/graph/build/regions.h"
@@ -275,7 +276,24 @@ Tensor Strategy::compute(Graph graph, const std::vector<Tensor>& feeds, SourceSi
   passes.add(make_order_collectives());
   PassContext context{.topology = &runtime_.topology()};
   passes.run(graph, context, {.verify = checks_});
-  return compile(std::move(graph), runtime_, {}, site).run(feeds)[0];
+  const Program program = compile(std::move(graph), runtime_, {}, site);
+  Tensor result;
+  name_losses([&] { result = program.run(feeds)[0]; });
+  return result;
+}
+
+void Strategy::run_round(const std::function<void(GroupRound&)>& body) const {
+  name_losses([&] { lockstep::run_round(runtime_.group(internal::kWorkersGroup), body); });
+}
+
+void Strategy::name_losses(const std::function<void()>& exchanges) const {
+  try {
+    exchanges();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kUnavailable && !find_declined(std::current_exception()))
+      after_run(0, &error);
+    throw;
+  }
 }
 
 void Strategy::after_run(std::uint64_t /*steps*/, const Error* /*failure*/) const {}

@@ -54,6 +54,7 @@
 
 namespace lockstep {
 
+class GroupRound;
 class Membership;
 
 // The options that every strategy takes besides its devices.
@@ -300,6 +301,10 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
                                 std::span<const PerReplica<Value>> arguments, std::string_view method,
                                 SourceSite site = SourceSite::current());
 
+  // Of several workers: what all do together outside of functions, at the same point of the program
+  // (core/communicators/group_round.h). Errors name a worker that is lost, as those of functions do.
+  void run_round(const std::function<void(GroupRound&)>& body) const;
+
  protected:
   // Devices: one per replica, in their order; any spelling. Throws InvalidArgument for an empty list, a
   // device that is listed twice, and one that the runtime does not have.
@@ -316,6 +321,7 @@ class LOCKSTEP_API Strategy : public internal::Tracer, public internal::RemovedS
   // Runs the strategy's passes on the step graph and compiles the result. An error that knows no line gets
   // that of the method's call.
   Step finish_step(Step::Parts parts, std::string_view method, const SourceSite& site);
+  void name_losses(const std::function<void()>& exchanges) const;
   template <class F>
   auto named_function(std::vector<InputSpec> inputs, F fn, std::string_view method, SourceSite site) {
     return internal::make_function<Value>(

@@ -27,7 +27,6 @@ namespace {
 
 using internal::LogicalVariable;
 
-constexpr std::string_view kWorld = "world";  // the group of a strategy over several workers
 constexpr std::int64_t kSaves = 0x73'61'76'65'73, kRestores = 0x72'65'73'74'6F'72'65;
 
 // A variable of this worker; `is_own`: each replica has its own value.
@@ -202,13 +201,12 @@ void meet(GroupRound& round, std::int64_t method, std::uint64_t step, std::size_
 
 struct WorkerCheckpoints::State {
   State(Strategy& given, std::filesystem::path folder, CheckpointSeriesOptions options)
-      : strategy(given),
-        group(given.worker().count > 1 ? &given.runtime().group(kWorld) : nullptr),
-        limits(options.limits) {
+      : strategy(given), limits(options.limits) {
     options.generation = given.worker().generation;
-    if (group == nullptr || is_first()) series.emplace(std::move(folder), std::move(options));
+    if (is_alone() || is_first()) series.emplace(std::move(folder), std::move(options));
   }
 
+  bool is_alone() const { return strategy.worker().count == 1; }
   bool is_first() const { return strategy.worker().is_chief(); }
   VariableStore& store() const { return strategy.variables(); }
   void save(GroupRound& round);
@@ -219,7 +217,6 @@ struct WorkerCheckpoints::State {
               const SeriesRestore& restored) const;
 
   Strategy& strategy;
-  Group* group;  // null: one worker
   ReadLimits limits;
   std::optional<CheckpointSeries> series;  // of the worker that writes
   std::unique_ptr<VariableStore> saved;    // there: what is saved
@@ -338,25 +335,25 @@ WorkerCheckpoints::WorkerCheckpoints(Strategy& strategy, std::filesystem::path f
 WorkerCheckpoints::~WorkerCheckpoints() = default;
 
 void WorkerCheckpoints::save() {
-  if (state_->group == nullptr) return state_->series->save(state_->store());
-  run_round(*state_->group, [this](GroupRound& round) { state_->save(round); });
+  if (state_->is_alone()) return state_->series->save(state_->store());
+  state_->strategy.run_round([this](GroupRound& round) { state_->save(round); });
 }
 
 void WorkerCheckpoints::wait() {
-  if (state_->group == nullptr) return state_->series->wait();
-  run_round(*state_->group, [this](GroupRound&) {
+  if (state_->is_alone()) return state_->series->wait();
+  state_->strategy.run_round([this](GroupRound&) {
     if (state_->series) state_->series->wait();
   });
 }
 
 std::optional<SeriesRestore> WorkerCheckpoints::restore_latest(const RestoreOptions& options,
                                                                SourceSite site) {
-  if (state_->group == nullptr) return state_->series->restore_latest(state_->store(), options, site);
+  if (state_->is_alone()) return state_->series->restore_latest(state_->store(), options, site);
   const StoreAtRest rest(state_->store(), StoreAtRest::Access::kWrite);
   std::vector<OfWorker> variables;
   VariableStore world;
   std::optional<SeriesRestore> restored;
-  run_round(*state_->group, [&](GroupRound& round) {
+  state_->strategy.run_round([&](GroupRound& round) {
     variables = variables_of(rest);
     restored = state_->read(round, variables, world, options, site);
   });

@@ -16,8 +16,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr const char* kWorld = "world";  // the group of a strategy over several workers
-constexpr int kTurns = 8;                // in which a worker is the last to send
+constexpr int kTurns = 8;  // in which a worker is the last to send
 constexpr std::chrono::microseconds kLater{300};
 constexpr std::int64_t kPiece = 1 << 20;  // bytes of the texts that are under way
 
@@ -89,7 +88,7 @@ std::string gather_chrome_traces(const Trace& trace, const Strategy& strategy,
     return internal::chrome_file({&events, 1}, {{"dropped_events", trace.dropped}});
   }
   std::string file;
-  run_round(strategy.runtime().group(kWorld), [&](GroupRound& round) {
+  strategy.run_round([&](GroupRound& round) {
     const auto rank = static_cast<std::size_t>(round.rank());
     const Clocks clocks = compare_clocks(round);
     // When each recorder began, by the first worker's clock: the earliest is the beginning of all.

@@ -19,6 +19,7 @@
 #include "lockstep/core/membership/membership.h"
 #include "lockstep/graph/ops/ops.h"
 #include "lockstep/graph/train/optimizer.h"
+#include "lockstep/io/state/worker_checkpoints.h"
 #include "lockstep/strategies/multi_worker.h"
 #include "lockstep/testing/fake_gpu.h"
 #include "support/strategy_test.h"
@@ -173,6 +174,36 @@ TEST(LostWorkers, ThatStandStillAreNamed) {
   workers.signal(2, SIGSTOP);
   expect_survivors(workers, 2, right);
   workers.signal(2, SIGCONT);
+}
+
+// A connection may tell of the loss before the membership does, and knows no names.
+TEST(LostWorkers, AreNamedOutsideOfFunctionsToo) {
+  for (const bool saves : {true, false}) {
+    for (int round = 0; round < 3; ++round) {
+      TemporaryFolder place;
+      Processes workers(3, [&](int rank, std::ostream& say) {
+        MultiWorkerMirroredStrategy strategy(options_of(rank, 3, place.path()));
+        const auto scope = strategy.scope();
+        const Variable w("w", Tensor::full(DType::kF32, {1000}, 1));
+        WorkerCheckpoints checkpoints(strategy, place.path() / "checkpoints");
+        checkpoints.save();
+        say << "saved" << std::endl;
+        if (rank == 1) std::this_thread::sleep_for(60s);
+        say << error_of([&] {
+          if (saves) {
+            checkpoints.save();
+          } else {
+            strategy.reduce(ReduceOp::kSum, PerReplica<Tensor>(std::vector{Tensor::scalar(1.F)}));
+          }
+        });
+        return 0;
+      });
+      for (const int rank : {0, 1, 2}) ASSERT_TRUE(workers.says(rank, "saved\n")) << workers.said(rank);
+      workers.signal(1, SIGKILL);
+      const std::vector<Outcome> all = workers.wait(1);
+      for (const std::size_t rank : {0U, 2U}) EXPECT_THAT(all[rank].said, HasSubstr("worker:1 ")) << saves;
+    }
+  }
 }
 
 TEST(Programs, ThatDifferAreRefusedOnAllWorkers) {
