@@ -5,8 +5,10 @@
 #include <compare>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/graph/run/internal/start_order.h"
 
 namespace lockstep::internal {
 
@@ -128,6 +130,16 @@ class Clusterer {
       }
       deepest = std::max(deepest, level[i] + 1);
     }
+    if (is_in_turn()) {
+      const std::vector<std::uint32_t> order = start_order(phases_);
+      const auto turns = static_cast<std::uint32_t>(order.size());
+      for (std::uint32_t turn = 0; turn < turns; ++turn) level[order[turn]] = turn;
+      for (std::size_t i = 0; i < phases_.size(); ++i) {
+        if (phases_[i].commit) level[i] += turns - gate_level_;
+      }
+      deepest += turns - gate_level_;
+      gate_level_ = turns;
+    }
     levels_.resize(deepest);
     for (std::uint32_t i = 0; i < phases_.size(); ++i) levels_[level[i]].push_back(i);
     height_.assign(phases_.size(), 0);
@@ -138,6 +150,9 @@ class Clusterer {
     }
   }
 
+  // With one lane, a call that does not start anything only keeps others from being started: each phase is a level of its own.
+  bool is_in_turn() const { return options_.lanes < 2 && options_.by_cost && has_awaits_; }
+
   void add_gate() {
     Draft gate;
     gate.gate = true;
@@ -147,6 +162,7 @@ class Clusterer {
     drafts_.push_back(std::move(gate));
     single_ = kNone;
     singles_.clear();
+    last_singles_.clear();
   }
 
   void add_level(std::uint32_t level) {
@@ -279,6 +295,10 @@ class Clusterer {
     if (single_ == kNone) {
       single_ = static_cast<std::uint32_t>(drafts_.size());
       start_draft(level);
+      if (is_in_turn()) {
+        const auto [before, first] = last_singles_.try_emplace(class_, single_);
+        if (!first && before->second != single_) link(single_, std::exchange(before->second, single_));
+      }
     }
     Draft& draft = drafts_[single_];
     draft.level = level;
@@ -519,6 +539,8 @@ class Clusterer {
   std::vector<std::uint32_t> classes_;              // by phase; empty: all are in one
   std::uint32_t class_ = 0;                         // of the drafts that are being made
   std::map<std::uint32_t, std::uint32_t> singles_;  // by class: its cluster that uncut levels continue
+  std::map<std::uint32_t, std::uint32_t>
+      last_singles_;  // by class: the last such cluster, which the next one follows
   bool has_commit_ = false;
   std::uint32_t gate_level_ = 0;
   std::uint32_t gate_ = kNone;

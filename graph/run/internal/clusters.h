@@ -15,7 +15,8 @@
 //
 // A call may go on after it has returned: then its phase `starts` something, and the next phase `awaits` its
 // end. Each such await is a cluster of its own, which also waits for an arrival from outside. Calls that come
-// behind different awaits never share a cluster, so that nothing waits for an end that it does not need.
+// behind different awaits never share a cluster, so that nothing waits for an end that it does not need. With one lane, calls come
+// in the order of start_order(): first what leads to a start soonest.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Tests: graph/run/clusters.cpp
+// Tests: graph/run/clusters.cpp, graph/run/start_order.cpp
 #include "lockstep/graph/run/internal/clusters.h"
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/graph/run/internal/start_order.h"
 #include "support/random_phases.h"
 
 namespace lockstep {
@@ -289,6 +290,58 @@ TEST(Clusters, AChainThatEndsInTheCommitPassesTheGate) {
   phases.push_back(phase({5}, 1e-6, 1, true));
   expect_valid(phases, {2, true});
   expect_valid(phases, {4, true});
+}
+
+// --- one lane
+
+// Layers of 10 ms; of every other layer something is packed, started, and unpacked when it has arrived:
+//   layer 0, layer 1 --> pack --> start ==> await --> unpack
+TEST(StartOrder, StartsAsEarlyAsItCan) {
+  constexpr std::uint32_t kLayers = 6;
+  std::vector<Phase> phases;
+  for (std::uint32_t i = 0; i < kLayers; ++i) {
+    phases.push_back(phase({}, 10e-3));
+    if (i > 0) phases.back().predecessors.push_back(i - 1);
+  }
+  std::vector<std::uint32_t> starts;
+  for (std::uint32_t i = 1; i < kLayers; i += 2) {
+    const auto pack = static_cast<std::uint32_t>(phases.size());
+    phases.push_back(phase({i - 1, i}, 100e-6));
+    phases.push_back(phase({pack}, 1e-6));
+    phases.back().starts = true;
+    starts.push_back(pack + 1);
+    phases.push_back(phase({pack + 1}, 5e-3));
+    phases.back().awaits = true;
+    phases.push_back(phase({pack + 2}, 100e-6));
+  }
+  const Clusters clusters = make_clusters(phases, {.lanes = 1});
+  expect_every_call_once(phases, clusters);
+  expect_clusters_cut_the_calls(clusters);
+  expect_edges_count_and_lead_forward(clusters);
+  std::vector<std::uint32_t> position(phases.size());
+  for (std::uint32_t at = 0; at < clusters.calls.size(); ++at) position[clusters.calls[at].phase] = at;
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    const auto last = static_cast<std::uint32_t>(2 * i + 1);
+    EXPECT_LT(position[last], position[starts[i]]);
+    if (last + 1 < kLayers) {
+      EXPECT_LT(position[starts[i]], position[last + 1]) << "before the next layer";
+    }
+  }
+}
+
+TEST(StartOrder, HasEachPhaseOnceAfterItsPredecessors) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    PhaseDice dice(seed);
+    const std::vector<Phase> phases = random_phases(dice, {.once_in_defers = 4});
+    const std::vector<std::uint32_t> order = internal::start_order(phases);
+    std::vector<std::size_t> place(phases.size(), phases.size());
+    for (std::size_t at = 0; at < order.size(); ++at) place[order[at]] = at;
+    for (std::size_t i = 0; i < phases.size(); ++i) {
+      ASSERT_EQ(place[i] == phases.size(), phases[i].commit) << seed;
+      if (phases[i].commit) continue;
+      for (const std::uint32_t before : phases[i].predecessors) ASSERT_LT(place[before], place[i]) << seed;
+    }
+  }
 }
 
 }  // namespace
