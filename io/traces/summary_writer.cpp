@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -18,8 +17,9 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/kernels/cast.h"
-#include "lockstep/io/files/crc32c.h"
 #include "lockstep/io/files/files.h"
+#include "lockstep/io/formats/protobuf_wire.h"
+#include "lockstep/io/formats/tfrecord.h"
 
 namespace lockstep {
 
@@ -97,78 +97,9 @@ std::vector<Histogram::Bucket> Histogram::buckets() const {
   return buckets;
 }
 
-// --- messages of event.proto, summary.proto and histogram.proto, by their field numbers
+// --- the file
 
 namespace {
-
-class Message {
- public:
-  Message& number(std::uint32_t field, double value) {
-    key(field, 1);
-    fixed(std::bit_cast<std::uint64_t>(value), 8);
-    return *this;
-  }
-  Message& single(std::uint32_t field, float value) {
-    key(field, 5);
-    fixed(std::bit_cast<std::uint32_t>(value), 4);
-    return *this;
-  }
-  Message& integer(std::uint32_t field, std::int64_t value) {
-    key(field, 0);
-    varint(static_cast<std::uint64_t>(value));
-    return *this;
-  }
-  // A string, or another message.
-  Message& bytes(std::uint32_t field, std::string_view value) {
-    key(field, 2);
-    varint(value.size());
-    bytes_ += value;
-    return *this;
-  }
-  Message& message(std::uint32_t field, const Message& value) { return bytes(field, value.bytes_); }
-  Message& append(const Message& fields) {
-    bytes_ += fields.bytes_;
-    return *this;
-  }
-  template <class Range, class Of>
-  Message& numbers(std::uint32_t field, const Range& range, Of of) {
-    Message packed;
-    for (const auto& element : range) packed.fixed(std::bit_cast<std::uint64_t>(double{of(element)}), 8);
-    return bytes(field, packed.bytes_);
-  }
-  const std::string& encoded() const { return bytes_; }
-
-  void fixed(std::uint64_t value, int size) {
-    for (int i = 0; i < size; ++i)
-      bytes_ += static_cast<char>((value >> (8 * static_cast<unsigned>(i))) & 0xFFU);
-  }
-
- private:
-  void varint(std::uint64_t value) {
-    for (; value >= 0x80U; value >>= 7U) bytes_ += static_cast<char>((value & 0x7FU) | 0x80U);
-    bytes_ += static_cast<char>(value);
-  }
-  void key(std::uint32_t field, std::uint32_t wire_type) { varint(field << 3U | wire_type); }
-
-  std::string bytes_;
-};
-
-// Checksums in TFRecord files are rotated, so that a checksum of data that holds checksums stays good.
-std::uint32_t masked_crc(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xA282EAD8U; }
-
-// length, its checksum, the bytes, their checksum
-std::string framed(std::string_view bytes) {
-  Message frame;
-  frame.fixed(bytes.size(), 8);
-  std::string out = frame.encoded();
-  Message length_sum, sum;
-  length_sum.fixed(masked_crc(out), 4);
-  sum.fixed(masked_crc(bytes), 4);
-  out += length_sum.encoded();
-  out += bytes;
-  out += sum.encoded();
-  return out;
-}
 
 double system_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -218,18 +149,20 @@ struct SummaryWriter::State {
     if (!buffer.empty() || std::fflush(file.get()) != 0) fail("written");
   }
 
-  void add(const Message& event) {
-    const std::string frame = framed(event.encoded());
+  void add(const WireMessage& event) {
+    std::string frame;
+    append_tfrecord(frame, event.encoded());
     const std::lock_guard<std::mutex> lock(mutex);
     buffer += frame;
     if (buffer.size() > options.buffer_bytes) write_out();
   }
 
-  // `value` holds the fields that follow the tag in a Summary.Value.
-  void add_value(std::string_view tag, std::int64_t step, const Message& value) {
+  // Fields of event.proto and summary.proto, by their numbers. `value` holds those that follow the tag in a
+  // Summary.Value.
+  void add_value(std::string_view tag, std::int64_t step, const WireMessage& value) {
     if (tag.empty()) throw InvalidArgument("SummaryWriter: a value needs a tag; give it a name");
-    const Message summary = Message().message(1, Message().bytes(1, tag).append(value));
-    add(Message().number(1, now()).integer(2, step).message(5, summary));
+    const WireMessage summary = WireMessage().message(1, WireMessage().bytes(1, tag).append(value));
+    add(WireMessage().number(1, now()).integer(2, step).message(5, summary));
   }
 };
 
@@ -247,7 +180,7 @@ SummaryWriter::SummaryWriter(const std::filesystem::path& folder, SummaryWriterO
   state.path = folder / file_name(now, state.options.suffix);
   state.file.reset(std::fopen(state.path.c_str(), "wbx"));
   if (state.file == nullptr) state.fail("made");
-  state.add(Message().number(1, now).bytes(3, "brain.Event:2"));
+  state.add(WireMessage().number(1, now).bytes(3, "brain.Event:2"));
 }
 
 SummaryWriter::~SummaryWriter() {
@@ -259,7 +192,7 @@ SummaryWriter::~SummaryWriter() {
 }
 
 void SummaryWriter::scalar(std::string_view tag, double value, std::int64_t step) {
-  state_->add_value(tag, step, Message().single(2, static_cast<float>(value)));
+  state_->add_value(tag, step, WireMessage().single(2, static_cast<float>(value)));
 }
 
 void SummaryWriter::histogram(std::string_view tag, const Tensor& values, std::int64_t step) {
@@ -274,15 +207,20 @@ void SummaryWriter::histogram(std::string_view tag, const Tensor& values, std::i
 
 void SummaryWriter::histogram(std::string_view tag, const Histogram& values, std::int64_t step) {
   const std::vector<Histogram::Bucket> buckets = values.buckets();
-  Message proto;
+  std::vector<double> limits, counts;
+  for (const Histogram::Bucket& bucket : buckets) {
+    limits.push_back(bucket.limit);
+    counts.push_back(bucket.count);
+  }
+  WireMessage proto;  // HistogramProto
   proto.number(1, values.min())
       .number(2, values.max())
       .number(3, static_cast<double>(values.count()))
       .number(4, values.sum())
       .number(5, values.sum_of_squares())
-      .numbers(6, buckets, [](const Histogram::Bucket& bucket) { return bucket.limit; })
-      .numbers(7, buckets, [](const Histogram::Bucket& bucket) { return bucket.count; });
-  state_->add_value(tag, step, Message().message(5, proto));
+      .numbers(6, limits.data(), limits.size())
+      .numbers(7, counts.data(), counts.size());
+  state_->add_value(tag, step, WireMessage().message(5, proto));
 }
 
 void SummaryWriter::flush() {
