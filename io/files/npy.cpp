@@ -221,7 +221,7 @@ void internal::check_memory(std::uint64_t wanted, std::uint64_t size, std::strin
           "line"));
 }
 
-Tensor internal::pull_npy(std::uint64_t size, const PullBytes& pull, const ReadLimits& limits) {
+internal::NpyLayout internal::pull_npy_header(std::uint64_t size, const PullBytes& pull) {
   std::array<char, 12> start{};
   pull(start.data(), static_cast<std::size_t>(std::min<std::uint64_t>(size, kMagic.size())));
   if (!std::string_view(start.data(), start.size()).starts_with(kMagic))
@@ -247,28 +247,37 @@ Tensor internal::pull_npy(std::uint64_t size, const PullBytes& pull, const ReadL
   const HeaderReader::Header header = HeaderReader(text).read();
   const Encoding encoding = encoding_of(header.descr);
 
-  const Shape shape{std::span<const std::int64_t>(header.shape)};
-  const auto wanted = static_cast<std::uint64_t>(num_bytes({encoding.dtype, shape}));
+  const TensorSpec spec{encoding.dtype, Shape{std::span<const std::int64_t>(header.shape)}};
+  const auto wanted = static_cast<std::uint64_t>(num_bytes(spec));
   if (size - begin - length != wanted) {
-    damaged_npy(str("its header says ", TensorSpec{encoding.dtype, shape}, ", ", wanted, " bytes, and ",
-                    size - begin - length, " follow"));
+    damaged_npy(
+        str("its header says ", spec, ", ", wanted, " bytes, and ", size - begin - length, " follow"));
   }
+  return {spec, header.fortran && spec.shape.rank() > 1, encoding.swap, begin + length};
+}
+
+void internal::finish_npy_elements(const NpyLayout& layout, char* to, std::size_t bytes) {
+  const std::size_t size = size_of(layout.spec.dtype);
+  if (layout.swap) {
+    for (char* element = to; element != to + bytes; element += size) std::reverse(element, element + size);
+  }
+  if (layout.spec.dtype == DType::kBool && !are_truth_values({to, bytes}))
+    damaged_npy("an element of its bools is neither 0 nor 1");
+}
+
+Tensor internal::pull_npy(std::uint64_t size, const PullBytes& pull, const ReadLimits& limits) {
+  const NpyLayout layout = pull_npy_header(size, pull);
+  const std::uint64_t wanted = size - layout.begin;
   check_memory(wanted, size, ".npy", limits);
-  Tensor tensor = Tensor::empty(encoding.dtype, shape);
+  Tensor tensor = Tensor::empty(layout.spec.dtype, layout.spec.shape);
   if (wanted == 0) return tensor;
   auto* const to = static_cast<char*>(tensor.raw());
-  const std::size_t element_size = size_of(encoding.dtype);
-  if (header.fortran && shape.rank() > 1) {
-    pull_fortran(pull, to, shape, element_size);
+  if (layout.fortran) {
+    pull_fortran(pull, to, layout.spec.shape, size_of(layout.spec.dtype));
   } else {
     pull(to, static_cast<std::size_t>(wanted));
   }
-  if (encoding.swap) {
-    for (char* element = to; element != to + wanted; element += element_size)
-      std::reverse(element, element + element_size);
-  }
-  if (encoding.dtype == DType::kBool && !internal::are_truth_values(internal::bytes_of(tensor)))
-    damaged_npy("an element of its bools is neither 0 nor 1");
+  finish_npy_elements(layout, to, static_cast<std::size_t>(wanted));
   return tensor;
 }
 

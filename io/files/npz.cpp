@@ -289,7 +289,9 @@ Tensor read_entry(const Reader& file, const Entry& entry) {
   return tensor;
 }
 
-std::map<std::string, Tensor> read_tensors(const ByteSource& source, const ReadLimits& limits) {
+// Only the tensor of that name, or all.
+std::map<std::string, Tensor> read_tensors(const ByteSource& source, const ReadLimits& limits,
+                                           const std::string* only = nullptr) {
   internal::check_bytes(source.size(), ".npz", limits);
   const Reader file(source);
   std::map<std::string, Tensor> tensors;
@@ -300,6 +302,7 @@ std::map<std::string, Tensor> read_tensors(const ByteSource& source, const ReadL
                                 "' of the .npz file is no array: its name does not end in .npy"));
     }
     const std::string name = entry.name.substr(0, entry.name.size() - kSuffix.size());
+    if (only != nullptr && name != *only) continue;
     if (tensors.contains(name)) damaged_npz(str("it has two entries '", printable(entry.name), "'"));
     tensors.emplace(name, read_entry(file, entry));
   }
@@ -357,6 +360,17 @@ std::map<std::string, Tensor> load_npz(const std::filesystem::path& path, const 
   }
   file.check_size(limits);
   return internal::read_naming(file, [&] { return read_tensors(internal::FileSource(file), limits); });
+}
+
+Tensor internal::load_npz_member(const std::filesystem::path& path, const std::string& member,
+                                 const ReadLimits& limits) {
+  const InputFile file(path);
+  file.check_size(limits);
+  return read_naming(file, [&] {
+    const auto tensors = read_tensors(FileSource(file), limits, &member);
+    if (tensors.empty()) throw NotFound(str("the .npz file has no entry '", printable(member), ".npy'"));
+    return tensors.begin()->second;
+  });
 }
 
 std::string write_npz(const std::map<std::string, Tensor>& tensors, const NpzOptions& options) {

@@ -3,11 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <string>
 #include <string_view>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/read_limits.h"
+#include "lockstep/core/shape.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/io/files/internal/input_file.h"
 
@@ -19,6 +22,22 @@ using PullBytes = std::function<void(char* to, std::size_t bytes)>;
 // An .npy file of `size` bytes, pulled once from front to back; fails as read_npy (io/files/npy.h). Besides
 // the tensor it takes no memory that grows with it. If it throws, the rest has not been pulled.
 Tensor pull_npy(std::uint64_t size, const PullBytes& pull, const ReadLimits& limits);
+
+// What the header of an .npy file says of the elements, which fill the rest of the file.
+struct NpyLayout {
+  TensorSpec spec;
+  bool fortran = false;     // in an order that is not C's
+  bool swap = false;        // in the other order of bytes
+  std::uint64_t begin = 0;  // where they begin in the file
+};
+// Pulls the header, and no more.
+NpyLayout pull_npy_header(std::uint64_t size, const PullBytes& pull);
+// Elements as they lie in the file become those of a tensor. Throws Error(kDataLoss) for a bool that is none.
+void finish_npy_elements(const NpyLayout& layout, char* to, std::size_t bytes);
+
+// The tensor "x" of an .npz file's entry "x.npy"; the others are not unpacked. NotFound if there is none.
+Tensor load_npz_member(const std::filesystem::path& path, const std::string& member,
+                       const ReadLimits& limits);
 
 // Throw InvalidArgument for a file that is too large, and for one of `size` bytes that wants too much memory.
 // `what` is its kind: ".npy".
