@@ -27,7 +27,9 @@ bool StreamReader::next(std::string& record) {
   return true;
 }
 
-void StreamReader::seek(const ReadPosition& position) {
+void StreamReader::seek(const ReadPosition& wanted) {
+  ReadPosition position = wanted;
+  if (position == ReadPosition{}) position.offset = begin_;
   try {
     if (failure_) stream_.rewind();
     stream_.seek(position.offset);

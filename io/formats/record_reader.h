@@ -54,7 +54,7 @@ class LOCKSTEP_API RecordReader {
   virtual bool next(std::string& record) = 0;
   // After the last record that next() gave.
   virtual ReadPosition position() const = 0;
-  // Goes to a position that position() gave for the same file. A file that is too short for it is refused
+  // Goes to a position that position() gave for the same file; ReadPosition{} is the beginning. A file that is too short for it is refused
   // (FailedPrecondition). A packed file is unpacked up to the position, from its beginning if that lies
   // before the present one.
   virtual void seek(const ReadPosition& position) = 0;

@@ -36,7 +36,7 @@ class StreamReader : public RecordReader {
   ByteStream& stream() { return stream_; }
   const ByteStream& stream() const { return stream_; }
   // The first record begins here: after a header, which the position counts.
-  void begin_here() { position_.offset = stream_.offset(); }
+  void begin_here() { position_.offset = begin_ = stream_.offset(); }
   void drop() { ++dropped_; }
   // "train.tfrecord: record 17 at byte 1234", for errors. Records count from 0.
   std::string place(std::uint64_t offset) const;
@@ -44,6 +44,7 @@ class StreamReader : public RecordReader {
 
  private:
   ByteStream stream_;
+  std::uint64_t begin_ = 0;  // of the first record
   ReadPosition position_;
   std::uint64_t dropped_ = 0;
   std::optional<Error> failure_;
