@@ -25,6 +25,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -72,6 +73,8 @@ class LOCKSTEP_API ExampleParser {
  public:
   // InvalidArgument for a name that comes twice, for other shapes, and for an `otherwise` that does not fit.
   explicit ExampleParser(std::vector<FeatureSpec> features, const ReadLimits& limits = {});
+  ExampleParser(std::initializer_list<FeatureSpec> features, const ReadLimits& limits = {})
+      : ExampleParser(std::vector<FeatureSpec>(features), limits) {}
   ~ExampleParser();
   ExampleParser(const ExampleParser&) = delete;
   ExampleParser& operator=(const ExampleParser&) = delete;
