@@ -45,14 +45,15 @@ class CsvLines {
       ++lines_;
     } while (record.empty() && !blank_is_record_);
     for (bool open = has_odd_quotes(record); open;) {
-      if (end == LineEnd::kFile) return Found::kOpenQuote;
+      if (end == LineEnd::kNothing || end == LineEnd::kFile) return Found::kOpenQuote;
       record += end == LineEnd::kReturnAndNewline ? "\r\n" : "\n";
+      const Found closing = append_to_quote(stream, record);
+      if (closing != Found::kRecord) return closing;
       const std::size_t before = record.size();
       end = internal::append_line(stream, record, most_);
-      if (end == LineEnd::kNothing) return Found::kOpenQuote;
       if (end == LineEnd::kTooLong) return Found::kTooLong;
       ++lines_;
-      open = open != has_odd_quotes(std::string_view(record).substr(before));
+      open = has_odd_quotes(std::string_view(record).substr(before));
     }
     return Found::kRecord;
   }
@@ -62,6 +63,21 @@ class CsvLines {
   std::uint64_t lines() const { return lines_; }
 
  private:
+  // The text up to the next quote, lines and all.
+  Found append_to_quote(ByteStream& stream, std::string& record) {
+    while (true) {
+      std::string_view seen = stream.peek(1);
+      if (seen.empty()) return Found::kOpenQuote;
+      const std::size_t quote = seen.find('"');
+      if (quote != std::string_view::npos) seen = seen.substr(0, quote + 1);
+      if (record.size() + seen.size() > most_) return Found::kTooLong;
+      record += seen;
+      lines_ += static_cast<std::uint64_t>(std::ranges::count(seen, '\n'));
+      stream.skip(seen.size());
+      if (quote != std::string_view::npos) return Found::kRecord;
+    }
+  }
+
   bool blank_is_record_;
   std::size_t most_;
   std::uint64_t begin_ = 0, lines_ = 0;
