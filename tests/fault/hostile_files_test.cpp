@@ -2,19 +2,14 @@
 //        io/drawings/graph_view_fold.cpp
 // Files that ask for much: each is refused with Error or read, drawn and dropped, within a second and within the memory
 // that ReadLimits allows for its size. Each runs in a process of its own, which is how its memory is known.
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <new>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/read_limits.h"
@@ -25,6 +20,7 @@
 #include "lockstep/io/files/npy.h"
 #include "lockstep/io/files/npz.h"
 #include "lockstep/io/graphs/graph_file.h"
+#include "support/reading_cost.h"
 #include "support/sanitizers.h"
 
 namespace lockstep {
@@ -32,36 +28,7 @@ namespace {
 
 // --- how a file is tried
 
-struct Cost {
-  int status = -1;  // 0: done, 1: refused with Error, 2: out of memory, 3: something else; -1: no exit
-  double seconds = 0;
-  std::int64_t bytes = 0;  // of memory, at the most
-};
-
-Cost cost_of(const std::function<void()>& body) {
-  const auto begin = std::chrono::steady_clock::now();
-  const pid_t child = fork();
-  if (child == 0) {
-    int status = 0;
-    try {
-      body();
-    } catch (const Error&) {
-      status = 1;
-    } catch (const std::bad_alloc&) {
-      status = 2;
-    } catch (...) {
-      status = 3;
-    }
-    _exit(status);
-  }
-  Cost cost;
-  int status = 0;
-  rusage usage{};
-  if (wait4(child, &status, 0, &usage) == child && WIFEXITED(status)) cost.status = WEXITSTATUS(status);
-  cost.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  cost.bytes = static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
-  return cost;
-}
+using testing::reading_cost_of;
 
 void read(const std::string& bytes) { read_graph(bytes); }
 
@@ -442,12 +409,12 @@ class HostileFileTest : public ::testing::TestWithParam<std::size_t> {};
 TEST_P(HostileFileTest, IsRefusedOrDoneInTimeAndMemory) {
   const HostileFile& file = hostile_files()[GetParam()];
   const std::string bytes = file.make();
-  const Cost idle = cost_of([] {});
-  Cost cost = cost_of([&] { file.read_by(bytes); });
+  const testing::ReadingCost idle = reading_cost_of([] {});
+  testing::ReadingCost cost = reading_cost_of([&] { file.read_by(bytes); });
   EXPECT_THAT(cost.status, ::testing::AnyOf(0, 1)) << file.name;
   if (testing::kSanitized) return;  // which takes memory and time of its own
   // Another process may have had the processor: three tries.
-  for (int i = 0; i < 2 && cost.seconds > 1; ++i) cost = cost_of([&] { file.read_by(bytes); });
+  for (int i = 0; i < 2 && cost.seconds > 1; ++i) cost = reading_cost_of([&] { file.read_by(bytes); });
   EXPECT_LT(cost.seconds, 1) << file.name;
   constexpr std::int64_t kCode = 4 << 20;  // pages of the program that it is the first to touch
   EXPECT_LE(cost.bytes - idle.bytes, static_cast<std::int64_t>(ReadLimits().memory_for(bytes.size())) + kCode)
@@ -463,10 +430,10 @@ INSTANTIATE_TEST_SUITE_P(All, HostileFileTest, ::testing::Range(std::size_t{0}, 
 TEST(HostileFiles, LeaveNothingBehind) {
   if (testing::kSanitized) GTEST_SKIP() << "freed memory is kept for a while";
   const auto growth_of = [](const std::function<void(std::size_t)>& once) {
-    return cost_of([&] {
+    return reading_cost_of([&] {
              for (std::size_t i = 0; i < 20; ++i) once(i);
            }).bytes -
-           cost_of([&] { once(0); }).bytes;
+           reading_cost_of([&] { once(0); }).bytes;
   };
   const auto unknown_ops = [](std::size_t round) {
     return with_x(
