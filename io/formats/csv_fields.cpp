@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -85,8 +86,64 @@ bool is_tiny(const char* from, const char* end) {
   return std::find(from, end, '.') - from <= 2;  // 0.000...
 }
 
+// A decimal number without an exponent: digits / 10^places.
+struct Decimal {
+  std::uint64_t digits = 0;
+  unsigned places = 0;
+  bool negative = false;
+  const char* behind = nullptr;  // null: it is none, or has more digits than a double takes exactly
+};
+Decimal take_decimal(const char* from, const char* end) {
+  constexpr unsigned kMostPlaces = 22;  // powers of ten up to there are doubles
+  constexpr std::uint64_t kMostDigits = std::uint64_t{1} << 53U;
+  Decimal number;
+  number.negative = from != end && *from == '-';
+  const char* at = number.negative ? from + 1 : from;
+  const char* const first = at;
+  const char* point = nullptr;
+  for (; at != end; ++at) {
+    const unsigned digit = static_cast<unsigned char>(*at) - unsigned{'0'};
+    if (digit <= 9) {
+      number.digits = number.digits * 10 + digit;
+      if (at - first > 17) return number;  // 18 digits and the point do not overflow
+    } else if (*at == '.' && point == nullptr) {
+      point = at;
+    } else {
+      break;
+    }
+  }
+  const bool has_exponent = at != end && (*at == 'e' || *at == 'E');
+  const bool has_digit = at - first > (point == nullptr ? 0 : 1);
+  if (has_exponent || !has_digit || number.digits > kMostDigits) return number;
+  if (point != nullptr) number.places = static_cast<unsigned>(at - point - 1);
+  if (number.places <= kMostPlaces) number.behind = at;
+  return number;
+}
+
+// Correctly rounded: both operands are exact, and there is one operation.
+double value_of(const Decimal& number) {
+  static constexpr std::array<double, 23> kPowers = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                                     1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                                     1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+  const double value = static_cast<double>(number.digits) / kPowers[number.places];
+  return number.negative ? -value : value;
+}
+
+// Of a double that is rounded already: is the float next to it also the one next to the number? A double
+// between two floats, exactly in the middle, does not tell on which side of it the number was.
+bool rounds_to_float(double value) {
+  return (std::bit_cast<std::uint64_t>(value) & 0x1FFFFFFFU) != 0x10000000U;
+}
+
 template <class T>
 const char* take_floating(const char* from, const char* end, T& value) {
+  // Most numbers in tables are short, and quicker read so.
+  const Decimal decimal = take_decimal(from, end);
+  if (decimal.behind != nullptr) {
+    const double number = value_of(decimal);
+    value = static_cast<T>(number);
+    if (sizeof(T) == sizeof(double) || rounds_to_float(number)) return decimal.behind;
+  }
   const auto [behind, error] = std::from_chars(from, end, value);
   if (error == std::errc()) return behind;
   if (error != std::errc::result_out_of_range || !is_tiny(from, behind)) return from;

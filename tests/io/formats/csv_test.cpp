@@ -2,9 +2,11 @@
 #include "lockstep/io/formats/csv.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -151,6 +153,35 @@ TEST_F(Csv, TakesTooSmallNumbersForZero) {
   EXPECT_EQ(number<float>(DType::kF32, "-1e-60"), 0);
   EXPECT_EQ(number<double>(DType::kF64, "1e-400"), 0);
   EXPECT_EQ(number<float>(DType::kF32, "0." + std::string(100, '0') + "1"), 0);
+}
+
+// Short numbers are read in a way of their own: to the last bit as the standard library reads them.
+TEST_F(Csv, ReadsShortNumbersExactly) {
+  std::mt19937_64 random(13);
+  const CsvSchema both({{.name = "f"}, {.name = "d", .dtype = DType::kF64}});
+  CsvTable table(both);
+  std::vector<float> floats;
+  std::vector<double> doubles;
+  for (int i = 0; i < 50000; ++i) {
+    std::string text = random() % 2 == 0 ? "-" : "";
+    for (std::size_t k = 1 + random() % 10; k > 0; --k) text += static_cast<char>('0' + random() % 10);
+    if (random() % 4 != 0) text += '.';
+    for (std::size_t k = random() % 12; k > 0; --k) text += static_cast<char>('0' + random() % 10);
+    if (i % 50 == 0) text = str(16777217 + 2 * (i % 1000), i % 100 == 0 ? "" : ".000");  // between two floats
+    if (i % 50 == 1) text = str(16777217 + 2 * (i % 1000), ".0000000001");
+    floats.push_back(std::strtof(text.c_str(), nullptr));
+    doubles.push_back(std::strtod(text.c_str(), nullptr));
+    table.add(text + "," + text);
+  }
+  const auto columns = table.take();
+  const auto count = static_cast<std::int64_t>(floats.size());
+  EXPECT_TRUE(columns[0].tensor.bit_equal(Tensor::from({count}, std::span<const float>(floats))));
+  EXPECT_TRUE(columns[1].tensor.bit_equal(Tensor::from({count}, std::span<const double>(doubles))));
+  for (const char* text : {".", "-", "-.", ""})
+    EXPECT_THAT(error_of([&] { parse_csv_record(text, CsvSchema({{.name = "f"}})); }),
+                HasSubstr("InvalidArgument"));
+  EXPECT_EQ(number<float>(DType::kF32, "5."), 5);
+  EXPECT_EQ(number<float>(DType::kF32, ".5"), 0.5F);
 }
 
 TEST_F(Csv, RefusesWhatIsNoNumberOfItsColumn) {
