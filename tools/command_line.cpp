@@ -14,6 +14,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "data_file.h"
 #include "lockstep/core/version.h"
 
 namespace lockstep::tools {
@@ -86,6 +87,7 @@ class Parser {
     add_diff();
     add_run();
     add_profile();
+    add_data();
     add_info();
     add_launch();
     add_status();
@@ -391,6 +393,26 @@ class Parser {
                  "Measure no rates: only shares of --copy-rate and --peak are shown");
   }
 
+  void add_data() {
+    CLI::App& app = add_command("data", "Show what files of training data hold, or convert one", data_);
+    app.add_option("files", data_.inputs,
+                   "Files: TFRecord, CSV, IDX, .npy, .npz or text, also packed by gzip. The name says the "
+                   "format, or the first bytes")
+        ->required();
+    app.add_option("--to", data_.output,
+                   "Write the elements of the one file: .tfrecord (of Examples), .tfrecord.gz or .csv")
+        ->type_name("FILE");
+    one_of(app.add_option("-f,--format", data_.format, "Format of the files, whatever their names say"),
+           kDataFormats);
+    app.add_option("--delimiter", data_.delimiter,
+                   "Between the fields of CSV. Default: a comma; a tab for .tsv")
+        ->type_name("CHAR");
+    app.add_option("--rows", data_.rows, "So many elements are shown. Default: 3")
+        ->check(whole_number(0))
+        ->type_name("N");
+    add_read_limit(app);
+  }
+
   void add_info() {
     CLI::App& app = add_command("info", "Devices, versions and features", info_);
     app.add_option("--topology", info_.topology,
@@ -448,6 +470,7 @@ class Parser {
   DiffCommand diff_;
   RunCommand run_;
   ProfileCommand profile_;
+  DataCommand data_;
   InfoCommand info_;
   LaunchCommand launch_;
   StatusCommand status_;

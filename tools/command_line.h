@@ -81,6 +81,13 @@ struct ProfileCommand {
   bool no_measure = false;      // no rates but these
 };
 
+struct DataCommand {
+  std::vector<std::string> inputs;
+  std::string output;      // .tfrecord or .csv; empty: show what the inputs hold
+  std::string format;      // of the inputs; empty: by their names and contents
+  std::string delimiter;   // of CSV; empty: a comma, or a tab for .tsv
+  std::uint64_t rows = 3;  // so many elements are shown
+};
 struct InfoCommand {
   std::string topology;  // a file or the text itself; empty: this machine's
 };
@@ -109,8 +116,8 @@ struct NoCommand {};
 struct CommandLine {
   std::vector<std::string> plugins;  // loaded before anything else, in this order
   ReadLimits limits;                 // for everything that is read
-  std::variant<NoCommand, OptCommand, DumpCommand, DiffCommand, RunCommand, ProfileCommand, InfoCommand,
-               LaunchCommand, StatusCommand, OpsCommand, PassesCommand, CompletionCommand>
+  std::variant<NoCommand, OptCommand, DumpCommand, DiffCommand, RunCommand, ProfileCommand, DataCommand,
+               InfoCommand, LaunchCommand, StatusCommand, OpsCommand, PassesCommand, CompletionCommand>
       command;
 };
 

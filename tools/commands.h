@@ -16,6 +16,7 @@ int run_command(const DumpCommand& command);
 int run_command(const DiffCommand& command);
 int run_command(const RunCommand& command);
 int run_command(const ProfileCommand& command);
+int run_command(const DataCommand& command);
 int run_command(const InfoCommand& command);
 int run_command(const LaunchCommand& command);
 int run_command(const StatusCommand& command);

@@ -41,6 +41,9 @@ const std::vector<std::pair<std::string, std::string>> kLines = {
     {"lockstep run --steps=st", "lockstep run --steps=st"},
     {"lockstep run --strategy one", "lockstep run --strategy one-device"},
     {"lockstep run --strategy=one", "lockstep run --strategy=one-device"},
+    {"lockstep data ot", "lockstep data other.npy"},
+    {"lockstep data --to ot", "lockstep data --to other.npy"},
+    {"lockstep data --format tfr", "lockstep data --format tfrecord"},
     {"lockstep info st", "lockstep info st"},  // takes no file
     {"lockstep ops matm", "lockstep ops matmul"},
     {"lockstep passes prove", "lockstep passes prove-sync"},
