@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::vector<CsvValue> columns = table.take();
   for (std::size_t row = 0; row < one_by_one.size(); ++row) {
     const auto at = static_cast<std::int64_t>(row);
-    for (const std::size_t k : {0, 1}) {
+    for (const std::size_t k : {0U, 1U}) {
       if (!columns[k].tensor.slice(at, at + 1).reshape({}).bit_equal(one_by_one[row][k].tensor))
         finding("another number");
     }

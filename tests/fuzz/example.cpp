@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   ExampleBuilder builder;
   builder.tensor("f", values[0].tensor).tensor("i", values[1].tensor).strings("s", values[2].strings);
   parser.parse(builder.encoded(), again);
-  for (const std::size_t k : {0, 1}) {
+  for (const std::size_t k : {0U, 1U}) {
     if (!again[k].tensor.bit_equal(values[k].tensor))
       finding("numbers are written otherwise than they were read");
   }

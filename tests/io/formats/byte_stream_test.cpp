@@ -51,7 +51,7 @@ class ByteStreams : public ::testing::Test {
 };
 
 TEST_F(ByteStreams, GivePlainAndPackedContents) {
-  for (const std::size_t size : {0, 1, 1000, 262144, 262145, 1000000}) {
+  for (const std::size_t size : {0U, 1U, 1000U, 262144U, 262145U, 1000000U}) {
     const std::string text = some_text(size);
     EXPECT_EQ(contents(text), text);
     EXPECT_EQ(contents(gzip_of(text)), text);

@@ -322,7 +322,7 @@ TEST_F(Csv, ReadsColumnsAsRecordByRecord) {
     const auto values = parse_csv_record(record, schema);
     const auto& from = row < 700 ? columns : rest;
     const std::int64_t at = row < 700 ? row : row - 700;
-    for (const std::size_t k : {0, 1, 3})
+    for (const std::size_t k : {0U, 1U, 3U})
       ASSERT_TRUE(from[k].tensor.slice(at, at + 1).reshape({}).bit_equal(values[k].tensor));
     ASSERT_EQ(from[2].strings[static_cast<std::size_t>(at)], values[2].strings[0]);
   }

@@ -277,7 +277,7 @@ TEST(Example, ParsesABatchAsEachRecord) {
   std::int64_t at = 0;
   for (std::int64_t i = 0; i < 20; ++i) {
     parser.parse(records[static_cast<std::size_t>(i)], one);
-    for (const std::size_t k : {0, 1, 5}) {
+    for (const std::size_t k : {0U, 1U, 5U}) {
       EXPECT_TRUE(batch[k].tensor.slice(i, i + 1).reshape(one[k].tensor.shape()).bit_equal(one[k].tensor));
     }
     const auto first = batch[2].strings.begin() + 2 * i;

@@ -62,7 +62,7 @@ TEST_F(TfRecord, RecognisesPackedFiles) {
 
 // The length 0x088b1f begins like gzip, and 0x9c78 like zlib: the checksum of the length tells them apart.
 TEST_F(TfRecord, TakesALengthThatLooksLikeAMarkForALength) {
-  for (const std::size_t length : {0x088b1f, 0x9c78, 0x0178}) {
+  for (const std::size_t length : {0x088b1fU, 0x9c78U, 0x0178U}) {
     const std::string record(length, 'r');
     EXPECT_THAT(read(tfrecord_of(record)), ElementsAre(record));
   }
