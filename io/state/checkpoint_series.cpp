@@ -302,8 +302,9 @@ CheckpointSeries::~CheckpointSeries() {
   if (!writer_->process.is_of_this_process()) static_cast<void>(writer_.release());
 }
 
-void CheckpointSeries::save(VariableStore& store) {
+void CheckpointSeries::save(VariableStore& store, std::vector<Snapshot::State> states) {
   writer_->check_process();
+  Snapshot checked(0, {}, std::move(states));  // before anything is taken
   const std::lock_guard<std::mutex> turn(writer_->saving);
   if (!writer_->folder_lock) {
     const int generation = writer_->options.generation;
@@ -318,6 +319,7 @@ void CheckpointSeries::save(VariableStore& store) {
   Writer::Room room = writer_->room();
   try {
     room.snapshot->take(store);
+    room.snapshot->take_states_of(checked);
   } catch (...) {
     writer_->give_back(std::move(room));
     throw;

@@ -90,7 +90,8 @@ class LOCKSTEP_API CheckpointSeries {
   CheckpointSeries(const CheckpointSeries&) = delete;
   CheckpointSeries& operator=(const CheckpointSeries&) = delete;
 
-  void save(VariableStore& store);
+  // `states` are named states beside the variables (io/state/snapshot.h). Throws InvalidArgument if a name comes twice.
+  void save(VariableStore& store, std::vector<Snapshot::State> states = {});
   // Waits until everything saved so far is on the disk, saves that other threads have under way included.
   void wait();
 

@@ -134,6 +134,7 @@ RestoreReport Snapshot::restore(VariableStore& store, const RestoreOptions& opti
     return internal::match(variables, offered, options, "the snapshot");
   });
   for (const State& state : states_) report.states.emplace_back(state.name, state.bytes);
+  if (options.check_states) options.check_states(report.states);
   std::vector<StoredVariable*> written;
   for (const internal::LogicalVariable& variable : variables)
     written.insert(written.end(), variable.copies().begin(), variable.copies().end());

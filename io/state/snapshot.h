@@ -31,6 +31,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +52,8 @@ struct RestoreOptions {
   // One value may go to every copy of a variable whose copies are each replica's own: from one replica to
   // several, and from checkpoints of version 1, which kept only the first copy of a variable that may drift.
   bool spread_values = false;
+  // Called with the named states, and their bytes, when all variables fit and none has changed yet. If it throws, none changes.
+  std::function<void(const std::vector<std::pair<std::string, Tensor>>& states)> check_states = {};
 };
 
 struct RestoreReport {
@@ -94,6 +97,8 @@ class LOCKSTEP_API Snapshot {
 
   // Adds a named state, or replaces the one of that name. Throws InvalidArgument if `bytes` is not u8[n].
   void set_state(std::string_view name, Tensor bytes);
+  // The named states of another snapshot, which loses them, instead of its own. Cannot fail.
+  void take_states_of(Snapshot& other) noexcept { states_ = std::move(other.states_); }
   std::span<const State> states() const;                  // by name
   const Tensor* find_state(std::string_view name) const;  // null if there is none
 
