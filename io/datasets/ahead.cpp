@@ -67,9 +67,12 @@ struct Ahead::Shared : std::enable_shared_from_this<Ahead::Shared> {
     return true;
   }
 
-  bool can_pull() const {
-    return !stop && !pulling && !ended && plan.room - held >= chunk_size && held < plan.room;
+  // Less than a chunk is pulled if there is room for no more, but not for a few elements of many.
+  bool has_room() const {
+    return held < plan.room &&
+           plan.room - held >= std::min(chunk_size, std::max<std::uint64_t>(plan.room / 4, 1));
   }
+  bool can_pull() const { return !stop && !pulling && !ended && has_room(); }
 
   void pull(Lock& lock) {
     pulling = true;
@@ -77,7 +80,7 @@ struct Ahead::Shared : std::enable_shared_from_this<Ahead::Shared> {
       full_seconds += seconds_since(*full_since);
       full_since.reset();
     }
-    const std::uint64_t wanted = chunk_size;
+    const std::uint64_t wanted = std::min(chunk_size, plan.room - held);
     held += wanted;
     lock.unlock();
     auto chunk = std::make_unique<Chunk>();
@@ -106,7 +109,7 @@ struct Ahead::Shared : std::enable_shared_from_this<Ahead::Shared> {
     chunk->stage = plan.compute && got > 0 ? Chunk::Stage::kToCompute : Chunk::Stage::kDone;
     if (got > 0 || chunk->error) row.push_back(std::move(chunk));
     pulling = false;
-    if (plan.room - held < chunk_size && !ended) full_since = Clock::now();
+    if (!has_room() && !ended) full_since = Clock::now();
     call_threads(lock);
     changed.notify_all();
   }
