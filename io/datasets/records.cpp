@@ -9,6 +9,7 @@
 #include "lockstep/io/datasets/internal/node.h"
 #include "lockstep/io/datasets/internal/row_cursor.h"
 #include "lockstep/io/datasets/sources.h"
+#include "lockstep/io/formats/array_rows.h"
 #include "lockstep/io/formats/record_reader.h"
 
 namespace lockstep {

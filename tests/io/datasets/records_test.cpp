@@ -11,6 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/io/datasets/dataset.h"
+#include "lockstep/io/formats/array_rows.h"
 #include "lockstep/io/formats/record_reader.h"
 #include "support/dataset_test.h"
 
