@@ -40,11 +40,11 @@ inline constexpr bool is_component = std::is_same_v<T, Tensor> || std::is_same_v
 
 template <class... Ts>
 struct ItemOf {
-  using type = std::tuple<Ts...>;
+  using Type = std::tuple<Ts...>;
 };
 template <class T>
 struct ItemOf<T> {
-  using type = T;
+  using Type = T;
 };
 
 template <class T>
@@ -56,7 +56,7 @@ T component_of(Element&& element) {
   }
 }
 template <class... Ts>
-typename ItemOf<Ts...>::type item_of(Element&& element) {
+typename ItemOf<Ts...>::Type item_of(Element&& element) {
   if constexpr (sizeof...(Ts) == 1) {
     return component_of<Ts...>(std::move(element));
   } else {
@@ -103,12 +103,12 @@ constexpr char kind_of_component() {
 // What a function returns, as a dataset's components.
 template <class R>
 struct ComponentsOf {
-  using type = Dataset<R>;
+  using Type = Dataset<R>;
   static ElementSpec spec() { return spec_of_component<R>(); }
 };
 template <class... Ts>
 struct ComponentsOf<std::tuple<Ts...>> {
-  using type = Dataset<Ts...>;
+  using Type = Dataset<Ts...>;
   static ElementSpec spec() { return ElementSpec::tuple({ElementSpec(spec_of_component<Ts>())...}); }
 };
 template <class A, class B>
@@ -125,7 +125,7 @@ using Unbatched = std::conditional_t<std::is_same_v<T, Strings>, std::string, T>
 template <class... Ts>
 class TypedIterator {
  public:
-  using Item = typename internal::ItemOf<Ts...>::type;
+  using Item = typename internal::ItemOf<Ts...>::Type;
 
   explicit TypedIterator(DatasetIterator iterator) : iterator_(std::move(iterator)) {}
   std::optional<Item> next() {
@@ -154,7 +154,7 @@ class Dataset {
                 "components are Tensor, std::string, Strings (a list of strings) or Element");
 
  public:
-  using Item = typename internal::ItemOf<Ts...>::type;
+  using Item = typename internal::ItemOf<Ts...>::Type;
 
   // Throws InvalidArgument if its elements are something else.
   explicit Dataset(AnyDataset dataset) : dataset_(std::move(dataset)) {
@@ -183,7 +183,7 @@ class Dataset {
         return internal::element_of(std::apply(function, std::move(item)));
       }
     };
-    return typename Components::type(
+    return typename Components::Type(
         dataset_.map(std::move(untyped), options.spec ? *std::move(options.spec) : Components::spec(),
                      options.threads, site));
   }
@@ -312,7 +312,7 @@ requires(internal::is_component<A>&& internal::is_component<B>&& internal::is_co
 template <class... Ts>
 Dataset<Ts...> from_tensors(Ts... components) {
   return Dataset<Ts...>(from_elements(
-      {internal::element_of(typename internal::ItemOf<Ts...>::type(std::move(components)...))}));
+      {internal::element_of(typename internal::ItemOf<Ts...>::Type(std::move(components)...))}));
 }
 
 }  // namespace datasets

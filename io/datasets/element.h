@@ -69,9 +69,8 @@ class Nest {
   // An empty tuple.
   Nest() = default;
   template <class T>
-  requires(!std::same_as<std::remove_cvref_t<T>, Nest> && std::constructible_from<Leaf, T>) Nest(
-      T&& leaf)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload): a leaf is a nest
-      : kind_(NestKind::kLeaf), leaf_(std::forward<T>(leaf)) {}
+  requires(!std::same_as<T, Nest> && std::constructible_from<Leaf, T>) Nest(T leaf)
+      : kind_(NestKind::kLeaf), leaf_(std::move(leaf)) {}  // a leaf is a nest
   static Nest tuple(std::vector<Nest> parts) {
     Nest nest;
     nest.parts_ = std::move(parts);

@@ -141,6 +141,7 @@ class ConcatenateNode final : public DatasetNode {
 AnyDataset zip(std::vector<AnyDataset> inputs, SourceSite site) {
   if (inputs.empty()) internal::refuse("zip", site, "there are no datasets; give one at least");
   std::vector<ElementSpec> specs;
+  specs.reserve(inputs.size());
   for (const AnyDataset& input : inputs) specs.push_back(input.element_spec());
   return internal::make_dataset<ZipNode>(std::move(inputs), ElementSpec::tuple(std::move(specs)), site);
 }

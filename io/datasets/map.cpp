@@ -214,6 +214,7 @@ class OptionsNode final : public DatasetNode {
 
 ElementSpec spec_of_results(const Program& program) {
   std::vector<ElementSpec> results;
+  results.reserve(program.graph().results().size());
   for (const ValueId result : program.graph().results()) results.emplace_back(program.graph().spec(result));
   if (results.size() == 1) return results[0];
   return ElementSpec::tuple(std::move(results));
@@ -262,7 +263,7 @@ AnyDataset AnyDataset::map(const Program& program, unsigned threads, SourceSite 
     internal::refuse("map", site,
                      str("the program takes ", counted(wanted.size(), "feed"), ", and the elements ",
                          element_spec(), " have ", i));
-  ElementFunction function = [program](Element element) { return run_program(program, element); };
+  ElementFunction function = [program](const Element& element) { return run_program(program, element); };
   return internal::make_dataset<MapNode>(*this, std::move(function), spec_of_results(program), threads,
                                          std::string("compiled"), site);
 }
