@@ -138,10 +138,6 @@ class TypedIterator {
   void restore(std::string_view state) { iterator_.restore(state); }
   void cancel() { iterator_.cancel(); }
   std::vector<DatasetStage> stats() const { return iterator_.stats(); }
-  // For checkpoints.
-  DatasetIterator* operator&() {
-    return &iterator_;
-  }  // NOLINT(google-runtime-operator): as the untyped one is passed
   DatasetIterator& untyped() { return iterator_; }
 
  private:

@@ -30,7 +30,7 @@ class Positions {
   // `allow_missing`: an iterator whose position was not saved stays where it is.
   void prepare(const States& states, bool allow_missing) {
     prepared_.clear();
-    for (DatasetIterator* const iterator : iterators_) {
+    for (const IteratorRef& iterator : iterators_) {
       const auto found = std::ranges::find(states, iterator->name(), &States::value_type::first);
       if (found == states.end() && allow_missing) {
         prepared_.push_back(nullptr);
@@ -54,7 +54,7 @@ class Positions {
     }
   }
   void remove_own(RestoreReport& report) const {
-    for (DatasetIterator* const iterator : iterators_)
+    for (const IteratorRef& iterator : iterators_)
       std::erase_if(report.states, [&](const auto& state) { return state.first == iterator->name(); });
   }
   // Options under which these positions are prepared as well.
@@ -68,7 +68,7 @@ class Positions {
   }
 
  private:
-  const std::vector<DatasetIterator*> iterators_;
+  const std::vector<IteratorRef> iterators_;
   std::vector<std::unique_ptr<internal::Cursor>> prepared_;
 };
 
@@ -76,7 +76,7 @@ class Positions {
 
 std::vector<Snapshot::State> states_of(IteratorList iterators) {
   std::vector<Snapshot::State> states;
-  for (const DatasetIterator* const iterator : iterators) {
+  for (const IteratorRef& iterator : iterators) {
     const bool twice =
         std::ranges::any_of(states, [&](const auto& state) { return state.name == iterator->name(); });
     if (twice) {

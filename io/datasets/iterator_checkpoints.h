@@ -32,7 +32,24 @@
 
 namespace lockstep {
 
-using IteratorList = std::initializer_list<DatasetIterator*>;
+template <class... Ts>
+class TypedIterator;
+
+// An iterator, with types (io/datasets/dataset.h) or without.
+class IteratorRef {
+ public:
+  IteratorRef(DatasetIterator* iterator)
+      : iterator_(iterator) {}  // NOLINT(google-explicit-constructor): it is one
+  template <class... Ts>
+  IteratorRef(TypedIterator<Ts...>* iterator)  // NOLINT(google-explicit-constructor): likewise
+      : iterator_(&iterator->untyped()) {}
+  DatasetIterator& operator*() const { return *iterator_; }
+  DatasetIterator* operator->() const { return iterator_; }
+
+ private:
+  DatasetIterator* iterator_;
+};
+using IteratorList = std::initializer_list<IteratorRef>;
 
 // Throws InvalidArgument if two have one name.
 LOCKSTEP_API std::vector<Snapshot::State> states_of(IteratorList iterators);
