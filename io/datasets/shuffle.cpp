@@ -99,7 +99,7 @@ class ShuffleCursor : public Cursor {
   Draws draws_;
 };
 
-// Over rows: its position is the count of draws alone, since making them again costs some nanoseconds each.
+// Over rows: its position is the count of draws alone, since making them again costs some tens of nanoseconds each.
 class RowShuffle final : public ShuffleCursor {
  public:
   using ShuffleCursor::ShuffleCursor;
