@@ -105,7 +105,9 @@ class BatchNode final : public DatasetNode {
  public:
   BatchNode(const AnyDataset& input, std::int64_t elements, BatchOptions given, SourceSite site)
       : DatasetNode("batch", {input},
-                    internal::batch_spec(input.element_spec(), given.drop_remainder ? elements : kUnknown, "batch", site), site),
+                    internal::batch_spec(input.element_spec(), given.drop_remainder ? elements : kUnknown,
+                                         "batch", site),
+                    site),
         size(elements),
         options(given) {
     attribute("size", elements);

@@ -21,9 +21,11 @@ using internal::StateWriter;
 
 class InterleaveNode final : public DatasetNode {
  public:
-  InterleaveNode(std::string_view name, const AnyDataset& input, DatasetFunction function, ElementSpec elements,
-                 InterleaveOptions given, SourceSite where)
-      : DatasetNode(name, {input}, std::move(elements), where), options(given), function_(std::move(function)) {
+  InterleaveNode(std::string_view name, const AnyDataset& input, DatasetFunction function,
+                 ElementSpec elements, InterleaveOptions given, SourceSite where)
+      : DatasetNode(name, {input}, std::move(elements), where),
+        options(given),
+        function_(std::move(function)) {
     if (name == "flat_map") return;
     attribute("cycle", options.cycle);
     attribute("block", options.block);

@@ -252,10 +252,9 @@ AnyDataset AnyDataset::map(const Program& program, unsigned threads, SourceSite 
     const bool fits = i < wanted.size() && leaf.is_tensor() &&
                       (leaf.kind == LeafSpec::Kind::kAnyTensor || wanted[i].may_equal(leaf.tensor));
     if (!fits) {
-      internal::refuse(
-          "map", site,
-          str("the program's feed ", i, " is ", i < wanted.size() ? str(wanted[i]) : "missing",
-              ", and the elements are ", element_spec()));
+      internal::refuse("map", site,
+                       str("the program's feed ", i, " is ", i < wanted.size() ? str(wanted[i]) : "missing",
+                           ", and the elements are ", element_spec()));
     }
     ++i;
   });

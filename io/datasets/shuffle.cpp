@@ -61,7 +61,8 @@ class ShuffleNode final : public DatasetNode {
  public:
   ShuffleNode(const AnyDataset& input, std::int64_t slots, ShuffleOptions given, SourceSite site)
       : DatasetNode("shuffle", {input}, input.element_spec(), site),
-        buffer(static_cast<std::size_t>(std::min<std::int64_t>(slots, std::numeric_limits<std::uint32_t>::max()))),
+        buffer(static_cast<std::size_t>(
+            std::min<std::int64_t>(slots, std::numeric_limits<std::uint32_t>::max()))),
         options(given) {
     attribute("buffer", slots);
     attribute("seed", static_cast<std::int64_t>(given.seed));

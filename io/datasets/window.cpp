@@ -22,7 +22,8 @@ class WindowNode final : public DatasetNode {
  public:
   WindowNode(const AnyDataset& input, std::int64_t elements, WindowOptions given, SourceSite site)
       : DatasetNode("window", {input},
-                    internal::batch_spec(input.element_spec(), given.drop_remainder ? elements : kUnknown, "window", site),
+                    internal::batch_spec(input.element_spec(), given.drop_remainder ? elements : kUnknown,
+                                         "window", site),
                     site),
         size(elements),
         options(given) {
