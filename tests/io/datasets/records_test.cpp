@@ -113,7 +113,7 @@ class MemoryArray final : public ArrayRows {
  public:
   const TensorSpec& row() const override { return row_; }
   std::int64_t rows() const override { return 6; }
-  void read(std::int64_t first, std::int64_t count, void* to) override {
+  void read(std::int64_t first, std::int64_t count, void* to) const override {
     ++reads;
     for (std::int64_t i = 0; i < 2 * count; ++i) static_cast<std::int64_t*>(to)[i] = 2 * first + i;
   }
