@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <random>
 #include <string>
@@ -25,8 +26,10 @@ using testing::varint_of;
 
 using namespace std::string_literals;
 
-WireField first_field(std::string_view message) {
-  WireReader reader(message);
+// The field lies in a copy of the message, which stays.
+WireField first_field(const std::string& message) {
+  static std::deque<std::string> kept;
+  WireReader reader(kept.emplace_back(message));
   WireField field;
   EXPECT_TRUE(reader.next(field));
   return field;
