@@ -53,6 +53,7 @@ class TfRecordData final : public DataFile {
       throw_error(error.code(), str(path_, ": record ", number, ": ", error.message()));
     }
     std::vector<FeatureSpec> declared;
+    declared.reserve(specs.size());
     for (const auto& [name, spec] : specs) declared.push_back(spec);
     std::vector<FeatureValue> values;
     ExampleParser(std::move(declared), input_limits()).parse(record_, values, {path_, number});

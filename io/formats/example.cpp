@@ -285,8 +285,9 @@ ExampleParser::ExampleParser(std::vector<FeatureSpec> features, const ReadLimits
     : state_(std::make_unique<State>()) {
   State& state = *state_;
   state.limits = limits;
-  for (const FeatureSpec& spec : features) state.add(spec);
-  for (std::uint32_t i = 0; i < features.size(); ++i) state.by_name.push_back(i);
+  const std::vector<FeatureSpec> declared = std::move(features);
+  for (const FeatureSpec& spec : declared) state.add(spec);
+  for (std::uint32_t i = 0; i < declared.size(); ++i) state.by_name.push_back(i);
   std::ranges::sort(state.by_name, State::before,
                     [&](std::uint32_t i) { return std::string_view(state.specs[i].name); });
   for (std::size_t i = 1; i < state.by_name.size(); ++i) {

@@ -90,7 +90,7 @@ void widen(const char* from, To* to, std::size_t count) {
     std::reverse_copy(from + i * sizeof(From), from + (i + 1) * sizeof(From), bytes.begin());
     From value;
     std::memcpy(&value, bytes.data(), sizeof value);
-    to[i] = static_cast<To>(value);
+    to[i] = static_cast<To>(value);  // NOLINT(bugprone-signed-char-misuse): i8 has a sign
   }
 }
 

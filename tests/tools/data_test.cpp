@@ -119,8 +119,7 @@ TEST_F(DataTool, ConvertsThereAndBack) {
   EXPECT_EQ(data("t.csv --to t.tfrecord.gz").status, 0);
   EXPECT_EQ(contents(folder_ / "t.tfrecord.gz").substr(0, 2), "\x1f\x8b");
   EXPECT_EQ(data("t.tfrecord.gz --to back.csv").status, 0);
-  EXPECT_EQ(contents(folder_ / "back.csv"),
-            "city,id,price\nBerlin,1,2.5\n\"Rome, \"\"IT\"\"\",-2,0.1\n");
+  EXPECT_EQ(contents(folder_ / "back.csv"), "city,id,price\nBerlin,1,2.5\n\"Rome, \"\"IT\"\"\",-2,0.1\n");
   write("a.npy", write_npy(Tensor::from({2, 2}, {1.F, 2.F, 3.F, 4.F})));
   EXPECT_EQ(data("a.npy --to a.tfrecord").status, 0);
   EXPECT_THAT(data("a.tfrecord").out, HasSubstr("value: f32[2]\n"));

@@ -98,8 +98,8 @@ TEST_F(Tool, HelpAndVersionGoToStandardOutput) {
   const Outcome help = lockstep("--help");
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.err, IsEmpty());
-  for (const char* command :
-       {"opt", "dump", "diff", "run", "profile", "data", "info", "launch", "status", "ops", "passes", "completion"}) {
+  for (const char* command : {"opt", "dump", "diff", "run", "profile", "data", "info", "launch", "status",
+                              "ops", "passes", "completion"}) {
     EXPECT_THAT(help.out, HasSubstr(std::string("\n  ") + command));
     const Outcome own = lockstep(std::string(command) + " --help");
     EXPECT_EQ(own.status, 0);
