@@ -33,7 +33,7 @@ RecordFormat format_of(const FixedLengthOptions& options) {
           [options](const std::string& file) { return open_fixed_length(file, options); }};
 }
 
-DType dtype_of(FeatureType type) { return type == FeatureType::kI64 ? DType::kI64 : DType::kF32; }
+DType number_type_of(FeatureType type) { return type == FeatureType::kI64 ? DType::kI64 : DType::kF32; }
 
 std::string lengths_of(const FeatureSpec& feature) { return feature.name + "/lengths"; }
 
@@ -47,7 +47,7 @@ ElementSpec spec_of(const FeatureSpec& feature, bool of_batch) {
     return ElementSpec(is_one ? LeafSpec::string() : LeafSpec::strings());
   const Shape shape =
       of_batch && !is_variable(feature) ? feature.shape.with_inserted(0, kUnknown) : feature.shape;
-  return ElementSpec(LeafSpec(TensorSpec{dtype_of(feature.type), shape}));
+  return ElementSpec(LeafSpec(TensorSpec{number_type_of(feature.type), shape}));
 }
 
 Element element_of(const FeatureSpec& feature, FeatureValue&& value, bool of_batch) {
