@@ -40,7 +40,8 @@ int number_of(const char* variable, int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
-// Trains until the end, from the newest checkpoint on. Says each step with the digest of the state after it.
+// Trains until the end, from the newest checkpoint on, which may be that of the end. Says each step, and the end, with the digest of
+// the state then.
 Processes::Body trains(const std::filesystem::path& folder, int generation, std::chrono::milliseconds lost) {
   return [=](int rank, std::ostream& say) {
     MultiWorkerMirroredStrategy strategy(
@@ -65,6 +66,7 @@ Processes::Body trains(const std::filesystem::path& folder, int generation, std:
         say << "step " << strategy.variables().step() << ' ' << digest_of(strategy) << std::endl;
       }
       checkpoints.wait();
+      say << "end " << strategy.variables().step() << ' ' << digest_of(strategy) << std::endl;
     } catch (const Error& error) {
       const auto now = Clock::now().time_since_epoch().count();
       say << "told " << now << ' ' << strategy.variables().step() << ' ' << digest_of(strategy) << ' '
@@ -82,7 +84,8 @@ std::vector<std::uint64_t> undisturbed(std::chrono::milliseconds lost) {
   std::vector<std::uint64_t> digests(1);
   std::istringstream said(workers.wait()[0].said);
   std::string word;
-  for (std::uint64_t step = 0, digest = 0; said >> word >> step >> digest;) digests.push_back(digest);
+  for (std::uint64_t step = 0, digest = 0; said >> word >> step >> digest && word == "step";)
+    digests.push_back(digest);
   return digests;
 }
 
@@ -124,7 +127,7 @@ void disturb(int signal, std::uint64_t seed, const std::vector<std::uint64_t>& r
   Processes again(kWorkers, trains(folder.path(), 1, lost));
   for (const Outcome& worker : again.wait()) {
     ASSERT_EQ(worker.status, 0) << worker.said;
-    EXPECT_THAT(worker.said, HasSubstr(str("step ", kSteps, ' ', right[kSteps], '\n')));
+    EXPECT_THAT(worker.said, HasSubstr(str("end ", kSteps, ' ', right[kSteps], '\n')));
   }
 }
 
