@@ -170,6 +170,8 @@ def fastest(samples, names):
 class Contest:
     """Cases that participants compete in, figures and targets. A benchmark derives from it and says what to run."""
 
+    says = "loss"  # what participants answer, at the first step and after the last of those that warm up
+
     def __init__(self, options, folder, ours, bounds=()):
         self.options = options
         self.folder = folder
@@ -223,7 +225,7 @@ class Contest:
             elif ours:
                 row += " " * (33 + len(self.ours))
             if name not in self.bounds:
-                row += "   loss %.4f -> %.4f" % tuple(losses[name])
+                row += f"   {self.says} %.4f -> %.4f" % tuple(losses[name])
             print(row)
             self.records.append({**record, "participant": name, "noisy": noisy,
                                  "steps_per_second": spread([1 / t for t in times]),
