@@ -44,7 +44,8 @@ TEST(SharedRings, CarryMessagesOfAnySize) {
   TwoOfThem both;
   std::vector<std::vector<std::byte>> messages;
   int seed = 0;
-  for (const std::size_t size : {0, 1, 63, 64, 65, 4096, 100'000, 262'144, 262'145, 3'000'001, 1, 0, 700'000})
+  for (const std::size_t size :
+       std::vector<std::size_t>{0, 1, 63, 64, 65, 4096, 100'000, 262'144, 262'145, 3'000'001, 1, 0, 700'000})
     messages.push_back(bytes_of(size, ++seed));
   std::jthread sender([&] {
     RingTransfers sends;
