@@ -255,7 +255,7 @@ bool SharedRings::take(int from) {
     const std::uint64_t left = peer.message.bytes - peer.done;
     if (left > 0 && there == 0) return moved;
     const std::uint64_t some = std::min({left, there, std::uint64_t{kAtOnce}, kRing - read % kRing});
-    std::memcpy(into.to + peer.done, ring.bytes + read % kRing, some);
+    if (some > 0) std::memcpy(into.to + peer.done, ring.bytes + read % kRing, some);
     peer.done += some;
     read += rounded(some);
     ring.read.store(read);
@@ -289,7 +289,7 @@ bool SharedRings::give(int to) {
     const std::uint64_t left = next.message.bytes - next.done;
     if (left > 0 && room == 0) return moved;
     const std::uint64_t some = std::min({left, room, std::uint64_t{kAtOnce}, kRing - written % kRing});
-    std::memcpy(ring.bytes + written % kRing, next.from + next.done, some);
+    if (some > 0) std::memcpy(ring.bytes + written % kRing, next.from + next.done, some);
     next.done += some;
     written += rounded(some);
     ring.written.store(written);
