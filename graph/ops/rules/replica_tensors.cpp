@@ -31,8 +31,8 @@ void check_range(const NodeView& node, std::int64_t replicas) {
   const auto world = node.get_or<std::int64_t>("world", replicas),
              first = node.get_or<std::int64_t>("first", 0);
   if (world < replicas || world > kMaxReplicas || first < 0 || first > world - replicas)
-    NodeView::fail(
-        str("replicas ", first, " to ", first + replicas - 1, " are not among those of a world of ", world));
+    NodeView::fail(str(counted(replicas, "replica"), " from number ", first,
+                       " on: they are not among those of a world of ", world));
 }
 
 ReplicaRange range_of(const NodeView& node) {
