@@ -79,7 +79,7 @@ class Nest {
   // The parts are kept in the order of their names. Throws InvalidArgument if one comes twice.
   static Nest dict(std::vector<std::pair<std::string, Nest>> parts) {
     std::vector<std::string> names;
-    for (const auto& part : parts) names.push_back(part.first);
+    for (const auto& part : parts) names.push_back(part.first);  // NOLINT(performance-*): there are few
     Nest nest;
     nest.kind_ = NestKind::kDict;
     for (const std::size_t i : internal::order_of_names(names)) {

@@ -117,7 +117,7 @@ AnyDataset parse_examples(const AnyDataset& records, std::vector<FeatureSpec> fe
     if (of_batch && is_variable(feature))
       parts.emplace_back(lengths_of(feature), ElementSpec(LeafSpec(TensorSpec{DType::kI64, {kUnknown}})));
   }
-  const auto parse = [parser, of_batch](Element element) {
+  const auto parse = [parser, of_batch](const Element& element) {
     std::vector<FeatureValue> values;
     if (of_batch) {
       parser->parse_batch(element.strings(), values);

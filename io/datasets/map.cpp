@@ -230,6 +230,7 @@ Element run_program(const Program& program, const Element& element) {
   std::vector<Tensor> results = program.run(feeds);
   if (results.size() == 1) return Element(std::move(results[0]));
   std::vector<Element> parts;
+  parts.reserve(results.size());
   for (Tensor& result : results) parts.emplace_back(std::move(result));
   return Element::tuple(std::move(parts));
 }
